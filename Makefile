@@ -1,0 +1,54 @@
+# make demo    set everything up and train a classifier on `tenon`
+# make test    set everything up and run the tests
+# make check   ruff, mypy, clang-format and the manifest's check
+# make format  let ruff and clang-format rewrite the sources
+# make wheel   build a wheel into dist/
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
+INSTALLED := $(VENV)/installed
+BUILT := $(VENV)/built
+# While the extension is built, `import torch` must not try to load it.
+NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
+BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
+
+.PHONY: demo test check format wheel clean
+.DELETE_ON_ERROR:
+
+demo: $(BUILT)
+	$(BIN)/python examples/digits.py
+
+test: $(BUILT)
+	$(BIN)/python -m pytest
+
+check: $(BUILT)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
+	$(BIN)/tenon ops --check
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+wheel: $(INSTALLED)
+	$(NO_AUTOLOAD) $(BIN)/pip wheel --no-build-isolation --no-deps -w dist .
+
+# PyTorch comes first and by its exact version: the extension is built against the one installed.
+$(INSTALLED): pyproject.toml setup.py
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q $$($(PYTHON) -c '$(BUILD_REQUIREMENTS)')
+	$(NO_AUTOLOAD) $(BIN)/pip install -q --no-build-isolation -e '.[dev]'
+	touch $@
+
+# pip built the extension once; from then on ninja rebuilds what changed.
+$(BUILT): $(INSTALLED) $(CPP)
+	$(NO_AUTOLOAD) $(BIN)/python setup.py -q build_ext --inplace
+	touch $@
+
+clean:
+	rm -rf build dist *.egg-info torch_tenon/_C*.so $(BUILT)

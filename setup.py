@@ -1,0 +1,24 @@
+"""Builds the C++ core, `torch_tenon._C`; everything else is in pyproject.toml."""
+
+import os
+from pathlib import Path
+
+# The device cannot be loaded while it is being built.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+ROOT = Path(__file__).parent
+
+setup(
+    ext_modules=[
+        CppExtension(
+            "torch_tenon._C",
+            sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cpp")),
+            include_dirs=[str(ROOT / "csrc")],
+            extra_compile_args=["-O2", "-g0", "-Wall", "-fvisibility=hidden", "-fopenmp"],
+        )
+    ],
+    cmdclass={"build_ext": BuildExtension},
+)
