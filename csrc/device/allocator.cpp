@@ -1,0 +1,539 @@
+#include "device/allocator.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "compat.h"
+#include "device/guard.h"
+#include "device/target.h"
+
+namespace tenon {
+namespace {
+
+using c10::CachingAllocator::for_each_selected_stat_type;
+using c10::CachingAllocator::StatType;
+using c10::CachingAllocator::StatTypes;
+
+constexpr size_t kAlignment = 512;  // bytes; a block's size and address are multiples of it
+constexpr size_t kSmallLimit = size_t{1} << 20;  // up to here a block comes from a small segment
+constexpr size_t kSmallSegment = size_t{2} << 20;
+constexpr size_t kLargeSegment = size_t{20} << 20;  // for blocks under half of it
+constexpr size_t kSegmentRounding = size_t{2} << 20;
+
+size_t round_up(size_t n, size_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+struct Block {
+  c10::DeviceIndex device;
+  bool small;
+  void* ptr;
+  size_t size;
+  size_t requested = 0;
+  bool allocated = false;
+  Block* previous = nullptr;  // neighbours in the segment
+  Block* next = nullptr;
+
+  bool whole_segment() const {
+    return previous == nullptr && next == nullptr;
+  }
+  StatTypes stat_types() const {
+    StatTypes types = {false};
+    types[static_cast<size_t>(StatType::AGGREGATE)] = true;
+    types[static_cast<size_t>(small ? StatType::SMALL_POOL : StatType::LARGE_POOL)] = true;
+    return types;
+  }
+};
+
+struct BySize {
+  bool operator()(const Block* a, const Block* b) const {
+    return a->size != b->size ? a->size < b->size : a->ptr < b->ptr;
+  }
+};
+
+using FreeBlocks = std::set<Block*, BySize>;
+
+struct Pool {
+  FreeBlocks small, large;
+  DeviceStats stats;
+  std::optional<size_t> limit;
+  size_t reserved = 0;  // bytes had from the target, those being asked for included
+
+  FreeBlocks& free_blocks(bool is_small) {
+    return is_small ? small : large;
+  }
+};
+
+class CachingAllocator final : public DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t nbytes) override {
+    const auto device = current_device();
+    return data_ptr_of_block(allocate_block(nbytes, device), device);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &release_untyped;
+  }
+
+  void copy_data(void* dst, const void* src, size_t nbytes) const override {
+    copy_bytes(dst, src, nbytes, CopyKind::device_to_device, current_device());
+  }
+
+  void* allocate_block(size_t nbytes, c10::DeviceIndex device) override {
+    if (nbytes == 0)
+      return nullptr;
+    check_index(device);
+    const size_t size = round_up(std::max(nbytes, kAlignment), kAlignment);
+    const bool small = size <= kSmallLimit;
+    void* ptr = nullptr;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      Block* block = take_free(device, size, small);
+      if (block == nullptr)
+        block = new_segment(lock, device, size, small, nbytes);
+      split(block, size);
+      hand_out(block, nbytes);
+      ptr = block->ptr;
+    }
+    report(ptr, static_cast<int64_t>(size), device);
+    return ptr;
+  }
+
+  bool release_block(void* ptr) override {
+    c10::DeviceIndex device = 0;
+    int64_t size = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto found = allocated_.find(ptr);
+      if (found == allocated_.end())
+        return false;
+      Block* block = found->second;
+      allocated_.erase(found);
+      device = block->device;
+      size = static_cast<int64_t>(block->size);
+      take_back(block);
+    }
+    report(ptr, -size, device);
+    return true;
+  }
+
+  std::optional<c10::DeviceIndex> device_of(const void* ptr) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto after = segments_.upper_bound(ptr);
+    if (after == segments_.begin())
+      return std::nullopt;
+    const auto& [start, segment] = *std::prev(after);
+    const auto offset = static_cast<const char*>(ptr) - static_cast<const char*>(start);
+    if (static_cast<size_t>(offset) >= segment.size)
+      return std::nullopt;
+    return segment.device;
+  }
+
+  void set_limit(c10::DeviceIndex device, std::optional<size_t> nbytes) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pool(check_index(device)).limit = nbytes;
+  }
+
+  size_t limit(c10::DeviceIndex device) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return limit_of(check_index(device));
+  }
+
+  bool initialized() override {
+    return has_target();
+  }
+
+  void emptyCache(c10::MempoolId_t) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (c10::DeviceIndex device = 0; device < target().device_count; ++device)
+      release_cached(lock, device);
+  }
+
+  void recordStream(const c10::DataPtr&, c10::Stream) override {
+    // One in-order queue per device: a block that is handed out again is written by later work.
+  }
+
+  DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return pool(check_index(device)).stats;
+  }
+
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    each_stat(device, [](auto& stat) { stat.reset_accumulated(); });
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& stats = pool(device).stats;
+    stats.num_alloc_retries = stats.num_ooms = 0;
+    stats.num_device_alloc = stats.num_device_free = 0;
+  }
+
+  void resetPeakStats(c10::DeviceIndex device) override {
+    each_stat(device, [](auto& stat) { stat.reset_peak(); });
+  }
+
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) TENON_OVERRIDE_SINCE_2_13 {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto total = limit_of(check_index(device));
+    const auto reserved = pool(device).reserved;
+    return {total > reserved ? total - reserved : 0, total};
+  }
+
+ private:
+  struct Segment {
+    size_t size;
+    c10::DeviceIndex device;
+  };
+
+  static void release_untyped(void* ptr) {
+    device_allocator().release_block(ptr);
+  }
+
+  Pool& pool(c10::DeviceIndex device) {
+    if (pools_.size() <= static_cast<size_t>(device))
+      pools_.resize(device + 1);
+    return pools_[device];
+  }
+
+  size_t limit_of(c10::DeviceIndex device) {
+    auto& limit = pool(device).limit;
+    return limit.has_value() ? *limit : target().total_memory(device);
+  }
+
+  Block* take_free(c10::DeviceIndex device, size_t size, bool small) {
+    auto& free = pool(device).free_blocks(small);
+    Block key{device, small, nullptr, size};
+    const auto found = free.lower_bound(&key);
+    if (found == free.end())
+      return nullptr;
+    Block* block = *found;
+    free.erase(found);
+    if (!block->whole_segment())
+      count_inactive_split(*block, -1);
+    return block;
+  }
+
+  // Gets memory from the target. The lock is open while the target works: it may be Python, and
+  // another thread may hold the interpreter and wait for this lock.
+  Block* new_segment(
+      std::unique_lock<std::mutex>& lock,
+      c10::DeviceIndex device,
+      size_t size,
+      bool small,
+      size_t requested) {
+    const size_t roomy = small                      ? kSmallSegment
+                         : size < kLargeSegment / 2 ? kLargeSegment
+                                                    : round_up(size, kSegmentRounding);
+    for (const bool retry : {false, true}) {
+      // Near the limit a segment is no larger than the block.
+      for (const size_t segment_size : {roomy, size}) {
+        if (pool(device).reserved + segment_size > limit_of(device))
+          continue;
+        pool(device).reserved += segment_size;
+        lock.unlock();
+        void* ptr = nullptr;
+        try {
+          ptr = target().allocate(segment_size, device);
+        } catch (...) {
+          lock.lock();
+          pool(device).reserved -= segment_size;
+          throw;
+        }
+        lock.lock();
+        if (ptr == nullptr) {
+          pool(device).reserved -= segment_size;
+          continue;
+        }
+        return add_segment(ptr, segment_size, device, small);
+      }
+      if (!retry) {
+        ++pool(device).stats.num_alloc_retries;
+        release_cached(lock, device);
+        if (Block* block = take_free(device, size, small))  // another thread freed one meanwhile
+          return block;
+      }
+    }
+    auto& stats = pool(device).stats;
+    ++stats.num_ooms;
+    const auto allocated = stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current;
+    const auto limit = limit_of(device);
+    const auto reserved = pool(device).reserved;
+    lock.unlock();
+    TORCH_CHECK_WITH(
+        OutOfMemoryError,
+        false,
+        "tenon out of memory. Tried to allocate ",
+        format_size(requested),
+        ". tenon:",
+        static_cast<int>(device),
+        " may hold ",
+        format_size(limit),
+        ", of which ",
+        format_size(allocated),
+        " is allocated and ",
+        format_size(reserved - allocated),
+        " is cached or split. Free tensors, or raise the limit (TENON_MEMORY_LIMIT, "
+        "torch.tenon.set_memory_limit).");
+  }
+
+  static std::string format_size(size_t nbytes) {
+    const char* units[] = {"KiB", "MiB", "GiB"};
+    double value = static_cast<double>(nbytes) / 1024;
+    int unit = 0;
+    for (; value >= 1024 && unit < 2; ++unit)
+      value /= 1024;
+    char text[32];
+    std::snprintf(text, sizeof(text), "%.2f %s", value, units[unit]);
+    return text;
+  }
+
+  Block* add_segment(void* ptr, size_t size, c10::DeviceIndex device, bool small) {
+    auto* block = new Block{device, small, ptr, size};
+    segments_[ptr] = {size, device};
+    auto& stats = pool(device).stats;
+    ++stats.num_device_alloc;
+    for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
+      stats.segment[type].increase(1);
+      stats.reserved_bytes[type].increase(size);
+    });
+    return block;
+  }
+
+  // Gives the segments that are wholly free back to the target.
+  void release_cached(std::unique_lock<std::mutex>& lock, c10::DeviceIndex device) {
+    std::vector<void*> free_segments;
+    for (auto* free : {&pool(device).small, &pool(device).large}) {
+      for (auto it = free->begin(); it != free->end();) {
+        Block* block = *it;
+        if (!block->whole_segment()) {
+          ++it;
+          continue;
+        }
+        it = free->erase(it);
+        free_segments.push_back(block->ptr);
+        segments_.erase(block->ptr);
+        auto& stats = pool(device).stats;
+        ++stats.num_device_free;
+        for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
+          stats.segment[type].decrease(1);
+          stats.reserved_bytes[type].decrease(block->size);
+        });
+        pool(device).reserved -= block->size;
+        delete block;
+      }
+    }
+    if (free_segments.empty())
+      return;
+    lock.unlock();
+    target().synchronize(device);  // work in flight may still use them
+    for (void* ptr : free_segments)
+      target().free(ptr, device);
+    lock.lock();
+  }
+
+  // Cuts what `block` has beyond `size` off it, where the rest is worth keeping.
+  void split(Block* block, size_t size) {
+    const size_t rest_size = block->size - size;
+    if (block->small ? rest_size < kAlignment : rest_size <= kSmallLimit)
+      return;
+    auto* rest =
+        new Block{block->device, block->small, static_cast<char*>(block->ptr) + size, rest_size};
+    rest->previous = block;
+    rest->next = block->next;
+    if (rest->next != nullptr)
+      rest->next->previous = rest;
+    block->next = rest;
+    block->size = size;
+    pool(block->device).free_blocks(block->small).insert(rest);
+    count_inactive_split(*rest, 1);
+  }
+
+  void hand_out(Block* block, size_t requested) {
+    block->allocated = true;
+    block->requested = requested;
+    allocated_[block->ptr] = block;
+    auto& stats = pool(block->device).stats;
+    for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
+      stats.allocation[type].increase(1);
+      stats.active[type].increase(1);
+      stats.allocated_bytes[type].increase(block->size);
+      stats.active_bytes[type].increase(block->size);
+      stats.requested_bytes[type].increase(requested);
+    });
+  }
+
+  void take_back(Block* block) {
+    auto& stats = pool(block->device).stats;
+    for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
+      stats.allocation[type].decrease(1);
+      stats.active[type].decrease(1);
+      stats.allocated_bytes[type].decrease(block->size);
+      stats.active_bytes[type].decrease(block->size);
+      stats.requested_bytes[type].decrease(block->requested);
+    });
+    block->allocated = false;
+    block = absorb(block, block->previous);
+    block = absorb(block, block->next);
+    pool(block->device).free_blocks(block->small).insert(block);
+    if (!block->whole_segment())
+      count_inactive_split(*block, 1);
+  }
+
+  // Joins `block`, which is in no free list, with a neighbour if that is free.
+  Block* absorb(Block* block, Block* neighbour) {
+    if (neighbour == nullptr || neighbour->allocated)
+      return block;
+    count_inactive_split(*neighbour, -1);
+    pool(block->device).free_blocks(block->small).erase(neighbour);
+    const bool before = block->previous == neighbour;
+    Block* left = before ? neighbour : block;
+    Block* right = before ? block : neighbour;
+    left->size += right->size;
+    left->next = right->next;
+    if (left->next != nullptr)
+      left->next->previous = left;
+    delete right;
+    return left;
+  }
+
+  void count_inactive_split(const Block& block, int sign) {
+    auto& stats = pool(block.device).stats;
+    for_each_selected_stat_type(block.stat_types(), [&](size_t type) {
+      if (sign > 0) {
+        stats.inactive_split[type].increase(1);
+        stats.inactive_split_bytes[type].increase(block.size);
+      } else {
+        stats.inactive_split[type].decrease(1);
+        stats.inactive_split_bytes[type].decrease(block.size);
+      }
+    });
+  }
+
+  template <class F>
+  void each_stat(c10::DeviceIndex device, F&& f) {
+    check_index(device);
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& s = pool(device).stats;
+    for (auto* array :
+         {&s.allocation,
+          &s.segment,
+          &s.active,
+          &s.inactive_split,
+          &s.allocated_bytes,
+          &s.reserved_bytes,
+          &s.active_bytes,
+          &s.inactive_split_bytes,
+          &s.requested_bytes}) {
+      for (auto& stat : *array)
+        f(stat);
+    }
+  }
+
+  // Tells torch.profiler (profile_memory=True).
+  void report(void* ptr, int64_t nbytes, c10::DeviceIndex device) {
+    if (!c10::memoryProfilingEnabled())
+      return;
+    size_t allocated = 0, reserved = 0;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      const auto& stats = pool(device).stats;
+      constexpr auto kAll = static_cast<size_t>(StatType::AGGREGATE);
+      allocated = stats.allocated_bytes[kAll].current;
+      reserved = stats.reserved_bytes[kAll].current;
+    }
+    c10::reportMemoryUsageToProfiler(ptr, nbytes, allocated, reserved, c10::Device(kTenon, device));
+  }
+
+  std::mutex mutex_;
+  std::vector<Pool> pools_;
+  std::unordered_map<void*, Block*> allocated_;
+  std::map<const void*, Segment> segments_;
+};
+
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t nbytes) override {
+    if (nbytes == 0)
+      return {nullptr, c10::Device(c10::kCPU)};
+    void* ptr = nullptr;
+    constexpr size_t kPage = 4096;
+    TORCH_CHECK(
+        posix_memalign(&ptr, kPage, round_up(nbytes, kPage)) == 0,
+        "Could not allocate ",
+        nbytes,
+        " bytes of pinned host memory");
+    std::lock_guard<std::mutex> lock(mutex_);
+    blocks_[ptr] = nbytes;
+    return {ptr, ptr, &release, c10::Device(c10::kCPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &release;
+  }
+
+  void copy_data(void* dst, const void* src, size_t nbytes) const override {
+    default_copy_data(dst, src, nbytes);
+  }
+
+  bool contains(const void* ptr) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto after = blocks_.upper_bound(ptr);
+    if (after == blocks_.begin())
+      return false;
+    const auto& [start, size] = *std::prev(after);
+    return static_cast<const char*>(ptr) < static_cast<const char*>(start) + size;
+  }
+
+ private:
+  static void release(void* ptr);
+
+  std::mutex mutex_;
+  std::map<const void*, size_t> blocks_;
+};
+
+// Both are leaked on purpose: tensors may die after static destructors have run.
+PinnedAllocator& pinned() {
+  static auto* allocator = new PinnedAllocator();
+  return *allocator;
+}
+
+CachingAllocator& caching() {
+  static auto* allocator = new CachingAllocator();
+  return *allocator;
+}
+
+void PinnedAllocator::release(void* ptr) {
+  {
+    std::lock_guard<std::mutex> lock(pinned().mutex_);
+    pinned().blocks_.erase(ptr);
+  }
+  std::free(ptr);
+}
+
+const bool registered = [] {
+  c10::SetAllocator(kTenon, &caching());
+  return true;
+}();
+
+}  // namespace
+
+DeviceAllocator& device_allocator() {
+  return caching();
+}
+
+c10::DataPtr data_ptr_of_block(void* ptr, c10::DeviceIndex device) {
+  return {ptr, ptr, caching().raw_deleter(), c10::Device(kTenon, device)};
+}
+
+c10::Allocator* pinned_allocator() {
+  return &pinned();
+}
+
+bool is_pinned(const void* ptr) {
+  return pinned().contains(ptr);
+}
+
+}  // namespace tenon

@@ -1,0 +1,95 @@
+#include "device/generator.h"
+
+#include <ATen/Utils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/CallOnce.h>
+
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include "device/guard.h"
+#include "device/target.h"
+
+namespace tenon {
+
+GeneratorImpl::GeneratorImpl(c10::DeviceIndex device)
+    : c10::GeneratorImpl(
+          c10::Device(kTenon, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+
+void GeneratorImpl::set_current_seed(uint64_t seed) {
+  seed_ = seed;
+  offset_ = 0;
+}
+
+uint64_t GeneratorImpl::current_seed() const {
+  return seed_;
+}
+
+uint64_t GeneratorImpl::seed() {
+  const auto random = c10::detail::getNonDeterministicRandom();
+  set_current_seed(random);
+  return random;
+}
+
+void GeneratorImpl::set_offset(uint64_t offset) {
+  offset_ = offset;
+}
+
+uint64_t GeneratorImpl::get_offset() const {
+  return offset_;
+}
+
+void GeneratorImpl::set_state(const c10::TensorImpl& state) {
+  at::detail::check_rng_state(state);
+  TORCH_CHECK(
+      state.numel() == 2 * sizeof(uint64_t),
+      "The state of a tenon generator has 16 bytes, this one has ",
+      state.numel());
+  const auto* bytes = static_cast<const char*>(state.data());
+  std::memcpy(&seed_, bytes, sizeof(seed_));
+  std::memcpy(&offset_, bytes + sizeof(seed_), sizeof(offset_));
+}
+
+c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
+  auto state = at::empty({2 * sizeof(uint64_t)}, at::device(at::kCPU).dtype(at::kByte));
+  auto* bytes = state.mutable_data_ptr<uint8_t>();
+  std::memcpy(bytes, &seed_, sizeof(seed_));
+  std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));
+  return state.getIntrusivePtr();
+}
+
+RandomStream GeneratorImpl::next() {
+  return {seed_, offset_++};
+}
+
+c10::DeviceType GeneratorImpl::device_type() {
+  return kTenon;
+}
+
+GeneratorImpl* GeneratorImpl::clone_impl() const {
+  auto* copy = new GeneratorImpl(device().index());
+  copy->seed_ = seed_;
+  copy->offset_ = offset_;
+  return copy;
+}
+
+const at::Generator& default_generator(c10::DeviceIndex device) {
+  // Leaked on purpose: threads may still draw while the process exits. A deque keeps addresses.
+  static auto* mutex = new std::mutex();
+  static auto* generators = new std::deque<at::Generator>();
+  const auto index = static_cast<size_t>(check_index(device));
+  std::lock_guard<std::mutex> lock(*mutex);
+  while (generators->size() <= index)
+    generators->push_back(at::make_generator<GeneratorImpl>(generators->size()));
+  return (*generators)[index];
+}
+
+RandomStream draw(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
+  auto* own = at::get_generator_or_default<GeneratorImpl>(generator, default_generator(device));
+  std::lock_guard<std::mutex> lock(own->mutex_);
+  return own->next();
+}
+
+}  // namespace tenon

@@ -1,0 +1,66 @@
+#include "device/target.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <optional>
+
+#include "device/guard.h"
+
+namespace tenon {
+namespace {
+
+// Leaked on purpose: tensors may die after static destructors have run.
+std::optional<Target>& slot() {
+  static auto* target = new std::optional<Target>();
+  return *target;
+}
+
+}  // namespace
+
+void set_target(Target target) {
+  TORCH_CHECK(!slot().has_value(), "tenon has the target '", slot()->name, "' already");
+  TORCH_CHECK(
+      target.device_count >= 1, "The target '", target.name, "' has no devices to work with");
+  slot() = std::move(target);
+}
+
+const Target& target() {
+  TORCH_CHECK(slot().has_value(), "tenon has no target: import torch_tenon first");
+  return *slot();
+}
+
+bool has_target() noexcept {
+  return slot().has_value();
+}
+
+c10::DeviceIndex check_index(c10::DeviceIndex index) {
+  if (index == -1)
+    return current_device();
+  const auto count = target().device_count;
+  TORCH_CHECK(
+      index >= 0 && index < count,
+      "tenon:",
+      static_cast<int>(index),
+      " does not exist: the target '",
+      target().name,
+      "' has ",
+      static_cast<int>(count),
+      count == 1 ? " device, tenon:0" : " devices, counted from tenon:0",
+      " (TENON_DEVICES sets how many the cpu target has)");
+  return index;
+}
+
+void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device) {
+  if (nbytes == 0 || dst == src)
+    return;
+  if (target().host_memory) {
+    if (!target().idle(device))
+      target().synchronize(device);
+    std::memmove(dst, src, nbytes);
+  } else {
+    target().copy(dst, src, nbytes, kind, device);
+  }
+}
+
+}  // namespace tenon

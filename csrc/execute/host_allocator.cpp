@@ -1,0 +1,78 @@
+#include "execute/host_allocator.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include "device/allocator.h"
+#include "device/target.h"
+
+namespace tenon {
+namespace {
+
+constexpr c10::DeviceIndex kHost = -1;
+
+// On which device a host allocation of this thread is made.
+thread_local c10::DeviceIndex t_device = kHost;
+
+class HostAllocator final : public c10::Allocator {
+ public:
+  explicit HostAllocator(c10::Allocator* previous) : previous_(previous) {}
+
+  c10::DataPtr allocate(size_t nbytes) override {
+    if (t_device == kHost || nbytes == 0)
+      return previous_->allocate(nbytes);
+    void* ptr = device_allocator().allocate_block(nbytes, t_device);
+    return {ptr, ptr, &release, c10::Device(c10::kCPU)};
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return &release;
+  }
+
+  void copy_data(void* dst, const void* src, size_t nbytes) const override {
+    default_copy_data(dst, src, nbytes);
+  }
+
+ private:
+  static void release(void* ptr);
+
+  c10::Allocator* previous_;
+};
+
+// Leaked on purpose: host tensors may die after static destructors have run.
+HostAllocator& instance() {
+  static auto* allocator = [] {
+    auto* made = new HostAllocator(c10::GetCPUAllocator());
+    c10::SetCPUAllocator(made, /*priority=*/100);
+    return made;
+  }();
+  return *allocator;
+}
+
+// Also called for what the previous allocator gave, when a caller frees through `raw_deleter`.
+void HostAllocator::release(void* ptr) {
+  if (ptr != nullptr && !device_allocator().release_block(ptr))
+    instance().previous_->raw_deleter()(ptr);
+}
+
+}  // namespace
+
+HostAllocationScope::HostAllocationScope(c10::DeviceIndex device) : previous_(t_device) {
+  if (target().host_memory) {
+    host_allocator();
+    t_device = device;
+  }
+}
+
+HostAllocationScope::~HostAllocationScope() {
+  t_device = previous_;
+}
+
+c10::Allocator* host_allocator() {
+  return &instance();
+}
+
+bool is_device_block(const c10::Storage& host, c10::DeviceIndex device) {
+  return device_allocator().device_of(host.data()) == device;
+}
+
+}  // namespace tenon

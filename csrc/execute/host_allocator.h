@@ -1,0 +1,33 @@
+// Lets the host's kernels allocate on the device.
+//
+// A CPU kernel makes its results with PyTorch's CPU allocator. Within a `HostAllocationScope` that
+// allocator hands out blocks of the device instead, so the results of reference execution are
+// device memory from the start: nothing is copied, the statistics and the limit hold, and blocks
+// are reused. Only on targets whose memory the host can reach.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Storage.h>
+
+namespace tenon {
+
+class HostAllocationScope {
+ public:
+  // Does nothing when the target's memory is out of the host's reach.
+  explicit HostAllocationScope(c10::DeviceIndex device);
+  ~HostAllocationScope();
+  HostAllocationScope(const HostAllocationScope&) = delete;
+  HostAllocationScope& operator=(const HostAllocationScope&) = delete;
+
+ private:
+  c10::DeviceIndex previous_;
+};
+
+// The allocator that does so. It becomes PyTorch's CPU allocator on first use, and outside of a
+// scope hands every request on to the one that was there.
+c10::Allocator* host_allocator();
+
+// Is the host storage's memory a block of `device`?
+bool is_device_block(const c10::Storage& host, c10::DeviceIndex device);
+
+}  // namespace tenon

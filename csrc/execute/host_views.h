@@ -1,0 +1,65 @@
+// Tensors of the device as the host's kernels see them, and the host's results as tensors of the
+// device.
+//
+// A host view has the same sizes, strides and storage offset as the tensor it stands for, and two
+// tensors that share a storage have host views that share one. On a target whose memory the host
+// can reach, that host storage *is* the device's memory; on another one it is a copy, and what was
+// written is copied back by `finish`.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <unordered_map>
+
+namespace tenon {
+
+class HostViews {
+ public:
+  explicit HostViews(c10::Device device) : device_(device) {}
+  HostViews(const HostViews&) = delete;
+  HostViews& operator=(const HostViews&) = delete;
+
+  // The host view of a tensor of any layout: strided, conjugate, sparse, quantised, nested. A
+  // tensor of the host is its own view.
+  at::Tensor to_host(const at::Tensor& tensor);
+
+  // The other way: a result that lies in a host view's storage comes back as a view of the storage
+  // behind it, any other one becomes a storage of the device.
+  at::Tensor to_device(const at::Tensor& host);
+
+  // A kernel wrote to `host`, the view of `tensor`: takes over its sizes and strides (an `out=` may
+  // be resized) and marks its storage to be written back.
+  void written(const at::Tensor& tensor, const at::Tensor& host);
+
+  // Call last, when all went well: storages that the kernel replaced are taken over, written ones
+  // are copied back. Without it nothing of a failed kernel's doing reaches the device, as far as
+  // the host's memory is not the device's own.
+  void finish();
+
+  int64_t bytes_copied() const {
+    return bytes_copied_;
+  }
+
+ private:
+  struct Pair {
+    c10::Storage device;
+    c10::Storage host;
+    const void* host_data;  // where the host storage pointed when it was made
+    bool written = false;
+  };
+
+  const c10::Storage& host_storage(const c10::Storage& device);
+  c10::Storage device_storage(const c10::Storage& host);
+  at::Tensor dense_to_host(const at::Tensor& tensor);
+  at::Tensor dense_to_device(const at::Tensor& host);
+  void take_over(Pair& pair);
+
+  c10::Device device_;
+  std::unordered_map<const c10::StorageImpl*, Pair> by_device_;
+  // By the host's storage; values are device storages. `results_` keeps fresh host storages alive.
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> by_host_;
+  std::vector<c10::Storage> results_;
+  int64_t bytes_copied_ = 0;
+};
+
+}  // namespace tenon

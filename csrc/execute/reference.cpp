@@ -1,0 +1,304 @@
+#include "execute/reference.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "device/generator.h"
+#include "device/guard.h"
+#include "device/target.h"
+#include "execute/counters.h"
+#include "execute/host_allocator.h"
+#include "execute/host_views.h"
+
+namespace tenon {
+namespace {
+
+using c10::FunctionSchema;
+using c10::IValue;
+using torch::jit::Stack;
+
+std::unordered_map<std::string, ReferenceRule>& rules() {
+  static auto* instance = new std::unordered_map<std::string, ReferenceRule>();
+  return *instance;
+}
+
+bool g_warn_fallback = false;
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Calls `f` for every defined tensor in a value: the tensor itself, or those of a list.
+template <class F>
+void for_each_tensor(const IValue& value, F&& f) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined())
+      f(value.toTensor());
+  } else if (value.isList()) {
+    for (const IValue& element : value.toListRef())
+      for_each_tensor(element, f);
+  }
+}
+
+// The device that the op runs on: that of the first tensor of the device, else that of a device
+// argument. Raises where tensors of different devices meet that may not.
+c10::Device choose_device(
+    const c10::OperatorHandle& op, const ReferenceRule* rule, c10::ArrayRef<IValue> arguments) {
+  const auto& schema = op.schema();
+  std::optional<c10::Device> device;
+  for (const auto& value : arguments) {
+    for_each_tensor(value, [&](const at::Tensor& t) {
+      if (!device && t.device().type() == kTenon)
+        device = t.device();
+    });
+  }
+  if (device) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      for_each_tensor(arguments[i], [&](const at::Tensor& t) {
+        if (t.device() == *device)
+          return;
+        // A scalar of the host may meet tensors of any device, as everywhere in PyTorch.
+        if (t.device().is_cpu() &&
+            (t.dim() == 0 ||
+             (rule != nullptr && contains(rule->host_arguments, schema.arguments()[i].name()))))
+          return;
+        TORCH_CHECK(
+            false,
+            "Expected all tensors to be on the same device, but found at least two devices, ",
+            *device,
+            " and ",
+            t.device(),
+            "! (when checking argument ",
+            schema.arguments()[i].name(),
+            " in ",
+            schema.name(),
+            ")");
+      });
+    }
+    return *device;
+  }
+  for (const auto& value : arguments) {
+    if (value.isDevice() && value.toDevice().type() == kTenon) {
+      const auto index = value.toDevice().index();
+      return {kTenon, check_index(index)};
+    }
+  }
+  return {kTenon, current_device()};
+}
+
+// A generator of the host, seeded by a number that the device's generator drew.
+at::Generator seeded_host_generator(
+    const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
+  const auto words = draw(generator, device)(0);
+  return at::make_generator<at::CPUGeneratorImpl>(
+      (static_cast<uint64_t>(words[1]) << 32) | words[0]);
+}
+
+// For an op that draws from the host's default generator and takes none: seeds that one from the
+// device's generator, and gives it its own state back at the end.
+class SeededDefaultGenerator {
+ public:
+  explicit SeededDefaultGenerator(c10::DeviceIndex device)
+      : lock_(mutex()), generator_(at::detail::getDefaultCPUGenerator()) {
+    const auto words = draw(std::nullopt, device)(0);
+    std::lock_guard<std::mutex> generator_lock(generator_.mutex());
+    saved_ = generator_.get_state();
+    generator_.set_current_seed((static_cast<uint64_t>(words[1]) << 32) | words[0]);
+  }
+  ~SeededDefaultGenerator() {
+    std::lock_guard<std::mutex> generator_lock(generator_.mutex());
+    generator_.set_state(saved_);
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static auto* instance = new std::mutex();
+    return *instance;
+  }
+
+  std::lock_guard<std::mutex> lock_;
+  at::Generator generator_;
+  at::Tensor saved_;
+};
+
+IValue to_host(HostViews& views, const IValue& value) {
+  if (value.isTensor())
+    return views.to_host(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> converted;
+    for (const at::Tensor& t : value.toTensorList())
+      converted.push_back(views.to_host(t));
+    return converted;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> converted;
+    for (const std::optional<at::Tensor> t : value.toOptionalTensorList())
+      converted.push_back(t ? std::optional(views.to_host(*t)) : std::nullopt);
+    return converted;
+  }
+  if (value.isDevice() && value.toDevice().type() == kTenon)
+    return c10::Device(c10::kCPU);
+  return value;
+}
+
+IValue to_device(HostViews& views, const IValue& value) {
+  if (value.isTensor())
+    return views.to_device(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> converted;
+    for (const at::Tensor& t : value.toTensorList())
+      converted.push_back(views.to_device(t));
+    return converted;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> converted;
+    for (const std::optional<at::Tensor> t : value.toOptionalTensorList())
+      converted.push_back(t ? std::optional(views.to_device(*t)) : std::nullopt);
+    return converted;
+  }
+  return value;
+}
+
+void mark_written(HostViews& views, const IValue& device, const IValue& host) {
+  if (device.isTensor()) {
+    views.written(device.toTensor(), host.toTensor());
+  } else if (device.isList()) {
+    const auto device_list = device.toListRef(), host_list = host.toListRef();
+    for (size_t i = 0; i < device_list.size(); ++i)
+      mark_written(views, device_list[i], host_list[i]);
+  }
+}
+
+bool writes(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+// For a result that the schema says is an argument (`Tensor(a!)`): that argument, else -1.
+int64_t argument_returned(const FunctionSchema& schema, const c10::Argument& result) {
+  if (!writes(result))
+    return -1;
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* info = schema.arguments()[i].alias_info();
+    if (info != nullptr && info->isWrite() &&
+        info->beforeSets() == result.alias_info()->beforeSets())
+      return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+bool has_host_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU))
+    return true;
+  for (const auto key : keys) {
+    if (op.hasKernelForDispatchKey(key))
+      return true;
+  }
+  return false;
+}
+
+// Every dispatch key under which the host may have a kernel.
+constexpr c10::DispatchKeySet kHostKeys{
+    c10::DispatchKey::CPU,
+    c10::DispatchKey::SparseCPU,
+    c10::DispatchKey::SparseCsrCPU,
+    c10::DispatchKey::QuantizedCPU,
+    c10::DispatchKey::NestedTensorCPU,
+    c10::DispatchKey::CompositeExplicitAutograd,
+    c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
+    c10::DispatchKey::CompositeImplicitAutograd,
+    c10::DispatchKey::CompositeImplicitAutogradNestedTensor};
+
+}  // namespace
+
+void set_reference_rule(const std::string& op, ReferenceRule rule) {
+  rules()[op] = std::move(rule);
+}
+
+void set_warn_fallback(bool warn) {
+  g_warn_fallback = warn;
+}
+
+void run_reference(const c10::OperatorHandle& op, Stack* stack) {
+  const auto& schema = op.schema();
+  const auto name = toString(op.operator_name());
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      has_host_kernel(op, kHostKeys),
+      "'",
+      name,
+      "' has no kernel for the device 'tenon' and none for the CPU to fall back to. Register one "
+      "for "
+      "the dispatch key PrivateUse1 (see docs/adding-an-op.md).");
+
+  Counter& counted = counter("fallback", name);
+  if (g_warn_fallback && counted.calls == 0)
+    TORCH_WARN("'", name, "' falls back to the CPU (TENON_WARN_FALLBACK is set)");
+  CountedCall counted_call(counted);
+
+  const auto count = schema.arguments().size();
+  const auto rule_found = rules().find(name);
+  const auto* rule = rule_found == rules().end() ? nullptr : &rule_found->second;
+  const std::vector<IValue> arguments = torch::jit::pop(*stack, count);
+  const auto device = choose_device(op, rule, arguments);
+  const c10::OptionalDeviceGuard device_guard(device);
+
+  HostViews views(device);
+  Stack host_arguments;
+  host_arguments.reserve(count);
+  bool has_generator = false;
+  const bool seeded = op.hasTag(at::Tag::nondeterministic_seeded);
+  for (size_t i = 0; i < count; ++i) {
+    const auto& type = *schema.arguments()[i].type();
+    const bool takes_generator = type.kind() == c10::TypeKind::GeneratorType ||
+                                 (type.kind() == c10::TypeKind::OptionalType &&
+                                  type.castRaw<c10::OptionalType>()->getElementType()->kind() ==
+                                      c10::TypeKind::GeneratorType);
+    if (takes_generator && (seeded || !arguments[i].isNone())) {
+      const auto given = arguments[i].toOptional<at::Generator>();
+      // A generator of the host that was passed on purpose is used as it is.
+      const bool host = given && given->device().is_cpu();
+      host_arguments.emplace_back(host ? *given : seeded_host_generator(given, device.index()));
+      has_generator = true;
+    } else {
+      host_arguments.push_back(to_host(views, arguments[i]));
+    }
+  }
+  const Stack host_before = host_arguments;  // the call takes the arguments off its stack
+
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    std::optional<SeededDefaultGenerator> default_generator;
+    if (seeded && !has_generator)
+      default_generator.emplace(device.index());
+    const HostAllocationScope on_device(device.index());
+    op.callBoxed(&host_arguments);
+  }
+
+  for (size_t i = 0; i < count; ++i) {
+    const auto& argument = schema.arguments()[i];
+    if (writes(argument) || (rule != nullptr && contains(rule->mutates, argument.name())))
+      mark_written(views, arguments[i], host_before[i]);
+  }
+  const auto results = schema.returns().size();
+  for (size_t i = 0; i < results; ++i) {
+    const IValue& result = torch::jit::peek(host_arguments, i, results);
+    const auto same = argument_returned(schema, schema.returns()[i]);
+    if (same >= 0)
+      torch::jit::push(*stack, arguments[same]);
+    else if (rule != nullptr && rule->host_results)
+      torch::jit::push(*stack, result);
+    else
+      torch::jit::push(*stack, to_device(views, result));
+  }
+  views.finish();
+  counted.bytes_copied.fetch_add(views.bytes_copied(), std::memory_order_relaxed);
+}
+
+}  // namespace tenon

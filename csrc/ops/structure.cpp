@@ -1,0 +1,368 @@
+// Kernels for tensors as such: making them, viewing them, copying them, and changing their storage.
+// Views are metadata; none of them copies.
+
+#include <ATen/Context.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_foreach_copy_native.h>
+#include <ATen/ops/_nested_tensor_size_native.h>
+#include <ATen/ops/_nested_tensor_storage_offsets_native.h>
+#include <ATen/ops/_nested_tensor_strides_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
+#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
+#include <ATen/ops/view_native.h>
+#include <ATen/ops/zero.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "device/allocator.h"
+#include "device/guard.h"
+#include "device/storage.h"
+#include "device/target.h"
+#include "execute/counters.h"
+#include "execute/host_views.h"
+
+namespace tenon {
+namespace {
+
+constexpr c10::DispatchKeySet kDense{c10::DispatchKey::PrivateUse1};
+
+c10::Device device_or_current(std::optional<at::Device> device) {
+  const auto index = device.has_value() ? device->index() : c10::DeviceIndex{-1};
+  return {kTenon, check_index(index)};
+}
+
+void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
+  TORCH_CHECK(
+      c10::layout_or_default(layout) == at::kStrided,
+      "empty: expected a strided layout, got ",
+      c10::layout_or_default(layout));
+  TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
+}
+
+void fill_if_deterministic(at::Tensor& tensor) {
+  if (at::globalContext().deterministicAlgorithms() &&
+      at::globalContext().deterministicFillUninitializedMemory())
+    at::native::fill_empty_deterministic_(tensor);
+}
+
+at::Tensor empty(
+    at::IntArrayRef size,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory,
+    std::optional<at::MemoryFormat> memory_format) {
+  TENON_COUNT_KERNEL("aten::empty.memory_format");
+  check_options(layout, pin_memory);
+  const c10::DeviceGuard guard(device_or_current(device));
+  at::Tensor result = at::detail::empty_generic(
+      size, &device_allocator(), kDense, c10::dtype_or_default(dtype), memory_format);
+  fill_if_deterministic(result);
+  return result;
+}
+
+at::Tensor empty_strided(
+    at::IntArrayRef size,
+    at::IntArrayRef stride,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  TENON_COUNT_KERNEL("aten::empty_strided");
+  check_options(layout, pin_memory);
+  const c10::DeviceGuard guard(device_or_current(device));
+  at::Tensor result = at::detail::empty_strided_generic(
+      size, stride, &device_allocator(), kDense, c10::dtype_or_default(dtype));
+  fill_if_deterministic(result);
+  return result;
+}
+
+at::Tensor efficient_zero_tensor(
+    at::IntArrayRef size,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout>,
+    std::optional<at::Device> device,
+    std::optional<bool>) {
+  TENON_COUNT_KERNEL("aten::_efficientzerotensor");
+  // All zeros and no memory: the dispatch key tells.
+  auto result = at::detail::make_tensor<c10::TensorImpl>(
+      new_storage(0, device_or_current(device).index()),
+      kDense | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
+      c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype)));
+  result.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  return result;
+}
+
+at::Tensor as_strided(
+    const at::Tensor& self,
+    at::IntArrayRef size,
+    at::IntArrayRef stride,
+    std::optional<int64_t> storage_offset) {
+  TENON_COUNT_KERNEL("aten::as_strided");
+  return at::native::as_strided_tensorimpl(self, size, stride, storage_offset);
+}
+
+at::Tensor as_strided_quantized(
+    const at::Tensor& self,
+    at::IntArrayRef size,
+    at::IntArrayRef stride,
+    std::optional<int64_t> storage_offset) {
+  TENON_COUNT_KERNEL("aten::as_strided");
+  return at::native::as_strided_qtensorimpl(self, size, stride, storage_offset);
+}
+
+at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
+  TENON_COUNT_KERNEL("aten::view");
+  return at::native::view(self, size);
+}
+
+at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
+  TENON_COUNT_KERNEL("aten::_reshape_alias");
+  return at::native::_reshape_alias(self, size, stride);
+}
+
+at::Tensor unfold(const at::Tensor& self, int64_t dimension, int64_t size, int64_t step) {
+  TENON_COUNT_KERNEL("aten::unfold");
+  return at::native::unfold(self, dimension, size, step);
+}
+
+at::Tensor view_as_real(const at::Tensor& self) {
+  TENON_COUNT_KERNEL("aten::view_as_real");
+  return at::native::view_as_real(self);
+}
+
+at::Tensor view_as_complex(const at::Tensor& self) {
+  TENON_COUNT_KERNEL("aten::view_as_complex");
+  return at::native::view_as_complex(self);
+}
+
+// Gives a tensor other sizes and, where they are given, strides; its storage grows as needed.
+void resize(
+    c10::TensorImpl* self, at::IntArrayRef size, at::OptionalIntArrayRef stride = std::nullopt) {
+  if (self->sizes() == size && (!stride.has_value() || self->strides() == *stride))
+    return;
+  const auto itemsize = self->dtype().itemsize();
+  size_t nbytes = 0;
+  if (stride.has_value()) {
+    self->set_sizes_and_strides(size, *stride);
+    nbytes = at::detail::computeStorageNbytes(size, *stride, itemsize, self->storage_offset());
+  } else {
+    self->set_sizes_contiguous(size);
+    nbytes = at::detail::computeStorageNbytesContiguous(size, itemsize, self->storage_offset());
+  }
+  if (self->numel() > 0 && nbytes > self->storage().nbytes())
+    resize_storage(*self->unsafe_storage().unsafeGetStorageImpl(), nbytes);
+}
+
+const at::Tensor& resize_(
+    const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> memory_format) {
+  TENON_COUNT_KERNEL("aten::resize_");
+  const c10::DeviceGuard guard(self.device());
+  at::detail::check_size_nonnegative(size);
+  const auto old_nbytes = self.storage().nbytes();
+  resize(self.unsafeGetTensorImpl(), size);
+  if (memory_format.has_value()) {
+    TORCH_CHECK(
+        *memory_format != at::MemoryFormat::Preserve, "Unsupported memory format", *memory_format);
+    self.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
+  }
+  if (at::globalContext().deterministicAlgorithms() &&
+      at::globalContext().deterministicFillUninitializedMemory())
+    at::native::fill_resize_deterministic_(self, static_cast<int64_t>(old_nbytes));
+  return self;
+}
+
+at::Tensor& set_storage_offset(
+    at::Tensor& self,
+    at::Storage source,
+    int64_t storage_offset,
+    at::IntArrayRef size,
+    at::IntArrayRef stride) {
+  TENON_COUNT_KERNEL("aten::set_.source_Storage_storage_offset");
+  at::native::checkSetStorage(self, source, storage_offset, size, stride);
+  self.unsafeGetTensorImpl()->set_storage_offset(storage_offset);
+  resize(
+      self.unsafeGetTensorImpl(),
+      size,
+      stride.data() != nullptr ? at::OptionalIntArrayRef(stride) : std::nullopt);
+  return self;
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
+  const auto count = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
+  return set_storage_offset(self, std::move(source), 0, count, {});
+}
+
+at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
+  if (self.is_same(source))
+    return self;
+  return set_storage_offset(
+      self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+
+at::Tensor& set_empty(at::Tensor& self) {
+  return set_storage_offset(self, new_storage(0, self.device().index()), 0, {0}, {});
+}
+
+bool is_plain(const at::Tensor& t) {
+  return t.layout() == at::kStrided && !t.is_nested() && !t.is_quantized() && !t._is_zerotensor();
+}
+
+bool on_device(const at::Tensor& t) {
+  return t.device().type() == kTenon;
+}
+
+CopyKind kind_of(const at::Tensor& dst, const at::Tensor& src) {
+  if (!on_device(src))
+    return CopyKind::host_to_device;
+  return on_device(dst) ? CopyKind::device_to_device : CopyKind::device_to_host;
+}
+
+// Is it one run of bytes to another, in the same order?
+bool is_byte_copy(const at::Tensor& dst, const at::Tensor& src) {
+  return dst.dtype() == src.dtype() && dst.sizes() == src.sizes() &&
+         dst.strides() == src.strides() && dst.is_non_overlapping_and_dense() &&
+         dst.is_conj() == src.is_conj() && dst.is_neg() == src.is_neg();
+}
+
+at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  TENON_COUNT_KERNEL("aten::copy_");
+  TORCH_CHECK(self.defined() && src.defined(), "copy_: tensors must be defined");
+  if (self.is_same(src))
+    return self;
+  for (const at::Tensor* t : {static_cast<const at::Tensor*>(&self), &src}) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        on_device(*t) || t->is_cpu(),
+        "copy_: tenon copies to and from the CPU only, not ",
+        src.device(),
+        " to ",
+        self.device(),
+        " (sizes ",
+        self.sizes(),
+        "); go by way of the CPU");
+  }
+  if (src._is_zerotensor()) {
+    TORCH_CHECK(
+        at::is_expandable_to(src.sizes(), self.sizes()),
+        "The size of tensor a ",
+        self.sizes(),
+        " must match the size of tensor b ",
+        src.sizes());
+    return self.zero_();
+  }
+  const auto device = on_device(self) ? self.device() : src.device();
+  const c10::DeviceGuard guard(device);
+  // The target's own copy moves bytes within one device, or between it and the host.
+  const bool direct =
+      target().host_memory || self.device() == src.device() || !on_device(self) || !on_device(src);
+  if (direct && is_plain(self) && is_plain(src) && is_byte_copy(self, src)) {
+    if (self.numel() > 0) {
+      copy_bytes(
+          self.mutable_data_ptr(),
+          src.const_data_ptr(),
+          self.nbytes(),
+          kind_of(self, src),
+          device.index());
+    }
+    return self;
+  }
+  HostViews views(device);
+  const auto host = views.to_host(self);
+  {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    host.copy_(views.to_host(src), non_blocking);
+  }
+  views.written(self, host);
+  views.finish();
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  at::Tensor result = dst;
+  copy(result, self, non_blocking);
+  return result;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  dst.resize_(self.sizes());
+  return copy_from(self, dst, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  TENON_COUNT_KERNEL("aten::_local_scalar_dense");
+  TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
+  // One element, not its storage.
+  at::Tensor host = at::empty({}, self.options().device(at::kCPU));
+  copy_bytes(
+      host.mutable_data_ptr(),
+      self.const_data_ptr(),
+      self.element_size(),
+      CopyKind::device_to_host,
+      self.device().index());
+  if (self.is_conj())
+    host._set_conj(true);
+  if (self.is_neg())
+    host._set_neg(true);
+  return host.item();
+}
+
+void record_stream(at::Tensor& self, c10::Stream stream) {
+  TENON_COUNT_KERNEL("aten::record_stream");
+  device_allocator().recordStream(self.storage().data_ptr(), stream);
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", empty);
+  m.impl("empty_strided", empty_strided);
+  m.impl("_efficientzerotensor", efficient_zero_tensor);
+  m.impl("as_strided", as_strided);
+  m.impl("view", view);
+  m.impl("_reshape_alias", reshape_alias);
+  m.impl("unfold", unfold);
+  m.impl("view_as_real", view_as_real);
+  m.impl("view_as_complex", view_as_complex);
+  m.impl("resize_", resize_);
+  m.impl("set_.source_Storage", set_storage);
+  m.impl("set_.source_Storage_storage_offset", set_storage_offset);
+  m.impl("set_.source_Tensor", set_tensor);
+  m.impl("set_", set_empty);
+  m.impl("copy_", copy);
+  m.impl("_copy_from", copy_from);
+  m.impl("_copy_from_and_resize", copy_from_and_resize);
+  m.impl("_local_scalar_dense", local_scalar_dense);
+  m.impl("record_stream", record_stream);
+  m.impl("_foreach_copy_", at::native::foreach_tensor_copy_list_kernel_slow_);
+}
+
+TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
+  m.impl("as_strided", as_strided_quantized);
+  m.impl("view", view);
+  m.impl("_reshape_alias", reshape_alias);
+  m.impl("unfold", unfold);
+}
+
+// Structure of nested tensors lies on the host on every device.
+TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
+  m.impl("_nested_tensor_size", at::native::_nested_tensor_size);
+  m.impl("_nested_tensor_strides", at::native::_nested_tensor_strides);
+  m.impl("_nested_tensor_storage_offsets", at::native::_nested_tensor_storage_offsets);
+}
+
+TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  m.impl("_sparse_coo_tensor_with_dims", at::native::new_with_dims_sparse);
+  m.impl(
+      "_sparse_coo_tensor_with_dims_and_tensors",
+      at::native::new_with_dims_and_tensor_sparse_symint);
+}
+
+}  // namespace
+}  // namespace tenon

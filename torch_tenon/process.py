@@ -1,0 +1,51 @@
+"""What the device does when the process forks or exits."""
+
+import atexit
+import os
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from torch_tenon import _C
+
+_EXIT_WAIT = 5.0  # seconds for autograd's threads to end; they have nothing to do then
+
+
+def install() -> None:
+    """Registers both. Called once, at import."""
+    atexit.register(_end_autograd_threads)
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    # OpenMP's threads stay behind in the parent, and a parallel region of the child would wait for
+    # them for good: the child computes on one thread. Backward through a device needs autograd's
+    # own threads; in a child of a process that used them PyTorch raises and says to spawn.
+    if threading.current_thread() is threading.main_thread():
+        torch.set_num_threads(1)
+
+
+def _end_autograd_threads() -> None:
+    # Autograd's thread for a device takes the interpreter's lock when it lets go of a graph, which
+    # may be after `backward` returned. A thread that asks for the lock of an interpreter that is
+    # going down is ended by force, and that aborts the process.
+    if not _autograd_threads():
+        return
+    _C.stop_autograd_threads()
+    deadline = time.monotonic() + _EXIT_WAIT
+    while _autograd_threads() and time.monotonic() < deadline:
+        time.sleep(0.0005)
+
+
+def _autograd_threads() -> list[str]:
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            name = (task / "comm").read_text()
+        except OSError:  # it ended meanwhile
+            continue
+        if name.startswith("pt_autograd"):
+            found.append(name)
+    return found

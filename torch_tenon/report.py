@@ -1,0 +1,91 @@
+"""What the ops of a run did: counters by op and route, and a report of those that fell back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from torch_tenon import _C
+
+
+@dataclass(frozen=True, slots=True)
+class OpCount:
+    """One op by one route. `op` has its overload; `seconds` are summed over the `calls`.
+
+    `bytes_copied` went to the host and back, on a target whose memory the host cannot reach.
+    """
+
+    op: str
+    route: str
+    calls: int
+    seconds: float
+    bytes_copied: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The counts of a run; `str` of it is a page to read.
+
+    The seconds of an op include those of the ops that it called in turn.
+    """
+
+    counts: list[OpCount] = field(default_factory=list)
+
+    @property
+    def fallbacks(self) -> list[OpCount]:
+        """The ops that fell back to the host, most expensive first."""
+        fell = [count for count in self.counts if count.route == "fallback"]
+        return sorted(fell, key=lambda count: count.seconds, reverse=True)
+
+    @property
+    def calls_by_route(self) -> dict[str, int]:
+        """How many calls took each route."""
+        calls: dict[str, int] = defaultdict(int)
+        for count in self.counts:
+            calls[count.route] += count.calls
+        return dict(sorted(calls.items()))
+
+    def __str__(self) -> str:
+        if not self.counts:
+            return "No op has run on tenon."
+        calls = ", ".join(f"{route} {n:,}" for route, n in self.calls_by_route.items())
+        lines = [f"Calls by route: {calls}"]
+        fallbacks = self.fallbacks
+        if not fallbacks:
+            return f"{lines[0]}\nNo op fell back to the host."
+        total = sum(count.seconds for count in fallbacks) or 1.0
+        lines += [
+            "",
+            "Ops that fell back to the host, most expensive first:",
+            f"{'op':<48}{'calls':>10}{'ms':>12}{'share':>8}{'us a call':>12}{'MiB copied':>12}",
+        ]
+        lines += [
+            f"{count.op:<48}{count.calls:>10,}{count.seconds * 1e3:>12.2f}"
+            f"{count.seconds / total:>8.1%}{count.seconds / count.calls * 1e6:>12.2f}"
+            f"{count.bytes_copied / 2**20:>12.2f}"
+            for count in fallbacks
+        ]
+        return "\n".join(lines)
+
+
+def report() -> Report:
+    """The counts since the start, or since `reset_counters`; `print(torch_tenon.report())`."""
+    return Report(
+        [
+            OpCount(op, route, calls, nanoseconds / 1e9, bytes_copied)
+            for route, op, calls, nanoseconds, bytes_copied in _C.counter_values()
+        ]
+    )
+
+
+def counters() -> dict[str, int]:
+    """Calls by route and op, overloads taken together: `{"fallback::aten::add": 3}`."""
+    calls: dict[str, int] = defaultdict(int)
+    for route, op, count, _, _ in _C.counter_values():
+        calls[f"{route}::{op.partition('.')[0]}"] += count
+    return dict(sorted(calls.items()))
+
+
+def reset_counters() -> None:
+    """Sets all counters to zero."""
+    _C.reset_counters()

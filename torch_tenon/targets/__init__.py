@@ -1,0 +1,50 @@
+"""The targets, and how one is found by its name."""
+
+import importlib
+import importlib.util
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from torch_tenon.targets.target import Target
+
+BUILT_IN = {"cpu": "torch_tenon.targets.cpu:CpuTarget"}
+ENTRY_POINTS = "torch_tenon.targets"
+
+
+def load(name: str) -> Target:
+    """Makes the target that TENON_TARGET names.
+
+    `name` is a built-in target, an entry point of the group `torch_tenon.targets`, `module:Class`
+    or `path/to/file.py:Class`. Raises ValueError when nothing is there by that name, TypeError
+    when it is not a Target.
+    """
+    cls = _find(BUILT_IN.get(name, name))
+    if not (isinstance(cls, type) and issubclass(cls, Target)):
+        raise TypeError(f"TENON_TARGET={name!r} names {cls!r}, which is not a Target")
+    return cls()
+
+
+def _find(name: str) -> object:
+    location, colon, attribute = name.rpartition(":")
+    if not colon:
+        found = entry_points(group=ENTRY_POINTS, name=name)
+        if not found:
+            known = [*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))]
+            raise ValueError(
+                f"TENON_TARGET={name!r}: no such target; there are {', '.join(known)}, and "
+                "`module:Class` or `path/to/file.py:Class` name one that is not installed"
+            )
+        return next(iter(found)).load()
+    if location.endswith(".py"):
+        path = Path(location)
+        if not path.is_file():
+            raise ValueError(f"TENON_TARGET={name!r}: there is no file {path}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(location)
+    if not hasattr(module, attribute):
+        raise ValueError(f"TENON_TARGET={name!r}: {location} has no {attribute}")
+    return getattr(module, attribute)
