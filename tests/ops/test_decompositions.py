@@ -1,0 +1,135 @@
+"""Fused recurrent cells against torch.nn on the CPU, which does not use them.
+
+The CPU has no kernel for the fused ops, so the decompositions are registered for it, and what
+runs is the dispatcher's path and PyTorch's own autograd formula for these ops.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torch_tenon.ops import decompositions, manifest
+
+aten = torch.ops.aten
+N, INPUT, HIDDEN = 3, 5, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_the_cpu() -> Iterator[list[str]]:
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        yield decompositions.register(library, "CPU")
+
+
+def _fused(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, hx: Tensor, *cx: Tensor) -> list[Tensor]:
+    # What ATen/native/RNN.cpp calls on a device other than the CPU.
+    fused = aten._thnn_fused_lstm_cell if cx else aten._thnn_fused_gru_cell
+    gates = x @ cell.weight_ih.t(), hx @ cell.weight_hh.t()
+    return list(fused(*gates, *(cx or (hx,)), cell.bias_ih, cell.bias_hh)[:-1])
+
+
+def _compare(
+    cell: nn.LSTMCell | nn.GRUCell, use: list[int], dtype: torch.dtype, tolerance: float
+) -> None:
+    x, *state = (
+        torch.randn(N, size, dtype=dtype, requires_grad=True)
+        for size in (INPUT, HIDDEN, HIDDEN)[: 3 if isinstance(cell, nn.LSTMCell) else 2]
+    )
+    expected = cell(x, tuple(state)) if len(state) == 2 else (cell(x, *state),)
+    got = _fused(cell, x, *state)
+    torch.testing.assert_close(got, list(expected), atol=tolerance, rtol=tolerance)
+    assert all(t.dtype == dtype for t in got)
+
+    leaves = [x, *state, *cell.parameters()]
+    cotangents = [torch.randn_like(t) for t in got]
+
+    def gradients(outputs: list[Tensor]) -> list[Tensor]:
+        chosen = [outputs[i] for i in use], [cotangents[i] for i in use]
+        return list(torch.autograd.grad(chosen[0], leaves, chosen[1], materialize_grads=True))
+
+    torch.testing.assert_close(
+        gradients(got), gradients(list(expected)), atol=tolerance, rtol=tolerance
+    )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("use", [[0], [1], [0, 1]], ids=["hy", "cy", "both"])
+def test_lstm_cell(bias: bool, use: list[int]) -> None:
+    torch.manual_seed(0)
+    _compare(nn.LSTMCell(INPUT, HIDDEN, bias), use, torch.float32, 1e-6)
+    _compare(nn.LSTMCell(INPUT, HIDDEN, bias).double(), use, torch.float64, 1e-13)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_gru_cell(bias: bool) -> None:
+    torch.manual_seed(0)
+    _compare(nn.GRUCell(INPUT, HIDDEN, bias), [0], torch.float32, 1e-6)
+    _compare(nn.GRUCell(INPUT, HIDDEN, bias).double(), [0], torch.float64, 1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_float(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    tolerance = 4 * torch.finfo(dtype).eps
+    _compare(nn.LSTMCell(INPUT, HIDDEN).to(dtype), [0, 1], dtype, tolerance)
+    _compare(nn.GRUCell(INPUT, HIDDEN).to(dtype), [0], dtype, tolerance)
+
+
+def test_no_gradient_in_gives_none_out() -> None:
+    cx, workspace = torch.randn(N, HIDDEN), torch.rand(N, 4 * HIDDEN)
+    got = aten._thnn_fused_lstm_cell_backward_impl(None, None, cx, cx, workspace, True)
+    assert got == (None, None, None)
+    got = aten._thnn_fused_lstm_cell_backward_impl(cx, None, cx, cx, workspace, False)
+    assert got[0] is not None and got[2] is None
+
+
+def test_second_derivatives() -> None:
+    torch.manual_seed(0)
+    sizes = [(N, 4 * HIDDEN)] * 2 + [(N, HIDDEN)] + [(4 * HIDDEN,)] * 2
+    inputs = [torch.randn(s, dtype=torch.double, requires_grad=True) for s in sizes]
+    assert torch.autograd.gradgradcheck(lambda *a: aten._thnn_fused_lstm_cell(*a)[:2], inputs)
+    sizes = [(N, 3 * HIDDEN)] * 2 + [(N, HIDDEN)] + [(3 * HIDDEN,)] * 2
+    inputs = [torch.randn(s, dtype=torch.double, requires_grad=True) for s in sizes]
+    assert torch.autograd.gradgradcheck(lambda *a: aten._thnn_fused_gru_cell(*a)[0], inputs)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_unrolled_layer(kind: type[nn.LSTM | nn.GRU]) -> None:
+    torch.manual_seed(0)
+    layer = kind(INPUT, HIDDEN).double()
+    cell = (nn.LSTMCell if kind is nn.LSTM else nn.GRUCell)(INPUT, HIDDEN).double()
+    for name, parameter in cell.named_parameters():
+        parameter.data.copy_(getattr(layer, f"{name}_l0"))
+    xs = torch.randn(6, N, INPUT, dtype=torch.double)
+    expected = layer(xs)[0]
+    state = [torch.zeros(N, HIDDEN, dtype=torch.double)] * (2 if kind is nn.LSTM else 1)
+    steps = []
+    for x in xs:
+        state = _fused(cell, x, *state)
+        steps.append(state[0])
+    got = torch.stack(steps)
+    torch.testing.assert_close(got, expected)
+    got.square().sum().backward()
+    expected.square().sum().backward()
+    for name, parameter in cell.named_parameters():
+        torch.testing.assert_close(parameter.grad, getattr(layer, f"{name}_l0").grad)
+
+
+def test_out_variants_are_derived() -> None:
+    gates, cx = torch.randn(N, 4 * HIDDEN), torch.randn(N, HIDDEN)
+    outs = [torch.empty(0) for _ in range(3)]
+    named = {f"out{i}": out for i, out in enumerate(outs)}
+    aten._thnn_fused_lstm_cell.out(gates, gates, cx, **named)
+    torch.testing.assert_close(outs, list(aten._thnn_fused_lstm_cell(gates, gates, cx)))
+
+
+def test_the_table_is_the_manifests(on_the_cpu: list[str]) -> None:
+    listed = {e.op for e in manifest.load().values() if e.route == "decomposed"}
+    assert listed == set(decompositions.DECOMPOSITIONS)
+    assert listed <= set(on_the_cpu)
+
+
+def test_an_op_has_one_decomposition() -> None:
+    with pytest.raises(ValueError, match="has a decomposition already: lstm_cell"):
+        decompositions.decomposition("aten::_thnn_fused_lstm_cell")(lambda: None)

@@ -1,0 +1,1 @@
+"""Which op runs how: the manifest, derived variants, decompositions."""

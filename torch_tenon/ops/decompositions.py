@@ -1,0 +1,167 @@
+"""Ops that the device runs as other ops: the table, and its entries.
+
+An entry is for an op that PyTorch calls on a private device and that has neither a kernel for the
+host nor a decomposition of PyTorch's own. It takes the op's arguments and returns new tensors, or
+None where PyTorch's kernel would leave a result undefined.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from torch_tenon.ops.variants import register_with_variants
+
+DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
+"""Qualified op -> the function that computes it with other ops."""
+
+aten = torch.ops.aten
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def decomposition(op: str) -> Callable[[F], F]:
+    """Enters a function in the table for `op`, written as in the manifest."""
+
+    def enter(fn: F) -> F:
+        if op in DECOMPOSITIONS:
+            raise ValueError(f"{op} has a decomposition already: {DECOMPOSITIONS[op].__qualname__}")
+        DECOMPOSITIONS[op] = fn
+        return fn
+
+    return enter
+
+
+# Recurrent cells. torch.nn's LSTM and GRU use the fused ops on any device but the CPU, with the
+# two matmuls outside: batch N, hidden size H, gates side by side in the second dimension. Each
+# forward returns a workspace, and the backward op gets nothing else of the forward pass. What it
+# holds is PyTorch's affair only in that `_thnn_fused_lstm_cell_backward` and the autograd formula
+# pass it on; it is laid out as PyTorch's GPU kernels (ATen/native/cuda/RNN.cu) have it. As there,
+# half precision is computed in float.
+
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+def _wide(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t.to(_WIDER.get(t.dtype, t.dtype)) for t in tensors)
+
+
+def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
+    (gates,) = _wide(gates)
+    return gates if bias is None else gates + bias
+
+
+@decomposition("aten::_thnn_fused_lstm_cell")
+def lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of an LSTM, after the matmuls: gates (N, 4H) in the order input, forget, cell,
+    output; cx (N, H). Returns hy (N, H), cy (N, H) and the workspace: the gates after their
+    activations, (N, 4H).
+    """
+    gates = _biased(hidden_gates, hidden_bias) + _biased(input_gates, input_bias)
+    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cy = f * cx + i * g
+    hy = o * cy.tanh()
+    workspace = torch.cat([i, f, g, o], 1)
+    dtype = input_gates.dtype
+    return hy.to(dtype), cy.to(dtype), workspace.to(dtype)
+
+
+@decomposition("aten::_thnn_fused_lstm_cell_backward_impl")
+def lstm_cell_backward(
+    grad_hy: Tensor | None,
+    grad_cy: Tensor | None,
+    cx: Tensor,
+    cy: Tensor,
+    workspace: Tensor,
+    has_bias: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of `lstm_cell`: of the gates (N, 4H), the same for input and hidden; of cx (N, H);
+    of the biases (4H), the same for both, or None without. All None when no gradient comes in.
+    """
+    if grad_hy is None and grad_cy is None:
+        return None, None, None
+    dtype = workspace.dtype
+    cx, cy, workspace = _wide(cx, cy, workspace)
+    i, f, g, o = workspace.chunk(4, 1)
+    tanh_cy = cy.tanh()
+    if grad_hy is None:
+        assert grad_cy is not None
+        (grad_c,) = _wide(grad_cy)
+        grad_o = torch.zeros_like(o)
+    else:
+        (grad_hy,) = _wide(grad_hy)
+        grad_c = aten.tanh_backward(grad_hy * o, tanh_cy)
+        if grad_cy is not None:
+            grad_c = grad_c + grad_cy
+        grad_o = aten.sigmoid_backward(grad_hy * tanh_cy, o)
+    grad_gates = torch.cat(
+        [
+            aten.sigmoid_backward(grad_c * g, i),
+            aten.sigmoid_backward(grad_c * cx, f),
+            aten.tanh_backward(grad_c * i, g),
+            grad_o,
+        ],
+        1,
+    ).to(dtype)
+    grad_bias = grad_gates.sum(0) if has_bias else None
+    return grad_gates, (grad_c * f).to(dtype), grad_bias
+
+
+@decomposition("aten::_thnn_fused_gru_cell")
+def gru_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    hx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One step of a GRU, after the matmuls: gates (N, 3H) in the order reset, update, new; hx
+    (N, H). Returns hy (N, H) and the workspace (N, 5H): the three gates after their activations,
+    hx, and the hidden part of the new gate with its bias.
+    """
+    ir, iz, i_n = _biased(input_gates, input_bias).chunk(3, 1)
+    hr, hz, h_n = _biased(hidden_gates, hidden_bias).chunk(3, 1)
+    r, z = (hr + ir).sigmoid(), (hz + iz).sigmoid()
+    n = (i_n + h_n * r).tanh()
+    (wide_hx,) = _wide(hx)
+    hy = (wide_hx - n) * z + n
+    workspace = torch.cat([r, z, n, wide_hx, h_n], 1)
+    return hy.to(input_gates.dtype), workspace.to(input_gates.dtype)
+
+
+@decomposition("aten::_thnn_fused_gru_cell_backward")
+def gru_cell_backward(
+    grad_hy: Tensor, workspace: Tensor, has_bias: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Gradients of `gru_cell`: of the input gates (N, 3H), of the hidden gates (N, 3H), of hx as
+    far as it does not come through the hidden gates (N, H), and of both biases (3H), or None.
+    """
+    dtype = workspace.dtype
+    grad_hy, workspace = _wide(grad_hy, workspace)
+    r, z, n, hx, h_n = workspace.chunk(5, 1)
+    grad_z = aten.sigmoid_backward(grad_hy * (hx - n), z)
+    grad_n = aten.tanh_backward(grad_hy * (1 - z), n)
+    grad_r = aten.sigmoid_backward(grad_n * h_n, r)
+    grad_input = torch.cat([grad_r, grad_z, grad_n], 1).to(dtype)
+    grad_hidden = torch.cat([grad_r, grad_z, grad_n * r], 1).to(dtype)
+    input_bias = grad_input.sum(0) if has_bias else None
+    hidden_bias = grad_hidden.sum(0) if has_bias else None
+    return grad_input, grad_hidden, (grad_hy * z).to(dtype), input_bias, hidden_bias
+
+
+def register(library: torch.library.Library, dispatch_key: str = "PrivateUse1") -> list[str]:
+    """Registers the whole table, with the in-place and `out=` variants, and returns the ops."""
+    return [
+        name
+        for op, fn in DECOMPOSITIONS.items()
+        for name in register_with_variants(library, op, fn, dispatch_key)
+    ]

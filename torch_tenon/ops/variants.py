@@ -1,0 +1,253 @@
+"""The in-place and `out=` variants of an op: found at run time, and derived from its kernel.
+
+A backend writes a kernel for the functional op alone. Which other ops compute the same thing is
+not in the dispatcher, and the names of overloads do not tell (`add.Tensor` has `add.out`,
+`bernoulli.p` has `bernoulli_.float`), so the argument lists are compared: variants agree in name,
+arguments and results, but for what is written. The tests hold this against the grouping that
+PyTorch's code generator makes, for every op.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+_FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
+
+
+class Derived(NamedTuple):
+    """The variants of a functional op; None where there is none.
+
+    `mutable` returns new tensors as the functional op does, and also writes arguments after
+    `self`, which the functional op returns as further results instead.
+    """
+
+    inplace: OpOverload | None
+    out: OpOverload | None
+    mutable: OpOverload | None
+
+
+def derive(functional: OpOverload) -> Derived:
+    """The variants of `functional`, by the dispatcher's schemas.
+
+    Raises ValueError if `functional` writes to an argument, and so is not functional.
+    """
+    written = [a.name for a in functional._schema.arguments if _is_written(a)]
+    if written:
+        raise ValueError(
+            f"{functional} is not functional: it writes {', '.join(written)}; "
+            "give the variant that returns new tensors only"
+        )
+    wanted = _signature(functional)
+    found: dict[str, OpOverload] = {}
+    for kind, candidate in _candidates(functional):
+        if _signature(candidate) == wanted:
+            if kind in found:
+                raise ValueError(
+                    f"{functional} has two {kind} variants: {found[kind]}, {candidate}"
+                )
+            found[kind] = candidate
+    return Derived(found.get("inplace"), found.get("out"), found.get("mutable"))
+
+
+def register_with_variants(
+    library: torch.library.Library,
+    functional_name: str,
+    fn: Callable[..., Any],
+    dispatch_key: str = "PrivateUse1",
+) -> list[str]:
+    """Registers `fn` for a functional op, and kernels made of it for the op's variants.
+
+    `functional_name` is qualified (`aten::lerp.Scalar`); `fn` takes the op's arguments and
+    returns new tensors. The derived kernels call it and write what it returns: in place if it can
+    be cast to the argument's dtype and has its shape, to `out=` after the cast check and a resize
+    with PyTorch's warning. A variant that PyTorch composes of other ops, autograd included, is
+    left to PyTorch. Returns the names of the ops registered.
+
+    Raises AttributeError for an unknown op and ValueError for one that is not functional; the
+    derived kernels raise RuntimeError with PyTorch's words.
+    """
+    functional = overload(functional_name)
+    registered = [functional_name]
+    library.impl(functional, fn, dispatch_key)
+    for variant in derive(functional):
+        if variant is None:
+            continue
+        name = variant.name()
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):
+            continue
+        library.impl(variant, _derived_kernel(functional, variant, fn), dispatch_key)
+        registered.append(name)
+    return registered
+
+
+def overload(name: str) -> OpOverload:
+    """The op of a qualified name: `aten::lerp.Scalar`, `aten::abs`. AttributeError if unknown."""
+    namespace, _, rest = name.partition("::")
+    base, _, suffix = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), base), suffix or "default")
+
+
+def _derived_kernel(
+    functional: OpOverload, variant: OpOverload, fn: Callable[..., Any]
+) -> Callable[..., Any]:
+    schema = variant._schema
+    arguments = [a for a in schema.arguments if not _is_out(a)]
+    outs = [a.name for a in schema.arguments if _is_out(a)]
+    written = [a.name for a in _written(variant)]
+    several = len(functional._schema.returns) != 1
+    returns_written = _returns_written(variant)
+    # A factory's out= variant says by its tensor what the functional one is told in options.
+    options = _is_factory(functional) and not _is_factory(variant)
+
+    def kernel(*given: Any, **named: Any) -> Any:
+        # The dispatcher leaves out arguments that equal their default, and the functional op may
+        # have another default.
+        named |= {a.name: value for a, value in zip(arguments, given, strict=False)}
+        values = {a.name: named.get(a.name, a.default_value) for a in arguments}
+        targets = [named.get(name) for name in written]
+        positional = [values[a.name] for a in arguments if not a.kwarg_only]
+        keywords = {a.name: values[a.name] for a in arguments if a.kwarg_only}
+        if options:
+            out = named[written[0]]
+            keywords |= {"dtype": out.dtype, "layout": out.layout, "device": out.device}
+        returned = fn(*positional, **keywords)
+        results = list(returned) if several else [returned]
+        fresh = results[: len(results) - len(targets)]
+        with torch._C._AutoDispatchBelowAutograd():
+            for name, target, result in zip(written, targets, results[len(fresh) :], strict=True):
+                _write(target, result, resize=name in outs)
+        if not schema.returns:
+            return None
+        wanted = targets[: len(schema.returns)] if returns_written else fresh
+        return wanted[0] if len(wanted) == 1 else tuple(wanted)
+
+    kernel.__name__ = kernel.__qualname__ = f"{schema.name}_{schema.overload_name or 'default'}"
+    return kernel
+
+
+def _write(target: Any, result: Any, *, resize: bool) -> None:
+    if target is None or result is None:
+        return  # An optional tensor that was not given, or a result that was masked out.
+    if isinstance(target, Sequence):
+        for one, of_it in zip(target, result, strict=True):
+            _write(one, of_it, resize=resize)
+        return
+    if target.device != result.device:
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{result.device} and {target.device}!"
+        )
+    same_shape = target.shape == result.shape
+    if not same_shape and not resize:
+        raise RuntimeError(
+            f"output with shape {list(target.shape)} doesn't match the broadcast shape "
+            f"{list(result.shape)}"
+        )
+    if not torch.can_cast(result.dtype, target.dtype):
+        raise RuntimeError(
+            f"result type {_scalar_type(result.dtype)} can't be cast to the desired output type "
+            f"{_scalar_type(target.dtype)}"
+        )
+    if not same_shape:
+        _resize(target, result)
+    target.copy_(result)
+
+
+def _resize(out: torch.Tensor, result: torch.Tensor) -> None:
+    # As at::native::resize_output and the structured kernels do it: what was resized also gets
+    # the strides of the result, so that channels-last stays channels-last.
+    if out.numel() != 0:
+        warnings.warn(
+            f"An output with one or more elements was resized since it had shape "
+            f"{list(out.shape)}, which does not match the required output shape "
+            f"{list(result.shape)}. This behavior is deprecated, and in a future PyTorch release "
+            "outputs will not be resized unless they have zero elements. You can explicitly reuse "
+            "an out tensor t by resizing it, inplace, to zero elements with t.resize_(0).",
+            stacklevel=4,
+        )
+    out.resize_(result.shape)
+    if not result.is_contiguous() and torch.ops.aten.is_non_overlapping_and_dense(result):
+        out.as_strided_(result.shape, result.stride())
+
+
+def _scalar_type(dtype: torch.dtype) -> str:
+    # C++ spells dtypes in its own way (Long, ComplexFloat) and Tensor.type() knows how.
+    name = torch.empty(0, dtype=dtype, device="cpu").type()
+    return name.removeprefix("torch.").removesuffix("Tensor")
+
+
+def _is_written(argument: torch.Argument) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def _is_out(argument: torch.Argument) -> bool:
+    return argument.kwarg_only and _is_written(argument)
+
+
+def _written(op: OpOverload) -> list[torch.Argument]:
+    # What the op writes, in the order of the functional op's results.
+    arguments = op._schema.arguments
+    outs = [a for a in arguments if _is_out(a)]
+    return outs + [a for a in arguments if _is_written(a) and not a.kwarg_only]
+
+
+def _if_given(type: Any) -> Any:
+    # What is written through an optional argument is a result that is there.
+    return type.getElementType() if isinstance(type, torch.OptionalType) else type
+
+
+def _returns_written(op: OpOverload) -> bool:
+    # Whether the op returns what it writes (in place, out=), or new tensors, or nothing.
+    returns = op._schema.returns
+    return not returns or any(r.alias_info is not None and r.alias_info.is_write for r in returns)
+
+
+def _is_factory(op: OpOverload) -> bool:
+    names = {a.name for a in op._schema.arguments if a.kwarg_only}
+    return names.issuperset(_FACTORY_OPTIONS)
+
+
+def _names(functional: OpOverload) -> tuple[str, str]:
+    # The names that variants of an op go by: without and with writing to self.
+    base = functional._schema.name.split("::")[1]
+    base = base.removesuffix("_functional")
+    if base.startswith("__") and base.endswith("__"):
+        return base, f"__i{base[2:]}"
+    return base, f"{base}_"
+
+
+def _candidates(functional: OpOverload) -> Iterator[tuple[str, OpOverload]]:
+    namespace = getattr(torch.ops, functional.namespace)
+    base, inplace = _names(functional)
+    for name in (base, inplace):
+        packet = getattr(namespace, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            op = getattr(packet, overload)
+            arguments = op._schema.arguments
+            if name == inplace:
+                if arguments and _is_written(arguments[0]):
+                    yield "inplace", op
+            elif any(_is_out(a) for a in arguments):
+                yield "out", op
+            elif any(_is_written(a) for a in arguments):
+                yield "mutable", op
+
+
+def _signature(op: OpOverload) -> tuple[object, ...]:
+    # What variants agree in: arguments without out= and without a factory's options, and results,
+    # of which a written argument is one. Defaults may differ; a kernel is given every argument.
+    schema = op._schema
+    arguments = [a for a in schema.arguments if not _is_out(a)]
+    if _is_factory(op):
+        arguments = [a for a in arguments if a.name not in _FACTORY_OPTIONS]
+    written = _written(op)
+    # What is returned is what is written, except by ops that return new tensors beside writing.
+    fresh = [] if _returns_written(op) else [str(r.type) for r in schema.returns]
+    results = fresh + [str(_if_given(a.type)) for a in written]
+    return (
+        tuple((a.name, str(a.type), a.kwarg_only) for a in arguments),
+        tuple(results),
+    )
