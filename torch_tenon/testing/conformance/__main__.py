@@ -1,0 +1,7 @@
+"""Runs `tenon conformance` alone: `python -m torch_tenon.testing.conformance`."""
+
+import typer
+
+from .command import conformance
+
+typer.run(conformance)

@@ -1,0 +1,205 @@
+"""`tenon conformance`: the command line of the suite."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from .baseline import BadBaseline, Baseline, compare, default_path
+from .case import KINDS, Case, CaseResult, Status
+from .pool import SUITE, Pool, Settings, WorkerFailed
+from .summary import COLOURS, show, show_case
+
+# Where the output is no terminal, a line of progress comes this often, in seconds.
+LINE_EVERY = 30.0
+
+
+class Database(StrEnum):
+    """What `--db` takes."""
+
+    OPS = "ops"
+    MODULES = "modules"
+    OPTIMIZERS = "optimizers"
+    ALL = "all"
+
+
+def conformance(
+    db: Annotated[Database, typer.Option(help="Which of PyTorch's databases.")] = Database.ALL,
+    ops: Annotated[
+        list[str] | None,
+        typer.Option(help="Names to run, shell style; again or with commas for more."),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="Dtypes to run; again or with commas for more.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="Device under test.")] = "tenon",
+    target: Annotated[str | None, typer.Option(help="Target behind it (TENON_TARGET).")] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Inputs for each pair; 0 runs all.")] = 0,
+    jobs: Annotated[int, typer.Option(min=0, help="Worker processes; 0: one per core.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until a case hangs.")] = 180.0,
+    json: Annotated[Path | None, typer.Option(help="Write everything found here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the table here.")] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Compare with this file, not the recorded one.")
+    ] = None,
+    update_baseline: Annotated[bool, typer.Option(help="Record what does not pass now.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show each case that does not pass, in full.")
+    ] = False,
+    suite: Annotated[str, typer.Option(hidden=True, help="Module that runs the cases.")] = SUITE,
+) -> None:
+    """Run PyTorch's op, module and optimizer databases on a device against the CPU.
+
+    Exit status: 0 if nothing got worse than the baseline, 1 if something did, 2 on bad usage.
+    """
+    console = Console()
+    settings = Settings(
+        device=device,
+        jobs=jobs or len(os.sched_getaffinity(0)),
+        timeout=timeout,
+        limit=samples,
+        target=target,
+        suite=suite,
+    )
+    path = baseline or default_path(device, target)
+    if target:
+        os.environ["TENON_TARGET"] = target
+    kinds = KINDS if db is Database.ALL else (str(db),)
+    cases = _choose(suite, kinds, _split(ops), _split(dtype), device)
+    recorded = Baseline()
+    try:
+        if path.exists():
+            recorded = Baseline.read(path)
+        elif baseline and not update_baseline:
+            raise BadBaseline(f"there is no {path}; record it with --update-baseline")
+    except BadBaseline as error:
+        raise typer.BadParameter(str(error), param_hint="--baseline") from None
+    began = time.monotonic()
+    results: list[CaseResult] = []
+    interrupted = False
+    try:
+        _run(console, settings, cases, results, verbose)
+    except KeyboardInterrupt:
+        interrupted = True
+    except WorkerFailed as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(2) from None
+    order = {case: index for index, case in enumerate(cases)}
+    results.sort(key=lambda result: order[result.case])
+    changes = compare(recorded, results)
+    if verbose and len(results) == 1 and results[0].status is Status.PASS:
+        show_case(console, results[0])
+    show(console, results, changes, device=device, target=target)
+    seconds = time.monotonic() - began
+    console.print(f"{len(results)} of {len(cases)} cases in {seconds:.0f} s, {settings.jobs} jobs")
+    _write_reports(console, results, changes, settings, seconds, json, html)
+    if interrupted:
+        console.print("interrupted: the baseline is left as it is", style="yellow")
+        raise typer.Exit(130)
+    if update_baseline:
+        whole = set(kinds) if not ops and not dtype and not samples else set()
+        recorded.updated(results, whole).write(path)
+        console.print(f"recorded in {path}")
+        return
+    if not path.exists():
+        console.print(f"no baseline at {path}: every case is expected to pass")
+    raise typer.Exit(1 if changes.worse else 0)
+
+
+def _split(values: Iterable[str] | None) -> list[str]:
+    return [part for value in values or () for part in value.split(",") if part]
+
+
+def _choose(
+    suite: str, kinds: Iterable[str], patterns: list[str], dtypes: list[str], device: str
+) -> list[Case]:
+    """The cases asked for; what exists nowhere is bad usage."""
+    import importlib
+
+    import torch
+
+    from .databases import UnknownName
+
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise typer.BadParameter(
+            f"PyTorch knows no device {device!r} here", param_hint="--device"
+        ) from None
+    try:
+        return list(importlib.import_module(suite).list_cases(kinds, patterns, dtypes))
+    except UnknownName as error:
+        raise typer.BadParameter(str(error), param_hint="--ops/--dtype") from None
+
+
+def _run(
+    console: Console,
+    settings: Settings,
+    cases: list[Case],
+    results: list[CaseResult],
+    verbose: bool,
+) -> None:
+    """Runs `cases` into `results`, with a bar on a terminal and a line now and then elsewhere."""
+    counts: Counter[Status] = Counter()
+    columns = (
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[counts]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[last]}"),
+    )
+    shown = time.monotonic()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("cases", total=len(cases), counts="", last="starting workers")
+        for result in Pool(settings).run(cases):
+            results.append(result)
+            counts[result.status] += 1
+            text = ", ".join(f"[{COLOURS[s]}]{counts[s]} {s}[/]" for s in Status if counts[s])
+            progress.update(task, advance=1, counts=text, last=result.case.name)
+            if verbose and result.status is not Status.PASS:
+                show_case(progress.console, result)
+            if not console.is_terminal and time.monotonic() - shown > LINE_EVERY:
+                shown = time.monotonic()
+                console.print(f"{len(results)} of {len(cases)}: {text}")
+
+
+def _write_reports(
+    console: Console,
+    results: list[CaseResult],
+    changes: object,
+    settings: Settings,
+    seconds: float,
+    json: Path | None,
+    html: Path | None,
+) -> None:
+    from .baseline import Changes
+    from .report import as_json, write_html, write_json
+
+    if not json and not html:
+        return
+    assert isinstance(changes, Changes)
+    report = as_json(
+        results, changes, device=settings.device, target=settings.target, seconds=seconds
+    )
+    for path, write in ((json, write_json), (html, write_html)):
+        if path:
+            write(path, report)
+            console.print(f"wrote {path}")

@@ -1,0 +1,145 @@
+"""The checks of a module: forward and backward in training and evaluation, with one state dict."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .case import CheckResult
+from .comparison import Comparison
+from .op_checks import cotangent
+from .placement import Placement, tensors_in
+from .sides import Outcome, Run, Sides
+from .tally import Tally
+
+
+class ModuleChecks:
+    """All checks of one entry of `module_db` with one dtype.
+
+    `limit` is the number of inputs to run in each mode, 0 for all; `position` is told the check
+    and the input before each is run. Inputs and the initial state are generated on the CPU.
+    """
+
+    def __init__(
+        self,
+        info: Any,
+        dtype: torch.dtype,
+        device: str,
+        comparison: Comparison,
+        *,
+        limit: int = 0,
+        position: Callable[[str, str], None] = lambda check, sample: None,
+    ) -> None:
+        self.info = info
+        self.dtype = dtype
+        self.limit = limit
+        self.sides = Sides(device, comparison)
+        modes = (True, False) if info.train_and_eval_differ else (True,)
+        self._modes = {"train": True, "eval": False} if len(modes) == 2 else {"train": True}
+        names = [f"{check} {mode}" for mode in self._modes for check in ("forward", "backward")]
+        self.tally = Tally(names, position)
+        self.samples = self.samples_available = 0
+
+    def run(self) -> dict[str, CheckResult]:
+        """Runs every check on every input; a check stops at its first failure."""
+        for mode, training in self._modes.items():
+            for name, sample in self._inputs(training):
+
+                def summary(sample: Any = sample, name: str = name) -> str:
+                    build, forward = sample.constructor_input, sample.forward_input
+                    return f"{name}: {_show(build)} called with {_show(forward)}"[:600]
+
+                for check, grad in (("forward", False), ("backward", True)):
+                    self.tally.check(
+                        f"{check} {mode}",
+                        name,
+                        summary,
+                        lambda s=sample, t=training, g=grad: self.call(s, training=t, grad=g),
+                    )
+        return self.tally.results()
+
+    def _inputs(self, training: bool) -> Iterator[tuple[str, Any]]:
+        torch.manual_seed(0)
+        inputs = self.info.module_inputs_func(
+            self.info, device="cpu", dtype=self.dtype, requires_grad=True, training=training
+        )
+        for index, sample in enumerate(inputs):
+            if sample.forward_input is None:
+                continue
+            self.samples_available += 1
+            if self.limit and index >= self.limit:
+                continue
+            self.samples += 1
+            yield f"{index}" + (f" ({sample.desc})" if sample.desc else ""), sample
+
+    def call(self, sample: Any, *, training: bool, grad: bool) -> Outcome:
+        """Outputs and the state after the call; with `grad`, gradients of inputs and parameters."""
+        torch.manual_seed(0)
+        master = self._build("cpu", sample, Placement("cpu")).to(self.dtype)
+
+        def prepare(device: str) -> Run:
+            place = Placement(device, grad=grad)
+            module = self._module(device, sample, master, place).train(training)
+            args = place(tuple(sample.forward_input.args))
+            kwargs = place(dict(sample.forward_input.kwargs))
+
+            def call() -> Any:
+                with torch.set_grad_enabled(grad):
+                    output = module(*args, **kwargs)
+                    if not grad:
+                        return {"output": output, "state": dict(module.state_dict())}
+                    return self._gradients(module, place, device, output)
+
+            return Run(place, call)
+
+        return self.sides.compare(prepare, check="call", mutation=False)
+
+    def _gradients(self, module: Any, place: Placement, device: str, output: Any) -> Any:
+        outputs = [t for t in tensors_in(output) if t.requires_grad]
+        inputs = [t for t in place.tensors() if t.requires_grad]
+        names = [f"input {index}" for index in range(len(inputs))]
+        for name, parameter in module.named_parameters():
+            names.append(name)
+            inputs.append(parameter)
+        if not outputs or not inputs:
+            return {"output": output}
+        cotangents = [Placement(device)(cotangent(t, seed)) for seed, t in enumerate(outputs)]
+        gradients = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
+        return {
+            "outputs": [t.detach() for t in outputs],
+            "gradients": dict(zip(names, gradients, strict=True)),
+        }
+
+    def _module(self, device: str, sample: Any, master: Any, place: Placement) -> Any:
+        """A module with `master`'s state: made on the device where it can be, moved otherwise."""
+        if not self._has_factory_arguments or self.info.is_lazy:
+            return copy.deepcopy(master).to(device)
+        module = self._build(device, sample, place).to(self.dtype)
+        module.load_state_dict(master.state_dict())
+        return module
+
+    def _build(self, device: str, sample: Any, place: Placement) -> Any:
+        arguments = sample.constructor_input
+        kwargs = place(dict(arguments.kwargs))
+        if self._has_factory_arguments:
+            kwargs.update(device=device, dtype=self.dtype)
+        return self.info.module_cls(*place(tuple(arguments.args)), **kwargs)
+
+    @property
+    def _has_factory_arguments(self) -> bool:
+        return {"device", "dtype"} <= inspect.signature(self.info.module_cls).parameters.keys()
+
+
+def _show(arguments: Any) -> str:
+    def one(value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            return f"Tensor{list(value.shape)}"
+        return repr(value)[:60]
+
+    parts = [one(value) for value in arguments.args]
+    parts += [f"{key}={one(value)}" for key, value in arguments.kwargs.items()]
+    return f"({', '.join(parts)})"

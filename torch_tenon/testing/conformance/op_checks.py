@@ -1,0 +1,318 @@
+"""The checks of an op: forward, non-contiguous inputs, backward, `out=`, in-place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .case import CheckResult
+from .comparison import Comparison
+from .placement import Placement, spread, tensors_in
+from .sides import Outcome, Run, Sides
+from .tally import Tally
+
+# Results whose elements nobody wrote.
+UNINITIALISED = {
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "resize_",
+    "resize_as_",
+}
+
+# Results that are unique only up to a sign, a phase or a basis. The database's own
+# `output_process_fn_grad` maps them to what is unique.
+NOT_UNIQUE = {
+    "linalg.eig",
+    "linalg.eigh",
+    "linalg.svd",
+    "pca_lowrank",
+    "svd",
+    "svd_lowrank",
+    "lobpcg",
+}
+
+CHECKS = ("forward", "noncontiguous", "backward", "out", "inplace")
+
+
+class OpChecks:
+    """All checks of one entry of `op_db` with one dtype.
+
+    `op` is the OpInfo, `limit` the number of samples to run (0 for all) and `position` is told the
+    check and the sample before each is run. Inputs are generated on the CPU.
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        dtype: torch.dtype,
+        device: str,
+        comparison: Comparison,
+        *,
+        limit: int = 0,
+        position: Callable[[str, str], None] = lambda check, sample: None,
+    ) -> None:
+        self.op = op
+        self.dtype = dtype
+        self.limit = limit
+        self.sides = Sides(device, comparison, values=op.name not in UNINITIALISED)
+        self.differentiable = dtype in op.supported_backward_dtypes("cpu")
+        self.tally = Tally(CHECKS, position)
+        self.samples = self.samples_available = 0
+        variants = [op.inplace_variant, op.inplace_operator_variant]
+        variants += [alias.inplace_variant for alias in op.aliases]
+        self._inplace_variants = [variant for variant in variants if variant is not None]
+
+    def run(self) -> dict[str, CheckResult]:
+        """Runs every check on every sample; a check stops at its first failure."""
+        for index, sample in enumerate(self._samples()):
+            forward = Outcome()
+
+            def run_forward(sample: Any = sample) -> Outcome:
+                nonlocal forward
+                forward = self.forward(sample)
+                return forward
+
+            name = f"{index}" + (f" ({sample.name})" if sample.name else "")
+
+            def summary(sample: Any = sample, name: str = name) -> str:
+                return f"{name}: {sample.summary()}"[:600]
+
+            self.tally.check("forward", name, summary, run_forward)
+            self.tally.check("noncontiguous", name, summary, lambda s=sample: self.noncontiguous(s))
+            self.tally.check("backward", name, summary, lambda s=sample: self.backward(s))
+            self.tally.check("out", name, summary, lambda s=sample: self.out(s, forward.value))
+            self.tally.check("inplace", name, summary, lambda s=sample: self.inplace(s))
+        return self.tally.results()
+
+    def _samples(self) -> Iterator[Any]:
+        samples = self.op.sample_inputs("cpu", self.dtype, requires_grad=self.differentiable)
+        for sample in samples:
+            self.samples_available += 1
+            if self.limit == 0 or self.samples < self.limit:
+                self.samples += 1
+                yield sample
+
+    def forward(self, sample: Any) -> Outcome | None:
+        """The plain call without autograd: values, metadata, views, writes to inputs."""
+
+        def prepare(device: str) -> Run:
+            place = Placement(device)
+            args, kwargs = self._place(place, sample)
+
+            def call() -> Any:
+                with torch.no_grad():
+                    return self.op(*args, **kwargs)
+
+            return Run(place, call)
+
+        return self.sides.compare(
+            prepare, check="forward", process=self._process(sample), aliasing=True
+        )
+
+    def noncontiguous(self, sample: Any) -> Outcome | None:
+        """The call, and its backward, with non-contiguous inputs and output gradients."""
+        spread_sample = _Spread()(sample)
+        if spread_sample is None:
+            return None
+
+        def prepare(device: str) -> Run:
+            place = Placement(device)
+            args, kwargs = self._place(place, spread_sample)
+
+            def call() -> Any:
+                with torch.no_grad():
+                    return self.op(*args, **kwargs)
+
+            return Run(place, call)
+
+        outcome = self.sides.compare(
+            prepare, check="noncontiguous", process=self._process(sample), aliasing=True
+        )
+        if self.differentiable and outcome.error is None:
+            self._gradients(spread_sample, self.op, "noncontiguous", spread_cotangents=True)
+        return outcome
+
+    def backward(self, sample: Any) -> Outcome | None:
+        """The call with autograd and the gradients of all inputs, by one vector each."""
+        return self._gradients(sample, self.op, "backward") if self.differentiable else None
+
+    def out(self, sample: Any, expected: Any) -> Outcome | None:
+        """`out=` of the right size, non-contiguous, empty, too long, and of a wrong dtype."""
+        if not self.op.supports_out:
+            return None
+        single = isinstance(expected, torch.Tensor)
+        outputs = [expected] if single else expected
+        if not isinstance(outputs, (list, tuple)) or not outputs:
+            return None
+        if not all(isinstance(t, torch.Tensor) and t.layout == torch.strided for t in outputs):
+            return None
+        outcome: Outcome | None = None
+        for name, transform in _OUT_FORMS.items():
+            with torch.no_grad():
+                masters = [transform(t.detach()) for t in outputs]
+
+            def prepare(device: str, masters: list[torch.Tensor] = masters) -> Run:
+                place = Placement(device)
+                args, kwargs = self._place(place, sample)
+                outs = [place(master) for master in masters]
+                addresses = [t.data_ptr() for t in outs]
+
+                def call() -> Any:
+                    with torch.no_grad():
+                        returned = self.op(*args, **kwargs, out=outs[0] if single else tuple(outs))
+                    returned = [returned] if single else list(returned)
+                    pairs = zip(outs, returned, strict=True)
+                    return {
+                        "out": outs,
+                        "returned is out": [r is o for o, r in pairs],
+                        "strides": [list(t.stride()) for t in outs],
+                        "memory kept": [
+                            t.data_ptr() == a for t, a in zip(outs, addresses, strict=True)
+                        ],
+                    }
+
+                return Run(place, call)
+
+            process = self._process(sample)
+            outcome = self.sides.compare(
+                prepare,
+                check=f"out {name}",
+                process=None if process is None else lambda v, p=process: p(tuple(v["out"])),
+                mutation=False,
+            )
+        return outcome
+
+    def inplace(self, sample: Any) -> Outcome | None:
+        """Each in-place variant: the same object and memory, the values, the gradients."""
+        if not isinstance(sample.input, torch.Tensor):
+            return None
+        outcome: Outcome | None = None
+        for variant in self._inplace_variants:
+
+            def prepare(device: str, variant: Callable[..., Any] = variant) -> Run:
+                place = Placement(device)
+                args, kwargs = self._place(place, sample)
+                address = args[0].data_ptr()
+
+                def call() -> Any:
+                    with torch.no_grad():
+                        returned = variant(*args, **kwargs)
+                    return {
+                        "input": args[0],
+                        "returned is input": returned is args[0],
+                        "memory kept": args[0].data_ptr() == address,
+                    }
+
+                return Run(place, call)
+
+            outcome = self.sides.compare(prepare, check="inplace", process=self._process(sample))
+        if outcome is None or outcome.error or not self.op.supports_inplace_autograd:
+            return outcome
+        if self.differentiable:
+            variant = self._inplace_variants[0]
+            self._gradients(
+                sample, lambda first, *args, **kwargs: variant(first.clone(), *args, **kwargs), "inplace"
+            )
+        return outcome
+
+    def _gradients(
+        self,
+        sample: Any,
+        function: Callable[..., Any],
+        check: str,
+        *,
+        spread_cotangents: bool = False,
+    ) -> Outcome | None:
+        def prepare(device: str) -> Run:
+            place = Placement(device, grad=True)
+            args, kwargs = self._place(place, sample)
+            inputs = [t for t in place.tensors() if t.requires_grad]
+
+            def call() -> Any:
+                result = sample.output_process_fn_grad(function(*args, **kwargs))
+                outputs = [t for t in tensors_in(result) if t.requires_grad]
+                if not outputs or not inputs:
+                    return None
+                cotangents = [
+                    cotangent(t, seed, spread_cotangents) for seed, t in enumerate(outputs)
+                ]
+                gradients = torch.autograd.grad(
+                    outputs,
+                    inputs,
+                    [Placement(device)(cotangent) for cotangent in cotangents],
+                    allow_unused=True,
+                )
+                return {"outputs": [t.detach() for t in outputs], "gradients": list(gradients)}
+
+            return Run(place, call)
+
+        with torch.enable_grad():
+            outcome = self.sides.compare(prepare, check=check, mutation=False)
+        return None if outcome.error is None and outcome.value is None else outcome
+
+    def _process(self, sample: Any) -> Callable[[Any], Any] | None:
+        return sample.output_process_fn_grad if self.op.name in NOT_UNIQUE else None
+
+    @staticmethod
+    def _place(place: Placement, sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (place(sample.input), *place(sample.args)), place(sample.kwargs)
+
+
+class _Spread(Placement):
+    """Spreads the contiguous tensors of a sample instead of moving them."""
+
+    def __init__(self) -> None:
+        super().__init__("cpu", grad=True)
+
+    def __call__(self, sample: Any) -> Any:
+        """The sample with non-contiguous tensors, or None where it holds no tensor."""
+        place = super().__call__
+        arguments = place(sample.input), place(sample.args), place(sample.kwargs)
+        if not self.tensors():
+            return None
+        spread_sample = type(sample)(arguments[0], args=arguments[1], kwargs=arguments[2])
+        spread_sample.output_process_fn_grad = sample.output_process_fn_grad
+        return spread_sample
+
+    def _tensor(self, original: torch.Tensor) -> torch.Tensor:
+        if original.layout != torch.strided or not original.is_contiguous():
+            return super()._tensor(original)
+        return spread(original).requires_grad_(original.requires_grad)
+
+
+def cotangent(output: torch.Tensor, seed: int, noncontiguous: bool = False) -> torch.Tensor:
+    """A random gradient for `output`, the same for the CPU and the device."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype = torch.complex64 if output.is_complex() else torch.float32
+    if output.dtype in (torch.float64, torch.complex128):
+        dtype = output.dtype
+    value = torch.randn(tuple(output.shape), dtype=dtype, generator=generator).to(output.dtype)
+    return spread(value) if noncontiguous else value
+
+
+def _filled(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        return torch.full_like(tensor, float("nan"))
+    if tensor.dtype == torch.bool:
+        return torch.ones_like(tensor)
+    return torch.full_like(tensor, 99)
+
+
+def _longer(tensor: torch.Tensor) -> torch.Tensor:
+    shape = [*tensor.shape[:-1], tensor.shape[-1] + 1] if tensor.dim() else [2]
+    return tensor.new_zeros(shape)
+
+
+_OUT_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "right-sized": _filled,
+    "non-contiguous": lambda tensor: spread(_filled(tensor)),
+    "empty": lambda tensor: tensor.new_empty(0),
+    "too long": _longer,
+    "of dtype int64": lambda tensor: torch.zeros(tensor.shape, dtype=torch.int64),
+}

@@ -1,0 +1,147 @@
+"""The checks of an optimizer: a few steps of a small model in each configuration."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._foreach_utils import (
+    _get_foreach_kernels_supported_devices,
+    _get_fused_kernels_supported_devices,
+)
+
+from .case import CheckResult
+from .comparison import Comparison
+from .placement import Placement
+from .sides import Outcome, Run, Sides
+from .tally import Tally
+
+STEPS = 4
+
+
+class OptimizerChecks:
+    """All checks of one entry of `optim_db` with one dtype of the parameters.
+
+    Each configuration runs with the plain, the foreach and the fused implementation, as far as the
+    optimizer has them on the CPU and PyTorch offers them for the device. `limit` is the number of
+    configurations to run, 0 for all; `position` is told the check and the configuration.
+    """
+
+    def __init__(
+        self,
+        info: Any,
+        dtype: torch.dtype,
+        device: str,
+        comparison: Comparison,
+        *,
+        limit: int = 0,
+        position: Callable[[str, str], None] = lambda check, sample: None,
+    ) -> None:
+        self.info = info
+        self.dtype = dtype
+        self.limit = limit
+        self.sides = Sides(device, comparison)
+        self._implementations = self._supported(device)
+        self.tally = Tally(self._implementations, position)
+        self.samples = self.samples_available = 0
+
+    def run(self) -> dict[str, CheckResult]:
+        """Runs every configuration; a check stops at its first failure."""
+        for name, config in self._configs():
+            for implementation, flags in self._implementations.items():
+                kwargs = {**config, **flags}
+                self.tally.check(
+                    implementation,
+                    name,
+                    lambda name=name, kwargs=kwargs: f"{name}: {kwargs}",
+                    lambda kwargs=kwargs: self.steps(kwargs),
+                )
+        return self.tally.results()
+
+    def _configs(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for index, config in enumerate(self.info.optim_inputs_func("cpu")):
+            self.samples_available += 1
+            if self.limit == 0 or index < self.limit:
+                self.samples += 1
+                yield f"{index} ({config.desc})", config.kwargs
+
+    def _supported(self, device: str) -> dict[str, dict[str, bool]]:
+        has = self.info.supported_impls
+        flags = {name: False for name in ("foreach", "fused") if name in has}
+        supported: dict[str, dict[str, bool]] = {"plain": dict(flags)}
+        if "foreach" in has and device in ("cpu", *_get_foreach_kernels_supported_devices()):
+            supported["foreach"] = {**flags, "foreach": True}
+        if (
+            "fused" in has
+            and "cpu" in self.info.supports_fused_on
+            and device in _get_fused_kernels_supported_devices()
+        ):
+            supported["fused"] = {**flags, "fused": True}
+        return supported
+
+    def steps(self, kwargs: dict[str, Any]) -> Outcome:
+        """Parameters and state after `STEPS` steps from the same start on the same data."""
+        only_matrices = self.info.name == "Muon" or self.info.only_supports_sparse_grads
+        masters = _parameters(self.dtype, matrices_only=only_matrices)
+        x, y = _make((8, 4), self.dtype, 8), _make((8, 2), self.dtype, 9)
+
+        def prepare(device: str) -> Run:
+            place = Placement(device, grad=True)
+            parameters = [place(master) for master in masters]
+            data = place(x), place(y)
+
+            def call() -> Any:
+                optimizer = self.info.optim_cls(parameters, **copy.deepcopy(kwargs))
+
+                def closure() -> torch.Tensor:
+                    optimizer.zero_grad()
+                    loss = self._loss(parameters, *data)
+                    loss.backward()
+                    return loss
+
+                losses = [optimizer.step(closure).detach() for _ in range(STEPS)]
+                return {
+                    "losses": losses,
+                    "parameters": [p.detach() for p in parameters],
+                    "state": _state(optimizer),
+                }
+
+            return Run(place, call)
+
+        with torch.enable_grad():
+            return self.sides.compare(prepare, check="steps", mutation=False)
+
+    def _loss(
+        self, parameters: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor
+    ) -> torch.Tensor:
+        if self.info.only_supports_sparse_grads:
+            rows = torch.tensor([0, 2, 2, 1]).to(x.device)
+            return sum(
+                torch.nn.functional.embedding(rows, p, sparse=True).abs().square().sum()
+                for p in parameters
+            )
+        first, second, *biases = parameters
+        hidden = x @ first + (biases[0] if biases else 0)
+        output = hidden.tanh() @ second + (biases[1] if biases else 0)
+        return (output - y).abs().square().mean()
+
+
+def _parameters(dtype: torch.dtype, *, matrices_only: bool) -> list[torch.Tensor]:
+    shapes = [(4, 3), (3, 2)] if matrices_only else [(4, 3), (3, 2), (3,), (2,)]
+    return [_make(shape, dtype, seed).requires_grad_() for seed, shape in enumerate(shapes)]
+
+
+def _make(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    return torch.randn(shape, dtype=wide, generator=generator).to(dtype)
+
+
+def _state(optimizer: torch.optim.Optimizer) -> Any:
+    """The state by parameter; `step` as a number, since some keep it on the host."""
+    return {
+        index: {key: float(v) if key == "step" else v for key, v in state.items()}
+        for index, state in optimizer.state_dict()["state"].items()
+    }

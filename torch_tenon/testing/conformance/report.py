@@ -1,0 +1,97 @@
+"""The JSON report and the HTML page of a run."""
+
+from __future__ import annotations
+
+import html
+import json
+import platform
+import time
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .baseline import Changes
+from .case import CaseResult, Status
+from .route import routes
+from .summary import counts_by_kind, failures, pass_rate
+
+
+def as_json(
+    results: Sequence[CaseResult],
+    changes: Changes,
+    *,
+    device: str,
+    target: str | None,
+    seconds: float,
+) -> dict[str, Any]:
+    """Everything that a run found, as JSON values."""
+    kinds: dict[str, Any] = {}
+    for kind, counts in counts_by_kind(results).items():
+        kinds[kind] = {
+            **{str(status): counts[status] for status in Status},
+            "cases": counts.total(),
+            "pass rate": pass_rate(counts),
+        }
+    return {
+        "device": device,
+        "target": target,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "seconds": round(seconds, 1),
+        "kinds": kinds,
+        "worse": changes.worse,
+        "better": changes.better,
+        "failures": [
+            {"cases": group.cases, "reason": group.reason, "message": group.message}
+            for group in failures(results)
+        ],
+        "results": [
+            {
+                **result.to_json(),
+                "routes": routes(result.route),
+                "command": result.case.command(device, target),
+            }
+            for result in results
+        ],
+    }
+
+
+def write_json(path: Path, report: dict[str, Any]) -> None:
+    """Writes `report` to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def write_html(path: Path, report: dict[str, Any]) -> None:
+    """Writes `report` as one page that needs nothing else: a table of entry by dtype."""
+    template = files(__package__).joinpath("page.html").read_text()
+    slim = {**report, "results": [_slim(result) for result in report["results"]]}
+    # `<` would let a message end the script element.
+    data = json.dumps(slim, separators=(",", ":")).replace("<", "\\u003c")
+    name = report["device"] + (f" ({report['target']})" if report["target"] else "")
+    page = template.replace("@TITLE@", html.escape(f"Conformance of {name}")).replace("@DATA@", data)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page)
+
+
+def _slim(result: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of a case: of checks that passed only their names."""
+    kind, rest = result["case"].split("/", 1)
+    name, dtype = rest.rsplit("/", 1)
+    slim: dict[str, Any] = {"k": kind, "n": name, "d": dtype, "s": result["status"]}
+    slim["c"] = {
+        check: value["status"] if value["status"] != "fail" else value
+        for check, value in result["checks"].items()
+    }
+    slim["t"] = round(result["seconds"], 3)
+    slim["i"] = [result["samples"], result["samples_available"]]
+    for short, long in (("r", "routes"), ("o", "notes"), ("w", "reason"), ("m", "message")):
+        if result[long]:
+            slim[short] = result[long]
+    if result["status"] not in ("pass", "not applicable"):
+        slim["x"] = result["command"]
+    return slim

@@ -1,0 +1,183 @@
+"""Runs one computation on the CPU and on the device, and compares what came of it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .comparison import Comparison, Mismatch
+from .placement import Placement, tensors_in
+from .randomness import check_distribution, draws
+
+# Samples of a case whose distribution is compared; of all others only the reproducibility is.
+DISTRIBUTIONS = 8
+
+
+@dataclass
+class Run:
+    """A computation made ready on one device: `call` does it, once, on the copies in `placement`."""
+
+    placement: Placement
+    call: Callable[[], Any]
+
+
+@dataclass
+class Outcome:
+    """What a call gave, or the exception that it raised with its traceback."""
+
+    value: Any = None
+    error: Exception | None = None
+    traceback: str = ""
+
+
+class DeviceError(Mismatch):
+    """The device raised and the CPU did not; carries the device's traceback."""
+
+    def __init__(self, reason: str, message: str, text: str) -> None:
+        super().__init__(reason, message)
+        self.traceback = text
+
+
+def attempt(call: Callable[[], Any]) -> Outcome:
+    """Calls, and returns the exception instead of raising it."""
+    try:
+        return Outcome(call())
+    except Exception as error:
+        return Outcome(error=error, traceback=traceback.format_exc()[-6000:])
+
+
+class Sides:
+    """The CPU and the device under test, side by side, with what counts as the same answer.
+
+    `values=False` compares metadata alone, for results that nobody initialised. `process` maps a
+    result that is unique only up to a sign, a basis or an order to what is unique in it.
+    """
+
+    def __init__(self, device: str, comparison: Comparison, *, values: bool = True) -> None:
+        self.device = device
+        self.comparison = comparison
+        self.values = values
+        self.notes = comparison.notes
+        self._distributions: dict[str, int] = {}
+
+    def compare(
+        self,
+        prepare: Callable[[str], Run],
+        *,
+        check: str,
+        process: Callable[[Any], Any] | None = None,
+        aliasing: bool = False,
+        mutation: bool = True,
+    ) -> Outcome:
+        """Runs `prepare(device).call()` on both sides and raises Mismatch if they differ.
+
+        Returns the CPU's outcome. When that is an error, the device has raised the same type.
+        """
+        cpu = prepare("cpu")
+        cpu_versions = [t._version for t in cpu.placement.tensors()]
+        outcome, random = draws(lambda: attempt(cpu.call), cpu.placement.generators())
+        under_test = self._prepare(prepare)
+        versions = [t._version for t in under_test.placement.tensors()]
+        actual = attempt(under_test.call)
+        if outcome.error is not None or actual.error is not None:
+            self._errors(actual, outcome)
+            return outcome
+        inputs = (under_test.placement.tensors(), cpu.placement.tensors())
+        if not aliasing:
+            inputs = ([], [])
+        try:
+            self._results(actual.value, outcome.value, inputs, process)
+        except Mismatch as mismatch:
+            if not random or mismatch.reason != "values differ":
+                raise
+            self.comparison.results(
+                actual.value,
+                outcome.value,
+                actual_inputs=inputs[0],
+                expected_inputs=inputs[1],
+                values=False,
+            )
+            self._distribution(prepare, check)
+            random_values = True
+        else:
+            random_values = False
+        if random:
+            self._reproducible(prepare)
+        if mutation and not random_values and self.values:
+            self._mutation(under_test, versions, cpu, cpu_versions)
+        return outcome
+
+    def _prepare(self, prepare: Callable[[str], Run]) -> Run:
+        try:
+            return prepare(self.device)
+        except Exception as error:
+            text = traceback.format_exc()[-6000:]
+            kind = f"inputs cannot be moved: {type(error).__name__}"
+            raise DeviceError(kind, str(error), text) from error
+
+    def _errors(self, actual: Outcome, expected: Outcome) -> None:
+        mine, theirs = actual.error, expected.error
+        if mine is None:
+            raise Mismatch("does not raise", f"the CPU raises {type(theirs).__name__}: {theirs}")
+        if theirs is None:
+            raise DeviceError(f"raises {type(mine).__name__}", str(mine), actual.traceback)
+        if type(mine) is not type(theirs):
+            message = f"{mine}; the CPU raises {type(theirs).__name__}: {theirs}"
+            reason = f"raises {type(mine).__name__}, not {type(theirs).__name__}"
+            raise DeviceError(reason, message, actual.traceback)
+        if str(mine) != str(theirs):
+            self.notes.add(f"message differs: {str(mine):.120}, CPU {str(theirs):.120}")
+
+    def _results(
+        self,
+        actual: Any,
+        expected: Any,
+        inputs: tuple[list[torch.Tensor], list[torch.Tensor]],
+        process: Callable[[Any], Any] | None,
+    ) -> None:
+        try:
+            self.comparison.results(
+                actual,
+                expected,
+                actual_inputs=inputs[0],
+                expected_inputs=inputs[1],
+                values=self.values,
+            )
+        except Mismatch as mismatch:
+            if process is None or mismatch.reason != "values differ":
+                raise
+            self.comparison.results(process(actual), process(expected), where="processed result")
+
+    def _mutation(
+        self, under_test: Run, versions: list[int], cpu: Run, cpu_versions: list[int]
+    ) -> None:
+        for index, (mine, theirs) in enumerate(
+            zip(under_test.placement.tensors(), cpu.placement.tensors(), strict=True)
+        ):
+            written = mine._version != versions[index] or theirs._version != cpu_versions[index]
+            if written:
+                self.comparison.results(mine, theirs, where=f"input {index} after the call")
+
+    def _distribution(self, prepare: Callable[[str], Run], check: str) -> None:
+        done = self._distributions.get(check, 0)
+        if done < DISTRIBUTIONS:
+            self._distributions[check] = done + 1
+            check_distribution(lambda: prepare(self.device).call(), lambda: prepare("cpu").call())
+
+    def _reproducible(self, prepare: Callable[[str], Run]) -> None:
+        results = []
+        for _ in range(2):
+            torch.manual_seed(20)
+            results.append(tensors_in(prepare(self.device).call()))
+        for index, (one, other) in enumerate(zip(*results, strict=True)):
+            one, other = (t.detach().cpu().contiguous() for t in (one, other))
+            if one.layout != torch.strided or not self.values:
+                continue
+            if not torch.equal(one.view(torch.uint8).flatten(), other.view(torch.uint8).flatten()):
+                raise Mismatch(
+                    "seed not obeyed", f"result {index} differs after the same torch.manual_seed"
+                )

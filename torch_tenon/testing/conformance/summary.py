@@ -1,0 +1,136 @@
+"""Counts over results, and the tables in which the terminal shows them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from .baseline import Changes
+from .case import CaseResult, Status, message_pattern
+
+COLOURS = {
+    Status.PASS: "green",
+    Status.FAIL: "red",
+    Status.CRASH: "bold magenta",
+    Status.HANG: "bold yellow",
+    Status.NOT_APPLICABLE: "dim",
+}
+
+
+@dataclass
+class Failure:
+    """Cases that failed alike."""
+
+    reason: str
+    message: str
+    cases: list[str] = field(default_factory=list)
+    checks: Counter[str] = field(default_factory=Counter)
+
+
+def counts_by_kind(results: Sequence[CaseResult]) -> dict[str, Counter[Status]]:
+    """How many cases of each kind ended how."""
+    counts: dict[str, Counter[Status]] = defaultdict(Counter)
+    for result in results:
+        counts[result.case.kind][result.status] += 1
+    return dict(counts)
+
+
+def pass_rate(counts: Counter[Status]) -> float | None:
+    """Passed of those that the CPU can run, in per cent; None if there are none."""
+    applicable = counts.total() - counts[Status.NOT_APPLICABLE]
+    return 100 * counts[Status.PASS] / applicable if applicable else None
+
+
+def failures(results: Sequence[CaseResult]) -> list[Failure]:
+    """Like failures together, the most frequent first; a case counts once for each like failure."""
+    groups: dict[tuple[str, str], Failure] = {}
+    for result in results:
+        checks = [(n, c) for n, c in result.checks.items() if c.status is Status.FAIL]
+        seen = [(name, check.reason, check.message) for name, check in checks]
+        if result.status in (Status.CRASH, Status.HANG):
+            seen = [(str(result.status), result.reason, result.message)]
+        for check, reason, message in seen:
+            key = (reason, message_pattern(message))
+            group = groups.setdefault(key, Failure(*key))
+            group.checks[check] += 1
+            if not group.cases or group.cases[-1] != result.case.id:
+                group.cases.append(result.case.id)
+    return sorted(groups.values(), key=lambda group: -len(group.cases))
+
+
+def show(
+    console: Console,
+    results: Sequence[CaseResult],
+    changes: Changes,
+    *,
+    device: str,
+    target: str | None,
+    most: int = 15,
+) -> None:
+    """Prints counts by kind, the most frequent failures and the changes against the baseline."""
+    table = Table(title="Conformance with the CPU", title_justify="left")
+    table.add_column("database")
+    for status in Status:
+        table.add_column(str(status), justify="right", style=COLOURS[status])
+    table.add_column("pass rate", justify="right")
+    table.add_column("inputs run", justify="right")
+    for kind, counts in counts_by_kind(results).items():
+        mine = [result for result in results if result.case.kind == kind]
+        rate = pass_rate(counts)
+        run, available = (sum(getattr(r, n) for r in mine) for n in ("samples", "samples_available"))
+        table.add_row(
+            kind,
+            *(str(counts[status]) for status in Status),
+            "-" if rate is None else f"{rate:.2f} %",
+            f"{run:,} of {available:,}",
+        )
+    console.print(table)
+    groups = failures(results)
+    if groups:
+        table = Table(title="Most frequent failures", title_justify="left")
+        for name in ("cases", "reason", "message", "checks", "reproduce one"):
+            table.add_column(name, overflow="fold")
+        for group in groups[:most]:
+            case = next(r.case for r in results if r.case.id == group.cases[0])
+            table.add_row(
+                str(len(group.cases)),
+                escape(group.reason),
+                escape(group.message),
+                ", ".join(group.checks),
+                escape(case.command(device, target)),
+            )
+        console.print(table)
+        if len(groups) > most:
+            console.print(f"... and {len(groups) - most} other kinds of failure")
+    for title, found, colour in (
+        ("Better than the baseline", changes.better, "green"),
+        ("Worse than the baseline", changes.worse, "red"),
+    ):
+        if found:
+            console.print(f"[bold {colour}]{title}: {len(found)}[/]")
+            for case_id, text in sorted(found.items())[:200]:
+                console.print(f"  [{colour}]{escape(case_id)}[/]  {escape(text)}", soft_wrap=True)
+
+
+def show_case(console: Console, result: CaseResult) -> None:
+    """Prints all that is known of one case, with tracebacks."""
+    console.print(
+        f"[{COLOURS[result.status]}]{result.status}[/] {escape(result.case.id)} "
+        f"({result.samples} of {result.samples_available} inputs, {result.seconds:.2f} s)"
+    )
+    if result.status in (Status.CRASH, Status.HANG):
+        console.print(f"  {result.reason}\n{result.message}", markup=False, highlight=False)
+    for name, check in result.checks.items():
+        console.print(f"  [{COLOURS[check.status]}]{check.status}[/] {name}: {check.compared} compared")
+        for text in (check.reason, check.message, check.sample, check.traceback):
+            if text:
+                console.print(f"    {text}", markup=False, highlight=False, soft_wrap=True)
+    for note in result.notes:
+        console.print(f"  note: {note}", markup=False, highlight=False, soft_wrap=True)
+    for name, count in sorted(result.route.items()):
+        console.print(f"  {count} x {name}", markup=False, highlight=False)

@@ -1,0 +1,62 @@
+"""Keeps the result of each check while the samples of a case go by."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+
+from .case import CheckResult, Status
+from .comparison import Mismatch
+from .sides import Outcome
+
+
+class Tally:
+    """Runs checks sample by sample; after its first failure a check is not run again.
+
+    `position(check, sample)` is called before each, so that a crash or a hang can be placed.
+    """
+
+    def __init__(self, names: Iterable[str], position: Callable[[str, str], None]) -> None:
+        self._results = {name: CheckResult() for name in names}
+        self._position = position
+
+    def check(
+        self,
+        name: str,
+        sample: str,
+        summary: Callable[[], str],
+        run: Callable[[], Outcome | None],
+    ) -> None:
+        """Runs `run`, which raises Mismatch on a failure and gives None where nothing applies."""
+        result = self._results[name]
+        if result.status is Status.FAIL:
+            return
+        self._position(name, sample)
+        try:
+            outcome = run()
+        except Mismatch as mismatch:
+            result.status = Status.FAIL
+            result.reason = mismatch.reason
+            result.message = str(mismatch)[:2000]
+            result.sample = summary()
+            result.traceback = getattr(mismatch, "traceback", "")
+        except Exception as error:
+            # Not a device's failure that was foreseen: show where it came from.
+            result.status = Status.FAIL
+            result.reason = f"raises {type(error).__name__} outside of the op"
+            result.message = str(error)[:2000]
+            result.sample = summary()
+            result.traceback = traceback.format_exc()[-6000:]
+        else:
+            if outcome is None:
+                return
+            if outcome.error is None:
+                result.status = Status.PASS
+                result.compared += 1
+            elif result.status is Status.NOT_APPLICABLE and not result.message:
+                result.reason = "the CPU raises"
+                result.message = f"{type(outcome.error).__name__}: {outcome.error}"[:500]
+
+    def results(self) -> dict[str, CheckResult]:
+        """The result of each check, by name."""
+        return self._results
