@@ -1,0 +1,50 @@
+"""torch-tenon: a PyTorch device, `tenon`, whose hardware is described in one Python file.
+
+`import torch` loads it, `x.to("tenon")` uses it. Importing this package loads PyTorch only when
+something of it is asked for, so that the command line starts quickly.
+"""
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_tenon.device import target
+    from torch_tenon.report import counters, report, reset_counters
+    from torch_tenon.targets.target import Target
+
+__all__ = ["Target", "counters", "report", "reset_counters", "target"]
+
+# Where the public names are defined.
+_HOMES = {
+    "Target": "torch_tenon.targets.target",
+    "counters": "torch_tenon.report",
+    "report": "torch_tenon.report",
+    "reset_counters": "torch_tenon.report",
+    "target": "torch_tenon.device",
+}
+
+
+def _autoload() -> None:
+    """Registers the device; `import torch` calls it (entry point `torch.backends`)."""
+    from torch_tenon import device
+
+    device.register()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'torch_tenon' has no attribute {name!r}")
+    import torch  # noqa: F401  (registers the device)
+
+    _autoload()
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+# Whoever switched autoloading off, or imported PyTorch before this was installed, asks by importing
+# this package. (While PyTorch itself is being imported it calls `_autoload` at its end.)
+if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+    _autoload()
+elif "torch" in sys.modules and hasattr(sys.modules["torch"], "_import_device_backends"):
+    _autoload()

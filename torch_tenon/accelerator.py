@@ -134,7 +134,7 @@ def get_device_capability(device: Device = None) -> dict[str, Any]:
 
 def target_name() -> str:
     """The name of the target behind the device."""
-    from torch_tenon import target
+    from torch_tenon.device import target
 
     return target().name
 
@@ -282,7 +282,7 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
     """Limits the allocator to a fraction, 0 to 1, of the memory that the target has."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-    from torch_tenon import target
+    from torch_tenon.device import target
 
     index = _index(device)
     set_memory_limit(int(target().total_memory(index) * fraction), index)

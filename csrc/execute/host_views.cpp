@@ -25,6 +25,10 @@ std::pair<at::Tensor, at::Tensor> compressed_indices(const at::Tensor& t) {
   return {impl->compressed_indices(), impl->plain_indices()};
 }
 
+const at::Tensor& compressed_values(const at::Tensor& t) {
+  return at::sparse_csr::get_sparse_csr_impl(t)->values();
+}
+
 at::Tensor make_coo(
     DispatchKey key, const at::Tensor& like, const at::Tensor& indices, const at::Tensor& values) {
   auto result = at::detail::make_tensor<at::SparseTensorImpl>(DispatchKeySet(key), like.dtype());
@@ -124,7 +128,7 @@ at::Tensor HostViews::to_host(const at::Tensor& t) {
         t,
         to_host(compressed),
         to_host(plain),
-        to_host(t.values()));
+        to_host(compressed_values(t)));
   }
   return dense_to_host(t);
 }
@@ -147,7 +151,7 @@ at::Tensor HostViews::to_device(const at::Tensor& host) {
         host,
         to_device(compressed),
         to_device(plain),
-        to_device(host.values()));
+        to_device(compressed_values(host)));
   }
   return dense_to_device(host);
 }
@@ -243,7 +247,10 @@ void HostViews::written(const at::Tensor& t, const at::Tensor& host) {
     const auto [compressed, plain] = compressed_indices(host);
     static_cast<at::SparseCsrTensorImpl*>(t.unsafeGetTensorImpl())
         ->set_member_tensors(
-            to_device(compressed), to_device(plain), to_device(host.values()), host.sizes());
+            to_device(compressed),
+            to_device(plain),
+            to_device(compressed_values(host)),
+            host.sizes());
   } else if (!t.is_nested() && !t._is_zerotensor()) {
     auto* impl = t.unsafeGetTensorImpl();
     if (!impl->storage().is_alias_of(device_storage(host.storage())))
@@ -265,7 +272,7 @@ void HostViews::written(const at::Tensor& t, const at::Tensor& host) {
     const auto [compressed, plain] = compressed_indices(t);
     mark(compressed);
     mark(plain);
-    mark(t.values());
+    mark(compressed_values(t));
   } else if (!t._is_zerotensor()) {
     mark(t);
   }

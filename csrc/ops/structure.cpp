@@ -6,16 +6,31 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_coalesced_native.h>
+#include <ATen/ops/_dimI_native.h>
+#include <ATen/ops/_dimV_native.h>
 #include <ATen/ops/_foreach_copy_native.h>
+#include <ATen/ops/_indices_native.h>
 #include <ATen/ops/_nested_tensor_size_native.h>
 #include <ATen/ops/_nested_tensor_storage_offsets_native.h>
 #include <ATen/ops/_nested_tensor_strides_native.h>
+#include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
 #include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
+#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/ccol_indices_native.h>
+#include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/crow_indices_native.h>
+#include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/indices_native.h>
+#include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/row_indices_native.h>
+#include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/unfold_native.h>
+#include <ATen/ops/values_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
@@ -362,6 +377,28 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl(
       "_sparse_coo_tensor_with_dims_and_tensors",
       at::native::new_with_dims_and_tensor_sparse_symint);
+  m.impl("_indices", at::native::_indices_sparse);
+  m.impl("_values", at::native::_values_sparse);
+  m.impl("_nnz", at::native::_nnz_sparse);
+  m.impl("_dimI", at::native::sparse_dim_sparse);
+  m.impl("_dimV", at::native::dense_dim_sparse);
+  m.impl("sparse_dim", at::native::sparse_dim_sparse);
+  m.impl("dense_dim", at::native::dense_dim_sparse);
+  m.impl("_coalesced_", at::native::_coalesced_sparse_);
+  m.impl("is_coalesced", at::native::is_coalesced_sparse);
+  m.impl("indices", at::native::indices_sparse);
+  m.impl("values", at::native::values_sparse);
+}
+
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  m.impl("_nnz", at::native::_nnz_sparse_csr);
+  m.impl("sparse_dim", at::native::sparse_dim_sparse_csr);
+  m.impl("dense_dim", at::native::dense_dim_sparse_csr);
+  m.impl("values", at::native::values_sparse_csr);
+  m.impl("crow_indices", at::native::crow_indices_sparse_csr);
+  m.impl("col_indices", at::native::col_indices_sparse_csr);
+  m.impl("ccol_indices", at::native::ccol_indices_sparse_csr);
+  m.impl("row_indices", at::native::row_indices_sparse_csr);
 }
 
 }  // namespace

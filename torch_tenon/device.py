@@ -1,0 +1,39 @@
+"""Registers the device `tenon` with PyTorch."""
+
+import torch
+
+from torch_tenon import config
+from torch_tenon.targets import load
+from torch_tenon.targets.target import Target
+
+_target: Target | None = None
+
+
+def target() -> Target:
+    """The target behind the device."""
+    assert _target is not None, "the device is registered when torch_tenon is imported"
+    return _target
+
+
+def register() -> None:
+    """Gives PyTorch the device, with the target that TENON_TARGET names. Once; again is nothing.
+
+    Raises what a wrong setting or a target that cannot be loaded raises.
+    """
+    global _target
+    if _target is not None:
+        return
+    from torch_tenon import _C, accelerator, process
+    from torch_tenon.ops import register as ops
+
+    found = load(config.TARGET.read())
+    _C.set_target(found)
+    _target = found
+    torch.utils.rename_privateuse1_backend("tenon")
+    torch._register_device_module("tenon", accelerator)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
+    accelerator.apply_settings()
+    ops.register_ops(found)
+    process.install()

@@ -1,0 +1,71 @@
+"""Gives every op its route: what `import torch` does with the manifest.
+
+Kernels written in C++ have registered themselves when the core was loaded. What is written in
+Python (library kernels, decompositions) is registered here, with its in-place and `out=` variants;
+everything else that has a CPU kernel runs by reference execution.
+"""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_tenon import _C, config
+from torch_tenon.ops import manifest, variants
+from torch_tenon.targets.target import Target
+
+# Registrations last as long as this object.
+_library: torch.library.Library | None = None
+
+# The route of each op that was registered from Python, variants included.
+_routes: dict[str, str] = {}
+
+
+def register_ops(target: Target) -> None:
+    """Registers the routes of all ops for the device. Called once, at import."""
+    global _library
+    _library = torch.library.Library("aten", "IMPL")
+    entries = manifest.load()
+    _C.set_warn_fallback(config.WARN_FALLBACK.read())
+    for entry in entries.values():
+        if entry.host_arguments or entry.mutates:
+            _C.set_reference_rule(entry.op, list(entry.host_arguments), list(entry.mutates), False)
+    for op, kernel in target.library.items():
+        _register(_library, op, "library", kernel)
+    decomposed = [op for op, entry in entries.items() if entry.route == "decomposed"]
+    if decomposed:
+        from torch_tenon.ops.decompositions import DECOMPOSITIONS
+
+        for op in decomposed:
+            if op not in target.library:
+                _register(_library, op, "decomposed", DECOMPOSITIONS[op])
+    whole = {op for op, entry in entries.items() if entry.route == "fallback"}
+    _C.register_reference_kernels(whole)
+
+
+def routes_in_python() -> dict[str, str]:
+    """The ops registered from Python, with their route."""
+    return dict(_routes)
+
+
+def _register(
+    library: torch.library.Library, op: str, route: str, kernel: Callable[..., Any]
+) -> None:
+    for name in variants.register_with_variants(library, op, counted(route, op, kernel)):
+        _routes[name] = route
+
+
+def counted(route: str, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """`kernel`, with its calls and their time counted under a route."""
+
+    @functools.wraps(kernel)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter_ns()
+        try:
+            return kernel(*args, **kwargs)
+        finally:
+            _C.count(route, op, time.perf_counter_ns() - start)
+
+    return wrapper
