@@ -54,7 +54,8 @@ class Case:
     def command(self, device: str, target: str | None = None) -> str:
         """The shell command that runs this case alone and shows the traceback."""
         where = f"--device {device}" + (f" --target {target}" if target else "")
-        return f"tenon conformance --db {self.kind} {where} --ops '{self.name}' --dtype {self.dtype} -v"
+        what = f"--db {self.kind} --ops '{self.name}' --dtype {self.dtype}"
+        return f"tenon conformance {where} {what} -v"
 
 
 @dataclass

@@ -64,7 +64,9 @@ def dtypes_of(kind: str, name: str) -> list[torch.dtype]:
         dtypes = {*info.dtypes, *MODULE_DTYPES}
     else:
         dtypes = [d for d in OPTIMIZER_DTYPES if info.supports_complex or not d.is_complex]
-    return sorted(dtypes, key=lambda dtype: (_ORDER.index(dtype) if dtype in _ORDER else 99, str(dtype)))
+    return sorted(
+        dtypes, key=lambda dtype: (_ORDER.index(dtype) if dtype in _ORDER else 99, str(dtype))
+    )
 
 
 _ORDER = [
@@ -123,10 +125,12 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _unknown(pattern: str, names: list[str]) -> str:
+    # What was typed is as near to the end of a name (`gelu` of nn.functional.gelu) as to the whole.
     word = pattern.strip("*")
-    # A name that ends with what was typed (`dropout`: nn.functional.dropout) is nearer than one
-    # that is spelled alike.
-    near = [name for name in names if word and name.rsplit(".", 1)[-1] == word]
-    near += difflib.get_close_matches(word, names, 3, 0.4)
-    near = list(dict.fromkeys(near or difflib.get_close_matches(word, names, 1, 0.0)))[:3]
+
+    def likeness(name: str) -> float:
+        parts = (name, name.rsplit(".", 1)[-1])
+        return max(difflib.SequenceMatcher(None, word, part).ratio() for part in parts)
+
+    near = sorted(set(names), key=likeness, reverse=True)[:3]
     return f"no entry matches {pattern!r}; the nearest: {', '.join(near)}"

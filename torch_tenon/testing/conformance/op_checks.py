@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,28 +67,17 @@ class OpChecks:
         self.samples = self.samples_available = 0
         variants = [op.inplace_variant, op.inplace_operator_variant]
         variants += [alias.inplace_variant for alias in op.aliases]
+        self._expected: Any = None  # the CPU's result for the sample at hand
         self._inplace_variants = [variant for variant in variants if variant is not None]
 
     def run(self) -> dict[str, CheckResult]:
         """Runs every check on every sample; a check stops at its first failure."""
         for index, sample in enumerate(self._samples()):
-            forward = Outcome()
-
-            def run_forward(sample: Any = sample) -> Outcome:
-                nonlocal forward
-                forward = self.forward(sample)
-                return forward
-
             name = f"{index}" + (f" ({sample.name})" if sample.name else "")
-
-            def summary(sample: Any = sample, name: str = name) -> str:
-                return f"{name}: {sample.summary()}"[:600]
-
-            self.tally.check("forward", name, summary, run_forward)
-            self.tally.check("noncontiguous", name, summary, lambda s=sample: self.noncontiguous(s))
-            self.tally.check("backward", name, summary, lambda s=sample: self.backward(s))
-            self.tally.check("out", name, summary, lambda s=sample: self.out(s, forward.value))
-            self.tally.check("inplace", name, summary, lambda s=sample: self.inplace(s))
+            self._expected = None
+            for check in CHECKS:
+                run = partial(getattr(self, check), sample)
+                self.tally.check(check, name, partial(_summary, name, sample), run)
         return self.tally.results()
 
     def _samples(self) -> Iterator[Any]:
@@ -100,39 +90,22 @@ class OpChecks:
 
     def forward(self, sample: Any) -> Outcome | None:
         """The plain call without autograd: values, metadata, views, writes to inputs."""
-
-        def prepare(device: str) -> Run:
-            place = Placement(device)
-            args, kwargs = self._place(place, sample)
-
-            def call() -> Any:
-                with torch.no_grad():
-                    return self.op(*args, **kwargs)
-
-            return Run(place, call)
-
-        return self.sides.compare(
-            prepare, check="forward", process=self._process(sample), aliasing=True
-        )
+        prepare = partial(self._forward_on, sample)
+        process = self._process(sample)
+        outcome = self.sides.compare(prepare, check="forward", process=process, aliasing=True)
+        self._expected = outcome.value
+        return outcome
 
     def noncontiguous(self, sample: Any) -> Outcome | None:
         """The call, and its backward, with non-contiguous inputs and output gradients."""
         spread_sample = _Spread()(sample)
         if spread_sample is None:
             return None
-
-        def prepare(device: str) -> Run:
-            place = Placement(device)
-            args, kwargs = self._place(place, spread_sample)
-
-            def call() -> Any:
-                with torch.no_grad():
-                    return self.op(*args, **kwargs)
-
-            return Run(place, call)
-
         outcome = self.sides.compare(
-            prepare, check="noncontiguous", process=self._process(sample), aliasing=True
+            partial(self._forward_on, spread_sample),
+            check="noncontiguous",
+            process=self._process(sample),
+            aliasing=True,
         )
         if self.differentiable and outcome.error is None:
             self._gradients(spread_sample, self.op, "noncontiguous", spread_cotangents=True)
@@ -142,17 +115,21 @@ class OpChecks:
         """The call with autograd and the gradients of all inputs, by one vector each."""
         return self._gradients(sample, self.op, "backward") if self.differentiable else None
 
-    def out(self, sample: Any, expected: Any) -> Outcome | None:
+    def out(self, sample: Any) -> Outcome | None:
         """`out=` of the right size, non-contiguous, empty, too long, and of a wrong dtype."""
         if not self.op.supports_out:
             return None
+        expected = self._expected
+        if expected is None:
+            # The forward check failed on this sample or before it.
+            expected = self._forward_on(sample, "cpu").call()
         single = isinstance(expected, torch.Tensor)
         outputs = [expected] if single else expected
         if not isinstance(outputs, (list, tuple)) or not outputs:
             return None
         if not all(isinstance(t, torch.Tensor) and t.layout == torch.strided for t in outputs):
             return None
-        outcome: Outcome | None = None
+        outcomes = []
         for name, transform in _OUT_FORMS.items():
             with torch.no_grad():
                 masters = [transform(t.detach()) for t in outputs]
@@ -180,19 +157,18 @@ class OpChecks:
                 return Run(place, call)
 
             process = self._process(sample)
-            outcome = self.sides.compare(
-                prepare,
-                check=f"out {name}",
-                process=None if process is None else lambda v, p=process: p(tuple(v["out"])),
-                mutation=False,
+            if process is not None:
+                process = partial(_process_out, process, single)
+            outcomes.append(
+                self.sides.compare(prepare, check=f"out {name}", process=process, mutation=False)
             )
-        return outcome
+        return _best(outcomes)
 
     def inplace(self, sample: Any) -> Outcome | None:
         """Each in-place variant: the same object and memory, the values, the gradients."""
         if not isinstance(sample.input, torch.Tensor):
             return None
-        outcome: Outcome | None = None
+        outcomes = []
         for variant in self._inplace_variants:
 
             def prepare(device: str, variant: Callable[..., Any] = variant) -> Run:
@@ -211,15 +187,21 @@ class OpChecks:
 
                 return Run(place, call)
 
-            outcome = self.sides.compare(prepare, check="inplace", process=self._process(sample))
-        if outcome is None or outcome.error or not self.op.supports_inplace_autograd:
-            return outcome
-        if self.differentiable:
-            variant = self._inplace_variants[0]
-            self._gradients(
-                sample, lambda first, *args, **kwargs: variant(first.clone(), *args, **kwargs), "inplace"
-            )
+            outcomes.append(self.sides.compare(prepare, check="inplace"))
+        outcome = _best(outcomes)
+        if self.differentiable and self.op.supports_inplace_autograd and outcome:
+            self._gradients(sample, partial(_on_clone, self._inplace_variants[0]), "inplace")
         return outcome
+
+    def _forward_on(self, sample: Any, device: str) -> Run:
+        place = Placement(device)
+        args, kwargs = self._place(place, sample)
+
+        def call() -> Any:
+            with torch.no_grad():
+                return self.op(*args, **kwargs)
+
+        return Run(place, call)
 
     def _gradients(
         self,
@@ -284,6 +266,23 @@ class _Spread(Placement):
         if original.layout != torch.strided or not original.is_contiguous():
             return super()._tensor(original)
         return spread(original).requires_grad_(original.requires_grad)
+
+
+def _best(outcomes: list[Outcome]) -> Outcome | None:
+    """An outcome without error if there is one: then something was compared."""
+    return min(outcomes, key=lambda outcome: outcome.error is not None, default=None)
+
+
+def _process_out(process: Callable[[Any], Any], single: bool, value: Any) -> Any:
+    return process(value["out"][0] if single else tuple(value["out"]))
+
+
+def _on_clone(variant: Callable[..., Any], first: Any, *args: Any, **kwargs: Any) -> Any:
+    return variant(first.clone(), *args, **kwargs)
+
+
+def _summary(name: str, sample: Any) -> str:
+    return f"{name}: {sample.summary()}"[:600]
 
 
 def cotangent(output: torch.Tensor, seed: int, noncontiguous: bool = False) -> torch.Tensor:

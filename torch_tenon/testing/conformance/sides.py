@@ -19,7 +19,7 @@ DISTRIBUTIONS = 8
 
 @dataclass
 class Run:
-    """A computation made ready on one device: `call` does it, once, on the copies in `placement`."""
+    """A computation made ready on one device: `call` does it on the copies in `placement`."""
 
     placement: Placement
     call: Callable[[], Any]
@@ -130,7 +130,7 @@ class Sides:
             reason = f"raises {type(mine).__name__}, not {type(theirs).__name__}"
             raise DeviceError(reason, message, actual.traceback)
         if str(mine) != str(theirs):
-            self.notes.add(f"message differs: {str(mine):.120}, CPU {str(theirs):.120}")
+            self.notes.add(f"message differs: {mine!s:.120}, CPU {theirs!s:.120}")
 
     def _results(
         self,

@@ -82,7 +82,9 @@ def show(
     for kind, counts in counts_by_kind(results).items():
         mine = [result for result in results if result.case.kind == kind]
         rate = pass_rate(counts)
-        run, available = (sum(getattr(r, n) for r in mine) for n in ("samples", "samples_available"))
+        run, available = (
+            sum(getattr(r, n) for r in mine) for n in ("samples", "samples_available")
+        )
         table.add_row(
             kind,
             *(str(counts[status]) for status in Status),
@@ -126,7 +128,9 @@ def show_case(console: Console, result: CaseResult) -> None:
     if result.status in (Status.CRASH, Status.HANG):
         console.print(f"  {result.reason}\n{result.message}", markup=False, highlight=False)
     for name, check in result.checks.items():
-        console.print(f"  [{COLOURS[check.status]}]{check.status}[/] {name}: {check.compared} compared")
+        console.print(
+            f"  [{COLOURS[check.status]}]{check.status}[/] {name}: {check.compared} compared"
+        )
         for text in (check.reason, check.message, check.sample, check.traceback):
             if text:
                 console.print(f"    {text}", markup=False, highlight=False, soft_wrap=True)
