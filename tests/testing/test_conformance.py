@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from torch.testing import make_tensor
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from typer.testing import CliRunner
 
 from torch_tenon.testing.conformance.baseline import BadBaseline, Baseline, compare
 from torch_tenon.testing.conformance.case import (
@@ -25,6 +24,7 @@ from torch_tenon.testing.conformance.case import (
     Status,
     message_pattern,
 )
+from torch_tenon.testing.conformance.command import conformance
 from torch_tenon.testing.conformance.comparison import Comparison, Mismatch
 from torch_tenon.testing.conformance.databases import UnknownName, list_cases
 from torch_tenon.testing.conformance.op_checks import OpChecks
@@ -41,14 +41,18 @@ HERE = Path(__file__).parent
 SUITE = "misbehaving_suite"
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torch_tenon.testing.conformance", "--device", "cpu", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "COLUMNS": "200"},
-        check=False,
-    )
+@pytest.fixture(autouse=True)
+def _workers_find_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers import this folder's suite and the package, installed or not."""
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.syspath_prepend(HERE)
+
+
+def command(*arguments: str) -> Any:
+    app = typer.Typer()
+    app.command()(conformance)
+    return CliRunner().invoke(app, ["--device", "cpu", *arguments])
 
 
 # Judgement: the CPU against itself passes, and every way to be wrong is found.
@@ -91,7 +95,7 @@ def test_a_device_without_values_fails() -> None:
 
 
 class AlternateOp:
-    """Is right when the CPU calls it, and `wrong` when the device does, which is every other call."""
+    """Right when the CPU calls it; `wrong` when the device does, which is every other call."""
 
     def __init__(self, wrong: Callable[..., Any]) -> None:
         self.wrong = wrong
@@ -173,6 +177,13 @@ def test_a_missing_error_fails() -> None:
 
     check = check_op(raises_on_the_cpu_only, supports_autograd=False)["forward"]
     assert check.reason == "does not raise"
+
+
+def test_bad_input_is_reported_and_does_not_decide() -> None:
+    result = run_case(Case("ops", "cat", "float32"), "cpu", limit=1)
+    assert result.checks["errors"].status is Status.PASS
+    checks = {**result.checks, "errors": CheckResult(Status.FAIL, 1, "does not raise")}
+    assert CaseResult.from_checks(result.case, checks).status is Status.PASS
 
 
 def test_the_same_error_is_not_applicable() -> None:
@@ -334,9 +345,7 @@ def test_an_unknown_dtype_is_told_the_nearest() -> None:
 # Isolation.
 
 
-def test_a_crash_and_a_hang_cost_one_case_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"{HERE}:{HERE.parents[1]}")
-    monkeypatch.syspath_prepend(HERE)
+def test_a_crash_and_a_hang_cost_one_case_each() -> None:
     import misbehaving_suite
 
     settings = Settings(device="cpu", jobs=2, timeout=2, suite=SUITE)
@@ -390,6 +399,7 @@ def test_what_is_worse_than_the_baseline(
 
 
 def test_a_partial_run_updates_only_its_cases() -> None:
+    assert not compare(None, [result("a", Status.NOT_APPLICABLE)]).worse
     old = Baseline().updated([result("a", Status.FAIL, "out"), result("b", Status.CRASH)], ["ops"])
     new = old.updated([result("a", Status.PASS)], [])
     assert list(new.not_passing) == ["ops/b/float32"]
@@ -438,18 +448,21 @@ def test_the_command_reports_and_judges(tmp_path: Path) -> None:
     baseline, page, report = (tmp_path / name for name in ("b.json", "r.html", "r.json"))
     arguments = ["--suite", SUITE, "--jobs", "2", "--timeout", "2", "--baseline", str(baseline)]
     run = command(*arguments, "--ops", "passes,is_wrong,crashes", "--update-baseline")
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert list(Baseline.read(baseline).not_passing) == ["ops/crashes/float32", "ops/is_wrong/float32"]
+    assert run.exit_code == 0, run.output
+    assert list(Baseline.read(baseline).not_passing) == [
+        "ops/crashes/float32",
+        "ops/is_wrong/float32",
+    ]
     # The same again is not worse.
     arguments += ["--json", str(report), "--html", str(page)]
     run = command(*arguments, "--ops", "passes,is_wrong")
-    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.exit_code == 0, run.output
     # A case that the baseline does not list is expected to pass.
     run = command(*arguments, "--ops", "passes,is_wrong,hangs")
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert "Worse than the baseline: 1" in run.stdout
-    assert "ops/hangs/float32  pass -> hang" in run.stdout
-    assert "--ops 'is_wrong' --dtype float32 -v" in run.stdout
+    assert run.exit_code == 1, run.output
+    assert "Worse than the baseline: 1" in run.output
+    assert "ops/hangs/float32  pass -> hang" in run.output
+    assert "--ops 'is_wrong' --dtype float32 -v" in run.output
 
     written = json.loads(report.read_text())
     assert written["kinds"]["ops"]["cases"] == 3
@@ -478,12 +491,12 @@ def _without_extras(value: dict[str, Any]) -> dict[str, Any]:
 )
 def test_bad_usage_ends_with_status_2(arguments: list[str], message: str) -> None:
     run = command(*arguments)
-    assert run.returncode == 2
-    assert message in run.stderr
+    assert run.exit_code == 2
+    assert message in run.output
 
 
 def test_verbose_shows_the_checks_of_one_case(tmp_path: Path) -> None:
     run = command("--db", "ops", "--ops", "sinh", "--dtype", "float32", "-v", "--jobs", "1")
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "pass ops/sinh/float32" in run.stdout
-    assert "backward" in run.stdout
+    assert run.exit_code == 0, run.output
+    assert "pass ops/sinh/float32" in run.output
+    assert "backward" in run.output

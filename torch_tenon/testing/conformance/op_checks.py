@@ -1,4 +1,4 @@
-"""The checks of an op: forward, non-contiguous inputs, backward, `out=`, in-place."""
+"""The checks of an op: forward, non-contiguous inputs, backward, `out=`, in-place, errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from .case import CheckResult
 from .comparison import Comparison
+from .databases import in_order
 from .placement import Placement, spread, tensors_in
 from .sides import Outcome, Run, Sides
 from .tally import Tally
@@ -63,7 +64,7 @@ class OpChecks:
         self.limit = limit
         self.sides = Sides(device, comparison, values=op.name not in UNINITIALISED)
         self.differentiable = dtype in op.supported_backward_dtypes("cpu")
-        self.tally = Tally(CHECKS, position)
+        self.tally = Tally((*CHECKS, "errors"), position)
         self.samples = self.samples_available = 0
         variants = [op.inplace_variant, op.inplace_operator_variant]
         variants += [alias.inplace_variant for alias in op.aliases]
@@ -78,6 +79,11 @@ class OpChecks:
             for check in CHECKS:
                 run = partial(getattr(self, check), sample)
                 self.tally.check(check, name, partial(_summary, name, sample), run)
+        if self.op.error_inputs_func is not None and self.dtype == in_order(self.op.dtypes)[0]:
+            for index, error in enumerate(self.op.error_inputs("cpu")):
+                sample = error.sample_input
+                run = partial(self.errors, sample)
+                self.tally.check("errors", f"error {index}", partial(_summary, "", sample), run)
         return self.tally.results()
 
     def _samples(self) -> Iterator[Any]:
@@ -134,7 +140,9 @@ class OpChecks:
             with torch.no_grad():
                 masters = [transform(t.detach()) for t in outputs]
 
-            def prepare(device: str, masters: list[torch.Tensor] = masters) -> Run:
+            def prepare(
+                device: str, masters: list[torch.Tensor] = masters, name: str = name
+            ) -> Run:
                 place = Placement(device)
                 args, kwargs = self._place(place, sample)
                 outs = [place(master) for master in masters]
@@ -144,15 +152,13 @@ class OpChecks:
                     with torch.no_grad():
                         returned = self.op(*args, **kwargs, out=outs[0] if single else tuple(outs))
                     returned = [returned] if single else list(returned)
-                    pairs = zip(outs, returned, strict=True)
-                    return {
-                        "out": outs,
-                        "returned is out": [r is o for o, r in pairs],
-                        "strides": [list(t.stride()) for t in outs],
-                        "memory kept": [
-                            t.data_ptr() == a for t, a in zip(outs, addresses, strict=True)
-                        ],
-                    }
+                    is_out = [r is o for o, r in zip(outs, returned, strict=True)]
+                    result = {"out": outs, "returned is out": is_out}
+                    if name in _KEPT:
+                        result["strides"] = [list(t.stride()) for t in outs]
+                        kept = zip(outs, addresses, strict=True)
+                        result["memory kept"] = [t.data_ptr() == a for t, a in kept]
+                    return result
 
                 return Run(place, call)
 
@@ -202,6 +208,12 @@ class OpChecks:
                 return self.op(*args, **kwargs)
 
         return Run(place, call)
+
+    def errors(self, sample: Any) -> Outcome:
+        """Bad input, which depends on no dtype: the device raises what the CPU raises."""
+        outcome = self.sides.compare(partial(self._forward_on, sample), check="errors")
+        # That both raised is what was to be shown.
+        return Outcome(outcome.value)
 
     def _gradients(
         self,
@@ -308,6 +320,8 @@ def _longer(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.new_zeros(shape)
 
 
+# Forms that are written where they are; the others are resized, or refused.
+_KEPT = {"right-sized", "non-contiguous"}
 _OUT_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "right-sized": _filled,
     "non-contiguous": lambda tensor: spread(_filled(tensor)),

@@ -165,6 +165,12 @@ class Pool:
         for _ in range(self.settings.jobs):
             self._add()
 
+    def close(self) -> None:
+        """Ends the workers."""
+        for worker in list(self._workers):
+            self._remove(worker)
+        self._selector.close()
+
     def run(self, cases: Iterable[Case]) -> Iterator[CaseResult]:
         """Runs every case once, in order of the workers' leisure. Raises WorkerFailed."""
         waiting = deque(cases)
@@ -187,9 +193,7 @@ class Pool:
                 for worker in spare[len(waiting) :] if len(spare) > len(waiting) else []:
                     self._remove(worker)
         finally:
-            for worker in list(self._workers):
-                self._remove(worker)
-            self._selector.close()
+            self.close()
 
     def _read(self, worker: Worker) -> Iterator[CaseResult]:
         for message in worker.messages():

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .comparison import Comparison, Mismatch
+from .comparison import Comparison, Mismatch, on_cpu
 from .placement import Placement, tensors_in
 from .randomness import check_distribution, draws
 
@@ -174,10 +174,9 @@ class Sides:
             torch.manual_seed(20)
             results.append(tensors_in(prepare(self.device).call()))
         for index, (one, other) in enumerate(zip(*results, strict=True)):
-            one, other = (t.detach().cpu().contiguous() for t in (one, other))
             if one.layout != torch.strided or not self.values:
                 continue
-            if not torch.equal(one.view(torch.uint8).flatten(), other.view(torch.uint8).flatten()):
+            if not torch.equal(*(on_cpu(t).flatten().view(torch.uint8) for t in (one, other))):
                 raise Mismatch(
                     "seed not obeyed", f"result {index} differs after the same torch.manual_seed"
                 )

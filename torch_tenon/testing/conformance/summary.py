@@ -92,21 +92,23 @@ def show(
             f"{run:,} of {available:,}",
         )
     console.print(table)
+    errors = [r.checks["errors"].status for r in results if "errors" in r.checks]
+    if any(status is not Status.NOT_APPLICABLE for status in errors):
+        alike, asked = errors.count(Status.PASS), len(errors) - errors.count(Status.NOT_APPLICABLE)
+        console.print(
+            f"Bad input raises as on the CPU in {alike} of {asked} ops (not counted above)"
+        )
     groups = failures(results)
     if groups:
-        table = Table(title="Most frequent failures", title_justify="left")
-        for name in ("cases", "reason", "message", "checks", "reproduce one"):
-            table.add_column(name, overflow="fold")
+        console.print("[bold]Failures, the most frequent first[/]")
         for group in groups[:most]:
             case = next(r.case for r in results if r.case.id == group.cases[0])
-            table.add_row(
-                str(len(group.cases)),
-                escape(group.reason),
-                escape(group.message),
-                ", ".join(group.checks),
-                escape(case.command(device, target)),
+            console.print(
+                f"[red]{len(group.cases):5}[/]  {escape(group.reason)} "
+                f"[dim]({', '.join(group.checks)})[/]: {escape(group.message)}",
+                soft_wrap=True,
             )
-        console.print(table)
+            console.print(f"       [dim]{escape(case.command(device, target))}[/]", soft_wrap=True)
         if len(groups) > most:
             console.print(f"... and {len(groups) - most} other kinds of failure")
     for title, found, colour in (
