@@ -46,12 +46,23 @@ bool takes_device(const c10::FunctionSchema& schema) {
   return false;
 }
 
-bool host_has_whole(const c10::OperatorHandle& op) {
-  if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU))
+using c10::DispatchKey;
+
+// The keys of the device, each with the host's for the same layout.
+constexpr std::pair<DispatchKey, DispatchKey> kKeys[] = {
+    {DispatchKey::PrivateUse1, DispatchKey::CPU},
+    {DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU},
+    {DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU},
+    {DispatchKey::QuantizedPrivateUse1, DispatchKey::QuantizedCPU},
+    {DispatchKey::NestedTensorPrivateUse1, DispatchKey::NestedTensorCPU}};
+
+bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
+  if (op.hasKernelForDispatchKey(host_key))
     return true;
-  return op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
-      !makes_views(op.schema()) && !takes_device(op.schema()) &&
-      !op.hasTag(at::Tag::nondeterministic_seeded);
+  return host_key == DispatchKey::CPU &&
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !makes_views(op.schema()) && !takes_device(op.schema()) &&
+         !op.hasTag(at::Tag::nondeterministic_seeded);
 }
 
 }  // namespace
@@ -63,17 +74,20 @@ int64_t register_reference_kernels() {
   int64_t count = 0;
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
-        !host_has_whole(*op))
+    if (!op || !op->hasSchema())
       continue;
-    handles->push_back(dispatcher.registerImpl(
-        name,
-        c10::DispatchKey::PrivateUse1,
-        c10::KernelFunction::makeFromBoxedFunction<&run_reference>(),
-        std::nullopt,
-        nullptr,
-        "registered by torch_tenon: reference execution"));
-    ++count;
+    for (const auto& [device_key, host_key] : kKeys) {
+      if (op->hasKernelForDispatchKey(device_key) || !host_has_whole(*op, host_key))
+        continue;
+      handles->push_back(dispatcher.registerImpl(
+          name,
+          device_key,
+          c10::KernelFunction::makeFromBoxedFunction<&run_reference>(),
+          std::nullopt,
+          nullptr,
+          "registered by torch_tenon: reference execution"));
+      ++count;
+    }
   }
   return count;
 }
