@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_tenon.ops import decompositions, manifest
+from torch_tenon.ops.variants import register_with_variants
 
 aten = torch.ops.aten
 N, INPUT, HIDDEN = 3, 5, 4
@@ -19,7 +20,11 @@ N, INPUT, HIDDEN = 3, 5, 4
 @pytest.fixture(scope="module", autouse=True)
 def on_the_cpu() -> Iterator[list[str]]:
     with torch.library._scoped_library("aten", "IMPL") as library:
-        yield decompositions.register(library, "CPU")
+        yield [
+            name
+            for op, fn in decompositions.DECOMPOSITIONS.items()
+            for name in register_with_variants(library, op, fn, "CPU")
+        ]
 
 
 def _fused(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, hx: Tensor, *cx: Tensor) -> list[Tensor]:
