@@ -81,6 +81,7 @@ void bind_device(py::module_& m) {
   m.def("set_target", [](py::object target) { set_target(bind_target(std::move(target))); });
   m.def("host_allocate", &host_allocate, "Host memory of `nbytes` bytes; 0 where there is none.");
   m.def("host_free", &host_free);
+  m.def("device_count", [] { return static_cast<int>(target().device_count); });
   m.def("current_device", [] { return static_cast<int>(current_device()); });
   m.def("set_device", [](int index) { exchange_device(static_cast<c10::DeviceIndex>(index)); });
   m.def("exchange_device", [](int index) {

@@ -72,7 +72,7 @@ def _is_in_bad_fork() -> bool:
 
 def device_count() -> int:
     """The number of devices that the target has."""
-    return torch._C._get_accelerator().type == "tenon" and torch.accelerator.device_count() or 0
+    return _C.device_count()
 
 
 def current_device() -> int:
