@@ -52,6 +52,9 @@ def is_available() -> bool:
     return device_count() > 0
 
 
+_initialized = True  # torch.utils.checkpoint keeps the random state only of a device that is
+
+
 def is_initialized() -> bool:
     """The device needs no initialisation."""
     return True
@@ -147,28 +150,39 @@ def synchronize(device: Device = None) -> None:
 # Streams and events
 
 
-class Stream(torch.Stream):
+class _OfTenon(type):
+    """Counts PyTorch's own streams and events of a tenon device as instances.
+
+    PyTorch's functions return those, and take no subclass of its event.
+    """
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls.__base__) and instance.device.type == "tenon"
+
+
+class Stream(torch.Stream, metaclass=_OfTenon):
     """A stream of a tenon device.
 
     A target has one in-order queue per device: streams order work as it was enqueued, which is
     stronger than what streams promise.
     """
 
-    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __new__(  # type: ignore[misc]
+        cls, device: Device = None, priority: int = 0, **kwargs: Any
+    ) -> torch.Stream:
         if kwargs:  # stream_id, device_index, device_type: an existing stream
-            return super().__new__(cls, priority=priority, **kwargs)
-        return super().__new__(cls, device=f"tenon:{_index(device)}", priority=priority)
+            return torch.Stream(priority=priority, **kwargs)
+        return torch.Stream(f"tenon:{_index(device)}", priority=priority)
 
 
-class Event(torch.Event):
+class Event(torch.Event, metaclass=_OfTenon):
     """An event of a tenon device; `enable_timing` lets `elapsed_time` tell milliseconds."""
 
-    def __new__(
+    def __new__(  # type: ignore[misc]
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> Event:
-        return super().__new__(
-            cls,
-            device="tenon",
+    ) -> torch.Event:
+        return torch.Event(
+            "tenon",
             enable_timing=enable_timing,
             blocking=blocking,
             interprocess=interprocess,
@@ -276,6 +290,14 @@ def set_memory_limit(nbytes: int | None, device: Device = None) -> None:
     if nbytes is not None and nbytes < 0:
         raise ValueError(f"a memory limit cannot be negative, this one is {nbytes}")
     _C.set_memory_limit(_index(device), nbytes)
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """The limit as a fraction, 0 to 1, of the memory that the target has."""
+    from torch_tenon.device import target
+
+    index = _index(device)
+    return min(1.0, _C.memory_limit(index) / target().total_memory(index))
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:

@@ -23,7 +23,7 @@ def register() -> None:
     global _target
     if _target is not None:
         return
-    from torch_tenon import _C, accelerator, process
+    from torch_tenon import _C, accelerator, dlpack, process
     from torch_tenon.ops import register as ops
 
     found = load(config.TARGET.read())
@@ -36,5 +36,6 @@ def register() -> None:
     )
     accelerator.apply_settings()
     ops.register_ops(found)
+    dlpack.install()
     process.install()
 

@@ -86,6 +86,16 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   return (*generators)[index];
 }
 
+void check_generator(c10::Device tensor, const std::optional<at::Generator>& generator) {
+  TORCH_CHECK(
+      tensor.type() == kTenon || !generator || generator->device().type() != kTenon,
+      "Expected a '",
+      tensor.type(),
+      "' device type for generator but found '",
+      kTenon,
+      "'");
+}
+
 RandomStream draw(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
   auto* own = at::get_generator_or_default<GeneratorImpl>(generator, default_generator(device));
   std::lock_guard<std::mutex> lock(own->mutex_);

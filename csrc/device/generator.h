@@ -72,6 +72,9 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
 const at::Generator& default_generator(c10::DeviceIndex device);
 
+// Raises when a generator of tenon is given for a tensor of another device type.
+void check_generator(c10::Device tensor, const std::optional<at::Generator>& generator);
+
 // Takes the numbers for one op from `generator`, or from the device's own where there is none.
 // Raises for a generator of another device type.
 RandomStream draw(const std::optional<at::Generator>& generator, c10::DeviceIndex device);

@@ -90,6 +90,11 @@ c10::Device choose_device(
       return {kTenon, check_index(index)};
     }
   }
+  // A generator brings an op of the host's tensors here too.
+  for (const auto& value : arguments) {
+    if (value.isGenerator())
+      check_generator(c10::Device(c10::kCPU), value.toGenerator());
+  }
   return {kTenon, current_device()};
 }
 

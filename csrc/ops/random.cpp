@@ -75,6 +75,7 @@ void fill_on_host(const at::Tensor& self, Fill&& fill) {
 // self[i] = value(words of counter i), for i in row-major order.
 template <class scalar_t, class Value>
 void fill(const at::Tensor& self, const OptionalGenerator& generator, Value&& value) {
+  check_generator(self.device(), generator);
   const auto stream = draw(generator, self.device().index());
   fill_on_host(self, [&](const at::Tensor& host) {
     auto* out = host.mutable_data_ptr<scalar_t>();
@@ -251,6 +252,7 @@ struct BernoulliScalarKernel {
 template <class RNG>
 struct BernoulliTensorKernel {
   void operator()(const at::Tensor& self, const at::Tensor& p, OptionalGenerator gen) {
+    check_generator(self.device(), gen);
     const auto chance = p.to(at::kCPU).to(at::kDouble).expand(self.sizes()).contiguous();
     const auto* chances = chance.template const_data_ptr<double>();
     for (int64_t i = 0; i < chance.numel(); ++i)

@@ -1,0 +1,152 @@
+"""Every optimizer of torch.optim, with its implementations, takes the CPU's steps."""
+
+import pytest
+import torch
+from against_cpu import assert_same
+
+OPTIMIZERS = {
+    "Adadelta": {},
+    "Adafactor": {},
+    "Adagrad": {"lr_decay": 0.01},
+    "Adam": {"amsgrad": True, "weight_decay": 0.1},
+    "AdamW": {},
+    "Adamax": {},
+    "ASGD": {},
+    "LBFGS": {"max_iter": 4},
+    "Muon": {},
+    "NAdam": {"momentum_decay": 0.01},
+    "RAdam": {},
+    "RMSprop": {"centered": True, "momentum": 0.9},
+    "Rprop": {},
+    "SGD": {"momentum": 0.9, "nesterov": True},
+}
+WITHOUT_FOREACH = {"LBFGS", "Muon"}
+FUSED = {"Adagrad", "Adam", "AdamW", "SGD"}
+
+CASES = [
+    (name, implementation)
+    for name in OPTIMIZERS
+    for implementation in ("default", "foreach", "for_loop", "fused")
+    if not (name in WITHOUT_FOREACH and implementation in ("foreach", "for_loop"))
+    and not (implementation == "fused" and name not in FUSED)
+]
+ARGUMENTS = {
+    "default": {},
+    "foreach": {"foreach": True},
+    "for_loop": {"foreach": False},
+    "fused": {"fused": True},
+}
+
+
+def train(device: str, name: str, options: dict) -> list:
+    torch.manual_seed(4)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 8, bias=name != "Muon"),
+        torch.nn.Tanh(),
+        torch.nn.Linear(8, 2, bias=name != "Muon"),
+    ).to(device)
+    groups = [{"params": model[0].parameters(), "lr": 0.02}, {"params": model[2].parameters()}]
+    if name == "LBFGS":
+        groups = list(model.parameters())
+    optimizer = getattr(torch.optim, name)(groups, lr=0.01, **OPTIMIZERS[name], **options)
+    x = torch.linspace(-1, 1, 30).view(5, 6).to(device)
+    y = torch.linspace(0, 1, 10).view(5, 2).to(device)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        value = torch.nn.functional.mse_loss(model(x), y)
+        value.backward()
+        return value
+
+    losses = [optimizer.step(loss).detach() for _ in range(4)]
+    return [*losses, *(p.detach() for p in model.parameters()), optimizer.state_dict()["state"]]
+
+
+def test_all_are_listed() -> None:
+    known = {
+        name
+        for name, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
+    }
+    assert known - {"Optimizer", "SparseAdam"} == set(OPTIMIZERS)
+
+
+@pytest.mark.parametrize(("name", "implementation"), CASES)
+def test_four_steps(name: str, implementation: str) -> None:
+    options = ARGUMENTS[implementation]
+    assert_same(train("tenon", name, options), train("cpu", name, options), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "RMSprop"])
+def test_learning_rate_as_a_tensor_and_schedules(name: str) -> None:
+    def run(device: str) -> list:
+        weight = torch.nn.Parameter(torch.linspace(-1, 1, 6).to(device))
+        optimizer = getattr(torch.optim, name)([weight], lr=torch.tensor(0.1))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=6)
+        seen = []
+        for _ in range(5):
+            optimizer.zero_grad()
+            (weight**2).sum().backward()
+            optimizer.step()
+            schedule.step()
+            seen.append(weight.detach().clone())
+        return seen
+
+    assert_same(run("tenon"), run("cpu"), rtol=1e-5, atol=1e-6)
+
+
+def test_capturable() -> None:
+    weight = torch.nn.Parameter(torch.ones(3, device="tenon"))
+    optimizer = torch.optim.Adam([weight], lr=torch.tensor(0.1, device="tenon"), capturable=True)
+    expected = torch.nn.Parameter(torch.ones(3))
+    reference = torch.optim.Adam([expected], lr=0.1)
+    for w, o in ((weight, optimizer), (expected, reference)):
+        for _ in range(3):
+            o.zero_grad()
+            (w * 3).sum().backward()
+            o.step()
+    assert optimizer.state[weight]["step"].device.type == "tenon"
+    assert_same(weight, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sparse_gradients() -> None:
+    def run(device: str) -> list:
+        torch.manual_seed(0)
+        table = torch.nn.Embedding(10, 4, sparse=True)
+        table.weight.data.copy_(torch.arange(40.0).view(10, 4))
+        table.to(device)
+        optimizers = [
+            torch.optim.SparseAdam(table.parameters(), lr=0.1),
+            torch.optim.SGD(table.parameters(), lr=0.1),
+            torch.optim.Adagrad(table.parameters(), lr=0.1),
+        ]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+            table(torch.tensor([1, 3, 1], device=device)).sum().backward()
+            assert table.weight.grad.is_sparse
+            optimizer.step()
+        return [table.weight.detach(), table.weight.grad.to_dense()]
+
+    assert_same(run("tenon"), run("cpu"), rtol=1e-6)
+
+
+def test_clipping_averaging_and_accumulation() -> None:
+    def run(device: str) -> list:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4).to(device)
+        averaged = torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        norms = []
+        for step in range(4):
+            model(torch.full((2, 4), step - 1.0, device=device)).pow(2).sum().backward()
+            if step % 2:
+                norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+                torch.nn.utils.clip_grad_value_(model.parameters(), 0.2)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=step == 1)
+                averaged.update_parameters(model)
+        return [*norms, *model.parameters(), *averaged.parameters()]
+
+    assert_same(run("tenon"), run("cpu"), rtol=1e-5, atol=1e-6)

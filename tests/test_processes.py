@@ -1,0 +1,201 @@
+"""Workers, forked and spawned processes, and the end of a process."""
+
+import sys
+
+import pytest
+import torch
+from fresh_process import output, run
+
+
+class Squares(torch.utils.data.Dataset):
+    """The squares of 0 to 11; on the device, where `on_device`."""
+
+    def __init__(self, on_device: bool) -> None:
+        self.on_device = on_device
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.on_device:
+            return (torch.tensor(float(index), device="tenon") ** 2).cpu()
+        return torch.tensor(float(index)) ** 2
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_a_loader_with_workers(context: str, on_device: bool) -> None:
+    torch.ones(3, device="tenon").requires_grad_().sum().backward()
+    loader = torch.utils.data.DataLoader(
+        Squares(on_device),
+        batch_size=5,
+        num_workers=1 if context == "spawn" else 2,
+        multiprocessing_context=context,
+        pin_memory=True,
+        timeout=60,
+    )
+    seen = []
+    for batch in loader:
+        assert batch.is_pinned()
+        seen += batch.to("tenon", non_blocking=True).tolist()
+    assert seen == [float(i * i) for i in range(12)]
+
+
+PREAMBLE = """
+import multiprocessing, os, sys, torch
+import torch.multiprocessing as mp
+
+def forward(queue=None):
+    x = torch.arange(512.0 * 512, device="tenon").view(512, 512)
+    y = (torch.nn.functional.softmax(x @ x.t() / 1e9, 1) + torch.rand_like(x) * 0).sum().item()
+    assert abs(y - 512) < 1e-2, y
+    assert torch.tenon.memory_allocated() > 0 and str(x[0, 0]) != ""
+    if queue is not None:
+        queue.put(round(y))
+
+def backward(queue=None):
+    x = torch.ones(64, 64, device="tenon", requires_grad=True)
+    (x @ x).sum().backward()
+    assert x.grad.sum().item() == 64 * 64 * 128
+    if queue is not None:
+        queue.put("done")
+
+def expecting_an_error(queue):
+    try:
+        backward()
+    except RuntimeError as error:
+        queue.put(str(error))
+    else:
+        queue.put("no error")
+
+def child(method, work):
+    context = mp.get_context(method)
+    queue = context.Queue()
+    process = context.Process(target=work, args=(queue,))
+    process.start()
+    print(queue.get(timeout=60))
+    process.join(60)
+    assert process.exitcode == 0, process.exitcode
+"""
+
+
+def in_main(code: str) -> str:
+    lines = "\n".join(f"    {line}" for line in code.strip().splitlines())
+    return f"{PREAMBLE}\nif __name__ == '__main__':\n{lines}\n"
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Runs a script from a file, as spawned processes need it, and returns what it printed."""
+
+    def run_script(code: str, **environment: str | None) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(in_main(code))
+        return output(
+            "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], "
+            "run_name='__main__')",
+            str(path),
+            **environment,
+        )
+
+    return run_script
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fork")
+def test_a_forked_child_uses_the_device(script) -> None:
+    # The parent has used the threads of OpenMP, of autograd and the device's memory.
+    code = """
+x = torch.ones(100, device="tenon")
+forward()
+child("fork", forward)
+backward()
+child("fork", forward)
+child("fork", expecting_an_error)
+process = os.fork()
+if process == 0:
+    x.add_(1)
+    assert x.sum().item() == 200
+    forward()
+    os._exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+assert x.sum().item() == 100
+backward()
+"""
+    first, second, error = script(code).splitlines()
+    assert first == second == "512"
+    assert "fork" in error and "spawn" in error
+
+
+def test_backward_in_a_forked_child_whose_parent_ran_none(script) -> None:
+    assert script('forward()\nchild("fork", backward)') == "done"
+
+
+def test_a_spawned_child(script) -> None:
+    assert script('backward()\nchild("spawn", forward)\nchild("spawn", backward)') == "512\ndone"
+
+
+def test_tensors_through_a_queue() -> None:
+    """Memory of a device is not shared between processes: an error says so, and nothing hangs."""
+    code = """
+        import torch, torch.multiprocessing as mp
+        queue = mp.get_context("spawn").SimpleQueue()
+        x = torch.ones(3, device="tenon")
+        try:
+            queue.put(x)
+        except Exception as error:
+            print(type(error).__name__, error)
+        else:
+            print(queue.get().tolist())
+        queue.put(x.cpu())
+        print(queue.get().to("tenon").tolist())
+    """
+    first, second = output(code).splitlines()
+    assert first == "[1.0, 1.0, 1.0]" or "cpu()" in first
+    assert second == "[1.0, 1.0, 1.0]"
+
+
+ENDINGS = {
+    "backward": "loss.backward()",
+    "backward_in_a_thread": "threading.Thread(target=loss.backward, daemon=True).start()",
+    "graph_alive": "sys.kept = loss",
+    "cycle": "loss.me = [loss]; loss.register_hook(lambda g: loss.me); loss.backward()",
+    "exit_in_the_middle": "loss.backward(); sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_end_of_a_process_is_clean(ending: str) -> None:
+    code = f"""
+        import os, subprocess, sys
+        import torch
+        # One import for all repetitions: each forks and ends as a process of its own does.
+        for number in range(4):
+            child = os.fork()
+            if child == 0:
+                import threading
+                x = torch.randn(64, 64, device="tenon", requires_grad=True)
+                class Kept(torch.autograd.Function):
+                    @staticmethod
+                    def forward(ctx, x):
+                        ctx.kept = [x.detach(), object()]
+                        return x * 2
+                    @staticmethod
+                    def backward(ctx, grad):
+                        return grad * 2
+                loss = (Kept.apply(x) @ x).exp().sum()
+                {ending}
+                sys.exit(0)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            assert status == 0, status
+    """
+    done = run(code)
+    assert done.returncode == 0, done.stderr
+    assert "Error" not in done.stderr and "terminate" not in done.stderr, done.stderr
+
+
+def test_an_interrupted_program_reports_its_own_error() -> None:
+    done = run(
+        "import torch\nx = torch.ones(2, device='tenon', requires_grad=True)\n"
+        "(x * 2).sum().backward()\nraise SystemExit(7)"
+    )
+    assert done.returncode == 7 and done.stderr == ""
