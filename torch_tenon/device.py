@@ -1,6 +1,7 @@
 """Registers the device `tenon` with PyTorch."""
 
 import torch
+from torch.utils import backend_registration
 
 from torch_tenon import config
 from torch_tenon.targets import load
@@ -23,19 +24,19 @@ def register() -> None:
     global _target
     if _target is not None:
         return
-    from torch_tenon import _C, accelerator, dlpack, process
+    from torch_tenon import _C, accelerator, dlpack, log, process
     from torch_tenon.ops import register as ops
 
+    log.apply_settings()
     found = load(config.TARGET.read())
     _C.set_target(found)
     _target = found
-    torch.utils.rename_privateuse1_backend("tenon")
+    backend_registration.rename_privateuse1_backend("tenon")
     torch._register_device_module("tenon", accelerator)
-    torch.utils.generate_methods_for_privateuse1_backend(
+    backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     accelerator.apply_settings()
     ops.register_ops(found)
     dlpack.install()
     process.install()
-
