@@ -167,8 +167,13 @@ def test_cache_that_is_no_directory_is_refused(
 
 def test_reading_settings_needs_nothing_heavy() -> None:
     code = "import sys, torch_tenon.config; print({'torch', 'yaml', 'numpy'} & set(sys.modules))"
-    root = Path(__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[1],
+        # Who switches autoloading off gets the device from importing the package, and so PyTorch.
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.strip() == "set()"

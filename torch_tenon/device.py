@@ -37,4 +37,15 @@ def register() -> None:
     accelerator.apply_settings()
     ops.register_ops(found)
     dlpack.install()
+    _take_cpu_defaults()
     process.install()
+
+
+def _take_cpu_defaults() -> None:
+    # PyTorch keeps what it measured best for `linear_cross_entropy` in a table by device. Another
+    # entry would be another sum in half precision, so the device has the CPU's.
+    from torch.nn.modules import linear_cross_entropy_options as options
+
+    for (device, dtype), default in list(options._AUTO_DEFAULTS.items()):
+        if device == "cpu":
+            options._AUTO_DEFAULTS.setdefault(("tenon", dtype), default)

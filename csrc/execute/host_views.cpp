@@ -258,6 +258,9 @@ void HostViews::written(const at::Tensor& t, const at::Tensor& host) {
     if (impl->sizes() != host.sizes() || impl->strides() != host.strides() ||
         impl->storage_offset() != host.storage_offset())
       impl->set_sizes_and_strides(host.sizes(), host.strides(), host.storage_offset());
+    // Some kernels leave the conjugate of their result in an `out=`.
+    t._set_conj(host.is_conj());
+    t._set_neg(host.is_neg());
   }
   // Every storage that the tensor consists of, whatever its layout.
   const auto mark = [this](const at::Tensor& part) {

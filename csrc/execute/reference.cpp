@@ -198,27 +198,19 @@ int64_t argument_returned(const FunctionSchema& schema, const c10::Argument& res
   return -1;
 }
 
-bool has_host_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
-  if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU))
-    return true;
-  for (const auto key : keys) {
-    if (op.hasKernelForDispatchKey(key))
+// Has the host a kernel, of its own or composed of other ops, for any layout?
+bool has_host_kernel(const c10::OperatorHandle& op) {
+  for (const auto key :
+       {c10::DispatchKey::CPU,
+        c10::DispatchKey::SparseCPU,
+        c10::DispatchKey::SparseCsrCPU,
+        c10::DispatchKey::QuantizedCPU,
+        c10::DispatchKey::NestedTensorCPU}) {
+    if (op.hasComputedKernelForDispatchKey(key))
       return true;
   }
   return false;
 }
-
-// Every dispatch key under which the host may have a kernel.
-constexpr c10::DispatchKeySet kHostKeys{
-    c10::DispatchKey::CPU,
-    c10::DispatchKey::SparseCPU,
-    c10::DispatchKey::SparseCsrCPU,
-    c10::DispatchKey::QuantizedCPU,
-    c10::DispatchKey::NestedTensorCPU,
-    c10::DispatchKey::CompositeExplicitAutograd,
-    c10::DispatchKey::CompositeExplicitAutogradNonFunctional,
-    c10::DispatchKey::CompositeImplicitAutograd,
-    c10::DispatchKey::CompositeImplicitAutogradNestedTensor};
 
 }  // namespace
 
@@ -234,7 +226,7 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const auto name = toString(op.operator_name());
   TORCH_CHECK_NOT_IMPLEMENTED(
-      has_host_kernel(op, kHostKeys),
+      has_host_kernel(op),
       "'",
       name,
       "' has no kernel for the device 'tenon' and none for the CPU to fall back to. Register one "

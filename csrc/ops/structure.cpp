@@ -29,6 +29,7 @@
 #include <ATen/ops/is_coalesced_native.h>
 #include <ATen/ops/row_indices_native.h>
 #include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/tensor_split_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/values_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -330,6 +331,12 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return host.item();
 }
 
+// Where to split is for the host to know, wherever the indices lie.
+std::vector<at::Tensor> tensor_split(
+    const at::Tensor& self, const at::Tensor& indices_or_sections, int64_t dim) {
+  return at::native::tensor_split(self, indices_or_sections.cpu(), dim);
+}
+
 void record_stream(at::Tensor& self, c10::Stream stream) {
   TENON_COUNT_KERNEL("aten::record_stream");
   device_allocator().recordStream(self.storage().data_ptr(), stream);
@@ -355,7 +362,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);
   m.impl("record_stream", record_stream);
+  m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
   m.impl("_foreach_copy_", at::native::foreach_tensor_copy_list_kernel_slow_);
+}
+
+// Composed of slices, also for autograd.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
 }
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {

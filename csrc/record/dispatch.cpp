@@ -28,27 +28,66 @@ TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_reference>());
 }
 
+bool makes_views(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite())
+      return true;
+  }
+  return false;
+}
+
+// Such an op says where its results go, which is not always where it runs.
+bool takes_device(const c10::FunctionSchema& schema) {
+  for (const auto& argument : schema.arguments()) {
+    const auto& type = argument.type();
+    if (type->isSubtypeOf(*c10::OptionalType::create(c10::DeviceObjType::get())))
+      return true;
+  }
+  return false;
+}
+
+using c10::DispatchKey;
+
+// The keys of the device, each with the host's for the same layout.
+constexpr std::pair<DispatchKey, DispatchKey> kKeys[] = {
+    {DispatchKey::PrivateUse1, DispatchKey::CPU},
+    {DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU},
+    {DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU},
+    {DispatchKey::QuantizedPrivateUse1, DispatchKey::QuantizedCPU},
+    {DispatchKey::NestedTensorPrivateUse1, DispatchKey::NestedTensorCPU}};
+
+bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
+  if (op.hasKernelForDispatchKey(host_key))
+    return true;
+  return host_key == DispatchKey::CPU &&
+         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
+         !makes_views(op.schema()) && !takes_device(op.schema()) &&
+         !op.hasTag(at::Tag::nondeterministic_seeded);
+}
+
 }  // namespace
 
-int64_t register_reference_kernels(const std::unordered_set<std::string>& whole) {
+int64_t register_reference_kernels() {
   // The registrations last as long as the process.
   static auto* handles = new std::deque<c10::RegistrationHandleRAII>();
   auto& dispatcher = c10::Dispatcher::singleton();
   int64_t count = 0;
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
-    if (!op || !op->hasSchema() || op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1))
+    if (!op || !op->hasSchema())
       continue;
-    if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU) && whole.count(toString(name)) == 0)
-      continue;
-    handles->push_back(dispatcher.registerImpl(
-        name,
-        c10::DispatchKey::PrivateUse1,
-        c10::KernelFunction::makeFromBoxedFunction<&run_reference>(),
-        std::nullopt,
-        nullptr,
-        "registered by torch_tenon: reference execution"));
-    ++count;
+    for (const auto& [device_key, host_key] : kKeys) {
+      if (op->hasKernelForDispatchKey(device_key) || !host_has_whole(*op, host_key))
+        continue;
+      handles->push_back(dispatcher.registerImpl(
+          name,
+          device_key,
+          c10::KernelFunction::makeFromBoxedFunction<&run_reference>(),
+          std::nullopt,
+          nullptr,
+          "registered by torch_tenon: reference execution"));
+      ++count;
+    }
   }
   return count;
 }

@@ -1,16 +1,16 @@
 // Where ops reach the device.
 #pragma once
 
-#include <string>
-#include <unordered_set>
+#include <cstdint>
 
 namespace tenon {
 
-// Registers reference execution for every op that has a CPU kernel and none for the device yet, and
-// for those in `whole`, which PyTorch would take apart into other ops. Returns how many.
+// Registers reference execution for every op that the host has whole: those with a CPU kernel, and
+// those that PyTorch composes of others below autograd, as far as they make new results and draw no
+// random numbers. Ops that have a kernel for the device keep it. Returns how many.
 //
-// Without it, an op made of `out=` and meta functions (PyTorch's structured ops) would reach the
-// device in its parts: more calls, and counted under other names.
-int64_t register_reference_kernels(const std::unordered_set<std::string>& whole);
+// Without it these ops would reach the device in their parts: more calls, counted under other names,
+// and some compositions ask for a list of devices that PyTorch knows.
+int64_t register_reference_kernels();
 
 }  // namespace tenon

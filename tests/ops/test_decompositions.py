@@ -4,13 +4,16 @@ The CPU has no kernel for the fused ops, so the decompositions are registered fo
 runs is the dispatcher's path and PyTorch's own autograd formula for these ops.
 """
 
+import copy
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from torch_tenon.ops import decompositions, manifest
+from torch_tenon.ops.variants import register_with_variants
 
 aten = torch.ops.aten
 N, INPUT, HIDDEN = 3, 5, 4
@@ -19,7 +22,11 @@ N, INPUT, HIDDEN = 3, 5, 4
 @pytest.fixture(scope="module", autouse=True)
 def on_the_cpu() -> Iterator[list[str]]:
     with torch.library._scoped_library("aten", "IMPL") as library:
-        yield decompositions.register(library, "CPU")
+        yield [
+            name
+            for op, fn in decompositions.DECOMPOSITIONS.items()
+            for name in register_with_variants(library, op, fn, "CPU")
+        ]
 
 
 def _fused(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, hx: Tensor, *cx: Tensor) -> list[Tensor]:
@@ -114,6 +121,25 @@ def test_unrolled_layer(kind: type[nn.LSTM | nn.GRU]) -> None:
     expected.square().sum().backward()
     for name, parameter in cell.named_parameters():
         torch.testing.assert_close(parameter.grad, getattr(layer, f"{name}_l0").grad)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("packed", [False, True])
+def test_layers_on_the_device(kind: type[nn.LSTM | nn.GRU], packed: bool) -> None:
+    pytest.importorskip("torch_tenon._C")
+    torch.manual_seed(0)
+    layer = kind(INPUT, HIDDEN, num_layers=2, bidirectional=True)
+    there = copy.deepcopy(layer).to("tenon")
+    xs = torch.randn(6, N, INPUT)
+
+    def run(layer: nn.LSTM | nn.GRU, xs: Tensor) -> list[Tensor]:
+        given = pack_padded_sequence(xs, torch.tensor([6, 4, 2])) if packed else xs
+        output, state = layer(given)
+        (output.data if packed else output).square().sum().backward()
+        results = [output.data if packed else output, *(state if kind is nn.LSTM else [state])]
+        return [t.detach().cpu() for t in (*results, *(p.grad for p in layer.parameters()))]
+
+    torch.testing.assert_close(run(there, xs.to("tenon")), run(layer, xs))
 
 
 def test_out_variants_are_derived() -> None:

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from torch_tenon.ops.variants import register_with_variants
-
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
 """Qualified op -> the function that computes it with other ops."""
 
@@ -156,12 +154,3 @@ def gru_cell_backward(
     input_bias = grad_input.sum(0) if has_bias else None
     hidden_bias = grad_hidden.sum(0) if has_bias else None
     return grad_input, grad_hidden, (grad_hy * z).to(dtype), input_bias, hidden_bias
-
-
-def register(library: torch.library.Library, dispatch_key: str = "PrivateUse1") -> list[str]:
-    """Registers the whole table, with the in-place and `out=` variants, and returns the ops."""
-    return [
-        name
-        for op, fn in DECOMPOSITIONS.items()
-        for name in register_with_variants(library, op, fn, dispatch_key)
-    ]

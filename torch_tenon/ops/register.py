@@ -41,8 +41,7 @@ def register_ops(target: Target) -> None:
         for op in decomposed:
             if op not in target.library:
                 _register(_library, op, "decomposed", DECOMPOSITIONS[op])
-    whole = {op for op, entry in entries.items() if entry.route == "fallback"}
-    _C.register_reference_kernels(whole)
+    _C.register_reference_kernels()
 
 
 def routes_in_python() -> dict[str, str]:

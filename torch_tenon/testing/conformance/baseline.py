@@ -25,7 +25,7 @@ class BadBaseline(ValueError):
 
 def default_path(device: str, target: str | None) -> Path:
     """The recorded baseline of a device and target in this package."""
-    return FOLDER / f"{device}-{target or 'default'}.json"
+    return FOLDER / (f"{device}-{target}.json" if target else f"{device}.json")
 
 
 @dataclass
@@ -102,15 +102,18 @@ class Changes:
     better: dict[str, str] = field(default_factory=dict)
 
 
-def compare(baseline: Baseline, results: Iterable[CaseResult]) -> Changes:
+def compare(baseline: Baseline | None, results: Iterable[CaseResult]) -> Changes:
     """What got worse and what got better; a case that the baseline does not list passed in it.
 
     A case is worse when its status is (pass, not applicable, fail, hang, crash), and also when it
-    fails a check that it did not fail before.
+    fails a check that it did not fail before. Where nothing was recorded yet, every case is
+    expected to pass that the CPU can run.
     """
     changes = Changes()
     for result in results:
-        entry = baseline.not_passing.get(result.case.id)
+        if baseline is None and result.status is Status.NOT_APPLICABLE:
+            continue
+        entry = baseline.not_passing.get(result.case.id) if baseline else None
         before = Status(entry["status"]) if entry else Status.PASS
         checks = set(entry["checks"]) if entry else set()
         now_failing = set(result.failed_checks)

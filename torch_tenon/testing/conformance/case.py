@@ -31,6 +31,10 @@ SEVERITY = {
 }
 
 
+# Checks that are reported but do not decide whether a case passes.
+INFORMATIVE = frozenset({"errors"})
+
+
 @dataclass(frozen=True, order=True)
 class Case:
     """One entry of one of PyTorch's databases with one dtype: the unit of the count."""
@@ -54,7 +58,8 @@ class Case:
     def command(self, device: str, target: str | None = None) -> str:
         """The shell command that runs this case alone and shows the traceback."""
         where = f"--device {device}" + (f" --target {target}" if target else "")
-        return f"tenon conformance --db {self.kind} {where} --ops '{self.name}' --dtype {self.dtype} -v"
+        what = f"--db {self.kind} --ops '{self.name}' --dtype {self.dtype}"
+        return f"tenon conformance {where} {what} -v"
 
 
 @dataclass
@@ -96,18 +101,23 @@ class CaseResult:
     @classmethod
     def from_checks(cls, case: Case, checks: dict[str, CheckResult], **rest: Any) -> CaseResult:
         """A case passes when no check failed and at least one was made."""
-        failed = [check for check in checks.values() if check.status is Status.FAIL]
+        decisive = [check for name, check in checks.items() if name not in INFORMATIVE]
+        failed = [check for check in decisive if check.status is Status.FAIL]
         if failed:
             return cls(case, Status.FAIL, checks, failed[0].reason, failed[0].message, **rest)
-        if any(check.status is Status.PASS for check in checks.values()):
+        if any(check.status is Status.PASS for check in decisive):
             return cls(case, Status.PASS, checks, **rest)
-        first = next(iter(checks.values()), CheckResult(message="the database has no inputs"))
+        first = next(iter(decisive), CheckResult(message="the database has no inputs"))
         return cls(case, Status.NOT_APPLICABLE, checks, first.reason, first.message, **rest)
 
     @property
     def failed_checks(self) -> list[str]:
-        """Names of the checks that failed, in the order in which they ran."""
-        return [name for name, check in self.checks.items() if check.status is Status.FAIL]
+        """Names of the decisive checks that failed, in the order in which they ran."""
+        return [
+            name
+            for name, check in self.checks.items()
+            if check.status is Status.FAIL and name not in INFORMATIVE
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """This result as JSON values."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 from collections import Counter
@@ -21,9 +22,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from .baseline import BadBaseline, Baseline, compare, default_path
+from .baseline import BadBaseline, Baseline, Changes, compare, default_path
 from .case import KINDS, Case, CaseResult, Status
 from .pool import SUITE, Pool, Settings, WorkerFailed
+from .report import as_json, write_html, write_json
 from .summary import COLOURS, show, show_case
 
 # Where the output is no terminal, a line of progress comes this often, in seconds.
@@ -78,23 +80,22 @@ def conformance(
         suite=suite,
     )
     path = baseline or default_path(device, target)
-    if target:
-        os.environ["TENON_TARGET"] = target
     kinds = KINDS if db is Database.ALL else (str(db),)
-    cases = _choose(suite, kinds, _split(ops), _split(dtype), device)
-    recorded = Baseline()
+    recorded = _read_baseline(path, required=baseline is not None and not update_baseline)
+    _check_device(device)
+    pool = Pool(settings)
+    # The workers import PyTorch's databases while this process does.
+    pool.start()
     try:
-        if path.exists():
-            recorded = Baseline.read(path)
-        elif baseline and not update_baseline:
-            raise BadBaseline(f"there is no {path}; record it with --update-baseline")
-    except BadBaseline as error:
-        raise typer.BadParameter(str(error), param_hint="--baseline") from None
+        cases = _choose(suite, kinds, _split(ops), _split(dtype))
+    except BaseException:
+        pool.close()
+        raise
     began = time.monotonic()
     results: list[CaseResult] = []
     interrupted = False
     try:
-        _run(console, settings, cases, results, verbose)
+        _run(console, pool, cases, results, verbose)
     except KeyboardInterrupt:
         interrupted = True
     except WorkerFailed as error:
@@ -114,11 +115,11 @@ def conformance(
         raise typer.Exit(130)
     if update_baseline:
         whole = set(kinds) if not ops and not dtype and not samples else set()
-        recorded.updated(results, whole).write(path)
+        (recorded or Baseline()).updated(results, whole).write(path)
         console.print(f"recorded in {path}")
         return
-    if not path.exists():
-        console.print(f"no baseline at {path}: every case is expected to pass")
+    if recorded is None:
+        console.print("no baseline is recorded: every case is expected to pass", soft_wrap=True)
     raise typer.Exit(1 if changes.worse else 0)
 
 
@@ -126,22 +127,29 @@ def _split(values: Iterable[str] | None) -> list[str]:
     return [part for value in values or () for part in value.split(",") if part]
 
 
-def _choose(
-    suite: str, kinds: Iterable[str], patterns: list[str], dtypes: list[str], device: str
-) -> list[Case]:
-    """The cases asked for; what exists nowhere is bad usage."""
-    import importlib
+def _read_baseline(path: Path, *, required: bool) -> Baseline | None:
+    try:
+        if required and not path.exists():
+            raise BadBaseline(f"there is no {path}; record it with --update-baseline")
+        return Baseline.read(path) if path.exists() else None
+    except BadBaseline as error:
+        raise typer.BadParameter(str(error), param_hint="--baseline") from None
 
+
+def _check_device(device: str) -> None:
     import torch
-
-    from .databases import UnknownName
 
     try:
         torch.device(device)
-    except RuntimeError:
-        raise typer.BadParameter(
-            f"PyTorch knows no device {device!r} here", param_hint="--device"
-        ) from None
+    except RuntimeError as error:
+        message = f"PyTorch knows no device {device!r} here: {str(error).splitlines()[0]}"
+        raise typer.BadParameter(message, param_hint="--device") from None
+
+
+def _choose(suite: str, kinds: Iterable[str], patterns: list[str], dtypes: list[str]) -> list[Case]:
+    """The cases asked for; what exists nowhere is bad usage."""
+    from .databases import UnknownName
+
     try:
         return list(importlib.import_module(suite).list_cases(kinds, patterns, dtypes))
     except UnknownName as error:
@@ -150,7 +158,7 @@ def _choose(
 
 def _run(
     console: Console,
-    settings: Settings,
+    pool: Pool,
     cases: list[Case],
     results: list[CaseResult],
     verbose: bool,
@@ -169,7 +177,7 @@ def _run(
     shown = time.monotonic()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("cases", total=len(cases), counts="", last="starting workers")
-        for result in Pool(settings).run(cases):
+        for result in pool.run(cases):
             results.append(result)
             counts[result.status] += 1
             text = ", ".join(f"[{COLOURS[s]}]{counts[s]} {s}[/]" for s in Status if counts[s])
@@ -184,18 +192,14 @@ def _run(
 def _write_reports(
     console: Console,
     results: list[CaseResult],
-    changes: object,
+    changes: Changes,
     settings: Settings,
     seconds: float,
     json: Path | None,
     html: Path | None,
 ) -> None:
-    from .baseline import Changes
-    from .report import as_json, write_html, write_json
-
     if not json and not html:
         return
-    assert isinstance(changes, Changes)
     report = as_json(
         results, changes, device=settings.device, target=settings.target, seconds=seconds
     )

@@ -70,7 +70,9 @@ class Comparison:
             )
         elif isinstance(expected, (list, tuple)):
             if type(actual) is not type(expected) or len(actual) != len(expected):
-                raise Mismatch("structure differs", f"{where}: {_kind(actual)}, CPU {_kind(expected)}")
+                raise Mismatch(
+                    "structure differs", f"{where}: {_kind(actual)}, CPU {_kind(expected)}"
+                )
             for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
                 self.results(
                     one,
@@ -82,7 +84,9 @@ class Comparison:
                 )
         elif isinstance(expected, dict):
             if type(actual) is not type(expected) or list(actual) != list(expected):
-                raise Mismatch("structure differs", f"{where}: {_kind(actual)}, CPU {_kind(expected)}")
+                raise Mismatch(
+                    "structure differs", f"{where}: {_kind(actual)}, CPU {_kind(expected)}"
+                )
             for key in expected:
                 self.results(
                     actual[key],
@@ -139,7 +143,9 @@ class Comparison:
         mine = _aliased(actual, actual_inputs)
         if mine != theirs:
             words = ["no input" if i is None else f"input {i}" for i in (mine, theirs)]
-            raise Mismatch("aliasing differs", f"{where} shares {words[0]}'s memory, CPU {words[1]}'s")
+            raise Mismatch(
+                "aliasing differs", f"{where} shares {words[0]}'s memory, CPU {words[1]}'s"
+            )
         if expected.numel() == 0 or same_strides(actual, expected):
             return
         message = f"strides {actual.stride()}, CPU {expected.stride()}"
@@ -166,9 +172,13 @@ def same_strides(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _aliased(result: torch.Tensor, inputs: Sequence[torch.Tensor]) -> int | None:
     for index, tensor in enumerate(inputs):
-        if tensor.layout == torch.strided and torch._C._is_alias_of(result, tensor):
+        if tensor.layout == torch.strided and _share_storage(result, tensor):
             return index
     return None
+
+
+def _share_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -26,9 +26,17 @@ class UnknownName(ValueError):
 @cache
 def op_infos() -> dict[str, Any]:
     """OpInfo by full name, without the jiterator ops, which exist for CUDA alone."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal import common_methods_invocations as invocations
 
-    return {op.full_name: op for op in op_db if not op.name.startswith("jiterator")}
+    # The database wraps random ops so that each call draws from a fresh seed and puts the
+    # generators back. Here they draw as they do for users, which shows whether they draw at all.
+    setattr(invocations, "wrapper_set_seed", _call)  # noqa: B010
+    infos = {op.full_name: op for op in invocations.op_db}
+    return {name: op for name, op in infos.items() if not op.name.startswith("jiterator")}
+
+
+def _call(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
 
 
 @cache
@@ -64,7 +72,12 @@ def dtypes_of(kind: str, name: str) -> list[torch.dtype]:
         dtypes = {*info.dtypes, *MODULE_DTYPES}
     else:
         dtypes = [d for d in OPTIMIZER_DTYPES if info.supports_complex or not d.is_complex]
-    return sorted(dtypes, key=lambda dtype: (_ORDER.index(dtype) if dtype in _ORDER else 99, str(dtype)))
+    return in_order(dtypes)
+
+
+def in_order(dtypes: Iterable[torch.dtype]) -> list[torch.dtype]:
+    """`dtypes` in the order in which reports show them; the first is the most common one."""
+    return sorted(dtypes, key=lambda d: (_ORDER.index(d) if d in _ORDER else len(_ORDER), str(d)))
 
 
 _ORDER = [
@@ -123,10 +136,12 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _unknown(pattern: str, names: list[str]) -> str:
+    # What was typed is as near to the end of a name (`gelu` of nn.functional.gelu) as to the whole.
     word = pattern.strip("*")
-    # A name that ends with what was typed (`dropout`: nn.functional.dropout) is nearer than one
-    # that is spelled alike.
-    near = [name for name in names if word and name.rsplit(".", 1)[-1] == word]
-    near += difflib.get_close_matches(word, names, 3, 0.4)
-    near = list(dict.fromkeys(near or difflib.get_close_matches(word, names, 1, 0.0)))[:3]
+
+    def likeness(name: str) -> float:
+        parts = (name, name.rsplit(".", 1)[-1])
+        return max(difflib.SequenceMatcher(None, word, part).ratio() for part in parts)
+
+    near = sorted(set(names), key=likeness, reverse=True)[:3]
     return f"no entry matches {pattern!r}; the nearest: {', '.join(near)}"

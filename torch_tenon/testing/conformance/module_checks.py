@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,18 +49,10 @@ class ModuleChecks:
         """Runs every check on every input; a check stops at its first failure."""
         for mode, training in self._modes.items():
             for name, sample in self._inputs(training):
-
-                def summary(sample: Any = sample, name: str = name) -> str:
-                    build, forward = sample.constructor_input, sample.forward_input
-                    return f"{name}: {_show(build)} called with {_show(forward)}"[:600]
-
+                summary = partial(_summary, name, sample)
                 for check, grad in (("forward", False), ("backward", True)):
-                    self.tally.check(
-                        f"{check} {mode}",
-                        name,
-                        summary,
-                        lambda s=sample, t=training, g=grad: self.call(s, training=t, grad=g),
-                    )
+                    run = partial(self.call, sample, training=training, grad=grad)
+                    self.tally.check(f"{check} {mode}", name, summary, run)
         return self.tally.results()
 
     def _inputs(self, training: bool) -> Iterator[tuple[str, Any]]:
@@ -132,6 +125,11 @@ class ModuleChecks:
     @property
     def _has_factory_arguments(self) -> bool:
         return {"device", "dtype"} <= inspect.signature(self.info.module_cls).parameters.keys()
+
+
+def _summary(name: str, sample: Any) -> str:
+    built, called = _show(sample.constructor_input), _show(sample.forward_input)
+    return f"{name}: built with {built}, called with {called}"[:600]
 
 
 def _show(arguments: Any) -> str:

@@ -1,14 +1,16 @@
-"""The checks of an op: forward, non-contiguous inputs, backward, `out=`, in-place."""
+"""The checks of an op: forward, non-contiguous inputs, backward, `out=`, in-place, errors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 
 from .case import CheckResult
 from .comparison import Comparison
+from .databases import in_order
 from .placement import Placement, spread, tensors_in
 from .sides import Outcome, Run, Sides
 from .tally import Tally
@@ -62,32 +64,26 @@ class OpChecks:
         self.limit = limit
         self.sides = Sides(device, comparison, values=op.name not in UNINITIALISED)
         self.differentiable = dtype in op.supported_backward_dtypes("cpu")
-        self.tally = Tally(CHECKS, position)
+        self.tally = Tally((*CHECKS, "errors"), position)
         self.samples = self.samples_available = 0
         variants = [op.inplace_variant, op.inplace_operator_variant]
         variants += [alias.inplace_variant for alias in op.aliases]
+        self._expected: Any = None  # the CPU's result for the sample at hand
         self._inplace_variants = [variant for variant in variants if variant is not None]
 
     def run(self) -> dict[str, CheckResult]:
         """Runs every check on every sample; a check stops at its first failure."""
         for index, sample in enumerate(self._samples()):
-            forward = Outcome()
-
-            def run_forward(sample: Any = sample) -> Outcome:
-                nonlocal forward
-                forward = self.forward(sample)
-                return forward
-
             name = f"{index}" + (f" ({sample.name})" if sample.name else "")
-
-            def summary(sample: Any = sample, name: str = name) -> str:
-                return f"{name}: {sample.summary()}"[:600]
-
-            self.tally.check("forward", name, summary, run_forward)
-            self.tally.check("noncontiguous", name, summary, lambda s=sample: self.noncontiguous(s))
-            self.tally.check("backward", name, summary, lambda s=sample: self.backward(s))
-            self.tally.check("out", name, summary, lambda s=sample: self.out(s, forward.value))
-            self.tally.check("inplace", name, summary, lambda s=sample: self.inplace(s))
+            self._expected = None
+            for check in CHECKS:
+                run = partial(getattr(self, check), sample)
+                self.tally.check(check, name, partial(_summary, name, sample), run)
+        if self.op.error_inputs_func is not None and self.dtype == in_order(self.op.dtypes)[0]:
+            for index, error in enumerate(self.op.error_inputs("cpu")):
+                sample = error.sample_input
+                run = partial(self.errors, sample)
+                self.tally.check("errors", f"error {index}", partial(_summary, "", sample), run)
         return self.tally.results()
 
     def _samples(self) -> Iterator[Any]:
@@ -100,39 +96,22 @@ class OpChecks:
 
     def forward(self, sample: Any) -> Outcome | None:
         """The plain call without autograd: values, metadata, views, writes to inputs."""
-
-        def prepare(device: str) -> Run:
-            place = Placement(device)
-            args, kwargs = self._place(place, sample)
-
-            def call() -> Any:
-                with torch.no_grad():
-                    return self.op(*args, **kwargs)
-
-            return Run(place, call)
-
-        return self.sides.compare(
-            prepare, check="forward", process=self._process(sample), aliasing=True
-        )
+        prepare = partial(self._forward_on, sample)
+        process = self._process(sample)
+        outcome = self.sides.compare(prepare, check="forward", process=process, aliasing=True)
+        self._expected = outcome.value
+        return outcome
 
     def noncontiguous(self, sample: Any) -> Outcome | None:
         """The call, and its backward, with non-contiguous inputs and output gradients."""
         spread_sample = _Spread()(sample)
         if spread_sample is None:
             return None
-
-        def prepare(device: str) -> Run:
-            place = Placement(device)
-            args, kwargs = self._place(place, spread_sample)
-
-            def call() -> Any:
-                with torch.no_grad():
-                    return self.op(*args, **kwargs)
-
-            return Run(place, call)
-
         outcome = self.sides.compare(
-            prepare, check="noncontiguous", process=self._process(sample), aliasing=True
+            partial(self._forward_on, spread_sample),
+            check="noncontiguous",
+            process=self._process(sample),
+            aliasing=True,
         )
         if self.differentiable and outcome.error is None:
             self._gradients(spread_sample, self.op, "noncontiguous", spread_cotangents=True)
@@ -142,22 +121,28 @@ class OpChecks:
         """The call with autograd and the gradients of all inputs, by one vector each."""
         return self._gradients(sample, self.op, "backward") if self.differentiable else None
 
-    def out(self, sample: Any, expected: Any) -> Outcome | None:
+    def out(self, sample: Any) -> Outcome | None:
         """`out=` of the right size, non-contiguous, empty, too long, and of a wrong dtype."""
         if not self.op.supports_out:
             return None
+        expected = self._expected
+        if expected is None:
+            # The forward check failed on this sample or before it.
+            expected = self._forward_on(sample, "cpu").call()
         single = isinstance(expected, torch.Tensor)
         outputs = [expected] if single else expected
         if not isinstance(outputs, (list, tuple)) or not outputs:
             return None
         if not all(isinstance(t, torch.Tensor) and t.layout == torch.strided for t in outputs):
             return None
-        outcome: Outcome | None = None
+        outcomes = []
         for name, transform in _OUT_FORMS.items():
             with torch.no_grad():
                 masters = [transform(t.detach()) for t in outputs]
 
-            def prepare(device: str, masters: list[torch.Tensor] = masters) -> Run:
+            def prepare(
+                device: str, masters: list[torch.Tensor] = masters, name: str = name
+            ) -> Run:
                 place = Placement(device)
                 args, kwargs = self._place(place, sample)
                 outs = [place(master) for master in masters]
@@ -167,32 +152,29 @@ class OpChecks:
                     with torch.no_grad():
                         returned = self.op(*args, **kwargs, out=outs[0] if single else tuple(outs))
                     returned = [returned] if single else list(returned)
-                    pairs = zip(outs, returned, strict=True)
-                    return {
-                        "out": outs,
-                        "returned is out": [r is o for o, r in pairs],
-                        "strides": [list(t.stride()) for t in outs],
-                        "memory kept": [
-                            t.data_ptr() == a for t, a in zip(outs, addresses, strict=True)
-                        ],
-                    }
+                    is_out = [r is o for o, r in zip(outs, returned, strict=True)]
+                    result = {"out": outs, "returned is out": is_out}
+                    if name in _KEPT:
+                        result["strides"] = [list(t.stride()) for t in outs]
+                        kept = zip(outs, addresses, strict=True)
+                        result["memory kept"] = [t.data_ptr() == a for t, a in kept]
+                    return result
 
                 return Run(place, call)
 
             process = self._process(sample)
-            outcome = self.sides.compare(
-                prepare,
-                check=f"out {name}",
-                process=None if process is None else lambda v, p=process: p(tuple(v["out"])),
-                mutation=False,
+            if process is not None:
+                process = partial(_process_out, process, single)
+            outcomes.append(
+                self.sides.compare(prepare, check=f"out {name}", process=process, mutation=False)
             )
-        return outcome
+        return _best(outcomes)
 
     def inplace(self, sample: Any) -> Outcome | None:
         """Each in-place variant: the same object and memory, the values, the gradients."""
         if not isinstance(sample.input, torch.Tensor):
             return None
-        outcome: Outcome | None = None
+        outcomes = []
         for variant in self._inplace_variants:
 
             def prepare(device: str, variant: Callable[..., Any] = variant) -> Run:
@@ -211,15 +193,27 @@ class OpChecks:
 
                 return Run(place, call)
 
-            outcome = self.sides.compare(prepare, check="inplace", process=self._process(sample))
-        if outcome is None or outcome.error or not self.op.supports_inplace_autograd:
-            return outcome
-        if self.differentiable:
-            variant = self._inplace_variants[0]
-            self._gradients(
-                sample, lambda first, *args, **kwargs: variant(first.clone(), *args, **kwargs), "inplace"
-            )
+            outcomes.append(self.sides.compare(prepare, check="inplace"))
+        outcome = _best(outcomes)
+        if self.differentiable and self.op.supports_inplace_autograd and outcome:
+            self._gradients(sample, partial(_on_clone, self._inplace_variants[0]), "inplace")
         return outcome
+
+    def _forward_on(self, sample: Any, device: str) -> Run:
+        place = Placement(device)
+        args, kwargs = self._place(place, sample)
+
+        def call() -> Any:
+            with torch.no_grad():
+                return self.op(*args, **kwargs)
+
+        return Run(place, call)
+
+    def errors(self, sample: Any) -> Outcome:
+        """Bad input, which depends on no dtype: the device raises what the CPU raises."""
+        outcome = self.sides.compare(partial(self._forward_on, sample), check="errors")
+        # That both raised is what was to be shown.
+        return Outcome(outcome.value)
 
     def _gradients(
         self,
@@ -286,6 +280,23 @@ class _Spread(Placement):
         return spread(original).requires_grad_(original.requires_grad)
 
 
+def _best(outcomes: list[Outcome]) -> Outcome | None:
+    """An outcome without error if there is one: then something was compared."""
+    return min(outcomes, key=lambda outcome: outcome.error is not None, default=None)
+
+
+def _process_out(process: Callable[[Any], Any], single: bool, value: Any) -> Any:
+    return process(value["out"][0] if single else tuple(value["out"]))
+
+
+def _on_clone(variant: Callable[..., Any], first: Any, *args: Any, **kwargs: Any) -> Any:
+    return variant(first.clone(), *args, **kwargs)
+
+
+def _summary(name: str, sample: Any) -> str:
+    return f"{name}: {sample.summary()}"[:600]
+
+
 def cotangent(output: torch.Tensor, seed: int, noncontiguous: bool = False) -> torch.Tensor:
     """A random gradient for `output`, the same for the CPU and the device."""
     generator = torch.Generator().manual_seed(seed)
@@ -309,6 +320,8 @@ def _longer(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.new_zeros(shape)
 
 
+# Forms that are written where they are; the others are resized, or refused.
+_KEPT = {"right-sized", "non-contiguous"}
 _OUT_FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "right-sized": _filled,
     "non-contiguous": lambda tensor: spread(_filled(tensor)),

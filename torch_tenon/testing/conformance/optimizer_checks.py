@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,8 +56,8 @@ class OptimizerChecks:
                 self.tally.check(
                     implementation,
                     name,
-                    lambda name=name, kwargs=kwargs: f"{name}: {kwargs}",
-                    lambda kwargs=kwargs: self.steps(kwargs),
+                    partial("{}: {}".format, name, kwargs),
+                    partial(self.steps, kwargs),
                 )
         return self.tally.results()
 
@@ -118,10 +119,8 @@ class OptimizerChecks:
     ) -> torch.Tensor:
         if self.info.only_supports_sparse_grads:
             rows = torch.tensor([0, 2, 2, 1]).to(x.device)
-            return sum(
-                torch.nn.functional.embedding(rows, p, sparse=True).abs().square().sum()
-                for p in parameters
-            )
+            looked_up = [torch.nn.functional.embedding(rows, p, sparse=True) for p in parameters]
+            return torch.cat([part.abs().square().flatten() for part in looked_up]).sum()
         first, second, *biases = parameters
         hidden = x @ first + (biases[0] if biases else 0)
         output = hidden.tanh() @ second + (biases[1] if biases else 0)

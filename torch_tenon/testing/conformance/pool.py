@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from .case import Case, CaseResult, Status
 from .worker import POSITION
@@ -51,12 +51,18 @@ class Worker:
         self.ready = False
         self.began = time.monotonic()
         self._buffer = b""
-        self._log: IO[bytes] = tempfile.TemporaryFile()
-        self._position: IO[bytes] = tempfile.TemporaryFile()
+        self._log = os.memfd_create("log")
+        self._position = os.memfd_create("position")
         self.results, write_end = os.pipe()
         os.set_blocking(self.results, False)
-        descriptors = (write_end, self._position.fileno())
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTORCH_PRINT_REPRO_ON_FAILURE": "0"}
+        descriptors = (write_end, self._position)
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
+            # Entries that PyTorch marks as slow are run too.
+            "PYTORCH_TEST_WITH_SLOW": "1",
+        }
         if settings.target:
             environment["TENON_TARGET"] = settings.target
         self.process = subprocess.Popen(
@@ -64,7 +70,7 @@ class Worker:
                 *(sys.executable, "-m", "torch_tenon.testing.conformance.worker"),
                 *("--suite", settings.suite, "--device", settings.device),
                 *("--limit", str(settings.limit)),
-                *("--results", str(write_end), "--position", str(self._position.fileno())),
+                *("--results", str(write_end), "--position", str(self._position)),
             ],
             stdin=subprocess.PIPE,
             stdout=self._log,
@@ -79,8 +85,9 @@ class Worker:
     def give(self, case: Case) -> None:
         """Hands a case to a worker that is ready; a dead one is noticed when its pipe ends."""
         self.case, self.began = case, time.monotonic()
-        self._position.truncate(0)
-        self._log.truncate(0)
+        os.ftruncate(self._position, 0)
+        os.ftruncate(self._log, 0)
+        os.lseek(self._log, 0, os.SEEK_SET)
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps({"case": case.id}).encode() + b"\n")
@@ -109,12 +116,12 @@ class Worker:
 
     def position(self) -> str:
         """Where in its case the worker was last."""
-        return os.pread(self._position.fileno(), POSITION, 0).decode(errors="replace").strip()
+        return os.pread(self._position, POSITION, 0).decode(errors="replace").strip()
 
     def log(self) -> str:
         """The end of what the worker printed during its case."""
-        size = os.fstat(self._log.fileno()).st_size
-        return os.pread(self._log.fileno(), 4000, max(0, size - 4000)).decode(errors="replace")
+        size = os.fstat(self._log).st_size
+        return os.pread(self._log, 4000, max(0, size - 4000)).decode(errors="replace")
 
     def resident_bytes(self) -> int:
         """Memory that the process holds now."""
@@ -136,13 +143,12 @@ class Worker:
     def close(self) -> None:
         """Frees what belongs to a process that has ended."""
         assert self.process.stdin is not None
-        try:
+        # What was still to be written belonged to a process that is dead.
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
-        except BrokenPipeError:
-            pass  # what was still to be written belongs to the dead process
         os.close(self.results)
-        self._log.close()
-        self._position.close()
+        os.close(self._log)
+        os.close(self._position)
 
 
 class Pool:
@@ -158,6 +164,12 @@ class Pool:
         """Starts the workers, which import PyTorch while the caller goes on."""
         for _ in range(self.settings.jobs):
             self._add()
+
+    def close(self) -> None:
+        """Ends the workers."""
+        for worker in list(self._workers):
+            self._remove(worker)
+        self._selector.close()
 
     def run(self, cases: Iterable[Case]) -> Iterator[CaseResult]:
         """Runs every case once, in order of the workers' leisure. Raises WorkerFailed."""
@@ -181,9 +193,7 @@ class Pool:
                 for worker in spare[len(waiting) :] if len(spare) > len(waiting) else []:
                     self._remove(worker)
         finally:
-            for worker in list(self._workers):
-                self._remove(worker)
-            self._selector.close()
+            self.close()
 
     def _read(self, worker: Worker) -> Iterator[CaseResult]:
         for message in worker.messages():

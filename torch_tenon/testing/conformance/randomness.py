@@ -57,9 +57,12 @@ def check_distribution(actual: Callable[[], Any], expected: Callable[[], Any]) -
         return
     if len({_bits(run) for run in theirs}) == RUNS and len({_bits(run) for run in mine}) == 1:
         raise Mismatch("not random", f"{RUNS} runs gave one result; on the CPU all of them differ")
-    weights = torch.randint(
-        0, 2, theirs[0].shape, generator=torch.Generator().manual_seed(0)
-    ).double().mul_(2).sub_(1)
+    weights = (
+        torch.randint(0, 2, theirs[0].shape, generator=torch.Generator().manual_seed(0))
+        .double()
+        .mul_(2)
+        .sub_(1)
+    )
     ours = torch.stack([_statistics(run, weights) for run in mine])
     cpus = torch.stack([_statistics(run, weights) for run in theirs])
     for index, name in enumerate(_STATISTICS):

@@ -73,7 +73,9 @@ def write_html(path: Path, report: dict[str, Any]) -> None:
     # `<` would let a message end the script element.
     data = json.dumps(slim, separators=(",", ":")).replace("<", "\\u003c")
     name = report["device"] + (f" ({report['target']})" if report["target"] else "")
-    page = template.replace("@TITLE@", html.escape(f"Conformance of {name}")).replace("@DATA@", data)
+    page = template.replace("@TITLE@", html.escape(f"Conformance of {name}")).replace(
+        "@DATA@", data
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)
 

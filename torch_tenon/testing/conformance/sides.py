@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .comparison import Comparison, Mismatch
+from .comparison import Comparison, Mismatch, on_cpu
 from .placement import Placement, tensors_in
 from .randomness import check_distribution, draws
 
@@ -19,7 +19,7 @@ DISTRIBUTIONS = 8
 
 @dataclass
 class Run:
-    """A computation made ready on one device: `call` does it, once, on the copies in `placement`."""
+    """A computation made ready on one device: `call` does it on the copies in `placement`."""
 
     placement: Placement
     call: Callable[[], Any]
@@ -130,7 +130,7 @@ class Sides:
             reason = f"raises {type(mine).__name__}, not {type(theirs).__name__}"
             raise DeviceError(reason, message, actual.traceback)
         if str(mine) != str(theirs):
-            self.notes.add(f"message differs: {str(mine):.120}, CPU {str(theirs):.120}")
+            self.notes.add(f"message differs: {mine!s:.120}, CPU {theirs!s:.120}")
 
     def _results(
         self,
@@ -174,10 +174,9 @@ class Sides:
             torch.manual_seed(20)
             results.append(tensors_in(prepare(self.device).call()))
         for index, (one, other) in enumerate(zip(*results, strict=True)):
-            one, other = (t.detach().cpu().contiguous() for t in (one, other))
             if one.layout != torch.strided or not self.values:
                 continue
-            if not torch.equal(one.view(torch.uint8).flatten(), other.view(torch.uint8).flatten()):
+            if not torch.equal(*(on_cpu(t).flatten().view(torch.uint8) for t in (one, other))):
                 raise Mismatch(
                     "seed not obeyed", f"result {index} differs after the same torch.manual_seed"
                 )

@@ -1,12 +1,13 @@
 """Runs one case through PyTorch's device-generic test machinery.
 
 The tests below are templates as PyTorch's own are: `@ops`, `@modules` and `@optims` parametrise
-them over the databases, `instantiate_device_type_tests` makes the classes for the device. A class is
-made for one entry of a database when its first case is run.
+them over the databases, `instantiate_device_type_tests` makes the classes for the device. A class
+is made for one entry of a database when its first case is run.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 import unittest
 import warnings
@@ -36,8 +37,6 @@ __all__ = ["list_cases", "run_case"]
 class Template(TestCase):
     """What the three templates share: how many samples, who is told, and the checks."""
 
-    # OpInfos restricted to the CPU or to CUDA are run here wherever the CPU runs them.
-    bypass_device_restrictions = True
     checks: Any = None
     limit = 0
     position: Callable[[str, str], None] = staticmethod(lambda check, sample: None)
@@ -159,13 +158,13 @@ def _test_class(kind: str, name: str, device: str) -> Any:
         generic, scope, only_for=(device,), allow_mps=device == "mps", allow_xpu=device == "xpu"
     )
     (test_class,) = scope.values()
+    # Entries that PyTorch restricts to one device are run here wherever the CPU runs them.
+    test_class.bypass_device_restrictions = True
     test_class.setUpClass()
     return test_class
 
 
 def _with_dtypes(info: Any, dtypes: list[torch.dtype]) -> Any:
-    import copy
-
     info = copy.copy(info)
     info.dtypes = tuple(dtypes)
     return info

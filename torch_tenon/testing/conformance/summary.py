@@ -82,7 +82,9 @@ def show(
     for kind, counts in counts_by_kind(results).items():
         mine = [result for result in results if result.case.kind == kind]
         rate = pass_rate(counts)
-        run, available = (sum(getattr(r, n) for r in mine) for n in ("samples", "samples_available"))
+        run, available = (
+            sum(getattr(r, n) for r in mine) for n in ("samples", "samples_available")
+        )
         table.add_row(
             kind,
             *(str(counts[status]) for status in Status),
@@ -90,21 +92,23 @@ def show(
             f"{run:,} of {available:,}",
         )
     console.print(table)
+    errors = [r.checks["errors"].status for r in results if "errors" in r.checks]
+    if any(status is not Status.NOT_APPLICABLE for status in errors):
+        alike, asked = errors.count(Status.PASS), len(errors) - errors.count(Status.NOT_APPLICABLE)
+        console.print(
+            f"Bad input raises as on the CPU in {alike} of {asked} ops (not counted above)"
+        )
     groups = failures(results)
     if groups:
-        table = Table(title="Most frequent failures", title_justify="left")
-        for name in ("cases", "reason", "message", "checks", "reproduce one"):
-            table.add_column(name, overflow="fold")
+        console.print("[bold]Failures, the most frequent first[/]")
         for group in groups[:most]:
             case = next(r.case for r in results if r.case.id == group.cases[0])
-            table.add_row(
-                str(len(group.cases)),
-                escape(group.reason),
-                escape(group.message),
-                ", ".join(group.checks),
-                escape(case.command(device, target)),
+            console.print(
+                f"[red]{len(group.cases):5}[/]  {escape(group.reason)} "
+                f"[dim]({', '.join(group.checks)})[/]: {escape(group.message)}",
+                soft_wrap=True,
             )
-        console.print(table)
+            console.print(f"       [dim]{escape(case.command(device, target))}[/]", soft_wrap=True)
         if len(groups) > most:
             console.print(f"... and {len(groups) - most} other kinds of failure")
     for title, found, colour in (
@@ -126,7 +130,9 @@ def show_case(console: Console, result: CaseResult) -> None:
     if result.status in (Status.CRASH, Status.HANG):
         console.print(f"  {result.reason}\n{result.message}", markup=False, highlight=False)
     for name, check in result.checks.items():
-        console.print(f"  [{COLOURS[check.status]}]{check.status}[/] {name}: {check.compared} compared")
+        console.print(
+            f"  [{COLOURS[check.status]}]{check.status}[/] {name}: {check.compared} compared"
+        )
         for text in (check.reason, check.message, check.sample, check.traceback):
             if text:
                 console.print(f"    {text}", markup=False, highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.testing._internal.common_device_type import toleranceOverride
-from torch.testing._internal.common_methods_invocations import DecorateInfo
+from torch.testing._internal.opinfo.core import DecorateInfo
 
 # PyTorch's own comparisons of the kind made here: one device with another, one layout of the
 # inputs with another, one variant with another. Overrides for others (against NumPy, against

@@ -37,9 +37,10 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+    suite = importlib.import_module(arguments.suite)
     # A device that cannot allocate fails here, once, and not in every case.
     torch.empty(1, device=arguments.device)
-    suite = importlib.import_module(arguments.suite)
     with os.fdopen(arguments.results, "w", buffering=1) as results:
         _send(results, {"ready": True})
         for line in sys.stdin:

@@ -1,0 +1,159 @@
+"""The command `tenon`: what it prints, its exit status, and that it starts without PyTorch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from torch_tenon import cli, doctor
+from torch_tenon.doctor import Finding
+from torch_tenon.ops import catalogue, manifest
+from torch_tenon.ops.manifest import Entry, Problem
+
+
+def _run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, arguments, prog_name="tenon")
+
+
+def _run_alone(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    code = (
+        "import sys\n"
+        "from torch_tenon.cli import app\n"
+        "try: app(sys.argv[1:], prog_name='tenon')\n"
+        "finally: print('torch loaded:', 'torch' in sys.modules)"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=Path(__file__).parents[1],
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["ops", "--help"], ["--version"], ["ops"]])
+def test_starts_without_pytorch(arguments: list[str]) -> None:
+    done = _run_alone(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "torch loaded: False" in done.stdout
+
+
+def test_help_names_the_commands() -> None:
+    text = _run("--help").output
+    assert all(command in text for command in ("ops", "doctor", "conformance"))
+
+
+def test_ops_counts_routes() -> None:
+    answer = json.loads(_run("ops", "--json").output)
+    entries = manifest.read()
+    assert [row["op"] for row in answer["ops"]] == [entry.op for entry in entries]
+    assert answer["routes"]["decomposed"]["listed"] == 4
+    # Forward and backward of two cells, each with its out= variant.
+    assert answer["routes"]["decomposed"]["ops"] == 8
+    assert sum(route["ops"] for route in answer["routes"].values()) > 3000
+    assert "aten::empty.memory_format" in _run("ops").output
+
+
+def test_ops_describes_an_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {"aten::lerp": (("float32", "float64"), ("float32",))}
+    monkeypatch.setattr(catalogue, "cpu_dtypes", lambda: known)
+    rows = json.loads(_run("ops", "lerp", "--json").output)
+    assert {row["op"] for row in rows} == {
+        f"aten::lerp{variant}"
+        for variant in (".Scalar", "_.Scalar", ".Scalar_out", ".Tensor", "_.Tensor", ".Tensor_out")
+    }
+    assert all(row["cpu_dtypes"] == ["float32", "float64"] for row in rows)
+    by_op = {row["op"]: row for row in rows}
+    assert by_op["aten::lerp.Scalar"]["registration"] == "optional"
+    assert by_op["aten::lerp.Scalar_out"]["registration"] == "required"
+    assert by_op["aten::lerp_.Scalar"]["autograd"] == "formula"
+    assert by_op["aten::lerp.Scalar"]["variants"]["out"] == "aten::lerp.Scalar_out"
+    text = _run("ops", "aten::_thnn_fused_gru_cell").output
+    assert "decomposed" in text and "required of a backend" in text
+
+
+def test_ops_without_the_database_says_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise ModuleNotFoundError("No module named 'expecttest'", name="expecttest")
+
+    monkeypatch.setattr(catalogue, "cpu_dtypes", missing)
+    result = _run("ops", "relu")
+    assert result.exit_code == 0
+    assert "unknown without expecttest; pip install" in " ".join(result.output.split())
+
+
+def test_ops_with_an_unknown_name_names_the_nearest() -> None:
+    result = _run("ops", "lerp.Scaler")
+    assert result.exit_code == 1 and result.stdout == ""
+    assert "no op aten::lerp.Scaler; the nearest is aten::lerp.Scalar" in result.stderr
+    assert "the nearest is aten::softmax" in _run("ops", "softmx").stderr
+
+
+def test_ops_check_passes_on_the_manifest() -> None:
+    done = _run_alone("ops", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(manifest.read())} entries, 0 problems" in done.stdout
+
+
+def test_ops_check_fails_with_the_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "read", lambda: [Entry("aten::rleu", "fallback")])
+    monkeypatch.setattr(catalogue, "registered", set)
+    result = _run("ops", "--check")
+    assert result.exit_code == 1
+    assert "aten::rleu: is no op of PyTorch; the nearest is aten::relu" in result.output
+    problem = Problem("aten::abs", "is odd")
+    monkeypatch.setattr(manifest, "check", lambda *_: [problem])
+    result = _run("ops", "--check", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)["problems"] == [{"op": "aten::abs", "text": "is odd"}]
+
+
+def test_a_wrong_setting_is_one_line_not_a_traceback() -> None:
+    done = _run_alone("ops", "--check", TENON_TARGET="no-such-target")
+    if "not loaded" in done.stdout:
+        pytest.skip("the device is not built here")
+    assert done.returncode == 1
+    assert "no-such-target" in done.stderr and "tenon doctor" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("finding", "status"),
+    [
+        (Finding("Thing", "there"), 0),
+        (Finding("Thing", "missing", ok=False, needed=False, remedy="get it"), 0),
+        (Finding("Thing", "missing", ok=False, remedy="get it"), 1),
+    ],
+)
+def test_doctor_fails_for_what_is_needed(
+    monkeypatch: pytest.MonkeyPatch, finding: Finding, status: int
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: [finding])
+    result = _run("doctor")
+    assert result.exit_code == status
+    assert finding.text in result.output
+    assert finding.ok or "→ get it" in result.output
+
+
+def test_conformance_passes_its_options_on() -> None:
+    result = _run("conformance", "--help")
+    assert result.exit_code == 0 and "tenon conformance" in result.output
+    assert "--db" in result.output
+    assert _run("conformance", "--no-such-option").exit_code == 2
+
+
+def test_conformance_without_its_packages_says_what_installs_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'expecttest'", name="expecttest")
+
+    monkeypatch.setattr(cli.importlib, "import_module", missing)
+    result = _run("conformance")
+    assert result.exit_code == 1
+    text = " ".join(result.stderr.split())
+    assert "needs expecttest, which is not installed; run: pip install" in text

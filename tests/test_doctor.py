@@ -1,0 +1,129 @@
+"""The doctor sees what is missing, says how to get it, and fails only for what is needed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torch_tenon import config, doctor
+from torch_tenon.doctor import Finding
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in config.SETTINGS:
+        monkeypatch.delenv(setting.variable, raising=False)
+
+
+def _by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_pins_are_those_of_pyproject(monkeypatch: pytest.MonkeyPatch) -> None:
+    pins = doctor.requirements()
+    assert pins[""]["torch"] == "2.13.0"
+    assert "scipy" in pins["conformance"] and "ruff" in pins["dev"]
+
+    def uninstalled(name: str) -> list[str]:
+        raise doctor.importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor.importlib.metadata, "requires", uninstalled)
+    assert doctor.requirements() == pins
+
+
+@pytest.mark.parametrize(
+    ("found", "ok"),
+    [("2.13.0", True), ("2.13.0+cpu", True), ("2.12.1", False), (None, False)],
+)
+def test_pytorch_has_to_be_the_pinned_one(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, ok: bool
+) -> None:
+    monkeypatch.setattr(doctor, "_installed", lambda name: found)
+    (finding,) = doctor._torch()
+    assert finding.ok is ok and finding.failed is not ok
+    assert ok or "pip install torch==2.13.0" in finding.remedy
+
+
+def test_a_missing_extra_is_not_needed_and_a_missing_package_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pins = {"": {"no-such-package": "1.0"}, "dev": {"no-such-tool": "2.0", "torch": "0"}}
+    monkeypatch.setattr(doctor, "requirements", lambda: pins)
+    findings = _by_name(doctor._extras())
+    packages, extra = findings["Packages"], findings["Extra `dev`"]
+    assert packages.failed and packages.remedy == "pip install no-such-package==1.0"
+    assert not extra.ok and not extra.failed and extra.remedy == "pip install no-such-tool==2.0"
+
+
+def test_no_compiler_is_allowed_and_a_wrong_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (finding,) = doctor._compiler()
+    assert not finding.ok and not finding.failed and "apt install gcc" in finding.remedy
+    monkeypatch.setenv("TENON_CC", "no-such-compiler")
+    (finding,) = doctor._compiler()
+    assert finding.failed and finding.remedy == "unset TENON_CC"
+    compiler = tmp_path / "mycc"
+    compiler.write_text("#!/bin/sh\necho mycc 1.2.3\necho more\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("TENON_CC", str(compiler))
+    (finding,) = doctor._compiler()
+    assert finding == Finding("C compiler", f"{compiler}: mycc 1.2.3")
+
+
+def test_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("TENON_CACHE_DIR", str(path))
+    (finding,) = doctor._cache()
+    assert finding.ok and "not made yet" in finding.text
+    config.cache_directory()
+    (path / "kernels").mkdir()
+    (path / "kernels" / "a.so").write_bytes(bytes(1500))
+    (path / "b.json").write_bytes(bytes(36))
+    (finding,) = doctor._cache()
+    assert finding.ok and finding.text == f"{path}, 1.5 KiB in 2 files, yours alone"
+    path.chmod(0o755)
+    (finding,) = doctor._cache()
+    assert finding.failed and "TENON_CACHE_DIR" in finding.remedy
+
+
+def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [f.text for f in doctor._settings()] == ["all at their defaults"]
+    monkeypatch.setenv("TENON_DEVICES", "2")
+    monkeypatch.setenv("TENON_LOG", "nonsense")
+    findings = _by_name(doctor._settings())
+    assert findings["TENON_DEVICES"].text == "2 (default: 1)"
+    assert findings["TENON_LOG"].failed and "nonsense" in findings["TENON_LOG"].text
+
+
+def test_a_device_that_does_not_load_shows_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        try:
+            raise ValueError("no such target")
+        except ValueError as error:
+            raise RuntimeError("Failed to load the backend extension") from error
+
+    monkeypatch.setattr(doctor, "_load_device", fails)
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: object())
+    device, _ = doctor._device()
+    assert device.failed and device.text == "does not load: ValueError: no such target"
+    assert "pip install" in device.remedy
+    monkeypatch.setenv("TENON_TARGET", "nonsense")
+    device, target = doctor._device()
+    assert device.remedy == "look at the settings below" and target.text == "nonsense"
+
+
+def test_every_check_answers() -> None:
+    # With the extension built or not: what the report holds, and that the exit status tells.
+    done = subprocess.run(
+        [sys.executable, "-c", "from torch_tenon.cli import app; app(['doctor'])"],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    for name in ("Python", "PyTorch", "Device", "Target", "C compiler", "Cache", "Build tools"):
+        assert name in done.stdout, done.stdout + done.stderr
+    assert done.returncode == ("something needed is missing" in done.stdout)

@@ -1,0 +1,310 @@
+"""The command `tenon`.
+
+Only what a command needs is imported, and only when it runs: `tenon --help` loads no PyTorch.
+"""
+
+import importlib
+import importlib.metadata
+import json as json_module
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from torch_tenon.ops.catalogue import Description
+    from torch_tenon.ops.manifest import Entry, Problem
+
+app = typer.Typer(
+    name="tenon",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="torch-tenon: the PyTorch device `tenon`.",
+)
+
+
+def _fail(text: str) -> typer.Exit:
+    # Errors go where a pipe does not take them for the answer.
+    Console(stderr=True).print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
+    return typer.Exit(1)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            version = importlib.metadata.version("torch-tenon")
+        except importlib.metadata.PackageNotFoundError:
+            version = "(not installed)"
+        typer.echo(f"torch-tenon {version}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """torch-tenon: the PyTorch device `tenon`."""
+
+
+@app.command()
+def ops(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="An op: lerp, lerp.Scalar, aten::lerp.Scalar. None: all in short."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the manifest; exit status 1 if it is wrong.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Which op takes which route, and what a backend has to register."""
+    from torch_tenon.ops.manifest import ManifestError
+
+    if name is not None and check:
+        raise _fail("--check is of the whole manifest; leave NAME out")
+    try:
+        if check:
+            _check_ops(json)
+        elif name is None:
+            _list_ops(json)
+        else:
+            _describe_ops(name, json)
+    except ManifestError as error:
+        raise _fail(str(error)) from None
+
+
+def _load_torch() -> None:
+    # Importing torch loads the device, which a wrong setting keeps from loading.
+    from torch_tenon.doctor import root_cause
+
+    try:
+        importlib.import_module("torch")
+    except (ImportError, RuntimeError) as error:
+        raise _fail(
+            f"PyTorch or the device cannot be loaded: {root_cause(error)}; see `tenon doctor`"
+        ) from None
+
+
+def _check_ops(json: bool) -> None:
+    from torch_tenon.ops import manifest
+
+    entries = manifest.read()
+    _load_torch()
+    problems, loaded = _problems(entries)
+    if json:
+        typer.echo(
+            json_module.dumps(
+                {
+                    "entries": len(entries),
+                    "device_loaded": loaded,
+                    "problems": [{"op": p.op, "text": p.text} for p in problems],
+                },
+                indent=2,
+            )
+        )
+    else:
+        for problem in problems:
+            typer.echo(str(problem))
+        noun = "problem" if len(problems) == 1 else "problems"
+        typer.echo(f"{len(entries)} entries, {len(problems)} {noun}")
+        if not loaded:
+            typer.echo("not checked: what is registered for the device, which is not loaded")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _problems(entries: Sequence["Entry"]) -> tuple[list["Problem"], bool]:
+    # Without the device loaded, what is registered for it cannot be known and is left out.
+    import torch
+
+    from torch_tenon.ops import catalogue, manifest
+    from torch_tenon.ops.decompositions import DECOMPOSITIONS
+
+    registered = library = None
+    loaded = torch._C._get_privateuse1_backend_name() == "tenon"
+    if loaded:
+        from torch_tenon.device import target
+
+        registered, library = catalogue.registered(), set(target().library)
+    return manifest.check(entries, registered, set(DECOMPOSITIONS), set(), library), loaded
+
+
+def _list_ops(json: bool) -> None:
+    from torch_tenon.ops import catalogue, manifest
+
+    entries = manifest.load()
+    counts = catalogue.counts(entries)
+    if json:
+        routes = {route: {"listed": n, "ops": total} for route, (n, total) in counts.items()}
+        listed = [
+            {
+                "op": entry.op,
+                "route": entry.route,
+                "why": entry.why,
+                "host_arguments": entry.host_arguments,
+                "mutates": entry.mutates,
+            }
+            for entry in entries.values()
+        ]
+        typer.echo(json_module.dumps({"routes": routes, "ops": listed}, indent=2))
+        return
+
+    console = Console()
+    table = Table(title="Routes", title_justify="left")
+    table.add_column("route")
+    table.add_column("listed", justify="right")
+    table.add_column("ops, with variants", justify="right")
+    for route, (n, total) in counts.items():
+        table.add_row(route, str(n), str(total))
+    console.print(table)
+    table = Table(title="What the manifest lists", title_justify="left")
+    table.add_column("op", overflow="fold")
+    table.add_column("route", no_wrap=True)
+    table.add_column("notes", overflow="fold")
+    for entry in entries.values():
+        notes = [entry.why] if entry.why else []
+        if entry.host_arguments:
+            notes.append(f"on the host too: {', '.join(entry.host_arguments)}")
+        if entry.mutates:
+            notes.append(f"also writes: {', '.join(entry.mutates)}")
+        table.add_row(escape(entry.op), entry.route, escape("; ".join(notes)))
+    console.print(table)
+
+
+def _describe_ops(name: str, json: bool) -> None:
+    from torch_tenon.ops import catalogue, manifest
+
+    entries = manifest.load()
+    try:
+        found = catalogue.find(name)
+    except catalogue.UnknownOp as error:
+        raise _fail(str(error)) from None
+    descriptions = [catalogue.describe(op, entries) for op in found]
+    _load_torch()
+    dtypes, missing = _dtypes([d.op for d in descriptions])
+    if json:
+        rows = []
+        for description in descriptions:
+            forward, backward = dtypes.get(description.op, (None, None))
+            known = {"cpu_dtypes": forward, "cpu_backward_dtypes": backward}
+            rows.append(description.as_dict() | known)
+        typer.echo(json_module.dumps(rows, indent=2))
+        return
+    console = Console()
+    for description in descriptions:
+        console.print(_panel(description, dtypes.get(description.op), missing))
+
+
+def _dtypes(
+    names: Sequence[str],
+) -> tuple[dict[str, tuple[tuple[str, ...], tuple[str, ...]]], str]:
+    # The dtypes of each op that PyTorch's database has, and why there are none if so.
+    from torch_tenon.doctor import install_command
+    from torch_tenon.ops import catalogue
+
+    with Console(stderr=True).status("Loading PyTorch's op database"):
+        try:
+            known = catalogue.cpu_dtypes()
+        except ModuleNotFoundError as error:
+            return {}, f"unknown without {error.name}; {install_command('conformance')}"
+    found = {}
+    for name in names:
+        base = name.partition(".")[0]
+        # An in-place variant is in the database under its functional name.
+        for candidate in (base, base.removesuffix("_")):
+            if candidate in known:
+                found[name] = known[candidate]
+                break
+    return found, "not in PyTorch's op database"
+
+
+def _panel(
+    description: "Description",
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]] | None,
+    missing: str,
+) -> Panel:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    rows = {
+        "schema": description.schema,
+        "route": f"{description.route}: {description.reason}",
+        "registration": description.registration
+        + (" of a backend" if description.registration == "required" else ": PyTorch composes it"),
+        **{
+            f"{kind} variant": op
+            for kind, op in description.variants.items()
+            if op != description.op
+        },
+        "autograd": description.autograd,
+        "CPU dtypes": ", ".join(dtypes[0]) if dtypes else missing,
+        "CPU dtypes, backward": ", ".join(dtypes[1]) if dtypes else "",
+        "may be on the host": ", ".join(description.host_arguments),
+        "also writes": ", ".join(description.mutates),
+        "tags": ", ".join(description.tags),
+    }
+    for label, text in rows.items():
+        if text:
+            table.add_row(label, escape(text))
+    return Panel(table, title=escape(description.op), title_align="left")
+
+
+@app.command()
+def doctor() -> None:
+    """What is here, what is missing, and the command that installs it.
+
+    Exit status 1 if something needed is missing.
+    """
+    from torch_tenon.doctor import examine
+
+    console = Console()
+    with Console(stderr=True).status("Looking around"):
+        findings = examine()
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for finding in findings:
+        mark = "[green]✓[/]" if finding.ok else "[red]✗[/]" if finding.needed else "[yellow]![/]"
+        table.add_row(mark, escape(finding.name), escape(finding.text))
+        if not finding.ok and finding.remedy:
+            table.add_row("", "", f"[cyan]→ {escape(finding.remedy)}[/]")
+    failed = any(finding.failed for finding in findings)
+    title = "[red]something needed is missing[/]" if failed else "[green]all that is needed[/]"
+    console.print(Panel(table, title=f"tenon doctor: {title}", title_align="left"))
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command(
+    # The suite's own command parses its options, --help too.
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    },
+    add_help_option=False,
+)
+def conformance(context: typer.Context) -> None:
+    """Run PyTorch's op, module and optimizer databases on a device against the CPU."""
+    from torch_tenon.doctor import install_command
+
+    try:
+        command = importlib.import_module("torch_tenon.testing.conformance.command")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("torch_tenon"):
+            raise
+        raise _fail(
+            f"the conformance suite needs {error.name}, which is not installed; "
+            f"run: {install_command('conformance')}"
+        ) from None
+    suite = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    suite.command()(command.conformance)
+    suite(args=context.args, prog_name="tenon conformance")

@@ -1,0 +1,152 @@
+"""What can be said of an op: how it runs on the device, and what PyTorch asks of a backend.
+
+This is what `tenon ops` shows. The manifest says what the device overrides; the rest follows from
+what PyTorch has: an op composed of others runs as those, and one with a CPU kernel falls back.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from torch_tenon.ops import manifest, native
+from torch_tenon.ops.native import NativeOp
+
+COMPOSED = "composed"
+"""Not a route of the device's own: PyTorch composes the op of others, which have routes."""
+NONE = "none"
+"""Neither the device nor PyTorch's CPU has a kernel."""
+
+
+class UnknownOp(LookupError):
+    """No op has that name; the text names the nearest."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """One op, as `tenon ops NAME` shows it."""
+
+    op: str
+    schema: str
+    route: str
+    reason: str
+    registration: str
+    """`required` of a backend that wants the op, or `optional`: PyTorch composes it."""
+    variants: dict[str, str]
+    autograd: str
+    host_arguments: tuple[str, ...]
+    mutates: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """The same as plain data, for JSON."""
+        return asdict(self)
+
+
+def route(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> tuple[str, str]:
+    """The route of an op and the reason for it, in a few words."""
+    if op.name in entries:
+        return entries[op.name].route, entries[op.name].why or "listed in the manifest"
+    ops = native.load()
+    for kind, name in op.variants._asdict().items():
+        if name in entries and kind == "functional":
+            return entries[name].route, f"derived from {name}"
+    structured = op.composite == "CompositeExplicitAutogradNonFunctional"
+    out = ops.get(op.variants.out or "")
+    if "CPU" in op.backends or (structured and out is not None and "CPU" in out.backends):
+        return "fallback", "not listed, and the CPU has a kernel"
+    layouts = [key.removesuffix("CPU").lower() for key in op.backends if key.endswith("CPU")]
+    if op.composite is None and layouts:
+        return "fallback", f"not listed, and the CPU has a kernel for {', '.join(layouts)} tensors"
+    if op.composite is not None:
+        return COMPOSED, f"of other ops, by PyTorch's {op.composite} kernel"
+    return NONE, "not listed, and the CPU has no kernel"
+
+
+def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description:
+    """Everything that is known of one op without running it."""
+    way, reason = route(op, entries)
+    entry = entries.get(op.name)
+    return Description(
+        op=op.name,
+        schema=op.schema,
+        route=way,
+        reason=reason,
+        registration="required" if op.required else "optional",
+        variants={kind: name for kind, name in op.variants._asdict().items() if name},
+        autograd=op.autograd,
+        host_arguments=entry.host_arguments if entry else (),
+        mutates=entry.mutates if entry else (),
+        tags=op.tags,
+    )
+
+
+def find(name: str) -> list[NativeOp]:
+    """The ops that a person means by `name`, with `aten::` and the overload as they like.
+
+    `lerp.Scalar` is one op; `lerp` is every overload, in place and `out=` too, as long as no
+    overload is named. Raises UnknownOp, naming the nearest.
+    """
+    ops = native.load()
+    qualified = name if "::" in name else f"aten::{name}"
+    if "." in qualified:
+        if qualified in ops:
+            return [ops[qualified]]
+    else:
+        bases = {qualified} if qualified.endswith("_") else {qualified, f"{qualified}_"}
+        found = [op for op in ops.values() if op.name.partition(".")[0] in bases]
+        if found:
+            return found
+    candidates = ops if "." in qualified else {op.partition(".")[0] for op in ops}
+    raise UnknownOp(f"PyTorch has no op {qualified}{manifest.nearest(qualified, candidates)}")
+
+
+def counts(entries: Mapping[str, manifest.Entry]) -> dict[str, tuple[int, int]]:
+    """For each route, how many ops the manifest lists with it, and how many of all have it."""
+    found = {way: [0, 0] for way in (*manifest.ROUTES, COMPOSED, NONE)}
+    for entry in entries.values():
+        found[entry.route][0] += 1
+    for op in native.load().values():
+        found[route(op, entries)[0]][1] += 1
+    return {way: (listed, total) for way, (listed, total) in found.items()}
+
+
+def registered() -> set[str]:
+    """The ops that the device has kernels of its own for, by the dispatcher; PyTorch must have
+    loaded the device. Reference execution is not one: it is registered for all that falls back.
+    """
+    import torch
+
+    found = set()
+    for layout in ("", "Sparse", "SparseCsr", "Quantized", "NestedTensor"):
+        key = f"{layout}PrivateUse1"
+        for op in torch._C._dispatch_get_registrations_for_dispatch_key(key):
+            lines = torch._C._dispatch_dump(op).splitlines()
+            (line,) = (line for line in lines if line.startswith(f"{key}: "))
+            if "reference execution" not in line:
+                found.add(op)
+    return found
+
+
+@functools.cache
+def cpu_dtypes() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """For each op without its overload: the dtypes that the CPU has it in, forward and backward.
+
+    From PyTorch's op database. Raises ModuleNotFoundError when the packages that the database
+    needs (the extra `conformance`) are not installed.
+    """
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    found: dict[str, tuple[set[str], set[str]]] = {}
+    for info in op_db:
+        # `linalg.norm` is aten::linalg_norm; `nn.functional.relu` is aten::relu.
+        spelled = info.name.removeprefix("nn.functional.").replace(".", "_")
+        for name in {info.aten_name or spelled, spelled}:
+            forward, backward = found.setdefault(f"aten::{name}", (set(), set()))
+            forward |= {str(dtype).removeprefix("torch.") for dtype in info.dtypes}
+            if info.supports_autograd:
+                backward |= {
+                    str(dtype).removeprefix("torch.")
+                    for dtype in info.backward_dtypes
+                    if dtype.is_floating_point or dtype.is_complex
+                }
+    return {name: (tuple(sorted(f)), tuple(sorted(b))) for name, (f, b) in found.items()}
