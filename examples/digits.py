@@ -49,7 +49,11 @@ class Classifier(nn.Module):
             nn.MaxPool2d(2),
         )
         self.head = nn.Sequential(
-            nn.Flatten(), nn.Dropout(0.25), nn.Linear(64 * 4 * 4, 128), nn.GELU(), nn.Linear(128, 10)
+            nn.Flatten(),
+            nn.Dropout(0.25),
+            nn.Linear(64 * 4 * 4, 128),
+            nn.GELU(),
+            nn.Linear(128, 10),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -101,7 +101,7 @@ def test_anomaly_mode() -> None:
     with (
         warnings.catch_warnings(),
         torch.autograd.detect_anomaly(),
-        pytest.raises(RuntimeError, match="SqrtBackward0.* returned nan"),
+        pytest.raises(RuntimeError, match=r"SqrtBackward0.* returned nan"),
     ):
         warnings.simplefilter("ignore")
         (x.sqrt() * 0).sum().backward()

@@ -51,9 +51,9 @@ def test_ops_counts_routes() -> None:
     answer = json.loads(_run("ops", "--json").output)
     entries = manifest.read()
     assert [row["op"] for row in answer["ops"]] == [entry.op for entry in entries]
-    assert answer["routes"]["decomposed"]["listed"] == 4
-    # Forward and backward of two cells, each with its out= variant.
-    assert answer["routes"]["decomposed"]["ops"] == 8
+    decomposed = sum(entry.route == "decomposed" for entry in entries)
+    # Each with its out= variant.
+    assert answer["routes"]["decomposed"] == {"listed": decomposed, "ops": 2 * decomposed}
     assert sum(route["ops"] for route in answer["routes"].values()) > 3000
     assert "aten::empty.memory_format" in _run("ops").output
 

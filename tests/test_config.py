@@ -43,7 +43,7 @@ def test_every_setting_is_described_and_has_a_default() -> None:
         (config.MEMORY_LIMIT, "4096B", 4096),
         (config.WARN_FALLBACK, "1", True),
         (config.WARN_FALLBACK, "Off", False),
-        (config.LOG, " ops, record", ("record", "ops")),
+        (config.LOG, " ops, target", ("ops", "target")),
         (config.DEVICES, "", 1),
     ],
 )

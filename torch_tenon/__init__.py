@@ -44,7 +44,6 @@ def __getattr__(name: str) -> Any:
 
 # Whoever switched autoloading off, or imported PyTorch before this was installed, asks by importing
 # this package. (While PyTorch itself is being imported it calls `_autoload` at its end.)
-if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
-    _autoload()
-elif "torch" in sys.modules and hasattr(sys.modules["torch"], "_import_device_backends"):
+_switched_off = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1"
+if _switched_off or hasattr(sys.modules.get("torch"), "_import_device_backends"):
     _autoload()

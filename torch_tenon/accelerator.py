@@ -157,7 +157,8 @@ class _OfTenon(type):
     """
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, cls.__base__) and instance.device.type == "tenon"
+        plain = torch.Stream if issubclass(cls, torch.Stream) else torch.Event
+        return isinstance(instance, plain) and instance.device.type == "tenon"
 
 
 class Stream(torch.Stream, metaclass=_OfTenon):

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-LOG_STAGES = ("record", "program", "schedule", "memory", "code", "target", "ops")
+LOG_STAGES = ("ops", "target")
 COMPILERS = ("cc", "gcc", "clang")
 MOST_DEVICES = 64
 

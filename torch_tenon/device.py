@@ -1,6 +1,7 @@
 """Registers the device `tenon` with PyTorch."""
 
 import torch
+from torch.utils import backend_registration
 
 from torch_tenon import config
 from torch_tenon.targets import load
@@ -23,29 +24,19 @@ def register() -> None:
     global _target
     if _target is not None:
         return
-    from torch_tenon import _C, accelerator, dlpack, process
+    from torch_tenon import _C, accelerator, dlpack, log, process
     from torch_tenon.ops import register as ops
 
+    log.apply_settings()
     found = load(config.TARGET.read())
     _C.set_target(found)
     _target = found
-    torch.utils.rename_privateuse1_backend("tenon")
+    backend_registration.rename_privateuse1_backend("tenon")
     torch._register_device_module("tenon", accelerator)
-    torch.utils.generate_methods_for_privateuse1_backend(
+    backend_registration.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     accelerator.apply_settings()
     ops.register_ops(found)
     dlpack.install()
-    _take_cpu_defaults()
     process.install()
-
-
-def _take_cpu_defaults() -> None:
-    # PyTorch keeps what it measured best for `linear_cross_entropy` in a table by device. Another
-    # entry would be another sum in half precision, so the device has the CPU's.
-    from torch.nn.modules import linear_cross_entropy_options as options
-
-    for (device, dtype), default in list(options._AUTO_DEFAULTS.items()):
-        if device == "cpu":
-            options._AUTO_DEFAULTS.setdefault(("tenon", dtype), default)

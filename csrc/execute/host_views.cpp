@@ -7,6 +7,7 @@
 #include <ATen/ops/_efficientzerotensor.h>
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
+#include <c10/core/GradMode.h>
 
 #include "device/allocator.h"
 #include "device/storage.h"
@@ -117,6 +118,14 @@ void require_supported(const at::Tensor& t) {
 at::Tensor HostViews::to_host(const at::Tensor& t) {
   if (!t.defined() || t.device().type() != kTenon)
     return t;
+  const auto host = view_on_host(t);
+  // Some kernels keep what only the backward needs, and look at their arguments to know.
+  if (c10::GradMode::is_enabled() && t.requires_grad())
+    host.unsafeGetTensorImpl()->set_requires_grad(true);
+  return host;
+}
+
+at::Tensor HostViews::view_on_host(const at::Tensor& t) {
   if (t.layout() == at::kSparse) {
     return make_coo(DispatchKey::SparseCPU, t, to_host(t._indices()), to_host(t._values()));
   }

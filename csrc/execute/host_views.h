@@ -50,6 +50,7 @@ class HostViews {
 
   const c10::Storage& host_storage(const c10::Storage& device);
   c10::Storage device_storage(const c10::Storage& host);
+  at::Tensor view_on_host(const at::Tensor& tensor);
   at::Tensor dense_to_host(const at::Tensor& tensor);
   at::Tensor dense_to_device(const at::Tensor& host);
   void take_over(Pair& pair);

@@ -1,6 +1,6 @@
-"""Fused recurrent cells against torch.nn on the CPU, which does not use them.
+"""Fused recurrent cells against torch.nn on the CPU, which does not use them, and packing.
 
-The CPU has no kernel for the fused ops, so the decompositions are registered for it, and what
+The CPU has no kernel for the fused ops, so their decompositions are registered for it, and what
 runs is the dispatcher's path and PyTorch's own autograd formula for these ops.
 """
 
@@ -25,6 +25,7 @@ def on_the_cpu() -> Iterator[list[str]]:
         yield [
             name
             for op, fn in decompositions.DECOMPOSITIONS.items()
+            if "_thnn_fused" in op
             for name in register_with_variants(library, op, fn, "CPU")
         ]
 
@@ -142,6 +143,40 @@ def test_layers_on_the_device(kind: type[nn.LSTM | nn.GRU], packed: bool) -> Non
     torch.testing.assert_close(run(there, xs.to("tenon")), run(layer, xs))
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_pack_padded_sequence(batch_first: bool) -> None:
+    xs = torch.randn(3, 5, 2, 4).transpose(1, 2)
+    lengths = torch.tensor([2, 2, 1] if batch_first else [3, 1])
+    got = decompositions.pack_padded_sequence(xs, lengths, batch_first)
+    torch.testing.assert_close(got, aten._pack_padded_sequence(xs, lengths, batch_first))
+
+
+@pytest.mark.parametrize(
+    ("xs", "lengths"),
+    [
+        (torch.randn(3, 2, 0), torch.tensor([3, 2])),
+        (torch.randn(3, 2, 1), torch.tensor([2, 3])),
+        (torch.randn(3, 2, 1), torch.tensor([2, 0])),
+        (torch.randn(3, 2, 1), torch.tensor([2])),
+        (torch.randn(3, 2, 1), torch.tensor([[2, 1]])),
+    ],
+)
+def test_pack_padded_sequence_refuses_as_the_cpu_does(xs: Tensor, lengths: Tensor) -> None:
+    with pytest.raises(RuntimeError) as expected:
+        aten._pack_padded_sequence(xs, lengths, False)
+    with pytest.raises(RuntimeError) as error:
+        decompositions.pack_padded_sequence(xs, lengths, False)
+    assert str(error.value) == str(expected.value)
+
+
+def test_lengths_stay_on_the_host() -> None:
+    pytest.importorskip("torch_tenon._C")
+    with pytest.raises(RuntimeError, match="1D CPU int64 tensor, but got 1D tenon:0 Long tensor"):
+        aten._pack_padded_sequence(
+            torch.ones(2, 1, 1, device="tenon"), torch.tensor([2], device="tenon"), False
+        )
+
+
 def test_out_variants_are_derived() -> None:
     gates, cx = torch.randn(N, 4 * HIDDEN), torch.randn(N, HIDDEN)
     outs = [torch.empty(0) for _ in range(3)]
@@ -150,10 +185,9 @@ def test_out_variants_are_derived() -> None:
     torch.testing.assert_close(outs, list(aten._thnn_fused_lstm_cell(gates, gates, cx)))
 
 
-def test_the_table_is_the_manifests(on_the_cpu: list[str]) -> None:
+def test_the_table_is_the_manifests() -> None:
     listed = {e.op for e in manifest.load().values() if e.route == "decomposed"}
     assert listed == set(decompositions.DECOMPOSITIONS)
-    assert listed <= set(on_the_cpu)
 
 
 def test_an_op_has_one_decomposition() -> None:

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from torch_tenon.ops import manifest
 from torch_tenon.ops.manifest import Entry, ManifestError, Problem
@@ -123,3 +125,14 @@ def test_an_implementation_needs_an_entry() -> None:
 
 def test_problems_print_as_one_line() -> None:
     assert str(Problem("aten::abs", "is odd")) == "aten::abs: is odd"
+
+
+@pytest.mark.parametrize("index", [torch.tensor([0, 2]), torch.tensor([True, False, True])])
+def test_indices_on_the_host(index: Tensor) -> None:
+    pytest.importorskip("torch_tenon._C")
+    x = torch.arange(3.0)
+    there = x.to("tenon")
+    torch.testing.assert_close(there[index].cpu(), x[index])
+    there[index] = 5
+    x[index] = 5
+    torch.testing.assert_close(there.cpu(), x)

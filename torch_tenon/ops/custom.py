@@ -145,10 +145,12 @@ def _launcher(
         dense = [v.contiguous() if isinstance(v, torch.Tensor) else v for v in values]
         of_target = [t for t in [*fresh, *dense] if isinstance(t, torch.Tensor)]
         sized = fresh or [v for v, w in zip(dense, written, strict=True) if w]
-        args = [t.data_ptr() for t in fresh]
+        args: list[int | float | bool] = [t.data_ptr() for t in fresh]
         for value in dense:
-            is_tensor = isinstance(value, torch.Tensor)
-            args.append(value.data_ptr() if is_tensor else 0 if value is None else value)
+            if isinstance(value, torch.Tensor):
+                args.append(value.data_ptr())
+            else:
+                args.append(0 if value is None else value)
         args.append(sized[0].numel() if sized else 0)
         queue = target().queue(of_target[0].device.index)
         queue.encode(kernel, args)

@@ -154,3 +154,25 @@ def gru_cell_backward(
     input_bias = grad_input.sum(0) if has_bias else None
     hidden_bias = grad_hidden.sum(0) if has_bias else None
     return grad_input, grad_hidden, (grad_hy * z).to(dtype), input_bias, hidden_bias
+
+
+@decomposition("aten::_pack_padded_sequence")
+def pack_padded_sequence(
+    input: Tensor, lengths: Tensor, batch_first: bool
+) -> tuple[Tensor, Tensor]:
+    """A padded batch (T, N, ...), or (N, T, ...), as the rows that are not padding, step by step.
+
+    `lengths` (N) is on the host and so is the second result, the batch size of each step, on every
+    device. The host packs the numbers of the rows, which also checks the arguments in PyTorch's
+    words; the device gathers the rows.
+    """
+    if lengths.device.type != "cpu":
+        dtype = lengths.type().rpartition(".")[2].removesuffix("Tensor")
+        raise RuntimeError(
+            "'lengths' argument should be a 1D CPU int64 tensor, "
+            f"but got {lengths.dim()}D {lengths.device} {dtype} tensor"
+        )
+    rows = input.shape[:2] if input.numel() else torch.Size((0, 0))
+    numbers = torch.arange(rows.numel(), device="cpu").view(rows)
+    order, batch_sizes = aten._pack_padded_sequence(numbers, lengths, batch_first)
+    return input.flatten(0, 1).index_select(0, order.to(input.device)), batch_sizes

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon import _C, config
+from torch_tenon import _C, config, log
 from torch_tenon.ops import manifest, variants
 from torch_tenon.targets.target import Target
 
@@ -41,7 +41,8 @@ def register_ops(target: Target) -> None:
         for op in decomposed:
             if op not in target.library:
                 _register(_library, op, "decomposed", DECOMPOSITIONS[op])
-    _C.register_reference_kernels()
+    count = _C.register_reference_kernels()
+    log.stage("ops").debug("reference execution for %d ops", count)
 
 
 def routes_in_python() -> dict[str, str]:
@@ -54,6 +55,7 @@ def _register(
 ) -> None:
     for name in variants.register_with_variants(library, op, counted(route, op, kernel)):
         _routes[name] = route
+        log.stage("ops").debug("%s: %s", name, route)
 
 
 def counted(route: str, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:

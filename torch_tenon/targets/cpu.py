@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from torch_tenon import _C, config
-from torch_tenon.targets.target import CompileError, Target, TargetError
+from torch_tenon import _C, config, log
+from torch_tenon.targets.target import CompileError, Event, Kernel, Target, TargetError
 
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")
 
@@ -60,8 +60,9 @@ class CpuQueue:
     def __init__(self) -> None:
         self._open = threading.local()
 
-    def encode(self, kernel: CpuKernel, args: Sequence[int | float | bool]) -> None:
+    def encode(self, kernel: Kernel, args: Sequence[int | float | bool]) -> None:
         """Adds a call to the open command buffer of this thread."""
+        assert isinstance(kernel, CpuKernel)
         if not hasattr(self._open, "calls"):
             self._open.calls = []
         self._open.calls.append((kernel, tuple(args)))
@@ -73,7 +74,7 @@ class CpuQueue:
             kernel(args)
         return CpuEvent()
 
-    def wait(self, event: CpuEvent) -> None:
+    def wait(self, event: Event) -> None:
         """Nothing to wait for."""
 
 
@@ -150,8 +151,10 @@ class CpuTarget(Target):
         written.write_text(source)
         with tempfile.TemporaryDirectory(dir=directory) as scratch:
             fresh = Path(scratch) / "kernel.so"
+            command = [compiler, *FLAGS, str(written), "-o", str(fresh), "-lm"]
+            log.stage("target").debug("compile %s: %s", entry, " ".join(command))
             done = subprocess.run(
-                [compiler, *FLAGS, str(written), "-o", str(fresh), "-lm"],
+                command,
                 capture_output=True,
                 text=True,
                 check=False,

@@ -19,11 +19,20 @@ from .case import Case, CaseResult, Status
 from .worker import POSITION
 
 SUITE = "torch_tenon.testing.conformance.suite"
-# A worker that holds more is replaced after its case, and killed in it when it holds more by far.
-MEMORY_SOFT = 3 << 30
-MEMORY_HARD = 10 << 30
+# A case that makes its process hold more is ended.
+MEMORY_LIMIT = 10 << 30
 # The import of PyTorch and its databases on a busy machine.
 START_SECONDS = 180.0
+
+
+_STACK_MARKS = ("Fatal Python error", "Current thread 0x")
+# The way from the worker to the op, which is the same in every stack.
+_OWN_FRAMES = (
+    "/unittest/",
+    "/testing/_internal/common_",
+    "conformance/worker.py",
+    "<frozen runpy>",
+)
 
 
 class WorkerFailed(RuntimeError):
@@ -43,19 +52,17 @@ class Settings:
 
 
 class Worker:
-    """One process and the case that it has."""
+    """A process that keeps a child for cases, and the case that the child has."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
         self.case: Case | None = None
-        self.ready = False
+        self.child = 0  # its process id once it is ready, 0 before
         self.began = time.monotonic()
         self._buffer = b""
         self._log = os.memfd_create("log")
         self._position = os.memfd_create("position")
         self.results, write_end = os.pipe()
         os.set_blocking(self.results, False)
-        descriptors = (write_end, self._position)
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
@@ -69,21 +76,22 @@ class Worker:
             [
                 *(sys.executable, "-m", "torch_tenon.testing.conformance.worker"),
                 *("--suite", settings.suite, "--device", settings.device),
-                *("--limit", str(settings.limit)),
+                *("--limit", str(settings.limit), "--timeout", str(settings.timeout)),
                 *("--results", str(write_end), "--position", str(self._position)),
             ],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
-            pass_fds=descriptors,
+            pass_fds=(write_end, self._position),
             env=environment,
-            # A signal to the terminal's group is the parent's to handle.
+            # A group of its own: a signal to the terminal's is the parent's to handle, and killing
+            # this one ends the child too.
             start_new_session=True,
         )
         os.close(write_end)
 
     def give(self, case: Case) -> None:
-        """Hands a case to a worker that is ready; a dead one is noticed when its pipe ends."""
+        """Hands a case to a child that is ready; a dead one is noticed when its end is told."""
         self.case, self.began = case, time.monotonic()
         os.ftruncate(self._position, 0)
         os.ftruncate(self._log, 0)
@@ -95,8 +103,14 @@ class Worker:
         except BrokenPipeError:
             return
 
+    def take(self) -> Case | None:
+        """The case that the child had; it has none from now on."""
+        case, self.case = self.case, None
+        self.began = time.monotonic()
+        return case
+
     def messages(self) -> Iterator[dict[str, Any] | None]:
-        """The messages that have arrived; None at the end of a worker that is gone."""
+        """The messages that have arrived; None at the end of a process that is gone."""
         try:
             while chunk := os.read(self.results, 1 << 16):
                 self._buffer += chunk
@@ -105,7 +119,9 @@ class Worker:
             ended = False
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
-            yield json.loads(line)
+            # What a child wrote of a line before it was killed is no message.
+            if line.startswith(b"{") and line.endswith(b"}"):
+                yield json.loads(line)
         if ended:
             yield None
 
@@ -115,33 +131,45 @@ class Worker:
         return time.monotonic() - self.began
 
     def position(self) -> str:
-        """Where in its case the worker was last."""
+        """Where in its case the child was last."""
         return os.pread(self._position, POSITION, 0).decode(errors="replace").strip()
 
     def log(self) -> str:
-        """The end of what the worker printed during its case."""
+        """What matters of what was printed during the case: the last words, the stack."""
         size = os.fstat(self._log).st_size
-        return os.pread(self._log, 4000, max(0, size - 4000)).decode(errors="replace")
+        text = os.pread(self._log, 1 << 16, max(0, size - (1 << 16))).decode(errors="replace")
+        # Python's fault handler writes the innermost call first.
+        starts = [text.find(mark) for mark in _STACK_MARKS if mark in text]
+        if not starts:
+            return text[-2000:]
+        lines = text[min(starts) :].splitlines()
+        stack = [line for line in lines if not any(frame in line for frame in _OWN_FRAMES)]
+        return "\n".join([text[: min(starts)][-1000:].strip(), *stack[:20]]).strip()
 
     def resident_bytes(self) -> int:
-        """Memory that the process holds now."""
+        """Memory that the child holds now."""
         try:
-            with open(f"/proc/{self.process.pid}/statm") as file:
+            with open(f"/proc/{self.child}/statm") as file:
                 return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         except (FileNotFoundError, ProcessLookupError, IndexError):
             return 0
 
-    def kill(self, *, show_stack: bool = False) -> int:
-        """Ends the process and returns its exit status; its stack goes to the log if asked."""
-        if show_stack and self.process.poll() is None:
-            self.process.send_signal(signal.SIGUSR1)
-            time.sleep(0.3)
-        if self.process.poll() is None:
-            self.process.kill()
-        return self.process.wait()
+    def end_child(self, *, show_stack: bool) -> None:
+        """Kills the child, which the process then replaces; its stack goes to the log if asked."""
+        # It may have ended by itself just now.
+        with contextlib.suppress(ProcessLookupError):
+            if show_stack:
+                os.kill(self.child, signal.SIGUSR1)
+                time.sleep(0.3)
+            os.kill(self.child, signal.SIGKILL)
+        self.child = 0
 
-    def close(self) -> None:
-        """Frees what belongs to a process that has ended."""
+    def close(self) -> int:
+        """Ends the process with its child, frees what it had and returns its exit status."""
+        # A group whose last process has been waited for is gone.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        status = self.process.wait()
         assert self.process.stdin is not None
         # What was still to be written belonged to a process that is dead.
         with contextlib.suppress(BrokenPipeError):
@@ -149,6 +177,7 @@ class Worker:
         os.close(self.results)
         os.close(self._log)
         os.close(self._position)
+        return status
 
 
 class Pool:
@@ -180,7 +209,7 @@ class Pool:
         try:
             while done < total:
                 for worker in list(self._workers):
-                    if worker.ready and worker.case is None and waiting:
+                    if worker.child and worker.case is None and waiting:
                         worker.give(waiting.popleft())
                 for key, _ in self._selector.select(0.5):
                     for result in self._read(key.data):
@@ -199,64 +228,72 @@ class Pool:
         for message in worker.messages():
             if message is None:
                 yield from self._gone(worker)
-            elif "ready" in message:
-                worker.ready, self._failed_starts = True, 0
+                return
+            if "ready" in message:
+                worker.child, self._failed_starts = message["ready"], 0
+            elif "ended" in message:
+                yield from self._child_ended(worker, message["ended"])
             else:
-                worker.case = None
-                if message["rss"] > MEMORY_SOFT:
-                    self._remove(worker)
-                    self._add()
+                worker.take()
+                if message["last"]:
+                    worker.child = 0
                 yield CaseResult.from_json(message["result"])
-                if worker not in self._workers:
-                    return
+
+    def _child_ended(self, worker: Worker, code: int) -> Iterator[CaseResult]:
+        if worker.case is None:
+            # It was replaced for its memory, killed for a hang, or could not start at all.
+            if worker.child == 0 and code == 1:
+                self._failed_start(f"the last one said:\n{worker.log()}")
+            worker.child = 0
+            return
+        name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+        yield self._stopped(worker, Status.CRASH, f"crash: {name}")
 
     def _gone(self, worker: Worker) -> Iterator[CaseResult]:
-        status = worker.kill()
-        case, log, position = worker.case, worker.log(), worker.position()
-        ready, seconds = worker.ready, worker.seconds
-        self._remove(worker)
+        log, ready = worker.log(), worker.child != 0
+        if worker.case is not None:
+            yield self._stopped(worker, Status.CRASH, "crash: the process is gone")
+        status = self._remove(worker)
         if not ready:
-            self._failed_starts += 1
-            if self._failed_starts > 2 * self.settings.jobs:
-                raise WorkerFailed(f"workers end before they are ready; the last one said:\n{log}")
+            self._failed_start(f"the last one ended with status {status}:\n{log}")
         self._add()
-        if case is not None:
-            name = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-            yield _ended(case, Status.CRASH, f"crash: {name}", f"in {position}\n{log}", seconds)
 
     def _overdue(self) -> Iterator[CaseResult]:
         for worker in list(self._workers):
-            limit = self.settings.timeout if worker.case else START_SECONDS
-            late = worker.seconds > limit and (worker.case is not None or not worker.ready)
-            heavy = worker.resident_bytes() > MEMORY_HARD
-            if not late and not heavy:
-                continue
-            case, seconds = worker.case, worker.seconds
-            worker.kill(show_stack=late)
-            detail = f"in {worker.position()}\n{worker.log()}"
-            self._remove(worker)
-            if case is None:
-                self._failed_starts += 1
-                if self._failed_starts > 2 * self.settings.jobs:
-                    raise WorkerFailed(f"workers do not become ready in {limit:g} s:\n{detail}")
-            self._add()
-            if case is not None and late:
-                yield _ended(case, Status.HANG, f"hang: over {limit:g} s", detail, seconds)
-            elif case is not None:
-                reason = f"crash: over {MEMORY_HARD >> 30} GiB of memory"
-                yield _ended(case, Status.CRASH, reason, detail, seconds)
+            if worker.case is None:
+                if not worker.child and worker.seconds > START_SECONDS:
+                    log = worker.log()
+                    self._remove(worker)
+                    self._failed_start(f"no answer in {START_SECONDS:g} s:\n{log}")
+                    self._add()
+            elif worker.seconds > self.settings.timeout:
+                worker.end_child(show_stack=True)
+                reason = f"hang: over {self.settings.timeout:g} s"
+                yield self._stopped(worker, Status.HANG, reason)
+            elif worker.resident_bytes() > MEMORY_LIMIT:
+                worker.end_child(show_stack=False)
+                reason = f"crash: over {MEMORY_LIMIT >> 30} GiB of memory"
+                yield self._stopped(worker, Status.CRASH, reason)
+
+    def _stopped(self, worker: Worker, status: Status, reason: str) -> CaseResult:
+        """The result of the case in which a worker's child ended."""
+        message = f"in {worker.position()}\n{worker.log()}".strip()
+        seconds, case = worker.seconds, worker.take()
+        worker.child = 0
+        assert case is not None
+        return CaseResult(case, status, reason=reason, message=message, seconds=seconds)
+
+    def _failed_start(self, detail: str) -> None:
+        self._failed_starts += 1
+        if self._failed_starts > 2 * self.settings.jobs:
+            raise WorkerFailed(f"workers end before they are ready; {detail}")
 
     def _add(self) -> None:
         worker = Worker(self.settings)
         self._workers.append(worker)
         self._selector.register(worker.results, selectors.EVENT_READ, worker)
 
-    def _remove(self, worker: Worker) -> None:
+    def _remove(self, worker: Worker) -> int:
         self._selector.unregister(worker.results)
         self._workers.remove(worker)
-        worker.kill()
-        worker.close()
-
-
-def _ended(case: Case, status: Status, reason: str, message: str, seconds: float) -> CaseResult:
-    return CaseResult(case, status, reason=reason, message=message.strip(), seconds=seconds)
+        return worker.close()

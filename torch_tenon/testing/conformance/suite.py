@@ -31,7 +31,12 @@ from .optimizer_checks import OptimizerChecks
 from .route import counted
 from .tolerance import tolerance
 
-__all__ = ["list_cases", "run_case"]
+__all__ = ["Case", "list_cases", "prepare", "run_case"]
+
+
+def prepare() -> None:
+    """Builds the databases, which a process does once before it forks the ones that run cases."""
+    op_infos(), module_infos(), optimizer_infos()
 
 
 class Template(TestCase):

@@ -1,7 +1,9 @@
 """The process that runs cases: one JSON line in for each case, one out for each result.
 
-Started by `pool.py` as `python -m torch_tenon.testing.conformance.worker`. It writes to the file
-descriptor of `--position` where it is, so that the parent can say what crashed or hung.
+Started by `pool.py` as `python -m torch_tenon.testing.conformance.worker`. It imports PyTorch and
+its databases, never touches the device, and forks a child that runs the cases; when a case ends the
+child, the next one is there at once. The child writes to the file descriptor of `--position` where
+it is, so that the parent can say what crashed or hung.
 """
 
 from __future__ import annotations
@@ -14,18 +16,21 @@ import os
 import resource
 import signal
 import sys
-from typing import IO
+from types import ModuleType
 
-# The length of the record of where a worker is, in bytes.
+# The length of the record of where a child is, in bytes.
 POSITION = 512
+# A child that holds more memory than this is replaced after its case.
+MEMORY = 3 << 30
 
 
 def main() -> None:
-    """Serves cases until standard input ends."""
+    """Keeps a child that serves cases until standard input ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--suite", required=True)
     parser.add_argument("--device", required=True)
     parser.add_argument("--limit", type=int, default=0)
+    parser.add_argument("--timeout", type=float, required=True)
     parser.add_argument("--results", type=int, required=True)
     parser.add_argument("--position", type=int, required=True)
     arguments = parser.parse_args()
@@ -37,28 +42,62 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-
     suite = importlib.import_module(arguments.suite)
+    suite.prepare()
+    child = None
+    while child != 0:
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            _serve(arguments, suite)
+            return
+        _, status = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code == 0:
+            return
+        # The child may have died in the middle of a line.
+        _send(arguments.results, {"ended": code}, before=b"\n")
+
+
+def _serve(arguments: argparse.Namespace, suite: ModuleType) -> None:
+    """Runs cases until standard input ends, or leaves with status 1 to be replaced."""
+    import torch
+
     # A device that cannot allocate fails here, once, and not in every case.
     torch.empty(1, device=arguments.device)
-    with os.fdopen(arguments.results, "w", buffering=1) as results:
-        _send(results, {"ready": True})
-        for line in sys.stdin:
-            case = suite.Case.from_id(json.loads(line)["case"])
+    _send(arguments.results, {"ready": os.getpid()})
+    while line := _read_line():
+        case = suite.Case.from_id(json.loads(line)["case"])
 
-            def position(check: str, sample: str) -> None:
-                text = f"{check}, sample {sample}".encode()[:POSITION]
-                os.pwrite(arguments.position, text.ljust(POSITION), 0)
+        def position(check: str, sample: str) -> None:
+            text = f"{check}, sample {sample}".encode()[:POSITION]
+            os.pwrite(arguments.position, text.ljust(POSITION), 0)
 
-            position("start", "none")
-            result = suite.run_case(
-                case, arguments.device, limit=arguments.limit, position=position
-            )
-            _send(results, {"result": result.to_json(), "rss": _resident_bytes()})
+        position("start", "none")
+        # The parent ends a hang; should it be gone itself, this does.
+        faulthandler.dump_traceback_later(2 * arguments.timeout + 60, exit=True)
+        result = suite.run_case(case, arguments.device, limit=arguments.limit, position=position)
+        faulthandler.cancel_dump_traceback_later()
+        last = _resident_bytes() > MEMORY
+        _send(arguments.results, {"result": result.to_json(), "last": last})
+        if last:
+            os._exit(1)
 
 
-def _send(results: IO[str], value: object) -> None:
-    results.write(json.dumps(value) + "\n")
+def _read_line() -> bytes:
+    """The next line of standard input without reading ahead of it, empty at the end."""
+    line = bytearray()
+    while byte := os.read(0, 1):
+        line += byte
+        if byte == b"\n":
+            return bytes(line)
+    return b""
+
+
+def _send(descriptor: int, value: object, before: bytes = b"") -> None:
+    data = before + json.dumps(value).encode() + b"\n"
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def _resident_bytes() -> int:
