@@ -141,7 +141,9 @@ def train(name: str, device: str) -> dict:
             loss = out.pow(2).mean()
         loss.backward()
         if step == 0:
-            found["gradients"] = {k: p.grad.clone() for k, p in model.named_parameters()}
+            found["gradients"] = {
+                k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None
+            }
         optimizer.step()
         found["outputs"] += [out.detach(), loss.detach()]
     model.eval()
@@ -154,6 +156,25 @@ def test_three_steps_equal_the_cpu_s(name: str) -> None:
     on_device, on_cpu = train(name, "tenon"), train(name, "cpu")
     for part in ("outputs", "gradients", "state"):
         assert_same(on_device[part], on_cpu[part], rtol=2e-4, atol=2e-5)
+
+
+def test_parameters_stay_the_same_objects() -> None:
+    """What is tied stays tied, and an optimizer that knows the parameters goes on knowing them."""
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.Linear(3, 4))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    weight = model[0].weight
+    weight.grad = torch.ones_like(weight)
+    for device in ("tenon:0", "tenon:1", "cpu", "tenon:0"):
+        model.to(device)
+        assert model[0].weight is model[1].weight is weight
+        assert weight.device == weight.grad.device == torch.device(device)
+    expected = weight.detach() - 1
+    optimizer.step()
+    assert_same(weight, expected)
+    plain = torch.ones(3)
+    plain.data = torch.zeros(2, device="tenon:1")
+    assert plain.device == torch.device("tenon:1") and (plain + 1).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("name", ["transformer_encoder", "resnet", "lstm"])
