@@ -22,7 +22,8 @@ def run_list(cases: list, autocast_dtype: torch.dtype, expected: torch.dtype | N
         if name in ONLY_CUDA or name.startswith("cudnn_"):
             continue
         kwargs = next((value for value in rest if isinstance(value, dict)), {})
-        args = tuple(args) if isinstance(args, (tuple, list)) else (args,)
+        if isinstance(args, str):  # einsum's equation
+            args = (args, *rest[0])
         with torch.autocast("tenon", autocast_dtype):
             function = getattr(home, name, None) or getattr(torch.Tensor, name)
             out = function(*args, **kwargs)
