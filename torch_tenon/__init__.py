@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_tenon.device import target
-    from torch_tenon.op_counts import counters, report, reset_counters
+    from torch_tenon.counting import counters, report, reset_counters
     from torch_tenon.targets.target import Target
 
 __all__ = ["Target", "counters", "report", "reset_counters", "target"]
@@ -19,9 +19,9 @@ __all__ = ["Target", "counters", "report", "reset_counters", "target"]
 # Where the public names are defined.
 _HOMES = {
     "Target": "torch_tenon.targets.target",
-    "counters": "torch_tenon.op_counts",
-    "report": "torch_tenon.op_counts",
-    "reset_counters": "torch_tenon.op_counts",
+    "counters": "torch_tenon.counting",
+    "report": "torch_tenon.counting",
+    "reset_counters": "torch_tenon.counting",
     "target": "torch_tenon.device",
 }
 

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import threading
 import time
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -35,8 +34,9 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Any:
 def _after_fork() -> None:
     # OpenMP's threads stay behind in the parent, and a parallel region of the child would wait for
     # them for good: the child computes on one thread. Backward through a device needs autograd's
-    # own threads; in a child of a process that used them PyTorch raises and says to spawn.
-    if threading.current_thread() is threading.main_thread():
+    # own threads; in a child of a process that used them PyTorch raises and says to spawn. A
+    # program that did not use the device is left alone.
+    if _C.counter_values():
         torch.set_num_threads(1)
 
 
