@@ -151,7 +151,7 @@ GRADCHECKED = {
     "matmul": lambda x: x @ x.t(),
     "softmax": lambda x: x.softmax(1),
     "layer_norm": lambda x: torch.nn.functional.layer_norm(x, (4,)),
-    "conv1d": lambda x: torch.nn.functional.conv1d(x[None], x[None, :, :2].transpose(0, 1)),
+    "conv1d": lambda x: torch.nn.functional.conv1d(x[None], x[None, :, :2]),
     "index": lambda x: x[torch.tensor([0, 2, 0], device=x.device)],
     "cumsum": lambda x: x.cumsum(1).prod(0),
     "svd": lambda x: torch.linalg.svdvals(x),
@@ -163,11 +163,10 @@ GRADCHECKED = {
 
 @pytest.mark.parametrize("name", GRADCHECKED)
 def test_gradcheck(name: str) -> None:
-    x = torch.linspace(0.1, 2, 12, dtype=torch.float64).view(3, 4).sin().to("tenon")
-    x.requires_grad_()
+    x = torch.linspace(0.1, 2, 12, dtype=torch.float64).view(3, 4).pow(2).sin()
+    x = x.to("tenon").requires_grad_()
     assert torch.autograd.gradcheck(GRADCHECKED[name], x)
-    if name not in ("svd",):
-        assert torch.autograd.gradgradcheck(GRADCHECKED[name], x)
+    assert torch.autograd.gradgradcheck(GRADCHECKED[name], x)
 
 
 def test_many_threads() -> None:

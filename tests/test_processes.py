@@ -123,7 +123,7 @@ backward()
 """
     first, second, error = script(code).splitlines()
     assert first == second == "512"
-    assert "fork" in error and "spawn" in error
+    assert "Unable to handle autograd's threading in combination with fork" in error
 
 
 def test_backward_in_a_forked_child_whose_parent_ran_none(script) -> None:
@@ -150,7 +150,8 @@ def test_tensors_through_a_queue() -> None:
         print(queue.get().to("tenon").tolist())
     """
     first, second = output(code).splitlines()
-    assert first == "[1.0, 1.0, 1.0]" or "cpu()" in first
+    assert first.startswith("RuntimeError a tensor of tenon:0 cannot be sent to another process")
+    assert "x.cpu()" in first
     assert second == "[1.0, 1.0, 1.0]"
 
 
@@ -169,7 +170,7 @@ def test_the_end_of_a_process_is_clean(ending: str) -> None:
         import os, subprocess, sys
         import torch
         # One import for all repetitions: each forks and ends as a process of its own does.
-        for number in range(4):
+        for number in range(20):
             child = os.fork()
             if child == 0:
                 import threading
@@ -183,7 +184,7 @@ def test_the_end_of_a_process_is_clean(ending: str) -> None:
                     def backward(ctx, grad):
                         return grad * 2
                 loss = (Kept.apply(x) @ x).exp().sum()
-                {ending}
+                {ENDINGS[ending]}
                 sys.exit(0)
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             assert status == 0, status

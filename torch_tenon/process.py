@@ -1,11 +1,14 @@
-"""What the device does when the process forks or exits."""
+"""What the device does when the process forks, exits or sends tensors to another one."""
 
 import atexit
 import os
 import time
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_storage
 
 from torch_tenon import _C
 
@@ -13,16 +16,26 @@ _EXIT_WAIT = 5.0  # seconds for autograd's threads to end; they have nothing to 
 
 
 def install() -> None:
-    """Registers both. Called once, at import."""
+    """Registers all three. Called once, at import."""
     atexit.register(_end_autograd_threads)
     os.register_at_fork(after_in_child=_after_fork)
+    ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
+
+
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    if storage.device.type == "tenon":
+        raise RuntimeError(
+            f"a tensor of {storage.device} cannot be sent to another process: a target's memory "
+            "belongs to one process. Send x.cpu() and move it to the device there."
+        )
+    return reduce_storage(storage)
 
 
 def _after_fork() -> None:
     # OpenMP's threads stay behind in the parent, and a parallel region of the child would wait for
     # them for good: the child computes on one thread. Backward through a device needs autograd's
-    # own threads; in a child of a process that used them PyTorch raises and says to spawn. A program
-    # that did not use the device is left alone.
+    # own threads; in a child of a process that used them PyTorch raises and says to spawn. A
+    # program that did not use the device is left alone.
     if _C.counter_values():
         torch.set_num_threads(1)
 

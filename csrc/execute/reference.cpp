@@ -98,6 +98,20 @@ c10::Device choose_device(
   return {kTenon, current_device()};
 }
 
+// Where an op says that its results go (`device=`), where that is not the device that it runs on.
+std::optional<c10::Device> elsewhere(c10::Device device, c10::ArrayRef<IValue> arguments) {
+  for (const auto& value : arguments) {
+    if (!value.isDevice())
+      continue;
+    auto wanted = value.toDevice();
+    if (wanted.type() == kTenon)
+      wanted.set_index(check_index(wanted.index()));
+    if (wanted != device)
+      return wanted;
+  }
+  return std::nullopt;
+}
+
 // A generator of the host, seeded by a number that the device's generator drew.
 at::Generator seeded_host_generator(
     const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
@@ -243,6 +257,7 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   const auto* rule = rule_found == rules().end() ? nullptr : &rule_found->second;
   const std::vector<IValue> arguments = torch::jit::pop(*stack, count);
   const auto device = choose_device(op, rule, arguments);
+  const auto results_device = elsewhere(device, arguments);
   const c10::OptionalDeviceGuard device_guard(device);
 
   HostViews views(device);
@@ -274,7 +289,7 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
     std::optional<SeededDefaultGenerator> default_generator;
     if (seeded && !has_generator)
       default_generator.emplace(device.index());
-    const HostAllocationScope on_device(device.index());
+    const HostAllocationScope on_device(results_device ? c10::DeviceIndex{-1} : device.index());
     op.callBoxed(&host_arguments);
   }
 
@@ -283,14 +298,20 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
     if (writes(argument) || (rule != nullptr && contains(rule->mutates, argument.name())))
       mark_written(views, arguments[i], host_before[i]);
   }
+  std::optional<HostViews> there;
+  if (results_device)
+    there.emplace(*results_device);
   const auto results = schema.returns().size();
   for (size_t i = 0; i < results; ++i) {
     const IValue& result = torch::jit::peek(host_arguments, i, results);
     const auto same = argument_returned(schema, schema.returns()[i]);
     if (same >= 0)
       torch::jit::push(*stack, arguments[same]);
-    else if (rule != nullptr && rule->host_results)
+    else if (
+        (rule != nullptr && rule->host_results) || (results_device && results_device->is_cpu()))
       torch::jit::push(*stack, result);
+    else if (results_device)
+      torch::jit::push(*stack, to_device(*there, result));
     else
       torch::jit::push(*stack, to_device(views, result));
   }

@@ -255,10 +255,10 @@ struct BernoulliTensorKernel {
     check_generator(self.device(), gen);
     const auto chance = p.to(at::kCPU).to(at::kDouble).expand(self.sizes()).contiguous();
     const auto* chances = chance.template const_data_ptr<double>();
-    for (int64_t i = 0; i < chance.numel(); ++i)
-      TORCH_CHECK(
-          chances[i] >= 0 && chances[i] <= 1,
-          "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
+    for (int64_t i = 0; i < chance.numel(); ++i) {
+      const auto p_in = chances[i];
+      TORCH_CHECK(p_in >= 0 && p_in <= 1);  // the CPU's words: it names no more either
+    }
     const auto stream = draw(gen, self.device().index());
     dispatch_bernoulli(self, [&](auto zero) {
       using scalar_t = decltype(zero);

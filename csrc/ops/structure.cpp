@@ -22,6 +22,9 @@
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/ccol_indices_native.h>
 #include <ATen/ops/col_indices_native.h>
+#include <ATen/ops/convolution_native.h>
+#include <ATen/ops/copy_native.h>
+#include <ATen/ops/copy_sparse_to_sparse_native.h>
 #include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty.h>
@@ -225,6 +228,21 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
       self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
+// Can a tensor take the place of another one inside of the same object (`x.data = y`,
+// `module.to("tenon")`)? As between the CPU and the devices that PyTorch knows: when both are dense
+// or both are sparse.
+bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {
+  using c10::BackendComponent;
+  const c10::DispatchKeySet backends{BackendComponent::CPUBit, BackendComponent::PrivateUse1Bit};
+  const auto a = self.key_set(), b = from.key_set();
+  for (const auto functionality : {c10::DispatchKey::Dense, c10::DispatchKey::Sparse}) {
+    const c10::DispatchKeySet keys(functionality);
+    if (a.has_any(keys) && b.has_any(keys) && a.has_any(backends) && b.has_any(backends))
+      return true;
+  }
+  return self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(b);
+}
+
 at::Tensor& set_empty(at::Tensor& self) {
   return set_storage_offset(self, new_storage(0, self.device().index()), 0, {0}, {});
 }
@@ -357,6 +375,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_.source_Storage_storage_offset", set_storage_offset);
   m.impl("set_.source_Tensor", set_tensor);
   m.impl("set_", set_empty);
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+  m.impl("convolution", at::native::convolution);  // calls _convolution, which can be traced
   m.impl("copy_", copy);
   m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
@@ -371,7 +391,12 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
 }
 
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
+}
+
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
+  m.impl("_copy_from", copy_from);
   m.impl("as_strided", as_strided_quantized);
   m.impl("view", view);
   m.impl("_reshape_alias", reshape_alias);
@@ -386,6 +411,9 @@ TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
+  m.impl("copy_", at::native::copy_sparse_wrapper_);
+  m.impl("copy_sparse_to_sparse_", at::native::copy_sparse_);
+  m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("_sparse_coo_tensor_with_dims", at::native::new_with_dims_sparse);
   m.impl(
       "_sparse_coo_tensor_with_dims_and_tensors",
@@ -404,6 +432,7 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
+  m.impl("copy_", at::native::copy_sparse_compressed_);
   m.impl("_nnz", at::native::_nnz_sparse_csr);
   m.impl("sparse_dim", at::native::sparse_dim_sparse_csr);
   m.impl("dense_dim", at::native::dense_dim_sparse_csr);
