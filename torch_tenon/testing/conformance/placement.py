@@ -9,17 +9,22 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from .accuracy import wide_dtype
+
 
 class Placement:
     """Copies the tensors of a sample to `device`; call it once per argument of the sample.
 
     Tensors that are one object, or that share a storage, are so in the copy too. The device under
-    test only has to copy contiguous tensors and to make `as_strided` views of them.
+    test only has to copy contiguous tensors and to make `as_strided` views of them. With `grad`,
+    copies require gradients where the originals do; with `wide`, floating-point tensors and dtypes
+    become those of double precision.
     """
 
-    def __init__(self, device: str, *, grad: bool = False) -> None:
+    def __init__(self, device: str, *, grad: bool = False, wide: bool = False) -> None:
         self.device = torch.device(device)
         self.grad = grad
+        self.wide = wide
         self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Generator]] = {}
@@ -27,6 +32,14 @@ class Placement:
     def __call__(self, value: Any) -> Any:
         """`value` with every tensor, device and generator in it moved."""
         return _rebuild(value, self._leaf)
+
+    def apart(self, value: Any) -> Any:
+        """`value` moved in the same way, but without gradients and not among `tensors()`."""
+        return Placement(self.device.type, wide=self.wide)(value)
+
+    def dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """What `dtype` is in this placement."""
+        return wide_dtype(dtype) if self.wide else dtype
 
     def generators(self) -> tuple[torch.Generator, ...]:
         """The copies of generators."""
@@ -49,6 +62,8 @@ class Placement:
                 generator.manual_seed(value.initial_seed())
                 self._generators[id(value)] = (value, generator)
             return self._generators[id(value)][1]
+        if isinstance(value, torch.dtype):
+            return self.dtype(value)
         if isinstance(value, torch.nn.Module):
             return copy.deepcopy(value).to(self.device)
         return value
@@ -58,6 +73,7 @@ class Placement:
         tensor = original.detach()
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
             moved = tensor.clone().to(self.device)
+            moved = moved.to(self.dtype(moved.dtype)) if self.wide else moved
         else:
             conjugate, negative = tensor.is_conj(), tensor.is_neg()
             tensor = tensor.conj() if conjugate else tensor
@@ -75,9 +91,11 @@ class Placement:
             whole = torch.empty(0, dtype=tensor.dtype)
             whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
             moved = whole.clone() if self.device.type == "cpu" else whole.to(self.device)
+            moved = moved.to(self.dtype(moved.dtype)) if self.wide else moved
             self._storages[storage._cdata] = (storage, moved)
         flat = self._storages[storage._cdata][1]
-        return flat if flat.dtype == tensor.dtype else flat.view(tensor.dtype)
+        dtype = self.dtype(tensor.dtype)
+        return flat if flat.dtype == dtype else flat.view(dtype)
 
 
 def _rebuild(value: Any, leaf: Callable[[Any], Any], key: str = "") -> Any:
