@@ -71,6 +71,9 @@ class Placement:
     def _tensor(self, original: torch.Tensor) -> torch.Tensor:
         grad = self.grad and original.requires_grad
         tensor = original.detach()
+        if tensor.device.type != "cpu":
+            # An error input that mixes devices: only what is on the CPU stands for the device.
+            return tensor
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
             moved = tensor.clone().to(self.device)
             moved = moved.to(self.dtype(moved.dtype)) if self.wide else moved
