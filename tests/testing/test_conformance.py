@@ -68,6 +68,8 @@ def command(*arguments: str) -> Any:
         ("ops", "linalg.svd", "float64", ["forward", "noncontiguous", "backward", "out"]),
         ("ops", "nn.functional.dropout", "float32", ["forward", "noncontiguous", "backward"]),
         ("ops", "empty_like", "float32", ["forward", "noncontiguous"]),
+        ("ops", "normal.in_place", "float32", ["forward", "noncontiguous"]),
+        ("ops", "bernoulli", "bfloat16", ["forward", "out"]),
         ("ops", "sparse.sampled_addmm", "float32", ["forward", "backward"]),
         ("modules", "nn.BatchNorm1d", "float32", ["forward train", "backward eval"]),
         ("modules", "nn.LSTM", "float32", ["forward train", "backward train"]),

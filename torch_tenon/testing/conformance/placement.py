@@ -71,6 +71,9 @@ class Placement:
     def _tensor(self, original: torch.Tensor) -> torch.Tensor:
         grad = self.grad and original.requires_grad
         tensor = original.detach()
+        if tensor.device.type != "cpu":
+            # An error input that mixes devices: only what is on the CPU stands for the device.
+            return tensor
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
             moved = tensor.clone().to(self.device)
             moved = moved.to(self.dtype(moved.dtype)) if self.wide else moved
@@ -98,7 +101,7 @@ class Placement:
         return flat if flat.dtype == dtype else flat.view(dtype)
 
 
-def _rebuild(value: Any, leaf: Callable[[Any], Any], key: str = "") -> Any:
+def _rebuild(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_rebuild(item, leaf) for item in value)
     if isinstance(value, PackedSequence):
@@ -108,10 +111,11 @@ def _rebuild(value: Any, leaf: Callable[[Any], Any], key: str = "") -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_rebuild(item, leaf) for item in value))
     if type(value) is dict:
-        return {k: _rebuild(item, leaf, str(k)) for k, item in value.items()}
+        return {k: _rebuild(item, leaf) for k, item in value.items()}
     if isinstance(value, slice):
         return slice(*(_rebuild(item, leaf) for item in (value.start, value.stop, value.step)))
-    if key == "device" and value == "cpu":
+    # `x.to("cpu")` has no keyword.
+    if isinstance(value, str) and value == "cpu":
         return leaf(torch.device("cpu"))
     return leaf(value)
 

@@ -78,12 +78,14 @@ class Sides:
         process: Callable[[Any], Any] | None = None,
         aliasing: bool = False,
         mutation: bool = True,
+        must_raise: bool = True,
     ) -> Outcome:
         """Runs what `prepare` makes ready on both sides and raises Mismatch if they differ.
 
         `grad` places inputs with gradients; `aliasing` compares which inputs results are views of;
         `mutation` compares what the call wrote to inputs; `check` names what is counted together.
-        Returns the CPU's outcome. When that is an error, the device has raised the same type.
+        Returns the CPU's outcome. When that is an error, the device has raised the same type,
+        unless `must_raise` is false: then it was not run.
         """
 
         def make(device: str, *, wide: bool = False) -> Run:
@@ -93,6 +95,8 @@ class Sides:
         cpu = make("cpu")
         cpu_versions = [t._version for t in cpu.placement.tensors()]
         outcome, random = draws(lambda: attempt(cpu.call), cpu.placement.generators())
+        if outcome.error is not None and not must_raise:
+            return outcome
         under_test = self._made_on_device(make)
         versions = [t._version for t in under_test.placement.tensors()]
         actual = attempt(under_test.call)
@@ -159,7 +163,8 @@ class Sides:
             reason = f"raises {type(mine).__name__}, not {type(theirs).__name__}"
             raise DeviceError(reason, message, actual.traceback)
         if str(mine) != str(theirs):
-            self.notes.add(f"message differs: {mine!s:.120}, CPU {theirs!s:.120}")
+            lines = [(str(error).splitlines() or [""])[0] for error in (mine, theirs)]
+            self.notes.add(f"message differs: {lines[0]:.120}, CPU {lines[1]:.120}")
 
     def _results(
         self,
@@ -205,7 +210,9 @@ class Sides:
         for index, (one, other) in enumerate(zip(*results, strict=True)):
             if one.layout != torch.strided or not self.values:
                 continue
-            if not torch.equal(*(on_cpu(t).flatten().view(torch.uint8) for t in (one, other))):
+            if not torch.equal(
+                *(on_cpu(t).contiguous().flatten().view(torch.uint8) for t in (one, other))
+            ):
                 raise Mismatch(
                     "seed not obeyed", f"result {index} differs after the same torch.manual_seed"
                 )
