@@ -2,9 +2,9 @@
 // output, counted in row-major order of its sizes, is a function of the words of counter i, so a
 // generated kernel can make the same numbers. Argument checks are PyTorch's own templates.
 
-#include <ATen/AccumulateType.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/ops/empty.h>
@@ -43,10 +43,10 @@ double open_uniform(uint64_t bits) {
   return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
 }
 
-// In [0, 1), on a grid so coarse that rounding to `scalar_t` cannot reach 1.
+// In [0, 1), on the grid of the floating-point type that computes for `scalar_t`.
 template <class scalar_t>
 double half_open_uniform(uint64_t bits) {
-  constexpr int digits = std::numeric_limits<scalar_t>::digits;
+  constexpr int digits = std::numeric_limits<at::opmath_type<scalar_t>>::digits;
   return std::ldexp(static_cast<double>(bits >> (64 - digits)), -digits);
 }
 
@@ -92,10 +92,13 @@ template <class RNG>
 struct UniformKernel {
   void operator()(at::TensorIteratorBase& iter, double from, double to, OptionalGenerator gen) {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, iter.dtype(), "uniform_", [&] {
+      // What rounds up to `to` becomes the number before it.
+      constexpr int digits = std::numeric_limits<scalar_t>::digits;
+      const auto last = static_cast<scalar_t>(to - std::ldexp(to - from, -digits));
       fill<scalar_t>(iter.output(), gen, [=](const PhiloxWords& w) {
         const auto x =
             static_cast<scalar_t>(half_open_uniform<scalar_t>(low_64(w)) * (to - from) + from);
-        return static_cast<double>(x) < to ? x : static_cast<scalar_t>(from);  // rounded up to `to`
+        return static_cast<double>(x) < to || from == to ? x : last;
       });
     });
   }

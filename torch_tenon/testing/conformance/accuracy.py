@@ -36,8 +36,8 @@ def as_accurate(actual: Any, expected: Any, judge: Any) -> bool:
     """Whether every element of `actual` is as near to `judge` as `expected` is, leaf by leaf.
 
     Near means that the largest error is at most `FACTOR` times the largest of `expected`, plus the
-    last rounding of the largest element. A judge from which `expected` is further than half its
-    digits has computed something else, and decides nothing. Where `expected` or `judge` is not
+    last rounding of the largest element. A judge from which `expected` is further than
+    twice the square root of the dtype's precision has computed something else, and decides nothing. Where `expected` or `judge` is not
     finite, `actual` has to be what `expected` is.
     """
     leaves = [_leaves(value) for value in (actual, expected, judge)]
@@ -64,7 +64,7 @@ def _leaf_as_accurate(actual: Any, expected: Any, judge: Any) -> bool:
         return False
     errors = [(side - judge)[finite].abs().max().item() for side in (actual, expected)]
     largest, eps = judge[finite].abs().max().item(), torch.finfo(dtype).eps
-    if errors[1] > math.sqrt(eps) * largest:
+    if errors[1] > 2 * math.sqrt(eps) * largest:
         return False
     return errors[0] <= FACTOR * errors[1] + eps * largest
 

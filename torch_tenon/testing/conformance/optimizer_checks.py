@@ -138,8 +138,14 @@ def _make(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> torch.Tensor
 
 
 def _state(optimizer: torch.optim.Optimizer) -> Any:
-    """The state by parameter; `step` as a number, since some keep it on the host."""
+    """The state by parameter, with scalars as numbers: what counts steps or comes from a learning
+    rate may be on the host beside parameters of a device.
+    """
+
+    def plain(value: Any) -> Any:
+        return value.item() if isinstance(value, torch.Tensor) and value.dim() == 0 else value
+
     return {
-        index: {key: float(v) if key == "step" else v for key, v in state.items()}
+        index: {key: plain(value) for key, value in state.items()}
         for index, state in optimizer.state_dict()["state"].items()
     }
