@@ -41,9 +41,7 @@ WRONG = {
     "gather_dtype": lambda d: ones(3, device=d).gather(0, ones(2, device=d)),
     "grad_of_integers": lambda d: ones(2, device=d, dtype=torch.int64).requires_grad_(),
     "index_beyond": lambda d: ones(3, device=d)[torch.tensor([3], device=d)],
-    "index_select_beyond": lambda d: ones(3, device=d).index_select(
-        0, torch.tensor([5], device=d)
-    ),
+    "index_select_beyond": lambda d: ones(3, device=d).index_select(0, torch.tensor([5], device=d)),
     "gather_beyond": lambda d: ones(3, device=d).gather(0, torch.tensor([7], device=d)),
     "scatter_beyond": lambda d: ones(3, device=d).scatter(0, torch.tensor([7], device=d), 1.0),
     "index_put_beyond": lambda d: ones(3, device=d).index_put_(

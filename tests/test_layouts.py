@@ -172,8 +172,10 @@ def test_sparse_coo() -> None:
             *(torch.sparse.softmax(y.detach(), 1).to_dense(), y.detach().t().to_dense()),
             *(hybrid.to_dense(), (y.detach() * 2 + y.detach()).to_dense(), out.detach()),
             *(y.detach().sqrt().to_dense(), y.detach().index_select(0, indices[0]).to_dense()),
-            *(torch.cat([y.detach(), y.detach()]).to_dense(), dense(device).sparse_mask(make(
-                torch.sparse_coo, device)).to_dense()),
+            *(
+                torch.cat([y.detach(), y.detach()]).to_dense(),
+                dense(device).sparse_mask(make(torch.sparse_coo, device)).to_dense(),
+            ),
         ]
 
     same_on_both(compute, rtol=1e-6, atol=1e-7)
