@@ -117,7 +117,7 @@ def test_a_host_scalar_is_no_mixture() -> None:
     assert x[torch.tensor([0, 2])].tolist() == [2, 2], "indices may be on the host"
     x[torch.tensor([1])] = torch.tensor(9.0)
     assert x.tolist() == [2, 9, 2]
-    with pytest.raises(RuntimeError, match="same device|indices should be"):
+    with pytest.raises(RuntimeError, match=r"same device|indices should be"):
         torch.ones(3)[torch.tensor([0], device="tenon")]
 
 
@@ -154,7 +154,7 @@ def test_an_error_in_the_middle_of_backward() -> None:
     x = torch.ones(1000, device="tenon", requires_grad=True)
     y = x * 2
     y.register_hook(lambda grad: grad[:10])
-    with pytest.raises(RuntimeError, match="hook|shape|size"):
+    with pytest.raises(RuntimeError, match=r"hook|shape|size"):
         y.sum().backward()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

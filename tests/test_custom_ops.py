@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import torch_tenon
 from against_cpu import assert_same, same_on_both
 from torch.utils.cpp_extension import load
+
+import torch_tenon
 
 SOURCE = Path(__file__).parent / "extension" / "third_party.cpp"
 

@@ -10,8 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_tenon.device import target
     from torch_tenon.counting import counters, report, reset_counters
+    from torch_tenon.device import target
     from torch_tenon.targets.target import Target
 
 __all__ = ["Target", "counters", "report", "reset_counters", "target"]

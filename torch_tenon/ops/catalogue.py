@@ -57,9 +57,21 @@ def route(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> tuple[str, str
     layouts = [key.removesuffix("CPU").lower() for key in op.backends if key.endswith("CPU")]
     if op.composite is None and layouts:
         return "fallback", f"not listed, and the CPU has a kernel for {', '.join(layouts)} tensors"
+    if _runs_whole(op):
+        return "fallback", "not listed, and the CPU runs in one call what PyTorch composes"
     if op.composite is not None:
         return COMPOSED, f"of other ops, by PyTorch's {op.composite} kernel"
     return NONE, "not listed, and the CPU has no kernel"
+
+
+def _runs_whole(op: NativeOp) -> bool:
+    # As `host_has_whole` in csrc/record/dispatch.cpp has it.
+    return (
+        op.composite == "CompositeExplicitAutograd"
+        and not op.makes_views
+        and not op.takes_device
+        and "nondeterministic_seeded" not in op.tags
+    )
 
 
 def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description:

@@ -44,6 +44,10 @@ class NativeOp:
     autograd: str
     """`formula`, `composed` (of differentiable ops), `not differentiable`, or `none`."""
     tags: tuple[str, ...]
+    makes_views: bool
+    """Whether a result is a view of an argument."""
+    takes_device: bool
+    """Whether an argument says where the result goes."""
 
     @property
     def required(self) -> bool:
@@ -91,6 +95,12 @@ def load() -> Mapping[str, NativeOp]:
                 backends=tuple(k for k in kernels if not k.startswith("Composite")),
                 autograd=_autograd(f, variants, composite, formulas),
                 tags=tuple(sorted(f.tags)),
+                makes_views=any(
+                    r.annotation is not None and not r.annotation.is_write for r in f.func.returns
+                ),
+                takes_device=any(
+                    str(a.type).startswith("Device") for a in f.func.schema_order_arguments()
+                ),
             )
     return ops
 

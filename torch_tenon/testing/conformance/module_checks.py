@@ -14,7 +14,7 @@ from .case import CheckResult
 from .comparison import Comparison
 from .op_checks import cotangent
 from .placement import Placement, tensors_in
-from .sides import Outcome, Run, Sides
+from .sides import Outcome, Sides
 from .tally import Tally
 
 
@@ -72,11 +72,10 @@ class ModuleChecks:
     def call(self, sample: Any, *, training: bool, grad: bool) -> Outcome:
         """Outputs and the state after the call; with `grad`, gradients of inputs and parameters."""
         torch.manual_seed(0)
-        master = self._build("cpu", sample, Placement("cpu")).to(self.dtype)
+        master = self._build(sample, Placement("cpu")).to(self.dtype)
 
-        def prepare(device: str) -> Run:
-            place = Placement(device, grad=grad)
-            module = self._module(device, sample, master, place).train(training)
+        def prepare(place: Placement) -> Callable[[], Any]:
+            module = self._module(sample, master, place).train(training)
             args = place(tuple(sample.forward_input.args))
             kwargs = place(dict(sample.forward_input.kwargs))
 
@@ -85,13 +84,13 @@ class ModuleChecks:
                     output = module(*args, **kwargs)
                     if not grad:
                         return {"output": output, "state": dict(module.state_dict())}
-                    return self._gradients(module, place, device, output)
+                    return self._gradients(module, place, output)
 
-            return Run(place, call)
+            return call
 
-        return self.sides.compare(prepare, check="call", mutation=False)
+        return self.sides.compare(prepare, check="call", grad=grad, mutation=False)
 
-    def _gradients(self, module: Any, place: Placement, device: str, output: Any) -> Any:
+    def _gradients(self, module: Any, place: Placement, output: Any) -> Any:
         outputs = [t for t in tensors_in(output) if t.requires_grad]
         inputs = [t for t in place.tensors() if t.requires_grad]
         names = [f"input {index}" for index in range(len(inputs))]
@@ -100,26 +99,27 @@ class ModuleChecks:
             inputs.append(parameter)
         if not outputs or not inputs:
             return {"output": output}
-        cotangents = [Placement(device)(cotangent(t, seed)) for seed, t in enumerate(outputs)]
+        cotangents = [place.apart(cotangent(t, seed)) for seed, t in enumerate(outputs)]
         gradients = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
         return {
             "outputs": [t.detach() for t in outputs],
             "gradients": dict(zip(names, gradients, strict=True)),
         }
 
-    def _module(self, device: str, sample: Any, master: Any, place: Placement) -> Any:
+    def _module(self, sample: Any, master: Any, place: Placement) -> Any:
         """A module with `master`'s state: made on the device where it can be, moved otherwise."""
+        dtype = place.dtype(self.dtype)
         if not self._has_factory_arguments or self.info.is_lazy:
-            return copy.deepcopy(master).to(device)
-        module = self._build(device, sample, place).to(self.dtype)
+            return copy.deepcopy(master).to(place.device, dtype)
+        module = self._build(sample, place).to(dtype)
         module.load_state_dict(master.state_dict())
         return module
 
-    def _build(self, device: str, sample: Any, place: Placement) -> Any:
+    def _build(self, sample: Any, place: Placement) -> Any:
         arguments = sample.constructor_input
         kwargs = place(dict(arguments.kwargs))
         if self._has_factory_arguments:
-            kwargs.update(device=device, dtype=self.dtype)
+            kwargs.update(device=place.device, dtype=place.dtype(self.dtype))
         return self.info.module_cls(*place(tuple(arguments.args)), **kwargs)
 
     @property

@@ -16,7 +16,7 @@ from torch.utils._foreach_utils import (
 from .case import CheckResult
 from .comparison import Comparison
 from .placement import Placement
-from .sides import Outcome, Run, Sides
+from .sides import Outcome, Sides
 from .tally import Tally
 
 STEPS = 4
@@ -88,8 +88,7 @@ class OptimizerChecks:
         masters = _parameters(self.dtype, matrices_only=only_matrices)
         x, y = _make((8, 4), self.dtype, 8), _make((8, 2), self.dtype, 9)
 
-        def prepare(device: str) -> Run:
-            place = Placement(device, grad=True)
+        def prepare(place: Placement) -> Callable[[], Any]:
             parameters = [place(master) for master in masters]
             data = place(x), place(y)
 
@@ -109,10 +108,10 @@ class OptimizerChecks:
                     "state": _state(optimizer),
                 }
 
-            return Run(place, call)
+            return call
 
         with torch.enable_grad():
-            return self.sides.compare(prepare, check="steps", mutation=False)
+            return self.sides.compare(prepare, check="steps", grad=True, mutation=False)
 
     def _loss(
         self, parameters: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor

@@ -9,17 +9,22 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
+from .accuracy import wide_dtype
+
 
 class Placement:
     """Copies the tensors of a sample to `device`; call it once per argument of the sample.
 
     Tensors that are one object, or that share a storage, are so in the copy too. The device under
-    test only has to copy contiguous tensors and to make `as_strided` views of them.
+    test only has to copy contiguous tensors and to make `as_strided` views of them. With `grad`,
+    copies require gradients where the originals do; with `wide`, floating-point tensors and dtypes
+    become those of double precision.
     """
 
-    def __init__(self, device: str, *, grad: bool = False) -> None:
+    def __init__(self, device: str, *, grad: bool = False, wide: bool = False) -> None:
         self.device = torch.device(device)
         self.grad = grad
+        self.wide = wide
         self._tensors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._storages: dict[int, tuple[torch.UntypedStorage, torch.Tensor]] = {}
         self._generators: dict[int, tuple[torch.Generator, torch.Generator]] = {}
@@ -27,6 +32,14 @@ class Placement:
     def __call__(self, value: Any) -> Any:
         """`value` with every tensor, device and generator in it moved."""
         return _rebuild(value, self._leaf)
+
+    def apart(self, value: Any) -> Any:
+        """`value` moved in the same way, but without gradients and not among `tensors()`."""
+        return Placement(self.device.type, wide=self.wide)(value)
+
+    def dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """What `dtype` is in this placement."""
+        return wide_dtype(dtype) if self.wide else dtype
 
     def generators(self) -> tuple[torch.Generator, ...]:
         """The copies of generators."""
@@ -49,6 +62,8 @@ class Placement:
                 generator.manual_seed(value.initial_seed())
                 self._generators[id(value)] = (value, generator)
             return self._generators[id(value)][1]
+        if isinstance(value, torch.dtype):
+            return self.dtype(value)
         if isinstance(value, torch.nn.Module):
             return copy.deepcopy(value).to(self.device)
         return value
@@ -56,8 +71,12 @@ class Placement:
     def _tensor(self, original: torch.Tensor) -> torch.Tensor:
         grad = self.grad and original.requires_grad
         tensor = original.detach()
+        if tensor.device.type != "cpu":
+            # An error input that mixes devices: only what is on the CPU stands for the device.
+            return tensor
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
             moved = tensor.clone().to(self.device)
+            moved = moved.to(self.dtype(moved.dtype)) if self.wide else moved
         else:
             conjugate, negative = tensor.is_conj(), tensor.is_neg()
             tensor = tensor.conj() if conjugate else tensor
@@ -75,12 +94,14 @@ class Placement:
             whole = torch.empty(0, dtype=tensor.dtype)
             whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
             moved = whole.clone() if self.device.type == "cpu" else whole.to(self.device)
+            moved = moved.to(self.dtype(moved.dtype)) if self.wide else moved
             self._storages[storage._cdata] = (storage, moved)
         flat = self._storages[storage._cdata][1]
-        return flat if flat.dtype == tensor.dtype else flat.view(tensor.dtype)
+        dtype = self.dtype(tensor.dtype)
+        return flat if flat.dtype == dtype else flat.view(dtype)
 
 
-def _rebuild(value: Any, leaf: Callable[[Any], Any], key: str = "") -> Any:
+def _rebuild(value: Any, leaf: Callable[[Any], Any]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_rebuild(item, leaf) for item in value)
     if isinstance(value, PackedSequence):
@@ -90,10 +111,11 @@ def _rebuild(value: Any, leaf: Callable[[Any], Any], key: str = "") -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_rebuild(item, leaf) for item in value))
     if type(value) is dict:
-        return {k: _rebuild(item, leaf, str(k)) for k, item in value.items()}
+        return {k: _rebuild(item, leaf) for k, item in value.items()}
     if isinstance(value, slice):
         return slice(*(_rebuild(item, leaf) for item in (value.start, value.stop, value.step)))
-    if key == "device" and value == "cpu":
+    # `x.to("cpu")` has no keyword.
+    if isinstance(value, str) and value == "cpu":
         return leaf(torch.device("cpu"))
     return leaf(value)
 

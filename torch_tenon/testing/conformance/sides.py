@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .accuracy import as_accurate
 from .comparison import Comparison, Mismatch, on_cpu
 from .placement import Placement, tensors_in
 from .randomness import check_distribution, draws
@@ -17,9 +18,13 @@ from .randomness import check_distribution, draws
 DISTRIBUTIONS = 8
 
 
+# Makes a computation ready on the copies of a placement; what it returns does it, once.
+Prepare = Callable[[Placement], Callable[[], Any]]
+
+
 @dataclass
 class Run:
-    """A computation made ready on one device: `call` does it on the copies in `placement`."""
+    """A computation made ready on one device."""
 
     placement: Placement
     call: Callable[[], Any]
@@ -66,21 +71,33 @@ class Sides:
 
     def compare(
         self,
-        prepare: Callable[[str], Run],
+        prepare: Prepare,
         *,
         check: str,
+        grad: bool = False,
         process: Callable[[Any], Any] | None = None,
         aliasing: bool = False,
         mutation: bool = True,
+        must_raise: bool = True,
     ) -> Outcome:
-        """Runs `prepare(device).call()` on both sides and raises Mismatch if they differ.
+        """Runs what `prepare` makes ready on both sides and raises Mismatch if they differ.
 
-        Returns the CPU's outcome. When that is an error, the device has raised the same type.
+        `grad` places inputs with gradients; `aliasing` compares which inputs results are views of;
+        `mutation` compares what the call wrote to inputs; `check` names what is counted together.
+        Returns the CPU's outcome. When that is an error, the device has raised the same type,
+        unless `must_raise` is false: then it was not run.
         """
-        cpu = prepare("cpu")
+
+        def make(device: str, *, wide: bool = False) -> Run:
+            place = Placement(device, grad=grad, wide=wide)
+            return Run(place, prepare(place))
+
+        cpu = make("cpu")
         cpu_versions = [t._version for t in cpu.placement.tensors()]
         outcome, random = draws(lambda: attempt(cpu.call), cpu.placement.generators())
-        under_test = self._prepare(prepare)
+        if outcome.error is not None and not must_raise:
+            return outcome
+        under_test = self._made_on_device(make)
         versions = [t._version for t in under_test.placement.tensors()]
         actual = attempt(under_test.call)
         if outcome.error is not None or actual.error is not None:
@@ -89,10 +106,22 @@ class Sides:
         inputs = (under_test.placement.tensors(), cpu.placement.tensors())
         if not aliasing:
             inputs = ([], [])
+        same_values = True
         try:
-            self._results(actual.value, outcome.value, inputs, process)
+            try:
+                self._results(actual.value, outcome.value, inputs, process)
+            except Mismatch as mismatch:
+                if mismatch.reason != "device differs":
+                    raise
+                # What is told no device makes its result on PyTorch's default one (`arange(2)`).
+                under_test = self._made_on_device(make)
+                with torch.device(self.device):
+                    actual = attempt(under_test.call)
+                if actual.error is not None:
+                    raise
+                self._results(actual.value, outcome.value, ([], []), process)
         except Mismatch as mismatch:
-            if not random or mismatch.reason != "values differ":
+            if mismatch.reason != "values differ":
                 raise
             self.comparison.results(
                 actual.value,
@@ -101,19 +130,23 @@ class Sides:
                 expected_inputs=inputs[1],
                 values=False,
             )
-            self._distribution(prepare, check)
-            random_values = True
-        else:
-            random_values = False
+            same_values = False
+            if random:
+                self._distribution(make, check)
+            else:
+                judge = attempt(make("cpu", wide=True).call)
+                if judge.error or not as_accurate(actual.value, outcome.value, judge.value):
+                    raise
+                self.notes.add(f"rounding differs: {check}: {str(mismatch)[:200]}")
         if random:
-            self._reproducible(prepare)
-        if mutation and not random_values and self.values:
+            self._reproducible(make)
+        if mutation and same_values and self.values:
             self._mutation(under_test, versions, cpu, cpu_versions)
         return outcome
 
-    def _prepare(self, prepare: Callable[[str], Run]) -> Run:
+    def _made_on_device(self, make: Callable[[str], Run]) -> Run:
         try:
-            return prepare(self.device)
+            return make(self.device)
         except Exception as error:
             text = traceback.format_exc()[-6000:]
             kind = f"inputs cannot be moved: {type(error).__name__}"
@@ -130,7 +163,8 @@ class Sides:
             reason = f"raises {type(mine).__name__}, not {type(theirs).__name__}"
             raise DeviceError(reason, message, actual.traceback)
         if str(mine) != str(theirs):
-            self.notes.add(f"message differs: {mine!s:.120}, CPU {theirs!s:.120}")
+            lines = [(str(error).splitlines() or [""])[0] for error in (mine, theirs)]
+            self.notes.add(f"message differs: {lines[0]:.120}, CPU {lines[1]:.120}")
 
     def _results(
         self,
@@ -162,21 +196,23 @@ class Sides:
             if written:
                 self.comparison.results(mine, theirs, where=f"input {index} after the call")
 
-    def _distribution(self, prepare: Callable[[str], Run], check: str) -> None:
+    def _distribution(self, make: Callable[[str], Run], check: str) -> None:
         done = self._distributions.get(check, 0)
         if done < DISTRIBUTIONS:
             self._distributions[check] = done + 1
-            check_distribution(lambda: prepare(self.device).call(), lambda: prepare("cpu").call())
+            check_distribution(lambda: make(self.device).call(), lambda: make("cpu").call())
 
-    def _reproducible(self, prepare: Callable[[str], Run]) -> None:
+    def _reproducible(self, make: Callable[[str], Run]) -> None:
         results = []
         for _ in range(2):
             torch.manual_seed(20)
-            results.append(tensors_in(prepare(self.device).call()))
+            results.append(tensors_in(make(self.device).call()))
         for index, (one, other) in enumerate(zip(*results, strict=True)):
             if one.layout != torch.strided or not self.values:
                 continue
-            if not torch.equal(*(on_cpu(t).flatten().view(torch.uint8) for t in (one, other))):
+            if not torch.equal(
+                *(on_cpu(t).contiguous().flatten().view(torch.uint8) for t in (one, other))
+            ):
                 raise Mismatch(
                     "seed not obeyed", f"result {index} differs after the same torch.manual_seed"
                 )
