@@ -155,9 +155,10 @@ def test_tensors_through_a_queue() -> None:
     assert second == "[1.0, 1.0, 1.0]"
 
 
+REPETITIONS = 5  # of each ending: more than 20 in all
 ENDINGS = {
     "backward": "loss.backward()",
-    "backward_in_a_thread": "threading.Thread(target=loss.backward, daemon=True).start()",
+    "backward_in_a_thread": "threading.Thread(target=loss.backward).start()",
     "graph_alive": "sys.kept = loss",
     "cycle": "loss.me = [loss]; loss.register_hook(lambda g: loss.me); loss.backward()",
     "exit_in_the_middle": "loss.backward(); sys.exit(0)",
@@ -170,7 +171,7 @@ def test_the_end_of_a_process_is_clean(ending: str) -> None:
         import os, subprocess, sys
         import torch
         # One import for all repetitions: each forks and ends as a process of its own does.
-        for number in range(20):
+        for number in range({REPETITIONS}):
             child = os.fork()
             if child == 0:
                 import threading

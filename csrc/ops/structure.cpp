@@ -30,6 +30,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/resize_as_native.h>
 #include <ATen/ops/row_indices_native.h>
 #include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/tensor_split_native.h>
@@ -371,6 +372,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view_as_real", view_as_real);
   m.impl("view_as_complex", view_as_complex);
   m.impl("resize_", resize_);
+  m.impl("resize_as_", at::native::resize_as_);  // the template may be anywhere
   m.impl("set_.source_Storage", set_storage);
   m.impl("set_.source_Storage_storage_offset", set_storage_offset);
   m.impl("set_.source_Tensor", set_tensor);
