@@ -37,8 +37,8 @@ def as_accurate(actual: Any, expected: Any, judge: Any) -> bool:
 
     Near means that the largest error is at most `FACTOR` times the largest of `expected`, plus the
     last rounding of the largest element. A judge from which `expected` is further than
-    twice the square root of the dtype's precision has computed something else, and decides nothing. Where `expected` or `judge` is not
-    finite, `actual` has to be what `expected` is.
+    twice the square root of the dtype's precision has computed something else, and decides nothing.
+    Where `expected` or `judge` is not finite, `actual` has to be what `expected` is.
     """
     leaves = [_leaves(value) for value in (actual, expected, judge)]
     if len({len(side) for side in leaves}) != 1:

@@ -24,8 +24,11 @@ class BadBaseline(ValueError):
 
 
 def default_path(device: str, target: str | None) -> Path:
-    """The recorded baseline of a device and target in this package."""
-    return FOLDER / (f"{device}-{target}.json" if target else f"{device}.json")
+    """The recorded baseline of a device and target in this package.
+
+    A target that is named by where it is (`path/to/file.py:Class`) goes by its last part.
+    """
+    return FOLDER / (f"{device}-{target.rpartition(':')[2]}.json" if target else f"{device}.json")
 
 
 @dataclass

@@ -22,6 +22,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from torch_tenon import config
+
 from .baseline import BadBaseline, Baseline, Changes, compare, default_path
 from .case import KINDS, Case, CaseResult, Status
 from .pool import SUITE, Pool, Settings, WorkerFailed
@@ -79,7 +81,7 @@ def conformance(
         target=target,
         suite=suite,
     )
-    path = baseline or default_path(device, target)
+    path = baseline or default_path(device, target or _target_of(device))
     kinds = KINDS if db is Database.ALL else (str(db),)
     recorded = _read_baseline(path, required=baseline is not None and not update_baseline)
     _check_device(device)
@@ -125,6 +127,11 @@ def conformance(
 
 def _split(values: Iterable[str] | None) -> list[str]:
     return [part for value in values or () for part in value.split(",") if part]
+
+
+def _target_of(device: str) -> str | None:
+    # The device is built for one target, and has a baseline for each.
+    return config.TARGET.read() if device == "tenon" else None
 
 
 def _read_baseline(path: Path, *, required: bool) -> Baseline | None:
