@@ -185,7 +185,7 @@ def test_the_limit_of_the_environment() -> None:
     assert "may hold 32.00 MiB" in output(code, TENON_MEMORY_LIMIT="32MiB")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.integers(0, 6 * MIB), st.integers(0, 50)),

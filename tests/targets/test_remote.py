@@ -9,18 +9,15 @@ import pytest
 from fresh_process import REMOTE_TARGET, TESTS, output
 
 FILES = (
-    "test_accelerator.py",
     "test_autocast.py",
     "test_autograd.py",
     "test_bad_input.py",
     "test_copies.py",
-    "test_custom_ops.py",
     "test_jit.py",
     "test_layouts.py",
     "test_memory.py",
     "test_models.py",
     "test_optimizers.py",
-    "test_processes.py",
     "test_random.py",
     "test_serialization.py",
     "test_views.py",
