@@ -42,12 +42,11 @@ wheel: $(INSTALLED)
 $(INSTALLED): pyproject.toml setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q $$($(PYTHON) -c '$(BUILD_REQUIREMENTS)')
-	$(NO_AUTOLOAD) $(BIN)/pip install -q --no-build-isolation -e '.[dev]'
+	$(NO_AUTOLOAD) TORCH_TENON_BUILT_IN_PLACE=1 $(BIN)/pip install -q --no-build-isolation -e '.[dev]'
 	touch $@
 
-# pip built the extension once; from then on ninja rebuilds what changed.
 $(BUILT): $(INSTALLED) $(CPP)
-	$(NO_AUTOLOAD) $(BIN)/python setup.py -q build_ext --inplace
+	$(NO_AUTOLOAD) $(BIN)/python setup.py -q build_ext --inplace > $(VENV)/build.log || { cat $(VENV)/build.log; false; }
 	touch $@
 
 clean:

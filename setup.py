@@ -11,8 +11,13 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
 
+# `make` builds the extension in place, where ninja rebuilds only what changed, and installs the rest.
+IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
+
 setup(
-    ext_modules=[
+    ext_modules=[]
+    if IN_PLACE
+    else [
         CppExtension(
             "torch_tenon._C",
             sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cpp")),
