@@ -1,0 +1,133 @@
+"""`torch.compile(backend="tenon")`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._dynamo.backends.common import aot_autograd
+from torch.fx import GraphModule
+
+from torch_tenon.compiler.build import BuiltGraph, _Output, build
+from torch_tenon.compiler.cache import Cache
+from torch_tenon.compiler.cpu_compiler import CpuCompiler
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.ir.index import Expr, evaluate
+from torch_tenon.ops.lowerings import load_all
+from torch_tenon.ops.lowerings.table import LOWERINGS
+
+log = logging.getLogger("torch_tenon.program")
+aten = torch.ops.aten
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions, less those of ops that the table lowers itself."""
+    load_all()
+    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    more = [
+        aten.native_batch_norm,
+        aten._native_batch_norm_legit_functional,
+        aten._native_batch_norm_legit,
+        aten._native_batch_norm_legit_no_training,
+        aten.native_batch_norm_backward,
+        aten._batch_norm_with_update_functional,
+        aten._batch_norm_no_update,
+        aten.batch_norm_backward,
+        aten.native_group_norm_backward,
+        aten.native_layer_norm_backward,
+        aten.upsample_bilinear2d.vec,
+        aten.upsample_nearest2d.vec,
+        aten.hardswish,
+        aten.hardsigmoid,
+    ]
+    table.update(get_decompositions(more))
+    for op in list(table):
+        name = str(op)
+        if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
+            del table[op]
+    return table
+
+
+@functools.cache
+def default_compiler(directory: str | None = None) -> CpuCompiler:
+    """The compiler over the user's cache directory."""
+    folder = Path(directory) if directory else Path.home() / ".cache" / "torch_tenon"
+    return CpuCompiler(Cache(folder))
+
+
+class CompiledGraph:
+    """A graph as a callable on tensors and run-time sizes, in the order of its placeholders."""
+
+    _boxed_call = True
+
+    def __init__(self, built: BuiltGraph, plan: Plan) -> None:
+        self.built, self.plan = built, plan
+        self.only_tensors = not built.size_sources and not any(
+            not isinstance(o, _Output) for o in built.outputs
+        )
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        built = self.built
+        tensors = [args[k] for k in built.tensor_inputs]
+        sizes = [_size(source, args, built) for source in built.size_sources]
+        if built.program.random is not None:
+            tensors += random_state()
+        args.clear()
+        got = self.plan.run(tensors, sizes)
+        values = dict(zip(built.program.sizes, sizes, strict=True))
+        return [
+            got[o.number] if isinstance(o, _Output)
+            else evaluate(o, values) if isinstance(o, Expr)
+            else o
+            for o in built.outputs
+        ]
+
+
+def random_state() -> list[torch.Tensor]:
+    """A seed from PyTorch's generator, and offset 0: one draw for each run of a graph."""
+    return [torch.empty((), dtype=torch.int64).random_(), torch.zeros((), dtype=torch.int64)]
+
+
+def _size(source: tuple[str, Any], args: Sequence[Any], built: BuiltGraph) -> int:
+    kind, what = source
+    if kind == "argument":
+        return int(args[what])
+    if kind == "size":
+        return int(args[what[0]].shape[what[1]])
+    raise NotImplementedError(f"a size computed as {what}")
+
+
+def compile_graph(
+    module: GraphModule, inputs: Sequence[Any], compiler: CpuCompiler | None = None
+) -> CompiledGraph:
+    """A functional ATen graph as a compiled callable (boxed: it takes a list)."""
+    built = build(module, torch.get_num_threads())
+    plan = Plan(built.program, compiler or default_compiler())
+    return CompiledGraph(built, plan)
+
+
+def tenon_backend(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+    """The backend function that Dynamo calls: AOTAutograd around `compile_graph`."""
+    return aot_autograd(
+        fw_compiler=compile_graph,
+        bw_compiler=compile_graph,
+        inference_compiler=compile_graph,
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(module, inputs)
+
+
+def register() -> None:
+    """Makes `torch.compile(backend="tenon")` find the backend."""
+    from torch._dynamo import list_backends, register_backend
+
+    if "tenon" not in list_backends(exclude_tags=()):
+        register_backend(tenon_backend, "tenon")
