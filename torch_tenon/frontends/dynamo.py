@@ -65,8 +65,6 @@ def default_compiler(directory: str | None = None) -> CpuCompiler:
 class CompiledGraph:
     """A graph as a callable on tensors and run-time sizes, in the order of its placeholders."""
 
-    _boxed_call = True
-
     def __init__(self, built: BuiltGraph, plan: Plan) -> None:
         self.built, self.plan = built, plan
         self.only_tensors = not built.size_sources and not any(
@@ -106,11 +104,18 @@ def _size(source: tuple[str, Any], args: Sequence[Any], built: BuiltGraph) -> in
 
 def compile_graph(
     module: GraphModule, inputs: Sequence[Any], compiler: CpuCompiler | None = None
-) -> CompiledGraph:
-    """A functional ATen graph as a compiled callable (boxed: it takes a list)."""
+) -> Callable[[list[Any]], list[Any]]:
+    """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
     built = build(module, torch.get_num_threads())
     plan = Plan(built.program, compiler or default_compiler())
-    return CompiledGraph(built, plan)
+    compiled = CompiledGraph(built, plan)
+
+    def run(args: list[Any]) -> list[Any]:
+        return compiled(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    run.compiled = compiled  # type: ignore[attr-defined]
+    return run
 
 
 def tenon_backend(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:

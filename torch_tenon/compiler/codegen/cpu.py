@@ -443,6 +443,9 @@ class _Writer:
         elif full:
             for m, _ in forwarded:
                 del self.forward[m.node.buffer]
+            for m, acc, _ in segment.reductions:
+                if m.node.kind == "reduce":
+                    self.forward[m.node.buffer] = self._total(m, acc)
         return segment
 
     def _store(self, m: Member, value: str, depth: int) -> None:
@@ -596,23 +599,23 @@ class _Writer:
                 out.append(text.format(acc, part))
         return out
 
-    def _finish(self, m: Member, acc: str) -> list[str]:
-        """Stores a reduction's result if somebody needs it, and forwards it."""
-        dtype = m.node.accumulator()
-        b = m.node.buffer
-        ctype = c.register_type(dtype)
+    def _total(self, m: Member, acc: str) -> tuple[str, int]:
+        """A reduction's result as a value, and the depth where it is one."""
+        ctype = c.register_type(m.node.accumulator())
         value = acc if self._total_type(m) == ctype else f"({ctype}){acc}"
         if "[" in acc:
             assert self.lane is not None
-            self.forward[b] = (value, self.depth[self.lane])
-            if b not in self.kept:
-                return []
-            text = f"{self.pointer(b)}[{self.size(m.index)}] = {c.to_memory(value, b.dtype)};"
-            return ["#pragma omp simd", *_for(self.row[0], [text])]
-        self.forward[b] = (value, self.base)
+            return value, self.depth[self.lane]
+        return value, self.base
+
+    def _finish(self, m: Member, acc: str) -> list[str]:
+        """Stores a reduction's result if somebody outside needs it."""
+        b = m.node.buffer
         if b not in self.kept:
             return []
-        return [f"{self.pointer(b)}[{self.size(m.index)}] = {c.to_memory(value, b.dtype)};"]
+        value = c.to_memory(self._total(m, acc)[0], b.dtype)
+        text = f"{self.pointer(b)}[{self.size(m.index)}] = {value};"
+        return ["#pragma omp simd", *_for(self.row[0], [text])] if "[" in acc else [text]
 
     def _function(self, body: list[str]) -> Kernel:
         for b, name in self.scratch.items():
