@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,9 +52,7 @@ class Plan:
     its outputs. Raises IndexError as PyTorch does when an index inside a kernel is out of range.
     """
 
-    def __init__(
-        self, program: Program, compiler: CpuCompiler, allocate: Allocate = allocate_cpu
-    ) -> None:
+    def __init__(self, program: Program, allocate: Allocate = allocate_cpu) -> None:
         start = time.perf_counter()
         self.program, self.allocate = program, allocate
         for o in program.outputs:
@@ -64,19 +61,23 @@ class Plan:
         self.schedule: Schedule = schedule(program)
         scheduled = time.perf_counter()
         self.steps = _steps(program, self.schedule)
-        sources = [s.kernel.source for s in self.steps if s.kernel is not None]
-        generated = time.perf_counter()
-        addresses = iter(compiler.functions([*sources, LAUNCH]))
-        self.addresses = [next(addresses) if s.kernel is not None else 0 for s in self.steps]
-        signature = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p, ctypes.c_int64] + 3 * [ctypes.c_void_p])
-        self.launch = signature(next(addresses))
-        self.seconds = {
-            "schedule": scheduled - start,
-            "code": generated - scheduled,
-            "compile": time.perf_counter() - generated,
-        }
+        self.seconds = {"schedule": scheduled - start, "code": time.perf_counter() - scheduled}
         self._instances: dict[tuple[int, ...], Instance] = {}
-        self._lock = threading.Lock()
+
+    @property
+    def sources(self) -> list[str]:
+        """The source of every kernel, and of the launcher."""
+        return [*(s.kernel.source for s in self.steps if s.kernel is not None), LAUNCH]
+
+    def compile(self, compiler: CpuCompiler) -> Plan:
+        """Makes the plan ready to run; kernels that were compiled before are found."""
+        start = time.perf_counter()
+        addresses = iter(compiler.functions(self.sources))
+        self.addresses = [next(addresses) if s.kernel is not None else 0 for s in self.steps]
+        numbers = [ctypes.c_void_p, ctypes.c_int64]
+        self.launch = ctypes.CFUNCTYPE(None, *numbers, *[ctypes.c_void_p] * 3)(next(addresses))
+        self.seconds["compile"] = time.perf_counter() - start
+        return self
 
     def run(
         self, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()
@@ -95,7 +96,6 @@ class Plan:
 
 
 def _steps(program: Program, order: Schedule) -> list[Step]:
-    outside: dict[Buffer, int] = {}
     home = {n: g for g in order.groups for n in g.nodes()}
     kept: set[Buffer] = {o.buffer for o in program.outputs}
     for g in order.groups:
@@ -109,7 +109,6 @@ def _steps(program: Program, order: Schedule) -> list[Step]:
                     kept.add(b)
             if isinstance(n, Extern):
                 kept.update(n.reads)
-    del outside
     steps = []
     for g in order.groups:
         if g.call is not None:

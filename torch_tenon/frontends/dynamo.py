@@ -107,7 +107,7 @@ def compile_graph(
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
     built = build(module, torch.get_num_threads())
-    plan = Plan(built.program, compiler or default_compiler())
+    plan = Plan(built.program).compile(compiler or default_compiler())
     compiled = CompiledGraph(built, plan)
 
     def run(args: list[Any]) -> list[Any]:

@@ -85,9 +85,15 @@ class Buffer:
     """
 
     def __init__(
-        self, name: str, dtype: torch.dtype, storage: Storage, previous: Buffer | None = None
+        self,
+        name: str,
+        dtype: torch.dtype,
+        storage: Storage,
+        previous: Buffer | None = None,
+        number: int = 0,
     ) -> None:
         self.name, self.dtype, self.storage, self.previous = name, dtype, storage, previous
+        self.number = number
         self.writer: Node | None = None
         self.readers: list[Node] = []
 
@@ -280,9 +286,9 @@ class Program:
 
     def _version(self, dtype: torch.dtype, storage: Storage) -> Buffer:
         previous = storage.current
-        number = 0 if previous is None else int(previous.name.rpartition("v")[2] or 0) + 1
+        number = 0 if previous is None else previous.number + 1
         name = f"{storage.name}_v{number}" if number else storage.name
-        buffer = Buffer(name if number else storage.name, dtype, storage, previous)
+        buffer = Buffer(name, dtype, storage, previous, number)
         storage.current = buffer
         return buffer
 
@@ -407,10 +413,17 @@ class Program:
         if product(sizes) == 0:
             return new
 
-        def full(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
-            return body(p, r), new.layout.index(p)
+        length = product(inner)
 
-        self.loop("reduce", full, sizes, inner, new.buffer, combine)
+        def full(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+            value = neutral(combine, dtype) if length == 0 else None
+            found = body(p, r) if value is None else ops.constant(value, dtype)
+            return found, new.layout.index(p)
+
+        if length == 0 or length == 1:
+            self.loop("pointwise", lambda p, r: full(p, [0] * len(inner)), sizes, (), new.buffer)
+        else:
+            self.loop("reduce", full, sizes, inner, new.buffer, combine)
         return new
 
     def call(
@@ -443,6 +456,20 @@ def _collect(x: Any, found: dict[Buffer, None]) -> None:
     elif isinstance(x, list | tuple):
         for y in x:
             _collect(y, found)
+
+
+def neutral(combine: str, dtype: torch.dtype) -> Any:
+    """What a reduction of nothing gives."""
+    if combine in ("sum", "any", "xor"):
+        return 0
+    if combine in ("prod", "all"):
+        return 1
+    if dtype is torch.bool:
+        return combine == "min"
+    if dtype.is_floating_point:
+        return float("-inf") if combine == "max" else float("inf")
+    info = torch.iinfo(dtype)
+    return info.min if combine == "max" else info.max
 
 
 _loop_symbols: dict[tuple[str, int, Index], Symbol] = {}

@@ -9,7 +9,7 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, product
-from torch_tenon.ir.program import Layout, Lazy, Position, Stored, Value, reshape
+from torch_tenon.ir.program import Layout, Lazy, Position, Stored, Value, neutral, reshape
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ops.lowerings.table import (
     Build,
@@ -172,9 +172,9 @@ def _scatter_along(
 
     outer, inner = [at.sizes[k] for k in others], [at.sizes[d]]
     if not include:
-        neutral = _start(mode, x.dtype)
+        start = neutral(mode, x.dtype)
         target = _scatter(
-            b, target, lambda p, r: (number(neutral, x.dtype), place(p, r)[1]), outer, inner, "store"
+            b, target, lambda p, r: (number(start, x.dtype), place(p, r)[1]), outer, inner, "store"
         )
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
@@ -182,12 +182,6 @@ def _scatter_along(
         return ops.to(read(position), x.dtype), where
 
     return _scatter(b, target, body, outer, inner, mode)
-
-
-def _start(mode: str, dtype: torch.dtype) -> Any:
-    from torch_tenon.ops.lowerings.reductions import _neutral
-
-    return _neutral(mode, dtype)
 
 
 def _lazy(x: Value) -> Lazy:

@@ -19,6 +19,7 @@ from torch_tenon.ir.program import (
     Stored,
     Value,
     memory_order,
+    neutral,
     reshape,
     size_hint,
 )
@@ -123,26 +124,13 @@ def _in_pieces(
             return element(at(p[1:], [position, *r[1:]]))
         inside = ops.lt(ops.index(position), ops.index(first))
         return ops.masked(
-            inside, lambda: element(at(p[1:], [position, *r[1:]])), _neutral(combine, dtype)
+            inside, lambda: element(at(p[1:], [position, *r[1:]])), neutral(combine, dtype)
         )
 
     parts = b.program.reduce([count, *outer], [length, *rest], piece, combine, dtype)
     return b.program.reduce(
         outer, [count], lambda p, r: parts.load([r[0], *p]), combine, dtype
     )
-
-
-def _neutral(combine: str, dtype: torch.dtype) -> Any:
-    if combine in ("sum", "any", "xor"):
-        return 0
-    if combine in ("prod", "all"):
-        return 1
-    if dtype is torch.bool:
-        return combine == "min"
-    if dtype.is_floating_point:
-        return float("-inf") if combine == "max" else float("inf")
-    info = torch.iinfo(dtype)
-    return info.min if combine == "max" else info.max
 
 
 def shared(b: Build, x: Value) -> Value:
@@ -432,6 +420,8 @@ def _scan(b: Build, x: Value, dim: int, combine: str) -> Value:
     new = b.program.temporary(out, _layout(x.sizes))
     if product(x.sizes) == 0:
         return new
+    if x.sizes[d] == 1:
+        return cast(x, out)
     others = [k for k in range(len(x.sizes)) if k != d]
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
