@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
-from torch_tenon.ir.index import Expr, Index, Symbol, symbols, var
+from torch_tenon.ir.index import Expr, Index, Symbol, nonnegative, symbols, var
 
 # name: (number of operands, dtype rule, what it computes)
 OPS: dict[str, tuple[int, str, str]] = {
@@ -344,6 +344,10 @@ class _Ops:
             inside = body()
         finally:
             trace.mask = outer
+        if inside.op == "load" and inside.args[2] is mask and not isinstance(other, Scalar):
+            # The load itself gives the other value.
+            value = self.constant(other, inside.dtype)
+            return trace.record("load", (*inside.args[:3], value), inside.dtype)
         return self.where(mask, inside, other)
 
     def indirect(self, x: Scalar, size: Index, message: str, wrap: bool = False) -> Expr:
@@ -391,6 +395,10 @@ def _simplify(name: str, args: tuple[Scalar, ...]) -> Scalar | None:
     if name in ("add", "sub") and not args[0].dtype.is_floating_point:
         if args[0].dtype is not torch.bool and _constant(args[1]) == 0:
             return args[0]
+    if name in _COMPARED and args[0].dtype is torch.int64:
+        decided = _compare(name, *args)
+        if decided is not None:
+            return current().record("constant", (repr(decided), _Number(decided)), torch.bool)
     if name == "logical_and":
         for a, b in (args, args[::-1]):
             if a.op == "constant":
@@ -399,6 +407,30 @@ def _simplify(name: str, args: tuple[Scalar, ...]) -> Scalar | None:
         for a, b in (args, args[::-1]):
             if a.op == "constant":
                 return a if _constant(a) else b
+    return None
+
+
+_COMPARED = {"lt": (0, 1), "le": (0, 1), "gt": (1, 0), "ge": (1, 0)}
+
+
+def _compare(name: str, x: Scalar, y: Scalar) -> bool | None:
+    """The result of comparing two index expressions, where their ranges decide it."""
+    sides = []
+    for s in (x, y):
+        if s.op == "constant":
+            sides.append(s.args[1].value)
+        elif s.op == "index":
+            sides.append(s.args[0])
+        else:
+            return None
+    first, second = _COMPARED[name]
+    a, b = sides[first], sides[second]
+    strict = name in ("lt", "gt")
+    difference = b - a - (1 if strict else 0)
+    if nonnegative(difference):
+        return True
+    if nonnegative(-difference - 1):
+        return False
     return None
 
 

@@ -286,6 +286,8 @@ class _Writer:
 
     def line(self, depth: int, text: str) -> None:
         """Adds a line at `depth`: inside the segment, or in the prelude of an outer loop."""
+        if not self.segment.full:  # one loop over the lanes at most
+            depth = min(depth, self.base + 1)
         if depth < self.base:
             self.prelude.setdefault(depth, []).append(text)
         else:
@@ -355,7 +357,7 @@ class _Writer:
         if found is None:
             good = f"((uint64_t){name} < (uint64_t)({extent}))"
             number = CHECKS[message]
-            if depth == self.base + len(self.full if self.segment.full else self.row):
+            if self.full and depth == self.base + len(self.full):
                 k = f"{self.count}"
                 self.segment.checks.append((k, extent, number))
                 self.line(depth, f"low{k} = {name} < low{k} ? {name} : low{k};")

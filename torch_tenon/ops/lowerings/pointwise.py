@@ -403,6 +403,7 @@ def copy(b: Build, x: Value, source: Value, non_blocking: bool = False) -> Value
 
 
 @lowering("aten.lift_fresh", "aten.detach", "aten.alias", "aten._conj", "aten.positive")
+@lowering("aten.detach_copy", "aten.alias_copy", "aten.lift")
 def alias(b: Build, x: Value) -> Value:
     """The tensor itself."""
     return reindex(x, x.sizes, lambda p: p)
