@@ -115,13 +115,15 @@ class _Builder:
         self.program = Program()
         self.sizes = SizeTable(self.program)
         self.env: dict[Node, Any] = {}
-        self.readers: dict[Storage, list[Lazy]] = {}
+        self.readers: dict[Storage, list[tuple[Node, Lazy]]] = {}
+        self.order: dict[Node, int] = {}
         self.tensor_inputs: list[int] = []
         self.fallbacks: dict[str, str] = {}
         self.outputs: list[Any] = []
 
     def build(self) -> BuiltGraph:
         nodes = list(self.module.graph.nodes)
+        self.order = {n: k for k, n in enumerate(nodes)}
         self._placeholders([n for n in nodes if n.op == "placeholder"])
         for n in nodes:
             if n.op == "get_attr":
@@ -202,7 +204,7 @@ class _Builder:
         name = str(n.target)
         self.program.origin = name.removeprefix("aten.").partition(".")[0]
         if name.startswith("aten.copy_."):
-            return self._write(args[0], args[1])
+            return self._write(n, args[0], args[1])
         if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
         result = self._lower(n, args, keywords)
@@ -239,30 +241,10 @@ class _Builder:
         }
         if keywords.get("device") is not None:
             keywords["device"] = torch.device("cpu")
-        metas = self._results(n)
-        outputs = [
-            None if m is None else (m.dtype, Layout(m.sizes, m.strides)) for m in metas
-        ]
-        results = self.program.call(
-            n.target,
-            [self.concrete(a) for a in args],
-            {k: self.concrete(a) for k, a in keywords.items()},
-            outputs,
-            "fallback",
-        )
+        build_ = Build(self.program, self._results(n), self.threads)
+        results = build_.call(n.target, args, keywords, "fallback")
         value = n.meta.get("val")
         return list(results) if isinstance(value, list | tuple) else results[0]
-
-    def concrete(self, x: Any) -> Any:
-        """An argument of a call: values with memory and strides that PyTorch accepts."""
-        if isinstance(x, Value):
-            stored = self.program.realise(x)
-            if any(isinstance(k, int) and k < 0 for k in stored.layout.strides):
-                stored = self.program.copy(stored)
-            return stored
-        if isinstance(x, list | tuple):
-            return [self.concrete(y) for y in x]
-        return x
 
     def _weigh(self, n: Node, result: Any) -> None:
         if isinstance(result, Lazy):
@@ -271,15 +253,16 @@ class _Builder:
                 self.program.realise(result, None if meta is None else meta.strides)
                 return
             for b in result.reads:
-                self.readers.setdefault(b.storage, []).append(result)
+                self.readers.setdefault(b.storage, []).append((n, result))
 
-    def _write(self, target: Any, value: Value) -> Stored:
+    def _write(self, n: Node, target: Any, value: Value) -> Stored:
         from torch_tenon.ops.lowerings.table import broadcast_load
 
         current = self.program.current(target)
         assert isinstance(current, Stored)
-        for lazy in self.readers.pop(current.buffer.storage, ()):
-            if lazy is not value:
+        for reader, lazy in self.readers.pop(current.buffer.storage, ()):
+            # Whoever still needs what is about to be overwritten has to be computed now.
+            if lazy is not value and any(self.order[u] > self.order[n] for u in reader.users):
                 self.program.realise(lazy)
         source = cast(value, current.dtype, rounding=True)
         if source.sizes != current.sizes or not isinstance(source, Lazy):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 import torch
@@ -47,9 +48,9 @@ def literal(value: Any, dtype: torch.dtype) -> str:
         if math.isinf(value):
             return f"({register_type(dtype)}){'-' if value < 0 else ''}INFINITY"
         if dtype is torch.float32:
-            rounded = float(torch.tensor(value, dtype=torch.float32))
-            if math.isinf(rounded):
-                return literal(rounded, dtype)
+            if abs(value) >= 3.4028235677973366e38:  # rounds to infinity
+                return literal(math.copysign(math.inf, value), dtype)
+            rounded = struct.unpack("f", struct.pack("f", value))[0]
             return f"{rounded!r}f" if rounded >= 0 and str(rounded)[0] != "-" else f"({rounded!r}f)"
         return repr(value) if str(value)[0] != "-" else f"({value!r})"
     if dtype is torch.int64:

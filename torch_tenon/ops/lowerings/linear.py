@@ -7,20 +7,12 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.index import product
-from torch_tenon.ir.program import Layout, Stored, Value
-from torch_tenon.ops.lowerings.creation import constant
-from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, lowering
+from torch_tenon.ir.program import Layout, Value
 from torch_tenon.ir.scalar import ops
+from torch_tenon.ops.lowerings.creation import constant
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, elementwise, lowering
 
 aten = torch.ops.aten
-
-
-def _plain(b: Build, x: Value) -> Stored:
-    """x in memory with strides that a library takes."""
-    stored = b.program.realise(x)
-    if any(isinstance(k, int) and k < 0 for k in stored.layout.strides):
-        return b.program.copy(stored)
-    return stored
 
 
 def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> Value:
@@ -29,7 +21,7 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
         if product(meta.sizes) == 0 or len(operands) == 2:
             return constant(meta.sizes, 0, meta.dtype)
         raise CannotLower("an empty operand")
-    plain = [_plain(b, x) for x in operands]
+    plain = [b.concrete(x) for x in operands]
     layout = Layout.contiguous(meta.sizes)
     out = b.program.call(target, plain, keywords, [(meta.dtype, layout)], "library", into=True)[0]
     assert out is not None
@@ -73,3 +65,26 @@ def _combine(b: Build, c: Value, p: Value, beta: Any, alpha: Any) -> Value:
         return ops.add(v, u if beta == 1 else ops.mul(u, beta))
 
     return elementwise(f, (c, p), dtype, dtype, 2)
+
+
+# What PyTorch's own CPU kernels do best: called with the graph's arguments, never decomposed.
+LIBRARY = (
+    "convolution",
+    "convolution_backward",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+)
+
+
+def _enter_library(name: str) -> None:
+    packet = getattr(aten, name)
+
+    def lower(b: Build, *args: Any, **keywords: Any) -> Any:
+        results = b.call(packet.default, args, keywords, "library")
+        return results if len(results) > 1 else results[0]
+
+    LOWERINGS[f"aten.{name}"] = lower
+
+
+for _name in LIBRARY:
+    _enter_library(_name)

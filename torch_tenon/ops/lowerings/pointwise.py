@@ -402,6 +402,13 @@ def copy(b: Build, x: Value, source: Value, non_blocking: bool = False) -> Value
     return expand(b, cast(source, x.dtype, rounding=True), x.sizes)
 
 
+@lowering("prims.fma")
+def fma(b: Build, x: Value, y: Any, z: Any) -> Value:
+    """x * y + z rounded once."""
+    compute = promote(x, y, z)
+    return elementwise(ops.fma, (x, y, z), compute, compute, 2)
+
+
 @lowering("aten.lift_fresh", "aten.detach", "aten.alias", "aten._conj", "aten.positive")
 @lowering("aten.detach_copy", "aten.alias_copy", "aten.lift")
 def alias(b: Build, x: Value) -> Value:

@@ -16,7 +16,7 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.index import Index
-from torch_tenon.ir.program import Lazy, Position, Program, Value
+from torch_tenon.ir.program import Layout, Lazy, Position, Program, Value
 from torch_tenon.ir.scalar import Scalar, ops
 
 Lowering = Callable[..., Any]
@@ -50,6 +50,30 @@ class Build:
         first = self.results[0]
         assert first is not None
         return first
+
+    def call(self, target: Any, args: Sequence[Any], keywords: dict[str, Any], route: str) -> Any:
+        """A call of the op itself on whole tensors: one value for each result."""
+        outputs = [
+            None if m is None else (m.dtype, Layout(m.sizes, m.strides)) for m in self.results
+        ]
+        return self.program.call(
+            target,
+            [self.concrete(a) for a in args],
+            {k: self.concrete(a) for k, a in keywords.items()},
+            outputs,
+            route,
+        )
+
+    def concrete(self, x: Any) -> Any:
+        """An argument of a call: values with memory, and with strides that PyTorch accepts."""
+        if isinstance(x, Value):
+            stored = self.program.realise(x)
+            if any(isinstance(k, int) and k < 0 for k in stored.layout.strides):
+                stored = self.program.copy(stored)
+            return stored
+        if isinstance(x, list | tuple):
+            return [self.concrete(y) for y in x]
+        return x
 
 
 def lowering(*names: str) -> Callable[[Lowering], Lowering]:
