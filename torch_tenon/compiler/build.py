@@ -24,7 +24,15 @@ from torch_tenon.ir.program import (
     weigh,
 )
 from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import Build, CannotLower, TensorMeta, cast, find
+from torch_tenon.ops.lowerings.table import (
+    RANDOM,
+    Build,
+    CannotLower,
+    TensorMeta,
+    broadcast_to,
+    cast,
+    find,
+)
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -162,6 +170,13 @@ class _Builder:
             else:
                 self.env[n] = value
 
+        if any(str(n.target).rpartition(".")[0] in RANDOM for n in self.order):
+            scalar = Layout((), ())
+            self.program.random = (
+                self.program.input(torch.int64, scalar, "seed"),
+                self.program.input(torch.int64, scalar, "offset"),
+            )
+
     def _attribute(self, n: Node) -> Any:
         found: Any = self.module
         for part in str(n.target).split("."):
@@ -255,22 +270,19 @@ class _Builder:
             for b in result.reads:
                 self.readers.setdefault(b.storage, []).append((n, result))
 
-    def _write(self, n: Node, target: Any, value: Value) -> Stored:
-        from torch_tenon.ops.lowerings.table import broadcast_load
-
+    def _write(self, n: Node, target: Any, value: Value) -> Value:
         current = self.program.current(target)
-        assert isinstance(current, Stored)
+        if not isinstance(current, Stored):
+            # A tensor of the graph's own: nobody outside sees its memory.
+            assert isinstance(n.args[0], Node)
+            self.env[n.args[0]] = expanded = broadcast_to(cast(value, target.dtype), target.sizes)
+            return expanded
         for reader, lazy in self.readers.pop(current.buffer.storage, ()):
             # Whoever still needs what is about to be overwritten has to be computed now.
             if lazy is not value and any(self.order[u] > self.order[n] for u in reader.users):
                 self.program.realise(lazy)
         source = cast(value, current.dtype, rounding=True)
-        if source.sizes != current.sizes or not isinstance(source, Lazy):
-            inner, sizes = source, current.sizes
-            source = Lazy(
-                sizes, inner.dtype, lambda p: broadcast_load(inner, sizes, p), (inner,), 0
-            )
-        return self.program.write(current, source)
+        return self.program.write(current, broadcast_to(source, current.sizes))
 
     def _output(self, n: Node) -> None:
         numbers: dict[Any, int] = {}

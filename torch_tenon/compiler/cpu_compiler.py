@@ -26,7 +26,7 @@ log = logging.getLogger("torch_tenon.code")
 
 FLAGS = (
     "-O3 -march=native -mprefer-vector-width=512 -fopenmp -fno-math-errno -fno-trapping-math "
-    "-ffp-contract=off -fwrapv -fno-strict-aliasing -fPIC -shared -w"
+    "-ffp-contract=off -fwrapv -fno-strict-aliasing -fPIC -shared -w -Werror=implicit-function-declaration"
 ).split()
 HEADER = Path(__file__).parent / "codegen" / "scalar.h"
 

@@ -12,6 +12,7 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
 from torch_tenon.compiler.build import BuiltGraph, _Output, build
@@ -106,8 +107,9 @@ def compile_graph(
     module: GraphModule, inputs: Sequence[Any], compiler: CpuCompiler | None = None
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
-    built = build(module, torch.get_num_threads())
-    plan = Plan(built.program).compile(compiler or default_compiler())
+    with unset_fake_temporarily():  # constants of the graph are real tensors
+        built = build(module, torch.get_num_threads())
+        plan = Plan(built.program).compile(compiler or default_compiler())
     compiled = CompiledGraph(built, plan)
 
     def run(args: list[Any]) -> list[Any]:

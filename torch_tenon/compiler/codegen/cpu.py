@@ -526,10 +526,13 @@ class _Writer:
             out += self._finish(m, acc)
         return out
 
-    def _total_type(self, m: Member) -> str:
+    def _widened(self, m: Member) -> bool:
+        """Whether parts are float32 and the total float64."""
         dtype = m.node.accumulator()
-        wide = dtype is torch.float32 and m.node.combine == "sum" and m.node.kind == "reduce"
-        return "double" if wide else c.register_type(dtype)
+        return dtype is torch.float32 and m.node.combine == "sum" and m.node.kind == "reduce"
+
+    def _total_type(self, m: Member) -> str:
+        return "double" if self._widened(m) else c.register_type(m.node.accumulator())
 
     def _declare(self, name: str, m: Member, ctype: str, start: bool) -> list[str]:
         zero = c.identity(m.node.combine, m.node.accumulator())
@@ -573,7 +576,7 @@ class _Writer:
             declared += self._declare(part, m, c.register_type(m.node.accumulator()), False)
         block = BLOCK if self.layout == "row" else BLOCK // 8
         extent = span.symbol.extent if span.symbol is not None else None
-        sums = any(self._total_type(m) == "double" for m, _, _ in collected)
+        sums = any(self._widened(m) for m, _, _ in collected)
         if sums and not (isinstance(extent, int) and extent <= block):
             name = span.variable
             outer = _Span(f"{name}_block", "0", span.stop, block)
@@ -589,7 +592,7 @@ class _Writer:
         out = []
         for m, acc, part in reductions:
             dtype = m.node.accumulator()
-            if self._total_type(m) == "double":
+            if self._widened(m):
                 text = f"{{0}} += {{1}};"
             else:
                 text = f"{{0}} = {c.combination(m.node.combine, '{0}', '{1}', dtype)};"

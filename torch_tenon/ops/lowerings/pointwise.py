@@ -46,6 +46,8 @@ def _enter(name: str, rule: str, cost: int) -> None:
             raise CannotLower(f"{name} with {sorted(keywords)}")
         compute = promote(*args)
         scalar = getattr(ops, name)
+        if name in ("fmin", "fmax") and not compute.is_floating_point:
+            scalar = ops.minimum if name == "fmin" else ops.maximum
         if rule == "truth":
             return elementwise(scalar, args, torch.bool, torch.bool, cost)
         if rule == "bool":

@@ -21,6 +21,14 @@ from torch_tenon.ir.scalar import Scalar, ops
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
+# Ops that need a seed: a program with one of them takes a seed and an offset as inputs.
+RANDOM = {
+    f"aten.{name}"
+    for name in (
+        "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli",
+        "uniform", "normal_functional", "native_dropout",
+    )
+}  # fmt: skip
 
 
 class CannotLower(Exception):
@@ -111,6 +119,11 @@ def broadcast_load(value: Value, sizes: Sequence[Index], position: Position) -> 
     """The element of `value` that a loop over `sizes` meets at `position`."""
     skip = len(sizes) - len(value.sizes)
     return value.load([0 if n == 1 else position[skip + d] for d, n in enumerate(value.sizes)])
+
+
+def broadcast_to(value: Value, sizes: Sequence[Index]) -> Lazy:
+    """`value` expanded to `sizes`, as a lazy value."""
+    return Lazy(sizes, value.dtype, lambda p: broadcast_load(value, sizes, p), (value,), 0)
 
 
 _CATEGORIES = {"bool": 0, "uint": 1, "int": 1, "float": 2}
