@@ -1,6 +1,6 @@
 """Eager PyTorch, `torch.compile` and tenon, interleaved in one run; medians.
 
-    python benchmarks/bench.py [--scale 1.0] [--only NAME ...] [--json FILE] [--rounds N]
+python benchmarks/bench.py [--scale 1.0] [--only NAME ...] [--json FILE] [--rounds N]
 """
 
 from __future__ import annotations

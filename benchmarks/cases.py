@@ -205,7 +205,12 @@ def convnet(scale: float) -> Any:
     layers: list[nn.Module] = []
     channels = 3
     for n in (32, 64, 128):
-        layers += [nn.Conv2d(channels, n, 3, padding=1), nn.BatchNorm2d(n), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [
+            nn.Conv2d(channels, n, 3, padding=1),
+            nn.BatchNorm2d(n),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
         channels = n
     side = _side(64, scale)
     model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))

@@ -26,7 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
-from torch_tenon.compiler.build import _Output, build
+from torch_tenon.compiler.build import Output, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.plan import Plan
@@ -174,7 +174,9 @@ def close(got: Any, want: Any, wide: Any) -> str:
         if same and bool((ours <= 4 * theirs.nan_to_num(0) + slack)[finite].all()):
             return ""
     bad = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
-    return f"{int(bad.sum())} of {bad.numel()}: {got[bad][:4].tolist()} for {want[bad][:4].tolist()}"
+    return (
+        f"{int(bad.sum())} of {bad.numel()}: {got[bad][:4].tolist()} for {want[bad][:4].tolist()}"
+    )
 
 
 def run(batch: Sequence[Case], compiler: CpuCompiler, report: Report) -> None:
@@ -187,7 +189,7 @@ def run(batch: Sequence[Case], compiler: CpuCompiler, report: Report) -> None:
     for case in batch:
         try:
             got = case.plan.compile(compiler).run(case.inputs)
-            answers = [got[o.number] if isinstance(o, _Output) else o for o in case.outputs]
+            answers = [got[o.number] if isinstance(o, Output) else o for o in case.outputs]
             problem = ""
             if case.name.split()[0].split(".non")[0] not in RANDOM:
                 wide: list[Any] | None = None

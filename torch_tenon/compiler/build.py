@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx import GraphModule, Node
 
@@ -43,9 +43,19 @@ class BuiltGraph:
 
     program: Program
     tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
-    size_sources: list[tuple[str, Any]]  # how to get each run-time size from the arguments
+    size_sources: list[SizeSource]
     outputs: list[Any]  # an output number, or a constant, or an Index
     fallbacks: dict[str, str]  # op and why it is a call
+
+
+@dataclass(frozen=True)
+class SizeSource:
+    """Where a run-time size comes from: argument number `argument`, or its dimension `dim`, or,
+    with neither, the value of `expression` in the sizes before it."""
+
+    expression: Any
+    argument: int = -1
+    dim: int = -1
 
 
 class SizeTable:
@@ -54,21 +64,21 @@ class SizeTable:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.known: dict[sympy.Expr, Index] = {}
-        self.sources: list[tuple[str, Any]] = []
+        self.sources: list[SizeSource] = []
 
-    def define(self, expression: sympy.Expr, source: tuple[str, Any], hint: int) -> None:
+    def define(self, source: SizeSource, hint: int) -> None:
         """Enters a size that comes with the arguments."""
-        if expression in self.known or not isinstance(expression, sympy.Symbol):
+        if source.expression in self.known or not isinstance(source.expression, sympy.Symbol):
             return
-        self._add(expression, source, hint)
+        self._add(source, hint)
 
-    def _add(self, expression: sympy.Expr, source: tuple[str, Any], hint: int) -> Index:
+    def _add(self, source: SizeSource, hint: int) -> Index:
         symbol = Symbol(f"n{len(self.sources)}", None, 2)
         set_hint(symbol, hint)
         self.program.sizes.append(symbol)
         self.sources.append(source)
-        self.known[expression] = var(symbol)
-        return self.known[expression]
+        self.known[source.expression] = var(symbol)
+        return self.known[source.expression]
 
     def index(self, x: Any) -> Index:
         """A size, symbolic or not, as an index."""
@@ -108,7 +118,7 @@ class SizeTable:
         if isinstance(e, sympy.Symbol):
             raise CannotLower(f"the size {e} is known only once data is")
         # Anything else (a maximum, say) becomes a size of its own, computed before the run.
-        return self._add(e, ("expression", e), 64)
+        return self._add(SizeSource(e), 64)
 
 
 def build(module: GraphModule, threads: int = 2) -> BuiltGraph:
@@ -148,17 +158,13 @@ class _Builder:
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
             if isinstance(value, torch.SymInt):
-                hint = value.node.hint
-                self.sizes.define(value.node.expr, ("argument", k), 64 if hint is None else hint)
+                self.sizes.define(SizeSource(value.node.expr, k), _hint(value))
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
             if isinstance(value, torch.Tensor):
                 for d, size in enumerate(value.shape):
                     if isinstance(size, torch.SymInt):
-                        hint = size.node.hint
-                        self.sizes.define(
-                            size.node.expr, ("size", (k, d)), 64 if hint is None else hint
-                        )
+                        self.sizes.define(SizeSource(size.node.expr, k, d), _hint(size))
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
             if isinstance(value, torch.Tensor):
@@ -251,9 +257,7 @@ class _Builder:
         schema = getattr(n.target, "_schema", None)
         if schema is not None and schema.is_mutable:
             raise NotImplementedError(f"{n.target} writes its arguments inside a compiled graph")
-        keywords = {
-            k: self._argument(a) for k, a in n.kwargs.items()
-        }
+        keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
         if keywords.get("device") is not None:
             keywords["device"] = torch.device("cpu")
         build_ = Build(self.program, self._results(n), self.threads)
@@ -299,7 +303,7 @@ class _Builder:
             if key not in numbers:
                 numbers[key] = len(self.program.outputs)
                 self.program.outputs.append(stored)
-            self.outputs.append(_Output(numbers[key]))
+            self.outputs.append(Output(numbers[key]))
 
     def _as_described(self, value: Value, meta: TensorMeta, item: Node) -> Stored:
         """Memory with exactly the strides that the graph's reader expects."""
@@ -316,8 +320,14 @@ class _Builder:
         return target
 
 
+def _hint(size: torch.SymInt) -> int:
+    """A typical value of a symbolic size."""
+    hint = size.node.hint
+    return 64 if hint is None else int(hint)
+
+
 @dataclass(frozen=True)
-class _Output:
+class Output:
     """The position of a tensor among the program's outputs."""
 
     number: int

@@ -1,4 +1,4 @@
-"""Files that outlive a process: compiled objects and tuning results, each written whole or not at all.
+"""Files that outlive a process: compiled objects and tuning results, each written whole or not.
 
 An entry is a file named after the hash of everything that its contents depend on. What cannot be
 read, or does not match its own digest, is rebuilt. A directory that cannot be written (a full disk,
@@ -46,8 +46,8 @@ class Cache:
         status = directory.stat()
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
             raise PermissionError(
-                f"cache directory {directory} has to be yours alone: "
-                f"owner {status.st_uid}, mode {status.st_mode & 0o777:o}; remove it or choose another"
+                f"cache directory {directory} must be yours alone: "
+                f"owner {status.st_uid}, mode {status.st_mode & 0o777:o}; choose another"
             )
 
     def path(self, name: str) -> Path:

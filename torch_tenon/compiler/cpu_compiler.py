@@ -24,10 +24,21 @@ from torch_tenon.compiler.cache import Cache, digest
 
 log = logging.getLogger("torch_tenon.code")
 
-FLAGS = (
-    "-O3 -march=native -mprefer-vector-width=512 -fopenmp -fno-math-errno -fno-trapping-math "
-    "-ffp-contract=off -fwrapv -fno-strict-aliasing -fPIC -shared -w -Werror=implicit-function-declaration"
-).split()
+FLAGS = [
+    "-O3",
+    "-march=native",
+    "-mprefer-vector-width=512",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fPIC",
+    "-shared",
+    "-w",
+    "-Werror=implicit-function-declaration",
+]
 HEADER = Path(__file__).parent / "codegen" / "scalar.h"
 
 
@@ -53,7 +64,9 @@ def processor() -> str:
 def openmp_library() -> str | None:
     """PyTorch's own OpenMP runtime: a second one would start a second set of threads."""
     folder = Path(torch.__file__).parent / "lib"
-    found = sorted([*folder.glob("libgomp*.so*"), *folder.parent.parent.glob("torch.libs/libgomp*")])
+    found = sorted(
+        [*folder.glob("libgomp*.so*"), *folder.parent.parent.glob("torch.libs/libgomp*")]
+    )
     return str(found[0]) if found else None
 
 

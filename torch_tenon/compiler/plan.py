@@ -30,9 +30,7 @@ LAUNCH = (Path(__file__).parent / "codegen" / "launch.c").read_text()
 Allocate = Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]
 
 
-def allocate_cpu(
-    sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor:
+def allocate_cpu(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Uninitialised memory on the host."""
     return torch.empty_strided(sizes, strides, dtype=dtype)
 
@@ -79,9 +77,7 @@ class Plan:
         self.seconds["compile"] = time.perf_counter() - start
         return self
 
-    def run(
-        self, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()
-    ) -> list[torch.Tensor]:
+    def run(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> list[torch.Tensor]:
         """Runs once."""
         key = tuple(sizes)
         found = self._instances.get(key)
@@ -285,9 +281,13 @@ class Instance:
                     arena.tensors[id(value)] = found
                 return found
             base = constant
-        if base.dtype is value.dtype and offset == 0:
-            if base.shape == sizes and base.stride() == strides:
-                return base
+        if (
+            base.dtype is value.dtype
+            and offset == 0
+            and base.shape == sizes
+            and base.stride() == strides
+        ):
+            return base
         if base.dtype is not value.dtype:
             base = base.view(value.dtype)
         return base.detach().as_strided(sizes, strides, base.storage_offset() + offset)

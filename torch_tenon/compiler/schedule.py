@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, substitute, var
+from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, substitute, symbols, var
 from torch_tenon.ir.program import Buffer, Extern, Loop, Node, Program, Storage, size_hint
 
 MOST_MEMBERS = 48
@@ -191,9 +191,7 @@ class _Scheduler:
         needs = (self.group[d] for n in high.nodes() for d in self.needs[n])
         if all(g in both or g.position < low.position for g in needs):
             return low.position
-        users = (
-            self.group[u] for n in low.nodes() for u in self.users[n] if u in self.group
-        )
+        users = (self.group[u] for n in low.nodes() for u in self.users[n] if u in self.group)
         if all(g in both or g.position > high.position for g in users):
             return high.position
         return None
@@ -217,10 +215,8 @@ def _join(node: Loop, loops: list[Symbol], indices: list[Index]) -> list[Symbol]
         return loops
     steps = [strides(e) for e in indices]
     blocked: set[Symbol] = set()
-    for e, s in zip(indices, steps, strict=True):
-        if s is None:
-            from torch_tenon.ir.index import symbols
-
+    for e, affine in zip(indices, steps, strict=True):
+        if affine is None:
             blocked |= symbols(e)
     runs: list[list[Symbol]] = [[loops[0]]]
     for s in loops[1:]:
@@ -305,10 +301,11 @@ def _shared(first: Group, second: Group) -> list[tuple[Index, Index, bool, bool]
     for m in first.members:
         touched[m.node.buffer] = (m.index, m.result_is_row)
     written = {m.node.buffer for m in first.members}
-    vertical, horizontal = [], []
+    vertical: list[tuple[Index, Index, bool, bool]] = []
+    horizontal: list[tuple[Index, Index, bool, bool]] = []
     seen: set[Buffer] = set()
     for m in second.members:
-        for b, e in m.loads + [(m.node.buffer, m.index)]:
+        for b, e in [*m.loads, (m.node.buffer, m.index)]:
             if b in touched and b not in seen:
                 seen.add(b)
                 mine, row = touched[b]
@@ -320,9 +317,7 @@ def _shared(first: Group, second: Group) -> list[tuple[Index, Index, bool, bool]
     return vertical + horizontal
 
 
-Alignment = tuple[
-    list[Symbol], list[Symbol], dict[Symbol, Index], dict[Symbol, Index], bool, bool
-]
+Alignment = tuple[list[Symbol], list[Symbol], dict[Symbol, Index], dict[Symbol, Index], bool, bool]
 
 
 def _alignments(
@@ -357,9 +352,7 @@ def _ordered_symbols(values: Index) -> list[Symbol]:
     return sorted(steps, key=lambda s: -size_hint(steps[s]))
 
 
-def _parts(
-    group: Group, values: dict[Symbol, Index]
-) -> tuple[list[Symbol], list[Symbol]]:
+def _parts(group: Group, values: dict[Symbol, Index]) -> tuple[list[Symbol], list[Symbol]]:
     outer = [t for s in group.outer for t in _ordered_symbols(values[s])]
     inner = [t for s in group.inner for t in _ordered_symbols(values[s])]
     return outer, inner
@@ -436,9 +429,9 @@ def _common(n: Index, m: Index) -> Index | None:
     if isinstance(n, int) and isinstance(m, int):
         low, high = min(n, m), max(n, m)
         return low if high % low == 0 else None
-    for low, high in ((n, m), (m, n)):
-        if (high // low) * low == high:
-            return low
+    for a, b in ((n, m), (m, n)):
+        if (b // a) * a == b:
+            return a
     return None
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from functorch.compile import min_cut_rematerialization_partition
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 
-from torch_tenon.compiler.build import BuiltGraph, _Output, build
+from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.plan import Plan
@@ -32,7 +32,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions, less those of ops that the table lowers itself."""
     load_all()
     table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
-    more = [
+    more: list[Any] = [
         aten.native_batch_norm,
         aten._native_batch_norm_legit_functional,
         aten._native_batch_norm_legit,
@@ -69,21 +69,23 @@ class CompiledGraph:
     def __init__(self, built: BuiltGraph, plan: Plan) -> None:
         self.built, self.plan = built, plan
         self.only_tensors = not built.size_sources and not any(
-            not isinstance(o, _Output) for o in built.outputs
+            not isinstance(o, Output) for o in built.outputs
         )
 
     def __call__(self, args: list[Any]) -> list[Any]:
         built = self.built
         tensors = [args[k] for k in built.tensor_inputs]
-        sizes = [_size(source, args, built) for source in built.size_sources]
+        sizes = _sizes(built.size_sources, args)
         if built.program.random is not None:
             tensors += random_state()
         args.clear()
         got = self.plan.run(tensors, sizes)
         values = dict(zip(built.program.sizes, sizes, strict=True))
         return [
-            got[o.number] if isinstance(o, _Output)
-            else evaluate(o, values) if isinstance(o, Expr)
+            got[o.number]
+            if isinstance(o, Output)
+            else evaluate(o, values)
+            if isinstance(o, Expr)
             else o
             for o in built.outputs
         ]
@@ -94,13 +96,19 @@ def random_state() -> list[torch.Tensor]:
     return [torch.empty((), dtype=torch.int64).random_(), torch.zeros((), dtype=torch.int64)]
 
 
-def _size(source: tuple[str, Any], args: Sequence[Any], built: BuiltGraph) -> int:
-    kind, what = source
-    if kind == "argument":
-        return int(args[what])
-    if kind == "size":
-        return int(args[what[0]].shape[what[1]])
-    raise NotImplementedError(f"a size computed as {what}")
+def _sizes(sources: Sequence[SizeSource], args: Sequence[Any]) -> list[int]:
+    found: list[int] = []
+    known: dict[Any, int] = {}
+    for s in sources:
+        if s.dim >= 0:
+            value = int(args[s.argument].shape[s.dim])
+        elif s.argument >= 0:
+            value = int(args[s.argument])
+        else:
+            value = int(s.expression.xreplace(known))
+        known[s.expression] = value
+        found.append(value)
+    return found
 
 
 def compile_graph(

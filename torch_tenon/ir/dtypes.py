@@ -15,7 +15,7 @@ class DType:
     in, which differs for the 16-bit floating dtypes only.
     """
 
-    torch: torch.dtype
+    dtype: torch.dtype
     short: str
     memory: str
     itemsize: int
@@ -29,7 +29,7 @@ def _entry(dtype: torch.dtype, short: str, memory: str, kind: str, compute: obje
 
 
 TABLE: dict[torch.dtype, DType] = {
-    d.torch: d
+    d.dtype: d
     for d in (
         _entry(torch.bool, "bool", "uint8_t", "bool"),
         _entry(torch.uint8, "u8", "uint8_t", "uint"),

@@ -254,7 +254,7 @@ def floordiv(e: Index, d: Index) -> Index:
     if isinstance(e, int):
         if isinstance(d, int):
             return e // d
-        return 0 if e == 0 or less(e, d) and e >= 0 else _atom("div", e, d)
+        return 0 if e == 0 or (less(e, d) and e >= 0) else _atom("div", e, d)
     if isinstance(d, int) and d == 1:
         return e
     if e == d:
@@ -272,9 +272,13 @@ def floordiv(e: Index, d: Index) -> Index:
     inner = _only_atom(r)
     if isinstance(inner, Div):
         return q + floordiv(inner.numerator, inner.divisor * d)
-    if isinstance(inner, Mod) and isinstance(d, int) and isinstance(inner.divisor, int):
-        if inner.divisor % d == 0:
-            return q + mod(floordiv(inner.numerator, d), inner.divisor // d)
+    if (
+        isinstance(inner, Mod)
+        and isinstance(d, int)
+        and isinstance(inner.divisor, int)
+        and inner.divisor % d == 0
+    ):
+        return q + mod(floordiv(inner.numerator, d), inner.divisor // d)
     return q + _atom("div", r, d)
 
 
@@ -283,7 +287,7 @@ def mod(e: Index, d: Index) -> Index:
     if isinstance(e, int):
         if isinstance(d, int):
             return e % d
-        return e if e == 0 or less(e, d) and e >= 0 else _atom("mod", e, d)
+        return e if e == 0 or (less(e, d) and e >= 0) else _atom("mod", e, d)
     if e == d or (isinstance(d, int) and d == 1):
         return 0
     _, r = _divide(e, d)
@@ -292,9 +296,13 @@ def mod(e: Index, d: Index) -> Index:
     if isinstance(r, int):
         return mod(r, d)
     inner = _only_atom(r)
-    if isinstance(inner, Mod) and isinstance(d, int) and isinstance(inner.divisor, int):
-        if inner.divisor % d == 0:
-            return mod(inner.numerator, d)
+    if (
+        isinstance(inner, Mod)
+        and isinstance(d, int)
+        and isinstance(inner.divisor, int)
+        and inner.divisor % d == 0
+    ):
+        return mod(inner.numerator, d)
     return _atom("mod", r, d)
 
 

@@ -359,10 +359,11 @@ class Program:
 
     def write(self, target: Stored, value: Value) -> Stored:
         """Writes `value` (broadcast already) into existing memory; returns the new version."""
-        if not isinstance(value, Lazy) or target.buffer.storage in _storages(value.reads):
+        if (
+            not isinstance(value, Lazy) or target.buffer.storage in _storages(value.reads)
+        ) and not _reads_in_place(value, target):
             # A read of what is being written: safe in one loop only at the same place.
-            if not _reads_in_place(value, target):
-                value = self.copy(value)
+            value = self.copy(value)
         fresh = self._version(target.dtype, target.buffer.storage)
         new = Stored(fresh, target.layout)
         if product(target.sizes) != 0:
@@ -524,7 +525,10 @@ def memory_order(layout: Layout) -> list[int]:
             return (0.0, d)
         return (-size_hint(k), d)
 
-    if all(k == c for k, c in zip(layout.strides, Layout.contiguous(layout.sizes).strides)):
+    if all(
+        k == c
+        for k, c in zip(layout.strides, Layout.contiguous(layout.sizes).strides, strict=False)
+    ):
         return list(range(rank))
     return sorted(range(rank), key=key)
 
@@ -543,9 +547,7 @@ def size_hint(e: Index) -> int:
         return e
     total = 0
     for monomial, k in e.terms.items():
-        total += k * math.prod(
-            _hints.get(a, 64) if isinstance(a, Symbol) else 8 for a in monomial
-        )
+        total += k * math.prod(_hints.get(a, 64) if isinstance(a, Symbol) else 8 for a in monomial)
     return max(total, 1)
 
 
@@ -580,7 +582,7 @@ def reindex(
         if steps is not None and not _has_indirect(index):
             offset = index
             found = []
-            for s, n in zip(fresh, sizes, strict=True):
+            for s, _n in zip(fresh, sizes, strict=True):
                 k = steps.get(s, 0)
                 offset = offset - k * var(s)
                 found.append(k)

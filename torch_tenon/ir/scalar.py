@@ -99,7 +99,11 @@ OPS: dict[str, tuple[int, str, str]] = {
     "bitwise_not": (1, "s", "bit by bit complement; not for bool"),
     "lshift": (2, "s", "x << y; 0 when y is negative or too large"),
     "rshift": (2, "s", "x >> y with sign; y too large shifts all out"),
-    "philox": (4, "s", "random bits: seed, offset, element (int64), lane 0 to 3; int64 in [0, 2^32)"),
+    "philox": (
+        4,
+        "s",
+        "random bits: seed, offset, element (int64), lane 0 to 3; int64 in [0, 2^32)",
+    ),
 }
 # Recorded by functions of their own, below: constant, index, load, to, bitcast, where, check.
 
@@ -334,9 +338,8 @@ class _Ops:
 
     def masked(self, mask: Scalar, body: Callable[[], Scalar], other: Any) -> Scalar:
         """`body()` where the mask holds, else `other`; loads in the body happen only there."""
-        if mask.op == "constant":
-            if mask.args[1].value:
-                return body()
+        if mask.op == "constant" and mask.args[1].value:
+            return body()
         trace = current()
         outer = trace.mask
         trace.mask = mask if outer is None else self.logical_and(outer, mask)
@@ -392,9 +395,13 @@ def _simplify(name: str, args: tuple[Scalar, ...]) -> Scalar | None:
         return args[0] if args[0].dtype is not torch.bool else None
     if name == "mul" and _constant(args[0]) == 1 and args[0].dtype is not torch.bool:
         return args[1]
-    if name in ("add", "sub") and not args[0].dtype.is_floating_point:
-        if args[0].dtype is not torch.bool and _constant(args[1]) == 0:
-            return args[0]
+    if (
+        name in ("add", "sub")
+        and not args[0].dtype.is_floating_point
+        and args[0].dtype is not torch.bool
+        and _constant(args[1]) == 0
+    ):
+        return args[0]
     if name in _COMPARED and args[0].dtype is torch.int64:
         decided = _compare(name, *args)
         if decided is not None:

@@ -20,7 +20,7 @@ from torch_tenon.compiler.codegen import dialect as c
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substitute, symbols
-from torch_tenon.ir.program import Buffer, Loop, Storage, size_hint
+from torch_tenon.ir.program import Buffer, Storage, size_hint
 from torch_tenon.ir.scalar import Scalar
 
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
@@ -351,7 +351,9 @@ class _Writer:
         if mask is not None:
             guard, other = self.value_of[mask]
             depth = max(depth, other)
-            name = self.put((f"{guard}?{name}", "mask"), f"{guard} ? {name} : 0", "int64_t", depth)[0]
+            name = self.put((f"{guard}?{name}", "mask"), f"{guard} ? {name} : 0", "int64_t", depth)[
+                0
+            ]
         key = (f"{name} in {extent}", message)
         found = self.known.get(key) or self.local.get(key)
         if found is None:
@@ -507,7 +509,7 @@ class _Writer:
         spans = self.full if segment.full else self.row
         reductions = [r for r in segment.reductions if r[0].node.kind == "reduce"]
         for m, acc, _ in segment.reductions:
-            out += self._declare(acc, m, self._total_type(m), True)
+            out += self._declare(acc, m, self._total_type(m))
         clauses: list[str] = []
         for m, _, part in reductions:
             if self.layout == "row":
@@ -534,7 +536,7 @@ class _Writer:
     def _total_type(self, m: Member) -> str:
         return "double" if self._widened(m) else c.register_type(m.node.accumulator())
 
-    def _declare(self, name: str, m: Member, ctype: str, start: bool) -> list[str]:
+    def _declare(self, name: str, m: Member, ctype: str) -> list[str]:
         zero = c.identity(m.node.combine, m.node.accumulator())
         if "[" not in name:
             return [f"{ctype} {name} = {zero};"]
@@ -557,7 +559,7 @@ class _Writer:
         if not spans:
             out = []
             for m, _, part in reductions:
-                out += self._declare(part, m, c.register_type(m.node.accumulator()), False)
+                out += self._declare(part, m, c.register_type(m.node.accumulator()))
             out += segment.lines.get(self.base + 1, [])
             return out + self._take(reductions)
         span = spans[at]
@@ -565,15 +567,18 @@ class _Writer:
         if at < innermost:
             inside += self._nest(segment, spans, at + 1, reductions, clauses)
         head: list[str] = []
-        if at == innermost and not (segment.scans and self.layout == "row"):
-            if not (self.layout == "scatter" and not self.row):
-                head.append(f"#pragma omp simd {clauses}".rstrip())
+        if (
+            at == innermost
+            and not (segment.scans and self.layout == "row")
+            and not (self.layout == "scatter" and not self.row)
+        ):
+            head.append(f"#pragma omp simd {clauses}".rstrip())
         collected = reductions if at == parts_at else []
         if not collected:
             return [*head, *_for(span, inside)]
         declared = []
         for m, _, part in collected:
-            declared += self._declare(part, m, c.register_type(m.node.accumulator()), False)
+            declared += self._declare(part, m, c.register_type(m.node.accumulator()))
         block = BLOCK if self.layout == "row" else BLOCK // 8
         extent = span.symbol.extent if span.symbol is not None else None
         sums = any(self._widened(m) for m, _, _ in collected)
@@ -593,7 +598,7 @@ class _Writer:
         for m, acc, part in reductions:
             dtype = m.node.accumulator()
             if self._widened(m):
-                text = f"{{0}} += {{1}};"
+                text = "{0} += {1};"
             else:
                 text = f"{{0}} = {c.combination(m.node.combine, '{0}', '{1}', dtype)};"
             if "[" in acc:
@@ -659,7 +664,7 @@ def _bytes_moved(group: Group, kept: set[Buffer]) -> int:
     seen: dict[tuple[Buffer, Index], int] = {}
     made = {m.node.buffer for m in group.members}
     for m in group.members:
-        loops = [s for s in group.symbols()]
+        loops = list(group.symbols())
         for b, e in [*m.loads, (m.node.buffer, m.index)]:
             if b in made and b not in kept:
                 continue
@@ -678,7 +683,3 @@ def _for(span: _Span, inside: list[str]) -> list[str]:
 
 def _indent(lines: list[str]) -> list[str]:
     return [text if text.startswith("#") else "  " + text for text in lines]
-
-
-def _is_loop(node: object) -> bool:
-    return isinstance(node, Loop)

@@ -161,52 +161,42 @@ INLINE float scale_f32(float x, int32_t n) {
   float b = bits_f32((uint32_t)(n - half + 127) << 23);
   return x * a * b;
 }
-/* exp(x + low), |low| tiny */
-INLINE float exp_split_f32(float x, float low) {
+/* exp(r) - 1 for |r| <= log(2) / 2, terms in pairs so that few wait for each other */
+INLINE float expm1_near_zero(float r) {
+  float s = r * r;
+  float low = __builtin_fmaf(1.666666653e-01f, r, 5.000000014e-01f);
+  float middle = __builtin_fmaf(8.333360920e-03f, r, 4.166646407e-02f);
+  float high = __builtin_fmaf(1.985785492e-04f, r, 1.393375943e-03f);
+  float p = __builtin_fmaf(__builtin_fmaf(high, s, middle), s, low);
+  return __builtin_fmaf(p, s, r);
+}
+/* x less the nearest multiple n of log(2) */
+INLINE float reduce_log2(float x, float *n) {
+  *n = __builtin_rintf(x * 0x1.715476p+0f);
+  float r = __builtin_fmaf(*n, -0x1.62e4p-1f, x);
+  return __builtin_fmaf(*n, -0x1.7f7d1cp-20f, r);
+}
+INLINE float exp_f32(float x) {
   float c = x < -104.0f ? -104.0f : x;
   c = c > 89.0f ? 89.0f : c; /* infinity comes out of the scaling */
-  float n = __builtin_rintf(c * 0x1.715476p+0f);
-  float r = __builtin_fmaf(n, -0x1.62e4p-1f, c);
-  r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r) + low;
-  float p = 1.985785492e-04f;
-  p = __builtin_fmaf(p, r, 1.393375943e-03f);
-  p = __builtin_fmaf(p, r, 8.333360920e-03f);
-  p = __builtin_fmaf(p, r, 4.166646407e-02f);
-  p = __builtin_fmaf(p, r, 1.666666653e-01f);
-  p = __builtin_fmaf(p, r, 5.000000014e-01f);
-  p = __builtin_fmaf(p * r, r, r) + 1.0f;
-  return scale_f32(p, (int32_t)n);
+  float n, r = reduce_log2(c, &n);
+  return scale_f32(expm1_near_zero(r) + 1.0f, (int32_t)n);
 }
-INLINE float exp_f32(float x) { return exp_split_f32(x, 0.0f); }
 INLINE float exp2_f32(float x) {
   float c = x < -151.0f ? -151.0f : x;
   c = c > 129.0f ? 129.0f : c;
   float n = __builtin_rintf(c);
-  float r = (c - n) * 0x1.62e43p-1f;
-  float p = 1.985785492e-04f;
-  p = __builtin_fmaf(p, r, 1.393375943e-03f);
-  p = __builtin_fmaf(p, r, 8.333360920e-03f);
-  p = __builtin_fmaf(p, r, 4.166646407e-02f);
-  p = __builtin_fmaf(p, r, 1.666666653e-01f);
-  p = __builtin_fmaf(p, r, 5.000000014e-01f);
-  p = __builtin_fmaf(p * r, r, r) + 1.0f;
-  return scale_f32(p, (int32_t)n);
+  return scale_f32(expm1_near_zero((c - n) * 0x1.62e43p-1f) + 1.0f, (int32_t)n);
+}
+/* for x in [-30, 86] */
+INLINE float expm1_moderate(float x) {
+  float n, r = reduce_log2(x, &n);
+  float s = bits_f32((uint32_t)((int32_t)n + 127) << 23);
+  return __builtin_fmaf(s, expm1_near_zero(r), s - 1.0f);
 }
 INLINE float expm1_f32(float x) {
   float c = x < -30.0f ? -30.0f : x;
-  c = c > 86.0f ? 86.0f : c;
-  float n = __builtin_rintf(c * 0x1.715476p+0f);
-  float r = __builtin_fmaf(n, -0x1.62e4p-1f, c);
-  r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
-  float p = 1.985785492e-04f;
-  p = __builtin_fmaf(p, r, 1.393375943e-03f);
-  p = __builtin_fmaf(p, r, 8.333360920e-03f);
-  p = __builtin_fmaf(p, r, 4.166646407e-02f);
-  p = __builtin_fmaf(p, r, 1.666666653e-01f);
-  p = __builtin_fmaf(p, r, 5.000000014e-01f);
-  p = __builtin_fmaf(p * r, r, r);
-  float s = bits_f32((uint32_t)((int32_t)n + 127) << 23);
-  float y = __builtin_fmaf(s, p, s - 1.0f);
+  float y = expm1_moderate(c > 86.0f ? 86.0f : c);
   y = x > 86.0f ? exp_f32(x) : y;
   return x == 0.0f ? x : y;
 }
@@ -299,7 +289,7 @@ INLINE float sigmoid_f32(float x) {
 }
 INLINE float tanh_f32(float x) {
   float a = __builtin_fabsf(x);
-  float t = expm1_f32(2.0f * (a > 10.0f ? 10.0f : a));
+  float t = expm1_moderate(2.0f * (a > 10.0f ? 10.0f : a));
   float y = t / (t + 2.0f);
   y = x != x ? x : y;
   return __builtin_copysignf(y, x);

@@ -111,9 +111,7 @@ def uniform_bits(b: Build, sizes: Sequence[Index], seed: Value, offset: Value, l
 
     def body(p: Position) -> Scalar:
         element = ops.index(flat_index(p, sizes))
-        return ops.philox(
-            seed.load(()), offset.load(()), element, ops.constant(lane, torch.int64)
-        )
+        return ops.philox(seed.load(()), offset.load(()), element, ops.constant(lane, torch.int64))
 
     return Lazy(sizes, torch.int64, body, (seed, offset), 30)
 
@@ -201,14 +199,12 @@ def randint(b: Build, *args: Any, **keywords: Any) -> Value:
 @lowering("aten.bernoulli.default", "aten.bernoulli.p")
 def bernoulli(b: Build, x: Value, p: Any = None, **keywords: Any) -> Value:
     """1 with probability x (or p), else 0."""
-    dtype = x.dtype if x.dtype.is_floating_point else torch.float32
     u = uniform(b, x.sizes, torch.float32)
 
     def body(at: Position) -> Scalar:
         chance = ops.to(x.load(at), torch.float32) if p is None else number(p, torch.float32)
         return ops.to(ops.lt(u.load(at), chance), x.dtype)
 
-    del dtype
     return b.program.realise(Lazy(x.sizes, x.dtype, body, (x, u)))
 
 
@@ -218,9 +214,7 @@ def native_dropout(b: Build, x: Value, p: float, train: bool | None = True) -> l
     if not train:
         return [x, constant(x.sizes, True, torch.bool)]
     u = uniform(b, x.sizes, torch.float32)
-    keep = b.program.realise(
-        Lazy(x.sizes, torch.bool, lambda i: ops.ge(u.load(i), float(p)), (u,))
-    )
+    keep = b.program.realise(Lazy(x.sizes, torch.bool, lambda i: ops.ge(u.load(i), float(p)), (u,)))
     scale = 0.0 if p == 1 else 1 / (1 - p)
 
     def body(i: Position) -> Scalar:

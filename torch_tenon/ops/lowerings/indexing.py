@@ -9,7 +9,7 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, product
-from torch_tenon.ir.program import Layout, Lazy, Position, Stored, Value, neutral, reshape
+from torch_tenon.ir.program import Lazy, Position, Stored, Value, neutral, reshape
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ops.lowerings.table import (
     Build,
@@ -70,10 +70,6 @@ def _scatter(
         return target
     fresh = b.program.version(target)
     b.program.loop("scatter", body, outer, inner, fresh.buffer, mode)
-    # What the scatter does not touch is kept: the old version is read.
-    node = b.program.nodes[-1]
-    assert target.buffer.writer is not None or target.buffer.storage.kind == "input"
-    del node
     return fresh
 
 
@@ -200,7 +196,14 @@ def scatter_add(b: Build, x: Value, dim: int, at: Value, source: Value) -> Value
     return _scatter_along(b, x, dim, at, source, "sum")
 
 
-_MODES = {"sum": "sum", "add": "sum", "prod": "prod", "multiply": "prod", "amax": "max", "amin": "min"}
+_MODES = {
+    "sum": "sum",
+    "add": "sum",
+    "prod": "prod",
+    "multiply": "prod",
+    "amax": "max",
+    "amin": "min",
+}
 
 
 @lowering("aten.scatter_reduce.two", "aten.scatter.reduce", "aten.scatter.value_reduce")
@@ -220,9 +223,14 @@ def index_put(
     """x with values stored or added at indices."""
     if x.dtype not in TABLE:
         raise CannotLower(f"no loops over {x.dtype}")
-    if len(at) == 1 and at[0] is not None and at[0].dtype is torch.bool and not accumulate:
-        if product(values.sizes) == 1:
-            return _masked_put(x, at[0], values)
+    if (
+        len(at) == 1
+        and at[0] is not None
+        and at[0].dtype is torch.bool
+        and not accumulate
+        and product(values.sizes) == 1
+    ):
+        return _masked_put(x, at[0], values)
     plan = _IndexPlan(x, at)
     target = b.program.copy(_lazy(x))
     rank = len(plan.shape)
@@ -287,7 +295,13 @@ def select_scatter(b: Build, x: Value, source: Value, dim: int, at: Index) -> Va
 
 @lowering("aten.slice_scatter")
 def slice_scatter(
-    b: Build, x: Value, source: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    b: Build,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
 ) -> Value:
     """x with a slice of a dimension replaced."""
     d = wrap_dim(dim, len(x.sizes))
@@ -323,8 +337,3 @@ def diagonal_scatter(
         return ops.where(here, new, x.load(p))
 
     return Lazy(x.sizes, x.dtype, body, (x, source), 3)
-
-
-def layout_of(sizes: Sequence[Index]) -> Layout:
-    """Row-major."""
-    return Layout.contiguous(sizes)

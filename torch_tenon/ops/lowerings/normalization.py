@@ -12,9 +12,7 @@ from torch_tenon.ops.lowerings.reductions import moments, number_value, shared, 
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering
 
 
-def _normalize(
-    b: Build, x: Value, dims: Sequence[int], eps: float
-) -> tuple[Value, Value, Value]:
+def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value, Value]:
     """x, its mean and 1 / sqrt(variance + eps) over `dims` (kept), in the statistics' dtype."""
     wide = widest(x.dtype)
     average, squares = moments(b, x, dims, wide)

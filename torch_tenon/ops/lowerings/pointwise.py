@@ -112,9 +112,7 @@ def _scaled(name: str, x: Any, y: Any, alpha: Any) -> Value:
     scalar = getattr(ops, name)
     if alpha == 1:
         return elementwise(scalar, (x, y), compute, compute)
-    return elementwise(
-        lambda a, c, k: scalar(a, ops.mul(c, k)), (x, y, alpha), compute, compute, 2
-    )
+    return elementwise(lambda a, c, k: scalar(a, ops.mul(c, k)), (x, y, alpha), compute, compute, 2)
 
 
 @lowering("aten.add")
@@ -167,9 +165,7 @@ def div(b: Build, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode == "floor":
         return elementwise(floor_divide_scalar, (x, y), compute, compute, 8)
     if compute.is_floating_point:
-        return elementwise(
-            lambda a, c: ops.trunc(ops.div(a, c)), (x, y), compute, compute, 3
-        )
+        return elementwise(lambda a, c: ops.trunc(ops.div(a, c)), (x, y), compute, compute, 3)
     return elementwise(ops.trunc_div, (x, y), compute, compute, 4)
 
 
@@ -251,9 +247,7 @@ def _classify(name: str) -> Callable[[Build, Value], Value]:
         if not x.dtype.is_floating_point:
             if name == "signbit" and x.dtype is not torch.bool:
                 return elementwise(lambda a: ops.lt(a, 0), (x,), x.dtype, torch.bool)
-            return elementwise(
-                lambda a: ops.constant(False, torch.bool), (x,), x.dtype, torch.bool
-            )
+            return elementwise(lambda a: ops.constant(False, torch.bool), (x,), x.dtype, torch.bool)
         return elementwise(getattr(ops, name), (x,), x.dtype, torch.bool)
 
     return lower
@@ -335,9 +329,7 @@ def gelu(b: Build, x: Value, *, approximate: str = "none") -> Value:
     """x times the normal distribution's cumulative function, or its tanh approximation."""
 
     def exact(a: Scalar) -> Scalar:
-        return ops.mul(
-            ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0)
-        )
+        return ops.mul(ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0))
 
     def tanh(a: Scalar) -> Scalar:
         cube = ops.mul(ops.mul(a, a), a)
@@ -362,9 +354,7 @@ def gelu_backward(b: Build, g: Value, x: Value, *, approximate: str = "none") ->
         t = ops.tanh(ops.mul(ops.add(a, ops.mul(ops.mul(square, a), 0.044715)), k))
         left = ops.mul(ops.add(t, 1.0), 0.5)
         slope = ops.mul(ops.add(ops.mul(square, 3 * 0.044715), 1.0), k)
-        right = ops.mul(
-            ops.mul(ops.mul(a, 0.5), ops.sub(1.0, ops.mul(t, t))), slope
-        )
+        right = ops.mul(ops.mul(ops.mul(a, 0.5), ops.sub(1.0, ops.mul(t, t))), slope)
         return ops.mul(d, ops.add(left, right))
 
     dtype = promote(g, x)

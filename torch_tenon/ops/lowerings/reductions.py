@@ -32,7 +32,6 @@ from torch_tenon.ops.lowerings.table import (
     elementwise,
     float_type,
     lowering,
-    number,
 )
 from torch_tenon.ops.lowerings.views import wrap_dim
 
@@ -85,9 +84,12 @@ def reduce(
     rows, length = size_hint(product(outer_sizes)), size_hint(product(inner_sizes))
     if rows < FEW_ROWS and length >= MANY_ELEMENTS and rows * length > 0:
         result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
-    elif rows * PIECE <= length * 4 and rows < 1024 and length >= MANY_ELEMENTS and inner != [
-        d for d in range(rank) if d >= rank - len(inner)
-    ]:
+    elif (
+        rows * PIECE <= length * 4
+        and rows < 1024
+        and length >= MANY_ELEMENTS
+        and inner != [d for d in range(rank) if d >= rank - len(inner)]
+    ):
         # Columns: few lanes, many rows.
         result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
     else:
@@ -128,9 +130,7 @@ def _in_pieces(
         )
 
     parts = b.program.reduce([count, *outer], [length, *rest], piece, combine, dtype)
-    return b.program.reduce(
-        outer, [count], lambda p, r: parts.load([r[0], *p]), combine, dtype
-    )
+    return b.program.reduce(outer, [count], lambda p, r: parts.load([r[0], *p]), combine, dtype)
 
 
 def shared(b: Build, x: Value) -> Value:
@@ -339,7 +339,9 @@ def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
     def divide(e: Scalar, t: Scalar) -> Scalar:
         return ops.div(e, t)
 
-    return cast(elementwise(divide, (exponentials, total), exponentials.dtype, exponentials.dtype), out)
+    return cast(
+        elementwise(divide, (exponentials, total), exponentials.dtype, exponentials.dtype), out
+    )
 
 
 @lowering("aten._log_softmax")

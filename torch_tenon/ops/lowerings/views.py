@@ -9,7 +9,7 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, less, product
-from torch_tenon.ir.program import Lazy, Layout, Position, Stored, Value, reindex, reshape
+from torch_tenon.ir.program import Layout, Lazy, Position, Stored, Value, reindex, reshape
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, lowering
 
@@ -224,9 +224,7 @@ def roll(b: Build, x: Value, shifts: Any, dims: Any = ()) -> Value:
 def repeat(b: Build, x: Value, repeats: Sequence[Index]) -> Value:
     """The tensor tiled."""
     skip = len(repeats) - len(x.sizes)
-    sizes = [
-        n * (x.sizes[d - skip] if d >= skip else 1) for d, n in enumerate(repeats)
-    ]
+    sizes = [n * (x.sizes[d - skip] if d >= skip else 1) for d, n in enumerate(repeats)]
     if product(sizes) == 0:
         raise CannotLower("an empty result")
 
@@ -335,4 +333,3 @@ def constant_pad_nd(b: Build, x: Value, pad: Sequence[Index], value: Any = 0) ->
         return ops.masked(inside, lambda: x.load(at), value)
 
     return Lazy(sizes, x.dtype, body, (x,), 3)
-
