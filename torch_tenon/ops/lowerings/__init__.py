@@ -5,7 +5,16 @@ from __future__ import annotations
 import functools
 import importlib
 
-FAMILIES = ("pointwise", "views", "creation", "reductions", "normalization", "indexing", "linear")
+FAMILIES = (
+    "pointwise",
+    "views",
+    "creation",
+    "reductions",
+    "normalization",
+    "indexing",
+    "pooling",
+    "linear",
+)
 
 
 @functools.cache
