@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from torch_tenon.frontends.dynamo import register
+from torch_tenon.frontends.dynamo import explain, register
 
 register()
 
@@ -149,3 +149,11 @@ def test_index_out_of_range_is_an_error() -> None:
         )
     with pytest.raises(IndexError, match="index out of range in self"):
         torch.compile(F.embedding, backend="tenon")(torch.tensor([7]), torch.randn(5, 3))
+
+
+def test_explain_says_what_was_made_and_why() -> None:
+    x = torch.randn(64, 64, requires_grad=True)
+    page = explain(lambda x: torch.softmax(x @ x + 1, -1), x)
+    assert "forward graph" in page and "backward graph" in page
+    assert "library" in page and "kernel row" in page
+    assert "times the least possible" in page

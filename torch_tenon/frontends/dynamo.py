@@ -14,10 +14,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
+from torch.utils._pytree import tree_leaves
 
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
+from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.lowerings import load_all
@@ -157,6 +159,41 @@ def tenon_backend(module: GraphModule, inputs: Sequence[Any], **options: Any) ->
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )(module, inputs)
+
+
+def explain(function: Callable[..., Any], *inputs: Any) -> str:
+    """What the compiler makes of a call: kernels, what was fused, what was not and why, traffic.
+
+    Runs the function once (and, where a result needs gradients, its backward). The function is
+    compiled afresh; graphs compiled before stay as they are.
+    """
+    seen: list[tuple[str, Plan, BuiltGraph]] = []
+
+    def recording(kind: str) -> Callable[..., Any]:
+        def compile_and_keep(module: GraphModule, example: Sequence[Any]) -> Any:
+            run = compile_graph(module, example)
+            compiled: CompiledGraph = run.compiled  # type: ignore[attr-defined]
+            seen.append((kind, compiled.plan, compiled.built))
+            return run
+
+        return compile_and_keep
+
+    backend = aot_autograd(
+        fw_compiler=recording("forward"),
+        bw_compiler=recording("backward"),
+        inference_compiler=recording("inference"),
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    results = torch.compile(function, backend=backend)(*inputs)
+    for r in tree_leaves(results):
+        if isinstance(r, torch.Tensor) and r.requires_grad:
+            r.sum().backward(retain_graph=True)
+    return "\n\n".join(
+        f"{kind} graph {k}\n{describe(plan, built.fallbacks)}"
+        for k, (kind, plan, built) in enumerate(seen)
+    )
 
 
 def register() -> None:

@@ -151,6 +151,7 @@ class Lazy(Value):
             self.cost += v.cost
             self.reads |= v.reads
         self.realised: Stored | None = None
+        self.constant: Any = None  # the number that every element is, if it is one
 
     def load(self, position: Position) -> Scalar:
         if self.realised is not None:

@@ -23,7 +23,9 @@ def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
     """One number everywhere."""
     if dtype not in TABLE:
         raise CannotLower(f"no loops over {dtype}")
-    return Lazy(sizes, dtype, lambda p: number(value, dtype), (), 0)
+    made = Lazy(sizes, dtype, lambda p: number(value, dtype), (), 0)
+    made.constant = value
+    return made
 
 
 @lowering("aten.full", "aten.full_like", "aten.scalar_tensor", "aten.new_full")

@@ -187,7 +187,24 @@ def _lazy(x: Value) -> Lazy:
 @lowering("aten.scatter.src", "aten.scatter.value")
 def scatter(b: Build, x: Value, dim: int, at: Value, source: Any) -> Value:
     """x with a source stored at indices along a dimension."""
+    d = wrap_dim(dim, len(x.sizes))
+    if isinstance(x, Lazy) and x.constant is not None and x.sizes and at.sizes[d] == 1:
+        rest = [k for k in range(len(x.sizes)) if k != d]
+        if all(at.sizes[k] == x.sizes[k] for k in rest) and not isinstance(source, Value):
+            return _one_hot(x, d, at, source)
     return _scatter_along(b, x, dim, at, source, "store")
+
+
+def _one_hot(x: Lazy, d: int, at: Value, value: Any) -> Value:
+    """One element of each row of a constant replaced: a comparison, and no memory."""
+
+    def body(p: Position) -> Scalar:
+        index = at.load([0 if k == d else i for k, i in enumerate(p)])
+        ops.indirect(index, x.sizes[d], "gather")
+        here = ops.eq(ops.to(index, torch.int64), ops.index(p[d]))
+        return ops.where(here, number(value, x.dtype), number(x.constant, x.dtype))
+
+    return Lazy(x.sizes, x.dtype, body, (at,), 2)
 
 
 @lowering("aten.scatter_add")

@@ -68,6 +68,11 @@ def _between(i: Index, n: Index) -> Scalar:
     return inside
 
 
+def _average(total: Scalar, count: Scalar) -> Scalar:
+    quotient: Scalar = (ops.div if total.dtype.is_floating_point else ops.trunc_div)(total, count)
+    return quotient
+
+
 def _forward(rank: int) -> Callable[..., Value]:
     def lower(
         b: Build,
@@ -100,7 +105,8 @@ def _forward(rank: int) -> Callable[..., Value]:
                 where = [*p[:-rank], *at]
                 value = ops.masked(inside, lambda w=where: ops.to(x.load(w), wide), 0)
                 total = value if total is None else ops.add(total, value)
-            return ops.div(total, windows.count(p[-rank:], wide))
+            assert total is not None
+            return _average(total, windows.count(p[-rank:], wide))
 
         y = Lazy(b.out.sizes, wide, body, (x,), 4 * math.prod(windows.kernel))
         return cast(y, x.dtype)
@@ -145,8 +151,7 @@ def _backward(rank: int) -> Callable[..., Value]:
 
                 def share(w: Any = where) -> Scalar:
                     value: Scalar = ops.to(g.load(w), wide)
-                    quotient: Scalar = ops.div(value, windows.count(w[-rank:], wide))
-                    return quotient
+                    return _average(value, windows.count(w[-rank:], wide))
 
                 value = ops.masked(inside, share, 0)
                 total = value if total is None else ops.add(total, value)
