@@ -137,6 +137,7 @@ class Instance:
         self._output_tensors()
         self.stretches = self._stretches()
         self.idle: list[_Arena] = []
+        self.layouts: dict[int, tuple[tuple[int, ...], tuple[int, ...], int]] = {}
         self.input_slots = [self.slot[s.buffer.storage] for s in program.inputs]
 
     def number(self, e: Index) -> int:
@@ -294,7 +295,13 @@ class Instance:
 
     def _argument(self, x: Any, arena: _Arena, at: dict[int, torch.Tensor]) -> Any:
         if isinstance(x, Stored):
-            return self._tensor(x, *self._layout(x.layout), arena, at)
+            found = arena.tensors.get(id(x))
+            if found is None:
+                layout = self.layouts.get(id(x))
+                if layout is None:
+                    layout = self.layouts[id(x)] = self._layout(x.layout)
+                found = self._tensor(x, *layout, arena, at)
+            return found
         if isinstance(x, Expr):
             return self.number(x)
         if isinstance(x, list | tuple):
@@ -316,11 +323,14 @@ class Instance:
         for want, t in zip(node.results, results, strict=False):
             if want is None:
                 continue
-            sizes, strides, _ = self._layout(want.layout)
+            layout = self.layouts.get(id(want))
+            if layout is None:
+                layout = self.layouts[id(want)] = self._layout(want.layout)
+            sizes, strides, _ = layout
+            k = self.slot[want.buffer.storage]
             if t.stride() != strides or t.is_conj() or t.is_neg() or _aliases(t, arguments):
                 fresh = torch.empty_strided(sizes, strides, dtype=want.dtype)
                 t = fresh.copy_(t)
-            k = self.slot[want.buffer.storage]
             at[k] = t
             arena.slots[k] = t.data_ptr()
 

@@ -200,8 +200,8 @@ def _one_hot(x: Lazy, d: int, at: Value, value: Any) -> Value:
 
     def body(p: Position) -> Scalar:
         index = at.load([0 if k == d else i for k, i in enumerate(p)])
-        ops.indirect(index, x.sizes[d], "gather")
-        here = ops.eq(ops.to(index, torch.int64), ops.index(p[d]))
+        checked = ops.indirect(index, x.sizes[d], "gather")
+        here = ops.eq(ops.index(checked), ops.index(p[d]))
         return ops.where(here, number(value, x.dtype), number(x.constant, x.dtype))
 
     return Lazy(x.sizes, x.dtype, body, (at,), 2)
