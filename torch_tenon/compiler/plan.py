@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,18 @@ class Plan:
     """A compiled program.
 
     `run(tensors, sizes)` takes the program's inputs and run-time sizes in their order and gives
-    its outputs. Raises IndexError as PyTorch does when an index inside a kernel is out of range.
+    its outputs. `library` maps ops to what to call in their place. Raises IndexError as PyTorch does when an index inside a kernel is out of range.
     """
 
-    def __init__(self, program: Program, allocate: Allocate = allocate_cpu) -> None:
+    def __init__(
+        self,
+        program: Program,
+        allocate: Allocate = allocate_cpu,
+        library: Mapping[Any, Callable[..., Any]] | None = None,
+    ) -> None:
         start = time.perf_counter()
         self.program, self.allocate = program, allocate
+        self.library = library or {}
         for o in program.outputs:
             if o.buffer.storage.kind == "temporary":
                 o.buffer.storage.kind = "output"
@@ -311,14 +317,14 @@ class Instance:
     def _call(self, node: Extern, arena: _Arena, at: dict[int, torch.Tensor]) -> None:
         arguments = [self._argument(x, arena, at) for x in node.arguments]
         keywords = {k: self._argument(x, arena, at) for k, x in node.keywords.items()}
+        target = self.plan.library.get(node.target, node.target)
         with torch.no_grad():
             if node.into:
                 out = node.results[0]
                 assert out is not None
-                target = self._argument(out, arena, at)
-                node.target(*arguments, **keywords, out=target)
+                target(*arguments, **keywords, out=self._argument(out, arena, at))
                 return
-            got = node.target(*arguments, **keywords)
+            got = target(*arguments, **keywords)
         results = list(got) if isinstance(got, list | tuple) else [got]
         for want, t in zip(node.results, results, strict=False):
             if want is None:

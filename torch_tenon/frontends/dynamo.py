@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
+from torch_tenon.compiler.autotune import Tuner
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
@@ -84,6 +85,12 @@ def default_compiler(directory: str | None = None) -> CpuCompiler:
     return CpuCompiler(Cache(folder))
 
 
+@functools.cache
+def library(compiler: CpuCompiler) -> dict[Any, Callable[..., Any]]:
+    """What runs in place of PyTorch's own kernels."""
+    return {aten.mm: Tuner(compiler).mm}
+
+
 class CompiledGraph:
     """A graph as a callable on tensors and run-time sizes, in the order of its placeholders."""
 
@@ -138,7 +145,8 @@ def compile_graph(
     """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
     with unset_fake_temporarily():  # constants of the graph are real tensors
         built = build(module, torch.get_num_threads())
-        plan = Plan(built.program).compile(compiler or default_compiler())
+        compiler = compiler or default_compiler()
+        plan = Plan(built.program, library=library(compiler)).compile(compiler)
     compiled = CompiledGraph(built, plan)
 
     def run(args: list[Any]) -> list[Any]:
