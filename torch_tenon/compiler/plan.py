@@ -47,7 +47,8 @@ class Plan:
     """A compiled program.
 
     `run(tensors, sizes)` takes the program's inputs and run-time sizes in their order and gives
-    its outputs. `library` maps ops to what to call in their place. Raises IndexError as PyTorch does when an index inside a kernel is out of range.
+    its outputs. `library` maps ops to what to call in their place. Raises IndexError as PyTorch does
+    when an index inside a kernel is out of range.
     """
 
     def __init__(

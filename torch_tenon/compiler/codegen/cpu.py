@@ -328,15 +328,16 @@ class _Writer:
     def _load(self, s: Scalar, m: Member) -> tuple[str, int]:
         buffer = s.args[0]
         if buffer in self.forward:
-            return self.forward[buffer]
-        index = substitute(s.args[1], m.values)
-        depth = self._index_depth(index)
-        if buffer in self.scratch:
+            text, depth = self.forward[buffer]
+            if s.args[2] is None:
+                return text, depth
+        elif buffer in self.scratch:
             where = f"{self.scratch[buffer]}[{self._scratch_index()}]"
-            depth = self.base + len(self.full)
+            text, depth = c.from_memory(where, buffer.dtype), self.base + len(self.full)
         else:
-            where = f"{self.pointer(buffer)}[{self.size(index)}]"
-        text = c.from_memory(where, buffer.dtype)
+            index = substitute(s.args[1], m.values)
+            depth = self._index_depth(index)
+            text = c.from_memory(f"{self.pointer(buffer)}[{self.size(index)}]", buffer.dtype)
         if s.args[2] is not None:
             mask, other = self.value_of[s.args[2]], self.value_of[s.args[3]]
             depth = max(depth, mask[1], other[1])
