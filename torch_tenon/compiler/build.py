@@ -13,16 +13,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, var
-from torch_tenon.ir.program import (
-    Layout,
-    Lazy,
-    Program,
-    Storage,
-    Stored,
-    Value,
-    set_hint,
-    weigh,
-)
+from torch_tenon.ir.program import Program
+from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, set_hint, weigh
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import (
     RANDOM,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.ir.index import product
-from torch_tenon.ir.program import Extern, size_hint
+from torch_tenon.ir.program import Extern
+from torch_tenon.ir.values import size_hint
 
 MOST_REASONS = 20
 

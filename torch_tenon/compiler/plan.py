@@ -22,7 +22,8 @@ from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
-from torch_tenon.ir.program import Buffer, Extern, Layout, Program, Storage, Stored
+from torch_tenon.ir.program import Extern, Program
+from torch_tenon.ir.values import Buffer, Layout, Storage, Stored
 
 log = logging.getLogger("torch_tenon.schedule")
 
@@ -47,8 +48,8 @@ class Plan:
     """A compiled program.
 
     `run(tensors, sizes)` takes the program's inputs and run-time sizes in their order and gives
-    its outputs. `library` maps ops to what to call in their place. Raises IndexError as PyTorch does
-    when an index inside a kernel is out of range.
+    its outputs. `library` maps ops to what to call in their place. Raises IndexError, as
+    PyTorch does, when an index inside a kernel is out of range.
     """
 
     def __init__(

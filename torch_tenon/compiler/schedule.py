@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, substitute, symbols, var
-from torch_tenon.ir.program import Buffer, Extern, Loop, Node, Program, Storage, size_hint
+from torch_tenon.ir.program import Extern, Loop, Node, Program
+from torch_tenon.ir.values import Buffer, Storage, size_hint
 
 MOST_MEMBERS = 48
 MOST_BUFFERS = 40

@@ -20,8 +20,8 @@ from torch_tenon.compiler.codegen import dialect as c
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substitute, symbols
-from torch_tenon.ir.program import Buffer, Storage, size_hint
 from torch_tenon.ir.scalar import Scalar
+from torch_tenon.ir.values import Buffer, Storage, size_hint
 
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them

@@ -14,8 +14,8 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, flat_index
-from torch_tenon.ir.program import Lazy, Position, Value
 from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.table import Build, CannotLower, lowering, number
 
 

@@ -9,8 +9,8 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, product
-from torch_tenon.ir.program import Lazy, Position, Stored, Value, neutral, reshape
 from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral, reshape
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.index import product
-from torch_tenon.ir.program import Layout, Value
 from torch_tenon.ir.scalar import ops
+from torch_tenon.ir.values import Layout, Value
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, elementwise, lowering
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_tenon.ir.index import Index, product
-from torch_tenon.ir.program import Value, reshape
 from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Value, reshape
 from torch_tenon.ops.lowerings.reductions import moments, number_value, shared, widest
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.program import Value, reindex
 from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Value, reindex
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
     Build,

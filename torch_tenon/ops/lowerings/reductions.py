@@ -13,7 +13,8 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, floordiv, product
-from torch_tenon.ir.program import (
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import (
     Lazy,
     Position,
     Stored,
@@ -23,7 +24,6 @@ from torch_tenon.ir.program import (
     reshape,
     size_hint,
 )
-from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
@@ -438,7 +438,7 @@ def _scan(b: Build, x: Value, dim: int, combine: str) -> Value:
 
 
 def _layout(sizes: Sequence[Index]) -> Any:
-    from torch_tenon.ir.program import Layout
+    from torch_tenon.ir.values import Layout
 
     return Layout.contiguous(sizes)
 

@@ -16,8 +16,9 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.index import Index
-from torch_tenon.ir.program import Layout, Lazy, Position, Program, Value
+from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Layout, Lazy, Position, Value
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
