@@ -42,7 +42,7 @@ RANDOM = {
     "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
     "nn.functional.rrelu", "nn.functional.multi_head_attention_forward",
     "nn.functional.scaled_dot_product_attention", "tensor_split", "bfloat16_rand", "resize_",
-    "resize_as_", "to_sparse",
+    "resize_as_", "to_sparse", "normal.in_place", "normal.number_mean",
 }  # fmt: skip
 
 

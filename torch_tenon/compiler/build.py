@@ -299,12 +299,14 @@ class _Builder:
 
     def _as_described(self, value: Value, meta: TensorMeta, item: Node) -> Stored:
         """Memory with exactly the strides that the graph's reader expects."""
+        if product(meta.sizes) == 0:
+            return self.program.temporary(meta.dtype, Layout(meta.sizes, meta.strides))
         stored = self.program.realise(value, meta.strides)
         same = all(
             a == b or n == 1
             for a, b, n in zip(stored.layout.strides, meta.strides, meta.sizes, strict=True)
         )
-        if (same or product(meta.sizes) == 0) and stored.layout.sizes == meta.sizes:
+        if same and stored.layout.sizes == meta.sizes:
             return Stored(stored.buffer, Layout(meta.sizes, meta.strides, stored.layout.offset))
         layout = Layout(meta.sizes, meta.strides)
         target = self.program.temporary(stored.dtype, layout)

@@ -13,7 +13,7 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, floordiv, product
-from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
 from torch_tenon.ir.values import (
     Lazy,
     Position,
@@ -68,7 +68,6 @@ def reduce(
     inner = [d for d in order if d in dims]
     outer_sizes = [x.sizes[d] for d in outer]
     inner_sizes = [x.sizes[d] for d in inner]
-    from torch_tenon.ir.scalar import Trace, tracing
 
     with tracing(Trace()):
         dtype = element([0] * rank).dtype
