@@ -11,7 +11,7 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
 
-# `make` builds the extension in place, where ninja rebuilds only what changed, and installs the rest.
+# `make` builds the extension in place, where ninja rebuilds what changed, and installs the rest.
 IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
 
 setup(

@@ -1,5 +1,7 @@
 """The C++ core; `csrc/bind.cpp` is what it binds."""
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from torch_tenon.targets.target import Target
@@ -17,6 +19,11 @@ def synchronize(index: int) -> None: ...
 def default_generator(index: int) -> torch.Generator: ...
 def set_memory_limit(index: int, nbytes: int | None) -> None: ...
 def memory_limit(index: int) -> int: ...
+def call_on_host(
+    function: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+    tensors: Sequence[torch.Tensor],
+    index: int,
+) -> list[torch.Tensor]: ...
 def set_warn_fallback(warn: bool) -> None: ...
 def set_reference_rule(
     op: str, host_arguments: list[str], mutates: list[str], host_results: bool

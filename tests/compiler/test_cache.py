@@ -1,0 +1,73 @@
+"""What is on disk is used when whole, rebuilt when damaged, and done without when impossible."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_tenon.compiler.build import build
+from torch_tenon.compiler.cache import Cache
+from torch_tenon.compiler.cpu_compiler import CompileError, CompilerMissing, CpuCompiler
+from torch_tenon.compiler.plan import Plan
+
+
+def plan() -> Plan:
+    module = make_fx(lambda x: [x * 3 + 1], tracing_mode="fake")(torch.randn(40))
+    return Plan(build(module).program)
+
+
+def answer(compiler: CpuCompiler) -> bool:
+    x = torch.randn(40)
+    return torch.allclose(plan().compile(compiler).run([x])[0], x * 3 + 1)
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
+    first, second = (CpuCompiler(Cache(tmp_path / "cache")) for _ in range(2))
+    assert answer(first) and first.compiled > 0
+    assert answer(second) and second.compiled == 0
+
+
+@pytest.mark.parametrize("pattern", ["*.so", "*.json"])
+def test_damaged_entries_are_rebuilt(tmp_path: Path, pattern: str) -> None:
+    cache = Cache(tmp_path / "cache")
+    assert answer(CpuCompiler(cache))
+    for file in cache.directory.glob(pattern):
+        # A new file: the old one may be mapped into this process.
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        file.unlink()
+        file.write_bytes(bytes(data))
+    again = CpuCompiler(cache)
+    assert answer(again) and again.compiled > 0
+
+
+def test_an_unusable_directory_is_done_without(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    assert answer(CpuCompiler(Cache(blocked / "cache")))
+
+
+def test_a_directory_that_others_write_is_refused(tmp_path: Path) -> None:
+    open_to_all = tmp_path / "cache"
+    open_to_all.mkdir()
+    os.chmod(open_to_all, 0o777)
+    with pytest.raises(PermissionError, match="must be yours alone"):
+        Cache(open_to_all)
+
+
+def test_a_missing_compiler_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(CompilerMissing, match="apt install gcc"):
+        answer(CpuCompiler(Cache(tmp_path / "cache"), "no-such-compiler"))
+
+
+def test_a_failed_compilation_keeps_its_source(tmp_path: Path) -> None:
+    compiler = CpuCompiler(Cache(tmp_path / "cache"))
+    with pytest.raises(CompileError, match=r"the source is in (\S+)") as error:
+        compiler.functions(["void @NAME@(void) { nonsense }"])
+    kept = Path(str(error.value).partition("the source is in ")[2].split()[0])
+    assert "nonsense" in kept.read_text()
+    kept.unlink()

@@ -1,0 +1,62 @@
+"""What ends up in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_tenon.compiler.build import build
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.frontends.dynamo import decompositions
+
+
+def kernels(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
+    """The sources of the kernels that `function` becomes."""
+    module = make_fx(
+        lambda *a: [function(*a)] if isinstance(function(*a), torch.Tensor) else function(*a),
+        decomposition_table=decompositions(),
+        tracing_mode="fake",
+    )(*inputs)
+    plan = Plan(build(module).program)
+    assert all(s.kernel is not None for s in plan.steps)
+    return plan.sources[:-1]
+
+
+ONE_KERNEL = {
+    "chain": lambda x: torch.sigmoid(torch.tanh(x * 2 + 1).exp()) - x,
+    "softmax over rows": lambda x: torch.softmax(x * 2, 1),
+    "softmax over columns": lambda x: torch.softmax(x * 2, 0),
+    "layer norm": lambda x: torch.nn.functional.layer_norm(x + 1, (256,)),
+    "statistics of the same rows": lambda x: [x.mean(1), x.var(1), x.amax(1)],
+    "two outputs of one loop": lambda x: [x + 1, x * 2],
+    "a value and its row sums": lambda x: [x.exp(), x.exp().sum(1)],
+    "a transposed reader": lambda x: x.t() * 2 + 1,
+}
+
+
+@pytest.mark.parametrize("name", ONE_KERNEL)
+def test_one_kernel(name: str) -> None:
+    assert len(kernels(ONE_KERNEL[name], torch.randn(128, 256))) == 1
+
+
+def test_rows_that_nobody_else_sees_stay_on_the_stack() -> None:
+    (source,) = kernels(lambda x: torch.softmax(x, 1), torch.randn(128, 256))
+    assert "float row0[256]" in source
+    assert source.count("*const x") == 2
+
+
+def test_a_long_reduction_is_split_for_the_threads() -> None:
+    assert len(kernels(lambda x: x.sum(), torch.randn(1 << 20))) == 2
+
+
+def test_dead_code_goes() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.exp().sum(1)
+        return x + 1
+
+    (source,) = kernels(f, torch.randn(64, 64))
+    assert "exp" not in source

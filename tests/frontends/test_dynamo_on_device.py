@@ -1,0 +1,117 @@
+"""`torch.compile(backend="tenon")` of functions and models whose tensors are on the device."""
+
+import pytest
+import torch
+from against_cpu import assert_same
+from fresh_process import REMOTE_TARGET, run
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # sums in another order
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _compiled(function):
+    return torch.compile(function, backend="tenon")
+
+
+def test_forward_and_backward():
+    def attention(x, w):
+        return torch.nn.functional.gelu(x @ w).softmax(-1) * 2
+
+    x, w = torch.randn(16, 32), torch.randn(32, 8)
+    results = []
+    for device in ("cpu", "tenon"):
+        a = x.detach().to(device).requires_grad_()
+        b = w.detach().to(device).requires_grad_()
+        out = (_compiled(attention) if device == "tenon" else attention)(a, b)
+        out.square().sum().backward()
+        results.append((out.detach(), a.grad, b.grad))
+    assert all(t.device.type == "tenon" for t in results[1])
+    assert_same(results[1], results[0], **CLOSE)
+
+
+def test_training_steps():
+    def train(device):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.ReLU(), torch.nn.Linear(16, 3)
+        ).to(device)
+        step = _compiled(model) if device == "tenon" else model
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = torch.randn(5, 8, generator=torch.Generator().manual_seed(2)).to(device)
+        for _ in range(3):
+            optimizer.zero_grad()
+            step(data).square().mean().backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()]
+
+    assert_same(train("tenon"), train("cpu"), **CLOSE)
+
+
+def test_writes_to_an_input_and_a_view_of_it():
+    def grow(x):
+        x.add_(1)
+        return torch.arange(4, device=x.device) * 2, x.t()
+
+    x = torch.zeros(2, 3, device="tenon")
+    counted, turned = _compiled(grow)(x)
+    assert counted.tolist() == [0, 2, 4, 6] and counted.device.type == "tenon"
+    assert x.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert turned.data_ptr() == x.data_ptr() and turned.shape == (3, 2)
+    x.fill_(5)
+    assert turned.tolist() == [[5, 5]] * 3
+
+
+def test_sizes_at_run_time():
+    compiled = torch.compile(lambda x: (x.exp() + 1).sum(0), backend="tenon", dynamic=True)
+    for n in (3, 7, 50):
+        x = torch.randn(n, 4)
+        assert_same(compiled(x.to("tenon")), (x.exp() + 1).sum(0), **CLOSE)
+
+
+def test_reads_and_writes_strided_views():
+    def mix(x, y):
+        y[:, 1:].copy_(x[::2].t() * 3)
+        return y.sum(1)
+
+    x, y = torch.randn(6, 4), torch.randn(4, 4)
+    y_device = y.to("tenon")
+    out = _compiled(mix)(x.to("tenon"), y_device)
+    assert_same(out, mix(x, y))
+    assert_same(y_device, y)
+
+
+def test_memory_is_the_devices_own(nothing_leaked):
+    compiled = _compiled(lambda x: x * 2 + 1)
+    x = torch.ones(1 << 16, device="tenon")
+    compiled(x)
+    before = torch.tenon.memory_allocated()
+    y = compiled(x)
+    assert torch.tenon.memory_allocated() >= before + y.nbytes
+    del x, y, compiled
+    torch._dynamo.reset()
+
+
+def test_index_out_of_range():
+    compiled = _compiled(lambda x, i: x[i] * 2)
+    x = torch.arange(4.0, device="tenon")
+    assert compiled(x, torch.tensor([3, -4], device="tenon")).tolist() == [6, 0]
+    with pytest.raises(IndexError, match="index 9 is out of bounds"):
+        compiled(x, torch.tensor([0, 9], device="tenon"))
+    assert compiled(x, torch.tensor([1, 2], device="tenon")).tolist() == [2, 4]
+
+
+def test_a_target_without_host_memory_says_so():
+    done = run(
+        """
+        import torch
+        print(torch.compile(lambda x: x + 1, backend="tenon")(torch.ones(2, device="tenon")))
+        """,
+        TENON_TARGET=REMOTE_TARGET,
+    )
+    assert done.returncode != 0 and "compiled graphs do not run on it yet" in done.stderr

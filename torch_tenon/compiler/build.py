@@ -1,0 +1,335 @@
+"""From an FX graph of ATen ops to a program."""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.fx import GraphModule, Node
+
+from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, var
+from torch_tenon.ir.program import Program
+from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, set_hint, weigh
+from torch_tenon.ops.lowerings import load_all
+from torch_tenon.ops.lowerings.table import (
+    RANDOM,
+    Build,
+    CannotLower,
+    TensorMeta,
+    broadcast_to,
+    cast,
+    find,
+)
+
+log = logging.getLogger("torch_tenon.program")
+
+
+@dataclass
+class BuiltGraph:
+    """A program with how its inputs and outputs stand in the graph's."""
+
+    program: Program
+    tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
+    size_sources: list[SizeSource]
+    outputs: list[Any]  # an output number, or a constant, or an Index
+    fallbacks: dict[str, str]  # op and why it is a call
+
+
+@dataclass(frozen=True)
+class SizeSource:
+    """Where a run-time size comes from: argument number `argument`, or its dimension `dim`, or,
+    with neither, the value of `expression` in the sizes before it."""
+
+    expression: Any
+    argument: int = -1
+    dim: int = -1
+
+
+class SizeTable:
+    """Run-time sizes of a graph: PyTorch's symbolic integers as index expressions."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.known: dict[sympy.Expr, Index] = {}
+        self.sources: list[SizeSource] = []
+
+    def define(self, source: SizeSource, hint: int) -> None:
+        """Enters a size that comes with the arguments."""
+        if source.expression in self.known or not isinstance(source.expression, sympy.Symbol):
+            return
+        self._add(source, hint)
+
+    def _add(self, source: SizeSource, hint: int) -> Index:
+        symbol = Symbol(f"n{len(self.sources)}", None, 2)
+        set_hint(symbol, hint)
+        self.program.sizes.append(symbol)
+        self.sources.append(source)
+        self.known[source.expression] = var(symbol)
+        return self.known[source.expression]
+
+    def index(self, x: Any) -> Index:
+        """A size, symbolic or not, as an index."""
+        if isinstance(x, torch.SymInt):
+            x = x.node.expr
+        if isinstance(x, int):
+            return x
+        return self._convert(x)
+
+    def _convert(self, e: sympy.Expr) -> Index:
+        found = self.known.get(e)
+        if found is None:
+            found = self.known[e] = self._compute(e)
+        return found
+
+    def _compute(self, e: sympy.Expr) -> Index:
+        if isinstance(e, sympy.Integer) or e.is_Integer:
+            return int(e)
+        total: Index
+        if isinstance(e, sympy.Add):
+            total = 0
+            for a in e.args:
+                total = total + self._convert(a)
+            return total
+        if isinstance(e, sympy.Mul):
+            total = 1
+            for a in e.args:
+                total = total * self._convert(a)
+            return total
+        if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
+            return product([self._convert(e.base)] * int(e.exp))
+        name = type(e).__name__
+        if name in ("FloorDiv", "CleanDiv"):
+            return floordiv(self._convert(e.args[0]), self._convert(e.args[1]))
+        if name in ("Mod", "PythonMod"):
+            return mod(self._convert(e.args[0]), self._convert(e.args[1]))
+        if isinstance(e, sympy.Symbol):
+            raise CannotLower(f"the size {e} is known only once data is")
+        # Anything else (a maximum, say) becomes a size of its own, computed before the run.
+        return self._add(SizeSource(e), 64)
+
+
+def build(module: GraphModule, threads: int = 2) -> BuiltGraph:
+    """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`."""
+    load_all()
+    return _Builder(module, threads).build()
+
+
+class _Builder:
+    def __init__(self, module: GraphModule, threads: int) -> None:
+        self.module, self.threads = module, threads
+        self.program = Program()
+        self.sizes = SizeTable(self.program)
+        self.env: dict[Node, Any] = {}
+        self.readers: dict[Storage, list[tuple[Node, Lazy]]] = {}
+        self.order: dict[Node, int] = {}
+        self.tensor_inputs: list[int] = []
+        self.fallbacks: dict[str, str] = {}
+        self.outputs: list[Any] = []
+
+    def build(self) -> BuiltGraph:
+        nodes = list(self.module.graph.nodes)
+        self.order = {n: k for k, n in enumerate(nodes)}
+        self._placeholders([n for n in nodes if n.op == "placeholder"])
+        for n in nodes:
+            if n.op == "get_attr":
+                self.env[n] = self._attribute(n)
+            elif n.op == "call_function":
+                self.env[n] = self._call(n)
+            elif n.op == "output":
+                self._output(n)
+        return BuiltGraph(
+            self.program, self.tensor_inputs, self.sizes.sources, self.outputs, self.fallbacks
+        )
+
+    def _placeholders(self, nodes: Sequence[Node]) -> None:
+        for k, n in enumerate(nodes):
+            value = n.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                self.sizes.define(SizeSource(value.node.expr, k), _hint(value))
+        for k, n in enumerate(nodes):
+            value = n.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                for d, size in enumerate(value.shape):
+                    if isinstance(size, torch.SymInt):
+                        self.sizes.define(SizeSource(size.node.expr, k, d), _hint(size))
+        for k, n in enumerate(nodes):
+            value = n.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                meta = self._meta(value)
+                self.env[n] = self.program.input(meta.dtype, Layout(meta.sizes, meta.strides))
+                self.tensor_inputs.append(k)
+            elif isinstance(value, torch.SymInt):
+                self.env[n] = self.sizes.index(value)
+            else:
+                self.env[n] = value
+
+        if any(str(n.target).rpartition(".")[0] in RANDOM for n in self.order):
+            scalar = Layout((), ())
+            self.program.random = (
+                self.program.input(torch.int64, scalar, "seed"),
+                self.program.input(torch.int64, scalar, "offset"),
+            )
+
+    def _attribute(self, n: Node) -> Any:
+        found: Any = self.module
+        for part in str(n.target).split("."):
+            found = getattr(found, part)
+        return self.program.constant(found.detach()) if isinstance(found, torch.Tensor) else found
+
+    def _meta(self, t: torch.Tensor) -> TensorMeta:
+        if t.layout is not torch.strided:
+            raise CannotLower(f"layout {t.layout}")
+        return TensorMeta(
+            t.dtype,
+            tuple(self.sizes.index(n) for n in t.shape),
+            tuple(self.sizes.index(n) for n in t.stride()),
+        )
+
+    def _results(self, n: Node) -> list[TensorMeta | None]:
+        value = n.meta.get("val")
+        many = value if isinstance(value, list | tuple) else [value]
+        return [self._meta(v) if isinstance(v, torch.Tensor) else None for v in many]
+
+    def _argument(self, x: Any) -> Any:
+        if isinstance(x, Node):
+            return self.env[x]
+        if isinstance(x, list | tuple):
+            return [self._argument(y) for y in x]
+        if isinstance(x, torch.SymInt):
+            return self.sizes.index(x)
+        if isinstance(x, slice):
+            return x
+        return x
+
+    def _call(self, n: Node) -> Any:
+        if n.target is operator.getitem:
+            return self.env[n.args[0]][n.args[1]]  # type: ignore[index]
+        value = n.meta.get("val")
+        if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+            return self.sizes.index(value)
+        args = [self._argument(a) for a in n.args]
+        keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
+        name = str(n.target)
+        self.program.origin = name.removeprefix("aten.").partition(".")[0]
+        if name.startswith("aten.copy_."):
+            return self._write(n, args[0], args[1])
+        if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
+            raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
+        result = self._lower(n, args, keywords)
+        self._weigh(n, result)
+        return result
+
+    def _lower(self, n: Node, args: list[Any], keywords: dict[str, Any]) -> Any:
+        name = str(n.target)
+        function = find(n.target)
+        try:
+            results = self._results(n)
+            if function is None:
+                raise CannotLower("no lowering")
+            for v in _values(args) + _values(list(keywords.values())):
+                if v.dtype.is_complex:
+                    raise CannotLower("complex numbers")
+            keywords = {
+                k: v
+                for k, v in keywords.items()
+                if k not in ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+            }
+            return function(Build(self.program, results, self.threads), *args, **keywords)
+        except CannotLower as reason:
+            self.fallbacks[name] = str(reason)
+            return self._fallback(n, args, keywords)
+
+    def _fallback(self, n: Node, args: list[Any], keywords: dict[str, Any]) -> Any:
+        log.debug("%s is a call: %s", n.target, self.fallbacks[str(n.target)])
+        schema = getattr(n.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            raise NotImplementedError(f"{n.target} writes its arguments inside a compiled graph")
+        keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
+        if keywords.get("device") is not None:
+            keywords["device"] = torch.device("cpu")
+        build_ = Build(self.program, self._results(n), self.threads)
+        results = build_.call(n.target, args, keywords, "fallback")
+        value = n.meta.get("val")
+        return list(results) if isinstance(value, list | tuple) else results[0]
+
+    def _weigh(self, n: Node, result: Any) -> None:
+        if isinstance(result, Lazy):
+            if weigh(result, len(n.users)):
+                meta = self._results(n)[0]
+                self.program.realise(result, None if meta is None else meta.strides)
+                return
+            for b in result.reads:
+                self.readers.setdefault(b.storage, []).append((n, result))
+
+    def _write(self, n: Node, target: Any, value: Value) -> Value:
+        current = self.program.current(target)
+        if not isinstance(current, Stored):
+            # A tensor of the graph's own: nobody outside sees its memory.
+            assert isinstance(n.args[0], Node)
+            self.env[n.args[0]] = expanded = broadcast_to(cast(value, target.dtype), target.sizes)
+            return expanded
+        for reader, lazy in self.readers.pop(current.buffer.storage, ()):
+            # Whoever still needs what is about to be overwritten has to be computed now.
+            if lazy is not value and any(self.order[u] > self.order[n] for u in reader.users):
+                self.program.realise(lazy)
+        source = cast(value, current.dtype, rounding=True)
+        return self.program.write(current, broadcast_to(source, current.sizes))
+
+    def _output(self, n: Node) -> None:
+        numbers: dict[Any, int] = {}
+        for item in n.args[0]:  # type: ignore[union-attr]
+            value = self.env[item] if isinstance(item, Node) else item
+            if not isinstance(value, Value):
+                self.outputs.append(value)
+                continue
+            assert isinstance(item, Node)
+            meta = self._results(item)[0]
+            assert meta is not None
+            stored = self._as_described(self.program.current(value), meta, item)
+            key = (stored.buffer, stored.layout)
+            if key not in numbers:
+                numbers[key] = len(self.program.outputs)
+                self.program.outputs.append(stored)
+            self.outputs.append(Output(numbers[key]))
+
+    def _as_described(self, value: Value, meta: TensorMeta, item: Node) -> Stored:
+        """Memory with exactly the strides that the graph's reader expects."""
+        if product(meta.sizes) == 0:
+            return self.program.temporary(meta.dtype, Layout(meta.sizes, meta.strides))
+        stored = self.program.realise(value, meta.strides)
+        same = all(
+            a == b or n == 1
+            for a, b, n in zip(stored.layout.strides, meta.strides, meta.sizes, strict=True)
+        )
+        if same and stored.layout.sizes == meta.sizes:
+            return Stored(stored.buffer, Layout(meta.sizes, meta.strides, stored.layout.offset))
+        layout = Layout(meta.sizes, meta.strides)
+        target = self.program.temporary(stored.dtype, layout)
+        self.program._fill(target, stored)
+        return target
+
+
+def _hint(size: torch.SymInt) -> int:
+    """A typical value of a symbolic size."""
+    hint = size.node.hint
+    return 64 if hint is None else int(hint)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The position of a tensor among the program's outputs."""
+
+    number: int
+
+
+def _values(x: Any) -> list[Value]:
+    if isinstance(x, Value):
+        return [x]
+    if isinstance(x, list | tuple):
+        return [v for y in x for v in _values(y)]
+    return []

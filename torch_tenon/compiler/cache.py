@@ -1,0 +1,112 @@
+"""Files that outlive a process: compiled objects and tuning results, each written whole or not.
+
+An entry is a file named after the hash of everything that its contents depend on. What cannot be
+read, or does not match its own digest, is rebuilt. A directory that cannot be written (a full disk,
+no permission) is reported once and then done without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("torch_tenon.cache")
+
+
+def digest(*parts: str | bytes) -> str:
+    """A hexadecimal name for these contents."""
+    h = hashlib.sha256()
+    for p in parts:
+        data = p.encode() if isinstance(p, str) else p
+        h.update(len(data).to_bytes(8, "little"))
+        h.update(data)
+    return h.hexdigest()[:40]
+
+
+class Cache:
+    """A directory of the user's own (created with mode 0700).
+
+    Raises PermissionError when the directory belongs to somebody else or others may write to it:
+    what is loaded from it runs as the user.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.broken = False
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            self._give_up(error)
+            return
+        status = directory.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise PermissionError(
+                f"cache directory {directory} must be yours alone: "
+                f"owner {status.st_uid}, mode {status.st_mode & 0o777:o}; choose another"
+            )
+
+    def path(self, name: str) -> Path:
+        """Where the entry of that name lies, if it exists."""
+        return self.directory / name
+
+    def read(self, name: str) -> bytes | None:
+        """The contents of an entry, None where there is none or it cannot be read."""
+        try:
+            return self.path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._give_up(error)
+            return None
+
+    def write(self, name: str, data: bytes) -> Path | None:
+        """Stores an entry under its final name once it is complete; None if that is impossible."""
+        if self.broken:
+            return None
+        temporary = None
+        try:
+            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")
+            with os.fdopen(handle, "wb") as f:
+                f.write(data)
+            os.replace(temporary, self.path(name))
+        except OSError as error:
+            if temporary is not None and os.path.exists(temporary):
+                os.unlink(temporary)
+            self._give_up(error)
+            return None
+        return self.path(name)
+
+    def read_json(self, name: str) -> Any:
+        """A JSON entry with a valid digest, or None; a damaged one is removed."""
+        data = self.read(name)
+        if data is None:
+            return None
+        try:
+            entry = json.loads(data)
+            body = entry["body"]
+            if entry["digest"] == digest(json.dumps(body, sort_keys=True)):
+                return body
+        except (ValueError, KeyError, TypeError):
+            pass  # falls through to the removal: damaged in a way that JSON notices
+        log.warning("cache entry %s is damaged and will be rebuilt", self.path(name))
+        self.remove(name)
+        return None
+
+    def write_json(self, name: str, body: Any) -> None:
+        """Stores a JSON entry with its digest."""
+        text = json.dumps(body, sort_keys=True)
+        self.write(name, json.dumps({"body": body, "digest": digest(text)}).encode())
+
+    def remove(self, name: str) -> None:
+        """Deletes an entry; it need not exist."""
+        self.path(name).unlink(missing_ok=True)
+
+    def _give_up(self, error: OSError) -> None:
+        if not self.broken:
+            log.warning("going on without the cache in %s: %s", self.directory, error)
+        self.broken = True

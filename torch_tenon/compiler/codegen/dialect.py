@@ -1,0 +1,142 @@
+"""How C spells the scalar operations: what differs between C-like languages is in these tables."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+
+# Operations that C has as operators; everything else is a function `name_dtype` of scalar.h.
+OPERATORS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "logical_and": "&",
+    "logical_or": "|",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+}
+_BOOL_OPERATORS = {"add": "|", "mul": "&"}
+PREFIXES = {"neg": "-", "logical_not": "!", "bitwise_not": "~"}
+INFIX_REDUCTIONS = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor": "^"}
+
+
+def register_type(dtype: torch.dtype) -> str:
+    """The C type of a scalar of `dtype` in a register."""
+    return "bool_t" if dtype is torch.bool else TABLE[dtype].memory
+
+
+def literal(value: Any, dtype: torch.dtype) -> str:
+    """A constant of `dtype`."""
+    if dtype is torch.bool:
+        return "1" if value else "0"
+    if dtype.is_floating_point:
+        if math.isnan(value):
+            return f"({register_type(dtype)})NAN"
+        if math.isinf(value):
+            return f"({register_type(dtype)}){'-' if value < 0 else ''}INFINITY"
+        if dtype is torch.float32:
+            if abs(value) >= 3.4028235677973366e38:  # rounds to infinity
+                return literal(math.copysign(math.inf, value), dtype)
+            rounded = struct.unpack("f", struct.pack("f", value))[0]
+            return f"{rounded!r}f" if rounded >= 0 and str(rounded)[0] != "-" else f"({rounded!r}f)"
+        return repr(value) if str(value)[0] != "-" else f"({value!r})"
+    if dtype is torch.int64:
+        return f"INT64_C({value})" if value > -(2**63) else "INT64_MIN"
+    if dtype is torch.uint64:
+        return f"UINT64_C({value})"
+    return f"({register_type(dtype)}){value}"
+
+
+def operation(name: str, args: list[str], dtype: torch.dtype, source: torch.dtype) -> str:
+    """An expression for an entry of `ir.scalar.OPS`; `source` is the operands' dtype."""
+    if name in OPERATORS:
+        sign = OPERATORS[name]
+        if source is torch.bool and name in _BOOL_OPERATORS:
+            sign = _BOOL_OPERATORS[name]
+        text = f"{args[0]} {sign} {args[1]}"
+    elif name in PREFIXES:
+        text = f"{PREFIXES[name]}{args[0]}"
+    elif name == "abs" and not source.is_floating_point:
+        if TABLE[source].kind in ("uint", "bool"):
+            return args[0]
+        text = f"{args[0]} < 0 ? -{args[0]} : {args[0]}"
+    else:
+        return f"{name}_{TABLE[source].short}({', '.join(args)})"
+    narrow = dtype.itemsize < 4 and dtype is not torch.bool
+    return f"({register_type(dtype)})({text})" if narrow else text
+
+
+def convert(x: str, dtype: torch.dtype, source: torch.dtype) -> str:
+    """A conversion between register dtypes."""
+    if dtype is torch.bool:
+        return f"{x} != 0"
+    if source.is_floating_point and not dtype.is_floating_point:
+        # What PyTorch's casts do: through a wide signed integer, then cut.
+        via = "int32_t" if dtype in (torch.int8, torch.int16, torch.int32) else "int64_t"
+        if dtype is torch.uint64:
+            return f"{x} >= 0x1p63 ? (uint64_t){x} : (uint64_t)(int64_t){x}"
+        return f"({register_type(dtype)})({via}){x}"
+    return f"({register_type(dtype)}){x}"
+
+
+def from_memory(x: str, dtype: torch.dtype) -> str:
+    """A loaded element as a register value."""
+    if dtype is torch.bool:
+        return f"{x} != 0"
+    return f"from_{TABLE[dtype].short}({x})" if TABLE[dtype].compute is not dtype else x
+
+
+def to_memory(x: str, dtype: torch.dtype) -> str:
+    """A register value as an element to store."""
+    return f"to_{TABLE[dtype].short}({x})" if TABLE[dtype].compute is not dtype else x
+
+
+def identity(combine: str, dtype: torch.dtype) -> str:
+    """What a reduction starts from."""
+    if combine in ("sum", "any", "xor"):
+        return literal(0, dtype)
+    if combine in ("prod", "all"):
+        return literal(1, dtype) if combine == "prod" or dtype is torch.bool else literal(-1, dtype)
+    low = combine == "max"
+    if dtype is torch.bool:
+        return "0" if low else "1"
+    if dtype.is_floating_point:
+        return literal(-math.inf if low else math.inf, dtype)
+    info = torch.iinfo(dtype)
+    return literal(info.min if low else info.max, dtype)
+
+
+def combination(combine: str, acc: str, x: str, dtype: torch.dtype) -> str:
+    """`acc` combined with `x`."""
+    if combine in INFIX_REDUCTIONS:
+        sign = INFIX_REDUCTIONS[combine]
+        if dtype is torch.bool:
+            sign = {"+": "|", "*": "&"}.get(sign, sign)
+        text = f"{acc} {sign} {x}"
+        narrow = dtype.itemsize < 4 and dtype is not torch.bool
+        return f"({register_type(dtype)})({text})" if narrow else text
+    short = TABLE[dtype].short
+    return f"{'maximum' if combine == 'max' else 'minimum'}_{short}({x}, {acc})"
+
+
+def reduction_clause(combine: str, dtype: torch.dtype) -> str:
+    """The name of the reduction in an OpenMP clause."""
+    if combine in INFIX_REDUCTIONS:
+        sign = INFIX_REDUCTIONS[combine]
+        return {"+": "|", "*": "&"}.get(sign, sign) if dtype is torch.bool else sign
+    if dtype is torch.bool:
+        return "|" if combine == "max" else "&"
+    return f"{combine}_{TABLE[dtype].short}"

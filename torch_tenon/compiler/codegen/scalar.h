@@ -1,0 +1,502 @@
+/* Scalar arithmetic for generated kernels, with PyTorch's results. Everything is branch-free where
+ * it matters, so that the compiler turns a call inside a `#pragma omp simd` loop into vector code.
+ * float32 functions are within 4 ULP over the whole range (tests/compiler/test_scalar_math.py). */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+
+typedef _Bool bool_t;
+
+INLINE uint32_t bits_u32(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+INLINE int32_t bits_i32(float x) { int32_t u; memcpy(&u, &x, 4); return u; }
+INLINE float bits_f32(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+INLINE int64_t bits_i64(double x) { int64_t u; memcpy(&u, &x, 8); return u; }
+INLINE double bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+
+/* 16-bit floats */
+INLINE float from_bf16(uint16_t h) { return bits_f32((uint32_t)h << 16); }
+INLINE uint16_t to_bf16(float x) {
+  uint32_t u = bits_u32(x);
+  uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return (uint16_t)(x != x ? 0x7fc0u : rounded);
+}
+INLINE float from_f16(uint16_t h) {
+  uint32_t sign = ((uint32_t)h & 0x8000u) << 16;
+  uint32_t rest = (uint32_t)h & 0x7fffu;
+  /* Subnormals come out right because the product is exact in float32. */
+  float scaled = bits_f32(rest << 13) * 0x1p112f;
+  uint32_t special = (rest << 13) | 0x7f800000u;
+  return bits_f32(sign | (rest >= 0x7c00u ? special : bits_u32(scaled)));
+}
+INLINE uint16_t to_f16(float x) {
+  uint32_t u = bits_u32(x);
+  uint32_t sign = (u >> 16) & 0x8000u;
+  uint32_t a = u & 0x7fffffffu;
+  uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
+  /* Adding 0.5 leaves the subnormal's bits, rounded, at the bottom of the fraction. */
+  uint32_t small = bits_u32(bits_f32(a) + 0.5f) - 0x3f000000u;
+  uint32_t r = a < 0x38800000u ? small : normal;
+  r = a >= 0x477ff000u ? 0x7c00u : r;
+  r = a > 0x7f800000u ? 0x7e00u : r;
+  return (uint16_t)(sign | r);
+}
+INLINE float round_bf16_f32(float x) { return from_bf16(to_bf16(x)); }
+INLINE float round_f16_f32(float x) { return from_f16(to_f16(x)); }
+
+/* Integers: Python's division, and what the hardware traps on. */
+#define INTEGER(T, S)                                                                             \
+  INLINE T trunc_div_##S(T x, T y) {                                                              \
+    T d = y == 0 || y == (T)-1 ? (T)1 : y;                                                        \
+    T q = (T)(x / d);                                                                             \
+    return y == (T)-1 && (T)-1 < 0 ? (T)(0 - (uint64_t)x) : (y == 0 ? (T)0 : (y == d ? q : (T)(x / y))); \
+  }                                                                                               \
+  INLINE T fmod_##S(T x, T y) {                                                                   \
+    T d = y == 0 || ((T)-1 < 0 && y == (T)-1) ? (T)1 : y;                                         \
+    return (T)(x % d);                                                                            \
+  }                                                                                               \
+  INLINE T floor_div_##S(T x, T y) {                                                              \
+    T q = trunc_div_##S(x, y), r = fmod_##S(x, y);                                                \
+    return (T)(q - (T)(r != 0 && ((r < 0) != (y < 0))));                                          \
+  }                                                                                               \
+  INLINE T remainder_##S(T x, T y) {                                                              \
+    T r = fmod_##S(x, y);                                                                         \
+    return (T)(r + (r != 0 && ((r < 0) != (y < 0)) ? y : (T)0));                                  \
+  }                                                                                               \
+  INLINE T minimum_##S(T x, T y) { return x < y ? x : y; }                                        \
+  INLINE T maximum_##S(T x, T y) { return x > y ? x : y; }                                        \
+  INLINE T sign_##S(T x) { return (T)((x > 0) - (x < 0)); }                                       \
+  INLINE T pow_##S(T x, T n) {                                                                    \
+    uint64_t base = (uint64_t)x, result = 1, e = (uint64_t)n;                                     \
+    for (; e; e >>= 1, base *= base) result *= e & 1 ? base : 1;                                  \
+    return (T)result;                                                                             \
+  }                                                                                               \
+  INLINE T lshift_##S(T x, T y) {                                                                 \
+    int in = y >= 0 && (uint64_t)y < 8 * sizeof(T);                                               \
+    return in ? (T)((uint64_t)x << (in ? y : 0)) : (T)0;                                          \
+  }                                                                                               \
+  INLINE T rshift_##S(T x, T y) {                                                                 \
+    int in = y >= 0 && (uint64_t)y < 8 * sizeof(T);                                               \
+    return (T)(x >> (in ? y : (T)(8 * sizeof(T) - 1))) * (T)(in || x < 0);                        \
+  }
+INTEGER(int64_t, i64)
+INTEGER(int32_t, i32)
+INTEGER(int16_t, i16)
+INTEGER(int8_t, i8)
+INTEGER(uint64_t, u64)
+INTEGER(uint32_t, u32)
+INTEGER(uint16_t, u16)
+INTEGER(uint8_t, u8)
+INLINE int64_t floor_mod_i64(int64_t x, int64_t y) { return remainder_i64(x, y); }
+INLINE bool_t minimum_bool(bool_t x, bool_t y) { return x & y; }
+INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
+
+/* Both floating types */
+#define FLOATING(T, S, F)                                                                         \
+  INLINE T minimum_##S(T x, T y) { return (x < y) | (x != x) ? x : y; }                           \
+  INLINE T maximum_##S(T x, T y) { return (x > y) | (x != x) ? x : y; }                           \
+  INLINE T fmin_##S(T x, T y) { return (x < y) | (y != y) ? x : y; }                              \
+  INLINE T fmax_##S(T x, T y) { return (x > y) | (y != y) ? x : y; }                              \
+  INLINE T abs_##S(T x) { return __builtin_fabs##F(x); }                                          \
+  INLINE T sign_##S(T x) { return (T)((x > 0) - (x < 0)); }                                       \
+  INLINE T floor_##S(T x) { return __builtin_floor##F(x); }                                       \
+  INLINE T ceil_##S(T x) { return __builtin_ceil##F(x); }                                         \
+  INLINE T trunc_##S(T x) { return __builtin_trunc##F(x); }                                       \
+  INLINE T round_##S(T x) { return __builtin_rint##F(x); }                                        \
+  INLINE T sqrt_##S(T x) { return __builtin_sqrt##F(x); }                                         \
+  INLINE T rsqrt_##S(T x) { return 1 / __builtin_sqrt##F(x); }                                    \
+  INLINE T reciprocal_##S(T x) { return 1 / x; }                                                  \
+  INLINE T fma_##S(T x, T y, T z) { return __builtin_fma##F(x, y, z); }                           \
+  INLINE T copysign_##S(T x, T y) { return __builtin_copysign##F(x, y); }                         \
+  INLINE bool_t isnan_##S(T x) { return x != x; }                                                 \
+  INLINE bool_t isinf_##S(T x) { return __builtin_fabs##F(x) == (T)INFINITY; }                    \
+  INLINE T remainder_##S(T x, T y) {                                                              \
+    T r = fmod##F(x, y);                                                                          \
+    return r != 0 && ((r < 0) != (y < 0)) ? r + y : r;                                            \
+  }                                                                                               \
+  INLINE T fmod_##S(T x, T y) { return fmod##F(x, y); }                                           \
+  INLINE T trunc_div_##S(T x, T y) { return __builtin_trunc##F(x / y); }                          \
+  INLINE T asin_##S(T x) { return asin##F(x); }                                                   \
+  INLINE T acos_##S(T x) { return acos##F(x); }                                                   \
+  INLINE T atan_##S(T x) { return atan##F(x); }                                                   \
+  INLINE T atan2_##S(T y, T x) { return atan2##F(y, x); }                                         \
+  INLINE T sinh_##S(T x) { return sinh##F(x); }                                                   \
+  INLINE T cosh_##S(T x) { return cosh##F(x); }                                                   \
+  INLINE T asinh_##S(T x) { return asinh##F(x); }                                                 \
+  INLINE T acosh_##S(T x) { return acosh##F(x); }                                                 \
+  INLINE T atanh_##S(T x) { return atanh##F(x); }                                                 \
+  INLINE T erfc_##S(T x) { return erfc##F(x); }                                                   \
+  INLINE T lgamma_##S(T x) { return lgamma##F(x); }                                               \
+  INLINE T hypot_##S(T x, T y) { return hypot##F(x, y); }                                         \
+  INLINE T nextafter_##S(T x, T y) { return nextafter##F(x, y); }
+FLOATING(float, f32, f)
+FLOATING(double, f64, )
+INLINE bool_t signbit_f32(float x) { return bits_i32(x) < 0; }
+INLINE bool_t signbit_f64(double x) { return bits_i64(x) < 0; }
+
+/* float64: the C library's */
+INLINE double exp_f64(double x) { return exp(x); }
+INLINE double exp2_f64(double x) { return exp2(x); }
+INLINE double expm1_f64(double x) { return expm1(x); }
+INLINE double log_f64(double x) { return log(x); }
+INLINE double log2_f64(double x) { return log2(x); }
+INLINE double log10_f64(double x) { return log10(x); }
+INLINE double log1p_f64(double x) { return log1p(x); }
+INLINE double sin_f64(double x) { return sin(x); }
+INLINE double cos_f64(double x) { return cos(x); }
+INLINE double tan_f64(double x) { return tan(x); }
+INLINE double tanh_f64(double x) { return tanh(x); }
+INLINE double erf_f64(double x) { return erf(x); }
+INLINE double pow_f64(double x, double y) { return pow(x, y); }
+INLINE double sigmoid_f64(double x) { return 1 / (1 + exp(-x)); }
+
+/* float32: our own. Polynomials are minimax fits of the functions on the reduced range. */
+
+/* 2^n for n in [-252, 254], as two factors so that subnormal results are rounded once. */
+INLINE float scale_f32(float x, int32_t n) {
+  int32_t half = n >> 1;
+  float a = bits_f32((uint32_t)(half + 127) << 23);
+  float b = bits_f32((uint32_t)(n - half + 127) << 23);
+  return x * a * b;
+}
+/* exp(r) - 1 for |r| <= log(2) / 2, terms in pairs so that few wait for each other */
+INLINE float expm1_near_zero(float r) {
+  float s = r * r;
+  float low = __builtin_fmaf(1.666666653e-01f, r, 5.000000014e-01f);
+  float middle = __builtin_fmaf(8.333360920e-03f, r, 4.166646407e-02f);
+  float high = __builtin_fmaf(1.985785492e-04f, r, 1.393375943e-03f);
+  float p = __builtin_fmaf(__builtin_fmaf(high, s, middle), s, low);
+  return __builtin_fmaf(p, s, r);
+}
+/* x less the nearest multiple n of log(2) */
+INLINE float reduce_log2(float x, float *n) {
+  *n = __builtin_rintf(x * 0x1.715476p+0f);
+  float r = __builtin_fmaf(*n, -0x1.62e4p-1f, x);
+  return __builtin_fmaf(*n, -0x1.7f7d1cp-20f, r);
+}
+INLINE float exp_f32(float x) {
+  float c = x < -104.0f ? -104.0f : x;
+  c = c > 89.0f ? 89.0f : c; /* infinity comes out of the scaling */
+  float n, r = reduce_log2(c, &n);
+  return scale_f32(expm1_near_zero(r) + 1.0f, (int32_t)n);
+}
+INLINE float exp2_f32(float x) {
+  float c = x < -151.0f ? -151.0f : x;
+  c = c > 129.0f ? 129.0f : c;
+  float n = __builtin_rintf(c);
+  return scale_f32(expm1_near_zero((c - n) * 0x1.62e43p-1f) + 1.0f, (int32_t)n);
+}
+/* for x in [-30, 86] */
+INLINE float expm1_moderate(float x) {
+  float n, r = reduce_log2(x, &n);
+  float s = bits_f32((uint32_t)((int32_t)n + 127) << 23);
+  return __builtin_fmaf(s, expm1_near_zero(r), s - 1.0f);
+}
+INLINE float expm1_f32(float x) {
+  float c = x < -30.0f ? -30.0f : x;
+  float y = expm1_moderate(c > 86.0f ? 86.0f : c);
+  y = x > 86.0f ? exp_f32(x) : y;
+  return x == 0.0f ? x : y;
+}
+/* log(x) as e*log(2) + the logarithm of a number in [sqrt(1/2), sqrt(2)) */
+INLINE float log_f32(float x) {
+  float scaled = x < 0x1p-126f ? x * 0x1p24f : x;
+  uint32_t u = bits_u32(scaled) - 0x3f3504f3u;
+  int32_t k = (int32_t)u >> 23;
+  float m = bits_f32((u & 0x7fffffu) + 0x3f3504f3u);
+  float e = (float)(x < 0x1p-126f ? k - 24 : k);
+  float f = m - 1.0f;
+  float s = f / (2.0f + f), z = s * s;
+  float p = 2.333149054e-01f;
+  p = __builtin_fmaf(p, z, 2.855077933e-01f);
+  p = __builtin_fmaf(p, z, 4.000012226e-01f);
+  p = __builtin_fmaf(p, z, 6.666666655e-01f);
+  float half = 0.5f * f * f;
+  float y = f - (half - s * (half + z * p));
+  y = __builtin_fmaf(e, 0x1.62e4p-1f, y + e * 0x1.7f7d1cp-20f);
+  y = x == INFINITY ? x : y;
+  y = x == 0.0f ? -INFINITY : y;
+  return x < 0.0f || x != x ? NAN : y;
+}
+INLINE float log1p_f32(float x) {
+  float u = 1.0f + x;
+  float c = x > 1.0f ? 1.0f - (u - x) : x - (u - 1.0f);
+  float y = log_f32(u) + c / u;
+  y = u == 0.0f ? -INFINITY : y;
+  y = x == INFINITY ? x : y;
+  return x == 0.0f ? x : y;
+}
+/* log2(x) in float64 for positive x: enough bits for pow */
+INLINE double log2_wide(float x) {
+  float scaled = x < 0x1p-126f ? x * 0x1p24f : x;
+  uint32_t u = bits_u32(scaled) - 0x3f3504f3u;
+  int32_t k = (int32_t)u >> 23;
+  double m = (double)bits_f32((u & 0x7fffffu) + 0x3f3504f3u);
+  double s = (m - 1.0) / (m + 1.0), z = s * s;
+  double p = 0x1.715476p+1 / 17.0;
+  p = __builtin_fma(p, z, 0x1.71547652b82fep+1 / 15.0);
+  p = __builtin_fma(p, z, 0x1.71547652b82fep+1 / 13.0);
+  p = __builtin_fma(p, z, 0x1.71547652b82fep+1 / 11.0);
+  p = __builtin_fma(p, z, 0x1.71547652b82fep+1 / 9.0);
+  p = __builtin_fma(p, z, 0x1.71547652b82fep+1 / 7.0);
+  p = __builtin_fma(p, z, 0x1.71547652b82fep+1 / 5.0);
+  p = __builtin_fma(p, z, 0x1.71547652b82fep+1 / 3.0);
+  p = __builtin_fma(p, z, 0x1.71547652b82fep+1);
+  return __builtin_fma(p, s, (double)(x < 0x1p-126f ? k - 24 : k));
+}
+INLINE float log_base_f32(float x, double scale) {
+  float y = (float)(log2_wide(x) * scale);
+  y = x == INFINITY ? x : y;
+  y = x == 0.0f ? -INFINITY : y;
+  return x < 0.0f || x != x ? NAN : y;
+}
+INLINE float log2_f32(float x) { return log_base_f32(x, 1.0); }
+INLINE float log10_f32(float x) { return log_base_f32(x, 0x1.34413509f79ffp-2); }
+INLINE float pow_f32(float x, float y) {
+  double t = (double)y * log2_wide(__builtin_fabsf(x));
+  t = t > 160.0 ? 160.0 : t;
+  t = t < -160.0 ? -160.0 : t;
+  double n = __builtin_rint(t), r = t - n;
+  double p = 1.01511899677552077e-07;
+  p = __builtin_fma(p, r, 1.32594276518932488e-06);
+  p = __builtin_fma(p, r, 1.52529800337265935e-05);
+  p = __builtin_fma(p, r, 1.54034348339386059e-04);
+  p = __builtin_fma(p, r, 1.33335576266340079e-03);
+  p = __builtin_fma(p, r, 9.61812919226491536e-03);
+  p = __builtin_fma(p, r, 5.55041086686244162e-02);
+  p = __builtin_fma(p, r, 2.40226506956484814e-01);
+  p = __builtin_fma(p, r, 6.93147180559872234e-01);
+  p = __builtin_fma(p, r, 1.0);
+  float z = (float)(p * bits_f64((uint64_t)((int64_t)n + 1023) << 52));
+  float a = __builtin_fabsf(x), half = 0.5f * y;
+  bool_t whole = __builtin_truncf(y) == y;
+  bool_t odd = whole & (__builtin_truncf(half) != half);
+  float big = y > 0.0f ? INFINITY : 0.0f, small = y > 0.0f ? 0.0f : INFINITY;
+  z = a == 0.0f ? small : z;
+  z = a == INFINITY ? big : z;
+  float at_infinity = a == 1.0f ? 1.0f : ((a > 1.0f) == (y > 0.0f) ? INFINITY : 0.0f);
+  z = __builtin_fabsf(y) == INFINITY ? at_infinity : z;
+  z = bits_i32(x) < 0 && odd ? -z : z;
+  z = x < 0.0f && !whole && a != INFINITY ? NAN : z;
+  z = x != x || y != y ? x + y : z;
+  return y == 0.0f || x == 1.0f ? 1.0f : z;
+}
+INLINE float sigmoid_f32(float x) {
+  float e = exp_f32(-__builtin_fabsf(x));
+  return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+INLINE float tanh_f32(float x) {
+  float a = __builtin_fabsf(x);
+  float t = expm1_moderate(2.0f * (a > 10.0f ? 10.0f : a));
+  float y = t / (t + 2.0f);
+  y = x != x ? x : y;
+  return __builtin_copysignf(y, x);
+}
+INLINE float erf_f32(float x) {
+  float t = __builtin_fabsf(x), s = x * x;
+  float p = 8.565669270e-05f;
+  p = __builtin_fmaf(p, s, -8.183478495e-04f);
+  p = __builtin_fmaf(p, s, 5.204043049e-03f);
+  p = __builtin_fmaf(p, s, -2.686031448e-02f);
+  p = __builtin_fmaf(p, s, 1.128370483e-01f);
+  p = __builtin_fmaf(p, s, -3.761263367e-01f);
+  p = __builtin_fmaf(p, s, 1.283791665e-01f);
+  p = __builtin_fmaf(p, x, x);
+  float c = t > 4.0f ? 4.0f : t;
+  float q = 8.170751544e-06f;
+  q = __builtin_fmaf(-4.642145656e-07f, c, q);
+  q = __builtin_fmaf(q, c, -4.349407998e-05f);
+  q = __builtin_fmaf(q, c, -1.339097631e-04f);
+  q = __builtin_fmaf(q, c, 3.269554186e-03f);
+  q = __builtin_fmaf(q, c, -2.332867251e-02f);
+  q = __builtin_fmaf(q, c, 1.059473539e-01f);
+  q = __builtin_fmaf(q, c, 6.352525246e-01f);
+  q = __builtin_fmaf(q, c, 1.128634438e+00f);
+  float far = __builtin_copysignf(1.0f - exp_f32(-q * c), x);
+  float y = t > 0.88f ? far : p;
+  return x != x ? x : y;
+}
+
+/* 2^e modulo a whole turn, for e from 0 to 104, in two parts: the first has 26 bits after the point. */
+static const double turn_high[105] = {
+    0x1.0000000000000p+0, 0x1.0000000000000p+1, -0x1.243f6a8000000p+1, 0x1.b7812b0000000p+0,
+    -0x1.6cbe3fa000000p+1, 0x1.2b0bad8000000p-1, 0x1.2b0bad4000000p+0, 0x1.2b0bad6000000p+1,
+    -0x1.9c501fc000000p+0, 0x1.87ef4ac000000p+1, -0x1.460d4e0000000p-3, -0x1.460d4f0000000p-2,
+    -0x1.460d4f0000000p-1, -0x1.460d4ec000000p+0, -0x1.460d4ee000000p+1, 0x1.304999c000000p+0,
+    0x1.304999c000000p+1, -0x1.87586e0000000p+0, -0x1.87586de000000p+1, 0x1.58e8ec0000000p-3,
+    0x1.58e8ec0000000p-2, 0x1.58e8ec0000000p-1, 0x1.58e8ec0000000p+0, 0x1.58e8ec2000000p+1,
+    -0x1.c9b6498000000p-1, -0x1.c9b6498000000p+0, 0x1.5a89210000000p+1, -0x1.bcb4a20000000p-1,
+    -0x1.bcb4a24000000p+0, 0x1.678ac84000000p+1, -0x1.54a7680000000p-1, -0x1.54a767c000000p+0,
+    -0x1.54a767e000000p+1, 0x1.ebc26b8000000p-1, 0x1.ebc26b8000000p+0, -0x1.387cff0000000p+1,
+    0x1.668ad94000000p+0, 0x1.668ad94000000p+1, -0x1.5ca6e00000000p-1, -0x1.5ca6e00000000p+0,
+    -0x1.5ca6dfe000000p+1, 0x1.abc6ab0000000p-1, 0x1.abc6aac000000p+0, -0x1.7878bfc000000p+1,
+    0x1.9a6f590000000p-2, 0x1.9a6f588000000p-1, 0x1.9a6f588000000p+0, -0x1.89d0120000000p+1,
+    0x1.09f4680000000p-3, 0x1.09f4680000000p-2, 0x1.09f4680000000p-1, 0x1.09f4684000000p+0,
+    0x1.09f4684000000p+1, -0x1.10569a0000000p+1, 0x1.0392366000000p+1, -0x1.1d1afdc000000p+1,
+    0x1.d412de4000000p+0, -0x1.502c8c4000000p+1, 0x1.07cca44000000p+0, 0x1.07cca42000000p+1,
+    -0x1.14a6222000000p+1, 0x1.f5e64c4000000p+0, -0x1.2e591e4000000p+1, 0x1.8f1a5c4000000p+0,
+    0x1.8f1a5c4000000p+1, -0x1.82ac800000000p-5, -0x1.82ac840000000p-4, -0x1.82ac840000000p-3,
+    -0x1.82ac830000000p-2, -0x1.82ac838000000p-1, -0x1.82ac838000000p+0, -0x1.82ac838000000p+1,
+    0x1.ee663a0000000p-3, 0x1.ee663a0000000p-2, 0x1.ee66398000000p-1, 0x1.ee66398000000p+0,
+    -0x1.35d9310000000p+1, 0x1.711a110000000p+0, 0x1.711a112000000p+1, -0x1.082d218000000p-1,
+    -0x1.082d218000000p+0, -0x1.082d21a000000p+1, 0x1.13e5276000000p+1, -0x1.f8ea37c000000p+0,
+    0x1.2b5532c000000p+1, -0x1.9b2a0a4000000p+0, 0x1.8915606000000p+1, -0x1.214a9c0000000p-3,
+    -0x1.214a9c0000000p-2, -0x1.214a9b8000000p-1, -0x1.214a9b8000000p+0, -0x1.214a9ba000000p+1,
+    0x1.c35466c000000p+0, -0x1.60eb03c000000p+1, 0x1.89a58c8000000p-1, 0x1.89a58c4000000p+0,
+    0x1.89a58c4000000p+1, -0x1.0f45200000000p-3, -0x1.0f45200000000p-2, -0x1.0f45208000000p-1,
+    -0x1.0f45204000000p+0, -0x1.0f45204000000p+1, 0x1.05b529e000000p+1, -0x1.18d516a000000p+1,
+    0x1.e52a7a8000000p+0};
+static const double turn_low[105] = {
+    0x0.0p+0, 0x0.0p+0, -0x1.10b4611a62633p-28, -0x1.10b4611a62633p-28,
+    0x1.9bc5b961b1acep-29, -0x1.5385e583ebeffp-28, 0x1.58f434f828201p-28, -0x1.4e17960fafbfep-28,
+    0x1.4c71cb18f8747p-30, 0x1.b6ed46a6de9d7p-28, -0x1.a2d9d3cca5286p-28, 0x1.7498b0cd6b5e8p-29,
+    0x1.7498b0cd6b5e8p-28, -0x1.16ce9e6529430p-28, 0x1.d262c335ad7a1p-28, 0x1.6af3cf0b7aae9p-29,
+    0x1.6af3cf0b7aae9p-28, 0x1.c5333cfc92f9ep-28, -0x1.d666181b68310p-30, 0x1.2c0aa86572557p-31,
+    0x1.2c0aa86572557p-30, 0x1.2c0aa86572557p-29, 0x1.2c0aa86572557p-28, -0x1.a7eaaf351b553p-28,
+    -0x1.8226fe1264360p-30, -0x1.8226fe1264360p-29, -0x1.c5ca73e0074b5p-30, -0x1.f3999b0a6608ep-28,
+    0x1.8ccc9eb33ee4bp-32, 0x1.424df4f0ca3fdp-28, 0x1.73e788c7321c6p-28, -0x1.1830ee719bc74p-28,
+    0x1.cf9e231cc8718p-28, 0x1.5fe14ea7e68c5p-29, 0x1.5fe14ea7e68c5p-28, 0x1.af0e3c356ab57p-28,
+    0x1.bb436614df386p-30, 0x1.bb436614df386p-29, 0x1.551e09f4f9aa6p-29, 0x1.551e09f4f9aa6p-28,
+    -0x1.55c3ec160cab4p-28, -0x1.9ad37711b6f35p-28, 0x1.94b223b92432cp-29, 0x1.07fb853d839f2p-29,
+    -0x1.e75019a819fdbp-28, 0x1.8afe657e60255p-31, 0x1.8afe657e60255p-30, -0x1.2cd4b96cc9422p-30,
+    0x1.e928118ff7087p-30, 0x1.e928118ff7087p-29, 0x1.e928118ff7087p-28, -0x1.6d7ee7008f78ap-31,
+    -0x1.6d7ee7008f78ap-30, -0x1.c773d49aaa1f8p-28, 0x1.81ccb7e50e243p-28, 0x1.f2e50eafb9e54p-28,
+    0x1.ecfcfcf3ac5b5p-29, 0x1.b89137b293f04p-29, -0x1.36ba673309ac9p-28, 0x1.928b3199eca6ep-28,
+    -0x1.eb9dfde689157p-28, 0x1.3978654d50385p-28, 0x1.623c69803e0d8p-28, -0x1.56965f290c0efp-31,
+    -0x1.56965f290c0efp-30, -0x1.bbff90aee86abp-28, 0x1.1001bd445e555p-29, 0x1.1001bd445e555p-28,
+    -0x1.dffc857743555p-28, 0x1.001bd445e5556p-30, 0x1.001bd445e5556p-29, 0x1.001bd445e5556p-28,
+    -0x1.de27ecb3a5e43p-29, -0x1.de27ecb3a5e43p-28, 0x1.0ec09a62d0debp-30, 0x1.0ec09a62d0debp-29,
+    -0x1.f3c6b791847c5p-36, 0x1.0cccd3ab3f5a4p-28, -0x1.e66658a9814b9p-28, -0x1.bb0224dac9f4ap-29,
+    -0x1.bb0224dac9f4ap-28, 0x1.13f76c94d82d9p-29, -0x1.db543250c56f4p-28, -0x1.8eb98b77da837p-29,
+    -0x1.f814a975e080fp-30, 0x1.f3414a2aad5c6p-28, 0x1.ee6deadf7a37dp-29, 0x1.bb73138a2fa93p-29,
+    0x1.bb73138a2fa93p-28, -0x1.1233b1d7415b4p-29, -0x1.1233b1d7415b4p-28, 0x1.db989c517d499p-28,
+    0x1.8fcb337ab9ec9p-29, 0x1.fc5b49815e257p-30, -0x1.f11dfa24ee8a1p-28, 0x1.dc40bb622ebdap-32,
+    0x1.dc40bb622ebdap-31, -0x1.33486483ad679p-29, -0x1.33486483ad679p-28, 0x1.996f36f8a530ep-28,
+    -0x1.9a43241d6b3c8p-29, -0x1.9a43241d6b3c8p-28, 0x1.dc2e18df8bea3p-28, -0x1.58582f5b4a8edp-28,
+    -0x1.9ffbfd9c32ba7p-28};
+/* x less the nearest multiple of pi/2, in float64; `quadrant` is that multiple modulo 4. */
+INLINE double quarter_f32(float x, int32_t *quadrant) {
+  uint32_t u = bits_u32(x);
+  int32_t e = (int32_t)((u >> 23) & 255u) - 150;
+  int32_t at = e < 0 ? 0 : (e > 104 ? 104 : e);
+  float whole = bits_f32((u & 0x807fffffu) | 0x4b000000u); /* the fraction as a 24-bit integer */
+  double m = (double)whole;
+  double high = e < 0 ? (double)x : m * turn_high[at];
+  double low = e < 0 ? 0.0 : m * turn_low[at];
+  double n = __builtin_rint(high * 0x1.45f306dc9c883p-1);
+  double r = __builtin_fma(n, -0x1.921fb54442d18p+0, high);
+  r = __builtin_fma(n, -0x1.1a62633145c07p-54, r) + low;
+  *quadrant = (int32_t)((int64_t)n & 3);
+  return r;
+}
+INLINE float sine_part(double r) {
+  double z = r * r;
+  double p = 2.724784489e-06;
+  p = __builtin_fma(p, z, -1.984006982e-04);
+  p = __builtin_fma(p, z, 8.333331841e-03);
+  p = __builtin_fma(p, z, -1.666666666e-01);
+  return (float)__builtin_fma(p * z, r, r);
+}
+INLINE float cosine_part(double r) {
+  double z = r * r;
+  double p = -2.729937934e-07;
+  p = __builtin_fma(p, z, 2.480058772e-05);
+  p = __builtin_fma(p, z, -1.388888765e-03);
+  p = __builtin_fma(p, z, 4.166666666e-02);
+  return (float)__builtin_fma(p * z, z, 1.0 - 0.5 * z);
+}
+INLINE float sin_f32(float x) {
+  int32_t q;
+  double r = quarter_f32(x, &q);
+  float y = q & 1 ? cosine_part(r) : sine_part(r);
+  y = q & 2 ? -y : y;
+  y = x == 0.0f ? x : y;
+  return __builtin_fabsf(x) < INFINITY ? y : NAN;
+}
+INLINE float cos_f32(float x) {
+  int32_t q;
+  double r = quarter_f32(x, &q);
+  float y = q & 1 ? sine_part(r) : cosine_part(r);
+  y = ((q + 1) & 2) ? -y : y;
+  return __builtin_fabsf(x) < INFINITY ? y : NAN;
+}
+INLINE float tan_f32(float x) {
+  int32_t q;
+  double r = quarter_f32(x, &q);
+  float s = sine_part(r), c = cosine_part(r);
+  float y = q & 1 ? -c / s : s / c;
+  y = x == 0.0f ? x : y;
+  return __builtin_fabsf(x) < INFINITY ? y : NAN;
+}
+
+INLINE double digamma_f64(double x) {
+  if (x == 0) return copysign(INFINITY, -x);
+  if (x < 0 && trunc(x) == x) return NAN;
+  double reflected = 0;
+  if (x < 0) {
+    reflected = -3.14159265358979323846 / tan(3.14159265358979323846 * x);
+    x = 1 - x;
+  }
+  double sum = 0;
+  for (; x < 10; x += 1) sum -= 1 / x;
+  double z = x < 1e17 ? 1 / (x * x) : 0;
+  double tail = z * (8.33333333333333333333e-2 + z * (-8.33333333333333333333e-3 + z * (3.96825396825396825397e-3 +
+      z * (-4.16666666666666666667e-3 + z * (7.57575757575757575758e-3 + z * (-2.10927960927960927961e-2 + z * 8.33333333333333333333e-2))))));
+  return sum + log(x) - 0.5 / x - tail + reflected;
+}
+INLINE float digamma_f32(float x) { return (float)digamma_f64((double)x); }
+
+/* The inverse error function: a starting value from the tails' asymptotics, two Halley steps. */
+INLINE double erfinv_f64(double y) {
+  if (!(fabs(y) < 1)) return fabs(y) == 1 ? copysign(INFINITY, y) : NAN;
+  double l = log1p(-y * y), a = 4.33074675078918 + 0.5 * l;
+  double x = copysign(sqrt(fmax(sqrt(a * a - l / 0.147) - a, 0)), y);
+  for (int k = 0; k < 3; ++k) {
+    double e = y > 0.5 ? (1 - y) - erfc(x) : y < -0.5 ? erfc(-x) - (1 + y) : erf(x) - y;
+    if (y > 0.5) e = -(erfc(x) - (1 - y));
+    double slope = 1.12837916709551257390 * exp(-x * x);
+    if (slope == 0) break;
+    double u = e / slope;
+    x -= u / (1 + x * u);
+  }
+  return x;
+}
+INLINE float erfinv_f32(float y) { return (float)erfinv_f64((double)y); }
+
+/* Philox 4x32-10: lane `lane` of the block for `element` under (seed, offset). */
+INLINE int64_t philox_i64(int64_t seed, int64_t offset, int64_t element, int64_t lane) {
+  uint32_t c0 = (uint32_t)element, c1 = (uint32_t)((uint64_t)element >> 32);
+  uint32_t c2 = (uint32_t)offset, c3 = (uint32_t)((uint64_t)offset >> 32);
+  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)((uint64_t)seed >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    uint64_t a = (uint64_t)c0 * 0xD2511F53u, b = (uint64_t)c2 * 0xCD9E8D57u;
+    uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+    c1 = (uint32_t)b, c3 = (uint32_t)a, c0 = n0, c2 = n2;
+    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+  }
+  return (int64_t)(lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3);
+}
+
+/* What a kernel tells the host about a bad index: which check, the value, the size. */
+static __attribute__((noinline, cold, unused)) void report(int64_t *status, int64_t check,
+                                                           int64_t value, int64_t size) {
+  status[1] = value, status[2] = size, status[0] = check;
+}
+/* Reductions that keep NaN. */
+#pragma omp declare reduction(max_f32 : float : omp_out = maximum_f32(omp_in, omp_out)) initializer(omp_priv = -INFINITY)
+#pragma omp declare reduction(min_f32 : float : omp_out = minimum_f32(omp_in, omp_out)) initializer(omp_priv = INFINITY)
+#pragma omp declare reduction(max_f64 : double : omp_out = maximum_f64(omp_in, omp_out)) initializer(omp_priv = -INFINITY)
+#pragma omp declare reduction(min_f64 : double : omp_out = minimum_f64(omp_in, omp_out)) initializer(omp_priv = INFINITY)
+#pragma omp declare reduction(max_i64 : int64_t : omp_out = maximum_i64(omp_in, omp_out)) initializer(omp_priv = INT64_MIN)
+#pragma omp declare reduction(min_i64 : int64_t : omp_out = minimum_i64(omp_in, omp_out)) initializer(omp_priv = INT64_MAX)
+#pragma omp declare reduction(max_i32 : int32_t : omp_out = maximum_i32(omp_in, omp_out)) initializer(omp_priv = INT32_MIN)
+#pragma omp declare reduction(min_i32 : int32_t : omp_out = minimum_i32(omp_in, omp_out)) initializer(omp_priv = INT32_MAX)
+#pragma omp declare reduction(max_i16 : int16_t : omp_out = maximum_i16(omp_in, omp_out)) initializer(omp_priv = INT16_MIN)
+#pragma omp declare reduction(min_i16 : int16_t : omp_out = minimum_i16(omp_in, omp_out)) initializer(omp_priv = INT16_MAX)
+#pragma omp declare reduction(max_i8 : int8_t : omp_out = maximum_i8(omp_in, omp_out)) initializer(omp_priv = INT8_MIN)
+#pragma omp declare reduction(min_i8 : int8_t : omp_out = minimum_i8(omp_in, omp_out)) initializer(omp_priv = INT8_MAX)
+#pragma omp declare reduction(max_u8 : uint8_t : omp_out = maximum_u8(omp_in, omp_out)) initializer(omp_priv = 0)
+#pragma omp declare reduction(min_u8 : uint8_t : omp_out = minimum_u8(omp_in, omp_out)) initializer(omp_priv = UINT8_MAX)

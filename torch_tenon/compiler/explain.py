@@ -1,0 +1,74 @@
+"""A plan in words: its kernels and calls, memory traffic, and fusions that did not happen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.ir.index import product
+from torch_tenon.ir.program import Extern
+from torch_tenon.ir.values import size_hint
+
+MOST_REASONS = 20
+
+
+def least_bytes(plan: Plan) -> int:
+    """What any plan has to move: each input and output of the program once.
+
+    A view counts as the elements that it shows; an input that nothing reads counts all the same.
+    """
+    values = [*plan.program.inputs, *plan.program.outputs]
+    return sum(size_hint(product(v.sizes)) * v.dtype.itemsize for v in values)
+
+
+def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
+    """The page that `explain` prints for one graph.
+
+    `fallbacks` says why an op is a call on the host rather than loops. Bytes are what the kernels
+    and calls name; what stays in a cache between two of them is counted too.
+    """
+    lines = []
+    moved = 0
+    for step, group in zip(plan.steps, plan.schedule.groups, strict=True):
+        if step.kernel is not None:
+            k = step.kernel
+            moved += k.bytes_moved
+            loops = " x ".join(str(size_hint(s.extent or 1)) for s in group.outer) or "1"
+            if group.inner:
+                loops += " over " + " x ".join(str(size_hint(s.extent or 1)) for s in group.inner)
+            passes = max(m.stage for m in group.members) + 1
+            lines.append(
+                f"  kernel {k.layout:7} {loops}: {k.origin} "
+                f"({len(group.members)} nodes, {max(passes, 1)} passes, {_bytes(k.bytes_moved)})"
+            )
+        else:
+            assert step.call is not None
+            size = _call_bytes(step.call)
+            moved += size
+            lines.append(f"  {step.call.route:14} {step.call.name} ({_bytes(size)})")
+    least = least_bytes(plan)
+    ratio = f", {moved / least:.2f} times the least possible {_bytes(least)}" if least else ""
+    seconds = ", ".join(f"{k} {1000 * s:.1f} ms" for k, s in plan.seconds.items())
+    lines.append(f"  moves {_bytes(moved)}{ratio}; arena {_bytes(plan.arena_bytes)}")
+    lines.append(f"  {len(plan.program.nodes)} nodes in {len(plan.steps)} steps; {seconds}")
+    for op, why in fallbacks.items():
+        lines.append(f"  on the host: {op}: {why}")
+    for first, second, why in plan.schedule.rejected[:MOST_REASONS]:
+        lines.append(f"  not fused: {first} with {second}: {why}")
+    hidden = len(plan.schedule.rejected) - MOST_REASONS
+    if hidden > 0:
+        lines.append(f"  and {hidden} more pairs")
+    return "\n".join(lines)
+
+
+def _call_bytes(call: Extern) -> int:
+    buffers = {b.storage: b for b in [*call.reads, *call.outputs]}
+    return sum(size_hint(s.nbytes) for s in buffers)
+
+
+def _bytes(n: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024  # type: ignore[assignment]
+    return f"{n:.1f} GiB"

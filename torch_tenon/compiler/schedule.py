@@ -1,0 +1,511 @@
+"""From a program's nodes to an ordered list of kernels and calls.
+
+Nodes are taken in the program's order. Each one starts a group of its own, which then absorbs the
+groups that it reads from (vertical fusion) and those that read what it reads (horizontal fusion),
+where loops can be aligned and every dependency inside the kernel stays within one iteration. The
+groups keep an order in which they may run at all times, so whether a merge closes a cycle is a
+comparison of positions and never a search; the cost is near-linear in the number of nodes.
+
+A kernel's loops are `outer` and `inner` (empty when nothing is reduced). Members are of two levels:
+`full` ones run for each (outer, inner) position, `row` ones once per outer position. The stages of
+a kernel alternate: full members of pass 0, row members of stage 0, full members of pass 1, and so
+on; row members of stage -1 come first. A softmax is one kernel of three passes over each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, substitute, symbols, var
+from torch_tenon.ir.program import Extern, Loop, Node, Program
+from torch_tenon.ir.values import Buffer, Storage, size_hint
+
+MOST_MEMBERS = 48
+MOST_BUFFERS = 40
+RECENT_READERS = 3
+
+
+@dataclass
+class Member:
+    """A loop node inside a kernel, with its loop variables expressed in the kernel's."""
+
+    node: Loop
+    values: dict[Symbol, Index]
+    full: bool
+    stage: int = 0
+    loads: list[tuple[Buffer, Index]] = field(default_factory=list)
+    index: Index = 0
+
+    def __post_init__(self) -> None:
+        put = self.values
+        self.loads = [(s.args[0], substitute(s.args[1], put)) for s in self.node.loads]
+        self.index = substitute(self.node.index, put)
+
+    @property
+    def result_is_row(self) -> bool:
+        """Whether what the member stores is one element per outer position."""
+        return not self.full or self.node.kind == "reduce"
+
+
+@dataclass(eq=False)
+class Group:
+    """A kernel in the making, or one call on whole tensors."""
+
+    position: int
+    members: list[Member] = field(default_factory=list)
+    outer: list[Symbol] = field(default_factory=list)
+    inner: list[Symbol] = field(default_factory=list)
+    call: Extern | None = None
+
+    def nodes(self) -> Iterator[Node]:
+        """The nodes that run here."""
+        if self.call is not None:
+            yield self.call
+        for m in self.members:
+            yield m.node
+
+    def symbols(self) -> list[Symbol]:
+        """The loops from the outermost."""
+        return self.outer + self.inner
+
+
+@dataclass
+class Schedule:
+    """The groups in the order in which they run, and why fusions did not happen."""
+
+    groups: list[Group]
+    rejected: list[tuple[str, str, str]]
+
+
+def schedule(program: Program) -> Schedule:
+    """Drops dead nodes, fuses, and orders what remains."""
+    nodes = _live(program)
+    scheduler = _Scheduler(nodes)
+    for node in _ordered(nodes, scheduler.needs):
+        scheduler.place(node)
+    groups = sorted(scheduler.alive, key=lambda g: g.position)
+    return Schedule(groups, scheduler.rejected)
+
+
+def _live(program: Program) -> list[Node]:
+    """The nodes that an output, or a write to memory that outlives the program, needs."""
+    wanted: set[Buffer] = {o.buffer for o in program.outputs}
+    for s in program.storages:
+        if s.kind in ("input", "constant") and s.current is not None:
+            wanted.add(s.current)
+    kept: list[Node] = []
+    for node in reversed(program.nodes):
+        impure = isinstance(node, Extern) and node.route == "effect"
+        if impure or any(b in wanted for b in node.outputs):
+            kept.append(node)
+            wanted.update(node.reads)
+            for b in node.outputs:
+                if b.previous is not None:
+                    wanted.add(b.previous)
+    return kept[::-1]
+
+
+def dependencies(node: Node, live: set[Node]) -> list[Node]:
+    """The nodes that have to run before `node`: writers of what it reads, and, for a write in
+    place, whoever read or wrote the version that it replaces (an order without data)."""
+    found: dict[Node, None] = {}
+    for b in node.reads:
+        if b.writer is not None:
+            found[b.writer] = None
+    for b in node.outputs:
+        if b.previous is not None:
+            if b.previous.writer is not None:
+                found[b.previous.writer] = None
+            for reader in b.previous.readers:
+                found[reader] = None
+    found.pop(node, None)
+    return [d for d in found if d in live]
+
+
+def _ordered(nodes: list[Node], needs: dict[Node, list[Node]]) -> list[Node]:
+    """The nodes in their order, but each after what it needs: a value that was computed late may
+    read a version of memory that a node before it replaces.
+
+    Raises AssertionError for nodes that need each other.
+    """
+    placed: dict[Node, None] = {}
+    for start in nodes:
+        pending = [(start, iter(needs[start]))]
+        open_nodes = {start}
+        while pending and start not in placed:
+            node, rest = pending[-1]
+            missing = next((d for d in rest if d not in placed), None)
+            if missing is None:
+                placed[node] = None
+                open_nodes.discard(node)
+                pending.pop()
+            else:
+                assert missing not in open_nodes, f"{node} and {missing} need each other"
+                open_nodes.add(missing)
+                pending.append((missing, iter(needs[missing])))
+    return list(placed)
+
+
+class _Scheduler:
+    def __init__(self, nodes: list[Node]) -> None:
+        live = set(nodes)
+        self.needs = {n: dependencies(n, live) for n in nodes}
+        self.users: dict[Node, list[Node]] = {n: [] for n in nodes}
+        for n, needs in self.needs.items():
+            for d in needs:
+                self.users[d].append(n)
+        self.group: dict[Node, Group] = {}
+        self.alive: dict[Group, None] = {}
+        self.readers: dict[Buffer, list[Node]] = {}
+        self.rejected: list[tuple[str, str, str]] = []
+
+    def place(self, node: Node) -> None:
+        """Gives the node a group and lets that group absorb others."""
+        position = len(self.group)
+        if isinstance(node, Extern):
+            self._keep(Group(position, call=node))
+            return
+        assert isinstance(node, Loop)
+        node = simplify(node)
+        own = {s: var(s) for s in node.outer + node.inner}
+        group = Group(position, [Member(node, dict(own), True)], node.outer, node.inner)
+        self._keep(group)
+        producers = {self.group[d]: None for d in self.needs[node]}
+        for other in sorted(producers, key=lambda g: -g.position):
+            if other in self.alive:
+                group = self._try(other, group)
+        tried: set[Group] = set()
+        for b in node.reads:
+            for reader in self.readers.get(b, ())[-RECENT_READERS:]:
+                other = self.group[reader]
+                if other is not group and other in self.alive and other not in tried:
+                    tried.add(other)
+                    group = self._try(other, group)
+        for b in node.reads:
+            self.readers.setdefault(b, []).append(node)
+
+    def _keep(self, group: Group) -> None:
+        self.alive[group] = None
+        for n in group.nodes():
+            self.group[n] = group
+
+    def _try(self, first: Group, second: Group) -> Group:
+        """The two groups as one where that is possible, else `second`."""
+        position = self._joint_position(first, second)
+        if position is None:
+            return self._reject(first, second, "something between them depends on the first")
+        merged = fuse(first, second)
+        if isinstance(merged, str):
+            return self._reject(first, second, merged)
+        merged.position = position
+        del self.alive[first], self.alive[second]
+        self._keep(merged)
+        return merged
+
+    def _reject(self, first: Group, second: Group, why: str) -> Group:
+        if first.call is None:
+            name = first.members[-1].node.name
+            self.rejected.append((name, second.members[-1].node.name, why))
+        return second
+
+    def _joint_position(self, first: Group, second: Group) -> int | None:
+        """A position at which both may run, if there is one."""
+        low, high = sorted((first, second), key=lambda g: g.position)
+        both = (first, second)
+        needs = (self.group[d] for n in high.nodes() for d in self.needs[n])
+        if all(g in both or g.position < low.position for g in needs):
+            return low.position
+        users = (self.group[u] for n in low.nodes() for u in self.users[n] if u in self.group)
+        if all(g in both or g.position > high.position for g in users):
+            return high.position
+        return None
+
+
+def simplify(node: Loop) -> Loop:
+    """The node with neighbouring loops joined where every index allows it (in place)."""
+    indices = [node.index, *(e for s in node.trace for e in s.args if isinstance(e, Expr))]
+    node.outer = _join(node, node.outer, indices)
+    node.inner = _join(node, node.inner, indices)
+    return node
+
+
+def _join(node: Loop, loops: list[Symbol], indices: list[Index]) -> list[Symbol]:
+    """`loops` with neighbours joined. Joined loops count on in the last one's variable.
+
+    Two neighbours join where in every index the outer's coefficient is the inner's times the
+    inner's extent. The traces are rewritten, since they name the old variables.
+    """
+    if len(loops) < 2:
+        return loops
+    steps = [strides(e) for e in indices]
+    blocked: set[Symbol] = set()
+    for e, affine in zip(indices, steps, strict=True):
+        if affine is None:
+            blocked |= symbols(e)
+    runs: list[list[Symbol]] = [[loops[0]]]
+    for s in loops[1:]:
+        a = runs[-1][-1]
+        assert s.extent is not None
+        if (
+            a not in blocked
+            and s not in blocked
+            and all(k.get(a, 0) == k.get(s, 0) * s.extent for k in steps if k is not None)
+        ):
+            runs[-1].append(s)
+        else:
+            runs.append([s])
+    if all(len(r) == 1 for r in runs):
+        return loops
+    values: dict[Symbol, Index] = {}
+    joined = []
+    for run in runs:
+        if len(run) == 1:
+            joined.append(run[0])
+            continue
+        whole = Symbol("j", product(s.extent for s in run))
+        joined.append(whole)
+        for s in run[:-1]:
+            values[s] = 0
+        values[run[-1]] = var(whole)
+    rewrite(node, values)
+    return joined
+
+
+def rewrite(node: Loop, values: dict[Symbol, Index]) -> None:
+    """Replaces loop variables in a node's trace, keeping the scalars' identities."""
+    for s in node.trace:
+        if any(isinstance(a, Expr) for a in s.args):
+            s.args = tuple(substitute(a, values) if isinstance(a, Expr) else a for a in s.args)
+    node.index = substitute(node.index, values)
+
+
+def fuse(first: Group, second: Group) -> Group | str:
+    """One group with the members of both, or the reason why there is none."""
+    if first.call is not None or second.call is not None:
+        return "a call on whole tensors"
+    if len(first.members) + len(second.members) > MOST_MEMBERS:
+        return "the kernel would be too large"
+    if any(m.node.kind == "scatter" for g in (first, second) for m in g.members):
+        return "a scatter"
+    pairs = _shared(first, second)
+    if not pairs:
+        return "nothing shared"
+    why = "different loops"
+    for outer, inner, a, b, first_full, second_full in _alignments(first, second, pairs):
+        members = _remap(first, a, first_full) + _remap(second, b, second_full)
+        members.sort(key=lambda m: m.node.number)
+        problem = _stages(members)
+        if problem is None:
+            return Group(0, members, outer, inner)
+        why = problem
+    return why
+
+
+def _remap(group: Group, values: dict[Symbol, Index], full: bool) -> list[Member]:
+    identity = all(v == var(s) for s, v in values.items())
+    return [
+        Member(
+            m.node,
+            m.values if identity else {s: substitute(e, values) for s, e in m.values.items()},
+            m.full and full,
+        )
+        for m in group.members
+    ]
+
+
+def _shared(first: Group, second: Group) -> list[tuple[Index, Index, bool, bool]]:
+    """Index pairs with which both groups touch one buffer: written in the first come first.
+
+    The flags say whether each index is one per outer position only.
+    """
+    touched: dict[Buffer, tuple[Index, bool]] = {}
+    for m in first.members:
+        for b, e in m.loads:
+            touched.setdefault(b, (e, not m.full))
+    for m in first.members:
+        touched[m.node.buffer] = (m.index, m.result_is_row)
+    written = {m.node.buffer for m in first.members}
+    vertical: list[tuple[Index, Index, bool, bool]] = []
+    horizontal: list[tuple[Index, Index, bool, bool]] = []
+    seen: set[Buffer] = set()
+    for m in second.members:
+        for b, e in [*m.loads, (m.node.buffer, m.index)]:
+            if b in touched and b not in seen:
+                seen.add(b)
+                mine, row = touched[b]
+                item = (mine, e, row, not m.full)
+                (vertical if b in written else horizontal).append(item)
+        previous = m.node.buffer.previous
+        if previous in touched:
+            vertical.append((touched[previous][0], m.index, touched[previous][1], m.result_is_row))
+    return vertical + horizontal
+
+
+Alignment = tuple[list[Symbol], list[Symbol], dict[Symbol, Index], dict[Symbol, Index], bool, bool]
+
+
+def _alignments(
+    first: Group, second: Group, pairs: Sequence[tuple[Index, Index, bool, bool]]
+) -> Iterator[Alignment]:
+    """Ways to run both groups in the same loops."""
+    a_all, b_all = first.symbols(), second.symbols()
+    n, m = product(s.extent for s in a_all), product(s.extent for s in b_all)
+    if n == m and bool(first.inner) == bool(second.inner):
+        for a, b in _mappings(a_all, b_all, pairs):
+            found = _split(first, second, a, b)
+            if found is not None:
+                yield (*found, a, b, True, True)
+    elif n == m and first.inner:
+        for a, b in _mappings(a_all, b_all, pairs):
+            yield (*_parts(first, a), a, b, True, True)
+    elif n == m and second.inner:
+        for a, b in _mappings(a_all, b_all, pairs):
+            yield (*_parts(second, b), a, b, True, True)
+    elif first.inner and not second.inner and product(s.extent for s in first.outer) == m:
+        for a, b in _mappings(first.outer, b_all, pairs):
+            a = a | {s: var(s) for s in first.inner}
+            yield (*_parts(first, a), a, b, True, False)
+    elif second.inner and not first.inner and product(s.extent for s in second.outer) == n:
+        for a, b in _mappings(a_all, second.outer, pairs):
+            b = b | {s: var(s) for s in second.inner}
+            yield (*_parts(second, b), a, b, False, True)
+
+
+def _ordered_symbols(values: Index) -> list[Symbol]:
+    steps = strides(values) or {}
+    return sorted(steps, key=lambda s: -size_hint(steps[s]))
+
+
+def _parts(group: Group, values: dict[Symbol, Index]) -> tuple[list[Symbol], list[Symbol]]:
+    outer = [t for s in group.outer for t in _ordered_symbols(values[s])]
+    inner = [t for s in group.inner for t in _ordered_symbols(values[s])]
+    return outer, inner
+
+
+def _split(
+    first: Group, second: Group, a: dict[Symbol, Index], b: dict[Symbol, Index]
+) -> tuple[list[Symbol], list[Symbol]] | None:
+    """The aligned loops as outer and inner, if both groups agree on which are which."""
+    outer, inner = _parts(first, a)
+    other_outer, other_inner = _parts(second, b)
+    if set(outer) != set(other_outer) or set(inner) != set(other_inner):
+        return None
+    return outer, inner
+
+
+def _mappings(
+    a: list[Symbol], b: list[Symbol], pairs: Sequence[tuple[Index, Index, bool, bool]]
+) -> Iterator[tuple[dict[Symbol, Index], dict[Symbol, Index]]]:
+    """Common refinements of two lists of loops: first the plain one, then by shared indices."""
+    if [s.extent for s in a] == [s.extent for s in b]:
+        yield {s: var(s) for s in a}, {t: var(s) for s, t in zip(a, b, strict=True)}
+    seen = 0
+    for mine, other, _, _ in pairs:
+        found = refine(a, b, mine, other)
+        if found is not None:
+            yield found
+            seen += 1
+            if seen == 2:
+                return
+
+
+def refine(
+    a: list[Symbol], b: list[Symbol], mine: Index, other: Index
+) -> tuple[dict[Symbol, Index], dict[Symbol, Index]] | None:
+    """The loops of which both lists are joins, found from one buffer's index in either.
+
+    Both indices have to be affine and move with every loop. Walking from the smallest stride,
+    equal strides are one loop; where extents differ the longer loop is split.
+    """
+    left, right = _sorted_loops(a, mine), _sorted_loops(b, other)
+    if left is None or right is None:
+        return None
+    x: dict[Symbol, Index] = dict.fromkeys(a, 0)
+    y: dict[Symbol, Index] = dict.fromkeys(b, 0)
+    i = j = 0
+    multiple_x: Index = 1
+    multiple_y: Index = 1
+    while i < len(left) and j < len(right):
+        (k, n, s), (q, m, t) = left[i], right[j]
+        if k != q:
+            return None
+        extent = n if n == m else _common(n, m)
+        if extent is None:
+            return None
+        whole = n == m and multiple_x == 1 and multiple_y == 1
+        shared = s if whole else Symbol("j", extent)
+        x[s] = x[s] + var(shared) * multiple_x
+        y[t] = y[t] + var(shared) * multiple_y
+        if n == extent:
+            i, multiple_x = i + 1, 1
+        else:
+            left[i] = (k * extent, n // extent, s)
+            multiple_x = multiple_x * extent
+        if m == extent:
+            j, multiple_y = j + 1, 1
+        else:
+            right[j] = (q * extent, m // extent, t)
+            multiple_y = multiple_y * extent
+    return (x, y) if i == len(left) and j == len(right) else None
+
+
+def _common(n: Index, m: Index) -> Index | None:
+    if isinstance(n, int) and isinstance(m, int):
+        low, high = min(n, m), max(n, m)
+        return low if high % low == 0 else None
+    for a, b in ((n, m), (m, n)):
+        if (b // a) * a == b:
+            return a
+    return None
+
+
+def _sorted_loops(loops: list[Symbol], index: Index) -> list[tuple[Index, Index, Symbol]] | None:
+    steps = strides(index)
+    if steps is None:
+        return None
+    found = []
+    for s in loops:
+        k = steps.get(s, 0)
+        if k == 0 or s.extent is None:
+            return None
+        found.append((k, s.extent, s))
+    return sorted(found, key=lambda t: size_hint(t[0]))
+
+
+def _stages(members: list[Member]) -> str | None:
+    """Sets each member's stage; a string says which dependency cannot be kept."""
+    writers: dict[Buffer, Member] = {}
+    by_storage: dict[Storage, list[tuple[Member, Index, bool]]] = {}
+    buffers: set[Buffer] = set()
+    for m in members:
+        stage = 0 if m.full else -1
+        for b, e in m.loads:
+            buffers.add(b)
+            w = writers.get(b)
+            if w is None:
+                continue
+            if w.index != e:
+                return f"{b} is read at another place than it is written"
+            if not w.result_is_row:
+                if not m.full:
+                    return f"{b} is read once per row"
+                stage = max(stage, w.stage)
+            else:
+                stage = max(stage, w.stage + 1 if m.full else w.stage)
+        storage = m.node.buffer.storage
+        for before, e, _ in by_storage.get(storage, ()):
+            if e != m.index or before.full is not m.full:
+                return f"{storage.name} is overwritten at another place"
+            stage = max(stage, before.stage)
+        m.stage = stage
+        for b, e in m.loads:
+            by_storage.setdefault(b.storage, []).append((m, e, False))
+        by_storage.setdefault(storage, []).append((m, m.index, True))
+        if m.node.buffer.previous is not None and m.node.kind == "reduce":
+            return "a reduction in place"
+        writers[m.node.buffer] = m
+        buffers.add(m.node.buffer)
+    if len(buffers) > MOST_BUFFERS:
+        return "too many buffers"
+    return None

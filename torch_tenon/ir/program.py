@@ -1,0 +1,345 @@
+"""A program: storages, versions of their contents, and the nodes that read and write them.
+
+Front ends build a program through `Program`'s methods; the scheduler, the memory plan and the code
+generator read it. A tensor inside a program is a `Value`: either `Stored` (a layout over a buffer)
+or `Lazy` (a loop body that has no memory yet and is inlined into its users). `realise` gives a lazy
+value a buffer and the node that fills it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.index import Index, Symbol, product, symbols, var
+from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
+from torch_tenon.ir.values import (
+    Buffer,
+    Layout,
+    Lazy,
+    Storage,
+    Stored,
+    Value,
+    dense_layout,
+    loop_symbol,
+    memory_order,
+    neutral,
+)
+
+
+class Node:
+    """Something that runs: it writes `outputs` and reads `reads` (whole buffers)."""
+
+    name: str
+    origin: str
+    outputs: list[Buffer]
+    reads: list[Buffer]
+    number: int
+
+
+@dataclass(eq=False)
+class Loop(Node):
+    """A loop nest with one body and one store.
+
+    kind:
+      pointwise  for outer: buffer[index] = value
+      reduce     for outer: buffer[index] = combine over inner of value
+      scan       for outer: running combine along inner, each step stored at index
+      scatter    for inner, in order, and outer, in any: buffer[index] (combine)= value
+    `combine` names the operation: sum, prod, max, min, any, all, xor; for a scatter also "store".
+    `trace` holds the scalars that `value` needs, in order; `index` may hold indirect symbols.
+    """
+
+    name: str
+    kind: str
+    outer: list[Symbol]
+    inner: list[Symbol]
+    trace: list[Scalar]
+    value: Scalar
+    buffer: Buffer
+    index: Index
+    combine: str = ""
+    origin: str = ""
+    number: int = 0
+    outputs: list[Buffer] = field(default_factory=list)
+    reads: list[Buffer] = field(default_factory=list)
+    loads: list[Scalar] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.outputs = [self.buffer]
+        self.loads = [s for s in self.trace if s.op == "load"]
+        self.reads = list(dict.fromkeys(s.args[0] for s in self.loads))
+
+    def accumulator(self) -> torch.dtype:
+        """The dtype that a reduction, scan or scatter combines in."""
+        return self.value.dtype
+
+
+@dataclass(eq=False)
+class Extern(Node):
+    """A call on whole tensors: a library kernel or a fallback.
+
+    `arguments` mirrors the op's arguments, with a `Stored` for each tensor and an `Index` for each
+    size. With `into`, the call takes `out=` and writes its one output; else its results become the
+    memory of `outputs` (None for a result that nobody needs).
+    """
+
+    name: str
+    target: Any
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    results: list[Stored | None]
+    route: str = "fallback"
+    into: bool = False
+    origin: str = ""
+    number: int = 0
+    outputs: list[Buffer] = field(default_factory=list)
+    reads: list[Buffer] = field(default_factory=list)
+
+
+class Program:
+    """The schedulable form of a window, of a compiled graph or of an exported partition."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.storages: list[Storage] = []
+        self.inputs: list[Stored] = []
+        self.outputs: list[Stored] = []
+        self.sizes: list[Symbol] = []  # run-time sizes, in the order of the plan's size arguments
+        self.threads = torch.get_num_threads()
+        self.origin = ""
+        self.random: tuple[Stored, Stored] | None = None  # seed and first offset, 0-dim int64
+        self.random_ops = 0
+
+    # Storages and buffers
+
+    def storage(self, kind: str, nbytes: Index, name: str = "") -> Storage:
+        """A new block of memory."""
+        prefix = {"input": "in", "constant": "const"}.get(kind, "buf")
+        made = Storage(name or f"{prefix}{len(self.storages)}", kind, nbytes)
+        self.storages.append(made)
+        return made
+
+    def input(self, dtype: torch.dtype, layout: Layout, name: str = "") -> Stored:
+        """A tensor that the caller of the plan passes, in the order of these calls."""
+        storage = self.storage("input", layout.span() * dtype.itemsize, name)
+        stored = Stored(self._version(dtype, storage), layout)
+        self.inputs.append(stored)
+        return stored
+
+    def constant(self, tensor: torch.Tensor) -> Stored:
+        """A tensor of the front end's that lives as long as the plan."""
+        layout = Layout(tuple(tensor.shape), tuple(tensor.stride()))
+        storage = self.storage("constant", layout.span() * tensor.dtype.itemsize)
+        storage.tensor = tensor
+        return Stored(self._version(tensor.dtype, storage), layout)
+
+    def temporary(self, dtype: torch.dtype, layout: Layout, kind: str = "temporary") -> Stored:
+        """Memory of the program's own."""
+        storage = self.storage(kind, layout.span() * dtype.itemsize)
+        return Stored(self._version(dtype, storage), layout)
+
+    def _version(self, dtype: torch.dtype, storage: Storage) -> Buffer:
+        previous = storage.current
+        number = 0 if previous is None else previous.number + 1
+        name = f"{storage.name}_v{number}" if number else storage.name
+        buffer = Buffer(name, dtype, storage, previous, number)
+        storage.current = buffer
+        return buffer
+
+    def current(self, value: Value) -> Value:
+        """`value` with the newest contents of its storage: what a view sees after a write."""
+        if isinstance(value, Stored) and value.buffer.storage.current is not value.buffer:
+            newest = value.buffer.storage.current
+            assert newest is not None
+            return Stored(newest, value.layout)
+        return value
+
+    def version(self, target: Stored) -> Stored:
+        """A new version of the target's storage, for a node that changes part of it in place."""
+        return Stored(self._version(target.dtype, target.buffer.storage), target.layout)
+
+    def next_random(self) -> tuple[Value, Value]:
+        """The seed and the offset of the next random op."""
+        assert self.random is not None
+        seed, first = self.random
+        number = self.random_ops
+        self.random_ops += 1
+        offset = Lazy((), torch.int64, lambda p: ops.add(first.load(p), number), (first,))
+        return seed, offset
+
+    # Nodes
+
+    def add(self, node: Node) -> None:
+        """Appends a node; the order of these calls is an order in which the program may run."""
+        node.number = len(self.nodes)
+        node.origin = node.origin or self.origin
+        self.nodes.append(node)
+        for b in node.outputs:
+            b.writer = node
+        for b in node.reads:
+            b.readers.append(node)
+
+    def loop(
+        self,
+        kind: str,
+        body: Callable[[list[Index], list[Index]], tuple[Scalar, Index]],
+        outer: Sequence[Index],
+        inner: Sequence[Index],
+        buffer: Buffer,
+        combine: str = "",
+    ) -> Loop:
+        """Traces `body(outer position, inner position) -> (value, store index)` into a node."""
+        p = [loop_symbol("p", k, n) for k, n in enumerate(outer)]
+        r = [loop_symbol("r", k, n) for k, n in enumerate(inner)]
+        with tracing(Trace()) as trace:
+            value, index = body(
+                [0 if s.extent == 1 else var(s) for s in p],
+                [0 if s.extent == 1 else var(s) for s in r],
+            )
+        needed = _reachable(value, index)
+        node = Loop(
+            f"{buffer.name}",
+            kind,
+            [s for s in p if s.extent != 1],
+            [s for s in r if s.extent != 1],
+            [s for s in trace.scalars if s in needed],
+            value,
+            buffer,
+            index,
+            combine,
+        )
+        self.add(node)
+        return node
+
+    def write(self, target: Stored, value: Value) -> Stored:
+        """Writes `value` (broadcast already) into existing memory; returns the new version."""
+        if (
+            not isinstance(value, Lazy) or target.buffer.storage in _storages(value.reads)
+        ) and not _reads_in_place(value, target):
+            # A read of what is being written: safe in one loop only at the same place.
+            value = self.copy(value)
+        fresh = self._version(target.dtype, target.buffer.storage)
+        new = Stored(fresh, target.layout)
+        if product(target.sizes) != 0:
+            self._fill(new, value)
+        return new
+
+    def realise(self, value: Value, like: Sequence[Index] | None = None) -> Stored:
+        """Memory for `value`; `like` gives the strides wanted where the value has none yet."""
+        if isinstance(value, Stored):
+            return value
+        assert isinstance(value, Lazy)
+        if value.realised is None:
+            value.realised = self.copy(value, like)
+            value.cost, value.reads = 0, value.realised.reads
+        return value.realised
+
+    def copy(self, value: Value, like: Sequence[Index] | None = None) -> Stored:
+        """`value` in fresh memory."""
+        layout = dense_layout(value.sizes, like)
+        new = self.temporary(value.dtype, layout)
+        if product(value.sizes) != 0:
+            self._fill(new, value)
+        return new
+
+    def _fill(self, target: Stored, value: Value) -> None:
+        # Loops run in the order of memory, whatever the order of the dimensions.
+        order = memory_order(target.layout)
+        sizes = [target.sizes[d] for d in order]
+
+        def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+            position: list[Index] = [0] * len(order)
+            for d, i in zip(order, p, strict=True):
+                position[d] = i
+            return value.load(position), target.layout.index(position)
+
+        self.loop("pointwise", body, sizes, (), target.buffer)
+
+    def reduce(
+        self,
+        sizes: Sequence[Index],
+        inner: Sequence[Index],
+        body: Callable[[list[Index], list[Index]], Scalar],
+        combine: str,
+        dtype: torch.dtype,
+    ) -> Stored:
+        """A reduction over `inner` for each position in `sizes`, in fresh memory of `dtype`."""
+        new = self.temporary(dtype, Layout.contiguous(sizes))
+        if product(sizes) == 0:
+            return new
+
+        length = product(inner)
+
+        def full(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+            value = neutral(combine, dtype) if length == 0 else None
+            found = body(p, r) if value is None else ops.constant(value, dtype)
+            return found, new.layout.index(p)
+
+        if length == 0 or length == 1:
+            self.loop("pointwise", lambda p, r: full(p, [0] * len(inner)), sizes, (), new.buffer)
+        else:
+            self.loop("reduce", full, sizes, inner, new.buffer, combine)
+        return new
+
+    def call(
+        self,
+        target: Any,
+        arguments: Sequence[Any],
+        keywords: dict[str, Any],
+        outputs: Sequence[tuple[torch.dtype, Layout] | None],
+        route: str,
+        into: bool = False,
+    ) -> list[Stored | None]:
+        """A call on whole tensors; `outputs` describes each tensor that it returns."""
+        results = [
+            None if o is None else self.temporary(o[0], o[1], "temporary" if into else "external")
+            for o in outputs
+        ]
+        name = f"{getattr(target, '__name__', target)}".replace(".", "_")
+        node = Extern(name, target, tuple(arguments), keywords, results, route, into)
+        node.outputs = [r.buffer for r in results if r is not None]
+        found: dict[Buffer, None] = {}
+        _collect(list(arguments) + list(keywords.values()), found)
+        node.reads = list(found)
+        self.add(node)
+        return results
+
+
+def _collect(x: Any, found: dict[Buffer, None]) -> None:
+    if isinstance(x, Stored):
+        found[x.buffer] = None
+    elif isinstance(x, list | tuple):
+        for y in x:
+            _collect(y, found)
+
+
+def _reachable(value: Scalar, index: Index) -> set[Scalar]:
+    seen: set[Scalar] = set()
+    stack = [value, *(s.scalar for s in symbols(index) if s.scalar is not None)]
+    while stack:
+        s = stack.pop()
+        if s not in seen:
+            seen.add(s)
+            stack.extend(s.operands())
+    return seen
+
+
+def _storages(buffers: Iterable[Buffer]) -> set[Storage]:
+    return {b.storage for b in buffers}
+
+
+def _reads_in_place(value: Value, target: Stored) -> bool:
+    """Whether every read of the target's storage in `value` is of the element being written."""
+    position = [var(loop_symbol("p", k, n)) for k, n in enumerate(target.sizes)]
+    with tracing(Trace()) as trace:
+        value.load(position)
+    where = target.layout.index(position)
+    return all(
+        s.args[1] == where
+        for s in trace.scalars
+        if s.op == "load" and s.args[0].storage is target.buffer.storage
+    )

@@ -1,0 +1,346 @@
+"""Tensors inside a program: layouts over storages, and loop bodies that have no memory yet.
+
+A `Value` is either `Stored` (a layout over a buffer) or `Lazy` (a body that is inlined into its
+users). Views are index maps over either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.index import (
+    Expr,
+    Index,
+    Symbol,
+    flat_index,
+    product,
+    strides,
+    symbols,
+    unflatten,
+    var,
+)
+from torch_tenon.ir.scalar import Scalar, current, ops
+
+Position = Sequence[Index]
+
+
+# A lazy value dearer than this is realised even when it has one user: code size, not speed.
+MOST_READS = 24
+
+
+MOST_COST = 300
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements of a tensor lie in a storage: sizes, strides, offset (in elements)."""
+
+    sizes: tuple[Index, ...]
+    strides: tuple[Index, ...]
+    offset: Index = 0
+
+    def index(self, position: Position) -> Index:
+        """The element number, from the start of the storage, at `position`."""
+        total = self.offset
+        for i, k in zip(position, self.strides, strict=True):
+            total = total + i * k
+        return total
+
+    def span(self) -> Index:
+        """How many elements of the storage the layout reaches to (strides not negative)."""
+        total: Index = 1
+        for n, k in zip(self.sizes, self.strides, strict=True):
+            if n == 0:
+                return 0
+            total = total + (n - 1) * k
+        return total + self.offset
+
+    @staticmethod
+    def contiguous(sizes: Iterable[Index]) -> Layout:
+        """Row-major strides over `sizes`."""
+        sizes = tuple(sizes)
+        found: list[Index] = []
+        step: Index = 1
+        for n in reversed(sizes):
+            found.append(step)
+            step = step * n
+        return Layout(sizes, tuple(found[::-1]))
+
+
+class Storage:
+    """One block of memory. `kind` is `input`, `output`, `temporary`, `external` or `constant`.
+
+    The memory of an `external` storage comes with the result of a call; that of a `constant`
+    is a tensor of the front end's, held in `tensor`.
+    """
+
+    def __init__(self, name: str, kind: str, nbytes: Index) -> None:
+        self.name, self.kind, self.nbytes = name, kind, nbytes
+        self.tensor: torch.Tensor | None = None
+        self.current: Buffer | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.kind})"
+
+
+class Buffer:
+    """One version of a storage's contents, of one dtype, made by `writer` (None: given).
+
+    A write in place makes a new buffer over the same storage: `previous` is what it overwrites, and
+    the writes to one storage run in the order of their versions.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        storage: Storage,
+        previous: Buffer | None = None,
+        number: int = 0,
+    ) -> None:
+        self.name, self.dtype, self.storage, self.previous = name, dtype, storage, previous
+        self.number = number
+        self.writer: Any = None
+        self.readers: list[Any] = []
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+class Value:
+    """A tensor inside a program: sizes, dtype, and how to read an element."""
+
+    sizes: tuple[Index, ...]
+    dtype: torch.dtype
+    cost: int  # scalar operations per element
+    reads: frozenset[Buffer]
+
+    def load(self, position: Position) -> Scalar:
+        """The element at `position`, recorded in the current trace (in the compute dtype)."""
+        raise NotImplementedError
+
+    def numel(self) -> Index:
+        """How many elements."""
+        return product(self.sizes)
+
+
+class Stored(Value):
+    """A layout over a buffer."""
+
+    def __init__(self, buffer: Buffer, layout: Layout) -> None:
+        self.buffer, self.layout = buffer, layout
+        self.sizes, self.dtype = layout.sizes, buffer.dtype
+        self.cost, self.reads = 0, frozenset((buffer,))
+
+    def load(self, position: Position) -> Scalar:
+        loaded: Scalar = ops.load(self.buffer, self.layout.index(position))
+        return loaded
+
+    def __repr__(self) -> str:
+        return f"Stored({self.buffer}, {self.layout})"
+
+
+class Lazy(Value):
+    """A loop body without memory: `body(position)` records the element."""
+
+    def __init__(
+        self,
+        sizes: Iterable[Index],
+        dtype: torch.dtype,
+        body: Callable[[Position], Scalar],
+        inputs: Iterable[Value] = (),
+        cost: int = 1,
+    ) -> None:
+        self.sizes, self.dtype, self.body = tuple(sizes), dtype, body
+        self.cost, self.reads = cost, frozenset()
+        for v in inputs:
+            self.cost += v.cost
+            self.reads |= v.reads
+        self.realised: Stored | None = None
+        self.constant: Any = None  # the number that every element is, if it is one
+
+    def load(self, position: Position) -> Scalar:
+        if self.realised is not None:
+            return self.realised.load(position)
+        trace = current()
+        key = (self, *position, trace.mask)
+        found = trace.memo.get(key)
+        if found is None:
+            found = trace.memo[key] = ops.to(self.body(position), self.dtype)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Lazy({self.dtype}, {self.sizes}, cost {self.cost})"
+
+
+def neutral(combine: str, dtype: torch.dtype) -> Any:
+    """What a reduction of nothing gives."""
+    if combine in ("sum", "any", "xor"):
+        return 0
+    if combine in ("prod", "all"):
+        return 1
+    if dtype is torch.bool:
+        return combine == "min"
+    if dtype.is_floating_point:
+        return float("-inf") if combine == "max" else float("inf")
+    info = torch.iinfo(dtype)
+    return info.min if combine == "max" else info.max
+
+
+_shared_symbols: dict[tuple[str, int, Index], Symbol] = {}
+
+
+def loop_symbol(prefix: str, number: int, extent: Index) -> Symbol:
+    """The loop variable of that number and extent: shared, so equal bodies have equal indices."""
+    key = (prefix, number, extent)
+    found = _shared_symbols.get(key)
+    if found is None:
+        found = _shared_symbols[key] = Symbol(f"{prefix}{number}", extent)
+    return found
+
+
+def memory_order(layout: Layout) -> list[int]:
+    """The dimensions from the outermost in memory to the innermost."""
+    rank = len(layout.sizes)
+
+    def key(d: int) -> tuple[float, int]:
+        k = layout.strides[d]
+        if layout.sizes[d] == 1:
+            return (0.0, d)
+        return (-size_hint(k), d)
+
+    if all(
+        k == c
+        for k, c in zip(layout.strides, Layout.contiguous(layout.sizes).strides, strict=False)
+    ):
+        return list(range(rank))
+    return sorted(range(rank), key=key)
+
+
+_hints: dict[Symbol, int] = {}
+
+
+def set_hint(symbol: Symbol, value: int) -> None:
+    """Remembers a typical value of a run-time size, for decisions that are not about rightness."""
+    _hints[symbol] = value
+
+
+def size_hint(e: Index) -> int:
+    """A typical value of an expression in run-time sizes."""
+    if isinstance(e, int):
+        return e
+    total = 0
+    for monomial, k in e.terms.items():
+        total += k * math.prod(_hints.get(a, 64) if isinstance(a, Symbol) else 8 for a in monomial)
+    return max(total, 1)
+
+
+def dense_layout(sizes: Sequence[Index], like: Sequence[Index] | None = None) -> Layout:
+    """A layout without gaps over `sizes`, its dimensions in the memory order of strides `like`."""
+    if like is None or len(like) != len(sizes):
+        return Layout.contiguous(sizes)
+    order = memory_order(Layout(tuple(sizes), tuple(like)))
+    found: list[Index] = [0] * len(sizes)
+    step: Index = 1
+    for d in reversed(order):
+        found[d] = step
+        step = step * sizes[d]
+    return Layout(tuple(sizes), tuple(found))
+
+
+def reindex(
+    value: Value, sizes: Iterable[Index], position: Callable[[Position], Position]
+) -> Value:
+    """A view: element i of the result is element `position(i)` of `value`.
+
+    A view of stored memory stays stored where its index is affine (every view of PyTorch's is).
+    """
+    sizes = tuple(sizes)
+    if isinstance(value, Lazy) and value.realised is not None:
+        value = value.realised
+    if isinstance(value, Stored):
+        fresh = [loop_symbol("v", k, n) for k, n in enumerate(sizes)]
+        at = [0 if n == 1 else var(s) for s, n in zip(fresh, sizes, strict=True)]
+        index = value.layout.index(position(at))
+        steps = strides(index)
+        if steps is not None and not _has_indirect(index):
+            offset = index
+            found = []
+            for s, _n in zip(fresh, sizes, strict=True):
+                k = steps.get(s, 0)
+                offset = offset - k * var(s)
+                found.append(k)
+            if not isinstance(offset, Expr) or not any(s in fresh for s in symbols(offset)):
+                return Stored(value.buffer, Layout(sizes, tuple(found), offset))
+    source = value
+
+    def body(p: Position) -> Scalar:
+        return source.load(position(p))
+
+    return Lazy(sizes, value.dtype, body, (value,), 0)
+
+
+def _has_indirect(e: Index) -> bool:
+    return any(s.scalar is not None for s in symbols(e))
+
+
+def reshape(value: Value, sizes: Iterable[Index]) -> Value:
+    """`value` with other sizes and as many elements, in row-major order."""
+    sizes = tuple(sizes)
+    if sizes == value.sizes:
+        return value
+    old = value.sizes
+    groups = _matched_dims(old, sizes)
+
+    def position(p: Position) -> Position:
+        found: list[Index] = []
+        for (a, b), (c, d) in groups:
+            if b - a == 1 and d - c == 1:
+                found.append(p[c])
+            else:
+                found.extend(unflatten(flat_index(p[c:d], sizes[c:d]), old[a:b]))
+        return found
+
+    return reindex(value, sizes, position)
+
+
+def _matched_dims(
+    old: Sequence[Index], new: Sequence[Index]
+) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Splits two shapes of equal size into the shortest runs of dimensions of equal product."""
+    groups = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        a, c = i, j
+        left: Index = 1
+        right: Index = 1
+        if i < len(old):
+            left, i = old[i], i + 1
+        if j < len(new):
+            right, j = new[j], j + 1
+        while left != right:
+            grow_left = i < len(old) and (
+                j >= len(new) or size_hint(left) <= size_hint(right) or left == 0
+            )
+            if grow_left:
+                left, i = left * old[i], i + 1
+            elif j < len(new):
+                right, j = right * new[j], j + 1
+            else:
+                return [((0, len(old)), (0, len(new)))]
+        groups.append(((a, i), (c, j)))
+    return groups
+
+
+def weigh(value: Value, users: int) -> bool:
+    """Whether a lazy value with that many users should have memory rather than be inlined."""
+    if not isinstance(value, Lazy) or value.realised is not None:
+        return False
+    if len(value.reads) > MOST_READS or value.cost > MOST_COST:
+        return True
+    return users > 1 and (len(value.reads) > 1 or value.cost > 8)

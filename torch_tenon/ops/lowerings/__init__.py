@@ -1,0 +1,24 @@
+"""One file for each family of ops; `load_all` fills the table."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+FAMILIES = (
+    "pointwise",
+    "views",
+    "creation",
+    "reductions",
+    "normalization",
+    "indexing",
+    "pooling",
+    "linear",
+)
+
+
+@functools.cache
+def load_all() -> None:
+    """Imports every family, which enters its lowerings."""
+    for family in FAMILIES:
+        importlib.import_module(f"torch_tenon.ops.lowerings.{family}")

@@ -1,0 +1,225 @@
+"""Tensors made from nothing: constants, ranges, triangles, random numbers.
+
+Random numbers are Philox 4x32-10. The seed and the offset are run-time inputs; element i of an op
+takes the block with counter (i, offset), so the stream does not depend on how loops are fused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index, flat_index
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Value
+from torch_tenon.ops.lowerings.table import Build, CannotLower, lowering, number
+
+
+def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
+    """One number everywhere."""
+    if dtype not in TABLE:
+        raise CannotLower(f"no loops over {dtype}")
+    made = Lazy(sizes, dtype, lambda p: number(value, dtype), (), 0)
+    made.constant = value
+    return made
+
+
+@lowering("aten.full", "aten.full_like", "aten.scalar_tensor", "aten.new_full")
+@lowering("aten.fill.Scalar")
+def full(b: Build, *args: Any, fill_value: Any = None, **keywords: Any) -> Value:
+    """One number everywhere."""
+    value = fill_value if fill_value is not None else args[-1]
+    return constant(b.out.sizes, value, b.out.dtype)
+
+
+@lowering("aten.fill.Tensor")
+def fill_tensor(b: Build, x: Value, value: Value) -> Value:
+    """One element everywhere."""
+    return Lazy(x.sizes, x.dtype, lambda p: ops.to(value.load(()), x.dtype), (value,))
+
+
+@lowering("aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.empty", "aten.empty_like")
+@lowering("aten.empty_strided", "aten.new_empty", "aten.new_empty_strided", "aten.empty_permuted")
+def zeros(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Zeros; also where any contents would do."""
+    return constant(b.out.sizes, 0, b.out.dtype)
+
+
+@lowering("aten.ones", "aten.ones_like", "aten.new_ones")
+def ones(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Ones."""
+    return constant(b.out.sizes, 1, b.out.dtype)
+
+
+@lowering("aten.arange.start_step", "aten.arange.start", "aten.arange.default")
+def arange(b: Build, *args: Any, step: Any = 1, **keywords: Any) -> Value:
+    """start, start + step, ..."""
+    start = args[0] if len(args) > 1 else 0
+    step = args[2] if len(args) > 2 else step
+    dtype = b.out.dtype
+    return _progression(b.out.sizes, start, step, dtype)
+
+
+def _progression(sizes: Sequence[Index], start: Any, step: Any, dtype: torch.dtype) -> Value:
+    floating = dtype.is_floating_point
+    wide = torch.float64 if floating else torch.int64
+
+    def body(p: Position) -> Scalar:
+        i = ops.to(ops.index(p[0]), wide)
+        return ops.to(ops.add(ops.mul(i, number(step, wide)), number(start, wide)), dtype)
+
+    return Lazy(sizes, dtype, body, (), 3)
+
+
+@lowering("prims.iota")
+def iota(b: Build, length: Any, *, start: Any, step: Any, dtype: torch.dtype, **k: Any) -> Value:
+    """Whole numbers in progression."""
+    return _progression(b.out.sizes, start, step, dtype)
+
+
+@lowering("aten.eye")
+def eye(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Ones on the diagonal."""
+    dtype = b.out.dtype
+
+    def body(p: Position) -> Scalar:
+        return ops.to(ops.eq(ops.index(p[0]), ops.index(p[1])), dtype)
+
+    return Lazy(b.out.sizes, dtype, body)
+
+
+def _triangle(upper: bool) -> Any:
+    def lower(b: Build, x: Value, diagonal: Any = 0) -> Value:
+        def body(p: Position) -> Scalar:
+            column, row = ops.index(p[-1]), ops.index(p[-2] + diagonal)
+            keep = ops.ge(column, row) if upper else ops.le(column, row)
+            return ops.masked(keep, lambda: x.load(p), 0)
+
+        return Lazy(x.sizes, x.dtype, body, (x,))
+
+    return lower
+
+
+lowering("aten.triu")(_triangle(True))
+lowering("aten.tril")(_triangle(False))
+
+
+def uniform_bits(b: Build, sizes: Sequence[Index], seed: Value, offset: Value, lane: int) -> Lazy:
+    """Random 32-bit numbers, as int64, one for each element."""
+
+    def body(p: Position) -> Scalar:
+        element = ops.index(flat_index(p, sizes))
+        return ops.philox(seed.load(()), offset.load(()), element, ops.constant(lane, torch.int64))
+
+    return Lazy(sizes, torch.int64, body, (seed, offset), 30)
+
+
+def _seeded(b: Build) -> tuple[Value, Value]:
+    if b.program.random is None:
+        raise CannotLower("no random seed comes with this program")
+    return b.program.next_random()
+
+
+def uniform(b: Build, sizes: Sequence[Index], dtype: torch.dtype) -> Lazy:
+    """Numbers in [0, 1) with 24 random bits (53 for float64)."""
+    if dtype not in TABLE or not dtype.is_floating_point:
+        raise CannotLower(f"random numbers of {dtype}")
+    seed, offset = _seeded(b)
+    high = uniform_bits(b, sizes, seed, offset, 0)
+    low = uniform_bits(b, sizes, seed, offset, 1)
+
+    def body(p: Position) -> Scalar:
+        bits = high.load(p)
+        if dtype is torch.float64:
+            whole = ops.add(ops.mul(ops.rshift(bits, 5), 2**26), ops.rshift(low.load(p), 6))
+            return ops.mul(ops.to(whole, dtype), 2.0**-53)
+        digits = {torch.bfloat16: 8, torch.float16: 11}.get(dtype, 24)
+        return ops.mul(ops.to(ops.rshift(bits, 32 - digits), torch.float32), 2.0**-digits)
+
+    return Lazy(sizes, dtype, body, (high,), 4)
+
+
+@lowering("aten.rand", "aten.rand_like")
+def rand(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Uniform in [0, 1)."""
+    return b.program.realise(uniform(b, b.out.sizes, b.out.dtype))
+
+
+@lowering("aten.uniform.default")
+def uniform_between(b: Build, x: Value, low: Any = 0.0, high: Any = 1.0, **k: Any) -> Value:
+    """Uniform in [low, high)."""
+    u = uniform(b, x.sizes, x.dtype)
+    scaled = Lazy(x.sizes, x.dtype, lambda p: ops.add(ops.mul(u.load(p), high - low), low), (u,))
+    return b.program.realise(scaled)
+
+
+@lowering("aten.randn", "aten.randn_like", "aten.normal_functional")
+def randn(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Standard normal, by Box and Muller's method; with a mean and a deviation for `normal`."""
+    dtype, sizes = b.out.dtype, b.out.sizes
+    if dtype not in TABLE or not dtype.is_floating_point:
+        raise CannotLower(f"random numbers of {dtype}")
+    mean, deviation = 0.0, 1.0
+    if len(args) > 1 and isinstance(args[1], int | float):
+        mean, deviation = args[1], args[2] if len(args) > 2 else 1.0
+    seed, offset = _seeded(b)
+    first = uniform_bits(b, sizes, seed, offset, 0)
+    second = uniform_bits(b, sizes, seed, offset, 1)
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+
+    def body(p: Position) -> Scalar:
+        u = ops.mul(ops.add(ops.to(first.load(p), wide), 1.0), 2.0**-32)
+        v = ops.mul(ops.to(second.load(p), wide), 2.0**-32)
+        radius = ops.sqrt(ops.mul(ops.log(u), -2.0))
+        z = ops.mul(radius, ops.cos(ops.mul(v, 2 * math.pi)))
+        return ops.to(ops.add(ops.mul(z, deviation), mean), dtype)
+
+    return b.program.realise(Lazy(sizes, dtype, body, (first, second), 20))
+
+
+@lowering("aten.randint", "aten.randint_like")
+def randint(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Whole numbers in [low, high)."""
+    numbers = [a for a in args if isinstance(a, int)]
+    low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
+    seed, offset = _seeded(b)
+    bits = uniform_bits(b, b.out.sizes, seed, offset, 0)
+    more = uniform_bits(b, b.out.sizes, seed, offset, 1)
+    dtype = b.out.dtype
+
+    def body(p: Position) -> Scalar:
+        whole = ops.add(ops.mul(ops.rshift(more.load(p), 1), 2**32), bits.load(p))
+        return ops.to(ops.add(ops.remainder(whole, high - low), low), dtype)
+
+    return b.program.realise(Lazy(b.out.sizes, dtype, body, (bits, more), 8))
+
+
+@lowering("aten.bernoulli.default", "aten.bernoulli.p")
+def bernoulli(b: Build, x: Value, p: Any = None, **keywords: Any) -> Value:
+    """1 with probability x (or p), else 0."""
+    u = uniform(b, x.sizes, torch.float32)
+
+    def body(at: Position) -> Scalar:
+        chance = ops.to(x.load(at), torch.float32) if p is None else number(p, torch.float32)
+        return ops.to(ops.lt(u.load(at), chance), x.dtype)
+
+    return b.program.realise(Lazy(x.sizes, x.dtype, body, (x, u)))
+
+
+@lowering("aten.native_dropout")
+def native_dropout(b: Build, x: Value, p: float, train: bool | None = True) -> list[Value]:
+    """x with some elements zeroed and the rest scaled, and the mask of those kept."""
+    if not train:
+        return [x, constant(x.sizes, True, torch.bool)]
+    u = uniform(b, x.sizes, torch.float32)
+    keep = b.program.realise(Lazy(x.sizes, torch.bool, lambda i: ops.ge(u.load(i), float(p)), (u,)))
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+
+    def body(i: Position) -> Scalar:
+        return ops.where(keep.load(i), ops.mul(x.load(i), scale), 0)
+
+    return [Lazy(x.sizes, x.dtype, body, (x, keep)), keep]

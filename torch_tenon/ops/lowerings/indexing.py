@@ -1,0 +1,356 @@
+"""Reads and writes at indices that are data: gather, scatter, embedding, advanced indexing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index, product
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral, reshape
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    broadcast_load,
+    broadcast_sizes,
+    cast,
+    lowering,
+    number,
+)
+from torch_tenon.ops.lowerings.views import clamp_slice, reindex_lazy, wrap_dim
+
+
+@lowering("aten.embedding")
+def embedding(b: Build, table: Value, at: Value, *args: Any, **keywords: Any) -> Value:
+    """Rows of a table."""
+
+    def body(p: Position) -> Scalar:
+        row = ops.indirect(at.load(p[:-1]), table.sizes[0], "embedding")
+        return table.load([row, p[-1]])
+
+    return Lazy(b.out.sizes, table.dtype, body, (table, at), 2)
+
+
+@lowering("aten.embedding_dense_backward")
+def embedding_dense_backward(
+    b: Build, g: Value, at: Value, rows: Index, padding: int, by_frequency: bool
+) -> Value:
+    """The gradient of a table: each row the sum of the gradients of its uses."""
+    if by_frequency:
+        raise CannotLower("gradients scaled by frequency")
+    wide = TABLE[g.dtype].compute
+    width = g.sizes[-1]
+    count = at.numel()
+    flat_g, flat_at = reshape(g, (count, width)), reshape(at, (count,))
+    target = _filled(b, (rows, width), 0, wide)
+
+    def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+        index = flat_at.load([r[0]])
+        row = ops.indirect(index, rows, "embedding")
+        value = ops.to(flat_g.load([r[0], p[0]]), wide)
+        if padding >= 0:
+            value = ops.where(ops.eq(ops.to(index, torch.int64), padding), 0, value)
+        return value, target.layout.index([row, p[0]])
+
+    return cast(_scatter(b, target, body, [width], [count], "sum"), g.dtype)
+
+
+def _filled(b: Build, sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Stored:
+    return b.program.copy(Lazy(sizes, dtype, lambda p: number(value, dtype), (), 0))
+
+
+def _scatter(
+    b: Build, target: Stored, body: Any, outer: Sequence[Index], inner: Sequence[Index], mode: str
+) -> Stored:
+    """Appends a scatter node; the result is the target's new version."""
+    if product([*outer, *inner]) == 0:
+        return target
+    fresh = b.program.version(target)
+    b.program.loop("scatter", body, outer, inner, fresh.buffer, mode)
+    return fresh
+
+
+@lowering("aten.index.Tensor", "aten._unsafe_index")
+def index(b: Build, x: Value, at: Sequence[Any]) -> Value:
+    """Advanced indexing with integer tensors; None keeps a dimension."""
+    plan = _IndexPlan(x, at)
+
+    def body(p: Position) -> Scalar:
+        return x.load(plan.position(p))
+
+    return Lazy(plan.sizes, x.dtype, body, [x, *plan.tensors], 2)
+
+
+class _IndexPlan:
+    """Where the dimensions of an indexing result come from."""
+
+    def __init__(self, x: Value, at: Sequence[Any]) -> None:
+        at = [*at, *[None] * (len(x.sizes) - len(at))]
+        if any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in at):
+            raise CannotLower("a boolean index: the result's shape depends on data")
+        self.x, self.at = x, at
+        self.tensors = [t for t in at if t is not None]
+        self.shape = broadcast_sizes(*(t.sizes for t in self.tensors))
+        where = [d for d, t in enumerate(at) if t is not None]
+        adjacent = where == list(range(where[0], where[0] + len(where)))
+        self.start = where[0] if adjacent else 0
+        kept = [x.sizes[d] for d, t in enumerate(at) if t is None]
+        self.sizes = (*kept[: self.start], *self.shape, *kept[self.start :])
+
+    def position(self, p: Position) -> list[Index]:
+        """The position in x of element p of the result."""
+        rank = len(self.shape)
+        indices = p[self.start : self.start + rank]
+        rest = iter([*p[: self.start], *p[self.start + rank :]])
+        found: list[Index] = []
+        for d, t in enumerate(self.at):
+            if t is None:
+                found.append(next(rest))
+            else:
+                value = broadcast_load(t, self.shape, indices)
+                found.append(ops.indirect(value, self.x.sizes[d], "index", wrap=True))
+        return found
+
+
+@lowering("aten.index_select")
+def index_select(b: Build, x: Value, dim: int, at: Value) -> Value:
+    """Some positions of a dimension."""
+    if not x.sizes:
+        return x
+    d = wrap_dim(dim, len(x.sizes))
+    flat = reshape(at, (at.numel(),))
+
+    def body(p: Position) -> Scalar:
+        i = ops.indirect(flat.load([p[d]]), x.sizes[d], "index")
+        return x.load([*p[:d], i, *p[d + 1 :]])
+
+    return Lazy(b.out.sizes, x.dtype, body, (x, at), 2)
+
+
+@lowering("aten.gather")
+def gather(b: Build, x: Value, dim: int, at: Value, **keywords: Any) -> Value:
+    """x at the same position but for one dimension, where an index says."""
+    if not x.sizes or not at.sizes:
+        return reshape(x, at.sizes) if product(at.sizes) == 1 else x
+    d = wrap_dim(dim, len(x.sizes))
+
+    def body(p: Position) -> Scalar:
+        i = ops.indirect(at.load(p), x.sizes[d], "gather")
+        return x.load([*p[:d], i, *p[d + 1 :]])
+
+    return Lazy(at.sizes, x.dtype, body, (x, at), 2)
+
+
+def _scatter_along(
+    b: Build, x: Value, dim: int, at: Value, source: Any, mode: str, include: bool = True
+) -> Value:
+    """Copies x and stores (or combines) a source at indices along one dimension."""
+    if not x.sizes:
+        raise CannotLower("a 0-dim target")
+    if x.dtype not in TABLE:
+        raise CannotLower(f"no loops over {x.dtype}")
+    d = wrap_dim(dim, len(x.sizes))
+    others = [k for k in range(len(x.sizes)) if k != d]
+    target = b.program.copy(_lazy(x))
+    read = source.load if isinstance(source, Value) else lambda p: number(source, x.dtype)
+
+    def place(p: list[Index], r: list[Index]) -> tuple[list[Index], Index]:
+        position: list[Index] = [0] * len(x.sizes)
+        position[d] = r[0]
+        for k, i in zip(others, p, strict=True):
+            position[k] = i
+        row = ops.indirect(at.load(position), x.sizes[d], "gather")
+        where = [row if k == d else i for k, i in enumerate(position)]
+        return position, target.layout.index(where)
+
+    outer, inner = [at.sizes[k] for k in others], [at.sizes[d]]
+    if not include:
+        start = neutral(mode, x.dtype)
+        target = _scatter(
+            b, target, lambda p, r: (number(start, x.dtype), place(p, r)[1]), outer, inner, "store"
+        )
+
+    def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+        position, where = place(p, r)
+        return ops.to(read(position), x.dtype), where
+
+    return _scatter(b, target, body, outer, inner, mode)
+
+
+def _lazy(x: Value) -> Lazy:
+    return x if isinstance(x, Lazy) and x.realised is None else reindex_lazy(x)
+
+
+@lowering("aten.scatter.src", "aten.scatter.value")
+def scatter(b: Build, x: Value, dim: int, at: Value, source: Any) -> Value:
+    """x with a source stored at indices along a dimension."""
+    d = wrap_dim(dim, len(x.sizes))
+    if isinstance(x, Lazy) and x.constant is not None and x.sizes and at.sizes[d] == 1:
+        rest = [k for k in range(len(x.sizes)) if k != d]
+        if all(at.sizes[k] == x.sizes[k] for k in rest) and not isinstance(source, Value):
+            return _one_hot(x, d, at, source)
+    return _scatter_along(b, x, dim, at, source, "store")
+
+
+def _one_hot(x: Lazy, d: int, at: Value, value: Any) -> Value:
+    """One element of each row of a constant replaced: a comparison, and no memory."""
+
+    def body(p: Position) -> Scalar:
+        index = at.load([0 if k == d else i for k, i in enumerate(p)])
+        checked = ops.indirect(index, x.sizes[d], "gather")
+        here = ops.eq(ops.index(checked), ops.index(p[d]))
+        return ops.where(here, number(value, x.dtype), number(x.constant, x.dtype))
+
+    return Lazy(x.sizes, x.dtype, body, (at,), 2)
+
+
+@lowering("aten.scatter_add")
+def scatter_add(b: Build, x: Value, dim: int, at: Value, source: Value) -> Value:
+    """x with a source added at indices along a dimension."""
+    return _scatter_along(b, x, dim, at, source, "sum")
+
+
+_MODES = {
+    "sum": "sum",
+    "add": "sum",
+    "prod": "prod",
+    "multiply": "prod",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+@lowering("aten.scatter_reduce.two", "aten.scatter.reduce", "aten.scatter.value_reduce")
+def scatter_reduce(
+    b: Build, x: Value, dim: int, at: Value, source: Any, reduce: str, *, include_self: bool = True
+) -> Value:
+    """x with a source combined at indices along a dimension."""
+    if reduce not in _MODES:
+        raise CannotLower(f"scatter with {reduce}")
+    return _scatter_along(b, x, dim, at, source, _MODES[reduce], include_self)
+
+
+@lowering("aten.index_put", "aten._unsafe_index_put")
+def index_put(
+    b: Build, x: Value, at: Sequence[Any], values: Value, accumulate: bool = False
+) -> Value:
+    """x with values stored or added at indices."""
+    if x.dtype not in TABLE:
+        raise CannotLower(f"no loops over {x.dtype}")
+    if (
+        len(at) == 1
+        and at[0] is not None
+        and at[0].dtype is torch.bool
+        and not accumulate
+        and product(values.sizes) == 1
+    ):
+        return _masked_put(x, at[0], values)
+    plan = _IndexPlan(x, at)
+    target = b.program.copy(_lazy(x))
+    rank = len(plan.shape)
+    kept = [*range(plan.start), *range(plan.start + rank, len(plan.sizes))]
+    indexed = list(range(plan.start, plan.start + rank))
+
+    def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+        position: list[Index] = [0] * len(plan.sizes)
+        for k, i in zip(kept, p, strict=True):
+            position[k] = i
+        for k, i in zip(indexed, r, strict=True):
+            position[k] = i
+        value = ops.to(broadcast_load(values, plan.sizes, position), x.dtype)
+        return value, target.layout.index(plan.position(position))
+
+    return _scatter(
+        b,
+        target,
+        body,
+        [plan.sizes[k] for k in kept],
+        [plan.sizes[k] for k in indexed],
+        "sum" if accumulate else "store",
+    )
+
+
+def _masked_put(x: Value, mask: Value, value: Value) -> Value:
+    def body(p: Position) -> Scalar:
+        keep = mask.load(p[: len(mask.sizes)])
+        return ops.where(keep, ops.to(value.load([0] * len(value.sizes)), x.dtype), x.load(p))
+
+    return Lazy(x.sizes, x.dtype, body, (x, mask, value))
+
+
+@lowering("aten.masked_fill")
+def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
+    """x with a number where the mask holds."""
+    sizes = b.out.sizes
+
+    def body(p: Position) -> Scalar:
+        fill = ops.to(value.load(()), x.dtype) if isinstance(value, Value) else value
+        kept = broadcast_load(x, sizes, p)
+        fill = fill if isinstance(fill, Scalar) else number(fill, x.dtype)
+        return ops.where(broadcast_load(mask, sizes, p), fill, kept)
+
+    inputs = [v for v in (x, mask, value) if isinstance(v, Value)]
+    return Lazy(sizes, x.dtype, body, inputs)
+
+
+@lowering("aten.select_scatter")
+def select_scatter(b: Build, x: Value, source: Value, dim: int, at: Index) -> Value:
+    """x with one position of a dimension replaced."""
+    d = wrap_dim(dim, len(x.sizes))
+    where = at + x.sizes[d] if isinstance(at, int) and at < 0 else at
+
+    def body(p: Position) -> Scalar:
+        here = ops.eq(ops.index(p[d]), ops.index(where))
+        new = ops.masked(here, lambda: source.load([*p[:d], *p[d + 1 :]]), 0)
+        return ops.where(here, new, x.load(p))
+
+    return Lazy(x.sizes, x.dtype, body, (x, cast(source, x.dtype)))
+
+
+@lowering("aten.slice_scatter")
+def slice_scatter(
+    b: Build,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> Value:
+    """x with a slice of a dimension replaced."""
+    d = wrap_dim(dim, len(x.sizes))
+    first, last = clamp_slice(start, end, x.sizes[d])
+    source = cast(source, x.dtype)
+
+    def body(p: Position) -> Scalar:
+        i = p[d]
+        inside = ops.ge(ops.index(i), ops.index(first)) & ops.lt(ops.index(i), ops.index(last))
+        if step != 1:
+            inside = inside & ops.eq(ops.index((i - first) % step), 0)
+        at = (i - first) // step if step != 1 else i - first
+        new = ops.masked(inside, lambda: source.load([*p[:d], at, *p[d + 1 :]]), 0)
+        return ops.where(inside, new, x.load(p))
+
+    return Lazy(x.sizes, x.dtype, body, (x, source), 3)
+
+
+@lowering("aten.diagonal_scatter")
+def diagonal_scatter(
+    b: Build, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """x with a diagonal replaced."""
+    rank = len(x.sizes)
+    d1, d2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    source = cast(source, x.dtype)
+
+    def body(p: Position) -> Scalar:
+        i, j = p[d1] + min(offset, 0), p[d2] - max(offset, 0)
+        here = ops.eq(ops.index(i), ops.index(j)) & ops.ge(ops.index(i), 0)
+        rest = [q for k, q in enumerate(p) if k not in (d1, d2)]
+        new = ops.masked(here, lambda: source.load([*rest, i]), 0)
+        return ops.where(here, new, x.load(p))
+
+    return Lazy(x.sizes, x.dtype, body, (x, source), 3)

@@ -1,0 +1,90 @@
+"""Products of matrices, convolution and attention: calls into libraries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.index import product
+from torch_tenon.ir.scalar import ops
+from torch_tenon.ir.values import Layout, Value
+from torch_tenon.ops.lowerings.creation import constant
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, elementwise, lowering
+
+aten = torch.ops.aten
+
+
+def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> Value:
+    meta = b.out
+    if product(meta.sizes) == 0 or any(product(x.sizes) == 0 for x in operands):
+        if product(meta.sizes) == 0 or len(operands) == 2:
+            return constant(meta.sizes, 0, meta.dtype)
+        raise CannotLower("an empty operand")
+    plain = [b.concrete(x) for x in operands]
+    layout = Layout.contiguous(meta.sizes)
+    out = b.program.call(target, plain, keywords, [(meta.dtype, layout)], "library", into=True)[0]
+    assert out is not None
+    return out
+
+
+@lowering("aten.mm")
+def mm(b: Build, x: Value, y: Value) -> Value:
+    """The product of two matrices."""
+    return _product(b, aten.mm, [x, y])
+
+
+@lowering("aten.bmm")
+def bmm(b: Build, x: Value, y: Value) -> Value:
+    """The products of matrices in batches."""
+    return _product(b, aten.bmm, [x, y])
+
+
+@lowering("aten.addmm")
+def addmm(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    """beta * c + alpha * x @ y; the sum fuses with what follows."""
+    if beta == 1 and alpha == 1 and len(c.sizes) == 1:
+        return _product(b, aten.addmm, [c, x, y])
+    p = _product(b, aten.mm, [x, y])
+    return _combine(b, c, p, beta, alpha)
+
+
+@lowering("aten.baddbmm")
+def baddbmm(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    """beta * c + alpha * x @ y in batches."""
+    return _combine(b, c, _product(b, aten.bmm, [x, y]), beta, alpha)
+
+
+def _combine(b: Build, c: Value, p: Value, beta: Any, alpha: Any) -> Value:
+    dtype = b.out.dtype
+
+    def f(u: Any, v: Any) -> Any:
+        v = v if alpha == 1 else ops.mul(v, alpha)
+        if beta == 0:
+            return v
+        return ops.add(v, u if beta == 1 else ops.mul(u, beta))
+
+    return elementwise(f, (c, p), dtype, dtype, 2)
+
+
+# What PyTorch's own CPU kernels do best: called with the graph's arguments, never decomposed.
+LIBRARY = (
+    "convolution",
+    "convolution_backward",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+)
+
+
+def _enter_library(name: str) -> None:
+    packet = getattr(aten, name)
+
+    def lower(b: Build, *args: Any, **keywords: Any) -> Any:
+        results = b.call(packet.default, args, keywords, "library")
+        return results if len(results) > 1 else results[0]
+
+    LOWERINGS[f"aten.{name}"] = lower
+
+
+for _name in LIBRARY:
+    _enter_library(_name)

@@ -1,0 +1,434 @@
+"""Pointwise ops: most are one row of a table, with the rule for their compute dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Value, reindex
+from torch_tenon.ops.lowerings.table import (
+    LOWERINGS,
+    Build,
+    CannotLower,
+    cast,
+    elementwise,
+    float_type,
+    lowering,
+    promote,
+)
+
+# Rules: "same" computes in the promoted dtype, "float" in the floating one, "bool" compares in the
+# promoted dtype and gives bool, "truth" takes bools and gives bool.
+_UNARY = {
+    "float": "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan "
+    "sinh cosh tanh asinh acosh atanh sigmoid erf erfc erfinv lgamma",
+    "same": "neg abs sign bitwise_not",
+    "truth": "logical_not",
+}
+_BINARY = {
+    "same": "maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor",
+    "bool": "eq ne lt le gt ge",
+    "float": "hypot nextafter copysign atan2",
+    "truth": "logical_and logical_or",
+}
+_CHEAP = {"neg", "abs", "sign", "bitwise_not", "logical_not"}
+_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}
+
+
+def _enter(name: str, rule: str, cost: int) -> None:
+    def lower(b: Build, *args: Any, **keywords: Any) -> Value:
+        if keywords:
+            raise CannotLower(f"{name} with {sorted(keywords)}")
+        compute = promote(*args)
+        scalar = getattr(ops, name)
+        if name in ("fmin", "fmax") and not compute.is_floating_point:
+            scalar = ops.minimum if name == "fmin" else ops.maximum
+        if rule == "truth":
+            return elementwise(scalar, args, torch.bool, torch.bool, cost)
+        if rule == "bool":
+            return elementwise(scalar, args, compute, torch.bool, cost)
+        if rule == "float":
+            compute = float_type(compute)
+        if name == "bitwise_not" and compute is torch.bool:
+            scalar = ops.logical_not
+        return elementwise(scalar, args, compute, compute, cost)
+
+    LOWERINGS[f"aten.{name}"] = lower
+
+
+for _rule, _names in _UNARY.items():
+    for _name in _names.split():
+        _enter(_name, _rule, 1 if _name in _CHEAP else 4)
+for _rule, _names in _BINARY.items():
+    for _name in _names.split():
+        _enter(_name, _rule, 4 if _rule == "float" else 1)
+
+
+def _enter_rounding(aten: str, name: str) -> None:
+    def lower(b: Build, x: Value) -> Value:
+        if not x.dtype.is_floating_point:
+            return x
+        return elementwise(getattr(ops, name), (x,), x.dtype, x.dtype)
+
+    LOWERINGS[f"aten.{aten}"] = lower
+
+
+for _aten, _name in _ROUNDING.items():
+    _enter_rounding(_aten, _name)
+
+
+@lowering("aten.round.default")
+def round_default(b: Build, x: Value) -> Value:
+    """To the nearest integer, halves to even."""
+    return x if not x.dtype.is_floating_point else elementwise(ops.round, (x,), x.dtype, x.dtype)
+
+
+@lowering("aten.round.decimals")
+def round_decimals(b: Build, x: Value, *, decimals: int = 0) -> Value:
+    """To so many decimals, as ATen does: by scaling, rounding and scaling back."""
+    scale = 10.0 ** abs(decimals)
+    if not x.dtype.is_floating_point or decimals == 0:
+        return round_default(b, x) if decimals == 0 else _refuse("rounds an integer to decimals")
+
+    def f(a: Scalar) -> Scalar:
+        if decimals < 0:
+            return ops.mul(ops.round(ops.div(a, scale)), scale)
+        return ops.div(ops.round(ops.mul(a, scale)), scale)
+
+    return elementwise(f, (x,), x.dtype, x.dtype, 3)
+
+
+def _refuse(why: str) -> Any:
+    raise CannotLower(why)
+
+
+def _scaled(name: str, x: Any, y: Any, alpha: Any) -> Value:
+    compute = promote(x, y)
+    scalar = getattr(ops, name)
+    if alpha == 1:
+        return elementwise(scalar, (x, y), compute, compute)
+    return elementwise(lambda a, c, k: scalar(a, ops.mul(c, k)), (x, y, alpha), compute, compute, 2)
+
+
+@lowering("aten.add")
+def add(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
+    """x + alpha * y."""
+    return _scaled("add", x, y, args[0] if args else alpha)
+
+
+@lowering("aten.sub")
+def sub(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
+    """x - alpha * y."""
+    return _scaled("sub", x, y, args[0] if args else alpha)
+
+
+@lowering("aten.rsub")
+def rsub(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
+    """y - alpha * x."""
+    return _scaled("sub", y, x, args[0] if args else alpha)
+
+
+@lowering("aten.mul")
+def mul(b: Build, x: Any, y: Any) -> Value:
+    """x * y."""
+    compute = promote(x, y)
+    return elementwise(ops.mul, (x, y), compute, compute)
+
+
+def floor_divide_scalar(a: Scalar, c: Scalar) -> Scalar:
+    """PyTorch's floating floor division: exact where the quotient is close to an integer."""
+    if not a.dtype.is_floating_point:
+        result: Scalar = ops.floor_div(a, c)
+        return result
+    m = ops.fmod(a, c)
+    q = ops.div(ops.sub(a, m), c)
+    wrong_side = (ops.ne(m, 0.0)) & ops.ne(ops.lt(c, 0.0), ops.lt(m, 0.0))
+    q = ops.where(wrong_side, ops.sub(q, 1.0), q)
+    f = ops.floor(q)
+    f = ops.where(ops.gt(ops.sub(q, f), 0.5), ops.add(f, 1.0), f)
+    f = ops.where(ops.ne(q, 0.0), f, ops.copysign(0.0 * c, ops.div(a, c)))
+    return ops.where(ops.eq(c, 0.0), ops.div(a, c), f)
+
+
+@lowering("aten.div", "aten.true_divide")
+def div(b: Build, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
+    """x / y: true, toward zero or down."""
+    compute = promote(x, y)
+    if rounding_mode is None:
+        compute = float_type(compute)
+        return elementwise(ops.div, (x, y), compute, compute, 2)
+    if rounding_mode == "floor":
+        return elementwise(floor_divide_scalar, (x, y), compute, compute, 8)
+    if compute.is_floating_point:
+        return elementwise(lambda a, c: ops.trunc(ops.div(a, c)), (x, y), compute, compute, 3)
+    return elementwise(ops.trunc_div, (x, y), compute, compute, 4)
+
+
+@lowering("aten.floor_divide")
+def floor_divide(b: Build, x: Any, y: Any) -> Value:
+    """x / y rounded down."""
+    return div(b, x, y, rounding_mode="floor")
+
+
+@lowering("aten.remainder")
+def remainder(b: Build, x: Any, y: Any) -> Value:
+    """The remainder with the sign of y."""
+    compute = promote(x, y)
+    return elementwise(ops.remainder, (x, y), compute, compute, 4)
+
+
+@lowering("aten.fmod")
+def fmod(b: Build, x: Any, y: Any) -> Value:
+    """The remainder with the sign of x."""
+    compute = promote(x, y)
+    return elementwise(ops.fmod, (x, y), compute, compute, 4)
+
+
+@lowering("aten.pow", "aten.float_power")
+def pow_(b: Build, x: Any, y: Any) -> Value:
+    """x to the y; small whole exponents become multiplications."""
+    compute = b.out.dtype
+    if isinstance(x, Value) and isinstance(y, int | float) and not isinstance(y, bool):
+        if compute.is_floating_point and y in (0.5, -0.5):
+            return elementwise(ops.sqrt if y > 0 else ops.rsqrt, (x,), compute, compute, 2)
+        if y == int(y) and abs(y) <= 4 and (y >= 0 or compute.is_floating_point):
+            return elementwise(lambda a: _power(a, int(y)), (x,), compute, compute, 2)
+    if not compute.is_floating_point and not isinstance(y, int):
+        raise CannotLower("integer power with a tensor exponent, which may be negative")
+    if not compute.is_floating_point and isinstance(y, int) and y < 0:
+        raise CannotLower("integer power with a negative exponent")
+    return elementwise(ops.pow, (x, y), compute, compute, 12)
+
+
+def _power(a: Scalar, n: int) -> Scalar:
+    if n < 0:
+        return ops.reciprocal(_power(a, -n)) if n != -1 else ops.reciprocal(a)
+    if n == 0:
+        return ops.constant(1, a.dtype)
+    half = _power(a, n // 2) if n > 1 else None
+    if half is None:
+        return a
+    square: Scalar = ops.mul(half, half)
+    return ops.mul(square, a) if n % 2 else square
+
+
+@lowering("aten.logical_xor")
+def logical_xor(b: Build, x: Any, y: Any) -> Value:
+    """Exactly one of them."""
+    return elementwise(ops.ne, (x, y), torch.bool, torch.bool)
+
+
+@lowering("aten.bitwise_left_shift", "aten.__lshift__")
+def left_shift(b: Build, x: Any, y: Any) -> Value:
+    """x << y."""
+    return _shift("lshift", x, y)
+
+
+@lowering("aten.bitwise_right_shift", "aten.__rshift__")
+def right_shift(b: Build, x: Any, y: Any) -> Value:
+    """x >> y."""
+    return _shift("rshift", x, y)
+
+
+def _shift(name: str, x: Any, y: Any) -> Value:
+    compute = promote(x, y)
+    if TABLE[compute].kind not in ("int", "uint"):
+        raise CannotLower(f"shift of {compute}")
+    return elementwise(getattr(ops, name), (x, y), compute, compute)
+
+
+def _classify(name: str) -> Callable[[Build, Value], Value]:
+    def lower(b: Build, x: Value) -> Value:
+        if not x.dtype.is_floating_point:
+            if name == "signbit" and x.dtype is not torch.bool:
+                return elementwise(lambda a: ops.lt(a, 0), (x,), x.dtype, torch.bool)
+            return elementwise(lambda a: ops.constant(False, torch.bool), (x,), x.dtype, torch.bool)
+        return elementwise(getattr(ops, name), (x,), x.dtype, torch.bool)
+
+    return lower
+
+
+for _name in ("isnan", "isinf", "signbit"):
+    LOWERINGS[f"aten.{_name}"] = _classify(_name)
+
+
+@lowering("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def where(b: Build, condition: Value, x: Any, y: Any) -> Value:
+    """x where the condition holds, else y."""
+    dtype = b.out.dtype
+
+    def f(c: Scalar, u: Scalar, v: Scalar) -> Scalar:
+        return ops.where(ops.to(c, torch.bool), ops.to(u, dtype), ops.to(v, dtype))
+
+    return elementwise(f, (condition, x, y), None, dtype)
+
+
+@lowering("aten.clamp", "aten.clip")
+def clamp(b: Build, x: Value, low: Any = None, high: Any = None) -> Value:
+    """x kept between low and high; NaN stays."""
+    compute = promote(x, low, high)
+
+    def f(a: Scalar, lo: Scalar | None, hi: Scalar | None) -> Scalar:
+        if lo is not None:
+            a = ops.maximum(a, lo)
+        return a if hi is None else ops.minimum(a, hi)
+
+    return elementwise(f, (x, low, high), compute, compute, 2)
+
+
+@lowering("aten.clamp_min")
+def clamp_min(b: Build, x: Value, low: Any) -> Value:
+    """x, but at least low."""
+    return clamp(b, x, low)
+
+
+@lowering("aten.clamp_max")
+def clamp_max(b: Build, x: Value, high: Any) -> Value:
+    """x, but at most high."""
+    return clamp(b, x, None, high)
+
+
+@lowering("aten.relu")
+def relu(b: Build, x: Value) -> Value:
+    """max(x, 0)."""
+    return elementwise(lambda a: ops.maximum(a, 0), (x,), x.dtype, x.dtype)
+
+
+@lowering("aten.hardtanh")
+def hardtanh(b: Build, x: Value, low: Any = -1, high: Any = 1) -> Value:
+    """x kept between two numbers."""
+    return clamp(b, x, *((low, high) if x.dtype.is_floating_point else (int(low), int(high))))
+
+
+@lowering("aten.leaky_relu")
+def leaky_relu(b: Build, x: Value, slope: Any = 0.01) -> Value:
+    """x, times the slope where negative."""
+    return elementwise(
+        lambda a, k: ops.where(ops.gt(a, 0), a, ops.mul(a, k)), (x, slope), x.dtype, x.dtype, 2
+    )
+
+
+@lowering("aten.elu")
+def elu(b: Build, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
+    """x where positive, alpha * (exp(x) - 1) elsewhere; scaled."""
+
+    def f(a: Scalar, k: Scalar, s: Scalar, i: Scalar) -> Scalar:
+        negative = ops.mul(ops.expm1(ops.mul(a, i)), ops.mul(k, s))
+        return ops.where(ops.gt(a, 0), ops.mul(a, s), negative)
+
+    return elementwise(f, (x, alpha, scale, input_scale), x.dtype, x.dtype, 6)
+
+
+@lowering("aten.gelu")
+def gelu(b: Build, x: Value, *, approximate: str = "none") -> Value:
+    """x times the normal distribution's cumulative function, or its tanh approximation."""
+
+    def exact(a: Scalar) -> Scalar:
+        return ops.mul(ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0))
+
+    def tanh(a: Scalar) -> Scalar:
+        cube = ops.mul(ops.mul(a, a), a)
+        inner = ops.mul(ops.add(a, ops.mul(cube, 0.044715)), math.sqrt(2 / math.pi))
+        return ops.mul(ops.mul(a, 0.5), ops.add(ops.tanh(inner), 1.0))
+
+    return elementwise(exact if approximate == "none" else tanh, (x,), x.dtype, x.dtype, 6)
+
+
+@lowering("aten.gelu_backward")
+def gelu_backward(b: Build, g: Value, x: Value, *, approximate: str = "none") -> Value:
+    """The gradient of gelu."""
+
+    def exact(d: Scalar, a: Scalar) -> Scalar:
+        cdf = ops.mul(ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0), 0.5)
+        pdf = ops.mul(ops.exp(ops.mul(ops.mul(a, a), -0.5)), 1 / math.sqrt(2 * math.pi))
+        return ops.mul(d, ops.add(cdf, ops.mul(a, pdf)))
+
+    def tanh(d: Scalar, a: Scalar) -> Scalar:
+        k = math.sqrt(2 / math.pi)
+        square = ops.mul(a, a)
+        t = ops.tanh(ops.mul(ops.add(a, ops.mul(ops.mul(square, a), 0.044715)), k))
+        left = ops.mul(ops.add(t, 1.0), 0.5)
+        slope = ops.mul(ops.add(ops.mul(square, 3 * 0.044715), 1.0), k)
+        right = ops.mul(ops.mul(ops.mul(a, 0.5), ops.sub(1.0, ops.mul(t, t))), slope)
+        return ops.mul(d, ops.add(left, right))
+
+    dtype = promote(g, x)
+    return elementwise(exact if approximate == "none" else tanh, (g, x), dtype, dtype, 14)
+
+
+@lowering("aten.silu")
+def silu(b: Build, x: Value) -> Value:
+    """x * sigmoid(x)."""
+    return elementwise(lambda a: ops.mul(a, ops.sigmoid(a)), (x,), x.dtype, x.dtype, 5)
+
+
+@lowering("aten.square")
+def square(b: Build, x: Value) -> Value:
+    """x * x."""
+    return elementwise(lambda a: ops.mul(a, a), (x,), b.out.dtype, b.out.dtype)
+
+
+@lowering("aten._to_copy", "prims.convert_element_type")
+def to_copy(b: Build, x: Value, *args: Any, dtype: Any = None, **keywords: Any) -> Value:
+    """A conversion of dtype (device and layout stay)."""
+    wanted = args[0] if args else dtype
+    return cast(x, wanted, rounding=True) if wanted is not None else clone(b, x)
+
+
+@lowering("aten.clone", "aten.lift_fresh_copy", "aten.contiguous")
+def clone(b: Build, x: Value, **keywords: Any) -> Value:
+    """The same values, in memory of their own if anybody needs memory."""
+    return elementwise(lambda a: a, (x,), None, x.dtype, 0)
+
+
+@lowering("aten.copy")
+def copy(b: Build, x: Value, source: Value, non_blocking: bool = False) -> Value:
+    """`source` with the dtype and sizes of `x`."""
+    from torch_tenon.ops.lowerings.views import expand
+
+    return expand(b, cast(source, x.dtype, rounding=True), x.sizes)
+
+
+@lowering("prims.fma")
+def fma(b: Build, x: Value, y: Any, z: Any) -> Value:
+    """x * y + z rounded once."""
+    compute = promote(x, y, z)
+    return elementwise(ops.fma, (x, y, z), compute, compute, 2)
+
+
+@lowering("aten.lift_fresh", "aten.detach", "aten.alias", "aten._conj", "aten.positive")
+@lowering("aten.detach_copy", "aten.alias_copy", "aten.lift")
+def alias(b: Build, x: Value) -> Value:
+    """The tensor itself."""
+    return reindex(x, x.sizes, lambda p: p)
+
+
+@lowering("aten.polar", "aten.complex", "aten.view_as_real")
+def complex_ops(b: Build, *args: Any) -> Value:
+    """Complex numbers stay with PyTorch."""
+    raise CannotLower("complex numbers")
+
+
+@lowering("aten.digamma")
+def digamma(b: Build, x: Value) -> Value:
+    """The derivative of lgamma."""
+    dtype = float_type(x.dtype)
+    return elementwise(ops.digamma, (x,), dtype, dtype, 30)
+
+
+@lowering("aten.view.dtype")
+def view_dtype(b: Build, x: Value, dtype: torch.dtype) -> Value:
+    """The same bits as another dtype of the same width."""
+    if dtype is x.dtype:
+        return x
+    wide = {torch.bfloat16, torch.float16, torch.bool}
+    if dtype not in TABLE or x.dtype not in TABLE or dtype.itemsize != x.dtype.itemsize:
+        raise CannotLower(f"view of {x.dtype} as {dtype}")
+    if x.dtype in wide or dtype in wide:
+        raise CannotLower(f"view of {x.dtype} as {dtype}")
+    return elementwise(lambda a: ops.bitcast(a, dtype), (x,), None, dtype)

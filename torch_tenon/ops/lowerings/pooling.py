@@ -1,0 +1,169 @@
+"""Average pooling, forward and backward; the rest of pooling decomposes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Value
+from torch_tenon.ops.lowerings.reductions import shared
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
+
+LARGEST_WINDOW = 64  # loads written out in one body
+
+
+class _Windows:
+    """The windows of a pooling op over the last `rank` dimensions."""
+
+    def __init__(
+        self,
+        rank: int,
+        sizes: Sequence[Index],
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Any,
+        include_pad: bool,
+        divisor: int | None,
+    ) -> None:
+        def full(v: Any) -> list[int]:
+            many = [v] if isinstance(v, int) else list(v)
+            return many * rank if len(many) == 1 else many
+
+        self.rank, self.sizes = rank, list(sizes[-rank:])
+        self.kernel = full(kernel)
+        self.stride = full(stride) if stride else self.kernel
+        self.padding = full(padding)
+        self.include_pad, self.divisor = include_pad, divisor
+        if math.prod(self.kernel) > LARGEST_WINDOW:
+            raise CannotLower("a large window")
+
+    def count(self, place: Position, wide: Any) -> Scalar:
+        """How many elements window `place` averages over."""
+        if self.divisor is not None:
+            fixed: Scalar = ops.constant(self.divisor, wide)
+            return fixed
+        total = None
+        for i, n, k, s, p in zip(
+            place, self.sizes, self.kernel, self.stride, self.padding, strict=True
+        ):
+            start = ops.index(i * s - p)
+            end = ops.minimum(ops.index(i * s - p + k), ops.index(n + p))
+            if not self.include_pad:
+                start = ops.maximum(start, 0)
+                end = ops.minimum(end, ops.index(n))
+            size = ops.sub(end, start)
+            total = size if total is None else ops.mul(total, size)
+        return ops.to(total, wide)
+
+
+def _between(i: Index, n: Index) -> Scalar:
+    inside: Scalar = ops.ge(ops.index(i), 0) & ops.lt(ops.index(i), ops.index(n))
+    return inside
+
+
+def _average(total: Scalar, count: Scalar) -> Scalar:
+    quotient: Scalar = (ops.div if total.dtype.is_floating_point else ops.trunc_div)(total, count)
+    return quotient
+
+
+def _forward(rank: int) -> Callable[..., Value]:
+    def lower(
+        b: Build,
+        x: Value,
+        kernel: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Value:
+        windows = _Windows(
+            rank, x.sizes, kernel, stride, padding, count_include_pad, divisor_override
+        )
+        x = shared(b, x)
+        wide = TABLE[x.dtype].compute
+
+        def body(p: Position) -> Scalar:
+            total = None
+            for offset in itertools.product(*map(range, windows.kernel)):
+                at = [
+                    i * s - q + o
+                    for i, s, q, o in zip(
+                        p[-rank:], windows.stride, windows.padding, offset, strict=True
+                    )
+                ]
+                inside = ops.constant(True, torch.bool)
+                for i, n in zip(at, windows.sizes, strict=True):
+                    inside = inside & _between(i, n)
+                where = [*p[:-rank], *at]
+                value = ops.masked(inside, lambda w=where: ops.to(x.load(w), wide), 0)
+                total = value if total is None else ops.add(total, value)
+            assert total is not None
+            return _average(total, windows.count(p[-rank:], wide))
+
+        y = Lazy(b.out.sizes, wide, body, (x,), 4 * math.prod(windows.kernel))
+        return cast(y, x.dtype)
+
+    return lower
+
+
+def _backward(rank: int) -> Callable[..., Value]:
+    def lower(
+        b: Build,
+        g: Value,
+        x: Value,
+        kernel: Sequence[int],
+        stride: Sequence[int],
+        padding: Any,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> Value:
+        windows = _Windows(
+            rank, x.sizes, kernel, stride, padding, count_include_pad, divisor_override
+        )
+        g = shared(b, g)
+        wide = TABLE[g.dtype].compute
+        spread = [-(-k // s) for k, s in zip(windows.kernel, windows.stride, strict=True)]
+        if math.prod(spread) > LARGEST_WINDOW:
+            raise CannotLower("a large window")
+
+        def body(p: Position) -> Scalar:
+            # Each element gathers from the windows that hold it.
+            total = None
+            for back in itertools.product(*map(range, spread)):
+                inside = ops.constant(True, torch.bool)
+                at: list[Index] = []
+                for d, o in enumerate(back):
+                    i = p[len(p) - rank + d] + windows.padding[d]
+                    j = i // windows.stride[d] - o
+                    at.append(j)
+                    reach = ops.lt(ops.index(i - j * windows.stride[d]), windows.kernel[d])
+                    inside = inside & reach & _between(j, g.sizes[len(p) - rank + d])
+                where = [*p[:-rank], *at]
+
+                def share(w: Any = where) -> Scalar:
+                    value: Scalar = ops.to(g.load(w), wide)
+                    return _average(value, windows.count(w[-rank:], wide))
+
+                value = ops.masked(inside, share, 0)
+                total = value if total is None else ops.add(total, value)
+            assert total is not None
+            return total
+
+        y = Lazy(x.sizes, wide, body, (g,), 8 * math.prod(spread))
+        return cast(y, x.dtype)
+
+    return lower
+
+
+for _rank in (2, 3):
+    LOWERINGS[f"aten.avg_pool{_rank}d"] = _forward(_rank)
+    LOWERINGS[f"aten.avg_pool{_rank}d_backward"] = _backward(_rank)

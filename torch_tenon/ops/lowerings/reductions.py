@@ -1,0 +1,459 @@
+"""Reductions, scans and softmax.
+
+A reduction with little to share out between threads, and much to add up, is done in two steps:
+pieces first, then the pieces' results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index, floordiv, product
+from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
+from torch_tenon.ir.values import (
+    Lazy,
+    Position,
+    Stored,
+    Value,
+    memory_order,
+    neutral,
+    reshape,
+    size_hint,
+)
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    broadcast_load,
+    cast,
+    elementwise,
+    float_type,
+    lowering,
+)
+from torch_tenon.ops.lowerings.views import wrap_dim
+
+FEW_ROWS = 32
+MANY_ELEMENTS = 32768
+PIECE = 8192
+
+
+def dims_of(dim: Any, rank: int) -> list[int]:
+    """The dimensions that an argument names: one, several, or (None, empty) all."""
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return list(range(rank))
+    many = dim if isinstance(dim, list | tuple) else [dim]
+    return sorted({wrap_dim(d, rank) for d in many}) if rank else []
+
+
+Element = Callable[[Position], Scalar]
+
+
+def reduce(
+    b: Build, x: Value, dims: Sequence[int], combine: str, keepdim: bool, element: Element
+) -> Value:
+    """`element` at every position of x combined over `dims`; the dtype is the element's own."""
+    if x.dtype not in TABLE:
+        raise CannotLower(f"no loops over {x.dtype}")
+    rank = len(x.sizes)
+    if isinstance(x, Stored):
+        order = memory_order(x.layout)
+    elif isinstance(x, Lazy) and x.realised is not None:
+        order = memory_order(x.realised.layout)
+    else:
+        order = list(range(rank))
+    outer = [d for d in range(rank) if d not in dims]
+    inner = [d for d in order if d in dims]
+    outer_sizes = [x.sizes[d] for d in outer]
+    inner_sizes = [x.sizes[d] for d in inner]
+
+    with tracing(Trace()):
+        dtype = element([0] * rank).dtype
+
+    def at(p: Position, r: Position) -> list[Index]:
+        position: list[Index] = [0] * rank
+        for d, i in zip(outer, p, strict=True):
+            position[d] = i
+        for d, i in zip(inner, r, strict=True):
+            position[d] = i
+        return position
+
+    rows, length = size_hint(product(outer_sizes)), size_hint(product(inner_sizes))
+    if rows < FEW_ROWS and length >= MANY_ELEMENTS and rows * length > 0:
+        result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
+    elif (
+        rows * PIECE <= length * 4
+        and rows < 1024
+        and length >= MANY_ELEMENTS
+        and inner != [d for d in range(rank) if d >= rank - len(inner)]
+    ):
+        # Columns: few lanes, many rows.
+        result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
+    else:
+        result = b.program.reduce(
+            outer_sizes, inner_sizes, lambda p, r: element(at(p, r)), combine, dtype
+        )
+    if keepdim:
+        return reshape(result, [1 if d in dims else x.sizes[d] for d in range(rank)])
+    return result
+
+
+def _in_pieces(
+    b: Build,
+    outer: list[Index],
+    inner: list[Index],
+    at: Callable[[Position, Position], list[Index]],
+    element: Element,
+    combine: str,
+    dtype: torch.dtype,
+) -> Value:
+    """A reduction over pieces of the outermost reduced dimension, then over their results."""
+    first, rest = inner[0], inner[1:]
+    inside = size_hint(product(rest))
+    length = max(1, PIECE // inside)
+    if isinstance(first, int):
+        length = next((n for n in range(length, max(length // 2, 1), -1) if first % n == 0), length)
+        length = min(length, first)
+    count = floordiv(first + length - 1, length)
+    exact = isinstance(first, int) and first % length == 0
+
+    def piece(p: list[Index], r: list[Index]) -> Scalar:
+        position = p[0] * length + r[0]
+        if exact:
+            return element(at(p[1:], [position, *r[1:]]))
+        inside = ops.lt(ops.index(position), ops.index(first))
+        return ops.masked(
+            inside, lambda: element(at(p[1:], [position, *r[1:]])), neutral(combine, dtype)
+        )
+
+    parts = b.program.reduce([count, *outer], [length, *rest], piece, combine, dtype)
+    return b.program.reduce(outer, [count], lambda p, r: parts.load([r[0], *p]), combine, dtype)
+
+
+def shared(b: Build, x: Value) -> Value:
+    """`x` with memory if reading it more than once would compute it more than once."""
+    if isinstance(x, Lazy) and (x.cost > 3 or len(x.reads) > 1):
+        return b.program.realise(x)
+    return x
+
+
+def _typed(x: Value, dtype: torch.dtype) -> Element:
+    return lambda p: ops.to(x.load(p), dtype)
+
+
+@lowering("aten.sum", "prims.sum")
+def sum_(b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The sum; integers add up in int64."""
+    out = b.out.dtype
+    return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "sum", keepdim, _typed(x, out)), out)
+
+
+@lowering("aten.mean")
+def mean(b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The arithmetic mean."""
+    dims = dims_of(dim, len(x.sizes))
+    out = b.out.dtype
+    total = reduce(b, x, dims, "sum", keepdim, _typed(x, out))
+    count = product(x.sizes[d] for d in dims)
+    wide = total.dtype
+    return cast(elementwise(ops.div, (total, number_value(count)), wide, wide, 2), out)
+
+
+def number_value(n: Index) -> Any:
+    """A count as an operand of `elementwise`."""
+    return float(n) if isinstance(n, int) else n
+
+
+@lowering("aten.prod")
+def prod(b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """The product."""
+    out = b.out.dtype
+    return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "prod", keepdim, _typed(x, out)), out)
+
+
+@lowering("aten.any", "prims.any")
+def any_(b: Build, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    """Whether any element is not zero."""
+    found = reduce(b, x, dims_of(dim, len(x.sizes)), "any", keepdim, _typed(x, torch.bool))
+    return cast(found, b.out.dtype)
+
+
+@lowering("aten.all")
+def all_(b: Build, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+    """Whether all elements are not zero."""
+    found = reduce(b, x, dims_of(dim, len(x.sizes)), "all", keepdim, _typed(x, torch.bool))
+    return cast(found, b.out.dtype)
+
+
+@lowering("aten.amax", "prims.amax")
+def amax(b: Build, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
+    """The greatest element; NaN if there is one."""
+    return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "max", keepdim, x.load), x.dtype)
+
+
+@lowering("aten.amin", "prims.amin")
+def amin(b: Build, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
+    """The least element; NaN if there is one."""
+    return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "min", keepdim, x.load), x.dtype)
+
+
+@lowering("aten.max.default")
+def max_default(b: Build, x: Value) -> Value:
+    """The greatest of all."""
+    return amax(b, x)
+
+
+@lowering("aten.min.default")
+def min_default(b: Build, x: Value) -> Value:
+    """The least of all."""
+    return amin(b, x)
+
+
+def _extreme(b: Build, x: Value, dim: int, keepdim: bool, combine: str) -> list[Value]:
+    """The extreme along a dimension and where it first stands (a NaN counts as the extreme)."""
+    rank = len(x.sizes)
+    x = shared(b, x)
+    if rank == 0:
+        return [x, Lazy((), torch.int64, lambda p: ops.constant(0, torch.int64))]
+    d = wrap_dim(dim, rank)
+    best = reduce(b, x, [d], combine, True, x.load)
+
+    def element(p: Position) -> Scalar:
+        value, top = x.load(p), broadcast_load(best, x.sizes, p)
+        hit = ops.eq(value, top)
+        if value.dtype.is_floating_point:
+            hit = hit | (ops.isnan(value) & ops.isnan(top))
+        return ops.where(hit, ops.index(p[d]), ops.constant(2**62, torch.int64))
+
+    where = reduce(b, x, [d], "min", keepdim, element)
+    if not keepdim:
+        best = reshape(best, [n for k, n in enumerate(x.sizes) if k != d])
+    return [cast(best, x.dtype), where]
+
+
+@lowering("aten.max.dim")
+def max_dim(b: Build, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+    """The greatest along a dimension, and where."""
+    return _extreme(b, x, dim, keepdim, "max")
+
+
+@lowering("aten.min.dim")
+def min_dim(b: Build, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+    """The least along a dimension, and where."""
+    return _extreme(b, x, dim, keepdim, "min")
+
+
+def _arg(b: Build, x: Value, dim: int | None, keepdim: bool, combine: str) -> Value:
+    if dim is not None:
+        return _extreme(b, x, dim, keepdim, combine)[1]
+    flat = reshape(x, (x.numel(),))
+    return reshape(_extreme(b, flat, 0, False, combine)[1], b.out.sizes)
+
+
+@lowering("aten.argmax")
+def argmax(b: Build, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """Where the greatest stands."""
+    return _arg(b, x, dim, keepdim, "max")
+
+
+@lowering("aten.argmin")
+def argmin(b: Build, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    """Where the least stands."""
+    return _arg(b, x, dim, keepdim, "min")
+
+
+def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple[Value, Value]:
+    """The mean and the sum of squared deviations over `dims`, kept as dimensions of size 1.
+
+    Two passes: the second over deviations from the mean, which loses no digits.
+    """
+    count = product(x.sizes[d] for d in dims)
+    total = reduce(b, x, dims, "sum", True, _typed(x, wide))
+    average = b.program.realise(
+        elementwise(ops.div, (total, number_value(count)), total.dtype, total.dtype)
+    )
+
+    def element(p: Position) -> Scalar:
+        d = ops.sub(ops.to(x.load(p), wide), broadcast_load(average, x.sizes, p))
+        return ops.mul(d, d)
+
+    return average, reduce(b, x, dims, "sum", True, element)
+
+
+def _variance(b: Build, x: Value, dim: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
+    dims = dims_of(dim, len(x.sizes))
+    out = b.out.dtype
+    if not out.is_floating_point:
+        raise CannotLower(f"variance of {out}")
+    x = shared(b, x)
+    average, squares = moments(b, x, dims, out)
+    count = product(x.sizes[d] for d in dims)
+    correction = 1 if correction is None else correction
+    wide = squares.dtype
+    if isinstance(count, int):
+        divisor: Any = max(float(count) - correction, 0.0)
+    else:
+        divisor = count - int(correction)
+    variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
+    if not keepdim:
+        sizes = [n for d, n in enumerate(x.sizes) if d not in dims]
+        variance, average = reshape(variance, sizes), reshape(average, sizes)
+    return cast(variance, out), cast(average, out)
+
+
+@lowering("aten.var.correction", "aten.var.dim", "prims.var")
+def var(
+    b: Build, x: Value, dim: Any = None, *args: Any, correction: Any = None, keepdim: bool = False
+) -> Value:
+    """The variance."""
+    if args:
+        correction, keepdim = (1 if args[0] else 0), bool(args[1:] and args[1])
+    return _variance(b, x, dim, correction, keepdim)[0]
+
+
+@lowering("aten.var_mean.correction")
+def var_mean(
+    b: Build, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> list[Value]:
+    """The variance and the mean."""
+    return list(_variance(b, x, dim, correction, keepdim))
+
+
+@lowering("aten.std.correction")
+def std(
+    b: Build, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> Value:
+    """The standard deviation."""
+    v = _variance(b, x, dim, correction, keepdim)[0]
+    return elementwise(ops.sqrt, (v,), v.dtype, v.dtype, 2)
+
+
+@lowering("aten._softmax")
+def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    """exp(x) over its sum along a dimension."""
+    exponentials, total, out = _exponentials(b, x, dim)
+
+    def divide(e: Scalar, t: Scalar) -> Scalar:
+        return ops.div(e, t)
+
+    return cast(
+        elementwise(divide, (exponentials, total), exponentials.dtype, exponentials.dtype), out
+    )
+
+
+@lowering("aten._log_softmax")
+def log_softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
+    """log(softmax(x)) without the division."""
+    out = b.out.dtype
+    x = shared(b, x)
+    wide = _wide(out)
+    d = dims_of(dim, len(x.sizes))
+    top = reduce(b, x, d, "max", True, _typed(x, wide))
+
+    def element(p: Position) -> Scalar:
+        return ops.exp(ops.sub(ops.to(x.load(p), wide), broadcast_load(top, x.sizes, p)))
+
+    total = reduce(b, x, d, "sum", True, element)
+    shift = b.program.realise(elementwise(ops.log, (total,), total.dtype, total.dtype, 4))
+    return cast(
+        elementwise(lambda a, m, s: ops.sub(ops.sub(a, m), s), (x, top, shift), wide, wide, 2), out
+    )
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    if dtype not in TABLE or not dtype.is_floating_point:
+        raise CannotLower(f"softmax of {dtype}")
+    return TABLE[dtype].compute
+
+
+def _exponentials(b: Build, x: Value, dim: int) -> tuple[Value, Value, torch.dtype]:
+    out = b.out.dtype
+    x = shared(b, x)
+    wide = _wide(out)
+    d = dims_of(dim, len(x.sizes))
+    top = reduce(b, x, d, "max", True, _typed(x, wide))
+    exponentials = b.program.realise(
+        elementwise(lambda a, m: ops.exp(ops.sub(a, m)), (x, top), wide, wide, 5)
+    )
+    total = reduce(b, exponentials, d, "sum", True, exponentials.load)
+    return exponentials, total, out
+
+
+@lowering("aten._softmax_backward_data")
+def softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dtype) -> Value:
+    """y * (g - sum(g * y))."""
+    out, wide = b.out.dtype, _wide(g.dtype)
+    g, y = shared(b, g), shared(b, y)
+    d = dims_of(dim, len(y.sizes))
+
+    def element(p: Position) -> Scalar:
+        return ops.mul(ops.to(g.load(p), wide), ops.to(y.load(p), wide))
+
+    total = reduce(b, y, d, "sum", True, element)
+    return cast(
+        elementwise(lambda a, v, t: ops.mul(v, ops.sub(a, t)), (g, y, total), wide, wide, 2), out
+    )
+
+
+@lowering("aten._log_softmax_backward_data")
+def log_softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dtype) -> Value:
+    """g - exp(y) * sum(g)."""
+    out, wide = b.out.dtype, _wide(g.dtype)
+    g, y = shared(b, g), shared(b, y)
+    total = reduce(b, g, dims_of(dim, len(y.sizes)), "sum", True, _typed(g, wide))
+    return cast(
+        elementwise(
+            lambda a, v, t: ops.sub(a, ops.mul(ops.exp(v), t)), (g, y, total), wide, wide, 6
+        ),
+        out,
+    )
+
+
+def _scan(b: Build, x: Value, dim: int, combine: str) -> Value:
+    out = b.out.dtype
+    if out not in TABLE:
+        raise CannotLower(f"no loops over {out}")
+    if not x.sizes:
+        return cast(x, out)
+    d = wrap_dim(dim, len(x.sizes))
+    new = b.program.temporary(out, _layout(x.sizes))
+    if product(x.sizes) == 0:
+        return new
+    if x.sizes[d] == 1:
+        return cast(x, out)
+    others = [k for k in range(len(x.sizes)) if k != d]
+
+    def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+        position: list[Index] = [0] * len(x.sizes)
+        position[d] = r[0]
+        for k, i in zip(others, p, strict=True):
+            position[k] = i
+        return ops.to(x.load(position), out), new.layout.index(position)
+
+    b.program.loop("scan", body, [x.sizes[k] for k in others], [x.sizes[d]], new.buffer, combine)
+    return new
+
+
+def _layout(sizes: Sequence[Index]) -> Any:
+    from torch_tenon.ir.values import Layout
+
+    return Layout.contiguous(sizes)
+
+
+@lowering("aten.cumsum")
+def cumsum(b: Build, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    """Running sums."""
+    return _scan(b, x, dim, "sum")
+
+
+@lowering("aten.cumprod")
+def cumprod(b: Build, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    """Running products."""
+    return _scan(b, x, dim, "prod")
+
+
+def widest(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that statistics of `dtype` are kept in."""
+    return TABLE[float_type(dtype)].compute

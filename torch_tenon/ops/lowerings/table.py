@@ -1,0 +1,226 @@
+"""The table of lowerings, and what every lowering needs: broadcasting and type promotion.
+
+A lowering is a function from a `Build` and the op's arguments (tensors as `Value`s, sizes as
+indices) to values. It is found by the op's name: `aten.add` stands for every overload that has no
+entry of its own. A lowering that meets arguments it does not cover raises `CannotLower`, and the
+op becomes a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE, compute_dtype
+from torch_tenon.ir.index import Index
+from torch_tenon.ir.program import Program
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Layout, Lazy, Position, Value
+
+Lowering = Callable[..., Any]
+LOWERINGS: dict[str, Lowering] = {}
+# Ops that need a seed: a program with one of them takes a seed and an offset as inputs.
+RANDOM = {
+    f"aten.{name}"
+    for name in (
+        "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli",
+        "uniform", "normal_functional", "native_dropout",
+    )
+}  # fmt: skip
+
+
+class CannotLower(Exception):
+    """This op, with these arguments, has no loops; the message says why."""
+
+
+@dataclass(frozen=True)
+class TensorMeta:
+    """What is known of a tensor before it is computed."""
+
+    dtype: torch.dtype
+    sizes: tuple[Index, ...]
+    strides: tuple[Index, ...]
+
+
+@dataclass
+class Build:
+    """What a lowering may ask: the program, and the metadata of the op's results."""
+
+    program: Program
+    results: list[TensorMeta | None]
+    threads: int = 2
+
+    @property
+    def out(self) -> TensorMeta:
+        """The first result's metadata."""
+        first = self.results[0]
+        assert first is not None
+        return first
+
+    def call(self, target: Any, args: Sequence[Any], keywords: dict[str, Any], route: str) -> Any:
+        """A call of the op itself on whole tensors: one value for each result."""
+        outputs = [
+            None if m is None else (m.dtype, Layout(m.sizes, m.strides)) for m in self.results
+        ]
+        return self.program.call(
+            target,
+            [self.concrete(a) for a in args],
+            {k: self.concrete(a) for k, a in keywords.items()},
+            outputs,
+            route,
+        )
+
+    def concrete(self, x: Any) -> Any:
+        """An argument of a call: values with memory, and with strides that PyTorch accepts."""
+        if isinstance(x, Value):
+            stored = self.program.realise(x)
+            if any(isinstance(k, int) and k < 0 for k in stored.layout.strides):
+                stored = self.program.copy(stored)
+            return stored
+        if isinstance(x, list | tuple):
+            return [self.concrete(y) for y in x]
+        return x
+
+
+def lowering(*names: str) -> Callable[[Lowering], Lowering]:
+    """Enters a function into the table under each of `names`."""
+
+    def enter(function: Lowering) -> Lowering:
+        for name in names:
+            if name in LOWERINGS:
+                raise ValueError(f"two lowerings for {name}")
+            LOWERINGS[name] = function
+        return function
+
+    return enter
+
+
+def find(target: Any) -> Lowering | None:
+    """The lowering of an `OpOverload`, or None."""
+    name = str(target)
+    return LOWERINGS.get(name) or LOWERINGS.get(name.rpartition(".")[0])
+
+
+def broadcast_sizes(*shapes: Sequence[Index]) -> tuple[Index, ...]:
+    """The shape that `shapes` broadcast to."""
+    rank = max((len(s) for s in shapes), default=0)
+    found: list[Index] = [1] * rank
+    for shape in shapes:
+        for k, n in enumerate(shape):
+            d = rank - len(shape) + k
+            if found[d] == 1:
+                found[d] = n
+    return tuple(found)
+
+
+def broadcast_load(value: Value, sizes: Sequence[Index], position: Position) -> Scalar:
+    """The element of `value` that a loop over `sizes` meets at `position`."""
+    skip = len(sizes) - len(value.sizes)
+    return value.load([0 if n == 1 else position[skip + d] for d, n in enumerate(value.sizes)])
+
+
+def broadcast_to(value: Value, sizes: Sequence[Index]) -> Lazy:
+    """`value` expanded to `sizes`, as a lazy value."""
+    return Lazy(sizes, value.dtype, lambda p: broadcast_load(value, sizes, p), (value,), 0)
+
+
+_CATEGORIES = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+
+
+def _category(x: Any) -> int:
+    if isinstance(x, Value):
+        return _CATEGORIES[TABLE[x.dtype].kind]
+    return 0 if isinstance(x, bool) else 2 if isinstance(x, float) else 1
+
+
+def promote(*args: Any) -> torch.dtype:
+    """The dtype that PyTorch computes in for these operands (values and numbers).
+
+    Tensors with dimensions decide; 0-dim tensors, then numbers, only where their kind (bool,
+    integer, float) is higher.
+    """
+    dtype: torch.dtype | None = None
+    best = -1
+    groups: list[list[Any]] = [[], [], []]
+    for a in args:
+        if isinstance(a, Value):
+            groups[0 if a.sizes else 1].append(a)
+        elif a is not None:
+            groups[2].append(a)
+    for group in groups:
+        top = max((_category(a) for a in group), default=-1)
+        if top <= best:
+            continue
+        found: torch.dtype | None = None
+        for a in group:
+            if isinstance(a, Value):
+                d = a.dtype
+            else:
+                d = (torch.bool, torch.int64, torch.get_default_dtype())[_category(a)]
+            found = d if found is None else torch.promote_types(found, d)
+        assert found is not None
+        dtype, best = found, top
+    assert dtype is not None
+    return dtype
+
+
+def float_type(dtype: torch.dtype) -> torch.dtype:
+    """`dtype`, or the default floating dtype for an integer one."""
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def elementwise(
+    function: Callable[..., Scalar],
+    args: Sequence[Any],
+    compute: torch.dtype | None,
+    dtype: torch.dtype,
+    cost: int = 1,
+) -> Lazy:
+    """`function` over broadcast operands, each converted to `compute` (None: left as it is)."""
+    values = [a for a in args if isinstance(a, Value)]
+    for v in values:
+        if v.dtype not in TABLE:
+            raise CannotLower(f"no loops over {v.dtype}")
+    sizes = broadcast_sizes(*(v.sizes for v in values))
+
+    def body(position: Position) -> Scalar:
+        operands: list[Any] = []
+        for a in args:
+            if isinstance(a, Value):
+                x = broadcast_load(a, sizes, position)
+                operands.append(x if compute is None else ops.to(x, compute))
+            elif a is None:
+                operands.append(None)
+            else:
+                operands.append(number(a, compute or dtype))
+        return function(*operands)
+
+    return Lazy(sizes, dtype, body, values, cost)
+
+
+def number(a: Any, dtype: torch.dtype) -> Scalar:
+    """A Python number or run-time size as a scalar."""
+    wide = compute_dtype(dtype)
+    if isinstance(a, bool | int | float):
+        made: Scalar = ops.constant(a, wide)
+    else:
+        made = ops.to(ops.index(a), wide)
+    return made
+
+
+def cast(value: Value, dtype: torch.dtype, rounding: bool = False) -> Value:
+    """`value` converted to `dtype`; with `rounding`, also where registers could stay wide."""
+    if value.dtype is dtype:
+        return value
+    if dtype not in TABLE or value.dtype not in TABLE:
+        raise CannotLower(f"no loops from {value.dtype} to {dtype}")
+    narrow = {torch.bfloat16: ops.round_bf16, torch.float16: ops.round_f16}.get(dtype)
+
+    def convert(x: Scalar) -> Scalar:
+        x = ops.to(x, dtype)
+        return narrow(x) if rounding and narrow is not None else x
+
+    return elementwise(convert, (value,), None, dtype, 1)

@@ -1,0 +1,335 @@
+"""Views and shape ops: each is an index map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index, less, product
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, reindex, reshape
+from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, lowering
+
+
+def wrap_dim(d: int, rank: int) -> int:
+    """A dimension counted from the front."""
+    return d + max(rank, 1) if d < 0 else d
+
+
+@lowering("aten.view.default", "aten._unsafe_view", "aten.reshape", "aten.view_copy.default")
+@lowering("aten._reshape_alias")
+def view(b: Build, x: Value, *sizes: Any) -> Value:
+    """Other sizes, the same elements in row-major order."""
+    return reshape(x, b.out.sizes)
+
+
+@lowering("aten.expand", "aten.expand_copy")
+def expand(b: Build, x: Value, sizes: Sequence[Index], **keywords: Any) -> Value:
+    """Dimensions of size 1, and new ones in front, repeated."""
+    skip = len(sizes) - len(x.sizes)
+    full = tuple(
+        x.sizes[d - skip] if d >= skip and (n == -1 or x.sizes[d - skip] != 1) else n
+        for d, n in enumerate(sizes)
+    )
+    if full == x.sizes:
+        return x
+    if isinstance(x, Lazy) and x.cost >= 12 and x.sizes:
+        b.program.realise(x)
+
+    def position(p: Position) -> Position:
+        return [0 if n == 1 else p[skip + d] for d, n in enumerate(x.sizes)]
+
+    return reindex(x, full, position)
+
+
+@lowering("aten.permute", "aten.permute_copy")
+def permute(b: Build, x: Value, dims: Sequence[int]) -> Value:
+    """Dimensions in another order."""
+    order = [wrap_dim(d, len(x.sizes)) for d in dims]
+
+    def position(p: Position) -> Position:
+        found: list[Index] = [0] * len(order)
+        for d, i in zip(order, p, strict=True):
+            found[d] = i
+        return found
+
+    return reindex(x, [x.sizes[d] for d in order], position)
+
+
+@lowering("aten.t", "aten.t_copy")
+def t(b: Build, x: Value) -> Value:
+    """The transpose of a matrix."""
+    return permute(b, x, list(range(len(x.sizes)))[::-1])
+
+
+@lowering("aten.transpose.int", "aten.transpose_copy")
+def transpose(b: Build, x: Value, d0: int, d1: int) -> Value:
+    """Two dimensions exchanged."""
+    rank = len(x.sizes)
+    if rank == 0:
+        return x
+    order = list(range(rank))
+    d0, d1 = wrap_dim(d0, rank), wrap_dim(d1, rank)
+    order[d0], order[d1] = order[d1], order[d0]
+    return permute(b, x, order)
+
+
+@lowering("aten.unsqueeze", "aten.unsqueeze_copy")
+def unsqueeze(b: Build, x: Value, dim: int) -> Value:
+    """A new dimension of size 1."""
+    d = dim + len(x.sizes) + 1 if dim < 0 else dim
+    return reindex(x, (*x.sizes[:d], 1, *x.sizes[d:]), lambda p: [*p[:d], *p[d + 1 :]])
+
+
+@lowering("aten.squeeze", "aten.squeeze_copy")
+def squeeze(b: Build, x: Value, dims: Any = None) -> Value:
+    """Dimensions of size 1 dropped: all, one or some."""
+    rank = len(x.sizes)
+    wanted = range(rank) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {wrap_dim(d, rank) for d in wanted}
+    keep = [d for d in range(rank) if d not in gone or x.sizes[d] != 1]
+
+    def position(p: Position) -> Position:
+        found: list[Index] = [0] * rank
+        for d, i in zip(keep, p, strict=True):
+            found[d] = i
+        return found
+
+    return reindex(x, [x.sizes[d] for d in keep], position)
+
+
+@lowering("aten.select.int", "aten.select_copy")
+def select(b: Build, x: Value, dim: int, at: Index) -> Value:
+    """One position of a dimension, which goes."""
+    d = wrap_dim(dim, len(x.sizes))
+    where = at + x.sizes[d] if isinstance(at, int) and at < 0 else at
+    return reindex(x, (*x.sizes[:d], *x.sizes[d + 1 :]), lambda p: [*p[:d], where, *p[d:]])
+
+
+def clamp_slice(start: Any, end: Any, n: Index) -> tuple[Index, Index]:
+    """Python's slice bounds for a dimension of `n`."""
+
+    def bound(i: Any, default: Index) -> Index:
+        if i is None:
+            return default
+        if isinstance(i, int) and isinstance(n, int):
+            return min(max(i + n if i < 0 else i, 0), n)
+        if isinstance(i, int) and i < 0:
+            return n + i
+        if isinstance(i, int) and (i >= 2**40 or not less(i, n + 1)) and i > 64:
+            return n
+        return i if isinstance(i, int) or less(i, n + 1) else n if i == n else i
+
+    return bound(start, 0), bound(end, n)
+
+
+@lowering("aten.slice.Tensor", "aten.slice_copy")
+def slice_(
+    b: Build, x: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Value:
+    """Every step-th position of a dimension between two bounds."""
+    d = wrap_dim(dim, len(x.sizes))
+    first, _ = clamp_slice(start, end, x.sizes[d])
+    sizes = b.out.sizes
+    return reindex(x, sizes, lambda p: [*p[:d], first + p[d] * step, *p[d + 1 :]])
+
+
+def narrow(x: Value, d: int, start: Index, length: Index) -> Value:
+    """`length` positions of dimension d from `start`."""
+    sizes = (*x.sizes[:d], length, *x.sizes[d + 1 :])
+    return reindex(x, sizes, lambda p: [*p[:d], start + p[d], *p[d + 1 :]])
+
+
+@lowering("aten.split_with_sizes", "aten.split_with_sizes_copy")
+def split_with_sizes(b: Build, x: Value, lengths: Sequence[Index], dim: int = 0) -> list[Value]:
+    """Consecutive pieces of a dimension."""
+    d = wrap_dim(dim, len(x.sizes))
+    pieces = []
+    start: Index = 0
+    for n in lengths:
+        pieces.append(narrow(x, d, start, n))
+        start = start + n
+    return pieces
+
+
+@lowering("aten.split.Tensor")
+def split(b: Build, x: Value, length: Index, dim: int = 0) -> list[Value]:
+    """Pieces of equal length, the last perhaps shorter."""
+    d = wrap_dim(dim, len(x.sizes))
+    return split_with_sizes(b, x, [r.sizes[d] for r in b.results if r is not None], d)
+
+
+@lowering("aten.unbind.int")
+def unbind(b: Build, x: Value, dim: int = 0) -> list[Value]:
+    """Each position of a dimension."""
+    return [select(b, x, dim, i) for i in range(len(b.results))]
+
+
+@lowering("aten.diagonal", "aten.diagonal_copy")
+def diagonal(b: Build, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """The diagonal of two dimensions, as a last one."""
+    rank = len(x.sizes)
+    d1, d2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    others = [d for d in range(rank) if d not in (d1, d2)]
+
+    def position(p: Position) -> Position:
+        found: list[Index] = [0] * rank
+        for d, i in zip(others, p[:-1], strict=True):
+            found[d] = i
+        found[d1] = p[-1] + max(-offset, 0)
+        found[d2] = p[-1] + max(offset, 0)
+        return found
+
+    return reindex(x, b.out.sizes, position)
+
+
+@lowering("aten.flip")
+def flip(b: Build, x: Value, dims: Sequence[int]) -> Value:
+    """Dimensions read backwards."""
+    turned = {wrap_dim(d, len(x.sizes)) for d in dims}
+    return reindex(
+        x,
+        x.sizes,
+        lambda p: [x.sizes[d] - 1 - i if d in turned else i for d, i in enumerate(p)],
+    )
+
+
+@lowering("aten.roll")
+def roll(b: Build, x: Value, shifts: Any, dims: Any = ()) -> Value:
+    """Dimensions turned round by a shift."""
+    shifts = [shifts] if isinstance(shifts, int) else list(shifts)
+    dims = [dims] if isinstance(dims, int) else list(dims)
+    if not dims:
+        flat = reshape(x, (x.numel(),))
+        return reshape(roll(b, flat, shifts, [0]), x.sizes)
+    if x.numel() == 0:
+        return x
+    by: dict[int, int] = {}
+    for k, d in zip(shifts, dims, strict=True):
+        by[wrap_dim(d, len(x.sizes))] = by.get(wrap_dim(d, len(x.sizes)), 0) + k
+
+    def position(p: Position) -> Position:
+        return [
+            (i + (n - by[d] % n)) % n if d in by else i
+            for d, (i, n) in enumerate(zip(p, x.sizes, strict=True))
+        ]
+
+    return reindex(x, x.sizes, position)
+
+
+@lowering("aten.repeat")
+def repeat(b: Build, x: Value, repeats: Sequence[Index]) -> Value:
+    """The tensor tiled."""
+    skip = len(repeats) - len(x.sizes)
+    sizes = [n * (x.sizes[d - skip] if d >= skip else 1) for d, n in enumerate(repeats)]
+    if product(sizes) == 0:
+        raise CannotLower("an empty result")
+
+    def position(p: Position) -> Position:
+        return [0 if n == 1 else p[skip + d] % n for d, n in enumerate(x.sizes)]
+
+    return reindex(x, sizes, position)
+
+
+@lowering("aten.as_strided", "aten.as_strided_copy")
+def as_strided(
+    b: Build, x: Value, sizes: Sequence[Index], steps: Sequence[Index], offset: Any = None
+) -> Value:
+    """Any layout over the storage of x."""
+    stored = b.program.realise(x)
+    start = stored.layout.offset if offset is None else offset
+    return Stored(stored.buffer, Layout(tuple(sizes), tuple(steps), start))
+
+
+@lowering("aten.cat")
+def cat(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
+    """Tensors one after the other along a dimension."""
+    dtype = b.out.dtype
+    parts = [x for x in tensors if x.sizes != (0,)]
+    if not parts or any(x.dtype not in TABLE for x in parts):
+        raise CannotLower("nothing but empty tensors" if not parts else "dtype")
+    d = wrap_dim(dim, len(parts[0].sizes))
+    pieces = [cast(x, dtype) for x in parts if x.sizes[d] != 0] or [cast(parts[0], dtype)]
+    if len(pieces) == 1:
+        return pieces[0]
+    if all(n != 0 for n in b.out.sizes) and sum(x.cost + 2 for x in pieces) > 24:
+        return _cat_stores(b, pieces, d)
+
+    def body(p: Position) -> Scalar:
+        return _choose(p, 0, len(pieces))
+
+    starts: list[Index] = [0]
+    for x in pieces:
+        starts.append(starts[-1] + x.sizes[d])
+
+    def _choose(p: Position, first: int, last: int) -> Scalar:
+        at = ops.index(p[d])
+        if last - first == 1:
+            x = pieces[first]
+            return x.load([*p[:d], p[d] - starts[first], *p[d + 1 :]])
+        middle = (first + last) // 2
+        here = ops.lt(at, ops.index(starts[middle]))
+        left = ops.masked(here, lambda: _choose(p, first, middle), 0)
+        right = ops.masked(~here, lambda: _choose(p, middle, last), 0)
+        return ops.where(here, left, right)
+
+    return Lazy(b.out.sizes, dtype, body, pieces, len(pieces))
+
+
+def _cat_stores(b: Build, pieces: Sequence[Value], d: int) -> Value:
+    """A concatenation as one store per piece into the result's memory: no selection per element."""
+    from torch_tenon.ir.values import dense_layout
+
+    target = b.program.temporary(pieces[0].dtype, dense_layout(b.out.sizes, b.out.strides))
+    start: Index = 0
+    for x in pieces:
+        where = narrow(target, d, start, x.sizes[d])
+        assert isinstance(where, Stored)
+        lazy = x if isinstance(x, Lazy) else reindex_lazy(x)
+        written = b.program.write(where, lazy)
+        target = Stored(written.buffer, target.layout)
+        start = start + x.sizes[d]
+    return target
+
+
+def reindex_lazy(x: Value) -> Lazy:
+    """A lazy value that reads `x`."""
+    return Lazy(x.sizes, x.dtype, x.load, (x,), 0)
+
+
+@lowering("aten.stack")
+def stack(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
+    """Tensors side by side along a new dimension."""
+    d = dim + len(tensors[0].sizes) + 1 if dim < 0 else dim
+    return cat(b, [unsqueeze(b, x, d) for x in tensors], d)
+
+
+@lowering("aten.constant_pad_nd")
+def constant_pad_nd(b: Build, x: Value, pad: Sequence[Index], value: Any = 0) -> Value:
+    """A border of one value; negative widths cut."""
+    if any(not isinstance(n, int) for n in pad):
+        raise CannotLower("padding by a run-time amount")
+    rank = len(x.sizes)
+    low = [0] * rank
+    for k in range(len(pad) // 2):
+        n = pad[2 * k]
+        assert isinstance(n, int)
+        low[rank - 1 - k] = n
+    sizes = b.out.sizes
+
+    def body(p: Position) -> Scalar:
+        inside = ops.constant(True, torch.bool)
+        at: list[Index] = []
+        for d, i in enumerate(p):
+            j = i - low[d]
+            at.append(j)
+            if low[d] > 0:
+                inside = inside & ops.ge(ops.index(j), 0)
+            if sizes[d] - low[d] != x.sizes[d] and not less(sizes[d] - low[d], x.sizes[d]):
+                inside = inside & ops.lt(ops.index(j), ops.index(x.sizes[d]))
+        return ops.masked(inside, lambda: x.load(at), value)
+
+    return Lazy(sizes, x.dtype, body, (x,), 3)
