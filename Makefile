@@ -2,6 +2,7 @@
 # make test    set everything up and run the tests
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
+# make bench   the compiler beside eager PyTorch and Inductor, on the CPU
 # make wheel   build a wheel into dist/
 
 PYTHON ?= python3
@@ -14,7 +15,7 @@ BUILT := $(VENV)/built
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test check format wheel clean
+.PHONY: demo test check format bench wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -34,6 +35,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+
+bench: $(BUILT)
+	$(BIN)/python -m benchmarks.bench
 
 wheel: $(INSTALLED)
 	$(NO_AUTOLOAD) $(BIN)/pip wheel --no-build-isolation --no-deps -w dist .

@@ -115,3 +115,19 @@ def test_a_target_without_host_memory_says_so():
         TENON_TARGET=REMOTE_TARGET,
     )
     assert done.returncode != 0 and "compiled graphs do not run on it yet" in done.stderr
+
+
+def test_what_cannot_be_compiled_runs_by_reference(caplog):
+    def scatter(x, y):
+        return torch.as_strided_scatter(x * 2, y, (2, 2), (1, 3), 1) + 1
+
+    x, y = torch.randn(3, 4), torch.randn(2, 2)
+    results = []
+    for device in ("cpu", "tenon"):
+        a = x.detach().to(device).requires_grad_()
+        b = y.detach().to(device).requires_grad_()
+        out = (_compiled(scatter) if device == "tenon" else scatter)(a, b)
+        out.square().sum().backward()
+        results.append((out.detach(), a.grad, b.grad))
+    assert_same(results[1], results[0], **CLOSE)
+    assert "runs by reference: aten.as_strided_scatter" in caplog.text

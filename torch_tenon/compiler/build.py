@@ -218,6 +218,12 @@ class _Builder:
         self.program.origin = name.removeprefix("aten.").partition(".")[0]
         if name.startswith("aten.copy_."):
             return self._write(n, args[0], args[1])
+        if name.startswith("aten.as_strided") and isinstance(args[0], Value):
+            # It speaks of memory: that has to be laid out as the graph's maker saw it.
+            assert isinstance(n.args[0], Node)
+            meta = self._results(n.args[0])[0]
+            assert meta is not None
+            args[0] = self._as_described(self.program.current(args[0]), meta, n.args[0])
         if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
         result = self._lower(n, args, keywords)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
@@ -148,8 +149,14 @@ def compile_graph(
     module: GraphModule, inputs: Sequence[Any], compiler: CpuCompiler | None = None
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
+    unsupported = _unsupported(module)
+    if unsupported is not None:
+        return _by_reference(module, unsupported)
     with unset_fake_temporarily():  # constants of the graph are real tensors
-        built = build(module, torch.get_num_threads())
+        try:
+            built = build(module, torch.get_num_threads())
+        except NotImplementedError as error:
+            return _by_reference(module, str(error))
         compiler = compiler or default_compiler()
         plan = Plan(built.program, library=library(compiler)).compile(compiler)
     compiled = CompiledGraph(built, plan, _device_of(module))
@@ -160,6 +167,20 @@ def compile_graph(
     run._boxed_call = True  # type: ignore[attr-defined]
     run.compiled = compiled  # type: ignore[attr-defined]
     return run
+
+
+def _unsupported(module: GraphModule) -> str | None:
+    # The scatter writes through a layout that the builder does not keep track of.
+    for node in module.graph.nodes:
+        if str(node.target).startswith("aten.as_strided_scatter"):
+            return f"{node.target} writes by strides"
+    return None
+
+
+def _by_reference(module: GraphModule, reason: str) -> Callable[[list[Any]], list[Any]]:
+    """The graph as PyTorch runs it, op by op, for what cannot be compiled."""
+    log.warning("a graph of %d ops runs by reference: %s", len(module.graph.nodes), reason)
+    return make_boxed_func(module.forward)
 
 
 def _device_of(module: GraphModule) -> torch.device | None:
@@ -201,8 +222,9 @@ def explain(function: Callable[..., Any], *inputs: Any) -> str:
     def recording(kind: str) -> Callable[..., Any]:
         def compile_and_keep(module: GraphModule, example: Sequence[Any]) -> Any:
             run = compile_graph(module, example)
-            compiled: CompiledGraph = run.compiled  # type: ignore[attr-defined]
-            seen.append((kind, compiled.plan, compiled.built))
+            compiled: CompiledGraph | None = getattr(run, "compiled", None)
+            if compiled is not None:  # else it runs by reference, as the log says
+                seen.append((kind, compiled.plan, compiled.built))
             return run
 
         return compile_and_keep
