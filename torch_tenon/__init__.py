@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch_tenon.counting import counters, report, reset_counters
     from torch_tenon.device import target
+    from torch_tenon.frontends.dynamo import explain
     from torch_tenon.targets.target import Target
 
-__all__ = ["Target", "counters", "report", "reset_counters", "target"]
+__all__ = ["Target", "counters", "explain", "report", "reset_counters", "target"]
 
 # Where the public names are defined.
 _HOMES = {
     "Target": "torch_tenon.targets.target",
     "counters": "torch_tenon.counting",
+    "explain": "torch_tenon.frontends.dynamo",
     "report": "torch_tenon.counting",
     "reset_counters": "torch_tenon.counting",
     "target": "torch_tenon.device",

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-LOG_STAGES = ("ops", "target")
+LOG_STAGES = ("ops", "target", "program", "schedule", "code", "cache")
 COMPILERS = ("cc", "gcc", "clang")
 MOST_DEVICES = 64
 

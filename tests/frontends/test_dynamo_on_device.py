@@ -5,6 +5,8 @@ import torch
 from against_cpu import assert_same
 from fresh_process import REMOTE_TARGET, run
 
+import torch_tenon
+
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # sums in another order
 
 
@@ -131,3 +133,21 @@ def test_what_cannot_be_compiled_runs_by_reference(caplog):
         results.append((out.detach(), a.grad, b.grad))
     assert_same(results[1], results[0], **CLOSE)
     assert "runs by reference: aten.as_strided_scatter" in caplog.text
+
+
+def test_the_log_shows_the_generated_source(tmp_path):
+    done = run(
+        """
+        import torch
+        torch.compile(lambda x: x.exp() + 1, backend="tenon")(torch.ones(2, device="tenon"))
+        """,
+        TENON_LOG="code",
+        TENON_CACHE_DIR=str(tmp_path / "cache"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[tenon torch_tenon.code]" in done.stderr and "exp" in done.stderr
+
+
+def test_explain_names_kernels_and_traffic():
+    page = torch_tenon.explain(lambda x: (x.exp() + 1).sum(-1), torch.ones(4, 8, device="tenon"))
+    assert "kernel" in page and "sum" in page and "times the least possible" in page
