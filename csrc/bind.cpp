@@ -6,14 +6,13 @@
 
 #include <cstdlib>
 
+#include "bind_plan.h"
 #include "compat.h"
 #include "device/allocator.h"
 #include "device/generator.h"
 #include "device/guard.h"
 #include "device/target.h"
 #include "execute/counters.h"
-#include "execute/host_allocator.h"
-#include "execute/host_views.h"
 #include "execute/reference.h"
 #include "record/dispatch.h"
 
@@ -114,33 +113,7 @@ void bind_device(py::module_& m) {
   });
 }
 
-// Calls `function` with host views of `tensors`, and brings its results to the device. What it
-// allocates on the host is memory of the device; what it writes to the views, it writes there.
-std::vector<at::Tensor> call_on_host(
-    const py::function& function, const std::vector<at::Tensor>& tensors, int index) {
-  TORCH_CHECK(
-      target().host_memory,
-      "The target '",
-      target().name,
-      "' has memory that the host cannot reach: compiled graphs do not run on it yet");
-  const auto device = check_index(static_cast<c10::DeviceIndex>(index));
-  HostViews views(c10::Device(kTenon, device));
-  py::list host;
-  for (const auto& t : tensors)
-    host.append(views.to_host(t));
-  std::vector<at::Tensor> results;
-  {
-    const HostAllocationScope on_device(device);
-    results = function(host).cast<std::vector<at::Tensor>>();
-  }
-  for (auto& t : results)
-    t = views.to_device(t);
-  views.finish();
-  return results;
-}
-
 void bind_execute(py::module_& m) {
-  m.def("call_on_host", &call_on_host);
   m.def("set_warn_fallback", &set_warn_fallback);
   m.def(
       "set_reference_rule",
@@ -174,6 +147,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ core of torch_tenon.";
   bind_device(m);
   bind_execute(m);
+  bind_plan(m);
 }
 
 }  // namespace tenon

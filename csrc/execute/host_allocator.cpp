@@ -3,6 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "device/allocator.h"
+#include "device/storage.h"
 #include "device/target.h"
 
 namespace tenon {
@@ -73,6 +74,25 @@ c10::Allocator* host_allocator() {
 
 bool is_device_block(const c10::Storage& host, c10::DeviceIndex device) {
   return device_allocator().device_of(host.data()) == device;
+}
+
+c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {
+  const auto nbytes = host.nbytes();
+  if (nbytes > 0 && target().host_memory && is_device_block(host, device)) {
+    return c10::Storage(
+        c10::Storage::use_byte_size_t{},
+        nbytes,
+        c10::DataPtr(
+            const_cast<void*>(host.data()),
+            new c10::Storage(host),
+            [](void* keep) { delete static_cast<c10::Storage*>(keep); },
+            c10::Device(kTenon, device)),
+        &device_allocator(),
+        /*resizable=*/true);
+  }
+  auto made = new_storage(nbytes, device);
+  copy_bytes(made.mutable_data(), host.data(), nbytes, CopyKind::host_to_device, device);
+  return made;
 }
 
 }  // namespace tenon

@@ -30,4 +30,8 @@ c10::Allocator* host_allocator();
 // Is the host storage's memory a block of `device`?
 bool is_device_block(const c10::Storage& host, c10::DeviceIndex device);
 
+// A storage of `device` with what the host storage holds: over the same memory where that is a
+// block of the device, which then lives as long as both do, else a copy.
+c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device);
+
 }  // namespace tenon

@@ -228,25 +228,9 @@ c10::Storage HostViews::device_storage(const c10::Storage& host) {
   const auto found = by_host_.find(host.unsafeGetStorageImpl());
   if (found != by_host_.end())
     return found->second;
-  const auto index = device_.index();
-  const auto nbytes = host.nbytes();
-  c10::Storage made;
-  if (nbytes > 0 && target().host_memory && is_device_block(host, index)) {
-    made = c10::Storage(
-        c10::Storage::use_byte_size_t{},
-        nbytes,
-        c10::DataPtr(
-            const_cast<void*>(host.data()),
-            new c10::Storage(host),  // the block lives as long as the host storage does
-            [](void* keep) { delete static_cast<c10::Storage*>(keep); },
-            device_),
-        &device_allocator(),
-        /*resizable=*/true);
-  } else {
-    made = new_storage(nbytes, index);
-    copy_bytes(made.mutable_data(), host.data(), nbytes, CopyKind::host_to_device, index);
-    bytes_copied_ += static_cast<int64_t>(nbytes);
-  }
+  const auto made = to_device_storage(host, device_.index());
+  if (made.data() != host.data())
+    bytes_copied_ += static_cast<int64_t>(host.nbytes());
   results_.push_back(host);
   by_host_.emplace(host.unsafeGetStorageImpl(), made);
   return made;

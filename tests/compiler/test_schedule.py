@@ -23,7 +23,7 @@ def kernels(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
     )(*inputs)
     plan = Plan(build(module).program)
     assert all(s.kernel is not None for s in plan.steps)
-    return plan.sources[:-1]
+    return plan.sources
 
 
 ONE_KERNEL = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,13 +18,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
-from torch_tenon import _C, config
+from torch_tenon import config
 from torch_tenon.compiler.autotune import Tuner
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.explain import describe
-from torch_tenon.compiler.plan import Plan
+from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
@@ -87,33 +88,39 @@ def default_compiler(directory: str | None = None) -> CpuCompiler:
     return CpuCompiler(Cache(folder), config.CC.read() or "gcc")
 
 
+_TUNED = torch.library.Library("tenon_tuned", "FRAGMENT")
+_tuners = itertools.count()
+
+
 @functools.cache
-def library(compiler: CpuCompiler) -> dict[Any, Callable[..., Any]]:
-    """What runs in place of PyTorch's own kernels."""
-    return {aten.mm: Tuner(compiler).mm}
+def library(compiler: CpuCompiler) -> dict[Any, Any]:
+    """The ops that run in place of PyTorch's own."""
+    overload = f"tuner{next(_tuners)}"
+    _TUNED.define(f"mm.{overload}(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)")
+    _TUNED.impl(f"mm.{overload}", Tuner(compiler).mm, "CPU")
+    return {aten.mm: getattr(torch.ops.tenon_tuned.mm, overload)}
 
 
 class CompiledGraph:
     """A graph as a callable on tensors and run-time sizes, in the order of its placeholders."""
 
     def __init__(self, built: BuiltGraph, plan: Plan, device: torch.device | None = None) -> None:
-        self.built, self.plan, self.device = built, plan, device
-        self.only_tensors = not built.size_sources and not any(
-            not isinstance(o, Output) for o in built.outputs
-        )
+        self.built, self.plan, self.device = built, plan, device or HOST
+        # Where the results are the plan's and no size is to be found out, a call is the plan's run.
+        self.results_are_outputs = built.outputs == [Output(k) for k in range(len(built.outputs))]
+        self.native = None if built.size_sources else plan.native(())
 
     def __call__(self, args: list[Any]) -> list[Any]:
         built = self.built
         tensors = [args[k] for k in built.tensor_inputs]
-        sizes = _sizes(built.size_sources, args)
         if built.program.random is not None:
             tensors += random_state()
+        sizes = _sizes(built.size_sources, args) if self.native is None else []
         args.clear()
-        if self.device is None:
-            got = self.plan.run(tensors, sizes)
-        else:
-            run = functools.partial(self.plan.run, sizes=sizes)
-            got = _C.call_on_host(run, tensors, self.device.index)
+        native = self.native or self.plan.native(tuple(sizes))
+        got = native.run(tensors, self.device)
+        if self.results_are_outputs:
+            return got
         values = dict(zip(built.program.sizes, sizes, strict=True))
         return [
             got[o.number]
@@ -155,11 +162,12 @@ def compile_graph(
     with unset_fake_temporarily():  # constants of the graph are real tensors
         try:
             built = build(module, torch.get_num_threads())
+            compiler = compiler or default_compiler()
+            plan = Plan(built.program, library(compiler))
         except NotImplementedError as error:
             return _by_reference(module, str(error))
-        compiler = compiler or default_compiler()
-        plan = Plan(built.program, library=library(compiler)).compile(compiler)
-    compiled = CompiledGraph(built, plan, _device_of(module))
+        plan.compile(compiler)
+        compiled = CompiledGraph(built, plan, _device_of(module))
 
     def run(args: list[Any]) -> list[Any]:
         return compiled(args)

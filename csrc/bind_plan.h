@@ -1,0 +1,10 @@
+// What Python sees of the plan executor, and how plain data becomes a plan.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace tenon {
+
+void bind_plan(pybind11::module_& m);
+
+}  // namespace tenon

@@ -1,0 +1,115 @@
+// The plan executor: a program's kernels and calls, run in order over slots of memory.
+//
+// A plan is for one set of run-time sizes. Python makes it (torch_tenon/compiler/plan.py); running
+// it takes neither Python nor its lock, except where an op that is called is Python itself. Several
+// threads may run one plan at once: what changes during a run is the run's own.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "execute/counters.h"
+
+namespace tenon {
+
+// A kernel for the host's processor. A failed check leaves its number, the value and the size in
+// `status`.
+using HostKernel = void (*)(void* const* pointers, const int64_t* sizes, int64_t* status);
+
+// A tensor over a slot; the offset is in elements from the slot's start.
+struct SlotTensor {
+  size_t slot;
+  at::ScalarType dtype;
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+};
+
+struct Slot {
+  enum class Kind {
+    input,      // memory of a tensor that the caller passes
+    output,     // memory of the caller's, or allocated for it
+    temporary,  // lies in the arena
+    external,   // memory that comes with the result of a call
+    constant,   // memory of a tensor that the plan holds
+    unused
+  };
+  Kind kind;
+  size_t number = 0;  // output: bytes; temporary: offset in the arena, in bytes
+  at::Tensor tensor;  // constant
+};
+
+struct KernelStep {
+  HostKernel function;
+  std::vector<size_t> slots;   // of its pointers
+  std::vector<int64_t> sizes;  // the numbers that it takes
+};
+
+// A call of an op on host tensors over slots.
+struct CallStep {
+  // An argument that holds tensors; none where an optional one is absent.
+  struct Tensors {
+    enum class Kind { tensor, list, optional_list };
+    Kind kind;
+    size_t argument;
+    std::vector<std::optional<SlotTensor>> tensors;
+  };
+  c10::OperatorHandle op;
+  torch::jit::Stack arguments;  // in the schema's order; those with tensors are filled in
+  std::vector<Tensors> tensors;
+  // What becomes of each result: an external slot takes over its memory, any other one a copy.
+  std::vector<std::optional<SlotTensor>> results;
+  Counter* counter;
+};
+
+struct Step {
+  std::string name;  // the ops that it came from
+  std::variant<KernelStep, CallStep> work;
+  std::vector<size_t> released;  // external slots that no later step uses
+};
+
+struct PlanData {
+  std::vector<Slot> slots;
+  std::vector<size_t> inputs, outputs;  // slots, in the order that callers pass them
+  size_t arena_bytes = 0;
+  std::vector<Step> steps;
+  std::vector<SlotTensor> results;
+};
+
+class Plan {
+ public:
+  explicit Plan(PlanData data) : data_(std::move(data)) {}
+
+  // Runs once over memory of the caller's, one address for each input and output slot. `device` is
+  // where temporaries are allocated: a device of the target, or the host.
+  void run(c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;
+
+  // Runs once and makes tensors of the results on `device`. A result may lie in an input's storage.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, c10::Device device) const;
+
+  // Both raise what PyTorch raises where an index is out of range, and what a called op raises.
+
+  const PlanData& data() const {
+    return data_;
+  }
+
+ private:
+  struct Run;
+
+  void execute(Run& run) const;
+  at::Tensor result(
+      const SlotTensor& spec,
+      Run& run,
+      const std::vector<at::Tensor>& inputs,
+      const std::vector<c10::Storage>& outputs) const;
+
+  PlanData data_;
+};
+
+}  // namespace tenon
