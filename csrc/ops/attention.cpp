@@ -5,7 +5,7 @@
 #include <ATen/SDPBackend.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
-#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/library.h>
@@ -19,18 +19,20 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// A host tensor with the metadata of `t` and no memory: all that the choice looks at.
+// A host tensor with the metadata of `t` and no memory: all that the choice looks at. It is made
+// without the dispatcher, since the tensor may be a fake one inside a trace.
 Tensor shell(const Tensor& t) {
   auto result = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(at::empty({0}, at::kByte).storage()),
+      c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, c10::kCPU)),
       c10::DispatchKeySet(c10::DispatchKey::CPU),
       t.dtype());
   auto* impl = result.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(t.sizes(), t.strides());
+  impl->set_sizes_and_strides(t.sym_sizes(), t.sym_strides());
   impl->set_requires_grad(c10::GradMode::is_enabled() && t.requires_grad());
   return result;
 }
 
+// The CPU's choice, asked of its kernel past the dispatcher: a trace must not see the question.
 int64_t choose(
     const Tensor& query,
     const Tensor& key,
@@ -44,7 +46,8 @@ int64_t choose(
   // A nested tensor has no strides to look at.
   if (query.is_nested() || key.is_nested() || value.is_nested())
     return kMath;
-  const auto choice = at::_fused_sdp_choice(
+  const auto choice = at::_ops::_fused_sdp_choice::redispatch(
+      c10::DispatchKeySet(c10::DispatchKey::CPU),
       shell(query),
       shell(key),
       shell(value),

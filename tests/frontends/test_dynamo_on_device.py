@@ -37,6 +37,29 @@ def test_forward_and_backward():
     assert_same(results[1], results[0], **CLOSE)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_attention(dtype, masked, dynamic):
+    def attend(q, k, v, mask):
+        heads = [t.unflatten(-1, (2, -1)).transpose(1, 2) for t in (q, k, v)]
+        scaled_dot_product_attention = torch.nn.functional.scaled_dot_product_attention
+        out = scaled_dot_product_attention(*heads, mask, is_causal=not masked)
+        return out.transpose(1, 2).flatten(2)
+
+    operands = [torch.randn(2, 10, 16, dtype=dtype) for _ in range(3)]
+    mask = torch.randn(10, 10, dtype=dtype) if masked else None
+    results = []
+    for device in ("cpu", "tenon"):
+        q, k, v = (t.detach().to(device).requires_grad_() for t in operands)
+        run = torch.compile(attend, backend="tenon", dynamic=dynamic) if device != "cpu" else attend
+        out = run(q, k, v, None if mask is None else mask.to(device))
+        out.square().sum().backward()
+        results.append((out.detach(), q.grad, k.grad, v.grad))
+    close = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else CLOSE
+    assert_same(results[1], results[0], **close)
+
+
 def test_training_steps():
     def train(device):
         torch.manual_seed(1)

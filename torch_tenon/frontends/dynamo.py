@@ -26,6 +26,7 @@ from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.ir.index import Expr, evaluate
+from torch_tenon.ops import attention
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 
@@ -74,6 +75,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.upsample_trilinear3d,
     ]
     table.update(get_decompositions(more))
+    table.update(attention.DECOMPOSITIONS)
     for op in list(table):
         name = str(op)
         if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
