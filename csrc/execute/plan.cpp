@@ -136,8 +136,10 @@ std::vector<at::Tensor> tensors_of(torch::jit::Stack& stack) {
 // What one run has of its own.
 struct Plan::Run {
   Run(const PlanData& data, c10::Device on) : device(on) {
-    if (!device.is_cpu())
+    if (!device.is_cpu()) {
+      device.set_index(check_index(device.index()));
       require_host_memory(device.index());
+    }
     if (data.arena_bytes > 0)
       arena = allocate_arena(data.arena_bytes, device);
     pointers.resize(data.slots.size());
@@ -317,7 +319,7 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
                                           c10::GetCPUAllocator()->allocate(nbytes),
                                           c10::GetCPUAllocator(),
                                           /*resizable=*/true)
-                                    : new_storage(nbytes, device.index());
+                                    : new_storage(nbytes, run.device.index());
     run.pointers[slot] = outputs[slot].mutable_data();
   }
   execute(run);

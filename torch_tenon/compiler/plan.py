@@ -192,20 +192,19 @@ class _Instance:
         places, arena_bytes = place(blocks)  # type: ignore[arg-type]
         offsets = dict(zip(temporaries, places, strict=True))
         results = {o.buffer.storage for o in program.outputs}
+        released: list[list[int]] = [[] for _ in self.plan.steps]
+        for s, (_, last) in ranges.items():
+            if s.kind == "external" and s not in results:
+                released[last].append(self.slot[s])
         steps, kernels = [], 0
         for k, step in enumerate(self.plan.steps):
-            released = [
-                self.slot[s]
-                for s, (_, last) in ranges.items()
-                if s.kind == "external" and last == k and s not in results
-            ]
             if step.kernel is not None:
                 found = self._kernel(step.kernel, kernels)
                 kernels += 1
             else:
                 assert step.call is not None
                 found = self._call(step.call)
-            steps.append({**found, "released": released})
+            steps.append({**found, "released": released[k]})
         return {
             "slots": self._slots(offsets),
             "inputs": [self.slot[v.buffer.storage] for v in program.inputs],
@@ -282,7 +281,7 @@ class _Instance:
             return {"complex": [x.real, x.imag]}
         if x is None or isinstance(x, bool | int | float | str):
             return x
-        raise TypeError(f"a plan cannot hold {x!r}, an argument of a call")
+        raise NotImplementedError(f"a plan cannot hold {x!r}, an argument of a call")
 
 
 def _torch_name(x: Any) -> str:

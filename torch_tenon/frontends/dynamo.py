@@ -162,14 +162,14 @@ def compile_graph(
     if unsupported is not None:
         return _by_reference(module, unsupported)
     with unset_fake_temporarily():  # constants of the graph are real tensors
+        device = _device_of(module)
         try:
             built = build(module, torch.get_num_threads())
             compiler = compiler or default_compiler()
-            plan = Plan(built.program, library(compiler))
+            plan = Plan(built.program, library(compiler)).compile(compiler)
+            compiled = CompiledGraph(built, plan, device)
         except NotImplementedError as error:
             return _by_reference(module, str(error))
-        plan.compile(compiler)
-        compiled = CompiledGraph(built, plan, _device_of(module))
 
     def run(args: list[Any]) -> list[Any]:
         return compiled(args)
