@@ -24,7 +24,7 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.ir.index import product, unflatten, var
+from torch_tenon.ir.index import Index, product, unflatten, var
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Trace, tracing
 from torch_tenon.ir.values import (
@@ -428,9 +428,14 @@ def _view(value: Value, held: Layout, wanted: Layout) -> Value | None:
             found[d] = i
         return found
 
-    if not _is_dense(held) or wanted.span() > product(held.sizes):
+    if not _is_dense(held) or _number(wanted.span()) > _number(product(held.sizes)):
         return None
     return reindex(value, wanted.sizes, position)
+
+
+def _number(size: Index) -> int:
+    assert isinstance(size, int), "a window's sizes are known"
+    return size
 
 
 def _loads_from(value: Lazy, storage: Storage) -> bool:
