@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "bind_plan.h"
+#include "bind_record.h"
 #include "compat.h"
 #include "device/allocator.h"
 #include "device/generator.h"
@@ -148,6 +149,7 @@ PYBIND11_MODULE(_C, m) {
   bind_device(m);
   bind_execute(m);
   bind_plan(m);
+  bind_record(m);
 }
 
 }  // namespace tenon

@@ -13,6 +13,8 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 LOG_STAGES = ("ops", "target", "program", "schedule", "code", "cache")
+# In the order of `ExecuteMode` in csrc/record/record.h.
+EXECUTE_MODES = ("auto", "reference", "compiled", "verify")
 COMPILERS = ("cc", "gcc", "clang")
 MOST_DEVICES = 64
 
@@ -137,6 +139,12 @@ def _parse_stages(text: str) -> tuple[str, ...]:
     return tuple(stage for stage in LOG_STAGES if stage in stages)
 
 
+def _parse_execute(text: str) -> str:
+    if text.lower() not in EXECUTE_MODES:
+        raise ValueError
+    return text.lower()
+
+
 def _default_cache() -> str:
     # The XDG rules: a relative XDG_CACHE_HOME is to be ignored.
     home = os.environ.get("XDG_CACHE_HOME", "")
@@ -214,8 +222,20 @@ LOG: Setting[tuple[str, ...]] = Setting(
     "The stages that write what they do to the log.",
 )
 
+EXECUTE: Setting[str] = Setting(
+    "execute",
+    "TENON_EXECUTE",
+    "mode",
+    lambda: "auto",
+    _parse_execute,
+    ", ".join(EXECUTE_MODES[:-1]) + f" or {EXECUTE_MODES[-1]}",
+    "How eager code runs: `auto` by compiled plans, and by reference until they are ready; "
+    "`reference` op by op on the host; `compiled` waits for every plan; `verify` compares both.",
+)
+
 SETTINGS: tuple[Setting, ...] = (
     TARGET,
+    EXECUTE,
     DEVICES,
     MEMORY_LIMIT,
     WARN_FALLBACK,

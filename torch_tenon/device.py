@@ -38,5 +38,13 @@ def register() -> None:
     )
     accelerator.apply_settings()
     ops.register_ops(found)
+    _C.set_start_builder(_start_builder)
+    _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()
     process.install()
+
+
+def _start_builder() -> None:
+    from torch_tenon.frontends import eager
+
+    eager.start_builder()

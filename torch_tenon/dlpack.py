@@ -5,11 +5,14 @@ import enum
 import torch
 from torch.utils.dlpack import DLDeviceType
 
+from torch_tenon import _C
+
 _of_pytorch = torch.Tensor.__dlpack_device__
 
 
 def _dlpack_device(self: torch.Tensor) -> tuple[enum.IntEnum, int]:
     if type(self) in (torch.Tensor, torch.nn.Parameter) and self.device.type == "tenon":
+        _C.commit(self.device.index)  # whoever asks is about to look at the memory
         return DLDeviceType.kDLExtDev, self.device.index
     return _of_pytorch(self)
 

@@ -18,7 +18,8 @@ _EXIT_WAIT = 5.0  # seconds for autograd's threads to end; they have nothing to 
 def install() -> None:
     """Registers all three. Called once, at import."""
     atexit.register(_end_autograd_threads)
-    os.register_at_fork(after_in_child=_after_fork)
+    atexit.register(_C.stop_building)
+    os.register_at_fork(before=_C.commit_all, after_in_child=_after_fork)
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
 
 
@@ -36,6 +37,7 @@ def _after_fork() -> None:
     # them for good: the child computes on one thread. Backward through a device needs autograd's
     # own threads; in a child of a process that used them PyTorch raises and says to spawn. A
     # program that did not use the device is left alone.
+    _C.forget_builder()
     if _C.counter_values():
         torch.set_num_threads(1)
 

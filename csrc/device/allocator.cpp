@@ -10,6 +10,7 @@
 
 #include "compat.h"
 #include "device/guard.h"
+#include "device/recorded.h"
 #include "device/target.h"
 
 namespace tenon {
@@ -113,6 +114,8 @@ class CachingAllocator final : public DeviceAllocator {
       if (found == allocated_.end())
         return false;
       Block* block = found->second;
+      if (recorded().keep_block(ptr, block->device))
+        return true;
       allocated_.erase(found);
       device = block->device;
       size = static_cast<int64_t>(block->size);
@@ -251,6 +254,9 @@ class CachingAllocator final : public DeviceAllocator {
       }
       if (!retry) {
         ++pool(device).stats.num_alloc_retries;
+        lock.unlock();
+        recorded().make_room(device);
+        lock.lock();
         release_cached(lock, device);
         if (Block* block = take_free(device, size, small))  // another thread freed one meanwhile
           return block;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compat.h"
+#include "device/recorded.h"
 #include "device/target.h"
 
 namespace tenon {
@@ -191,7 +192,9 @@ c10::Stream current_stream(c10::DeviceIndex index) {
 }
 
 void synchronize(c10::DeviceIndex index) {
-  target().synchronize(check_index(index));
+  index = check_index(index);
+  recorded().commit(index);
+  target().synchronize(index);
 }
 
 }  // namespace tenon

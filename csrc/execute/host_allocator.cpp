@@ -2,6 +2,8 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <utility>
+
 #include "device/allocator.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -13,6 +15,8 @@ constexpr c10::DeviceIndex kHost = -1;
 
 // On which device a host allocation of this thread is made.
 thread_local c10::DeviceIndex t_device = kHost;
+// Blocks that wait for an allocation of their size.
+thread_local std::vector<std::pair<void*, size_t>> t_places;
 
 class HostAllocator final : public c10::Allocator {
  public:
@@ -21,6 +25,10 @@ class HostAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t nbytes) override {
     if (t_device == kHost || nbytes == 0)
       return previous_->allocate(nbytes);
+    for (auto& [block, size] : t_places) {
+      if (size == nbytes && block != nullptr)
+        return {std::exchange(block, nullptr), c10::Device(c10::kCPU)};
+    }
     void* ptr = device_allocator().allocate_block(nbytes, t_device);
     return {ptr, ptr, &release, c10::Device(c10::kCPU)};
   }
@@ -68,6 +76,13 @@ HostAllocationScope::~HostAllocationScope() {
   t_device = previous_;
 }
 
+HostPlacement::HostPlacement(std::vector<std::pair<void*, size_t>> blocks)
+    : previous_(std::exchange(t_places, std::move(blocks))) {}
+
+HostPlacement::~HostPlacement() {
+  t_places = std::move(previous_);
+}
+
 c10::Allocator* host_allocator() {
   return &instance();
 }
@@ -82,11 +97,7 @@ c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device
     return c10::Storage(
         c10::Storage::use_byte_size_t{},
         nbytes,
-        c10::DataPtr(
-            const_cast<void*>(host.data()),
-            new c10::Storage(host),
-            [](void* keep) { delete static_cast<c10::Storage*>(keep); },
-            c10::Device(kTenon, device)),
+        adopt_host_storage(host, device),
         &device_allocator(),
         /*resizable=*/true);
   }

@@ -9,6 +9,9 @@
 #include <c10/core/Device.h>
 #include <c10/core/Storage.h>
 
+#include <utility>
+#include <vector>
+
 namespace tenon {
 
 class HostAllocationScope {
@@ -21,6 +24,19 @@ class HostAllocationScope {
 
  private:
   c10::DeviceIndex previous_;
+};
+
+// Within it, on this thread, an allocation of exactly as many bytes as one of the given blocks has
+// is that block, once. The blocks stay the caller's.
+class HostPlacement {
+ public:
+  explicit HostPlacement(std::vector<std::pair<void*, size_t>> blocks);
+  ~HostPlacement();
+  HostPlacement(const HostPlacement&) = delete;
+  HostPlacement& operator=(const HostPlacement&) = delete;
+
+ private:
+  std::vector<std::pair<void*, size_t>> previous_;
 };
 
 // The allocator that does so. It becomes PyTorch's CPU allocator on first use, and outside of a

@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 
 #include "device/allocator.h"
+#include "device/recorded.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/host_allocator.h"
@@ -203,6 +204,7 @@ const c10::Storage& HostViews::host_storage(const c10::Storage& device) {
   const auto found = by_device_.find(impl);
   if (found != by_device_.end())
     return found->second.host;
+  recorded().settle(*impl);
   const auto nbytes = device.nbytes();
   c10::DataPtr data(device.mutable_data(), c10::Device(c10::kCPU));  // borrowed
   if (!target().host_memory) {
@@ -297,12 +299,7 @@ void HostViews::take_over(Pair& pair) {
     if (!replaced && nbytes == device.nbytes())
       return;
     if (replaced && nbytes > 0 && is_device_block(pair.host, index)) {
-      device.set_data_ptr(
-          c10::DataPtr(
-              const_cast<void*>(pair.host.data()),
-              new c10::Storage(pair.host),
-              [](void* keep) { delete static_cast<c10::Storage*>(keep); },
-              c10::Device(kTenon, index)));
+      device.set_data_ptr(adopt_host_storage(pair.host, index));
       device.set_nbytes(nbytes);
       return;
     }

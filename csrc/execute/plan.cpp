@@ -7,6 +7,7 @@
 
 #include "device/allocator.h"
 #include "device/guard.h"
+#include "device/recorded.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/host_allocator.h"
@@ -308,6 +309,7 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
       require_host_memory(t.device().index());
     if (t.is_conj() || t.is_neg())
       t = t.resolve_conj().resolve_neg();
+    recorded().settle(*t.storage().unsafeGetStorageImpl());
     run.pointers[data_.inputs[k]] = t.data_ptr();
   }
   std::vector<c10::Storage> outputs(data_.slots.size());

@@ -232,6 +232,11 @@ void set_reference_rule(const std::string& op, ReferenceRule rule) {
   rules()[op] = std::move(rule);
 }
 
+bool has_hidden_writes(const std::string& op) {
+  const auto found = rules().find(op);
+  return found != rules().end() && !found->second.mutates.empty();
+}
+
 void set_warn_fallback(bool warn) {
   g_warn_fallback = warn;
 }

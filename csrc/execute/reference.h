@@ -20,6 +20,9 @@ struct ReferenceRule {
 // `op`: name and overload, as in "aten::index.Tensor".
 void set_reference_rule(const std::string& op, ReferenceRule rule);
 
+// Does the op write arguments of which its schema does not say so?
+bool has_hidden_writes(const std::string& op);
+
 // Warn once per op that falls back.
 void set_warn_fallback(bool warn);
 

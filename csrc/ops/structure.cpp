@@ -45,10 +45,12 @@
 
 #include "device/allocator.h"
 #include "device/guard.h"
+#include "device/recorded.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/counters.h"
 #include "execute/host_views.h"
+#include "record/record.h"
 
 namespace tenon {
 namespace {
@@ -86,6 +88,7 @@ at::Tensor empty(
   const c10::DeviceGuard guard(device_or_current(device));
   at::Tensor result = at::detail::empty_generic(
       size, &device_allocator(), kDense, c10::dtype_or_default(dtype), memory_format);
+  note_fresh(*result.storage().unsafeGetStorageImpl());
   fill_if_deterministic(result);
   return result;
 }
@@ -102,6 +105,7 @@ at::Tensor empty_strided(
   const c10::DeviceGuard guard(device_or_current(device));
   at::Tensor result = at::detail::empty_strided_generic(
       size, stride, &device_allocator(), kDense, c10::dtype_or_default(dtype));
+  note_fresh(*result.storage().unsafeGetStorageImpl());
   fill_if_deterministic(result);
   return result;
 }
@@ -294,6 +298,9 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
         src.sizes());
     return self.zero_();
   }
+  if (self.device() == src.device() && on_device(self) && is_plain(self) && is_plain(src) &&
+      record_copy(self, src, non_blocking))
+    return self;
   const auto device = on_device(self) ? self.device() : src.device();
   const c10::DeviceGuard guard(device);
   // The target's own copy moves bytes within one device, or between it and the host.
@@ -301,6 +308,8 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
       target().host_memory || self.device() == src.device() || !on_device(self) || !on_device(src);
   if (direct && is_plain(self) && is_plain(src) && is_byte_copy(self, src)) {
     if (self.numel() > 0) {
+      recorded().settle(*self.storage().unsafeGetStorageImpl());
+      recorded().settle(*src.storage().unsafeGetStorageImpl());
       copy_bytes(
           self.mutable_data_ptr(),
           src.const_data_ptr(),
@@ -335,6 +344,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TENON_COUNT_KERNEL("aten::_local_scalar_dense");
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
+  recorded().settle(*self.storage().unsafeGetStorageImpl());
   // One element, not its storage.
   at::Tensor host = at::empty({}, self.options().device(at::kCPU));
   copy_bytes(

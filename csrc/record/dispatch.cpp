@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "execute/reference.h"
+#include "record/record.h"
 
 namespace tenon {
 namespace {
@@ -82,10 +83,12 @@ int64_t register_reference_kernels() {
       handles->push_back(dispatcher.registerImpl(
           name,
           device_key,
-          c10::KernelFunction::makeFromBoxedFunction<&run_reference>(),
+          device_key == DispatchKey::PrivateUse1
+              ? c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<RecordKernel>(*op))
+              : c10::KernelFunction::makeFromBoxedFunction<&run_reference>(),
           std::nullopt,
           nullptr,
-          "registered by torch_tenon: reference execution"));
+          "registered by torch_tenon: recorded, or run by reference"));
       ++count;
     }
   }

@@ -119,6 +119,7 @@ class Value:
     dtype: torch.dtype
     cost: int  # scalar operations per element
     reads: frozenset[Buffer]
+    is_number = False  # a Python number that is known at run time: its dtype decides as theirs do
 
     def load(self, position: Position) -> Scalar:
         """The element at `position`, recorded in the current trace (in the compute dtype)."""

@@ -134,7 +134,7 @@ def registered() -> set[str]:
         for op in torch._C._dispatch_get_registrations_for_dispatch_key(key):
             lines = torch._C._dispatch_dump(op).splitlines()
             (line,) = (line for line in lines if line.startswith(f"{key}: "))
-            if "reference execution" not in line:
+            if "by reference" not in line:
                 found.add(op)
     return found
 

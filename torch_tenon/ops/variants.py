@@ -7,6 +7,7 @@ arguments and results, but for what is written. The tests hold this against the 
 PyTorch's code generator makes, for every op.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ def derive(functional: OpOverload) -> Derived:
 
     Raises ValueError if `functional` writes to an argument, and so is not functional.
     """
-    written = [a.name for a in functional._schema.arguments if _is_written(a)]
+    written = [a.name for a in functional._schema.arguments if is_written(a)]
     if written:
         raise ValueError(
             f"{functional} is not functional: it writes {', '.join(written)}; "
@@ -50,6 +51,29 @@ def derive(functional: OpOverload) -> Derived:
                 )
             found[kind] = candidate
     return Derived(found.get("inplace"), found.get("out"), found.get("mutable"))
+
+
+@functools.cache
+def functional_of(op: OpOverload) -> OpOverload | None:
+    """The op that computes what `op` does and writes nothing; itself, if it is one. None where
+    PyTorch has none. The functional op's results are those of `op`, then what it writes: `out=`
+    arguments first, then the others."""
+    if not any(is_written(a) for a in op._schema.arguments):
+        return op
+    wanted = _signature(op)
+    base = op._schema.name.split("::")[1]
+    names = [base, base.removesuffix("_")]
+    if base.startswith("__i") and base.endswith("__"):
+        names.append(f"__{base[3:]}")
+    names += [f"{name}_functional" for name in names]
+    for name in dict.fromkeys(names):
+        packet = getattr(getattr(torch.ops, op.namespace), name, None)
+        for suffix in packet.overloads() if packet is not None else ():
+            candidate: OpOverload = getattr(packet, suffix)
+            writes = any(is_written(a) for a in candidate._schema.arguments)
+            if not writes and _signature(candidate) == wanted:
+                return candidate
+    return None
 
 
 def register_with_variants(
@@ -94,8 +118,8 @@ def _derived_kernel(
     functional: OpOverload, variant: OpOverload, fn: Callable[..., Any]
 ) -> Callable[..., Any]:
     schema = variant._schema
-    arguments = [a for a in schema.arguments if not _is_out(a)]
-    outs = [a.name for a in schema.arguments if _is_out(a)]
+    arguments = [a for a in schema.arguments if not is_out(a)]
+    outs = [a.name for a in schema.arguments if is_out(a)]
     written = [a.name for a in _written(variant)]
     several = len(functional._schema.returns) != 1
     returns_written = _returns_written(variant)
@@ -179,19 +203,21 @@ def _scalar_type(dtype: torch.dtype) -> str:
     return name.removeprefix("torch.").removesuffix("Tensor")
 
 
-def _is_written(argument: torch.Argument) -> bool:
+def is_written(argument: torch.Argument) -> bool:
+    """Whether the op writes to what it is given there."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _is_out(argument: torch.Argument) -> bool:
-    return argument.kwarg_only and _is_written(argument)
+def is_out(argument: torch.Argument) -> bool:
+    """Whether what it is given there is only written: an `out=`."""
+    return argument.kwarg_only and is_written(argument)
 
 
 def _written(op: OpOverload) -> list[torch.Argument]:
     # What the op writes, in the order of the functional op's results.
     arguments = op._schema.arguments
-    outs = [a for a in arguments if _is_out(a)]
-    return outs + [a for a in arguments if _is_written(a) and not a.kwarg_only]
+    outs = [a for a in arguments if is_out(a)]
+    return outs + [a for a in arguments if is_written(a) and not a.kwarg_only]
 
 
 def _if_given(type: Any) -> Any:
@@ -228,11 +254,11 @@ def _candidates(functional: OpOverload) -> Iterator[tuple[str, OpOverload]]:
             op = getattr(packet, overload)
             arguments = op._schema.arguments
             if name == inplace:
-                if arguments and _is_written(arguments[0]):
+                if arguments and is_written(arguments[0]):
                     yield "inplace", op
-            elif any(_is_out(a) for a in arguments):
+            elif any(is_out(a) for a in arguments):
                 yield "out", op
-            elif any(_is_written(a) for a in arguments):
+            elif any(is_written(a) for a in arguments):
                 yield "mutable", op
 
 
@@ -240,7 +266,7 @@ def _signature(op: OpOverload) -> tuple[object, ...]:
     # What variants agree in: arguments without out= and without a factory's options, and results,
     # of which a written argument is one. Defaults may differ; a kernel is given every argument.
     schema = op._schema
-    arguments = [a for a in schema.arguments if not _is_out(a)]
+    arguments = [a for a in schema.arguments if not is_out(a)]
     if _is_factory(op):
         arguments = [a for a in arguments if a.name not in _FACTORY_OPTIONS]
     written = _written(op)

@@ -146,7 +146,7 @@ def promote(*args: Any) -> torch.dtype:
     best = -1
     groups: list[list[Any]] = [[], [], []]
     for a in args:
-        if isinstance(a, Value):
+        if isinstance(a, Value) and not a.is_number:
             groups[0 if a.sizes else 1].append(a)
         elif a is not None:
             groups[2].append(a)
@@ -156,7 +156,7 @@ def promote(*args: Any) -> torch.dtype:
             continue
         found: torch.dtype | None = None
         for a in group:
-            if isinstance(a, Value):
+            if isinstance(a, Value) and not a.is_number:
                 d = a.dtype
             else:
                 d = (torch.bool, torch.int64, torch.get_default_dtype())[_category(a)]

@@ -1,0 +1,240 @@
+#include "record/op_cache.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <unordered_set>
+
+#include "device/target.h"
+#include "execute/reference.h"
+
+namespace tenon {
+namespace {
+
+using c10::IValue;
+
+std::unordered_map<std::string, bool>& lowered_ops() {
+  static auto* instance = new std::unordered_map<std::string, bool>();
+  return *instance;
+}
+
+bool writes(const c10::Argument& argument) {
+  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+}
+
+bool only_tensors(const c10::FunctionSchema& schema) {
+  for (const auto& result : schema.returns()) {
+    const auto& type = *result.type();
+    if (!type.isSubtypeOf(*c10::TensorType::get()) &&
+        !type.isSubtypeOf(*c10::ListType::ofTensors()))
+      return false;
+  }
+  return true;
+}
+
+// An op whose results' layouts follow from its arguments' layouts: known to be so (it has loops),
+// or with a kernel for tensors without data.
+bool layouts_follow(const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  if (schema.is_vararg() || !only_tensors(schema))
+    return false;
+  for (const auto tag :
+       {at::Tag::data_dependent_output,
+        at::Tag::dynamic_output_shape,
+        at::Tag::nondeterministic_seeded,
+        at::Tag::inplace_view}) {
+    if (op.hasTag(tag))
+      return false;
+  }
+  for (const auto& result : schema.returns()) {
+    if (result.alias_info() != nullptr && !result.alias_info()->isWrite())
+      return false;  // a view
+  }
+  if (has_hidden_writes(toString(op.operator_name())))
+    return false;
+  return lowered_ops().count(toString(op.operator_name())) > 0 ||
+         op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+ArgumentPlan plan_argument(
+    const IValue& value, const OpInfo& op, std::vector<TensorLayout>& tensors) {
+  ArgumentPlan plan;
+  if (value.isTensor() && value.toTensor().defined()) {
+    const auto& tensor = value.toTensor();
+    if (tensor.device().type() == kTenon) {
+      plan.kind = ArgumentPlan::tensor;
+      tensors.push_back(TensorLayout::of(tensor));
+      return plan;
+    }
+    plan.kind = op.open_scalars ? ArgumentPlan::number : ArgumentPlan::constant;
+    plan.value = tensor.clone();  // the user may change it
+    if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
+      plan.value.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);
+    return plan;
+  }
+  plan.value = value;
+  if (value.isDouble() && op.open_scalars) {
+    plan.kind = ArgumentPlan::number;
+  } else if (value.isList()) {
+    bool plain = true;
+    for (const IValue& element : value.toListRef()) {
+      plan.elements.push_back(plan_argument(element, op, tensors));
+      plain = plain && plan.elements.back().kind == ArgumentPlan::constant;
+    }
+    if (plain) {
+      plan.elements.clear();
+    } else {
+      plan.kind = ArgumentPlan::list;
+      // Its type without its tensors, which it would keep alive.
+      plan.value = c10::impl::GenericList(value.toList().elementType());
+    }
+  } else if (value.isTensor()) {
+    plan.value = at::Tensor();
+  }
+  return plan;
+}
+
+// False where the tensor is not fresh, dense memory of its own.
+bool plan_result(
+    const at::Tensor& tensor,
+    c10::DeviceIndex device,
+    std::unordered_set<const void*>& storages,
+    ResultPlan& plan) {
+  if (!tensor.defined()) {
+    plan.defined = false;
+    return true;
+  }
+  constexpr c10::DispatchKeySet kOdd{
+      c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor};
+  if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested() ||
+      tensor.key_set().has_any(kOdd) || tensor.device() != c10::Device(kTenon, device) ||
+      tensor.storage_offset() != 0 ||
+      !storages.insert(tensor.storage().unsafeGetStorageImpl()).second)
+    return false;
+  plan.layout = TensorLayout::of(tensor);
+  plan.layout.differentiable = false;
+  plan.nbytes =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.dtype().itemsize());
+  return true;
+}
+
+bool is_mask(const IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined())
+    return false;
+  const auto dtype = value.toTensor().scalar_type();
+  return dtype == at::kBool || dtype == at::kByte;
+}
+
+bool selects_by_mask(c10::ArrayRef<IValue> arguments) {
+  for (const auto& value : arguments) {
+    if (!value.isList())
+      continue;
+    for (const IValue& element : value.toListRef()) {
+      if (is_mask(element))
+        return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+TensorLayout TensorLayout::of(const at::Tensor& tensor) {
+  return {
+      tensor.scalar_type(),
+      tensor.sizes().vec(),
+      tensor.strides().vec(),
+      tensor.storage_offset(),
+      tensor.requires_grad() && c10::GradMode::is_enabled(),
+      tensor.unsafeGetTensorImpl()->is_wrapped_number()};
+}
+
+OpInfo::OpInfo(const c10::OperatorHandle& op)
+    : op(op), name(toString(op.operator_name())), recordable(layouts_follow(op)) {
+  const auto& schema = op.schema();
+  for (const auto& argument : schema.arguments())
+    written.push_back(writes(argument));
+  for (const auto& result : schema.returns()) {
+    int64_t same = -1;
+    for (size_t i = 0; writes(result) && i < schema.arguments().size(); ++i) {
+      const auto* info = schema.arguments()[i].alias_info();
+      if (info != nullptr && info->beforeSets() == result.alias_info()->beforeSets())
+        same = static_cast<int64_t>(i);
+    }
+    returned.push_back(same);
+  }
+  for (const auto& argument : schema.arguments()) {
+    const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
+    selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
+  }
+  const auto found = lowered_ops().find(name);
+  const bool lowered = found != lowered_ops().end();
+  may_open = lowered && found->second;
+  counter = &tenon::counter(lowered ? "lowered" : "fallback", name);
+}
+
+OpEntry* OpInfo::find(const OpKey& key) const {
+  const auto range = entries.equal_range(key.hash());
+  for (auto it = range.first; it != range.second; ++it) {
+    if (it->second->key == key.words())
+      return it->second.get();
+  }
+  return nullptr;
+}
+
+void set_lowered(const std::string& op, bool may_open) {
+  lowered_ops()[op] = may_open;
+}
+
+std::unique_ptr<OpEntry> learn(
+    OpInfo& op,
+    const OpKey& key,
+    c10::ArrayRef<IValue> arguments,
+    c10::ArrayRef<IValue> results,
+    bool unchanged) {
+  static std::atomic<int64_t> next_id{0};
+  auto entry = std::make_unique<OpEntry>();
+  entry->op = &op;
+  entry->id = next_id++;
+  entry->hash = key.hash() ^ std::hash<std::string>{}(op.name);
+  entry->key = key.words();
+  std::unordered_set<const void*> storages;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto before = entry->tensors.size();
+    entry->arguments.push_back(plan_argument(arguments[i], op, entry->tensors));
+    entry->arguments.back().written = op.written[i];
+    entry->written.resize(entry->tensors.size(), false);
+    for (auto k = before; k < entry->tensors.size(); ++k)
+      entry->written[k] = op.written[i];
+  }
+  for (const auto* tensor : key.tensors())
+    storages.insert(tensor->storage().unsafeGetStorageImpl());
+  // A call without results is there for its errors; a mask as an index makes the shape depend on
+  // data.
+  bool plain = unchanged && !(op.selects && selects_by_mask(arguments));
+  for (size_t i = 0; i < results.size() && plain; ++i) {
+    ResultPlan plan;
+    plan.argument = op.returned[i];
+    if (plan.argument < 0 && results[i].isTensor()) {
+      plain = plan_result(results[i].toTensor(), key.device(), storages, plan);
+      entry->fresh += plan.defined ? 1 : 0;
+    } else if (plan.argument < 0 && results[i].isTensorList()) {
+      plan.list = true;
+      for (const at::Tensor& tensor : results[i].toTensorList()) {
+        ResultPlan element;
+        plain = plain && plan_result(tensor, key.device(), storages, element);
+        entry->fresh += element.defined ? 1 : 0;
+        plan.elements.push_back(std::move(element));
+      }
+    } else if (plan.argument < 0) {
+      plain = false;
+    }
+    entry->results.push_back(std::move(plan));
+  }
+  const bool writes_any = std::count(entry->written.begin(), entry->written.end(), true) > 0;
+  entry->recorded = plain && (entry->fresh > 0 || writes_any);
+  return entry;
+}
+
+}  // namespace tenon

@@ -1,0 +1,97 @@
+// What is known of the calls that were seen before: for each op and key, the layouts of the
+// results. The first call of a key runs at once, on the host, and its results teach the entry: so
+// layouts and errors are the CPU's own, for any op, and no rule is written twice.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "execute/counters.h"
+#include "record/op_key.h"
+
+namespace tenon {
+
+struct TensorLayout {
+  at::ScalarType dtype;
+  std::vector<int64_t> sizes;
+  std::vector<int64_t> strides;
+  int64_t offset = 0;  // elements
+  bool differentiable = false;
+  bool wrapped_number = false;
+
+  static TensorLayout of(const at::Tensor& tensor);
+};
+
+// An argument of a recorded call: a constant, a tensor of the device (the next of the entry's
+// `tensors`), a number that is given at run time (the next of the window's), or a list of these.
+struct ArgumentPlan {
+  enum Kind { constant, tensor, number, list } kind = constant;
+  // A constant: itself; a number: a tensor or number of the same dtype; a list: an empty one.
+  c10::IValue value;
+  std::vector<ArgumentPlan> elements;
+  bool written = false;  // the call writes to it
+};
+
+// A result: an argument that was written, or fresh memory.
+struct ResultPlan {
+  int64_t argument = -1;  // which argument it is; -1: fresh
+  bool defined = true;
+  TensorLayout layout;
+  size_t nbytes = 0;
+  bool list = false;  // a list of fresh tensors
+  std::vector<ResultPlan> elements;
+};
+
+struct OpInfo;
+
+// One op with arguments of known layouts.
+struct OpEntry {
+  const OpInfo* op = nullptr;
+  int64_t id = 0;
+  uint64_t hash = 0;      // the same in every process
+  bool recorded = false;  // false: every call runs at once
+  std::vector<int64_t> key;
+  std::vector<ArgumentPlan> arguments;
+  std::vector<TensorLayout> tensors;  // the device's tensors among the arguments, in order
+  std::vector<bool> written;          // for each of them
+  std::vector<ResultPlan> results;
+  int64_t fresh = 0;  // how many fresh tensors the call makes
+};
+
+struct OpInfo {
+  explicit OpInfo(const c10::OperatorHandle& op);
+
+  c10::OperatorHandle op;
+  std::string name;
+  bool recordable;                // false: every call runs at once
+  bool selects = false;           // makes a result by a list of indices
+  bool may_open = false;          // the lowering takes numbers as run-time values
+  bool open_scalars = false;      // ... and they were seen to change
+  std::vector<bool> written;      // by argument
+  std::vector<int64_t> returned;  // by result: the argument that it is, or -1
+  Counter* counter;               // of recorded calls
+  // How many different keys there were that differ in numbers alone.
+  std::unordered_map<uint64_t, int> spread;
+  std::unordered_multimap<uint64_t, std::unique_ptr<OpEntry>> entries;
+
+  OpEntry* find(const OpKey& key) const;
+};
+
+// Marks an op as one that has loops of its own; with `may_open` its numbers may be run-time values.
+void set_lowered(const std::string& op, bool may_open);
+
+// The entry that a call teaches: `arguments` as they were before, `results` after. `unchanged`:
+// no argument changed its sizes, strides or storage.
+std::unique_ptr<OpEntry> learn(
+    OpInfo& op,
+    const OpKey& key,
+    c10::ArrayRef<c10::IValue> arguments,
+    c10::ArrayRef<c10::IValue> results,
+    bool unchanged);
+
+}  // namespace tenon

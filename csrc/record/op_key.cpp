@@ -1,0 +1,198 @@
+#include "record/op_key.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+
+#include <cstring>
+
+#include "device/target.h"
+
+namespace tenon {
+namespace {
+
+using c10::IValue;
+
+// The first word of every argument: what it is. Every kind is followed by a fixed number of words,
+// or by a count, so different arguments never make the same words.
+enum Tag : int64_t {
+  kNone,
+  kTensor,
+  kUndefined,
+  kHostScalar,
+  kNumber,
+  kList,
+  kString,
+  kOther,
+};
+
+int64_t bits_of(double value) {
+  int64_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+}
+
+// What PyTorch holds outside of the arguments and yet decides results' dtypes by.
+int64_t surroundings() {
+  const auto dtype = c10::typeMetaToScalarType(c10::get_default_dtype());
+  return static_cast<int64_t>(dtype) | (c10::GradMode::is_enabled() ? 1 << 8 : 0) |
+         (at::globalContext().deterministicAlgorithms() ? 1 << 9 : 0);
+}
+
+}  // namespace
+
+NumberKind number_kind(const at::Tensor& tensor) {
+  const auto dtype = tensor.scalar_type();
+  if (dtype == at::kBool)
+    return kBool;
+  if (c10::isIntegralType(dtype, /*includeBool=*/false))
+    return dtype == at::kUInt64 ? kNoNumber : kInt;
+  return c10::isFloatingType(dtype) && dtype <= at::kBFloat16 ? kDouble : kNoNumber;
+}
+
+int64_t number_bits(const at::Tensor& tensor) {
+  // By hand: `item` goes through the dispatcher.
+  const void* data = tensor.const_data_ptr();
+  switch (tensor.scalar_type()) {
+    case at::kDouble:
+      return bits_of(*static_cast<const double*>(data));
+    case at::kFloat:
+      return bits_of(*static_cast<const float*>(data));
+    case at::kHalf:
+      return bits_of(static_cast<float>(*static_cast<const c10::Half*>(data)));
+    case at::kBFloat16:
+      return bits_of(static_cast<float>(*static_cast<const c10::BFloat16*>(data)));
+    case at::kLong:
+      return *static_cast<const int64_t*>(data);
+    case at::kInt:
+      return *static_cast<const int32_t*>(data);
+    case at::kShort:
+      return *static_cast<const int16_t*>(data);
+    case at::kChar:
+      return *static_cast<const int8_t*>(data);
+    case at::kByte:
+      return *static_cast<const uint8_t*>(data);
+    case at::kBool:
+      return *static_cast<const bool*>(data) ? 1 : 0;
+    case at::kUInt16:
+      return *static_cast<const uint16_t*>(data);
+    case at::kUInt32:
+      return *static_cast<const uint32_t*>(data);
+    default:
+      TORCH_INTERNAL_ASSERT(false, "a number of dtype ", tensor.scalar_type());
+  }
+}
+
+bool OpKey::build(c10::ArrayRef<IValue> arguments, bool open_scalars) {
+  words_.clear();
+  tensors_.clear();
+  storages_.clear();
+  scalars_.clear();
+  hash_ = 0;
+  device_ = -1;
+  put(surroundings());
+  for (const auto& argument : arguments) {
+    if (!add(argument, open_scalars))
+      return false;
+  }
+  return device_ >= 0;
+}
+
+void OpKey::add_number(int64_t kind, int64_t bits, bool open) {
+  put(kind);
+  if (!open)
+    put(bits);
+  scalars_.push_back(bits);
+}
+
+bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
+  if (!tensor.defined()) {
+    put(kUndefined);
+    return true;
+  }
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  if (impl->device_type() != kTenon) {
+    if (!tensor.is_cpu() || impl->dim() != 0 || tensor.layout() != at::kStrided ||
+        impl->is_conj() || impl->is_neg() || tensor._is_zerotensor() || tensor.is_quantized())
+      return false;
+    const auto kind = number_kind(tensor);
+    if (kind == kNoNumber)
+      return false;
+    put(kHostScalar | static_cast<int64_t>(tensor.scalar_type()) << 8 |
+        (impl->is_wrapped_number() ? 1 << 16 : 0));
+    add_number(kind, number_bits(tensor), open_scalars);
+    return true;
+  }
+  constexpr c10::DispatchKeySet kOdd{
+      c10::DispatchKey::Conjugate,
+      c10::DispatchKey::Negative,
+      c10::DispatchKey::ZeroTensor,
+      c10::DispatchKey::Python};
+  if (impl->layout() != at::kStrided || impl->key_set().has_any(kOdd) || tensor.is_quantized() ||
+      tensor.is_nested() || !impl->has_storage())
+    return false;
+  const auto device = impl->device().index();
+  if (device_ >= 0 && device != device_)
+    return false;
+  device_ = device;
+  const void* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  size_t alias = 0;
+  while (alias < storages_.size() && storages_[alias] != storage)
+    ++alias;
+  storages_.push_back(storage);
+  tensors_.push_back(&tensor);
+  const auto sizes = impl->sizes(), strides = impl->strides();
+  const bool differentiable = c10::GradMode::is_enabled() && tensor.requires_grad();
+  put(kTensor | static_cast<int64_t>(tensor.scalar_type()) << 8 | (differentiable ? 1 << 16 : 0) |
+      (impl->is_wrapped_number() ? 1 << 17 : 0) | static_cast<int64_t>(sizes.size()) << 24 |
+      static_cast<int64_t>(alias) << 32);
+  for (const auto n : sizes)
+    put(n);
+  for (const auto k : strides)
+    put(k);
+  put(impl->storage_offset());
+  return true;
+}
+
+bool OpKey::add(const IValue& value, bool open_scalars) {
+  if (value.isTensor())
+    return add_tensor(value.toTensor(), open_scalars);
+  if (value.isNone()) {
+    put(kNone);
+  } else if (value.isDouble()) {
+    put(kNumber);
+    add_number(kDouble, bits_of(value.toDouble()), open_scalars);
+  } else if (value.isInt()) {
+    // Not a run-time value: most are dimensions, sizes and counts.
+    put(kNumber | kInt << 8);
+    put(value.toInt());
+  } else if (value.isBool()) {
+    put(kNumber | kBool << 8);
+    put(value.toBool() ? 1 : 0);
+  } else if (value.isList()) {
+    const auto elements = value.toListRef();
+    put(kList | static_cast<int64_t>(elements.size()) << 8);
+    for (const auto& element : elements) {
+      if (!add(element, open_scalars))
+        return false;
+    }
+  } else if (value.isString()) {
+    const auto& text = value.toStringRef();
+    put(kString | static_cast<int64_t>(text.size()) << 8);
+    for (size_t i = 0; i < text.size(); i += sizeof(int64_t)) {
+      int64_t word = 0;
+      std::memcpy(&word, text.data() + i, std::min(sizeof(word), text.size() - i));
+      put(word);
+    }
+  } else if (value.isDevice()) {
+    put(kOther);
+    put(static_cast<int64_t>(value.toDevice().type()) << 16 | value.toDevice().index());
+    return value.toDevice().type() == kTenon;
+  } else {
+    return false;  // a generator, a stream, an object, a complex number
+  }
+  return true;
+}
+
+}  // namespace tenon

@@ -1,0 +1,63 @@
+// What makes two calls of an op the same: the op, the layouts of its tensors, which of them share a
+// storage, and its other arguments. Calls with equal keys have results of equal layouts.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+
+#include <vector>
+
+namespace tenon {
+
+class OpKey {
+ public:
+  // Takes in the arguments of a call. False for a call that is not recorded: no tensor of the
+  // device, or one that is not plain strided memory, tensors of several devices, a generator.
+  // With `open_scalars` the values of numbers are left out of the key: they are run-time values.
+  bool build(c10::ArrayRef<c10::IValue> arguments, bool open_scalars);
+
+  uint64_t hash() const {
+    return hash_;
+  }
+  const std::vector<int64_t>& words() const {
+    return words_;
+  }
+  c10::DeviceIndex device() const {
+    return device_;
+  }
+  // The device's tensors among the arguments, in order. They live as long as the arguments do.
+  const std::vector<const at::Tensor*>& tensors() const {
+    return tensors_;
+  }
+  // The values of the numbers among the arguments, in order: bits of a double or of an int64.
+  const std::vector<int64_t>& scalars() const {
+    return scalars_;
+  }
+
+ private:
+  bool add(const c10::IValue& value, bool open_scalars);
+  bool add_tensor(const at::Tensor& tensor, bool open_scalars);
+  void add_number(int64_t kind, int64_t bits, bool open);
+  void put(int64_t word) {
+    words_.push_back(word);
+    hash_ = (hash_ ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
+    hash_ ^= hash_ >> 29;
+  }
+
+  std::vector<int64_t> words_;
+  std::vector<const at::Tensor*> tensors_;
+  std::vector<const void*> storages_;
+  std::vector<int64_t> scalars_;
+  uint64_t hash_ = 0;
+  c10::DeviceIndex device_ = -1;
+};
+
+// How a number stands in a key and in a window.
+enum NumberKind : int64_t { kDouble = 0, kInt = 1, kBool = 2, kNoNumber = 3 };
+
+// A host tensor without dimensions whose value can stand in a key: a real number.
+NumberKind number_kind(const at::Tensor& tensor);
+// The value's bits, as a double or an int64.
+int64_t number_bits(const at::Tensor& tensor);
+
+}  // namespace tenon

@@ -1,0 +1,389 @@
+#include "record/record.h"
+
+#include <c10/core/DeviceGuard.h>
+
+#include <array>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "device/allocator.h"
+#include "device/recorded.h"
+#include "device/storage.h"
+#include "device/target.h"
+#include "execute/reference.h"
+#include "interpreter_lock.h"
+#include "record/plans.h"
+
+namespace tenon {
+namespace {
+
+using c10::IValue;
+using torch::jit::Stack;
+
+// A window is cut where the last few calls hash to a pattern, so that windows fall at the same
+// places of a loop whatever came before. About one place in `kPattern + 1` fits.
+constexpr size_t kShortest = 64;
+constexpr uint64_t kPattern = 31;
+constexpr size_t kLongest = 512;
+// Memory that eager execution would have freed by now, in bytes.
+constexpr size_t kMostKept = size_t{32} << 20;
+
+constexpr size_t kMostDevices = 128;  // of a c10::DeviceIndex
+
+struct Recorder {
+  std::mutex commit;  // one commit at a time; never taken while holding the interpreter's lock
+  Window open;
+  Window spare;                       // an emptied window, for its memory
+  const Window* in_flight = nullptr;  // being run
+  std::vector<void*> freed_in_flight;
+};
+
+struct State {
+  // Guards everything here but `Recorder::commit`; held for a record, never for a run.
+  std::mutex mutex;
+  std::array<Recorder, kMostDevices> recorders;
+  RecordCounts counts;
+  ExecuteMode mode = ExecuteMode::reference;
+};
+
+// Leaked on purpose: tensors may die after static destructors have run.
+State& state() {
+  static auto* instance = new State();
+  return *instance;
+}
+
+thread_local bool t_committing = false;
+std::atomic<bool> g_recording{false};
+
+// A storage died. False: its block may be released now.
+bool keep_block(void* block, c10::DeviceIndex device) {
+  auto& s = state();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  auto& recorder = s.recorders[device];
+  auto& window = recorder.open;
+  const auto index = window.table.find(block);
+  if (index >= 0) {
+    auto& slot = window.slots[index];
+    slot.alive = false;
+    window.table.erase(block);
+    if (!slot.fresh && slot.used) {
+      window.kept.push_back(block);
+      window.kept_bytes += slot.nbytes;
+      return true;
+    }
+  }
+  if (recorder.in_flight != nullptr && recorder.in_flight->table.find(block) >= 0) {
+    recorder.freed_in_flight.push_back(block);
+    return true;
+  }
+  return false;
+}
+
+at::Tensor make_tensor(const ResultPlan& plan, c10::DeviceIndex device) {
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      new_storage(plan.nbytes, device),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(plan.layout.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(plan.layout.sizes, plan.layout.strides);
+  return tensor;
+}
+
+// Whether an argument is as a key describes it: the same sizes, strides and storage as before.
+struct Shape {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset;
+  const void* storage;
+  const void* data;
+
+  explicit Shape(const at::Tensor& t)
+      : sizes(t.sizes().vec()),
+        strides(t.strides().vec()),
+        offset(t.storage_offset()),
+        storage(t.storage().unsafeGetStorageImpl()),
+        data(t.storage().data()) {}
+  bool operator==(const Shape& other) const {
+    return sizes == other.sizes && strides == other.strides && offset == other.offset &&
+           storage == other.storage && data == other.data;
+  }
+};
+
+thread_local OpKey t_key;
+
+// Why a storage that is settled makes this thread commit.
+thread_local CommitReason t_reason = CommitReason::host_read;
+
+// The call settles the storages that it touches.
+void run_now(const c10::OperatorHandle& op, Stack* stack, CommitReason reason) {
+  struct Restore {
+    CommitReason previous;
+    ~Restore() {
+      t_reason = previous;
+    }
+  } restore{std::exchange(t_reason, reason)};
+  run_reference(op, stack);
+}
+
+// Runs a call whose key is new, and learns from it.
+void run_and_learn(OpInfo& info, Stack* stack) {
+  const auto& schema = info.op.schema();
+  const std::vector<IValue> arguments(stack->end() - schema.arguments().size(), stack->end());
+  OpKey key;  // over arguments that live until the end
+  key.build(arguments, info.open_scalars);
+  std::vector<Shape> before;
+  for (const auto* tensor : key.tensors())
+    before.emplace_back(*tensor);
+  run_now(info.op, stack, CommitReason::first_call);
+  std::vector<Shape> after;
+  for (const auto* tensor : key.tensors())
+    after.emplace_back(*tensor);
+  auto entry = learn(
+      info, key, arguments, torch::jit::last(*stack, schema.returns().size()), before == after);
+  auto& s = state();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  if (info.find(key) == nullptr)
+    info.entries.emplace(key.hash(), std::move(entry));
+}
+
+bool is_ours(const at::Tensor& tensor) {
+  return is_device_storage(tensor.storage());
+}
+
+}  // namespace
+
+void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  if (!g_recording.load(std::memory_order_relaxed) || !info_.recordable || t_committing)
+    return run_now(op, stack, CommitReason::not_recorded);
+  auto& s = state();
+  OpKey& key = t_key;
+  const auto count = info_.written.size();
+  const auto arguments = torch::jit::last(*stack, count);
+  if (!key.build(arguments, info_.open_scalars))
+    return run_now(op, stack, CommitReason::not_recorded);
+  for (const auto* tensor : key.tensors()) {
+    if (!is_ours(*tensor))
+      return run_now(op, stack, CommitReason::not_recorded);
+  }
+  OpEntry* entry;
+  {
+    std::lock_guard<std::mutex> lock(s.mutex);
+    entry = info_.find(key);
+    if (entry == nullptr && info_.may_open && !info_.open_scalars && !key.scalars().empty()) {
+      // The second value of a number opens the op's numbers.
+      OpKey open;
+      open.build(arguments, true);
+      if (++info_.spread[open.hash()] > 1) {
+        info_.open_scalars = true;
+        key = open;
+        entry = info_.find(key);
+      }
+    }
+  }
+  if (entry == nullptr)
+    return run_and_learn(info_, stack);
+  if (!entry->recorded)
+    return run_now(op, stack, CommitReason::not_recorded);
+
+  const auto device = key.device();
+  c10::SmallVector<at::Tensor, 4> fresh;
+  for (const auto& plan : entry->results) {
+    if (plan.argument >= 0)
+      continue;
+    if (!plan.list) {
+      if (plan.defined)
+        fresh.push_back(make_tensor(plan, device));
+    } else {
+      for (const auto& element : plan.elements) {
+        if (element.defined)
+          fresh.push_back(make_tensor(element, device));
+      }
+    }
+  }
+
+  std::optional<CommitReason> reason;
+  {
+    std::lock_guard<std::mutex> lock(s.mutex);
+    auto& window = s.recorders[device].open;
+    window.calls.push_back(
+        {entry,
+         static_cast<uint32_t>(window.slots_of_calls.size()),
+         static_cast<uint32_t>(window.scalars.size())});
+    for (size_t k = 0; k < key.tensors().size(); ++k) {
+      auto& storage = *key.tensors()[k]->storage().unsafeGetStorageImpl();
+      const auto index =
+          window.slot_of(storage._mutable_data_ptr_no_checks().get(), storage.nbytes());
+      auto& slot = window.slots[index];
+      slot.used = true;
+      slot.written = slot.written || entry->written[k];
+      window.slots_of_calls.push_back(index);
+    }
+    for (const auto& tensor : fresh) {
+      auto& storage = *tensor.storage().unsafeGetStorageImpl();
+      const auto index =
+          window.fresh_slot(storage._mutable_data_ptr_no_checks().get(), storage.nbytes());
+      window.slots[index].used = window.slots[index].written = true;
+      window.slots_of_calls.push_back(index);
+    }
+    if (info_.open_scalars)
+      window.scalars.insert(window.scalars.end(), key.scalars().begin(), key.scalars().end());
+    ++s.counts.calls;
+    window.recent = (window.recent << 21 | window.recent >> 43) * 3 ^ entry->hash;
+    if (window.calls.size() >= kLongest)
+      reason = CommitReason::length;
+    else if (window.calls.size() >= kShortest && ((entry->hash >> 17) & kPattern) == 0)
+      reason = CommitReason::boundary;
+    else if (window.kept_bytes > kMostKept)
+      reason = CommitReason::memory;
+  }
+  info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
+
+  c10::SmallVector<IValue, 4> results;
+  size_t next = 0;
+  for (const auto& plan : entry->results) {
+    if (plan.argument >= 0) {
+      results.push_back(arguments[plan.argument]);
+    } else if (!plan.list) {
+      results.emplace_back(plan.defined ? fresh[next++] : at::Tensor());
+    } else {
+      c10::List<at::Tensor> list;
+      for (const auto& element : plan.elements)
+        list.push_back(element.defined ? fresh[next++] : at::Tensor());
+      results.emplace_back(std::move(list));
+    }
+  }
+  torch::jit::drop(*stack, count);
+  for (auto& result : results)
+    stack->push_back(std::move(result));
+  if (reason)
+    commit(device, *reason);
+}
+
+void set_execute_mode(ExecuteMode mode) {
+  commit_all(CommitReason::request);
+  state().mode = mode;
+  g_recording = mode != ExecuteMode::reference;
+}
+
+ExecuteMode execute_mode() {
+  return state().mode;
+}
+
+void commit(c10::DeviceIndex device, CommitReason reason) {
+  if (t_committing)
+    return;
+  auto& s = state();
+  auto& recorder = s.recorders[device];
+  {
+    std::lock_guard<std::mutex> lock(s.mutex);
+    if (recorder.open.calls.empty() && recorder.in_flight == nullptr)
+      return;
+  }
+  const WithoutInterpreterLock no_gil;
+  std::unique_lock<std::mutex> one(recorder.commit);
+  Window window;
+  {
+    std::lock_guard<std::mutex> lock(s.mutex);
+    if (recorder.open.calls.empty())
+      return;
+    std::swap(window, recorder.open);
+    std::swap(recorder.open, recorder.spare);
+    recorder.in_flight = &window;
+    ++s.counts.commits[static_cast<int>(reason)];
+  }
+  t_committing = true;
+  std::exception_ptr error;
+  try {
+    const c10::DeviceGuard guard(c10::Device(kTenon, device));
+    run_window(window, device, s.mode);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  std::vector<void*> blocks;
+  {
+    std::lock_guard<std::mutex> lock(s.mutex);
+    recorder.in_flight = nullptr;
+    blocks.swap(recorder.freed_in_flight);
+    blocks.insert(blocks.end(), window.kept.begin(), window.kept.end());
+    window.clear();
+    std::swap(window, recorder.spare);
+  }
+  t_committing = false;
+  one.unlock();
+  for (void* block : blocks)
+    device_allocator().release_block(block);
+  if (error)
+    std::rethrow_exception(error);
+}
+
+void commit_all(CommitReason reason) {
+  if (!has_target())
+    return;
+  for (c10::DeviceIndex device = 0; device < target().device_count; ++device)
+    commit(device, reason);
+}
+
+namespace {
+
+void settle_recorded(const c10::StorageImpl& storage) {
+  if (storage.device_type() != kTenon || t_committing)
+    return;
+  const auto device = storage.device().index();
+  auto& s = state();
+  {
+    std::lock_guard<std::mutex> lock(s.mutex);
+    auto& recorder = s.recorders[device];
+    const void* block = storage.data();
+    if (block == nullptr)
+      return;
+    const auto index = recorder.open.table.find(block);
+    if (index >= 0 && !recorder.open.slots[index].used) {
+      // Made in this window, and the host is about to give it contents.
+      recorder.open.slots[index].fresh = false;
+    }
+    const bool waits = recorder.in_flight != nullptr && recorder.in_flight->table.find(block) >= 0;
+    if (!waits && (index < 0 || !recorder.open.slots[index].used))
+      return;
+  }
+  commit(device, t_reason);
+}
+
+const bool answers = [] {
+  set_recorded(
+      {&keep_block,
+       &settle_recorded,
+       [](c10::DeviceIndex device) { commit(device, CommitReason::synchronize); },
+       [](c10::DeviceIndex device) { commit(device, CommitReason::memory); }});
+  return true;
+}();
+
+}  // namespace
+
+bool record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  if (!g_recording.load(std::memory_order_relaxed) || t_committing)
+    return false;
+  static auto* kernel =
+      new RecordKernel(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
+  Stack stack{self, src, non_blocking};
+  (*kernel)(kernel->op(), {}, &stack);
+  return true;
+}
+
+void note_fresh(const c10::StorageImpl& storage) {
+  if (!g_recording.load(std::memory_order_relaxed) || t_committing || storage.data() == nullptr)
+    return;
+  auto& s = state();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  auto& window = s.recorders[storage.device().index()].open;
+  // Without calls there is no commit to forget storages by.
+  if (window.calls.empty() && window.slots.size() >= kLongest)
+    window.clear();
+  window.fresh_slot(const_cast<void*>(storage.data()), storage.nbytes());
+}
+
+RecordCounts record_counts() {
+  auto& s = state();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  return s.counts;
+}
+
+}  // namespace tenon

@@ -1,0 +1,485 @@
+"""Eager code: windows of recorded calls become programs, and plans in the background.
+
+The core hands over a window as (number, calls, slots). A slot is a storage: (bytes, made in the
+window, outlives it, written). A call is (op, number of the op with these layouts, arguments,
+results); an argument is one of
+
+  ("constant", value)
+  ("tensor", slot, dtype, sizes, strides, offset in elements)
+  ("number", place among the window's run-time numbers, dtype, Python number?, real?)
+  ("list", arguments)
+
+and a result ("argument", place), a tensor, ("list", results) or None.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torch_tenon import _C
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.ir.index import Index, product, unflatten, var
+from torch_tenon.ir.program import Program
+from torch_tenon.ir.scalar import Trace, tracing
+from torch_tenon.ir.values import (
+    Buffer,
+    Layout,
+    Lazy,
+    Storage,
+    Stored,
+    Value,
+    dense_layout,
+    loop_symbol,
+    reindex,
+    weigh,
+)
+from torch_tenon.ops import variants
+from torch_tenon.ops.lowerings import load_all
+from torch_tenon.ops.lowerings.creation import constant
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    TensorMeta,
+    broadcast_to,
+    cast,
+    find,
+)
+
+log = logging.getLogger("torch_tenon.program")
+
+
+@dataclass
+class Slot:
+    """A storage while the program is built.
+
+    Its newest contents are `value`, a tensor laid out by `layout` from the storage's start, or,
+    where that is None, what memory holds: `base`.
+    """
+
+    number: int
+    nbytes: int
+    fresh: bool
+    alive: bool
+    written: bool
+    base: Buffer | None = None
+    value: Value | None = None
+    layout: Layout | None = None
+    changed: int = -1  # the call that made `value`
+
+
+@dataclass
+class BuiltWindow:
+    """A program, and which slots and numbers its inputs and outputs are."""
+
+    program: Program
+    inputs: list[int]  # a slot, or -1 - the place of a number
+    outputs: list[int]
+    fallbacks: dict[str, str] = field(default_factory=dict)
+
+
+def build(description: tuple[Any, ...], threads: int = 2) -> BuiltWindow:
+    """The program of a window. Raises CannotLower for one that only reference execution runs."""
+    load_all()
+    return _Builder(description, threads).build()
+
+
+class _Builder:
+    def __init__(self, description: tuple[Any, ...], threads: int) -> None:
+        _, self.calls, slots = description
+        self.threads = threads
+        self.program = Program()
+        self.slots = [Slot(k, *facts) for k, facts in enumerate(slots)]
+        self.inputs: list[int] = []
+        self.numbers: dict[int, Value] = {}
+        self.fallbacks: dict[str, str] = {}
+        self.outputs: dict[Storage, int] = {}  # memory that is a slot's own
+        self.readers: dict[Storage, list[Slot]] = {}  # slots whose value may read it
+        self.users = _users(description)
+
+    def build(self) -> BuiltWindow:
+        for k, (name, _, arguments, results) in enumerate(self.calls):
+            self._call(k, name, arguments, results)
+        dirty = [s for s in self.slots if s.value is not None and s.alive and s.nbytes]
+        for s in sorted(dirty, key=lambda s: s.changed):
+            self._flush(s)
+        for s in self.slots:
+            if s.fresh and s.alive and s.base is not None:
+                storage = s.base.storage
+                storage.kind = "output"
+                assert storage.current is not None
+                layout = Layout((s.nbytes // storage.current.dtype.itemsize,), (1,))
+                self.program.outputs.append(Stored(storage.current, layout))
+                self.outputs[storage] = s.number
+        outputs = [self.outputs[s] for s in self.program.storages if s.kind == "output"]
+        return BuiltWindow(self.program, self.inputs, outputs, self.fallbacks)
+
+    # Calls
+
+    def _call(self, k: int, name: str, arguments: list[Any], results: list[Any]) -> None:
+        op = variants.overload(name)
+        if name == "aten::copy_":
+            source = self._argument(arguments[1])
+            self._write(k, arguments[0], source)
+            return
+        functional = variants.functional_of(op)
+        if functional is None:
+            raise CannotLower(f"{name} has no functional variant")
+        self.program.origin = name.removeprefix("aten::").partition(".")[0]
+        schema = op._schema.arguments
+        written = [i for i, a in enumerate(schema) if variants.is_written(a)]
+        outs = [i for i in written if variants.is_out(schema[i])]
+        given = {
+            a.name: self._argument(x)
+            for i, (a, x) in enumerate(zip(schema, arguments, strict=True))
+            if i not in outs
+        }
+        metas = self._metas(arguments, results, outs + [i for i in written if i not in outs])
+        values = self._lower(functional, given, metas)
+        targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
+        fresh = [r for r in results if r is None or r[0] != "argument"]
+        if targets and not any(r is not None for r in fresh):
+            fresh = []
+        for r, v in zip(fresh, values, strict=False):
+            self._take(k, r, v)
+        for target, v in zip(targets, values[len(fresh) :], strict=True):
+            self._write(k, target, v)
+
+    def _metas(
+        self, arguments: list[Any], results: list[Any], written: list[int]
+    ) -> list[TensorMeta | None]:
+        found: list[TensorMeta | None] = []
+        for r in results:
+            if r is None:
+                found.append(None)
+            elif r[0] == "tensor":
+                found.append(TensorMeta(r[2], r[3], r[4]))
+            elif r[0] == "list":
+                found += [None if e is None else TensorMeta(e[2], e[3], e[4]) for e in r[1]]
+        for i in written:
+            x = arguments[i]
+            for t in x[1] if x[0] == "list" else [x]:
+                found.append(TensorMeta(t[2], t[3], t[4]) if t[0] == "tensor" else None)
+        return found
+
+    def _lower(
+        self, op: Any, given: dict[str, Any], metas: list[TensorMeta | None]
+    ) -> list[Value | list[Any] | None]:
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        for a in op._schema.arguments:
+            value = given.get(a.name, a.default_value)
+            if a.kwarg_only:
+                if not _is_default(a, value):
+                    keywords[a.name] = value
+            else:
+                positional.append(value)
+        # As in a graph, what equals its default at the end is left out.
+        for a in reversed([a for a in op._schema.arguments if not a.kwarg_only]):
+            if not a.has_default_value() or not _is_default(a, positional[-1]):
+                break
+            positional.pop()
+        function = find(op)
+        build_ = Build(self.program, metas, self.threads)
+        try:
+            if function is None:
+                raise CannotLower("no lowering")
+            if any(v.dtype.is_complex for v in _values([positional, list(keywords.values())])):
+                raise CannotLower("complex numbers")
+            for name in ("device", "layout", "pin_memory", "memory_format", "non_blocking"):
+                keywords.pop(name, None)
+            result = function(build_, *positional, **keywords)
+        except CannotLower as reason:
+            self.fallbacks[op.name()] = str(reason)
+            log.debug("%s is a call: %s", op, reason)
+            result = build_.call(op, positional, keywords, "fallback")
+            if len(op._schema.returns) == 1 and "[]" not in str(op._schema.returns[0].type):
+                result = result[0]
+        many = len(op._schema.returns) != 1
+        if many or (isinstance(result, list | tuple) and len(metas) == 1):
+            return list(result)
+        return [result]
+
+    def _argument(self, x: Any) -> Any:
+        kind = x[0]
+        if kind == "tensor":
+            return self._read(x)
+        if kind == "list":
+            return [self._argument(y) for y in x[1]]
+        if kind == "number":
+            return self._number(*x[1:])
+        value = x[1]
+        return constant((), value.item(), value.dtype) if isinstance(value, torch.Tensor) else value
+
+    def _number(self, place: int, dtype: torch.dtype, wrapped: bool, real: bool) -> Value:
+        found = self.numbers.get(place)
+        if found is None:
+            held = torch.float64 if real else torch.int64
+            stored = self.program.input(held, Layout((), ()))
+            self.inputs.append(-1 - place)
+            value = cast(stored, dtype)
+            found = Lazy((), dtype, value.load, (value,))
+            found.is_number = wrapped
+            self.numbers[place] = found
+        return found
+
+    # Memory
+
+    def _read(self, t: Sequence[Any]) -> Value:
+        _, number, dtype, sizes, strides, offset = t
+        slot = self.slots[number]
+        layout = Layout(tuple(sizes), tuple(strides), offset)
+        if product(layout.sizes) == 0:
+            return constant(layout.sizes, 0, dtype)
+        value = slot.value
+        if value is not None and value.dtype is dtype:
+            assert slot.layout is not None
+            if _same_places(layout, slot.layout):
+                return value
+            seen = _view(value, slot.layout, layout)
+            if seen is not None:
+                return seen
+        return Stored(self._memory(slot, dtype), layout)
+
+    def _memory(self, slot: Slot, dtype: torch.dtype) -> Buffer:
+        """The slot's newest contents in memory, as elements of `dtype`."""
+        if slot.value is not None:
+            self._flush(slot)
+        if slot.base is None:
+            count = slot.nbytes // dtype.itemsize
+            layout = Layout((count,), (1,))
+            if slot.fresh:
+                # Nothing was written yet: what is read is as undefined as it is anywhere.
+                slot.base = self.program.temporary(dtype, layout).buffer
+            else:
+                slot.base = self.program.input(dtype, layout).buffer
+                self.inputs.append(slot.number)
+        newest = slot.base.storage.current
+        assert newest is not None
+        if newest.dtype is not dtype:
+            raise CannotLower(f"a storage is seen as {newest.dtype} and as {dtype}")
+        return newest
+
+    def _flush(self, slot: Slot) -> None:
+        """Gives the slot's newest contents memory: its own."""
+        value, layout = slot.value, slot.layout
+        assert value is not None and layout is not None
+        slot.value = None
+        if slot.fresh and slot.base is None:
+            stored = value.realised if isinstance(value, Lazy) else value
+            if isinstance(stored, Stored) and self._may_be(slot, stored, layout):
+                slot.base = stored.buffer
+                self.outputs[stored.buffer.storage] = slot.number
+                return
+            made = self.program.temporary(value.dtype, layout)
+            slot.base = made.buffer
+            self.program._fill(made, value)
+            if isinstance(value, Lazy) and value.realised is None:
+                value.realised = made
+            return
+        target = Stored(self._memory(slot, value.dtype), layout)
+        self._keep_old(slot, value)
+        new = self.program.write(target, value)
+        if isinstance(value, Lazy) and value.realised is None:
+            value.realised = new
+        slot.base = new.buffer
+
+    def _may_be(self, slot: Slot, stored: Stored, layout: Layout) -> bool:
+        """Whether memory that a value has already can be the slot's own."""
+        storage = stored.buffer.storage
+        return (
+            storage.kind in ("temporary", "external")
+            and storage not in self.outputs
+            and stored.buffer is storage.current
+            and _same_places(stored.layout, layout)
+            and storage.nbytes == slot.nbytes
+        )
+
+    def _keep_old(self, slot: Slot, writing: Value) -> None:
+        """Computes what still has to read the contents that are about to be overwritten."""
+        assert slot.base is not None
+        storage = slot.base.storage
+        for other in self.readers.pop(storage, ()):
+            v = other.value
+            if (
+                isinstance(v, Lazy)
+                and v is not writing
+                and v.realised is None
+                and _loads_from(v, storage)
+            ):
+                self.program.realise(v)
+
+    def _take(self, k: int, t: Any, value: Any) -> None:
+        """A fresh result."""
+        if t is None:
+            return
+        if t[0] == "list":
+            for one, v in zip(t[1], value, strict=True):
+                self._take(k, one, v)
+            return
+        _, number, dtype, sizes, strides, _ = t
+        slot = self.slots[number]
+        if slot.nbytes == 0:
+            return
+        if value.sizes != tuple(sizes):
+            value = broadcast_to(value, tuple(sizes))
+        self._set(k, slot, cast(value, dtype), Layout(tuple(sizes), tuple(strides)))
+
+    def _set(self, k: int, slot: Slot, value: Value, layout: Layout) -> None:
+        slot.value, slot.layout, slot.changed = value, layout, k
+        if isinstance(value, Lazy):
+            if weigh(value, self.users.get((k, slot.number), 0)):
+                self.program.realise(value, layout.strides)
+            else:
+                for b in value.reads:
+                    self.readers.setdefault(b.storage, []).append(slot)
+
+    def _write(self, k: int, target: Any, value: Any) -> None:
+        """A write in place, through whatever view `target` is."""
+        if target[0] == "list":
+            for one, v in zip(target[1], value, strict=True):
+                self._write(k, one, v)
+            return
+        if target[0] != "tensor" or value is None:
+            return
+        _, number, dtype, sizes, strides, offset = target
+        slot = self.slots[number]
+        if product(tuple(sizes)) == 0:
+            return
+        if not isinstance(value, Value):
+            value = constant((), value, dtype)
+        layout = Layout(tuple(sizes), tuple(strides), offset)
+        source = broadcast_to(cast(value, dtype, rounding=True), layout.sizes)
+        if (
+            offset == 0
+            and product(layout.sizes) * dtype.itemsize == slot.nbytes
+            and _is_dense(layout)
+        ):
+            # All of it: what was there before is nobody's any more.
+            self._set(k, slot, source, layout)
+            return
+        buffer = self._memory(slot, dtype)
+        self._keep_old(slot, source)
+        slot.base = self.program.write(Stored(buffer, layout), source).buffer
+
+
+def _is_default(argument: torch.Argument, value: Any) -> bool:
+    default = argument.default_value
+    if not argument.has_default_value() or isinstance(value, Value):
+        return False
+    return type(value) is type(default) and bool(value == default)
+
+
+def _is_dense(layout: Layout) -> bool:
+    return _same_places(layout, dense_layout(layout.sizes, layout.strides))
+
+
+def _same_places(a: Layout, b: Layout) -> bool:
+    return (
+        a.offset == b.offset
+        and a.sizes == b.sizes
+        and all(n == 1 or x == y for n, x, y in zip(a.sizes, a.strides, b.strides, strict=True))
+    )
+
+
+def _users(description: tuple[Any, ...]) -> dict[tuple[int, int], int]:
+    """How many calls read what call k left in a slot, and whether it stays: by (k, slot)."""
+    _, calls, slots = description
+    found: dict[tuple[int, int], int] = {}
+    writer: dict[int, int] = {}
+
+    def tensors(x: Any) -> list[int]:
+        if x is None or x[0] in ("constant", "number", "argument"):
+            return []
+        return [x[1]] if x[0] == "tensor" else [n for y in x[1] for n in tensors(y)]
+
+    for k, (name, _, arguments, results) in enumerate(calls):
+        schema = variants.overload(name)._schema.arguments
+        for a, x in zip(schema, arguments, strict=True):
+            for n in tensors(x) if not variants.is_out(a) else ():
+                if n in writer:
+                    found[writer[n], n] = found.get((writer[n], n), 0) + 1
+        written = [x for a, x in zip(schema, arguments, strict=True) if variants.is_written(a)]
+        for x in [*results, *written]:
+            for n in tensors(x):
+                writer[n] = k
+    for n, k in writer.items():
+        if slots[n][2]:  # it outlives the window
+            found[k, n] = found.get((k, n), 0) + 1
+    return found
+
+
+def _view(value: Value, held: Layout, wanted: Layout) -> Value | None:
+    """`value`, laid out by `held`, as a tensor of layout `wanted` over the same storage; None
+    where the place of an element is no simple expression of its position."""
+    order = sorted(range(len(held.sizes)), key=lambda d: (-held.strides[d], d))
+    order = [d for d in order if held.sizes[d] != 1]
+    sizes = [held.sizes[d] for d in order]
+
+    def position(p: Sequence[Any]) -> list[Any]:
+        flat = wanted.index(p)
+        found: list[Any] = [0] * len(held.sizes)
+        for d, i in zip(order, unflatten(flat, sizes), strict=True):
+            found[d] = i
+        return found
+
+    if not _is_dense(held) or _number(wanted.span()) > _number(product(held.sizes)):
+        return None
+    return reindex(value, wanted.sizes, position)
+
+
+def _number(size: Index) -> int:
+    assert isinstance(size, int), "a window's sizes are known"
+    return size
+
+
+def _loads_from(value: Lazy, storage: Storage) -> bool:
+    """Whether computing an element reads that storage; what is realised is read instead."""
+    position = [0 if n == 1 else var(loop_symbol("p", k, n)) for k, n in enumerate(value.sizes)]
+    with tracing(Trace()) as trace:
+        value.load(position)
+    return any(s.op == "load" and s.args[0].storage is storage for s in trace.scalars)
+
+
+def _values(x: Any) -> list[Value]:
+    if isinstance(x, Value):
+        return [x]
+    if isinstance(x, list | tuple):
+        return [v for y in x for v in _values(y)]
+    return []
+
+
+# The background
+
+
+def start_builder() -> None:
+    """Starts the thread that makes plans; the core calls it when the first window wants one."""
+    threading.Thread(target=_make_plans, name="tenon-builder", daemon=True).start()
+
+
+def _make_plans() -> None:
+    while (description := _C.next_window()) is not None:
+        number = description[0]
+        try:
+            plan, built = _make_plan(description)
+        except Exception as error:  # the window stays on reference execution
+            log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
+            log.debug("its plan failed", exc_info=True)
+            _C.finish_window(number, None, [], [], f"{type(error).__name__}: {error}")
+        else:
+            _C.finish_window(number, plan, built.inputs, built.outputs, "")
+
+
+def _make_plan(description: tuple[Any, ...]) -> tuple[_C.Plan, BuiltWindow]:
+    # Only now: the code generator is much to import for those who never need it.
+    from torch_tenon.frontends.dynamo import default_compiler, library
+
+    built = build(description)
+    compiler = default_compiler()
+    plan = Plan(built.program, library(compiler)).compile(compiler)
+    return plan.native(()), built
