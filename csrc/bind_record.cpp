@@ -132,10 +132,7 @@ void bind_record(py::module_& m) {
     set_execute_mode(static_cast<ExecuteMode>(mode));
   });
   m.def("execute_mode", [] { return static_cast<int>(execute_mode()); });
-  m.def(
-      "set_lowered",
-      &set_lowered,
-      "Marks an op (`aten::add.Tensor`) as lowered; True: its numbers may be run-time values.");
+  m.def("set_open_numbers", &set_open_numbers, "See `run_time_numbers` in ops/manifest.yaml.");
   m.def("commit", [](int index) {
     commit(check_index(static_cast<c10::DeviceIndex>(index)), CommitReason::request);
   });
@@ -145,6 +142,15 @@ void bind_record(py::module_& m) {
     return py::make_tuple(
         counts.calls, std::vector<int64_t>(std::begin(counts.commits), std::end(counts.commits)));
   });
+  m.def(
+      "calls_at_once",
+      [] {
+        py::list rows;
+        for (const auto& c : calls_at_once())
+          rows.append(py::make_tuple(c.op, c.reason, c.calls));
+        return rows;
+      },
+      "Tuples (op, why it was not recorded, calls).");
   m.def(
       "next_window",
       []() -> py::object {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -72,17 +73,27 @@ def report() -> Report:
     """The counts since the start, or since `reset_counters`; `print(torch_tenon.report())`."""
     return Report(
         [
-            OpCount(op, route, calls, nanoseconds / 1e9, bytes_copied)
+            OpCount(op, _route(route, op), calls, nanoseconds / 1e9, bytes_copied)
             for route, op, calls, nanoseconds, bytes_copied in _C.counter_values()
         ]
     )
+
+
+@functools.cache
+def _route(route: str, op: str) -> str:
+    # What was recorded is lowered where its functional variant has loops or is composed of others.
+    if route != "recorded":
+        return route
+    from torch_tenon.frontends.eager import is_lowered
+
+    return "lowered" if is_lowered(op) else "fallback"
 
 
 def counters() -> dict[str, int]:
     """Calls by route and op, overloads taken together: `{"fallback::aten::add": 3}`."""
     calls: dict[str, int] = defaultdict(int)
     for route, op, count, _, _ in _C.counter_values():
-        calls[f"{route}::{op.partition('.')[0]}"] += count
+        calls[f"{_route(route, op)}::{op.partition('.')[0]}"] += count
     return dict(sorted(calls.items()))
 
 

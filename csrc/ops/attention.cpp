@@ -3,6 +3,8 @@
 // with the CPU's own choice and kernel, so results and memory are the CPU's as well.
 
 #include <ATen/SDPBackend.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_ops.h>
@@ -11,7 +13,6 @@
 #include <torch/library.h>
 
 #include "execute/counters.h"
-#include "execute/reference.h"
 
 namespace tenon {
 namespace {
@@ -59,10 +60,10 @@ int64_t choose(
   return choice == kMath ? kMath : static_cast<int64_t>(at::SDPBackend::overrideable);
 }
 
-// Runs a CPU op by its name; the arguments go in, the results come out.
-torch::jit::Stack on_host(const char* name, torch::jit::Stack arguments) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
-  run_reference(op, &arguments);
+// Calls an op of the device by its name, below autograd; the arguments go in, the results come out.
+torch::jit::Stack call(const char* name, torch::jit::Stack arguments) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::Dispatcher::singleton().findSchemaOrThrow(name, "").callBoxed(&arguments);
   return arguments;
 }
 
@@ -77,7 +78,7 @@ attention(
     bool,
     std::optional<double> scale) {
   TENON_COUNT_KERNEL("aten::_scaled_dot_product_fused_attention_overrideable");
-  const auto results = on_host(
+  const auto results = call(
       "aten::_scaled_dot_product_flash_attention_for_cpu",
       {query, key, value, dropout_p, is_causal, bias, scale});
   // The rest is for kernels that pack sequences or draw random numbers.
@@ -113,7 +114,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
     const Tensor&,
     std::optional<double> scale) {
   TENON_COUNT_KERNEL("aten::_scaled_dot_product_fused_attention_overrideable_backward");
-  const auto results = on_host(
+  const auto results = call(
       "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
       {grad_out,
        query,

@@ -377,6 +377,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_efficientzerotensor", efficient_zero_tensor);
   m.impl("as_strided", as_strided);
   m.impl("view", view);
+  m.impl("_unsafe_view", view);  // the host's is a view as well, which its schema does not say
   m.impl("_reshape_alias", reshape_alias);
   m.impl("unfold", unfold);
   m.impl("view_as_real", view_as_real);

@@ -12,8 +12,8 @@ namespace {
 
 using c10::IValue;
 
-std::unordered_map<std::string, bool>& lowered_ops() {
-  static auto* instance = new std::unordered_map<std::string, bool>();
+std::unordered_set<std::string>& open_ops() {
+  static auto* instance = new std::unordered_set<std::string>();
   return *instance;
 }
 
@@ -31,28 +31,29 @@ bool only_tensors(const c10::FunctionSchema& schema) {
   return true;
 }
 
-// An op whose results' layouts follow from its arguments' layouts: known to be so (it has loops),
-// or with a kernel for tensors without data.
+// An op whose results' layouts follow from its arguments' layouts: it has a kernel for tensors
+// without data, or is composed of others that have.
 bool layouts_follow(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   if (schema.is_vararg() || !only_tensors(schema))
     return false;
   for (const auto tag :
-       {at::Tag::data_dependent_output,
-        at::Tag::dynamic_output_shape,
-        at::Tag::nondeterministic_seeded,
-        at::Tag::inplace_view}) {
+       {at::Tag::data_dependent_output, at::Tag::dynamic_output_shape, at::Tag::inplace_view}) {
     if (op.hasTag(tag))
       return false;
   }
+  // The CPU's attention is tagged for a dropout that it does not have.
+  const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) &&
+                     schema.name() != "aten::_scaled_dot_product_flash_attention_for_cpu";
+  if (draws)
+    return false;
   for (const auto& result : schema.returns()) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite())
       return false;  // a view
   }
   if (has_hidden_writes(toString(op.operator_name())))
     return false;
-  return lowered_ops().count(toString(op.operator_name())) > 0 ||
-         op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+  return op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
@@ -168,10 +169,8 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
-  const auto found = lowered_ops().find(name);
-  const bool lowered = found != lowered_ops().end();
-  may_open = lowered && found->second;
-  counter = &tenon::counter(lowered ? "lowered" : "fallback", name);
+  may_open = open_ops().count(name) > 0;
+  counter = &tenon::counter("recorded", name);
 }
 
 OpEntry* OpInfo::find(const OpKey& key) const {
@@ -183,57 +182,82 @@ OpEntry* OpInfo::find(const OpKey& key) const {
   return nullptr;
 }
 
-void set_lowered(const std::string& op, bool may_open) {
-  lowered_ops()[op] = may_open;
+void set_open_numbers(const std::string& op) {
+  open_ops().insert(op);
+}
+
+TensorPlace::TensorPlace(const at::Tensor& t)
+    : sizes(t.sizes().vec()),
+      strides(t.strides().vec()),
+      offset(t.storage_offset()),
+      storage(t.storage().unsafeGetStorageImpl()),
+      data(t.storage().data()) {}
+
+bool TensorPlace::operator==(const TensorPlace& other) const {
+  return sizes == other.sizes && strides == other.strides && offset == other.offset &&
+         storage == other.storage && data == other.data;
+}
+
+bool TensorPlace::empty() const {
+  return data == nullptr && offset == 0;
 }
 
 std::unique_ptr<OpEntry> learn(
     OpInfo& op,
     const OpKey& key,
+    const std::vector<TensorPlace>& before,
     c10::ArrayRef<IValue> arguments,
-    c10::ArrayRef<IValue> results,
-    bool unchanged) {
+    c10::ArrayRef<IValue> results) {
   static std::atomic<int64_t> next_id{0};
   auto entry = std::make_unique<OpEntry>();
   entry->op = &op;
   entry->id = next_id++;
   entry->hash = key.hash() ^ std::hash<std::string>{}(op.name);
   entry->key = key.words();
-  std::unordered_set<const void*> storages;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto before = entry->tensors.size();
     entry->arguments.push_back(plan_argument(arguments[i], op, entry->tensors));
-    entry->arguments.back().written = op.written[i];
-    entry->written.resize(entry->tensors.size(), false);
-    for (auto k = before; k < entry->tensors.size(); ++k)
-      entry->written[k] = op.written[i];
+    entry->written.resize(entry->tensors.size(), op.written[i]);
   }
-  for (const auto* tensor : key.tensors())
-    storages.insert(tensor->storage().unsafeGetStorageImpl());
-  // A call without results is there for its errors; a mask as an index makes the shape depend on
-  // data.
-  bool plain = unchanged && !(op.selects && selects_by_mask(arguments));
-  for (size_t i = 0; i < results.size() && plain; ++i) {
+  std::unordered_set<const void*> storages;
+  for (size_t k = 0; k < before.size(); ++k) {
+    const auto& tensor = *key.tensors()[k];
+    storages.insert(tensor.storage().unsafeGetStorageImpl());
+    const TensorPlace after(tensor);
+    if (after == before[k])
+      continue;
+    const bool grew = entry->written[k] && before[k].empty() && after.offset == 0 &&
+                      after.storage == before[k].storage && tensor.is_non_overlapping_and_dense();
+    if (!grew)
+      entry->reason = "it changes the layout of an argument";
+    entry->resized.push_back(k);
+  }
+  if (op.selects && selects_by_mask(arguments))
+    entry->reason = "a mask is an index: the shape depends on data";
+  for (size_t i = 0; i < results.size() && entry->reason.empty(); ++i) {
     ResultPlan plan;
     plan.argument = op.returned[i];
+    bool plain = true;
     if (plan.argument < 0 && results[i].isTensor()) {
       plain = plan_result(results[i].toTensor(), key.device(), storages, plan);
       entry->fresh += plan.defined ? 1 : 0;
-    } else if (plan.argument < 0 && results[i].isTensorList()) {
+    } else if (plan.argument < 0) {
       plan.list = true;
-      for (const at::Tensor& tensor : results[i].toTensorList()) {
+      for (const IValue& tensor : results[i].toListRef()) {
         ResultPlan element;
-        plain = plain && plan_result(tensor, key.device(), storages, element);
+        plain = plain && plan_result(tensor.toTensor(), key.device(), storages, element);
         entry->fresh += element.defined ? 1 : 0;
         plan.elements.push_back(std::move(element));
       }
-    } else if (plan.argument < 0) {
-      plain = false;
     }
+    if (!plain)
+      entry->reason = "a result is no dense memory of its own";
     entry->results.push_back(std::move(plan));
   }
   const bool writes_any = std::count(entry->written.begin(), entry->written.end(), true) > 0;
-  entry->recorded = plain && (entry->fresh > 0 || writes_any);
+  // Such a call is there for its errors.
+  if (entry->reason.empty() && entry->fresh == 0 && !writes_any)
+    entry->reason = "it has no results";
+  entry->recorded = entry->reason.empty();
   return entry;
 }
 

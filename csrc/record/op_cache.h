@@ -54,11 +54,15 @@ struct OpEntry {
   const OpInfo* op = nullptr;
   int64_t id = 0;
   uint64_t hash = 0;      // the same in every process
-  bool recorded = false;  // false: every call runs at once
+  bool recorded = false;  // false: every call runs at once, for this reason:
+  std::string reason;
   std::vector<int64_t> key;
   std::vector<ArgumentPlan> arguments;
   std::vector<TensorLayout> tensors;  // the device's tensors among the arguments, in order
   std::vector<bool> written;          // for each of them
+  // Empty tensors that the call gives its results' sizes, as `out=` has them: `tensors` has what
+  // they become.
+  std::vector<size_t> resized;
   std::vector<ResultPlan> results;
   int64_t fresh = 0;  // how many fresh tensors the call makes
 };
@@ -82,16 +86,28 @@ struct OpInfo {
   OpEntry* find(const OpKey& key) const;
 };
 
-// Marks an op as one that has loops of its own; with `may_open` its numbers may be run-time values.
-void set_lowered(const std::string& op, bool may_open);
+// The op's lowering takes numbers as run-time values.
+void set_open_numbers(const std::string& op);
 
-// The entry that a call teaches: `arguments` as they were before, `results` after. `unchanged`:
-// no argument changed its sizes, strides or storage.
+// The layout and memory of a tensor, to see whether a call changed them.
+struct TensorPlace {
+  explicit TensorPlace(const at::Tensor& tensor);
+  bool operator==(const TensorPlace& other) const;
+  bool empty() const;
+
+  std::vector<int64_t> sizes, strides;
+  int64_t offset;
+  const void* storage;
+  const void* data;
+};
+
+// The entry that a call teaches. `before`: the key's tensors before the call; the arguments'
+// tensors are as it left them.
 std::unique_ptr<OpEntry> learn(
     OpInfo& op,
     const OpKey& key,
+    const std::vector<TensorPlace>& before,
     c10::ArrayRef<c10::IValue> arguments,
-    c10::ArrayRef<c10::IValue> results,
-    bool unchanged);
+    c10::ArrayRef<c10::IValue> results);
 
 }  // namespace tenon

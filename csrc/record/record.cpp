@@ -1,8 +1,10 @@
 #include "record/record.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <array>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -44,6 +46,7 @@ struct State {
   std::mutex mutex;
   std::array<Recorder, kMostDevices> recorders;
   RecordCounts counts;
+  std::map<std::pair<std::string, std::string>, int64_t> at_once;  // by op and reason
   ExecuteMode mode = ExecuteMode::reference;
 };
 
@@ -89,39 +92,24 @@ at::Tensor make_tensor(const ResultPlan& plan, c10::DeviceIndex device) {
   return tensor;
 }
 
-// Whether an argument is as a key describes it: the same sizes, strides and storage as before.
-struct Shape {
-  std::vector<int64_t> sizes, strides;
-  int64_t offset;
-  const void* storage;
-  const void* data;
-
-  explicit Shape(const at::Tensor& t)
-      : sizes(t.sizes().vec()),
-        strides(t.strides().vec()),
-        offset(t.storage_offset()),
-        storage(t.storage().unsafeGetStorageImpl()),
-        data(t.storage().data()) {}
-  bool operator==(const Shape& other) const {
-    return sizes == other.sizes && strides == other.strides && offset == other.offset &&
-           storage == other.storage && data == other.data;
-  }
-};
-
 thread_local OpKey t_key;
 
 // Why a storage that is settled makes this thread commit.
 thread_local CommitReason t_reason = CommitReason::host_read;
 
-// The call settles the storages that it touches.
-void run_now(const c10::OperatorHandle& op, Stack* stack, CommitReason reason) {
+// Runs a call at once, for a reason that is counted. It settles the storages that it touches.
+void run_now(const OpInfo& info, Stack* stack, CommitReason reason, const std::string& why) {
+  if (g_recording.load(std::memory_order_relaxed) && !t_committing) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    ++state().at_once[{info.name, why}];
+  }
   struct Restore {
     CommitReason previous;
     ~Restore() {
       t_reason = previous;
     }
   } restore{std::exchange(t_reason, reason)};
-  run_reference(op, stack);
+  run_reference(info.op, stack);
 }
 
 // Runs a call whose key is new, and learns from it.
@@ -130,39 +118,33 @@ void run_and_learn(OpInfo& info, Stack* stack) {
   const std::vector<IValue> arguments(stack->end() - schema.arguments().size(), stack->end());
   OpKey key;  // over arguments that live until the end
   key.build(arguments, info.open_scalars);
-  std::vector<Shape> before;
+  std::vector<TensorPlace> before;
   for (const auto* tensor : key.tensors())
     before.emplace_back(*tensor);
-  run_now(info.op, stack, CommitReason::first_call);
-  std::vector<Shape> after;
-  for (const auto* tensor : key.tensors())
-    after.emplace_back(*tensor);
-  auto entry = learn(
-      info, key, arguments, torch::jit::last(*stack, schema.returns().size()), before == after);
+  run_now(info, stack, CommitReason::first_call, "its first call with these layouts");
+  auto entry =
+      learn(info, key, before, arguments, torch::jit::last(*stack, schema.returns().size()));
   auto& s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   if (info.find(key) == nullptr)
     info.entries.emplace(key.hash(), std::move(entry));
 }
 
-bool is_ours(const at::Tensor& tensor) {
-  return is_device_storage(tensor.storage());
-}
-
 }  // namespace
 
 void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  constexpr auto kNot = CommitReason::not_recorded;
   if (!g_recording.load(std::memory_order_relaxed) || !info_.recordable || t_committing)
-    return run_now(op, stack, CommitReason::not_recorded);
+    return run_now(info_, stack, kNot, "its results' layouts are known only once it ran");
   auto& s = state();
   OpKey& key = t_key;
   const auto count = info_.written.size();
   const auto arguments = torch::jit::last(*stack, count);
   if (!key.build(arguments, info_.open_scalars))
-    return run_now(op, stack, CommitReason::not_recorded);
+    return run_now(info_, stack, kNot, "an argument is no plain tensor of one device");
   for (const auto* tensor : key.tensors()) {
-    if (!is_ours(*tensor))
-      return run_now(op, stack, CommitReason::not_recorded);
+    if (!is_device_storage(tensor->storage()))
+      return run_now(info_, stack, kNot, "memory that somebody else allocated");
   }
   OpEntry* entry;
   {
@@ -182,9 +164,19 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
   if (entry == nullptr)
     return run_and_learn(info_, stack);
   if (!entry->recorded)
-    return run_now(op, stack, CommitReason::not_recorded);
+    return run_now(info_, stack, kNot, entry->reason);
 
   const auto device = key.device();
+  for (const auto k : entry->resized) {
+    const auto& layout = entry->tensors[k];
+    auto& impl = *key.tensors()[k]->unsafeGetTensorImpl();
+    impl.set_sizes_and_strides(layout.sizes, layout.strides);
+    auto& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
+    resize_storage(
+        storage,
+        at::detail::computeStorageNbytes(layout.sizes, layout.strides, impl.dtype().itemsize()));
+    note_fresh(storage);
+  }
   c10::SmallVector<at::Tensor, 4> fresh;
   for (const auto& plan : entry->results) {
     if (plan.argument >= 0)
@@ -378,6 +370,15 @@ void note_fresh(const c10::StorageImpl& storage) {
   if (window.calls.empty() && window.slots.size() >= kLongest)
     window.clear();
   window.fresh_slot(const_cast<void*>(storage.data()), storage.nbytes());
+}
+
+std::vector<CallAtOnce> calls_at_once() {
+  auto& s = state();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  std::vector<CallAtOnce> found;
+  for (const auto& [what, calls] : s.at_once)
+    found.push_back({what.first, what.second, calls});
+  return found;
 }
 
 RecordCounts record_counts() {

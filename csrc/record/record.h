@@ -62,4 +62,11 @@ struct RecordCounts {
 };
 RecordCounts record_counts();
 
+// The calls that were not recorded, by op and reason.
+struct CallAtOnce {
+  std::string op, reason;
+  int64_t calls;
+};
+std::vector<CallAtOnce> calls_at_once();
+
 }  // namespace tenon

@@ -14,6 +14,7 @@ and a result ("argument", place), a tensor, ("list", results) or None.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon import _C
 from torch_tenon.compiler.plan import Plan
@@ -43,6 +46,7 @@ from torch_tenon.ops import variants
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
+    LOWERINGS,
     Build,
     CannotLower,
     TensorMeta,
@@ -143,8 +147,6 @@ class _Builder:
         values = self._lower(functional, given, metas)
         targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
         fresh = [r for r in results if r is None or r[0] != "argument"]
-        if targets and not any(r is not None for r in fresh):
-            fresh = []
         for r, v in zip(fresh, values, strict=False):
             self._take(k, r, v)
         for target, v in zip(targets, values[len(fresh) :], strict=True):
@@ -167,43 +169,59 @@ class _Builder:
                 found.append(TensorMeta(t[2], t[3], t[4]) if t[0] == "tensor" else None)
         return found
 
-    def _lower(
-        self, op: Any, given: dict[str, Any], metas: list[TensorMeta | None]
-    ) -> list[Value | list[Any] | None]:
-        positional: list[Any] = []
-        keywords: dict[str, Any] = {}
-        for a in op._schema.arguments:
-            value = given.get(a.name, a.default_value)
-            if a.kwarg_only:
-                if not _is_default(a, value):
-                    keywords[a.name] = value
-            else:
-                positional.append(value)
-        # As in a graph, what equals its default at the end is left out.
-        for a in reversed([a for a in op._schema.arguments if not a.kwarg_only]):
-            if not a.has_default_value() or not _is_default(a, positional[-1]):
-                break
-            positional.pop()
+    def _lower(self, op: Any, given: dict[str, Any], metas: list[TensorMeta | None]) -> list[Any]:
+        """The results of a functional op, one for each that its schema has."""
+        positional, keywords = _as_called(op, given)
+        result = self.lowered(op, positional, keywords, metas)
+        return list(result) if len(op._schema.returns) != 1 else [result]
+
+    def lowered(
+        self,
+        op: Any,
+        positional: list[Any],
+        keywords: dict[str, Any],
+        metas: list[TensorMeta | None],
+    ) -> Any:
+        """An op's result: by its lowering, by the ops that it is composed of, or by a call."""
         function = find(op)
         build_ = Build(self.program, metas, self.threads)
         try:
-            if function is None:
-                raise CannotLower("no lowering")
             if any(v.dtype.is_complex for v in _values([positional, list(keywords.values())])):
                 raise CannotLower("complex numbers")
-            for name in ("device", "layout", "pin_memory", "memory_format", "non_blocking"):
-                keywords.pop(name, None)
-            result = function(build_, *positional, **keywords)
+            each = _foreach(op) if function is None else None
+            if each is not None:
+                return self._each(each, positional, keywords, metas)
+            if function is None:
+                composed = _compositions().get(op)
+                if composed is None:
+                    raise CannotLower("no lowering")
+                return Composition(self).run(composed, positional, keywords)
+            plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
+            return function(build_, *positional, **plain)
         except CannotLower as reason:
             self.fallbacks[op.name()] = str(reason)
             log.debug("%s is a call: %s", op, reason)
-            result = build_.call(op, positional, keywords, "fallback")
-            if len(op._schema.returns) == 1 and "[]" not in str(op._schema.returns[0].type):
-                result = result[0]
-        many = len(op._schema.returns) != 1
-        if many or (isinstance(result, list | tuple) and len(metas) == 1):
-            return list(result)
-        return [result]
+            results = build_.call(op, positional, keywords, "fallback")
+            returns = op._schema.returns
+            single = len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
+            return results[0] if single else results
+
+    def _each(
+        self,
+        function: Any,
+        positional: list[Any],
+        keywords: dict[str, Any],
+        metas: list[TensorMeta | None],
+    ) -> list[Any]:
+        found = []
+        for k, meta in enumerate(metas):
+            row = [x[k] if isinstance(x, list) else x for x in positional]
+            named = {n: x[k] if isinstance(x, list) else x for n, x in keywords.items()}
+            if function in (LOWERINGS["aten.addcmul"], LOWERINGS["aten.addcdiv"]):
+                named |= dict(zip(("value",), row[3:], strict=False))
+                row = row[:3]
+            found.append(function(Build(self.program, [meta], self.threads), *row, **named))
+        return found
 
     def _argument(self, x: Any) -> Any:
         kind = x[0]
@@ -366,6 +384,142 @@ class _Builder:
         buffer = self._memory(slot, dtype)
         self._keep_old(slot, source)
         slot.base = self.program.write(Stored(buffer, layout), source).buffer
+
+
+class Composition(TorchDispatchMode):
+    """Runs a function of tensors on values: every op that it calls is lowered as it comes.
+
+    The tensors that the function sees have sizes and no memory.
+    """
+
+    def __init__(self, builder: _Builder) -> None:
+        super().__init__()
+        self.builder = builder
+        self.values: dict[int, tuple[torch.Tensor, Value]] = {}  # by the tensor's identity
+
+    def run(self, function: Any, positional: list[Any], keywords: dict[str, Any]) -> Any:
+        """The function's results, as values."""
+        args, named = tree_map(self._tensor, (positional, keywords))
+        with self:
+            result = function(*args, **named)
+        return tree_map(self._value, result)
+
+    def _tensor(self, x: Any) -> Any:
+        if not isinstance(x, Value):
+            return x
+        strides = dense_layout(x.sizes).strides
+        if isinstance(x, Stored):
+            strides = x.layout.strides
+        sizes = tuple(map(_number, x.sizes))
+        t = torch.empty_strided(sizes, tuple(map(_number, strides)), dtype=x.dtype, device="meta")
+        return self._enter(t, x)
+
+    def _enter(self, t: torch.Tensor, value: Value) -> torch.Tensor:
+        self.values[id(t)] = (t, value)  # the tensor is kept, so that its identity is its own
+        return t
+
+    def _value(self, x: Any) -> Any:
+        return self.values[id(x)][1] if isinstance(x, torch.Tensor) else x
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Lowers one op."""
+        kwargs = kwargs or {}
+        composed = _compositions().get(op)
+        if composed is not None and find(op) is None:
+            with self:
+                return composed(*args, **kwargs)
+        functional = variants.functional_of(op)
+        if functional is None:
+            raise CannotLower(f"{op} writes its arguments")
+        result = op(*args, **kwargs)
+        if any(
+            isinstance(t, torch.Tensor) and t.device.type != "meta"
+            for t in tree_leaves((args, kwargs, result))
+        ):
+            raise CannotLower(f"{op} makes a tensor outside of the device")
+        schema = op._schema.arguments
+        given = dict(zip((a.name for a in schema), args, strict=False)) | kwargs
+        written = [a for a in schema if variants.is_written(a)]
+        given = {
+            k: self._value_of_any(v)
+            for k, v in given.items()
+            if not any(a.name == k and variants.is_out(a) for a in written)
+        }
+        outputs = [result] if isinstance(result, torch.Tensor) else list(result or ())
+        metas = [
+            TensorMeta(t.dtype, tuple(t.shape), tuple(t.stride()))
+            for t in tree_leaves(outputs)
+            if isinstance(t, torch.Tensor)
+        ]
+        positional, keywords = _as_called(functional, given)
+        values = self.builder.lowered(functional, positional, keywords, list(metas))
+        if written:
+            if len(written) != 1 or not isinstance(result, torch.Tensor):
+                raise CannotLower(f"{op} writes several arguments")
+            value = cast(values, result.dtype)
+            self._enter(result, broadcast_to(value, tuple(result.shape)))
+            return result
+        if isinstance(result, torch.Tensor):
+            return self._enter(result, values)
+        for t, v in zip(tree_leaves(result), _flat(values), strict=True):
+            self._enter(t, v)
+        return result
+
+    def _value_of_any(self, x: Any) -> Any:
+        return tree_map(self._value, x)
+
+
+@functools.cache
+def _compositions() -> dict[Any, Any]:
+    from torch_tenon.frontends.dynamo import decompositions
+
+    return decompositions()
+
+
+def is_lowered(name: str) -> bool:
+    """Whether windows run an op (`aten::add_.Tensor`) as loops of their own."""
+    load_all()
+    op = variants.functional_of(variants.overload(name))
+    if name == "aten::copy_" or op is None:
+        return op is not None
+    return find(op) is not None or _foreach(op) is not None or op in _compositions()
+
+
+def _foreach(op: Any) -> Any:
+    """What an op on lists of tensors does to each tensor."""
+    base = str(op._schema.name)
+    if not base.startswith("aten::_foreach_"):
+        return None
+    name = base.removeprefix("aten::_foreach_")
+    return LOWERINGS.get(f"aten.{name}")
+
+
+def _flat(x: Any) -> list[Any]:
+    return [v for y in x for v in _flat(y)] if isinstance(x, list | tuple) else [x]
+
+
+# Where a result goes, which its metadata says.
+_OPTIONS = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+
+
+def _as_called(op: Any, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments as a graph has them: defaults at the end are left out."""
+    positional: list[Any] = []
+    keywords: dict[str, Any] = {}
+    arguments = op._schema.arguments
+    for a in arguments:
+        value = given.get(a.name, a.default_value)
+        if not a.kwarg_only:
+            positional.append(value)
+        elif not _is_default(a, value):
+            keywords[a.name] = value
+    for a in reversed([a for a in arguments if not a.kwarg_only]):
+        if not _is_default(a, positional[-1]):
+            break
+        positional.pop()
+    return positional, keywords
 
 
 def _is_default(argument: torch.Argument, value: Any) -> bool:

@@ -20,7 +20,7 @@ MANIFEST = Path(__file__).with_name("manifest.yaml")
 ROUTES = ("lowered", "library", "kernel", "decomposed", "fallback")
 
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
-_FIELDS = ("op", "route", "why", "host_arguments", "mutates")
+_FIELDS = ("op", "route", "why", "host_arguments", "mutates", "run_time_numbers")
 
 
 class ManifestError(ValueError):
@@ -36,6 +36,7 @@ class Entry:
     why: str = ""
     host_arguments: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
+    run_time_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,10 @@ def _entry(row: object, place: str) -> Entry:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ManifestError(f"{place} `{field}` must be a list of argument names")
         arguments[field] = tuple(names)
-    return Entry(op, route, why, **arguments)
+    open_numbers = row.get("run_time_numbers", False)
+    if not isinstance(open_numbers, bool):
+        raise ManifestError(f"{place} `run_time_numbers` must be true or false")
+    return Entry(op, route, why, **arguments, run_time_numbers=open_numbers)
 
 
 @functools.cache

@@ -32,6 +32,8 @@ def register_ops(target: Target) -> None:
     for entry in entries.values():
         if entry.host_arguments or entry.mutates:
             _C.set_reference_rule(entry.op, list(entry.host_arguments), list(entry.mutates), False)
+        if entry.run_time_numbers:
+            _C.set_open_numbers(entry.op)
     for op, kernel in target.library.items():
         _register(_library, op, "library", kernel)
     decomposed = [op for op, entry in entries.items() if entry.route == "decomposed"]

@@ -133,6 +133,39 @@ def rsub(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
     return _scaled("sub", y, x, args[0] if args else alpha)
 
 
+@lowering("aten.addcmul")
+def addcmul(b: Build, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
+    """x + value * y * z."""
+    compute = promote(x, y, z)
+    if isinstance(value, Value) or value != 1:
+        f = lambda a, c, d, k: ops.add(a, ops.mul(ops.mul(k, c), d))  # noqa: E731
+        return elementwise(f, (x, y, z, value), compute, compute, 3)
+    return elementwise(lambda a, c, d: ops.add(a, ops.mul(c, d)), (x, y, z), compute, compute, 2)
+
+
+@lowering("aten.addcdiv")
+def addcdiv(b: Build, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
+    """x + value * y / z."""
+    compute = promote(x, y, z)
+    if not compute.is_floating_point:
+        raise CannotLower("integers")
+    f = lambda a, c, d, k: ops.add(a, ops.div(ops.mul(k, c), d))  # noqa: E731
+    return elementwise(f, (x, y, z, value), compute, compute, 3)
+
+
+@lowering("aten.lerp")
+def lerp(b: Build, x: Value, y: Value, weight: Any) -> Value:
+    """x + weight * (y - x), from the end that is nearer."""
+
+    def f(a: Any, c: Any, w: Any) -> Any:
+        difference = ops.sub(c, a)
+        near = ops.lt(ops.abs(w), ops.constant(0.5, w.dtype))
+        from_end = ops.sub(c, ops.mul(difference, ops.sub(ops.constant(1, w.dtype), w)))
+        return ops.where(near, ops.add(a, ops.mul(w, difference)), from_end)
+
+    return elementwise(f, (x, y, weight), x.dtype, x.dtype, 5)
+
+
 @lowering("aten.mul")
 def mul(b: Build, x: Any, y: Any) -> Value:
     """x * y."""
