@@ -6,6 +6,7 @@ added up in blocks whose totals are float64, so a long row loses no more than a 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from torch_tenon.ir.values import Buffer, Storage, size_hint
 
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 SCRATCH_BYTES = 1 << 18
+NAME = re.compile(r"\bt\d+\b")
+DEFINITION = re.compile(r"const (\w+) (t\d+) = ")
 
 # What a failed check raises: the text takes the value and the size.
 CHECKS: dict[str, int] = {"index": 1, "embedding": 2, "gather": 3, "division": 4}
@@ -67,6 +70,7 @@ class _Writer:
         self.forward: dict[Buffer, tuple[str, int]] = {}
         self.prelude: dict[int, list[str]] = {}
         self.scratch: dict[Buffer, str] = {}
+        self.long: set[str] = set()  # names of values that take long
 
     # Expressions
 
@@ -148,7 +152,10 @@ class _Writer:
             text = f"{args[0]} ? {args[1]} : {args[2]}"
         else:
             text = c.operation(s.op, args, s.dtype, s.args[0].dtype)
-        return self.put((text, s.dtype), text, ctype, depth)
+        found = self.put((text, s.dtype), text, ctype, depth)
+        if s.op in c.LONG:
+            self.long.add(found[0])
+        return found
 
     def _load(self, s: Scalar, m: Member) -> tuple[str, int]:
         buffer = s.args[0]
@@ -405,6 +412,9 @@ class _Writer:
         ):
             head.append(f"#pragma omp simd {clauses}".rstrip())
         collected = reductions if at == parts_at else []
+        if self.nest.in_parts and at == innermost:
+            declared, parts = self._parts(inside)
+            return declared + [t for part in parts for t in [*head, *_for(span, part)]]
         if not collected:
             return [*head, *_for(span, inside)]
         declared = []
@@ -422,6 +432,34 @@ class _Writer:
             one = Span(name, f"{name}_block", stop, 1, span.symbol)
             return _for(outer, [*declared, *head, *_for(one, inside), *self._take(collected)])
         return [*declared, *head, *_for(span, inside), *self._take(collected)]
+
+    def _parts(self, lines: list[str]) -> tuple[list[str], list[list[str]]]:
+        """The lines of an iteration cut before each long operation but the first.
+
+        Instructions of several iterations overlap only as far as the processor looks ahead, so a
+        long chain is faster as several loops over a tile: what later ones need goes through arrays.
+        """
+        parts: list[list[str]] = [[]]
+        home: dict[str, int] = {}
+        types: dict[str, str] = {}
+        for text in lines:
+            made = DEFINITION.match(text)
+            if made is not None:
+                if made[2] in self.long and any(home.get(n) == len(parts) - 1 for n in self.long):
+                    parts.append([])
+                types[made[2]], home[made[2]] = made[1], len(parts) - 1
+            parts[-1].append(text)
+        assert self.nest.lane is not None
+        index = f"[{self._lane_index()}]"
+        carried: dict[str, None] = {}
+        for k, part in enumerate(parts):
+            used = dict.fromkeys(n for text in part for n in NAME.findall(text))
+            before = [n for n in used if home.get(n, k) < k]
+            part[:0] = [f"const {types[n]} {n} = {n}s{index};" for n in before]
+            carried.update(dict.fromkeys(before))
+        for n in carried:
+            parts[home[n]].append(f"{n}s{index} = {n};")
+        return [f"{types[n]} {n}s[{self.nest.lanes}];" for n in carried], parts
 
     def _take(self, reductions: list[tuple[Member, str, str]]) -> list[str]:
         """Adds the parts to the totals."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch_tenon.compiler.codegen.dialect import LONG
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Index, Symbol, product, spell, strides
 from torch_tenon.ir.values import size_hint
@@ -19,6 +20,7 @@ from torch_tenon.ir.values import size_hint
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
 TILE = 1024  # lanes of a column
 CHUNKS = 8  # pieces of work wanted for the threads
+PART = 512  # elements that one of several loops over a tile takes before the next one runs
 
 
 @dataclass
@@ -38,6 +40,7 @@ class Nest:
     `spans` are the loops around an iteration, of which the threads share the outermost `collapse`.
     Inside one (at depth `base`), `full` are the loops of the full members and `row` those of the
     row members. `depth` says for each loop variable how many loops are open where it is known.
+    Where `in_parts` is set, the lanes of a tile pass through one loop for each long operation.
     """
 
     def __init__(self, group: Group) -> None:
@@ -100,6 +103,7 @@ class Nest:
         outer, inner = list(self.group.outer), list(self.group.inner)
         self.lane: Symbol | None = None
         self.lanes = 0
+        self.in_parts = False
         self.turned: Symbol | None = None
         if self.layout == "scatter":
             self.lane = self._best_lane(outer)[0] or (outer[-1] if outer else None)
@@ -133,7 +137,12 @@ class Nest:
             extent = self.lane.extent
             assert extent is not None
             hint = size_hint(extent)
-            if self.layout == "flat" and (pieces >= CHUNKS or hint < 2 * BLOCK):
+            self.in_parts = self.layout == "flat" and self._is_long()
+            if self.in_parts:
+                self.lanes = min(PART, extent) if isinstance(extent, int) else PART
+                spans.append(self._tile(self.lane, self.lanes))
+                inside.append(self._tiled(self.lane, self.lanes))
+            elif self.layout == "flat" and (pieces >= CHUNKS or hint < 2 * BLOCK):
                 inside.append(self._span(self.lane))
             else:
                 wanted = max(1, -(-CHUNKS // pieces))
@@ -177,6 +186,10 @@ class Nest:
                 if steps.get(s) == 1 and s.extent is not None and size_hint(s.extent) >= 16:
                     return s
         return None
+
+    def _is_long(self) -> bool:
+        """Whether an iteration is too long for the processor to have several under way."""
+        return sum(s.op in LONG for m in self.members for s in m.node.trace) > 1
 
     def _span(self, s: Symbol) -> Span:
         assert s.extent is not None
