@@ -24,6 +24,7 @@ from torch_tenon.ir.values import Buffer, Storage, size_hint
 MOST_MEMBERS = 48
 MOST_BUFFERS = 40
 RECENT_READERS = 3
+FEW = 4096  # iterations of a loop that costs less than its launch
 
 
 @dataclass
@@ -72,10 +73,15 @@ class Group:
 
 @dataclass
 class Schedule:
-    """The groups in the order in which they run, and why fusions did not happen."""
+    """The groups in the order in which they run, and why fusions did not happen.
+
+    `needs` says which nodes have to run before a node, `home` in which group a node is.
+    """
 
     groups: list[Group]
     rejected: list[tuple[str, str, str]]
+    needs: dict[Node, list[Node]]
+    home: dict[Node, Group]
 
 
 def schedule(program: Program) -> Schedule:
@@ -85,7 +91,7 @@ def schedule(program: Program) -> Schedule:
     for node in _ordered(nodes, scheduler.needs):
         scheduler.place(node)
     groups = sorted(scheduler.alive, key=lambda g: g.position)
-    return Schedule(groups, scheduler.rejected)
+    return Schedule(groups, scheduler.rejected, scheduler.needs, scheduler.group)
 
 
 def _live(program: Program) -> list[Node]:
@@ -291,6 +297,8 @@ def fuse(first: Group, second: Group) -> Group | str:
     pairs = _shared(first, second)
     if not pairs:
         return "nothing shared"
+    if not _worthwhile(first, second, pairs):
+        return "little shared"
     why = "different loops"
     for outer, inner, a, b, first_full, second_full in _alignments(first, second, pairs):
         members = _remap(first, a, first_full) + _remap(second, b, second_full)
@@ -300,6 +308,22 @@ def fuse(first: Group, second: Group) -> Group | str:
             return Group(0, members, outer, inner)
         why = problem
     return why
+
+
+def _worthwhile(
+    first: Group, second: Group, pairs: Sequence[tuple[Index, Index, bool, bool]]
+) -> bool:
+    """Whether the groups share more than a scalar or a row: else one kernel saves no traffic, and
+    is larger than two."""
+    sizes = [size_hint(product(s.extent for s in g.symbols())) for g in (first, second)]
+    if min(sizes) <= FEW:
+        return True
+    for pair in pairs:
+        for e, size in zip(pair[:2], sizes, strict=True):
+            steps = strides(e)
+            if steps is None or 8 * size_hint(product(s.extent for s in steps)) >= size:
+                return True
+    return False
 
 
 def _remap(group: Group, values: dict[Symbol, Index], full: bool) -> list[Member]:

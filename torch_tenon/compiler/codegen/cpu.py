@@ -7,7 +7,8 @@ added up in blocks whose totals are float64, so a long row loses no more than a 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substit
 from torch_tenon.ir.scalar import Scalar
 from torch_tenon.ir.values import Buffer, Storage, size_hint
 
+PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 SCRATCH_BYTES = 1 << 18
 NAME = re.compile(r"\bt\d+\b")
@@ -31,7 +33,10 @@ CHECKS: dict[str, int] = {"index": 1, "embedding": 2, "gather": 3, "division": 4
 
 @dataclass
 class Kernel:
-    """Generated source, and what to call it with."""
+    """Generated source, and what to call it with.
+
+    `storages` are those of `sets` runs of the same code, one after the other.
+    """
 
     source: str  # the function, named `@NAME@`
     storages: list[Storage]
@@ -39,6 +44,9 @@ class Kernel:
     origin: str
     bytes_moved: int
     layout: str
+    work: Index  # scalar operations
+    body: list[str]  # what the function does, on one thread
+    sets: int = 1
 
 
 @dataclass
@@ -514,10 +522,17 @@ class _Writer:
         for k, _ in enumerate(self.nest.sizes):
             names.append(f"const int64_t n{k} = s[{k}];")
         origin = ", ".join(dict.fromkeys(m.node.origin for m in self.members if m.node.origin))
-        head = "void @NAME@(void *const *a, const int64_t *s, int64_t *status) {"
-        text = "\n".join([f"/* {origin} */", head, *_indent(names + code), "}"])
-        moved = _bytes_moved(self.group, self.kept)
-        return Kernel(text + "\n", self.storages, self.nest.sizes, origin, moved, self.nest.layout)
+        work = self.nest.work
+        return Kernel(
+            _function(origin, "a", names + code),
+            self.storages,
+            self.nest.sizes,
+            origin,
+            _bytes_moved(self.group, self.kept),
+            self.nest.layout,
+            work,
+            names + [line for line in code if not line.startswith(PARALLEL)],
+        )
 
     def _threads(self) -> list[str]:
         if isinstance(self.nest.work, int) and self.nest.work < PARALLEL_WORK:
@@ -525,7 +540,39 @@ class _Writer:
         clause = f" collapse({self.nest.collapse})" if self.nest.collapse > 1 else ""
         if not isinstance(self.nest.work, int):
             clause += f" if ({self.size(self.nest.work)} >= {PARALLEL_WORK})"
-        return [f"#pragma omp parallel for schedule(static){clause}"]
+        return [PARALLEL + clause]
+
+
+def together(kernels: Sequence[Kernel]) -> Kernel:
+    """One kernel for several of the same source that do not need each other.
+
+    The threads share out whole runs: starting them once for each small tensor costs more than
+    the work.
+    """
+    first = kernels[0]
+    code = [
+        f"for (int64_t set = 0; set < {len(kernels)}; ++set) {{",
+        f"  void *const *const a = all + set * {len(first.storages)};",
+        *_indent(first.body),
+        "}",
+    ]
+    work = len(kernels) * first.work
+    if not (isinstance(work, int) and work < PARALLEL_WORK):
+        code.insert(0, PARALLEL)
+    return replace(
+        first,
+        source=_function(first.origin, "all", code),
+        storages=[s for k in kernels for s in k.storages],
+        bytes_moved=sum(k.bytes_moved for k in kernels),
+        work=work,
+        body=code,
+        sets=len(kernels),
+    )
+
+
+def _function(origin: str, pointers: str, code: list[str]) -> str:
+    head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *status) {{"
+    return "\n".join([f"/* {origin} */", head, *_indent(code), "}\n"])
 
 
 def _bytes_moved(group: Group, kept: set[Buffer]) -> int:
