@@ -24,6 +24,8 @@ from torch_tenon.ir.values import Buffer, Storage, size_hint
 PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 SCRATCH_BYTES = 1 << 18
+JAM = 8  # rows of a column that one pass over the lanes takes
+MOST_JAMMED = 12  # lines of an iteration beyond which it takes one
 NAME = re.compile(r"\bt\d+\b")
 DEFINITION = re.compile(r"const (\w+) (t\d+) = ")
 
@@ -431,6 +433,7 @@ class _Writer:
         block = BLOCK if self.nest.layout == "row" else BLOCK // 8
         extent = span.symbol.extent if span.symbol is not None else None
         sums = any(self._widened(m) for m, _, _ in collected)
+        one, outer = span, None
         if sums and not (isinstance(extent, int) and extent <= block):
             name = span.variable
             outer = Span(f"{name}_block", "0", span.stop, block)
@@ -438,8 +441,42 @@ class _Writer:
             if not (isinstance(extent, int) and extent % block == 0):
                 stop = f"({stop} < {span.stop} ? {stop} : {span.stop})"
             one = Span(name, f"{name}_block", stop, 1, span.symbol)
-            return _for(outer, [*declared, *head, *_for(one, inside), *self._take(collected)])
-        return [*declared, *head, *_for(span, inside), *self._take(collected)]
+        code = [*head, *_for(one, inside)]
+        if self.nest.layout == "column" and at == innermost - 1:
+            code = self._jammed(segment, one, spans[-1], collected) or code
+        code = [*declared, *code, *self._take(collected)]
+        return code if outer is None else _for(outer, code)
+
+    def _jammed(
+        self, segment: _Segment, span: Span, lanes: Span, reductions: list[tuple[Member, str, str]]
+    ) -> list[str]:
+        """The rows of a column a few at a time, so that its accumulators are loaded and stored
+        once for all of them; nothing where an iteration is too long for that to matter."""
+        at = self.nest.base + len(self.nest.inner)
+        lines = [*segment.lines.get(at, []), *segment.lines.get(at + 1, [])]
+        assert span.symbol is not None
+        extent = span.symbol.extent
+        if segment.scans or segment.checks or len(lines) > MOST_JAMMED:
+            return []
+        if isinstance(extent, int) and extent < JAM:
+            return []
+        name = span.variable
+        take, give = [], []
+        jammed = lines
+        for m, _, part in reductions:
+            register = f"{part.partition('[')[0]}_{name}"
+            take.append(f"{c.register_type(m.node.accumulator())} {register} = {part};")
+            give.append(f"{part} = {register};")
+            jammed = [text.replace(part, register) for text in jammed]
+        few = Span(f"{name}_few", span.start, f"{span.stop} - {JAM - 1}", JAM)
+        rows = Span(name, few.variable, f"{few.variable} + {JAM}")
+        several = [*take, f"#pragma GCC unroll {JAM}", *_for(rows, jammed), *give]
+        code = _for(few, ["#pragma omp simd", *_for(lanes, several)])
+        if not (isinstance(extent, int) and extent % JAM == 0):
+            start = f"{span.start} + ({span.stop} - {span.start})/{JAM}*{JAM}"
+            rest = Span(name, start, span.stop)
+            code += _for(rest, ["#pragma omp simd", *_for(lanes, lines)])
+        return code
 
     def _parts(self, lines: list[str]) -> tuple[list[str], list[list[str]]]:
         """The lines of an iteration cut before each long operation but the first.
