@@ -24,6 +24,7 @@ from torch_tenon.ir.values import Buffer, Storage, size_hint
 PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 SCRATCH_BYTES = 1 << 18
+STREAMS = 4  # pieces of a cached row that are added up side by side
 JAM = 8  # rows of a column that one pass over the lanes takes
 MOST_JAMMED = 12  # lines of an iteration beyond which it takes one
 NAME = re.compile(r"\bt\d+\b")
@@ -60,6 +61,7 @@ class _Segment:
     checks: list[tuple[str, str, int]] = field(default_factory=list)  # name, size, check
     reductions: list[tuple[Member, str, str]] = field(default_factory=list)  # member, acc, part
     scans: bool = False
+    again: bool = False  # whether it reads rows that an earlier segment has read
 
 
 def generate(group: Group, kept: set[Buffer]) -> Kernel:
@@ -261,7 +263,8 @@ class _Writer:
         self.scratch_length = length
 
     def _segment(self, members: list[Member], full: bool) -> _Segment:
-        self.segment = segment = _Segment(full)
+        again = any(m.stage > 0 for m in members)
+        self.segment = segment = _Segment(full, again=again)
         self.local = {}
         depth = self.nest.base + len(self.nest.full if full else self.nest.row)
         forwarded = []
@@ -444,6 +447,8 @@ class _Writer:
         code = [*head, *_for(one, inside)]
         if self.nest.layout == "column" and at == innermost - 1:
             code = self._jammed(segment, one, spans[-1], collected) or code
+        elif self.nest.layout == "row" and segment.again:
+            code = self._streams(segment, one, inside, collected) or code
         code = [*declared, *code, *self._take(collected)]
         return code if outer is None else _for(outer, code)
 
@@ -477,6 +482,43 @@ class _Writer:
             rest = Span(name, start, span.stop)
             code += _for(rest, ["#pragma omp simd", *_for(lanes, lines)])
         return code
+
+    def _streams(
+        self,
+        segment: _Segment,
+        span: Span,
+        lines: list[str],
+        reductions: list[tuple[Member, str, str]],
+    ) -> list[str]:
+        """A row that is in the cache by now in quarters side by side: from there one accumulator
+        is not fast enough. Nothing where memory or a long iteration sets the pace."""
+        assert span.symbol is not None and span.symbol.extent is not None
+        long = any(n in self.long for text in lines for n in NAME.findall(text))
+        if segment.scans or segment.checks or long or len(lines) > MOST_JAMMED:
+            return []
+        if size_hint(span.symbol.extent) < STREAMS * 64:
+            return []
+        before, clauses, after = [], [], []
+        inside: list[str] = []
+        extent = span.symbol.extent
+        quarter = f"quarter{self.count}"
+        self.count += 1
+        for k in range(STREAMS):
+            inside += ["{", f"  const int64_t {span.variable} = {span.start} + k + {k}*{quarter};"]
+            for m, _, part in reductions:
+                dtype, own = m.node.accumulator(), f"{part}_{k}"
+                before += self._declare(own, m, c.register_type(dtype))
+                clauses.append(f"reduction({c.reduction_clause(m.node.combine, dtype)}:{own})")
+                after.append(f"{part} = {c.combination(m.node.combine, part, own, dtype)};")
+            inside += [*_indent([_numbered(text, reductions, k) for text in lines]), "}"]
+        code = [f"const int64_t {quarter} = ({span.stop} - {span.start})/{STREAMS};", *before]
+        code.append("#pragma omp simd " + " ".join(clauses))
+        code += _for(Span("k", "0", quarter), inside)
+        if not (isinstance(extent, int) and extent % STREAMS == 0):
+            rest = Span(span.variable, f"{span.start} + {STREAMS}*{quarter}", span.stop)
+            code.append("#pragma omp simd " + " ".join(clauses[: len(reductions)]))
+            code += _for(rest, [_numbered(text, reductions, 0) for text in lines])
+        return code + after
 
     def _parts(self, lines: list[str]) -> tuple[list[str], list[list[str]]]:
         """The lines of an iteration cut before each long operation but the first.
@@ -626,6 +668,12 @@ def _bytes_moved(group: Group, kept: set[Buffer]) -> int:
             count = size_hint(product(s.extent for s in used))
             seen[b, e] = count * b.dtype.itemsize
     return sum(seen.values())
+
+
+def _numbered(text: str, reductions: list[tuple[Member, str, str]], k: int) -> str:
+    for _, _, part in reductions:
+        text = re.sub(rf"\b{part}\b", f"{part}_{k}", text)
+    return text
 
 
 def _for(span: Span, inside: list[str]) -> list[str]:
