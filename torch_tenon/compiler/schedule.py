@@ -38,10 +38,11 @@ class Member:
     loads: list[tuple[Buffer, Index]] = field(default_factory=list)
     index: Index = 0
 
-    def __post_init__(self) -> None:
-        put = self.values
-        self.loads = [(s.args[0], substitute(s.args[1], put)) for s in self.node.loads]
-        self.index = substitute(self.node.index, put)
+    @classmethod
+    def of(cls, node: Loop, values: dict[Symbol, Index], full: bool) -> Member:
+        """The node with its loop variables replaced by `values`."""
+        loads = [(s.args[0], substitute(s.args[1], values)) for s in node.loads]
+        return cls(node, values, full, 0, loads, substitute(node.index, values))
 
     @property
     def result_is_row(self) -> bool:
@@ -174,8 +175,8 @@ class _Scheduler:
             return
         assert isinstance(node, Loop)
         node = simplify(node)
-        own = {s: var(s) for s in node.outer + node.inner}
-        group = Group(position, [Member(node, dict(own), True)], node.outer, node.inner)
+        own: dict[Symbol, Index] = {s: var(s) for s in node.outer + node.inner}
+        group = Group(position, [Member.of(node, own, True)], node.outer, node.inner)
         self._keep(group)
         producers = {self.group[d]: None for d in self.needs[node]}
         for other in sorted(producers, key=lambda g: -g.position):
@@ -327,13 +328,14 @@ def _worthwhile(
 
 
 def _remap(group: Group, values: dict[Symbol, Index], full: bool) -> list[Member]:
-    identity = all(v == var(s) for s, v in values.items())
+    """The group's members with its loops expressed in others'."""
+    if all(v == var(s) for s, v in values.items()):
+        # Their stages are set anew, so they must not be the same objects.
+        return [
+            Member(m.node, m.values, m.full and full, 0, m.loads, m.index) for m in group.members
+        ]
     return [
-        Member(
-            m.node,
-            m.values if identity else {s: substitute(e, values) for s, e in m.values.items()},
-            m.full and full,
-        )
+        Member.of(m.node, {s: substitute(e, values) for s, e in m.values.items()}, m.full and full)
         for m in group.members
     ]
 

@@ -529,11 +529,14 @@ class _Writer:
         parts: list[list[str]] = [[]]
         home: dict[str, int] = {}
         types: dict[str, str] = {}
+        has_long = False
         for text in lines:
             made = DEFINITION.match(text)
             if made is not None:
-                if made[2] in self.long and any(home.get(n) == len(parts) - 1 for n in self.long):
-                    parts.append([])
+                if made[2] in self.long:
+                    if has_long:
+                        parts.append([])
+                    has_long = True
                 types[made[2]], home[made[2]] = made[1], len(parts) - 1
             parts[-1].append(text)
         assert self.nest.lane is not None
