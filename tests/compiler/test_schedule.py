@@ -60,3 +60,25 @@ def test_dead_code_goes() -> None:
 
     (source,) = kernels(f, torch.randn(64, 64))
     assert "exp" not in source
+
+
+def test_loops_that_share_only_a_scalar_stay_apart_and_run_as_one_step() -> None:
+    def update(step: torch.Tensor, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [t * step + k for k, t in enumerate(tensors)]
+
+    tensors = [torch.randn(64, 128) for _ in range(10)]
+    (source,) = kernels(lambda s, *t: [x * s for x in t], torch.randn(()), *tensors)
+    assert "set < 10" in source
+    assert source.count("*const x") == 3  # a set's input, the scalar, its output
+    assert len(kernels(update, torch.randn(()), *tensors)) == 10  # other code for each
+
+
+def test_steps_that_need_each_other_stay_apart() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = x.sum(0, keepdim=True).mT * x
+        return x
+
+    sources = kernels(f, torch.randn(64, 64))
+    assert len(sources) >= 20
+    assert not any("set <" in s for s in sources)

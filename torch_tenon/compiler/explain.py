@@ -29,13 +29,15 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
     """
     lines = []
     moved = 0
-    for step, group in zip(plan.steps, plan.schedule.groups, strict=True):
+    for step in plan.steps:
         if step.kernel is not None:
-            k = step.kernel
+            k, group = step.kernel, step.group
             moved += k.bytes_moved
             loops = " x ".join(str(size_hint(s.extent or 1)) for s in group.outer) or "1"
             if group.inner:
                 loops += " over " + " x ".join(str(size_hint(s.extent or 1)) for s in group.inner)
+            if k.sets > 1:
+                loops += f" for each of {k.sets} sets of tensors"
             passes = max(m.stage for m in group.members) + 1
             lines.append(
                 f"  kernel {k.layout:7} {loops}: {k.origin} "

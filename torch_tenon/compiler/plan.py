@@ -15,10 +15,11 @@ from typing import Any, TypedDict
 import torch
 
 from torch_tenon import _C
+from torch_tenon.compiler.batch import batches
 from torch_tenon.compiler.codegen.cpu import Kernel, generate
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.memory import place
-from torch_tenon.compiler.schedule import Schedule, schedule
+from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
 from torch_tenon.ir.program import Extern, Program
 from torch_tenon.ir.values import Buffer, Storage, Stored
@@ -55,8 +56,9 @@ class PlanData(TypedDict):
 
 @dataclass
 class Step:
-    """A kernel or a call."""
+    """A kernel or a call; `group` is the kernel's, or the first of its sets'."""
 
+    group: Group
     kernel: Kernel | None = None
     call: Extern | None = None
 
@@ -160,13 +162,8 @@ def _steps(program: Program, order: Schedule) -> list[Step]:
                     kept.add(b)
             if isinstance(n, Extern):
                 kept.update(n.reads)
-    steps = []
-    for g in order.groups:
-        if g.call is not None:
-            steps.append(Step(call=g.call))
-        else:
-            steps.append(Step(kernel=generate(g, kept)))
-    return steps
+    kernels = [generate(g, kept) if g.call is None else None for g in order.groups]
+    return [Step(g, kernel, g.call) for g, kernel in batches(order, kernels)]
 
 
 class _Instance:

@@ -24,6 +24,7 @@ from torch_tenon.ir.values import Buffer, Storage, size_hint
 MOST_MEMBERS = 48
 MOST_BUFFERS = 40
 RECENT_READERS = 3
+FEW = 4096  # iterations of a loop that costs less than its launch
 
 
 @dataclass
@@ -37,10 +38,11 @@ class Member:
     loads: list[tuple[Buffer, Index]] = field(default_factory=list)
     index: Index = 0
 
-    def __post_init__(self) -> None:
-        put = self.values
-        self.loads = [(s.args[0], substitute(s.args[1], put)) for s in self.node.loads]
-        self.index = substitute(self.node.index, put)
+    @classmethod
+    def of(cls, node: Loop, values: dict[Symbol, Index], full: bool) -> Member:
+        """The node with its loop variables replaced by `values`."""
+        loads = [(s.args[0], substitute(s.args[1], values)) for s in node.loads]
+        return cls(node, values, full, 0, loads, substitute(node.index, values))
 
     @property
     def result_is_row(self) -> bool:
@@ -72,10 +74,15 @@ class Group:
 
 @dataclass
 class Schedule:
-    """The groups in the order in which they run, and why fusions did not happen."""
+    """The groups in the order in which they run, and why fusions did not happen.
+
+    `needs` says which nodes have to run before a node, `home` in which group a node is.
+    """
 
     groups: list[Group]
     rejected: list[tuple[str, str, str]]
+    needs: dict[Node, list[Node]]
+    home: dict[Node, Group]
 
 
 def schedule(program: Program) -> Schedule:
@@ -85,7 +92,7 @@ def schedule(program: Program) -> Schedule:
     for node in _ordered(nodes, scheduler.needs):
         scheduler.place(node)
     groups = sorted(scheduler.alive, key=lambda g: g.position)
-    return Schedule(groups, scheduler.rejected)
+    return Schedule(groups, scheduler.rejected, scheduler.needs, scheduler.group)
 
 
 def _live(program: Program) -> list[Node]:
@@ -168,8 +175,8 @@ class _Scheduler:
             return
         assert isinstance(node, Loop)
         node = simplify(node)
-        own = {s: var(s) for s in node.outer + node.inner}
-        group = Group(position, [Member(node, dict(own), True)], node.outer, node.inner)
+        own: dict[Symbol, Index] = {s: var(s) for s in node.outer + node.inner}
+        group = Group(position, [Member.of(node, own, True)], node.outer, node.inner)
         self._keep(group)
         producers = {self.group[d]: None for d in self.needs[node]}
         for other in sorted(producers, key=lambda g: -g.position):
@@ -291,6 +298,8 @@ def fuse(first: Group, second: Group) -> Group | str:
     pairs = _shared(first, second)
     if not pairs:
         return "nothing shared"
+    if not _worthwhile(first, second, pairs):
+        return "little shared"
     why = "different loops"
     for outer, inner, a, b, first_full, second_full in _alignments(first, second, pairs):
         members = _remap(first, a, first_full) + _remap(second, b, second_full)
@@ -302,14 +311,31 @@ def fuse(first: Group, second: Group) -> Group | str:
     return why
 
 
+def _worthwhile(
+    first: Group, second: Group, pairs: Sequence[tuple[Index, Index, bool, bool]]
+) -> bool:
+    """Whether the groups share more than a scalar or a row: else one kernel saves no traffic, and
+    is larger than two."""
+    sizes = [size_hint(product(s.extent for s in g.symbols())) for g in (first, second)]
+    if min(sizes) <= FEW:
+        return True
+    for pair in pairs:
+        for e, size in zip(pair[:2], sizes, strict=True):
+            steps = strides(e)
+            if steps is None or 8 * size_hint(product(s.extent for s in steps)) >= size:
+                return True
+    return False
+
+
 def _remap(group: Group, values: dict[Symbol, Index], full: bool) -> list[Member]:
-    identity = all(v == var(s) for s, v in values.items())
+    """The group's members with its loops expressed in others'."""
+    if all(v == var(s) for s, v in values.items()):
+        # Their stages are set anew, so they must not be the same objects.
+        return [
+            Member(m.node, m.values, m.full and full, 0, m.loads, m.index) for m in group.members
+        ]
     return [
-        Member(
-            m.node,
-            m.values if identity else {s: substitute(e, values) for s, e in m.values.items()},
-            m.full and full,
-        )
+        Member.of(m.node, {s: substitute(e, values) for s, e in m.values.items()}, m.full and full)
         for m in group.members
     ]
 

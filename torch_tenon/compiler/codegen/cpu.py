@@ -1,33 +1,34 @@
 """Kernels in C for the cpu target: OpenMP threads outside, `omp simd` lanes inside.
 
-A kernel's loops are laid out in one of three ways:
-  flat    nothing is reduced: the lanes run along the dimension that most accesses are dense in
-  row     the lanes run along the innermost reduced dimension; accumulators are scalars
-  column  the lanes run along an outer dimension; accumulators are short arrays, one per lane
-Values are placed in the outermost loop that they depend on. Float sums are added up in blocks whose
-totals are float64, so a long row loses no more than a short one.
+Values are placed in the outermost loop of the nest (`nest.py`) that they depend on. Float sums are
+added up in blocks whose totals are float64, so a long row loses no more than a short one.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from torch_tenon.compiler.codegen import dialect as c
+from torch_tenon.compiler.codegen.nest import BLOCK, Nest, Span
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substitute, symbols
 from torch_tenon.ir.scalar import Scalar
 from torch_tenon.ir.values import Buffer, Storage, size_hint
 
+PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
-BLOCK = 4096  # elements of a row added up in float32 before the total takes them
-TILE = 1024  # lanes of a column
-CHUNKS = 8  # pieces of work wanted for the threads
 SCRATCH_BYTES = 1 << 18
+STREAMS = 4  # pieces of a cached row that are added up side by side
+JAM = 8  # rows of a column that one pass over the lanes takes
+MOST_JAMMED = 12  # lines of an iteration beyond which it takes one
+NAME = re.compile(r"\bt\d+\b")
+DEFINITION = re.compile(r"const (\w+) (t\d+) = ")
 
 # What a failed check raises: the text takes the value and the size.
 CHECKS: dict[str, int] = {"index": 1, "embedding": 2, "gather": 3, "division": 4}
@@ -35,7 +36,10 @@ CHECKS: dict[str, int] = {"index": 1, "embedding": 2, "gather": 3, "division": 4
 
 @dataclass
 class Kernel:
-    """Generated source, and what to call it with."""
+    """Generated source, and what to call it with.
+
+    `storages` are those of `sets` runs of the same code, one after the other.
+    """
 
     source: str  # the function, named `@NAME@`
     storages: list[Storage]
@@ -43,17 +47,9 @@ class Kernel:
     origin: str
     bytes_moved: int
     layout: str
-
-
-@dataclass
-class _Span:
-    """One `for` of the nest."""
-
-    variable: str
-    start: str
-    stop: str
-    step: int = 1
-    symbol: Symbol | None = None
+    work: Index  # scalar operations
+    body: list[str]  # what the function does, on one thread
+    sets: int = 1
 
 
 @dataclass
@@ -65,6 +61,7 @@ class _Segment:
     checks: list[tuple[str, str, int]] = field(default_factory=list)  # name, size, check
     reductions: list[tuple[Member, str, str]] = field(default_factory=list)  # member, acc, part
     scans: bool = False
+    again: bool = False  # whether it reads rows that an earlier segment has read
 
 
 def generate(group: Group, kept: set[Buffer]) -> Kernel:
@@ -78,166 +75,14 @@ class _Writer:
         self.members = group.members
         self.storages: list[Storage] = []
         self.pointers: dict[tuple[Storage, torch.dtype], str] = {}
-        self.sizes: list[Symbol] = []
+        self.nest = Nest(group)
         self.count = 0
         self.known: dict[Any, tuple[str, int]] = {}  # values that live as long as an iteration
         self.local: dict[Any, tuple[str, int]] = {}  # values of one segment
         self.forward: dict[Buffer, tuple[str, int]] = {}
         self.prelude: dict[int, list[str]] = {}
         self.scratch: dict[Buffer, str] = {}
-        self.layout = self._choose_layout()
-        self._lay_out()
-
-    # The nest
-
-    def _accesses(self, full: bool = True) -> list[tuple[dict[Symbol, Index], int]]:
-        """Strides of every affine access, stores counting double."""
-        found = []
-        for m in self.members:
-            if m.full is not full and full:
-                continue
-            for _, e in m.loads:
-                found.append((strides(e), 1))
-            if not (m.full and m.node.kind == "reduce"):
-                found.append((strides(m.index), 2))
-        return [(s, w) for s, w in found if s is not None]
-
-    def _best_lane(self, loops: Sequence[Symbol]) -> tuple[Symbol | None, int]:
-        best: Symbol | None = None
-        score = 0
-        accesses = self._accesses()
-        for s in reversed(loops):
-            votes = sum(w for steps, w in accesses if steps.get(s) == 1)
-            if s.extent is not None and size_hint(s.extent) < 8:
-                votes = min(votes, 1)
-            if votes > score:
-                best, score = s, votes
-        return best, score
-
-    def _choose_layout(self) -> str:
-        if any(m.node.kind == "scatter" for m in self.members):
-            return "scatter"
-        if not self.group.inner:
-            return "flat"
-        row = self._best_lane(self.group.inner[-1:])[1]
-        lane, column = self._best_lane(self.group.outer)
-        scans = any(m.node.kind == "scan" for m in self.members)
-        if lane is not None and (column > row or (scans and column > 0)):
-            return "column"
-        return "row"
-
-    def _lay_out(self) -> None:
-        """Decides the order of the loops and what each one runs over."""
-        outer, inner = list(self.group.outer), list(self.group.inner)
-        self.lane: Symbol | None = None
-        self.lanes = 0
-        self.turned: Symbol | None = None
-        if self.layout == "scatter":
-            self.lane = self._best_lane(outer)[0] or (outer[-1] if outer else None)
-        elif self.layout == "column":
-            self.lane = self._best_lane(outer)[0]
-        elif self.layout == "flat" and outer:
-            self.lane = self._best_lane(outer)[0] or outer[-1]
-            self.turned = self._transposed(outer)
-        names: dict[Symbol, str] = {}
-        for k, s in enumerate(outer):
-            names[s] = f"i{k}"
-        for k, s in enumerate(inner):
-            names[s] = f"j{k}"
-        self.names = names
-        if self.lane is not None:
-            outer.remove(self.lane)
-        if self.turned is not None:
-            outer.remove(self.turned)
-        work = product(s.extent for s in self.group.symbols())
-        cost = max(1, min(8, sum(len(m.node.trace) for m in self.members) // 4))
-        self.work = work * cost
-        spans = [self._span(s) for s in outer]
-        inside: list[_Span] = []
-        pieces = size_hint(product(s.extent for s in outer))
-        if self.turned is not None:
-            assert self.lane is not None
-            for s in (self.turned, self.lane):
-                spans.append(self._tile(s, 32))
-                inside.append(self._tiled(s, 32))
-        elif self.lane is not None:
-            extent = self.lane.extent
-            assert extent is not None
-            hint = size_hint(extent)
-            if self.layout == "flat" and (pieces >= CHUNKS or hint < 2 * BLOCK):
-                inside.append(self._span(self.lane))
-            else:
-                wanted = max(1, -(-CHUNKS // pieces))
-                most = BLOCK if self.layout == "flat" else TILE
-                if self.layout == "scatter":
-                    most = 1 << 30
-                    wanted = 4 if pieces < CHUNKS else 1
-                self.lanes = min(most, max(64, -(-hint // wanted // 16) * 16))
-                if isinstance(extent, int):
-                    self.lanes = min(self.lanes, extent)
-                spans.append(self._tile(self.lane, self.lanes))
-                inside.append(self._tiled(self.lane, self.lanes))
-        self.spans = spans
-        self.base = len(spans)  # the depth of an iteration's own scope
-        self.inner = [self._span(s) for s in inner]
-        if self.layout in ("column", "scatter"):
-            self.full = [*self.inner, *inside]
-            self.row = inside
-        elif self.layout == "row":
-            self.full, self.row = self.inner, []
-        else:
-            self.full, self.row = inside, []
-        self.collapse = self._collapse()
-        self.depth: dict[Symbol, int] = {}
-        for k, span in enumerate(spans):
-            if span.symbol is not None:
-                self.depth[span.symbol] = max(k + 1, self.collapse)
-        for k, span in enumerate(self.full):
-            if span.symbol is not None:
-                self.depth[span.symbol] = self.base + k + 1
-
-    def _transposed(self, outer: list[Symbol]) -> Symbol | None:
-        """The dimension that some dense access runs along other than the lanes', if any."""
-        assert self.lane is not None and self.lane.extent is not None
-        if size_hint(self.lane.extent) < 16:
-            return None
-        for steps, _ in self._accesses():
-            if steps.get(self.lane, 0) in (0, 1):
-                continue
-            for s in outer:
-                if steps.get(s) == 1 and s.extent is not None and size_hint(s.extent) >= 16:
-                    return s
-        return None
-
-    def _span(self, s: Symbol) -> _Span:
-        assert s.extent is not None
-        return _Span(self.names[s], "0", self.size(s.extent), 1, s)
-
-    def _tile(self, s: Symbol, width: int) -> _Span:
-        assert s.extent is not None
-        return _Span(f"{self.names[s]}_tile", "0", self.size(s.extent), width)
-
-    def _tiled(self, s: Symbol, width: int) -> _Span:
-        assert s.extent is not None
-        name = f"{self.names[s]}_tile"
-        stop = f"{name} + {width}"
-        if not (isinstance(s.extent, int) and s.extent % width == 0):
-            end = self.size(s.extent)
-            stop = f"({stop} < {end} ? {stop} : {end})"
-        return _Span(self.names[s], name, stop, 1, s)
-
-    def _collapse(self) -> int:
-        """How many of the outermost loops the threads share."""
-        total = 1
-        for k, span in enumerate(self.spans):
-            if span.symbol is not None:
-                assert span.symbol.extent is not None
-                total *= size_hint(span.symbol.extent)
-            else:
-                total = CHUNKS
-            if total >= CHUNKS:
-                return k + 1
-        return len(self.spans)
+        self.long: set[str] = set()  # names of values that take long
 
     # Expressions
 
@@ -248,11 +93,7 @@ class _Writer:
     def _name(self, s: Symbol) -> str:
         if s.scalar is not None:
             return self.value_of[s.scalar][0]
-        if s.extent is not None:
-            return self.names[s]
-        if s not in self.sizes:
-            self.sizes.append(s)
-        return f"n{self.sizes.index(s)}"
+        return self.nest.name(s)
 
     def _index_depth(self, e: Index) -> int:
         depth = 0
@@ -260,7 +101,7 @@ class _Writer:
             if s.scalar is not None:
                 depth = max(depth, self.value_of[s.scalar][1])
             elif s.extent is not None:
-                depth = max(depth, self.depth[s])
+                depth = max(depth, self.nest.depth[s])
         return depth
 
     def pointer(self, b: Buffer) -> str:
@@ -281,14 +122,14 @@ class _Writer:
             found = (f"t{self.count}", depth)
             self.count += 1
             self.line(depth, f"const {ctype} {found[0]} = {text};")
-            (self.known if depth <= self.base else self.local)[key] = found
+            (self.known if depth <= self.nest.base else self.local)[key] = found
         return found
 
     def line(self, depth: int, text: str) -> None:
         """Adds a line at `depth`: inside the segment, or in the prelude of an outer loop."""
         if not self.segment.full:  # one loop over the lanes at most
-            depth = min(depth, self.base + 1)
-        if depth < self.base:
+            depth = min(depth, self.nest.base + 1)
+        if depth < self.nest.base:
             self.prelude.setdefault(depth, []).append(text)
         else:
             self.segment.lines.setdefault(depth, []).append(text)
@@ -323,7 +164,10 @@ class _Writer:
             text = f"{args[0]} ? {args[1]} : {args[2]}"
         else:
             text = c.operation(s.op, args, s.dtype, s.args[0].dtype)
-        return self.put((text, s.dtype), text, ctype, depth)
+        found = self.put((text, s.dtype), text, ctype, depth)
+        if s.op in c.LONG:
+            self.long.add(found[0])
+        return found
 
     def _load(self, s: Scalar, m: Member) -> tuple[str, int]:
         buffer = s.args[0]
@@ -333,7 +177,7 @@ class _Writer:
                 return text, depth
         elif buffer in self.scratch:
             where = f"{self.scratch[buffer]}[{self._scratch_index()}]"
-            text, depth = c.from_memory(where, buffer.dtype), self.base + len(self.full)
+            text, depth = c.from_memory(where, buffer.dtype), self.nest.base + len(self.nest.full)
         else:
             index = substitute(s.args[1], m.values)
             depth = self._index_depth(index)
@@ -360,7 +204,7 @@ class _Writer:
         if found is None:
             good = f"((uint64_t){name} < (uint64_t)({extent}))"
             number = CHECKS[message]
-            if self.full and depth == self.base + len(self.full):
+            if self.nest.full and depth == self.nest.base + len(self.nest.full):
                 k = f"{self.count}"
                 self.segment.checks.append((k, extent, number))
                 self.line(depth, f"low{k} = {name} < low{k} ? {name} : low{k};")
@@ -371,13 +215,15 @@ class _Writer:
         return found
 
     def _scratch_index(self) -> str:
-        spans = [*self.inner] if self.layout == "row" else [*self.inner, *self.row]
+        spans = (
+            [*self.nest.inner] if self.nest.layout == "row" else [*self.nest.inner, *self.nest.row]
+        )
         total = ""
         for span in spans:
             name = span.variable
             if span.start != "0":
                 name = f"({name} - {span.start})"
-                total = f"({total})*{self.lanes} + {name}" if total else name
+                total = f"({total})*{self.nest.lanes} + {name}" if total else name
             else:
                 total = f"({total})*({span.stop}) + {name}" if total else name
         return total
@@ -408,18 +254,19 @@ class _Writer:
                 w = made.get(b)
                 if w is not None and not w.result_is_row and m.stage > w.stage:
                     self.later.add(b)
-        length = product(s.extent for s in self.group.inner) * max(self.lanes, 1)
+        length = product(s.extent for s in self.group.inner) * max(self.nest.lanes, 1)
         for b in self.later:
             if b in self.kept or not isinstance(length, int):
                 continue
-            if length * b.dtype.itemsize <= SCRATCH_BYTES and self.layout in ("row", "column"):
+            if length * b.dtype.itemsize <= SCRATCH_BYTES and self.nest.layout in ("row", "column"):
                 self.scratch[b] = f"row{len(self.scratch)}"
         self.scratch_length = length
 
     def _segment(self, members: list[Member], full: bool) -> _Segment:
-        self.segment = segment = _Segment(full)
+        again = any(m.stage > 0 for m in members)
+        self.segment = segment = _Segment(full, again=again)
         self.local = {}
-        depth = self.base + len(self.full if full else self.row)
+        depth = self.nest.base + len(self.nest.full if full else self.nest.row)
         forwarded = []
         for m in members:
             self.value_of: dict[Scalar, tuple[str, int]] = {}
@@ -440,9 +287,9 @@ class _Writer:
             elif b in self.kept or b in self.later:
                 self._store(m, value[0], depth)
             self.forward[b] = value
-            if full or self.layout == "column":
+            if full or self.nest.layout == "column":
                 forwarded.append((m, value))
-        if not full and self.layout == "column":
+        if not full and self.nest.layout == "column":
             for m, value in forwarded:
                 self._keep_lanes(m, value[0], depth)
         elif full:
@@ -460,17 +307,20 @@ class _Writer:
 
     def _keep_lanes(self, m: Member, value: str, depth: int) -> None:
         """In columns, a row member's result is an array over the lanes for what comes after."""
-        assert self.lane is not None
+        assert self.nest.lane is not None
         name = f"lane{self.count}"
         self.count += 1
         ctype = c.register_type(m.node.value.dtype)
-        self.segment.lines.setdefault(-1, []).append(f"{ctype} {name}[{self.lanes}];")
+        self.segment.lines.setdefault(-1, []).append(f"{ctype} {name}[{self.nest.lanes}];")
         self.line(depth, f"{name}[{self._lane_index()}] = {value};")
-        self.forward[m.node.buffer] = (f"{name}[{self._lane_index()}]", self.depth[self.lane])
+        self.forward[m.node.buffer] = (
+            f"{name}[{self._lane_index()}]",
+            self.nest.depth[self.nest.lane],
+        )
 
     def _lane_index(self) -> str:
-        assert self.lane is not None
-        name = self.names[self.lane]
+        assert self.nest.lane is not None
+        name = self.nest.names[self.nest.lane]
         return f"{name} - {name}_tile"
 
     def _combine(self, m: Member, value: str, depth: int) -> tuple[str, int]:
@@ -481,7 +331,7 @@ class _Writer:
         self.count += 1
         acc, part = f"acc{number}", f"part{number}"
         lines = self.segment.lines
-        if self.layout == "column":
+        if self.nest.layout == "column":
             acc, part = f"{acc}[{self._lane_index()}]", f"{part}[{self._lane_index()}]"
         self.segment.reductions.append((m, acc, part))
         if m.node.kind == "scan":
@@ -506,14 +356,14 @@ class _Writer:
     def _spell_segment(self, segment: _Segment) -> list[str]:
         """The lines of one segment at the depth of an iteration's own scope."""
         out = list(segment.lines.get(-1, []))
-        out += segment.lines.get(self.base, [])
-        spans = self.full if segment.full else self.row
+        out += segment.lines.get(self.nest.base, [])
+        spans = self.nest.full if segment.full else self.nest.row
         reductions = [r for r in segment.reductions if r[0].node.kind == "reduce"]
         for m, acc, _ in segment.reductions:
             out += self._declare(acc, m, self._total_type(m))
         clauses: list[str] = []
         for m, _, part in reductions:
-            if self.layout == "row":
+            if self.nest.layout == "row":
                 dtype = m.node.accumulator()
                 clauses.append(f"reduction({c.reduction_clause(m.node.combine, dtype)}:{part})")
         for k, _, _ in segment.checks:
@@ -542,13 +392,13 @@ class _Writer:
         if "[" not in name:
             return [f"{ctype} {name} = {zero};"]
         array = name.partition("[")[0]
-        loop = f"for (int64_t k = 0; k < {self.lanes}; ++k) {array}[k] = {zero};"
-        return [f"{ctype} {array}[{self.lanes}];", loop]
+        loop = f"for (int64_t k = 0; k < {self.nest.lanes}; ++k) {array}[k] = {zero};"
+        return [f"{ctype} {array}[{self.nest.lanes}];", loop]
 
     def _nest(
         self,
         segment: _Segment,
-        spans: list[_Span],
+        spans: list[Span],
         at: int,
         reductions: list[tuple[Member, str, str]],
         clauses: str,
@@ -556,42 +406,150 @@ class _Writer:
         """Loops `at` and inward."""
         # In rows the innermost loop is added up by itself, in columns everything under the rows.
         innermost = len(spans) - 1
-        parts_at = innermost if self.layout == "row" else len(self.inner) - 1
+        parts_at = innermost if self.nest.layout == "row" else len(self.nest.inner) - 1
         if not spans:
             out = []
             for m, _, part in reductions:
                 out += self._declare(part, m, c.register_type(m.node.accumulator()))
-            out += segment.lines.get(self.base + 1, [])
+            out += segment.lines.get(self.nest.base + 1, [])
             return out + self._take(reductions)
         span = spans[at]
-        inside = list(segment.lines.get(self.base + at + 1, []))
+        inside = list(segment.lines.get(self.nest.base + at + 1, []))
         if at < innermost:
             inside += self._nest(segment, spans, at + 1, reductions, clauses)
         head: list[str] = []
         if (
             at == innermost
-            and not (segment.scans and self.layout == "row")
-            and not (self.layout == "scatter" and not self.row)
+            and not (segment.scans and self.nest.layout == "row")
+            and not (self.nest.layout == "scatter" and not self.nest.row)
         ):
             head.append(f"#pragma omp simd {clauses}".rstrip())
         collected = reductions if at == parts_at else []
+        if self.nest.in_parts and at == innermost:
+            declared, parts = self._parts(inside)
+            return declared + [t for part in parts for t in [*head, *_for(span, part)]]
         if not collected:
             return [*head, *_for(span, inside)]
         declared = []
         for m, _, part in collected:
             declared += self._declare(part, m, c.register_type(m.node.accumulator()))
-        block = BLOCK if self.layout == "row" else BLOCK // 8
+        block = BLOCK if self.nest.layout == "row" else BLOCK // 8
         extent = span.symbol.extent if span.symbol is not None else None
         sums = any(self._widened(m) for m, _, _ in collected)
+        one, outer = span, None
         if sums and not (isinstance(extent, int) and extent <= block):
             name = span.variable
-            outer = _Span(f"{name}_block", "0", span.stop, block)
+            outer = Span(f"{name}_block", "0", span.stop, block)
             stop = f"{name}_block + {block}"
             if not (isinstance(extent, int) and extent % block == 0):
                 stop = f"({stop} < {span.stop} ? {stop} : {span.stop})"
-            one = _Span(name, f"{name}_block", stop, 1, span.symbol)
-            return _for(outer, [*declared, *head, *_for(one, inside), *self._take(collected)])
-        return [*declared, *head, *_for(span, inside), *self._take(collected)]
+            one = Span(name, f"{name}_block", stop, 1, span.symbol)
+        code = [*head, *_for(one, inside)]
+        if self.nest.layout == "column" and at == innermost - 1:
+            code = self._jammed(segment, one, spans[-1], collected) or code
+        elif self.nest.layout == "row" and segment.again:
+            code = self._streams(segment, one, inside, collected) or code
+        code = [*declared, *code, *self._take(collected)]
+        return code if outer is None else _for(outer, code)
+
+    def _jammed(
+        self, segment: _Segment, span: Span, lanes: Span, reductions: list[tuple[Member, str, str]]
+    ) -> list[str]:
+        """The rows of a column a few at a time, so that its accumulators are loaded and stored
+        once for all of them; nothing where an iteration is too long for that to matter."""
+        at = self.nest.base + len(self.nest.inner)
+        lines = [*segment.lines.get(at, []), *segment.lines.get(at + 1, [])]
+        assert span.symbol is not None
+        extent = span.symbol.extent
+        if segment.scans or segment.checks or len(lines) > MOST_JAMMED:
+            return []
+        if isinstance(extent, int) and extent < JAM:
+            return []
+        name = span.variable
+        take, give = [], []
+        jammed = lines
+        for m, _, part in reductions:
+            register = f"{part.partition('[')[0]}_{name}"
+            take.append(f"{c.register_type(m.node.accumulator())} {register} = {part};")
+            give.append(f"{part} = {register};")
+            jammed = [text.replace(part, register) for text in jammed]
+        few = Span(f"{name}_few", span.start, f"{span.stop} - {JAM - 1}", JAM)
+        rows = Span(name, few.variable, f"{few.variable} + {JAM}")
+        several = [*take, f"#pragma GCC unroll {JAM}", *_for(rows, jammed), *give]
+        code = _for(few, ["#pragma omp simd", *_for(lanes, several)])
+        if not (isinstance(extent, int) and extent % JAM == 0):
+            start = f"{span.start} + ({span.stop} - {span.start})/{JAM}*{JAM}"
+            rest = Span(name, start, span.stop)
+            code += _for(rest, ["#pragma omp simd", *_for(lanes, lines)])
+        return code
+
+    def _streams(
+        self,
+        segment: _Segment,
+        span: Span,
+        lines: list[str],
+        reductions: list[tuple[Member, str, str]],
+    ) -> list[str]:
+        """A row that is in the cache by now in quarters side by side: from there one accumulator
+        is not fast enough. Nothing where memory or a long iteration sets the pace."""
+        assert span.symbol is not None and span.symbol.extent is not None
+        long = any(n in self.long for text in lines for n in NAME.findall(text))
+        if segment.scans or segment.checks or long or len(lines) > MOST_JAMMED:
+            return []
+        if size_hint(span.symbol.extent) < STREAMS * 64:
+            return []
+        before, clauses, after = [], [], []
+        inside: list[str] = []
+        extent = span.symbol.extent
+        quarter = f"quarter{self.count}"
+        self.count += 1
+        for k in range(STREAMS):
+            inside += ["{", f"  const int64_t {span.variable} = {span.start} + k + {k}*{quarter};"]
+            for m, _, part in reductions:
+                dtype, own = m.node.accumulator(), f"{part}_{k}"
+                before += self._declare(own, m, c.register_type(dtype))
+                clauses.append(f"reduction({c.reduction_clause(m.node.combine, dtype)}:{own})")
+                after.append(f"{part} = {c.combination(m.node.combine, part, own, dtype)};")
+            inside += [*_indent([_numbered(text, reductions, k) for text in lines]), "}"]
+        code = [f"const int64_t {quarter} = ({span.stop} - {span.start})/{STREAMS};", *before]
+        code.append("#pragma omp simd " + " ".join(clauses))
+        code += _for(Span("k", "0", quarter), inside)
+        if not (isinstance(extent, int) and extent % STREAMS == 0):
+            rest = Span(span.variable, f"{span.start} + {STREAMS}*{quarter}", span.stop)
+            code.append("#pragma omp simd " + " ".join(clauses[: len(reductions)]))
+            code += _for(rest, [_numbered(text, reductions, 0) for text in lines])
+        return code + after
+
+    def _parts(self, lines: list[str]) -> tuple[list[str], list[list[str]]]:
+        """The lines of an iteration cut before each long operation but the first.
+
+        Instructions of several iterations overlap only as far as the processor looks ahead, so a
+        long chain is faster as several loops over a tile: what later ones need goes through arrays.
+        """
+        parts: list[list[str]] = [[]]
+        home: dict[str, int] = {}
+        types: dict[str, str] = {}
+        has_long = False
+        for text in lines:
+            made = DEFINITION.match(text)
+            if made is not None:
+                if made[2] in self.long:
+                    if has_long:
+                        parts.append([])
+                    has_long = True
+                types[made[2]], home[made[2]] = made[1], len(parts) - 1
+            parts[-1].append(text)
+        assert self.nest.lane is not None
+        index = f"[{self._lane_index()}]"
+        carried: dict[str, None] = {}
+        for k, part in enumerate(parts):
+            used = dict.fromkeys(n for text in part for n in NAME.findall(text))
+            before = [n for n in used if home.get(n, k) < k]
+            part[:0] = [f"const {types[n]} {n} = {n}s{index};" for n in before]
+            carried.update(dict.fromkeys(before))
+        for n in carried:
+            parts[home[n]].append(f"{n}s{index} = {n};")
+        return [f"{types[n]} {n}s[{self.nest.lanes}];" for n in carried], parts
 
     def _take(self, reductions: list[tuple[Member, str, str]]) -> list[str]:
         """Adds the parts to the totals."""
@@ -605,7 +563,7 @@ class _Writer:
             if "[" in acc:
                 array, other = acc.partition("[")[0], part.partition("[")[0]
                 text = text.format(f"{array}[k]", f"{other}[k]")
-                out.append(f"for (int64_t k = 0; k < {self.lanes}; ++k) {text}")
+                out.append(f"for (int64_t k = 0; k < {self.nest.lanes}; ++k) {text}")
             else:
                 out.append(text.format(acc, part))
         return out
@@ -615,9 +573,9 @@ class _Writer:
         ctype = c.register_type(m.node.accumulator())
         value = acc if self._total_type(m) == ctype else f"({ctype}){acc}"
         if "[" in acc:
-            assert self.lane is not None
-            return value, self.depth[self.lane]
-        return value, self.base
+            assert self.nest.lane is not None
+            return value, self.nest.depth[self.nest.lane]
+        return value, self.nest.base
 
     def _finish(self, m: Member, acc: str) -> list[str]:
         """Stores a reduction's result if somebody outside needs it."""
@@ -626,38 +584,77 @@ class _Writer:
             return []
         value = c.to_memory(self._total(m, acc)[0], b.dtype)
         text = f"{self.pointer(b)}[{self.size(m.index)}] = {value};"
-        return ["#pragma omp simd", *_for(self.row[0], [text])] if "[" in acc else [text]
+        return ["#pragma omp simd", *_for(self.nest.row[0], [text])] if "[" in acc else [text]
 
     def _function(self, body: list[str]) -> Kernel:
         for b, name in self.scratch.items():
             body.insert(0, f"{TABLE[b.dtype].memory} {name}[{self.scratch_length}];")
         code = body
-        for k in reversed(range(len(self.spans))):
-            if k + 1 < self.base:
+        for k in reversed(range(len(self.nest.spans))):
+            if k + 1 < self.nest.base:
                 code = self.prelude.get(k + 1, []) + code
-            code = _for(self.spans[k], code)
+            code = _for(self.nest.spans[k], code)
             if k == 0:
                 code = self._threads() + code
-        code = self.prelude.get(0, []) + code if self.base else code
+        code = self.prelude.get(0, []) + code if self.nest.base else code
         names = []
         for (storage, dtype), name in self.pointers.items():
             ctype = TABLE[dtype].memory
             names.append(f"{ctype} *const {name} = a[{self.storages.index(storage)}];")
-        for k, _ in enumerate(self.sizes):
+        for k, _ in enumerate(self.nest.sizes):
             names.append(f"const int64_t n{k} = s[{k}];")
         origin = ", ".join(dict.fromkeys(m.node.origin for m in self.members if m.node.origin))
-        head = "void @NAME@(void *const *a, const int64_t *s, int64_t *status) {"
-        text = "\n".join([f"/* {origin} */", head, *_indent(names + code), "}"])
-        moved = _bytes_moved(self.group, self.kept)
-        return Kernel(text + "\n", self.storages, self.sizes, origin, moved, self.layout)
+        work = self.nest.work
+        return Kernel(
+            _function(origin, "a", names + code),
+            self.storages,
+            self.nest.sizes,
+            origin,
+            _bytes_moved(self.group, self.kept),
+            self.nest.layout,
+            work,
+            names + [line for line in code if not line.startswith(PARALLEL)],
+        )
 
     def _threads(self) -> list[str]:
-        if isinstance(self.work, int) and self.work < PARALLEL_WORK:
+        if isinstance(self.nest.work, int) and self.nest.work < PARALLEL_WORK:
             return []
-        clause = f" collapse({self.collapse})" if self.collapse > 1 else ""
-        if not isinstance(self.work, int):
-            clause += f" if ({self.size(self.work)} >= {PARALLEL_WORK})"
-        return [f"#pragma omp parallel for schedule(static){clause}"]
+        clause = f" collapse({self.nest.collapse})" if self.nest.collapse > 1 else ""
+        if not isinstance(self.nest.work, int):
+            clause += f" if ({self.size(self.nest.work)} >= {PARALLEL_WORK})"
+        return [PARALLEL + clause]
+
+
+def together(kernels: Sequence[Kernel]) -> Kernel:
+    """One kernel for several of the same source that do not need each other.
+
+    The threads share out whole runs: starting them once for each small tensor costs more than
+    the work.
+    """
+    first = kernels[0]
+    code = [
+        f"for (int64_t set = 0; set < {len(kernels)}; ++set) {{",
+        f"  void *const *const a = all + set * {len(first.storages)};",
+        *_indent(first.body),
+        "}",
+    ]
+    work = len(kernels) * first.work
+    if not (isinstance(work, int) and work < PARALLEL_WORK):
+        code.insert(0, PARALLEL)
+    return replace(
+        first,
+        source=_function(first.origin, "all", code),
+        storages=[s for k in kernels for s in k.storages],
+        bytes_moved=sum(k.bytes_moved for k in kernels),
+        work=work,
+        body=code,
+        sets=len(kernels),
+    )
+
+
+def _function(origin: str, pointers: str, code: list[str]) -> str:
+    head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *status) {{"
+    return "\n".join([f"/* {origin} */", head, *_indent(code), "}\n"])
 
 
 def _bytes_moved(group: Group, kept: set[Buffer]) -> int:
@@ -676,7 +673,13 @@ def _bytes_moved(group: Group, kept: set[Buffer]) -> int:
     return sum(seen.values())
 
 
-def _for(span: _Span, inside: list[str]) -> list[str]:
+def _numbered(text: str, reductions: list[tuple[Member, str, str]], k: int) -> str:
+    for _, _, part in reductions:
+        text = re.sub(rf"\b{part}\b", f"{part}_{k}", text)
+    return text
+
+
+def _for(span: Span, inside: list[str]) -> list[str]:
     step = f"++{span.variable}" if span.step == 1 else f"{span.variable} += {span.step}"
     head = f"for (int64_t {span.variable} = {span.start}; {span.variable} < {span.stop}; {step}) {{"
     return [head, *_indent(inside), "}"]

@@ -30,6 +30,12 @@ OPERATORS = {
 }
 _BOOL_OPERATORS = {"add": "|", "mul": "&"}
 PREFIXES = {"neg": "-", "logical_not": "!", "bitwise_not": "~"}
+# Operations of some thirty dependent instructions or more.
+LONG = {
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+    "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc",
+    "erfinv", "lgamma", "digamma", "pow", "hypot", "philox",
+}  # fmt: skip
 INFIX_REDUCTIONS = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor": "^"}
 
 

@@ -154,13 +154,10 @@ INLINE double sigmoid_f64(double x) { return 1 / (1 + exp(-x)); }
 
 /* float32: our own. Polynomials are minimax fits of the functions on the reduced range. */
 
-/* 2^n for n in [-252, 254], as two factors so that subnormal results are rounded once. */
-INLINE float scale_f32(float x, int32_t n) {
-  int32_t half = n >> 1;
-  float a = bits_f32((uint32_t)(half + 127) << 23);
-  float b = bits_f32((uint32_t)(n - half + 127) << 23);
-  return x * a * b;
-}
+/* What is out of range is put right by a select at the end: a clamp before would be on the path
+ * that everything waits for. A power of two is made from the low bits of a sum with ROUND. */
+#define ROUND 0x1.8p23f /* x + ROUND is x rounded to an integer, in the low bits */
+INLINE float power_of_2(float biased) { return bits_f32(bits_u32(biased) << 23); }
 /* exp(r) - 1 for |r| <= log(2) / 2, terms in pairs so that few wait for each other */
 INLINE float expm1_near_zero(float r) {
   float s = r * r;
@@ -170,34 +167,45 @@ INLINE float expm1_near_zero(float r) {
   float p = __builtin_fmaf(__builtin_fmaf(high, s, middle), s, low);
   return __builtin_fmaf(p, s, r);
 }
-/* x less the nearest multiple n of log(2) */
-INLINE float reduce_log2(float x, float *n) {
-  *n = __builtin_rintf(x * 0x1.715476p+0f);
-  float r = __builtin_fmaf(*n, -0x1.62e4p-1f, x);
-  return __builtin_fmaf(*n, -0x1.7f7d1cp-20f, r);
+/* x less n log(2) */
+INLINE float less_log2(float x, float n) {
+  return __builtin_fmaf(n, -0x1.7f7d1cp-20f, __builtin_fmaf(n, -0x1.62e4p-1f, x));
 }
+/* Results are made 2^64 times too large or too small, so that subnormal ones are rounded once. */
 INLINE float exp_f32(float x) {
-  float c = x < -104.0f ? -104.0f : x;
-  c = c > 89.0f ? 89.0f : c; /* infinity comes out of the scaling */
-  float n, r = reduce_log2(c, &n);
-  return scale_f32(expm1_near_zero(r) + 1.0f, (int32_t)n);
+  float bias = x < 0.0f ? ROUND + 191.0f : ROUND + 63.0f;
+  float t = __builtin_fmaf(x, 0x1.715476p+0f, bias);
+  float y = expm1_near_zero(less_log2(x, t - bias)) + 1.0f;
+  y = y * power_of_2(t) * (x < 0.0f ? 0x1p-64f : 0x1p64f);
+  y = x > 89.0f ? INFINITY : y;
+  return x < -104.0f ? 0.0f : y;
+}
+/* exp(-|x|) */
+INLINE float exp_below_1(float x) {
+  float c = -__builtin_fabsf(x);
+  float t = __builtin_fmaf(c, 0x1.715476p+0f, ROUND + 191.0f);
+  float y = expm1_near_zero(less_log2(c, t - (ROUND + 191.0f))) + 1.0f;
+  y = y * power_of_2(t) * 0x1p-64f;
+  return c < -104.0f ? 0.0f : y;
 }
 INLINE float exp2_f32(float x) {
-  float c = x < -151.0f ? -151.0f : x;
-  c = c > 129.0f ? 129.0f : c;
-  float n = __builtin_rintf(c);
-  return scale_f32(expm1_near_zero((c - n) * 0x1.62e43p-1f) + 1.0f, (int32_t)n);
+  float bias = x < 0.0f ? ROUND + 191.0f : ROUND + 63.0f;
+  float t = x + bias;
+  float y = expm1_near_zero((x - (t - bias)) * 0x1.62e43p-1f) + 1.0f;
+  y = y * power_of_2(t) * (x < 0.0f ? 0x1p-64f : 0x1p64f);
+  y = x > 129.0f ? INFINITY : y;
+  return x < -151.0f ? 0.0f : y;
 }
 /* for x in [-30, 86] */
 INLINE float expm1_moderate(float x) {
-  float n, r = reduce_log2(x, &n);
-  float s = bits_f32((uint32_t)((int32_t)n + 127) << 23);
-  return __builtin_fmaf(s, expm1_near_zero(r), s - 1.0f);
+  float t = __builtin_fmaf(x, 0x1.715476p+0f, ROUND + 127.0f);
+  float s = power_of_2(t);
+  return __builtin_fmaf(s, expm1_near_zero(less_log2(x, t - (ROUND + 127.0f))), s - 1.0f);
 }
 INLINE float expm1_f32(float x) {
-  float c = x < -30.0f ? -30.0f : x;
-  float y = expm1_moderate(c > 86.0f ? 86.0f : c);
+  float y = expm1_moderate(x);
   y = x > 86.0f ? exp_f32(x) : y;
+  y = x < -30.0f ? -1.0f : y;
   return x == 0.0f ? x : y;
 }
 /* log(x) as e*log(2) + the logarithm of a number in [sqrt(1/2), sqrt(2)) */
@@ -284,14 +292,13 @@ INLINE float pow_f32(float x, float y) {
   return y == 0.0f || x == 1.0f ? 1.0f : z;
 }
 INLINE float sigmoid_f32(float x) {
-  float e = exp_f32(-__builtin_fabsf(x));
+  float e = exp_below_1(x);
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 INLINE float tanh_f32(float x) {
   float a = __builtin_fabsf(x);
-  float t = expm1_moderate(2.0f * (a > 10.0f ? 10.0f : a));
-  float y = t / (t + 2.0f);
-  y = x != x ? x : y;
+  float t = expm1_moderate(a + a);
+  float y = a > 10.0f ? 1.0f : t / (t + 2.0f);
   return __builtin_copysignf(y, x);
 }
 INLINE float erf_f32(float x) {
