@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.cases import CASES
@@ -25,8 +26,9 @@ from benchmarks.first_call import first_calls
 from benchmarks.measure import ceilings, least_seconds, measure
 from benchmarks.picture import draw
 
-OTHERS = ("eager", "inductor")  # what tenon is compared with
+OURS, OTHERS = ("tenon", "tenon-eager"), ("eager", "inductor")
 COMPILED = ("inductor", "tenon")
+WIDTH = 120  # where the output is a file
 QUICK = {"rounds": 7, "seconds": 3.0}
 
 
@@ -57,15 +59,24 @@ def bench(
     if quick:
         rounds, seconds, first_call = QUICK["rounds"], QUICK["seconds"], False
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     load = os.getloadavg()[0]
     if load > 0.5:
         console.print(f"[yellow]the machine is busy (load {load:.1f}): ratios will be noisy[/]")
     found: dict[str, Any] = {"machine": machine(), "scale": scale, "ceilings": ceilings()}
     _print_head(console, chosen, found)
     results: dict[str, Any] = {}
+    failed: dict[str, str] = {}
     for case in cases:
-        with console.status(f"{case.name}: running"):
-            result = results[case.name] = measure(case, chosen, scale, rounds, seconds)
+        try:
+            with console.status(f"{case.name}: running"):
+                result = measure(case, chosen, scale, rounds, seconds)
+        except Exception as error:  # one case that fails is told, and does not cost the others
+            failed[case.name] = f"{type(error).__name__}: {error}"
+            console.print(f"[red]{case.name} failed:[/] {escape(failed[case.name])}")
+            continue
+        results[case.name] = result
         least, kind = least_seconds(result, found["ceilings"])
         result |= {"least_ms": 1000 * least, "ceiling": kind}
         if first_call:
@@ -77,8 +88,9 @@ def bench(
         console.print(f"{case.name}: " + ", ".join(
             f"{name} {e['ms']:.3g} ms" for name, e in result["engines"].items()))  # fmt: skip
     names = [e.name for e in chosen]
-    console.print(table(results, names))
-    found |= {"cases": results, "summary": summary(results, names)}
+    for table in tables(results, names):
+        console.print(table)
+    found |= {"cases": results, "failed": failed, "summary": summary(results, names)}
     for line in found["summary"]:
         console.print(line)
     for path, text in (
@@ -88,6 +100,9 @@ def bench(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     console.print(f"figures: {json_file}, picture: {picture}")
+    if failed:
+        console.print(f"[red]failed:[/] {', '.join(failed)}")
+        raise typer.Exit(1)
 
 
 def _engine(name: str) -> Engine:
@@ -119,35 +134,46 @@ def _print_head(console: Console, engines: Sequence[Engine], found: Mapping[str,
         console.print(f"[bold]{engine.name}[/]: {engine.what}")
 
 
-def table(results: Mapping[str, Any], engines: Sequence[str]) -> Table:
-    """Milliseconds, times as fast, share of the ceiling, memory, and first calls where measured."""
-    made = Table(
-        caption="ms: median of a run. x: times as fast as that column, by tenon and by tenon-eager."
-        " ceiling: the share of what bandwidth (b) or compute (c) allows that tenon reaches."
-        " MiB: most memory of a run beyond its inputs and parameters. first: seconds of the first"
-        " call, tracing included, with empty caches and (warm) in a new process with full ones."
-    )
-    made.add_column("case")
-    columns: list[tuple[str, Callable[[Mapping[str, Any]], str]]] = []
-    for name in engines:
-        columns.append((f"{name}\nms", lambda r, n=name: f"{r['engines'][n]['ms']:.3g}"))
-    for ours in ("tenon", "tenon-eager"):
+Columns = list[tuple[str, Callable[[Mapping[str, Any]], str]]]
+
+
+def tables(results: Mapping[str, Any], engines: Sequence[str]) -> list[Table]:
+    """Times with ratios and the share of the ceiling; memory, and first calls where measured."""
+    times: Columns = [(f"{n}\nms", lambda r, n=n: f"{r['engines'][n]['ms']:.3g}") for n in engines]
+    for ours in OURS:
         for other in OTHERS:
             if ours in engines and other in engines:
                 head = f"{ours}\nx {other}"
-                columns.append((head, lambda r, o=ours, t=other: f"{ratio(r, o, t):.2f}"))
+                times.append((head, lambda r, o=ours, t=other: f"{ratio(r, o, t):.2f}"))
     if "tenon" in engines:
-        columns.append(("ceiling", _share))
-    for name in engines:
-        columns.append(
-            (f"{name}\nMiB", lambda r, n=name: f"{r['engines'][n]['peak_bytes'] / 2**20:.1f}")
-        )
+        times.append(("of the\nceiling", _share))
+    rest: Columns = [
+        (f"{n}\nMiB", lambda r, n=n: f"{r['engines'][n]['peak_bytes'] / 2**20:.1f}")
+        for n in engines
+    ]
     if any("first_s" in e for r in results.values() for e in r["engines"].values()):
-        for name in [n for n in engines if n in COMPILED]:
-            columns.append((f"{name}\nfirst s", lambda r, n=name: _seconds(r, n, "first_s")))
-            columns.append((f"{name}\nwarm s", lambda r, n=name: _seconds(r, n, "first_warm_s")))
+        for n in [n for n in engines if n in COMPILED]:
+            rest.append((f"{n}\nfirst s", lambda r, n=n: _seconds(r, n, "first_s")))
+            rest.append((f"{n}\nwarm s", lambda r, n=n: _seconds(r, n, "first_warm_s")))
+    return [_table(results, times, TIMES), _table(results, rest, REST)]
+
+
+TIMES = (
+    "ms: median of a run. x: how many times as fast as that column. Of the ceiling: the share of "
+    "what the bandwidth (b) or compute (c) of this machine allows that tenon reaches."
+)
+REST = (
+    "MiB: the most memory of a run, beyond inputs and parameters. First: seconds of the first "
+    "call, tracing included, with empty caches; warm: in a new process, with the caches that the "
+    "first one left."
+)
+
+
+def _table(results: Mapping[str, Any], columns: Columns, caption: str) -> Table:
+    made = Table(caption=caption)
+    made.add_column("case", no_wrap=True)
     for head, _ in columns:
-        made.add_column(head, justify="right")
+        made.add_column(head, justify="right", no_wrap=True)
     for case, result in results.items():
         made.add_row(case, *(text(result) for _, text in columns))
     return made
@@ -155,7 +181,7 @@ def table(results: Mapping[str, Any], engines: Sequence[str]) -> Table:
 
 def _share(result: Mapping[str, Any]) -> str:
     share = result["least_ms"] / result["engines"]["tenon"]["ms"]
-    return f"{100 * share:.0f} % {result['ceiling'][0]}"
+    return f"{100 * share:.2g} % {result['ceiling'][0]}"
 
 
 def _seconds(result: Mapping[str, Any], engine: str, what: str) -> str:
@@ -171,7 +197,7 @@ def ratio(result: Mapping[str, Any], ours: str, other: str, what: str = "ms") ->
 def summary(results: Mapping[str, Any], engines: Sequence[str]) -> list[str]:
     """Geometric means, with the least ratio by name."""
     lines = []
-    for ours in ("tenon", "tenon-eager"):
+    for ours in OURS:
         for other in OTHERS:
             if ours in engines and other in engines:
                 lines.append(_mean(f"{ours} against {other}", results, ours, other, "ms"))

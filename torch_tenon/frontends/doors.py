@@ -57,7 +57,7 @@ def register_interface(module: ModuleType) -> None:
     """Enters the device in Dynamo's table of devices; `module` is that of the table."""
     from torch_tenon import accelerator
 
-    class TenonInterface(module.DeviceInterface):  # type: ignore[name-defined, misc]
+    class TenonInterface(module.DeviceInterface):  # type: ignore[name-defined]
         """What Dynamo asks of a device."""
 
         device = accelerator.device

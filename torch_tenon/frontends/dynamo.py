@@ -129,7 +129,7 @@ class CompiledGraph:
         if self.results_are_outputs:
             return got
         values = dict(zip(built.program.sizes, sizes, strict=True))
-        results = [
+        results: list[Any] = [
             got[o.number]
             if isinstance(o, Output)
             else evaluate(o, values)
