@@ -10,24 +10,26 @@ import functools
 import importlib.abc
 import importlib.machinery
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-DEVICE_INTERFACES = "torch._dynamo.device_interface"
-
 
 def install() -> None:
-    """Plain `torch.compile` reaches the compiler, and Dynamo knows the device's streams."""
+    """Plain `torch.compile` reaches the compiler, and PyTorch's modules that list devices list
+    this one."""
     _take_over_from_inductor()
-    loaded = sys.modules.get(DEVICE_INTERFACES)
-    if loaded is None:
-        sys.meta_path.insert(0, _AfterImport())
-    else:
-        register_interface(loaded)
+    waiting = {}
+    for name, action in AFTER_IMPORT.items():
+        loaded = sys.modules.get(name)
+        if loaded is None:
+            waiting[name] = action
+        else:
+            action(loaded)
+    sys.meta_path.insert(0, _AfterImport(waiting))
 
 
 def on_device(module: GraphModule, inputs: Sequence[Any]) -> bool:
@@ -93,24 +95,45 @@ def register_interface(module: ModuleType) -> None:
         module.register_interface_for_device(name, TenonInterface)
 
 
+def admit_to_flex_attention(module: ModuleType) -> None:
+    """Lets flex_attention take tensors of the device: it has a list of those that it knows."""
+    validate = module._validate_device
+
+    @functools.wraps(validate)
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "tenon":
+            validate(query, key, value)
+
+    module._validate_device = validate_device  # type: ignore[attr-defined]
+
+
+AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
+    "torch._dynamo.device_interface": register_interface,
+    "torch.nn.attention.flex_attention": admit_to_flex_attention,
+}
+
+
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Registers the device's interface right after Dynamo's table of them has been imported."""
+    """Does something with a module right after it has been imported, by the module's name."""
+
+    def __init__(self, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.waiting = waiting
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """The module as it is, but for what happens after its body ran."""
-        if fullname != DEVICE_INTERFACES:
+        action = self.waiting.pop(fullname, None)
+        if action is None:
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(fullname, path)
         loader: Any = None if spec is None else spec.loader
         if loader is not None:
             execute = loader.exec_module
 
-            def execute_and_register(module: ModuleType) -> None:
+            def execute_and_act(module: ModuleType) -> None:
                 execute(module)
-                register_interface(module)
+                action(module)
 
-            loader.exec_module = execute_and_register
+            loader.exec_module = execute_and_act
         return spec

@@ -296,7 +296,13 @@ def partition(joint: GraphModule, *args: Any, **keywords: Any) -> tuple[GraphMod
     """
     for node in joint.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+            # Saved are tensors, not the tuples that they come in.
+            saved = [node]
+            if isinstance(node.meta.get("val"), tuple):
+                saved = list(node.users)
+                node.meta.pop("recompute", None)
+            for each in saved:
+                each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
     return min_cut_rematerialization_partition(joint, *args, **keywords)
 
 
