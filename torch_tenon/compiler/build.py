@@ -326,18 +326,19 @@ def _memory_of_several(nodes: Sequence[Node]) -> set[Node]:
     """Nodes whose memory several results are views of: as in eager code, they share it."""
     (output,) = (n for n in nodes if n.op == "output")
     results = dict.fromkeys(n for n in output.args[0] if isinstance(n, Node))  # type: ignore[union-attr]
-    count = Counter(_memory(n) for n in results)
-    makers: dict[int, Node] = {}
+    count = Counter(memory_of(n) for n in results)
+    makers: dict[int | None, Node] = {}
     for n in nodes:
         if n.op == "call_function":
-            makers.setdefault(_memory(n), n)
-    return {n for memory, n in makers.items() if memory and count[memory] > 1}
+            makers.setdefault(memory_of(n), n)
+    return {n for m, n in makers.items() if m is not None and count[m] > 1}
 
 
-def _memory(n: Node) -> int:
-    value = n.meta.get("val")
+def memory_of(node: Node) -> int | None:
+    """What tells whether two nodes of a trace share memory; None for a node without."""
+    value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return 0
+        return None
     return value.untyped_storage()._cdata
 
 
