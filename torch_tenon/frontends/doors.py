@@ -107,8 +107,14 @@ def admit_to_flex_attention(module: ModuleType) -> None:
     module._validate_device = validate_device  # type: ignore[attr-defined]
 
 
+def skip_own_frames(module: ModuleType) -> None:
+    """Keeps Dynamo from compiling this package: what an op is made of runs as it is written."""
+    module.add("torch_tenon")
+
+
 AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
     "torch._dynamo.device_interface": register_interface,
+    "torch._dynamo.trace_rules": skip_own_frames,
     "torch.nn.attention.flex_attention": admit_to_flex_attention,
 }
 

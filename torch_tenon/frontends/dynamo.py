@@ -34,6 +34,7 @@ from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 
 log = logging.getLogger("torch_tenon.program")
+schedule_log = logging.getLogger("torch_tenon.schedule")
 aten = torch.ops.aten
 
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], list[Any]]]
@@ -193,6 +194,9 @@ def compile_graph(
             plan = Plan(built.program, library(compiler))
             plan.compile(compiler)
             compiled = CompiledGraph(built, plan, places)
+            log.debug("%s", module.graph)
+            if schedule_log.isEnabledFor(logging.DEBUG):
+                schedule_log.debug("%s", describe(plan, built.fallbacks))
     except (NotImplementedError, CompilerMissing, CompileError) as error:
         log.warning("a graph of %d ops runs by reference: %s", len(module.graph.nodes), error)
         return run_by_reference(module, inputs)
