@@ -1,239 +1,363 @@
-"""What the benchmark runs: functions of fresh inputs, each with the bytes it has to move at least.
+"""What the benchmark runs: workloads that are written once and made for any device and compiler.
 
-Sizes come from one scale, so that results can be checked at other shapes.
+A case makes its data on the CPU from a fixed seed and then moves it, so every engine gets the same
+numbers. Sizes come from one scale, so that results can be checked at other shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
+
+from benchmarks import models
+
+Compile = Callable[[Any], Any]
 
 
 @dataclass
-class Case:
-    """A workload: `make(scale)` gives a function and its arguments.
+class Work:
+    """A case on one engine: `run()` does it once, and gives what is compared between engines.
 
-    A training case has parameters: its function returns a loss, and a run includes the backward.
+    `inputs` are the tensors that a run reads, `state` those that it reads and writes (parameters,
+    moments), as far as they exist before the first run.
     """
 
+    run: Callable[[], Any]
+    inputs: Sequence[torch.Tensor] = ()
+    modules: Sequence[nn.Module] = ()
+    optimizer: torch.optim.Optimizer | None = None
+    bytes: int | None = None  # where the rule of `least_bytes` does not hold
+
+    def state(self) -> list[torch.Tensor]:
+        """What a training step reads and writes: parameters and the optimizer's moments."""
+        found = [p for m in self.modules for p in m.parameters()]
+        if self.optimizer is not None:
+            found = [p for g in self.optimizer.param_groups for p in g["params"]]
+            found += [
+                s
+                for s in tree_leaves(list(self.optimizer.state.values()))
+                if isinstance(s, torch.Tensor)
+            ]
+        return found
+
+    def kept(self) -> list[torch.Tensor]:
+        """Tensors that a run leaves behind: gradients and the optimizer's moments."""
+        held = [*self.inputs, *self.state()]
+        given = {t.data_ptr() for t in self.inputs}
+        made = [t.grad for t in held if t.is_leaf and t.grad is not None]
+        made = [t for t in made if t.data_ptr() not in given]
+        if self.optimizer is not None:
+            made += [t for t in self.state() if not isinstance(t, nn.Parameter)]
+        return made
+
+    def least_bytes(self, results: Any) -> int:
+        """What any implementation moves: inputs read, results written, state read and written if
+        it is trained and else read."""
+        if self.bytes is not None:
+            return self.bytes
+        passes = 2 if self.optimizer is not None else 1
+        state = {t.data_ptr(): t.nbytes for t in self.state()}
+        wrote = [t for t in tree_leaves(results) if isinstance(t, torch.Tensor)]
+        read = sum(t.nbytes for t in self.inputs)
+        return (
+            read
+            + sum(t.nbytes for t in wrote if t.data_ptr() not in state)
+            + passes * sum(state.values())
+        )
+
+
+@dataclass
+class Bench:
+    """Where and how a case is made: the scale of its sizes, device, dtype, and the compiler, a
+    function that takes a function or a module (eager: gives it back as it is)."""
+
+    scale: float
+    device: torch.device
+    dtype: torch.dtype
+    compile: Compile
+    random: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
+
+    def side(self, n: int) -> int:
+        """A side of a square whose area grows with the scale; a multiple of 16."""
+        return max(16, int(n * self.scale**0.5) // 16 * 16)
+
+    def randn(self, *sizes: int) -> torch.Tensor:
+        """Normal numbers on the device."""
+        return torch.randn(*sizes, generator=self.random).to(self.device, self.dtype)
+
+    def matrix(self, rows: int = 4096, columns: int = 4096) -> torch.Tensor:
+        """Normal numbers; both sides grow with the scale."""
+        return self.randn(self.side(rows), self.side(columns))
+
+    def integers(self, limit: int, *sizes: int) -> torch.Tensor:
+        """Whole numbers below the limit, on the device."""
+        return torch.randint(0, limit, sizes, generator=self.random).to(self.device)
+
+    def model(self, make: Callable[[], nn.Module]) -> nn.Module:
+        """A model with random weights, the same for every engine."""
+        torch.manual_seed(0)
+        return make().to(self.device, self.dtype)
+
+    def function(
+        self, f: Callable[..., Any], *inputs: torch.Tensor, bytes: int | None = None
+    ) -> Work:
+        """Work that calls a function without gradients."""
+        compiled = self.compile(f)
+
+        def run() -> Any:
+            with torch.no_grad():
+                return compiled(*inputs)
+
+        return Work(run, inputs, bytes=bytes)
+
+    def inference(self, make: Callable[[], nn.Module], *inputs: torch.Tensor) -> Work:
+        """Work that calls a model without gradients."""
+        model = self.model(make).eval()
+        work = self.function(model, *inputs)
+        work.modules = [model]
+        return work
+
+    def training(self, make: Callable[[], nn.Module], *inputs: torch.Tensor) -> Work:
+        """Work that does a training step: forward (the model gives its loss), backward, AdamW.
+
+        The result is the loss, and the gradients.
+        """
+        model = self.model(make)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        compiled, step = self.compile(model), self.compile(optimizer.step)
+
+        def run() -> Any:
+            optimizer.zero_grad()
+            loss = compiled(*inputs)
+            loss.backward()
+            step()
+            return loss.detach(), [p.grad for p in model.parameters()]
+
+        return Work(run, inputs, [model], optimizer)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload by name. `tolerance` bounds errors relative to the largest number of a result."""
+
     name: str
-    make: Callable[[float], tuple[Callable[..., Any], tuple[Any, ...]]]
-    training: bool = False
+    make: Callable[[Bench], Work]
+    dtype: torch.dtype = torch.float32
+    tolerance: float = 1e-4
 
 
-def _side(n: int, scale: float) -> int:
-    return max(16, int(n * scale**0.5) // 16 * 16)
-
-
-def _matrix(scale: float, rows: int = 4096, columns: int = 4096) -> torch.Tensor:
-    return torch.randn(_side(rows, scale), _side(columns, scale))
-
-
-def chain(scale: float) -> Any:
+def chain(b: Bench) -> Work:
     """Five pointwise ops over one large array."""
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(torch.tanh(x * 2 + 1).exp()) - x
-
-    return f, (torch.randn(int(16 * 2**20 * scale)),)
+    x = b.randn(int(16 * 2**20 * b.scale))
+    return b.function(lambda x: torch.sigmoid(torch.tanh(x * 2 + 1).exp()) - x, x)
 
 
-def softmax(scale: float) -> Any:
+def softmax(b: Bench) -> Work:
     """Over the rows of a matrix."""
-    return lambda x: torch.softmax(x, -1), (_matrix(scale, 8192, 1024),)
+    return b.function(lambda x: torch.softmax(x, -1), b.matrix(8192, 1024))
 
 
-def log_softmax(scale: float) -> Any:
+def log_softmax(b: Bench) -> Work:
     """Over the rows of a matrix."""
-    return lambda x: torch.log_softmax(x, -1), (_matrix(scale, 8192, 1024),)
+    return b.function(lambda x: torch.log_softmax(x, -1), b.matrix(8192, 1024))
 
 
-def layer_norm(scale: float) -> Any:
+def layer_norm(b: Bench) -> Work:
     """With a residual."""
-    x = _matrix(scale, 8192, 1024)
-    w, b = torch.randn(x.shape[1]), torch.randn(x.shape[1])
-    return lambda x, y, w, b: F.layer_norm(x + y, (x.shape[1],), w, b), (x, x + 1, w, b)
+    x, y = b.matrix(8192, 1024), b.matrix(8192, 1024)
+    weight, bias = b.randn(x.shape[1]), b.randn(x.shape[1])
+    return b.function(lambda x, y, w, c: F.layer_norm(x + y, x.shape[1:], w, c), x, y, weight, bias)
 
 
-def sum_all(scale: float) -> Any:
+def sum_all(b: Bench) -> Work:
     """To one number."""
-    return lambda x: x.sum(), (_matrix(scale),)
+    return b.function(lambda x: x.sum(), b.matrix())
 
 
-def sum_rows(scale: float) -> Any:
+def sum_rows(b: Bench) -> Work:
     """Along memory."""
-    return lambda x: x.sum(1), (_matrix(scale),)
+    return b.function(lambda x: x.sum(1), b.matrix())
 
 
-def sum_columns(scale: float) -> Any:
+def sum_columns(b: Bench) -> Work:
     """Across memory."""
-    return lambda x: x.sum(0), (_matrix(scale),)
+    return b.function(lambda x: x.sum(0), b.matrix())
 
 
-def variance(scale: float) -> Any:
+def sum_middle(b: Bench) -> Work:
+    """Over the middle of three axes."""
+    return b.function(lambda x: x.sum(1), b.randn(b.side(256), b.side(256), 256))
+
+
+def variance(b: Bench) -> Work:
     """Of rows."""
-    return lambda x: x.var(1), (_matrix(scale),)
+    return b.function(lambda x: x.var(1), b.matrix())
 
 
-def transpose(scale: float) -> Any:
+def transposed_read(b: Bench) -> Work:
     """Read across, write along."""
-    return lambda x: x.t() + 1, (_matrix(scale),)
+    return b.function(lambda x: (x.t() + 1).contiguous(), b.matrix())
 
 
-def sliced(scale: float) -> Any:
-    """Every other column, and a shifted window."""
-    return lambda x: x[1:-1, ::2] * 2 + x[:-2, ::2] + x[2:, ::2], (_matrix(scale),)
+def transposed_write(b: Bench) -> Work:
+    """Read along, write across."""
+    x = b.matrix()
+    out = torch.zeros_like(x)
+    return b.function(lambda x, out: out.t().copy_(x * 2), x, out, bytes=2 * x.nbytes)
 
 
-def gather(scale: float) -> Any:
+def sliced_read(b: Bench) -> Work:
+    """Every other column of three shifted windows."""
+    return b.function(lambda x: x[1:-1, ::2] * 2 + x[:-2, ::2] + x[2:, ::2], b.matrix())
+
+
+def sliced_write(b: Bench) -> Work:
+    """Into every other column of a window."""
+
+    def f(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        out[1:-1, ::2] = x[1:-1, ::2] * 2 + 1
+        return out
+
+    x = b.matrix()
+    # Whole lines of memory: read, and read again where they are written in part.
+    return b.function(f, x, torch.zeros_like(x), bytes=3 * x.nbytes)
+
+
+def gather(b: Bench) -> Work:
     """Elements of rows by index."""
-    x = _matrix(scale)
-    return lambda x, i: x.gather(1, i) * 2, (x, torch.randint(0, x.shape[1], x.shape))
+    x = b.matrix()
+    return b.function(lambda x, i: x.gather(1, i) * 2, x, b.integers(x.shape[1], *x.shape))
 
 
-def scatter(scale: float) -> Any:
+def scatter(b: Bench) -> Work:
     """Rows added by index."""
-    x = _matrix(scale, 8192, 1024)
-    i = torch.randint(0, x.shape[0], (x.shape[0],))
-    return lambda x, i: torch.zeros_like(x).index_add(0, i, x), (x, i)
+    x = b.matrix(8192, 1024)
+    rows = b.integers(x.shape[0], x.shape[0])
+    return b.function(lambda x, i: torch.zeros_like(x).index_add(0, i, x), x, rows)
 
 
-def embedding(scale: float) -> Any:
+def embedding(b: Bench) -> Work:
     """Rows of a table, and a sum."""
-    table = torch.randn(_side(32000, scale), 512)
-    i = torch.randint(0, table.shape[0], (16, _side(512, scale)))
-    return lambda t, i: F.embedding(i, t) + 1, (table, i)
+    table = b.randn(b.side(32000), 512)
+    at = b.integers(table.shape[0], 16, b.side(512))
+    rows = 2 * at.numel() * table[0].nbytes
+    return b.function(lambda t, i: F.embedding(i, t) + 1, table, at, bytes=rows + at.nbytes)
 
 
-def cross_entropy(scale: float) -> Any:
+def cross_entropy(b: Bench) -> Work:
     """Forward and backward over a vocabulary."""
-    x = _matrix(scale, 1024, 16384).requires_grad_()
-    y = torch.randint(0, x.shape[1], (x.shape[0],))
-    return lambda x, y: F.cross_entropy(x, y), (x, y)
+    x = b.matrix(1024, 16384).requires_grad_()
+    y = b.integers(x.shape[1], x.shape[0])
+    compiled = b.compile(F.cross_entropy)
+
+    def run() -> Any:
+        x.grad = None
+        loss = compiled(x, y)
+        loss.backward()
+        return loss.detach(), x.grad
+
+    return Work(run, [x, y])
 
 
-def adamw(scale: float) -> Any:
-    """One step over 100 tensors."""
-    side = _side(256, scale)
-    params = [torch.randn(side, side) for _ in range(100)]
-    grads = [torch.randn_like(p) for p in params]
-    first = [torch.zeros_like(p) for p in params]
-    second = [torch.zeros_like(p) for p in params]
+def adamw(b: Bench) -> Work:
+    """One step of torch.optim.AdamW over 100 tensors."""
+    side = b.side(256)
+    parameters = [nn.Parameter(b.randn(side, side)) for _ in range(100)]
+    for p in parameters:
+        p.grad = b.randn(side, side)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3)
+    step = b.compile(optimizer.step)
 
-    def f(params: Any, grads: Any, first: Any, second: Any, step: torch.Tensor) -> None:
-        step.add_(1)
-        for p, g, m, v in zip(params, grads, first, second, strict=True):
-            p.mul_(1 - 1e-3 * 0.01)
-            m.lerp_(g, 0.1)
-            v.mul_(0.999).addcmul_(g, g, value=0.001)
-            size = 1e-3 / (1 - 0.9**step)
-            p.sub_(size * m / ((v / (1 - 0.999**step)).sqrt() + 1e-8))
+    def run() -> Any:
+        step()
+        return [p.detach() for p in parameters]
 
-    return f, (params, grads, first, second, torch.zeros(()))
+    return Work(run, [p.grad for p in parameters], (), optimizer)
 
 
-class Block(nn.Module):
-    """A transformer block."""
+def small_ops(b: Bench) -> Work:
+    """200 ops that depend on each other, on 16 elements."""
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for _ in range(100):
+            x = x * y
+            x = x + y
+        return x
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        n, t, c = x.shape
-        parts = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, c // self.heads)
-        q, k, v = parts.permute(2, 0, 3, 1, 4)
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(a.transpose(1, 2).reshape(n, t, c))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
+    return b.function(f, b.randn(16), b.randn(16).abs() / 4)
 
 
-class GPT(nn.Module):
-    """A small language model."""
-
-    def __init__(self, vocabulary: int, width: int, heads: int, layers: int, length: int) -> None:
-        super().__init__()
-        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*[Block(width, heads) for _ in range(layers)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, at: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(at) + self.places(torch.arange(at.shape[1], device=at.device))
-        logits = self.head(self.norm(self.blocks(x)))
-        return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+def mlp(b: Bench) -> Work:
+    """Three layers, a batch of 256."""
+    width = b.side(512)
+    return b.training(lambda: models.mlp(width), b.randn(256, width), b.integers(10, 256))
 
 
-def gpt(scale: float) -> Any:
-    """Four layers of width 256."""
-    length = _side(128, scale)
-    model = GPT(4096, 256, 8, 4, length)
-    at = torch.randint(0, 4096, (8, length))
-    return model, (at, at.roll(-1, 1))
+def gpt(b: Bench) -> Work:
+    """Two layers of width 256, a vocabulary of 4096."""
+    length = b.side(128)
+    at = b.integers(4096, 4, length)
+    return b.training(lambda: models.GPT(4096, 256, 8, 2, length), at, at.roll(-1, 1))
 
 
-def mlp(scale: float) -> Any:
-    """Three layers on small inputs."""
-    width = _side(512, scale)
-    model = nn.Sequential(
-        nn.Linear(width, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 10)
-    )
-    y = torch.randint(0, 10, (256,))
-    return Loss(model), (torch.randn(256, width), y)
-
-
-class Loss(nn.Module):
-    """A classifier with its loss."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(self.model(x), y)
-
-
-def convnet(scale: float) -> Any:
+def convnet(b: Bench) -> Work:
     """Convolutions with batch norm and pooling."""
-    layers: list[nn.Module] = []
-    channels = 3
-    for n in (32, 64, 128):
-        layers += [
-            nn.Conv2d(channels, n, 3, padding=1),
-            nn.BatchNorm2d(n),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-        ]
-        channels = n
-    side = _side(64, scale)
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
-    return Loss(model), (torch.randn(16, 3, side, side), torch.randint(0, 10, (16,)))
+    side = b.side(64)
+    return b.training(models.convnet, b.randn(16, 3, side, side), b.integers(10, 16))
 
+
+def lstm(b: Bench) -> Work:
+    """torch.nn.LSTM over 32 steps."""
+    return b.training(
+        lambda: models.Recurrent(b.side(256)), b.randn(16, 32, b.side(256)), b.integers(10, 16)
+    )
+
+
+def bert(b: Bench) -> Work:
+    """BERT of transformers with two layers of width 768."""
+    return b.inference(models.bert, b.integers(8192, 2, b.side(128)))
+
+
+def llama(b: Bench) -> Work:
+    """Llama of transformers with two layers of width 512."""
+    return b.inference(models.llama, b.integers(8192, 2, b.side(128)))
+
+
+HALF = {"dtype": torch.bfloat16, "tolerance": 5e-2}
 
 CASES = [
     Case("pointwise chain", chain),
     Case("softmax", softmax),
-    Case("log_softmax", log_softmax),
+    Case("log softmax", log_softmax),
     Case("layer norm", layer_norm),
     Case("sum all", sum_all),
     Case("sum rows", sum_rows),
     Case("sum columns", sum_columns),
+    Case("sum middle", sum_middle),
     Case("variance", variance),
-    Case("transpose", transpose),
-    Case("slices", sliced),
+    Case("transposed read", transposed_read),
+    Case("transposed write", transposed_write),
+    Case("sliced read", sliced_read),
+    Case("sliced write", sliced_write),
     Case("gather", gather),
     Case("scatter add", scatter),
     Case("embedding", embedding),
-    Case("cross entropy", cross_entropy, True),
+    Case("cross entropy", cross_entropy),
     Case("adamw", adamw),
-    Case("mlp", mlp, True),
-    Case("gpt", gpt, True),
-    Case("convnet", convnet, True),
+    Case("200 small ops", small_ops),
+    Case("mlp", mlp, tolerance=1e-3),
+    Case("gpt", gpt, tolerance=1e-3),
+    Case("convnet", convnet, tolerance=1e-3),
+    Case("lstm", lstm, tolerance=1e-3),
+    Case("bert", bert, tolerance=1e-3),
+    Case("llama", llama, tolerance=1e-3),
+    Case("gpt bf16", gpt, **HALF),
+    Case("bert bf16", bert, **HALF),
+    Case("llama bf16", llama, **HALF),
 ]

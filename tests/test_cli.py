@@ -157,3 +157,22 @@ def test_conformance_without_its_packages_says_what_installs_them(
     assert result.exit_code == 1
     text = " ".join(result.stderr.split())
     assert "needs expecttest, which is not installed; run: pip install" in text
+
+
+def test_cache_shows_and_clears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("TENON_CACHE_DIR", str(folder))
+    (folder / "kernels").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    (folder / "kernels" / "a.so").write_bytes(bytes(100))
+    (folder / "kernels" / "mm-1.json").write_text("{}")
+    found = json.loads(_run("cache", "--json").output)
+    assert found["directory"] == str(folder)
+    assert found["kinds"]["compiled objects"] == {"files": 1, "bytes": 100}
+    assert found["kinds"]["tuning results"]["files"] == 1
+    assert str(folder) in _run("cache").output
+    assert "deleted" in _run("cache", "--clear").output
+    assert list(folder.iterdir()) == []
+    folder.chmod(0o777)
+    refused = _run("cache", "--clear")
+    assert refused.exit_code == 1

@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-LOG_STAGES = ("ops", "target", "program", "schedule", "code", "cache")
+LOG_STAGES = ("ops", "target", "program", "schedule", "memory", "code", "cache")
 # In the order of `ExecuteMode` in csrc/record/record.h.
 EXECUTE_MODES = ("auto", "reference", "compiled", "verify")
 COMPILERS = ("cc", "gcc", "clang")

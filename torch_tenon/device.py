@@ -25,6 +25,7 @@ def register() -> None:
     if _target is not None:
         return
     from torch_tenon import _C, accelerator, dlpack, log, process
+    from torch_tenon.frontends import doors
     from torch_tenon.ops import register as ops
 
     log.apply_settings()
@@ -42,6 +43,7 @@ def register() -> None:
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()
     process.install()
+    doors.install()
 
 
 def _start_builder() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -49,6 +50,20 @@ def test_an_unusable_directory_is_done_without(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
     assert answer(CpuCompiler(Cache(blocked / "cache")))
+
+
+def test_a_full_disk_is_gone_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(tmp_path / "cache")
+
+    def full(source: str, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("torch_tenon.compiler.cache.os.replace", full)
+    assert answer(CpuCompiler(cache))
+    assert "going on without the cache" in caplog.text and "No space left" in caplog.text
+    assert list(cache.directory.iterdir()) == []
 
 
 def test_a_directory_that_others_write_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,6 +135,7 @@ class _Builder:
     def build(self) -> BuiltGraph:
         nodes = list(self.module.graph.nodes)
         self.order = {n: k for k, n in enumerate(nodes)}
+        self.shared = _memory_of_several(nodes)
         self._placeholders([n for n in nodes if n.op == "placeholder"])
         for n in nodes:
             if n.op == "get_attr":
@@ -265,7 +267,7 @@ class _Builder:
 
     def _weigh(self, n: Node, result: Any) -> None:
         if isinstance(result, Lazy):
-            if weigh(result, len(n.users)):
+            if n in self.shared or weigh(result, len(n.users)):
                 meta = self._results(n)[0]
                 self.program.realise(result, None if meta is None else meta.strides)
                 return
@@ -318,6 +320,26 @@ class _Builder:
         target = self.program.temporary(stored.dtype, layout)
         self.program._fill(target, stored)
         return target
+
+
+def _memory_of_several(nodes: Sequence[Node]) -> set[Node]:
+    """Nodes whose memory several results are views of: as in eager code, they share it."""
+    (output,) = (n for n in nodes if n.op == "output")
+    results = dict.fromkeys(n for n in output.args[0] if isinstance(n, Node))  # type: ignore[union-attr]
+    count = Counter(memory_of(n) for n in results)
+    makers: dict[int | None, Node] = {}
+    for n in nodes:
+        if n.op == "call_function":
+            makers.setdefault(memory_of(n), n)
+    return {n for m, n in makers.items() if m is not None and count[m] > 1}
+
+
+def memory_of(node: Node) -> int | None:
+    """What tells whether two nodes of a trace share memory; None for a node without."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
 
 
 def _hint(size: torch.SymInt) -> int:

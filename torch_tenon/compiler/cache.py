@@ -11,11 +11,15 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 log = logging.getLogger("torch_tenon.cache")
+
+
+KINDS = {".so": "compiled objects", ".c": "sources", ".json": "entries"}
 
 
 def digest(*parts: str | bytes) -> str:
@@ -110,3 +114,26 @@ class Cache:
         if not self.broken:
             log.warning("going on without the cache in %s: %s", self.directory, error)
         self.broken = True
+
+
+def contents(directory: Path) -> dict[str, tuple[int, int]]:
+    """What lies under a cache directory: how many files of each kind, and their bytes."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in directory.rglob("*"):
+        if not path.is_file():
+            continue
+        kind = KINDS.get(path.suffix, "other")
+        if path.name.startswith("mm-"):
+            kind = "tuning results"
+        files, nbytes = found.get(kind, (0, 0))
+        found[kind] = (files + 1, nbytes + path.stat().st_size)
+    return found
+
+
+def remove_all(directory: Path) -> None:
+    """Empties a cache directory; it stays."""
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

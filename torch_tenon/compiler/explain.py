@@ -51,7 +51,12 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
     least = least_bytes(plan)
     ratio = f", {moved / least:.2f} times the least possible {_bytes(least)}" if least else ""
     seconds = ", ".join(f"{k} {1000 * s:.1f} ms" for k, s in plan.seconds.items())
-    lines.append(f"  moves {_bytes(moved)}{ratio}; arena {_bytes(plan.arena_bytes)}")
+    made = {o.buffer.storage for o in plan.program.outputs if o.buffer.storage.kind == "output"}
+    peak = plan.arena_bytes + sum(size_hint(s.nbytes) for s in made)
+    lines.append(
+        f"  moves {_bytes(moved)}{ratio}; peak memory {_bytes(peak)}, "
+        f"of which arena {_bytes(plan.arena_bytes)}"
+    )
     lines.append(f"  {len(plan.program.nodes)} nodes in {len(plan.steps)} steps; {seconds}")
     for op, why in fallbacks.items():
         lines.append(f"  on the host: {op}: {why}")

@@ -25,6 +25,7 @@ from torch_tenon.ir.program import Extern, Program
 from torch_tenon.ir.values import Buffer, Storage, Stored
 
 log = logging.getLogger("torch_tenon.schedule")
+memory_log = logging.getLogger("torch_tenon.memory")
 
 HOST = torch.device("cpu")
 
@@ -188,6 +189,12 @@ class _Instance:
         blocks = [(self.number(s.nbytes), *ranges[s]) for s in temporaries]
         places, arena_bytes = place(blocks)  # type: ignore[arg-type]
         offsets = dict(zip(temporaries, places, strict=True))
+        memory_log.debug(
+            "arena of %d bytes for %d; at (bytes, first step, last step): %s",
+            arena_bytes,
+            sum(b[0] for b in blocks),
+            ", ".join(f"{p} {b}" for p, b in zip(places, blocks, strict=True)),
+        )
         results = {o.buffer.storage for o in program.outputs}
         released: list[list[int]] = [[] for _ in self.plan.steps]
         for s, (_, last) in ranges.items():

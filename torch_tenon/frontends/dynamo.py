@@ -5,40 +5,47 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import CheckpointPolicy
 
-from torch_tenon import config
+from torch_tenon import _C, config
 from torch_tenon.compiler.autotune import Tuner
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.cache import Cache
-from torch_tenon.compiler.cpu_compiler import CpuCompiler
+from torch_tenon.compiler.cpu_compiler import CompileError, CompilerMissing, CpuCompiler
 from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
+from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops import attention
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 
 log = logging.getLogger("torch_tenon.program")
+schedule_log = logging.getLogger("torch_tenon.schedule")
 aten = torch.ops.aten
+
+GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], list[Any]]]
 
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions, less those of ops that the table lowers itself."""
     load_all()
-    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    # The public table adds what a trace decomposes anyhow, at a cost of 0.2 s.
+    table: dict[Any, Callable[..., Any]] = dict(_core_aten_decompositions_post_autograd())
     more: list[Any] = [
         aten.native_batch_norm,
         aten._native_batch_norm_legit_functional,
@@ -72,6 +79,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.unfold,
         aten.upsample_bicubic2d,
         aten.upsample_bilinear2d,
+        aten.upsample_nearest1d,
+        aten.upsample_nearest2d,
+        aten.upsample_nearest3d,
+        aten._upsample_nearest_exact1d,
+        aten._upsample_nearest_exact2d,
+        aten._upsample_nearest_exact3d,
         aten.upsample_trilinear3d,
     ]
     table.update(get_decompositions(more))
@@ -106,17 +119,19 @@ def library(compiler: CpuCompiler) -> dict[Any, Any]:
 class CompiledGraph:
     """A graph as a callable on tensors and run-time sizes, in the order of its placeholders."""
 
-    def __init__(self, built: BuiltGraph, plan: Plan, device: torch.device | None = None) -> None:
-        self.built, self.plan, self.device = built, plan, device or HOST
+    def __init__(self, built: BuiltGraph, plan: Plan, places: Places) -> None:
+        self.built, self.plan = built, plan
+        self.device, self.host_outputs = places
         # Where the results are the plan's and no size is to be found out, a call is the plan's run.
-        self.results_are_outputs = built.outputs == [Output(k) for k in range(len(built.outputs))]
+        outputs = [Output(k) for k in range(len(built.outputs))]
+        self.results_are_outputs = built.outputs == outputs and not self.host_outputs
         self.native = None if built.size_sources else plan.native(())
 
     def __call__(self, args: list[Any]) -> list[Any]:
         built = self.built
         tensors = [args[k] for k in built.tensor_inputs]
         if built.program.random is not None:
-            tensors += random_state()
+            tensors += random_state(self.device, built.program.random_ops)
         sizes = _sizes(built.size_sources, args) if self.native is None else []
         args.clear()
         native = self.native or self.plan.native(tuple(sizes))
@@ -124,7 +139,7 @@ class CompiledGraph:
         if self.results_are_outputs:
             return got
         values = dict(zip(built.program.sizes, sizes, strict=True))
-        return [
+        results: list[Any] = [
             got[o.number]
             if isinstance(o, Output)
             else evaluate(o, values)
@@ -132,11 +147,23 @@ class CompiledGraph:
             else o
             for o in built.outputs
         ]
+        for k in self.host_outputs:
+            results[k] = results[k].cpu()
+        return results
 
 
-def random_state() -> list[torch.Tensor]:
-    """A seed from PyTorch's generator, and offset 0: one draw for each run of a graph."""
-    return [torch.empty((), dtype=torch.int64).random_(), torch.zeros((), dtype=torch.int64)]
+def random_state(device: torch.device, count: int) -> list[torch.Tensor]:
+    """Seed and offset for a run with `count` random ops, taken from the generator of the device:
+    each op has the number that it would have if it ran on its own. For a graph of the host, whose
+    generator cannot be advanced by a number of ops, a seed drawn from it."""
+    if device == HOST:
+        return [torch.empty((), dtype=torch.int64).random_(), torch.zeros((), dtype=torch.int64)]
+    generator = _C.default_generator(device.index)
+    offset = generator.get_offset()
+    generator.set_offset(offset + count)
+    # The seed has 64 bits, of which Python's and PyTorch's integers see another sign.
+    seed = (generator.initial_seed() + (1 << 63)) % (1 << 64) - (1 << 63)
+    return [torch.tensor(seed), torch.tensor(offset)]
 
 
 def _sizes(sources: Sequence[SizeSource], args: Sequence[Any]) -> list[int]:
@@ -158,18 +185,21 @@ def compile_graph(
     module: GraphModule, inputs: Sequence[Any], compiler: CpuCompiler | None = None
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
-    unsupported = _unsupported(module)
-    if unsupported is not None:
-        return _by_reference(module, unsupported)
-    with unset_fake_temporarily():  # constants of the graph are real tensors
-        device = _device_of(module)
-        try:
+    try:
+        _check_supported(module)
+        places = places_of(module)
+        with unset_fake_temporarily():  # constants of the graph are real tensors
             built = build(module, torch.get_num_threads())
             compiler = compiler or default_compiler()
-            plan = Plan(built.program, library(compiler)).compile(compiler)
-            compiled = CompiledGraph(built, plan, device)
-        except NotImplementedError as error:
-            return _by_reference(module, str(error))
+            plan = Plan(built.program, library(compiler))
+            plan.compile(compiler)
+            compiled = CompiledGraph(built, plan, places)
+            log.debug("%s", module.graph)
+            if schedule_log.isEnabledFor(logging.DEBUG):
+                schedule_log.debug("%s", describe(plan, built.fallbacks))
+    except (NotImplementedError, CompilerMissing, CompileError) as error:
+        log.warning("a graph of %d ops runs by reference: %s", len(module.graph.nodes), error)
+        return run_by_reference(module, inputs)
 
     def run(args: list[Any]) -> list[Any]:
         return compiled(args)
@@ -179,46 +209,118 @@ def compile_graph(
     return run
 
 
-def _unsupported(module: GraphModule) -> str | None:
+def _check_supported(module: GraphModule) -> None:
     # The scatter writes through a layout that the builder does not keep track of.
     for node in module.graph.nodes:
         if str(node.target).startswith("aten.as_strided_scatter"):
-            return f"{node.target} writes by strides"
-    return None
+            raise NotImplementedError(f"{node.target} writes by strides")
 
 
-def _by_reference(module: GraphModule, reason: str) -> Callable[[list[Any]], list[Any]]:
-    """The graph as PyTorch runs it, op by op, for what cannot be compiled."""
-    log.warning("a graph of %d ops runs by reference: %s", len(module.graph.nodes), reason)
+class Places(NamedTuple):
+    """Where a graph runs: a tenon device, or the host for a graph of the host's tensors alone; and
+    which results of a graph of a device the host gets, by position."""
+
+    device: torch.device
+    host_outputs: list[int]
+
+
+def places_of(module: GraphModule) -> Places:
+    """Where a graph runs, by the tensors that go in and out.
+
+    Raises NotImplementedError for a graph of several tenon devices.
+    """
+    (output,) = module.graph.find_nodes(op="output")
+    results = [n.meta.get("val") if isinstance(n, Node) else None for n in output.args[0]]
+    given = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
+    found = {v.device for v in given + results if _on_tenon(v)}
+    if len(found) > 1:
+        names = ", ".join(sorted(map(str, found)))
+        raise NotImplementedError(f"it is of several devices, {names}")
+    if not found:
+        return Places(HOST, [])
+    host = [k for k, v in enumerate(results) if isinstance(v, torch.Tensor) and not _on_tenon(v)]
+    return Places(found.pop(), host)
+
+
+def _on_tenon(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "tenon"
+
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+OPTIONS = {"reference": (bool, "run graphs op by op, by PyTorch's kernels")}
+
+
+def tenon_backend(
+    module: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """The backend function that Dynamo calls: AOTAutograd around `compile_graph`.
+
+    `mode` is one of torch.compile's; a plan has no overhead to reduce and matrix products are
+    always tuned, so all mean the same. `options` are those of OPTIONS. Raises ValueError for
+    others.
+    """
+    compiler: GraphCompiler = compile_graph
+    asked = check_options(mode, options).get("reference", False)
+    if asked or config.EXECUTE.read() == "reference":
+        compiler = run_by_reference
+    return _autograd(compiler, compiler, compiler)(module, inputs)
+
+
+def run_by_reference(
+    module: GraphModule, inputs: Sequence[Any]
+) -> Callable[[list[Any]], list[Any]]:
+    """The graph as PyTorch runs it, op by op."""
     return make_boxed_func(module.forward)
 
 
-def _device_of(module: GraphModule) -> torch.device | None:
-    """The tenon device that a graph's results are on, None for a graph of the host's tensors.
+def check_options(mode: str | None, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The options, if they are some. Raises ValueError, naming what is known."""
+    if mode is not None and mode not in MODES:
+        raise ValueError(f"torch.compile: mode={mode!r} is none of {', '.join(MODES)}")
+    options = options or {}
+    for name, value in options.items():
+        if name not in OPTIONS:
+            known = "; ".join(f"{k} ({t.__name__}): {doc}" for k, (t, doc) in OPTIONS.items())
+            raise ValueError(f"torch.compile: the backend tenon has no option {name!r}: {known}")
+        kind = OPTIONS[name][0]
+        if not isinstance(value, kind):
+            raise ValueError(f"torch.compile: option {name!r} is a {kind.__name__}, not {value!r}")
+    return options
 
-    Raises NotImplementedError for a graph whose results are on several devices.
-    """
-    (output,) = module.graph.find_nodes(op="output")
-    values = [node.meta.get("val") for node in output.all_input_nodes]
-    devices = {v.device for v in values if isinstance(v, torch.Tensor)}
-    if len(devices) > 1 and any(d.type == "tenon" for d in devices):
-        raise NotImplementedError(
-            "torch.compile(backend='tenon'): a graph has results on several devices, "
-            f"{', '.join(map(str, devices))}; move them outside of the compiled function"
-        )
-    return next((d for d in devices if d.type == "tenon"), None)
 
-
-def tenon_backend(module: GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-    """The backend function that Dynamo calls: AOTAutograd around `compile_graph`."""
+def _autograd(forward: GraphCompiler, backward: GraphCompiler, inference: GraphCompiler) -> Any:
     return aot_autograd(
-        fw_compiler=compile_graph,
-        bw_compiler=compile_graph,
-        inference_compiler=compile_graph,
+        fw_compiler=forward,
+        bw_compiler=backward,
+        inference_compiler=inference,
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
-    )(module, inputs)
+    )
+
+
+def partition(joint: GraphModule, *args: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:
+    """Forward and backward graph of a joint one: what is cheap is computed again.
+
+    Random numbers never are, checkpoint or not: the backward gets those of the forward.
+    """
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            # Saved are tensors, not the tuples that they come in.
+            saved = [node]
+            if isinstance(node.meta.get("val"), tuple):
+                saved = list(node.users)
+                node.meta.pop("recompute", None)
+            for each in saved:
+                each.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    merge_equal_nodes(joint.graph)
+    # PyTorch's own merging does the same, but imports all of Inductor for it, more than a second.
+    with functorch_config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint, *args, **keywords)
 
 
 def explain(function: Callable[..., Any], *inputs: Any) -> str:
@@ -239,14 +341,7 @@ def explain(function: Callable[..., Any], *inputs: Any) -> str:
 
         return compile_and_keep
 
-    backend = aot_autograd(
-        fw_compiler=recording("forward"),
-        bw_compiler=recording("backward"),
-        inference_compiler=recording("inference"),
-        decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )
+    backend = _autograd(recording("forward"), recording("backward"), recording("inference"))
     results = torch.compile(function, backend=backend)(*inputs)
     for r in tree_leaves(results):
         if isinstance(r, torch.Tensor) and r.requires_grad:

@@ -1,0 +1,145 @@
+"""How PyTorch's compiler finds this one: what has to be in place before Dynamo traces anything.
+
+Dynamo and Inductor take seconds to import, so nothing here imports them: what is for Dynamo waits
+until somebody else loads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+
+def install() -> None:
+    """Plain `torch.compile` reaches the compiler, and PyTorch's modules that list devices list
+    this one."""
+    _take_over_from_inductor()
+    waiting = {}
+    for name, action in AFTER_IMPORT.items():
+        loaded = sys.modules.get(name)
+        if loaded is None:
+            waiting[name] = action
+        else:
+            action(loaded)
+    sys.meta_path.insert(0, _AfterImport(waiting))
+
+
+def on_device(module: GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether Dynamo's graph computes on a tenon device: with its inputs, or with what it makes."""
+    values = [*inputs, *(n.meta.get("example_value") for n in module.graph.nodes)]
+    return any(isinstance(v, torch.Tensor) and v.device.type == "tenon" for v in values)
+
+
+def _take_over_from_inductor() -> None:
+    # Inductor's registry takes code generators for a device, not compilers, and a graph has been
+    # through Inductor's passes by then. So the graph is taken at the door.
+    wrapper: Any = torch._TorchCompileInductorWrapper
+    inductor = wrapper.__call__
+
+    @functools.wraps(inductor)
+    def compile_graph(self: Any, module: GraphModule, inputs: Sequence[Any], **patches: Any) -> Any:
+        if not on_device(module, inputs):
+            return inductor(self, module, inputs, **patches)
+        from torch_tenon.frontends.dynamo import tenon_backend
+
+        return tenon_backend(module, inputs)
+
+    wrapper.__call__ = compile_graph
+
+
+def register_interface(module: ModuleType) -> None:
+    """Enters the device in Dynamo's table of devices; `module` is that of the table."""
+    from torch_tenon import accelerator
+
+    class TenonInterface(module.DeviceInterface):  # type: ignore[name-defined]
+        """What Dynamo asks of a device."""
+
+        device = accelerator.device
+        Event = torch.Event
+        Stream = torch.Stream
+
+        class Worker:
+            """For processes that compile; kernels are compiled in this one."""
+
+            set_device = staticmethod(accelerator.set_device)
+            current_device = staticmethod(accelerator.current_device)
+            get_device_properties = staticmethod(accelerator.get_device_properties)
+
+        current_device = staticmethod(accelerator.current_device)
+        set_device = staticmethod(accelerator.set_device)
+        exchange_device = staticmethod(accelerator._exchange_device)
+        maybe_exchange_device = staticmethod(accelerator._maybe_exchange_device)
+        device_count = staticmethod(accelerator.device_count)
+        is_available = staticmethod(accelerator.is_available)
+        stream = staticmethod(accelerator.stream)
+        current_stream = staticmethod(accelerator.current_stream)
+        set_stream = staticmethod(accelerator.set_stream)
+        synchronize = staticmethod(accelerator.synchronize)
+        memory_allocated = staticmethod(accelerator.memory_allocated)
+        is_bf16_supported = staticmethod(accelerator.is_bf16_supported)
+
+        @staticmethod
+        def get_raw_stream(device_idx: int) -> int:
+            """A number for the stream that is current on a device."""
+            return int(accelerator.current_stream(device_idx).stream_id)
+
+    for name in ("tenon", *(f"tenon:{i}" for i in range(accelerator.device_count()))):
+        module.register_interface_for_device(name, TenonInterface)
+
+
+def admit_to_flex_attention(module: ModuleType) -> None:
+    """Lets flex_attention take tensors of the device: it has a list of those that it knows."""
+    validate = module._validate_device
+
+    @functools.wraps(validate)
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        if query.device.type != "tenon":
+            validate(query, key, value)
+
+    module._validate_device = validate_device  # type: ignore[attr-defined]
+
+
+def skip_own_frames(module: ModuleType) -> None:
+    """Keeps Dynamo from compiling this package: what an op is made of runs as it is written."""
+    module.add("torch_tenon")
+
+
+AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
+    "torch._dynamo.device_interface": register_interface,
+    "torch._dynamo.trace_rules": skip_own_frames,
+    "torch.nn.attention.flex_attention": admit_to_flex_attention,
+}
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    """Does something with a module right after it has been imported, by the module's name."""
+
+    def __init__(self, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
+        self.waiting = waiting
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The module as it is, but for what happens after its body ran."""
+        action = self.waiting.pop(fullname, None)
+        if action is None:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def execute_and_act(module: ModuleType) -> None:
+                execute(module)
+                action(module)
+
+            loader.exec_module = execute_and_act
+        return spec
