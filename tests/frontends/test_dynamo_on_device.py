@@ -7,7 +7,7 @@ from fresh_process import REMOTE_TARGET, run
 
 import torch_tenon
 
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # sums in another order
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # sums in another order
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 from torch_tenon import config
-from torch_tenon.compiler.autotune import Tuner
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
@@ -90,19 +88,6 @@ def default_compiler(directory: str | None = None) -> CpuCompiler:
     return CpuCompiler(Cache(folder), config.CC.read() or "gcc")
 
 
-_TUNED = torch.library.Library("tenon_tuned", "FRAGMENT")
-_tuners = itertools.count()
-
-
-@functools.cache
-def library(compiler: CpuCompiler) -> dict[Any, Any]:
-    """The ops that run in place of PyTorch's own."""
-    overload = f"tuner{next(_tuners)}"
-    _TUNED.define(f"mm.{overload}(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)")
-    _TUNED.impl(f"mm.{overload}", Tuner(compiler).mm, "CPU")
-    return {aten.mm: getattr(torch.ops.tenon_tuned.mm, overload)}
-
-
 class CompiledGraph:
     """A graph as a callable on tensors and run-time sizes, in the order of its placeholders."""
 
@@ -166,7 +151,7 @@ def compile_graph(
         try:
             built = build(module, torch.get_num_threads())
             compiler = compiler or default_compiler()
-            plan = Plan(built.program, library(compiler)).compile(compiler)
+            plan = Plan(built.program).compile(compiler)
             compiled = CompiledGraph(built, plan, device)
         except NotImplementedError as error:
             return _by_reference(module, str(error))
