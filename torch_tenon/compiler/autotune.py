@@ -34,7 +34,7 @@ ROUNDS = 9
 SECONDS = 0.3  # spent on one product, unless two rounds take longer
 LONG = 1.0  # seconds after which progress is shown
 SHORTEST = 20e-6  # of one timing: what is faster is repeated
-HOPELESS = 1.5  # times as slow as the best in the first round: not timed again
+HOPELESS = 2.0  # times as slow as the best at first: not timed again
 
 Trial = Callable[[int, int], float]
 
@@ -72,18 +72,19 @@ class Tuner:
         """
         entry = f"mm-{digest(repr(key), processor(), torch.__version__, DRIVER)}.json"
         with self._lock:
-            ways = [w for w in WAYS if self._serves(w, key)]
+            ways = [w for w in WAYS if self.serves(w, key)]
             kept = self.compiler.cache.read_json(entry)
             if isinstance(kept, dict) and kept.get("winner") in ways:
                 self.chosen[key] = str(kept["winner"])
                 return self.chosen[key]
-            medians = _race({w: _timed(trial, WAYS.index(w)) for w in ways}, str(key[:4]))
-            winner = min(medians, key=lambda w: medians[w])
-            self.compiler.cache.write_json(entry, {"winner": winner, "seconds": medians})
+            seconds = _race({w: _timed(trial, WAYS.index(w)) for w in ways}, str(key[:4]))
+            winner = min(seconds, key=lambda w: seconds[w])
+            self.compiler.cache.write_json(entry, {"winner": winner, "seconds": seconds})
             self.chosen[key] = winner
             return winner
 
-    def _serves(self, way: str, key: tuple[int, ...]) -> bool:
+    def serves(self, way: str, key: tuple[int, ...]) -> bool:
+        """Whether a way exists for products of this kind on this machine."""
         batch, dtype = key[0], key[4]
         if way == "onednn":
             if batch != 1 or not torch.backends.mkldnn.is_available():
@@ -113,8 +114,8 @@ def _timed(trial: Trial, way: int) -> Callable[[], float]:
 
 
 def _race(ways: dict[str, Callable[[], float]], title: str) -> dict[str, float]:
-    """Median seconds of each way that is in the running."""
-    times: dict[str, list[float]] = {w: [run()] for w, run in ways.items()}
+    """Seconds of each way that is in the running: the lower quartile, since others may be busy."""
+    times: dict[str, list[float]] = {w: [min(run(), run())] for w, run in ways.items()}
     best = min(t[0] for t in times.values())
     running = [w for w, t in times.items() if t[0] < HOPELESS * best]
     start = time.perf_counter()
@@ -128,4 +129,4 @@ def _race(ways: dict[str, Callable[[], float]], title: str) -> dict[str, float]:
             progress.advance(task)
             if k >= 1 and time.perf_counter() - start > SECONDS:
                 break
-    return {w: statistics.median(times[w]) for w in running}
+    return {w: statistics.quantiles(times[w], n=4)[0] for w in running}

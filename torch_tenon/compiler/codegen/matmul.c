@@ -22,7 +22,7 @@
 #define BAND (HEIGHT * 8)       /* rows for which B is packed once */
 #define GROUP (4 * COLUMNS)     /* columns of one call of the epilogue */
 #define SMALL (1 << 17)         /* elements of an operand that need no packing */
-#define PARALLEL (1 << 18)      /* multiplications that are worth a second thread */
+#define PARALLEL (1 << 17)      /* multiplications that are worth a second thread */
 
 typedef float lanes_t __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef float four_t __attribute__((vector_size(16), aligned(4)));
@@ -250,6 +250,136 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
   }
 }
 
+/* Few rows: memory is read once and nothing is packed. Where the rows of B are dense, all registers
+ * hold sums of one wide strip of columns. */
+#define STRIP(R, W)                                                                                \
+  static __attribute__((noinline, optimize("fp-contract=fast"))) void strip_##R(                   \
+      const float *a, int64_t ai, int64_t ak, const float *b, int64_t bk, int64_t depth, float *c, \
+      int64_t stride) {                                                                            \
+    lanes_t sum[R][W];                                                                             \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                            \
+        _Pragma("GCC unroll 16") for (int w = 0; w < W; ++w) sum[i][w] = (lanes_t){0};             \
+    for (int64_t k = 0; k < depth; ++k, a += ak, b += bk)                                          \
+      _Pragma("GCC unroll 16") for (int w = 0; w < W; ++w) {                                       \
+        const lanes_t right = *(const lanes_t *)(b + w * LANES);                                   \
+        _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) sum[i][w] += a[i * ai] * right;        \
+      }                                                                                            \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                            \
+        _Pragma("GCC unroll 16") for (int w = 0; w < W; ++w)                                       \
+            *(lanes_t *)(c + i * stride + w * LANES) = sum[i][w];                                  \
+  }
+STRIP(1, 12)
+STRIP(2, 6)
+STRIP(3, 4)
+#define WIDEST (12 * LANES)
+
+/* Where the columns of B are dense (and the rows of A), each element of C is a sum over lanes. */
+#define LOAD_F32(p) (*(const lanes_t *)(p))
+#define LOAD_BF16(p)                                                                               \
+  ((lanes_t)(__builtin_convertvector(*(const half_lanes_t *)(p), bit_lanes_t) << 16))
+typedef uint16_t half_lanes_t __attribute__((vector_size(LANES * 2), aligned(2)));
+typedef uint32_t bit_lanes_t __attribute__((vector_size(LANES * 4)));
+#define DOTS(NAME, TYPE, LOAD, ONE, R, C)                                                          \
+  static __attribute__((noinline, optimize("fp-contract=fast"))) void NAME(                        \
+      const TYPE *a, int64_t ai, const TYPE *b, int64_t bj, int64_t depth, float *c,               \
+      int64_t stride) {                                                                            \
+    lanes_t sum[R][C];                                                                             \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                            \
+        _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j) sum[i][j] = (lanes_t){0};              \
+    int64_t k = 0;                                                                                 \
+    for (; k + LANES <= depth; k += LANES) {                                                       \
+      lanes_t left[R];                                                                             \
+      _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) left[i] = LOAD(a + i * ai + k);          \
+      _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j) {                                        \
+        const lanes_t right = LOAD(b + j * bj + k);                                                \
+        _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) sum[i][j] += left[i] * right;          \
+      }                                                                                            \
+    }                                                                                              \
+    for (int i = 0; i < R; ++i)                                                                    \
+      for (int j = 0; j < C; ++j) {                                                                \
+        float total = 0;                                                                           \
+        for (int l = 0; l < LANES; ++l) total += sum[i][j][l];                                     \
+        for (int64_t q = k; q < depth; ++q) total += ONE(a[i * ai + q]) * ONE(b[j * bj + q]);      \
+        c[i * stride + j] = total;                                                                 \
+      }                                                                                            \
+  }
+DOTS(dots_f32_1, float, LOAD_F32, , 1, 6)
+DOTS(dots_f32_4, float, LOAD_F32, , 4, 2)
+DOTS(dots_f32_rest, float, LOAD_F32, , 1, 1)
+DOTS(dots_bf16_1, uint16_t, LOAD_BF16, from_bf16, 1, 6)
+DOTS(dots_bf16_4, uint16_t, LOAD_BF16, from_bf16, 4, 2)
+DOTS(dots_bf16_rest, uint16_t, LOAD_BF16, from_bf16, 1, 1)
+
+#define FEW 8 /* rows up to which sums over lanes beat packing */
+#define ALL_DOTS(TYPE, SHORT)                                                                      \
+  static void dots_##SHORT(const tenon_matmul_t *p, const TYPE *a, const TYPE *b, int64_t rows,    \
+                           int64_t columns, float *c, int64_t step) {                              \
+    const int64_t ai = p->a_strides[1], bj = p->b_strides[2], depth = p->k;                        \
+    int64_t i = 0;                                                                                 \
+    for (; i + 4 <= rows; i += 4) {                                                                \
+      int64_t j = 0;                                                                               \
+      for (; j + 2 <= columns; j += 2)                                                             \
+        dots_##SHORT##_4(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);           \
+      for (int64_t e = 0; j < columns && e < 4; ++e)                                               \
+        dots_##SHORT##_rest(a + (i + e) * ai, ai, b + j * bj, bj, depth, c + (i + e) * step + j,   \
+                            step);                                                                 \
+    }                                                                                              \
+    for (; i < rows; ++i) {                                                                        \
+      int64_t j = 0;                                                                               \
+      for (; j + 6 <= columns; j += 6)                                                             \
+        dots_##SHORT##_1(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);           \
+      for (; j < columns; ++j)                                                                     \
+        dots_##SHORT##_rest(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);        \
+    }                                                                                              \
+  }
+ALL_DOTS(float, f32)
+ALL_DOTS(uint16_t, bf16)
+
+static void strips(const tenon_matmul_t *p, const float *a, const float *b, int64_t rows,
+                   int64_t columns, float *c, int64_t step) {
+  const int64_t ai = p->a_strides[1], ak = p->a_strides[2], bk = p->b_strides[1];
+  const int64_t wide = WIDEST / rows;
+  int64_t j = 0;
+  for (; j + wide <= columns; j += wide)
+    (rows == 1 ? strip_1 : rows == 2 ? strip_2 : strip_3)(a, ai, ak, b + j, bk, p->k, c + j, step);
+  for (; j + COLUMNS <= columns; j += COLUMNS)
+    strided_blocks[rows - 1](a, ai, ak, b + j, bk, p->k, c + j, step, COLUMNS, 1);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t l = j; l < columns; ++l) {
+      float total = 0;
+      for (int64_t k = 0; k < p->k; ++k) total += a[i * ai + k * ak] * b[k * bk + l];
+      c[i * step + l] = total;
+    }
+}
+
+/* Whether few rows are multiplied without packing. */
+static int without_packing(const tenon_matmul_t *p) {
+  if (p->dtype < 2 && p->m <= FEW && p->a_strides[2] == 1 && p->b_strides[1] == 1) return 1;
+  return p->dtype == 0 && p->m <= 3 && p->b_strides[2] == 1;
+}
+
+/* Columns c0 to c1 of one matrix of few rows, on this thread, in pieces for the epilogue. */
+static void few_rows(const tenon_matmul_t *p, int64_t number, int64_t c0, int64_t c1) {
+  const int64_t a0 = number * p->a_strides[0], b0 = number * p->b_strides[0];
+  const int64_t bj = p->b_strides[2];
+  const int into = p->dtype == 0 && p->c != NULL;
+  float *own = room(2 * FEW * 4 * WIDEST), *narrow = own + FEW * 4 * WIDEST;
+  for (int64_t j = c0; j < c1; j += 4 * WIDEST) {
+    const int64_t columns = smaller(4 * WIDEST, c1 - j), step = into ? p->c_strides[1] : 4 * WIDEST;
+    float *c = into ? (float *)p->c + number * p->c_strides[0] + j : own;
+    if (p->dtype == 1)
+      dots_bf16(p, (const uint16_t *)p->a + a0, (const uint16_t *)p->b + b0 + j * bj, p->m, columns,
+                c, step);
+    else
+      (p->b_strides[2] == 1 && p->m <= 3 ? strips : dots_f32)(
+          p, (const float *)p->a + a0, (const float *)p->b + b0 + j * bj, p->m, columns, c, step);
+    if (p->dtype != 0 || p->epilogue != NULL) {
+      const int64_t box[5] = {0, p->m, j, j + columns, number};
+      finish(p, c, step, narrow, box);
+    }
+  }
+}
+
 /* How many parts the rows are cut into for the threads; the columns take the rest. Parts are as
  * nearly square as they can be: that reads least. */
 static int64_t row_parts(int64_t m, int64_t n, int64_t threads) {
@@ -265,20 +395,37 @@ static int64_t row_parts(int64_t m, int64_t n, int64_t threads) {
   return best;
 }
 
+/* The product cut into parts: each matrix into `rows` x `columns` of `high` x `wide`. */
+typedef struct {
+  int64_t rows, columns, high, wide;
+  int few;
+} cut_t;
+
+static void part(const tenon_matmul_t *p, const cut_t *cut, int64_t t) {
+  const int64_t r = t / cut->columns % cut->rows * cut->high, c = t % cut->columns * cut->wide;
+  const int64_t number = t / (cut->rows * cut->columns);
+  if (r >= p->m || c >= p->n) return;
+  if (cut->few)
+    few_rows(p, number, c, smaller(c + cut->wide, p->n));
+  else
+    rectangle(p, number, r, smaller(r + cut->high, p->m), c, smaller(c + cut->wide, p->n));
+}
+
 void @NAME@(const tenon_matmul_t *p) {
+  cut_t cut = {1, 1, 0, 0, without_packing(p)};
   int64_t threads = p->threads;
   if (p->batch * p->m * p->n * p->k < PARALLEL) threads = 1;
-  int64_t rows = 1, columns = 1;
   if (threads > 1 && p->batch < 4 * threads && p->batch % threads) {
-    rows = row_parts(p->m, p->n, threads);
-    columns = threads / rows;
+    cut.rows = cut.few ? 1 : row_parts(p->m, p->n, threads);
+    cut.columns = threads / cut.rows;
   }
-  const int64_t high = ((p->m + rows - 1) / rows + ROWS - 1) / ROWS * ROWS;
-  const int64_t wide = ((p->n + columns - 1) / columns + COLUMNS - 1) / COLUMNS * COLUMNS;
-#pragma omp parallel for schedule(static) num_threads((int)threads) if (threads > 1)
-  for (int64_t t = 0; t < p->batch * rows * columns; ++t) {
-    const int64_t r = t / columns % rows * high, c = t % columns * wide;
-    if (r < p->m && c < p->n)
-      rectangle(p, t / (rows * columns), r, smaller(r + high, p->m), c, smaller(c + wide, p->n));
+  cut.high = ((p->m + cut.rows - 1) / cut.rows + ROWS - 1) / ROWS * ROWS;
+  cut.wide = ((p->n + cut.columns - 1) / cut.columns + COLUMNS - 1) / COLUMNS * COLUMNS;
+  const int64_t parts = p->batch * cut.rows * cut.columns;
+  if (threads <= 1) { /* a team of one thread costs as much as a small product */
+    for (int64_t t = 0; t < parts; ++t) part(p, &cut, t);
+    return;
   }
+#pragma omp parallel for schedule(static) num_threads((int)threads)
+  for (int64_t t = 0; t < parts; ++t) part(p, &cut, t);
 }

@@ -56,8 +56,8 @@ class _Epilogue(_Writer):
         for name, depth, symbol in zip("bij", (0, 1, 2), self.node.axes, strict=True):
             if symbol is not None:
                 self._name_parts(name, depth, symbol)
-        self.spans = [_Span("i", "box[0]", "box[1]")]
-        self.full = [_Span("j", "box[2]", "box[3]")]
+        self.spans = [_Span("i", "top", "bottom")]
+        self.full = [_Span("j", "left", "right")]
         self.base = 1
         self.work = 0
 
@@ -81,7 +81,7 @@ class _Epilogue(_Writer):
         self.forward[buffer] = ("product_ij", 2)
         segment = super()._segment(members, full)
         # Read before anything is stored: a result may take the product's place in memory.
-        where = "product[(i - box[0]) * step + j - box[2]]"
+        where = "product[(i - top) * step + j - left]"
         text = c.from_memory(where, buffer.dtype)
         ctype = c.register_type(TABLE[buffer.dtype].compute)
         segment.lines.setdefault(2, []).insert(0, f"const {ctype} product_ij = {text};")
@@ -98,7 +98,11 @@ class _Epilogue(_Writer):
                 f"{HEAD}) {{"
             )
             ctype = TABLE[self.node.buffer.dtype].memory
-            lines = [f"const {ctype} *const product = piece;"]
+            lines = [
+                f"const {ctype} *const product = piece;",
+                # Names for the bounds: the stores might change memory behind a pointer.
+                "const int64_t top = box[0], bottom = box[1], left = box[2], right = box[3];",
+            ]
             if self.declared[0]:
                 lines += ["const int64_t b = box[4];", *self.declared[0]]
             elif self.node.axes[0] is not None:
