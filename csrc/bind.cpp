@@ -15,12 +15,26 @@
 #include "device/target.h"
 #include "execute/counters.h"
 #include "execute/reference.h"
+#include "ops/matmul.h"
 #include "record/dispatch.h"
 
 namespace py = pybind11;
 
 namespace tenon {
 namespace {
+
+// Python's choice among the ways to multiply: `choose(key, trial)` gives the number of a way, where
+// `trial(way, repeats)` gives the seconds of one run. The object lives for good, as kernels may.
+MatmulTuner bind_tuner(py::object object) {
+  auto* held = new py::object(std::move(object));
+  return [held](const MatmulKey& key, const MatmulTrial& trial) {
+    py::gil_scoped_acquire gil;
+    const auto timed = [&](int64_t route, int64_t repeats) {
+      return trial(static_cast<MatmulRoute>(route), repeats);
+    };
+    return static_cast<MatmulRoute>((*held)(key, py::cpp_function(timed)).cast<int64_t>());
+  };
+}
 
 // Python's `Target` as the core's. The object lives for good: tensors may die after the
 // interpreter.
@@ -140,6 +154,13 @@ void bind_execute(py::module_& m) {
     c.calls.fetch_add(1, std::memory_order_relaxed);
     c.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
   });
+  m.def("set_matmul_tuner", [](py::object choose) {
+    set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(std::move(choose)));
+  });
+  m.def("set_matmul_driver", [](uintptr_t address) {
+    set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address));
+  });
+  m.def("matmul_entry", [] { return reinterpret_cast<uintptr_t>(&multiply); });
 }
 
 }  // namespace

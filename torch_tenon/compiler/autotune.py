@@ -1,101 +1,132 @@
 """`tuned_mm`: the fastest way to multiply two matrices on this machine, found once and kept.
 
-Candidates are PyTorch's own kernel (MKL or OpenBLAS), oneDNN, and a generated one. They are timed
-on the first product of a shape, dtype and layout; the winner is kept in the cache.
+The core (`csrc/ops/matmul.cpp`) has the table of choices and asks here when a product is not in it.
+The ways are PyTorch's own kernel (MKL or OpenBLAS), oneDNN, and the generated driver
+(`codegen/matmul.c`), each with the epilogue if there is one. They are timed on the operands at
+hand, taking turns, so that a busy moment hits them all; the winner is kept in the cache.
 """
 
 from __future__ import annotations
 
-import ctypes
+import functools
+import logging
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from rich.progress import Progress
 
+from torch_tenon import _C
 from torch_tenon.compiler.cache import digest
-from torch_tenon.compiler.cpu_compiler import CpuCompiler, processor
+from torch_tenon.compiler.cpu_compiler import CompileError, CompilerMissing, CpuCompiler, processor
 
-MATMUL = (Path(__file__).parent / "codegen" / "matmul.c").read_text()
-WORTH_TUNING = 1 << 20  # multiplications below which every candidate takes microseconds
-ROUNDS = 5
-PANEL_FLOATS = 4096 * 256  # WIDTH * DEPTH of matmul.c
+log = logging.getLogger("torch_tenon.code")
 
-Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+FOLDER = Path(__file__).parent / "codegen"
+INTERFACE = (FOLDER / "matmul.h").read_text()
+DRIVER = INTERFACE + (FOLDER / "matmul.c").read_text()
+
+WAYS = ("pytorch", "onednn", "generated")  # in the order of the core's MatmulRoute
+ROUNDS = 9
+SECONDS = 0.3  # spent on one product, unless two rounds take longer
+LONG = 1.0  # seconds after which progress is shown
+SHORTEST = 20e-6  # of one timing: what is faster is repeated
+HOPELESS = 2.0  # times as slow as the best at first: not timed again
+
+Trial = Callable[[int, int], float]
 
 
 class Tuner:
-    """Chooses among candidates and remembers; one for each cache and compiler."""
+    """Chooses among the ways and remembers; the one that was installed last serves the core."""
 
     def __init__(self, compiler: CpuCompiler) -> None:
         self.compiler = compiler
-        self.chosen: dict[tuple[object, ...], str] = {}
+        self.chosen: dict[tuple[int, ...], str] = {}
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self._driver: int | None = None
 
-    def mm(self, x: torch.Tensor, y: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-        """`x @ y` into `out` (row-major); x is M x K, y is K x N."""
-        m, k = x.shape
-        n = y.shape[1]
-        if m * n * k < WORTH_TUNING or x.dtype not in (torch.float32, torch.bfloat16):
-            return torch.mm(x, y, out=out)
-        layout = (x.stride(1) == 1, y.stride(1) == 1)
-        key = (m, n, k, str(x.dtype), layout, torch.get_num_threads())
-        name = self.chosen.get(key)
-        if name is None:
-            name = self._choose(key, x, y, out)
-        self.candidates(x, out)[name](x, y, out)
-        return out
+    def install(self) -> Tuner:
+        """Makes the core ask this tuner; choices made before are forgotten by the core."""
+        _C.set_matmul_tuner(self._answer)
+        return self
 
-    def candidates(self, x: torch.Tensor, out: torch.Tensor) -> dict[str, Multiply]:
-        """The ways to multiply operands of this dtype, by name."""
-        found: dict[str, Multiply] = {
-            "pytorch": lambda x, y, out: torch.mm(x, y, out=out),
-            "onednn": _onednn,
-        }
-        if x.dtype is torch.float32 and out.is_contiguous():
-            found["generated"] = self._generated
-        return found
+    def driver(self) -> bool:
+        """Whether there is a generated driver; compiles and hands it to the core the first time."""
+        if self._driver is None:
+            try:
+                (self._driver,) = self.compiler.functions([DRIVER])
+            except (CompilerMissing, CompileError) as error:
+                log.warning("matmul goes without its generated kernel: %s", error)
+                self._driver = 0
+            if self._driver:
+                _C.set_matmul_driver(self._driver)
+        return bool(self._driver)
 
-    def _choose(
-        self, key: tuple[object, ...], x: torch.Tensor, y: torch.Tensor, out: torch.Tensor
-    ) -> str:
-        entry = f"mm-{digest(repr(key), processor(), torch.__version__)}.json"
+    def choose(self, key: tuple[int, ...], trial: Trial) -> str:
+        """The fastest way for `key` (batch, m, n, k, dtype, layouts, threads, epilogue).
+
+        `trial(way, repeats)` gives the seconds of one run by the way of that number.
+        """
+        entry = f"mm-{digest(repr(key), processor(), torch.__version__, DRIVER)}.json"
         with self._lock:
+            ways = [w for w in WAYS if self.serves(w, key)]
             kept = self.compiler.cache.read_json(entry)
-            candidates = self.candidates(x, out)
-            if isinstance(kept, dict) and kept.get("winner") in candidates:
+            if isinstance(kept, dict) and kept.get("winner") in ways:
                 self.chosen[key] = str(kept["winner"])
                 return self.chosen[key]
-            times: dict[str, list[float]] = {name: [] for name in candidates}
-            for _ in range(ROUNDS):  # interleaved: a busy moment hits them all
-                for name, multiply in candidates.items():
-                    start = time.perf_counter()
-                    multiply(x, y, out)
-                    times[name].append(time.perf_counter() - start)
-            medians = {name: statistics.median(t[1:]) for name, t in times.items()}
-            winner = min(medians, key=lambda name: medians[name])
-            self.compiler.cache.write_json(entry, {"winner": winner, "seconds": medians})
+            seconds = _race({w: _timed(trial, WAYS.index(w)) for w in ways}, str(key[:4]))
+            winner = min(seconds, key=lambda w: seconds[w])
+            self.compiler.cache.write_json(entry, {"winner": winner, "seconds": seconds})
             self.chosen[key] = winner
             return winner
 
-    def _generated(self, x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> None:
-        room = getattr(self._local, "room", None)
-        if room is None:
-            room = self._local.room = torch.empty(PANEL_FLOATS + 32 * 256)
-            (address,) = self.compiler.functions([MATMUL])
-            self._local.run = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3)(address)
-        pointers = (ctypes.c_void_p * 4)(
-            x.data_ptr(), y.data_ptr(), out.data_ptr(), room.data_ptr()
-        )
-        sizes = (ctypes.c_int64 * 8)(
-            x.shape[0], y.shape[1], x.shape[1], *x.stride(), *y.stride(), torch.get_num_threads()
-        )
-        self._local.run(pointers, sizes, None)
+    def serves(self, way: str, key: tuple[int, ...]) -> bool:
+        """Whether a way exists for products of this kind on this machine."""
+        batch, dtype = key[0], key[4]
+        if way == "onednn":
+            if batch != 1 or not torch.backends.mkldnn.is_available():
+                return False
+            return dtype == 0 or (dtype == 1 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return way == "pytorch" or self.driver()
+
+    def _answer(self, key: Sequence[int], trial: Trial) -> int:
+        # The caller is in the middle of a kernel and can do nothing about an exception.
+        try:
+            return WAYS.index(self.choose(tuple(key), trial))
+        except Exception:
+            log.exception("tuning a product of shape %s failed; PyTorch's kernel takes it", key[:4])
+            return 0
 
 
-def _onednn(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> object:
-    product = torch.ops.mkldnn._linear_pointwise(x, y.t(), None, "none", [], "")
-    return out.copy_(product)
+@functools.cache
+def tuner(compiler: CpuCompiler) -> Tuner:
+    """The tuner whose generated driver `compiler` makes, installed the first time."""
+    return Tuner(compiler).install()
+
+
+def _timed(trial: Trial, way: int) -> Callable[[], float]:
+    trial(way, 1)  # the first run makes what later ones find
+    repeats = max(1, min(100, int(SHORTEST / max(trial(way, 1), 1e-7))))
+    return lambda: trial(way, repeats)
+
+
+def _race(ways: dict[str, Callable[[], float]], title: str) -> dict[str, float]:
+    """Seconds of each way that is in the running: the lower quartile, since others may be busy."""
+    times: dict[str, list[float]] = {w: [min(run(), run())] for w, run in ways.items()}
+    best = min(t[0] for t in times.values())
+    running = [w for w, t in times.items() if t[0] < HOPELESS * best]
+    start = time.perf_counter()
+    rounds = 1 if len(running) < 2 else ROUNDS
+    each = sum(times[w][0] for w in running)
+    with Progress(transient=True, disable=each * rounds < LONG) as progress:
+        task = progress.add_task(f"timing the product {title}", total=rounds)
+        for k in range(rounds):
+            for w in running:
+                times[w].append(ways[w]())
+            progress.advance(task)
+            if k >= 1 and time.perf_counter() - start > SECONDS:
+                break
+    return {w: statistics.quantiles(times[w], n=4)[0] for w in running}

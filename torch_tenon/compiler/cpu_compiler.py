@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from torch_tenon import _C
 from torch_tenon.compiler.cache import Cache, digest
 
 log = logging.getLogger("torch_tenon.code")
@@ -68,6 +69,14 @@ def openmp_library() -> str | None:
         [*folder.glob("libgomp*.so*"), *folder.parent.parent.glob("torch.libs/libgomp*")]
     )
     return str(found[0]) if found else None
+
+
+def _open(path: Path) -> ctypes.CDLL:
+    """Loads an object; kernels around a product of matrices learn where the core's is."""
+    library = ctypes.CDLL(str(path))
+    if hasattr(library, "tenon_matmul"):
+        ctypes.c_void_p.in_dll(library, "tenon_matmul").value = _C.matmul_entry()
+    return library
 
 
 class CpuCompiler:
@@ -130,7 +139,7 @@ class CpuCompiler:
                 if data is not None:
                     log.warning("cache entry %s is damaged and will be rebuilt", file)
                 return False
-            library = self._libraries[file] = ctypes.CDLL(str(self.cache.path(file)))
+            library = self._libraries[file] = _open(self.cache.path(file))
         for name in names:
             address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
             assert address is not None
@@ -175,8 +184,7 @@ class CpuCompiler:
         check = digest(data)
         file = f"{check}.so"
         if self.cache.write(file, data) is None:
-            library = ctypes.CDLL(str(target))
-            self._libraries[file] = library
+            self._libraries[file] = _open(target)
             self._load(file, check, list(unit))
             return
         for name in unit:

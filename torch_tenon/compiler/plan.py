@@ -15,13 +15,15 @@ from typing import Any, TypedDict
 import torch
 
 from torch_tenon import _C
+from torch_tenon.compiler.autotune import tuner
 from torch_tenon.compiler.batch import batches
 from torch_tenon.compiler.codegen.cpu import Kernel, generate
+from torch_tenon.compiler.codegen.matmul import generate_matmul
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
-from torch_tenon.ir.program import Extern, Program
+from torch_tenon.ir.program import Extern, Matmul, Program
 from torch_tenon.ir.values import Buffer, Storage, Stored
 
 log = logging.getLogger("torch_tenon.schedule")
@@ -75,15 +77,14 @@ class Plan:
     """A compiled program.
 
     `run(tensors, sizes)` takes the program's inputs and run-time sizes in their order and gives
-    its outputs, on `device`. `library` maps ops to those that are called in their place. Raises
-    NotImplementedError for a program that calls what is not a PyTorch op; running raises
-    IndexError, as PyTorch does, when an index inside a kernel is out of range.
+    its outputs, on `device`. Raises NotImplementedError for a program that calls what is not a
+    PyTorch op; running raises IndexError, as PyTorch does, when an index inside a kernel is out of
+    range.
     """
 
-    def __init__(self, program: Program, library: Mapping[Any, Any] | None = None) -> None:
+    def __init__(self, program: Program) -> None:
         start = time.perf_counter()
         self.program = program
-        self.library = library or {}
         for o in program.outputs:
             if o.buffer.storage.kind == "temporary":
                 o.buffer.storage.kind = "output"
@@ -92,9 +93,7 @@ class Plan:
         self.steps = _steps(program, self.schedule)
         self.seconds = {"schedule": scheduled - start, "code": time.perf_counter() - scheduled}
         self.overloads = {
-            s.call: _overload(self.library.get(s.call.target, s.call.target), s.call.into)
-            for s in self.steps
-            if s.call is not None
+            s.call: _overload(s.call.target, s.call.into) for s in self.steps if s.call is not None
         }
         self._native: dict[tuple[int, ...], _C.Plan] = {}
 
@@ -107,6 +106,8 @@ class Plan:
         """Makes the plan ready to run; kernels that were compiled before are found."""
         start = time.perf_counter()
         self.addresses = compiler.functions(self.sources)
+        if any(s.kernel is not None and s.kernel.layout == "matmul" for s in self.steps):
+            tuner(compiler)
         self.seconds["compile"] = time.perf_counter() - start
         return self
 
@@ -163,8 +164,13 @@ def _steps(program: Program, order: Schedule) -> list[Step]:
                     kept.add(b)
             if isinstance(n, Extern):
                 kept.update(n.reads)
-    kernels = [generate(g, kept) if g.call is None else None for g in order.groups]
+    kernels = [_kernel(g, kept) if g.call is None else None for g in order.groups]
     return [Step(g, kernel, g.call) for g, kernel in batches(order, kernels)]
+
+
+def _kernel(group: Group, kept: set[Buffer]) -> Kernel:
+    matmul = any(isinstance(n, Matmul) for n in group.nodes())
+    return (generate_matmul if matmul else generate)(group, kept)
 
 
 class _Instance:

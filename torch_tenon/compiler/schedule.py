@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, substitute, symbols, var
-from torch_tenon.ir.program import Extern, Loop, Node, Program
+from torch_tenon.ir.program import Extern, Loop, Matmul, Node, Program
 from torch_tenon.ir.values import Buffer, Storage, size_hint
 
 MOST_MEMBERS = 48
@@ -174,7 +174,8 @@ class _Scheduler:
             self._keep(Group(position, call=node))
             return
         assert isinstance(node, Loop)
-        node = simplify(node)
+        if not isinstance(node, Matmul):  # its rows and columns stay apart
+            node = simplify(node)
         own: dict[Symbol, Index] = {s: var(s) for s in node.outer + node.inner}
         group = Group(position, [Member.of(node, own, True)], node.outer, node.inner)
         self._keep(group)
@@ -304,7 +305,7 @@ def fuse(first: Group, second: Group) -> Group | str:
     for outer, inner, a, b, first_full, second_full in _alignments(first, second, pairs):
         members = _remap(first, a, first_full) + _remap(second, b, second_full)
         members.sort(key=lambda m: m.node.number)
-        problem = _stages(members)
+        problem = template_problem(members) or _stages(members)
         if problem is None:
             return Group(0, members, outer, inner)
         why = problem
@@ -325,6 +326,27 @@ def _worthwhile(
             if steps is None or 8 * size_hint(product(s.extent for s in steps)) >= size:
                 return True
     return False
+
+
+def template_problem(members: list[Member]) -> str | None:
+    """Why a product cannot have the other members as its epilogue; None for no product at all."""
+    products = [m for m in members if isinstance(m.node, Matmul)]
+    if not products:
+        return None
+    if len(products) > 1:
+        return "two products"
+    product = products[0].node
+    assert isinstance(product, Matmul)
+    if any(m.node.kind not in ("pointwise", "matmul") or not m.full for m in members):
+        return "more than pointwise loops after a product"
+    # The whole of both operands is read for each piece.
+    read = {b.storage for b in product.reads}
+    if any(m.node.buffer.storage in read for m in members):
+        return "it writes what the product reads"
+    column = product.axes[-1]
+    if column is not None and len(symbols(products[0].values[column])) != 1:
+        return "it splits the product's rows"
+    return None
 
 
 def _remap(group: Group, values: dict[Symbol, Index], full: bool) -> list[Member]:

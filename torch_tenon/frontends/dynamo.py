@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_tenon import _C, config
-from torch_tenon.compiler.autotune import Tuner
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.cpu_compiler import CompileError, CompilerMissing, CpuCompiler
@@ -103,19 +101,6 @@ def default_compiler(directory: str | None = None) -> CpuCompiler:
     return CpuCompiler(Cache(folder), config.CC.read() or "gcc")
 
 
-_TUNED = torch.library.Library("tenon_tuned", "FRAGMENT")
-_tuners = itertools.count()
-
-
-@functools.cache
-def library(compiler: CpuCompiler) -> dict[Any, Any]:
-    """The ops that run in place of PyTorch's own."""
-    overload = f"tuner{next(_tuners)}"
-    _TUNED.define(f"mm.{overload}(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)")
-    _TUNED.impl(f"mm.{overload}", Tuner(compiler).mm, "CPU")
-    return {aten.mm: getattr(torch.ops.tenon_tuned.mm, overload)}
-
-
 class CompiledGraph:
     """A graph as a callable on tensors and run-time sizes, in the order of its placeholders."""
 
@@ -191,7 +176,7 @@ def compile_graph(
         with unset_fake_temporarily():  # constants of the graph are real tensors
             built = build(module, torch.get_num_threads())
             compiler = compiler or default_compiler()
-            plan = Plan(built.program, library(compiler))
+            plan = Plan(built.program)
             plan.compile(compiler)
             compiled = CompiledGraph(built, plan, places)
             log.debug("%s", module.graph)

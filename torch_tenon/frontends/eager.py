@@ -631,9 +631,9 @@ def _make_plans() -> None:
 
 def _make_plan(description: tuple[Any, ...]) -> tuple[_C.Plan, BuiltWindow]:
     # Only now: the code generator is much to import for those who never need it.
-    from torch_tenon.frontends.dynamo import default_compiler, library
+    from torch_tenon.frontends.dynamo import default_compiler
 
     built = build(description)
     compiler = default_compiler()
-    plan = Plan(built.program, library(compiler)).compile(compiler)
+    plan = Plan(built.program).compile(compiler)
     return plan.native(()), built

@@ -78,6 +78,31 @@ class Loop(Node):
         return self.value.dtype
 
 
+# What products are made of here; others are calls.
+MATMUL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Matmul(Loop):
+    """The product of two matrices, or of two batches of them, as a loop over its elements.
+
+    The operands are read as wholes (`left`, `right`), so they are no loads of the loop; pointwise
+    loops over the product's elements can be fused with it (`compiler/templates.py`). `axes` are
+    the loops over batch, rows and columns, None where there is one step.
+    """
+
+    def __init__(self, left: Stored, right: Stored, out: Stored) -> None:
+        self.left, self.right, self.out = left, right, out
+        found = [loop_symbol("p", k, n) for k, n in enumerate(out.sizes)]
+        axes: list[Symbol | None] = [None if s.extent == 1 else s for s in found]
+        self.axes: list[Symbol | None] = [*[None] * (3 - len(axes)), *axes]
+        with tracing(Trace()):
+            nothing = ops.constant(0, out.dtype)
+        index = out.layout.index([0 if s is None else var(s) for s in axes])
+        outer = [s for s in axes if s is not None]
+        super().__init__(out.buffer.name, "matmul", outer, [], [], nothing, out.buffer, index)
+        self.reads = list(dict.fromkeys((left.buffer, right.buffer)))
+
+
 @dataclass(eq=False)
 class Extern(Node):
     """A call on whole tensors: a library kernel or a fallback.
@@ -284,6 +309,12 @@ class Program:
         else:
             self.loop("reduce", full, sizes, inner, new.buffer, combine)
         return new
+
+    def matmul(self, left: Stored, right: Stored, sizes: Sequence[Index]) -> Stored:
+        """The product of two matrices, or of two batches of them, in fresh memory."""
+        out = self.temporary(left.dtype, Layout.contiguous(sizes))
+        self.add(Matmul(left, right, out))
+        return out
 
     def call(
         self,

@@ -1,82 +1,431 @@
-/* C = A B in float32, any strides. Panels of both operands are packed so that the inner kernel reads
- * memory in order; it keeps a block of ROWS x 32 of C in registers. Threads share the rows. */
-typedef float lanes_t __attribute__((vector_size(64), aligned(4)));
+#include <stdlib.h>
+/* Products of matrices of any strides. Panels of both operands are packed so that the inner kernel
+ * reads memory in order; it keeps a block of ROWS x COLUMNS sums in registers. Small operands are
+ * read where they are. An epilogue runs over each piece of the product while it is in the cache. */
+#if defined(__AVX512F__)
+#define LANES 16
 #define ROWS 14
-#define COLUMNS 32
-#define DEPTH 256
-#define HEIGHT (ROWS * 16)
-#define WIDTH 4096
+#elif defined(__AVX__)
+#define LANES 8
+#define ROWS 6
+#elif defined(__aarch64__)
+#define LANES 4
+#define ROWS 10
+#else
+#define LANES 4
+#define ROWS 6
+#endif
+#define COLUMNS (2 * LANES)
+#define DEPTH 384               /* of a packed panel: COLUMNS x DEPTH floats stay in the L1 cache */
+#define HEIGHT (ROWS * (96 / ROWS)) /* rows of packed A: HEIGHT x DEPTH floats stay in L2 */
+#define WIDTH 1024              /* columns of packed B */
+#define BAND (HEIGHT * 8)       /* rows for which B is packed once */
+#define GROUP (4 * COLUMNS)     /* columns of one call of the epilogue */
+#define SMALL (1 << 17)         /* elements of an operand that need no packing */
+#define PARALLEL (1 << 17)      /* multiplications that are worth a second thread */
 
-/* One block, multiplied and added in one rounding: `a` holds ROWS values and `b` COLUMNS values for each step of `depth`. */
-static __attribute__((noinline, optimize("fp-contract=fast"))) void block_@NAME@(const float *a, const float *b, int64_t depth,
-                                                   float *c, int64_t stride, int64_t rows,
-                                                   int64_t columns, int first) {
-  lanes_t sum[ROWS][2];
-#pragma GCC unroll 14
-  for (int i = 0; i < ROWS; ++i) sum[i][0] = sum[i][1] = (lanes_t){0};
-  for (int64_t k = 0; k < depth; ++k, a += ROWS, b += COLUMNS) {
-    lanes_t left = *(const lanes_t *)b, right = *(const lanes_t *)(b + 16);
-#pragma GCC unroll 14
-    for (int i = 0; i < ROWS; ++i) {
-      sum[i][0] += a[i] * left;
-      sum[i][1] += a[i] * right;
-    }
+typedef float lanes_t __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef float four_t __attribute__((vector_size(16), aligned(4)));
+typedef int32_t pick_t __attribute__((vector_size(16)));
+
+/* R rows of COLUMNS: C = or += A B. Element (i, k) of A is a[i * AI + k * AK]. Multiplied and added in
+ * one rounding. */
+#define BLOCK(NAME, R, AI, AK)                                                                     \
+  static __attribute__((noinline, optimize("fp-contract=fast"))) void NAME(                        \
+      const float *a, int64_t ai, int64_t ak, const float *b, int64_t bk, int64_t depth, float *c, \
+      int64_t stride, int64_t columns, int first) {                                                \
+    lanes_t sum[R][2];                                                                             \
+    _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) sum[i][0] = sum[i][1] = (lanes_t){0};     \
+    for (int64_t k = 0; k < depth; ++k, a += AK, b += bk) {                                        \
+      const lanes_t left = *(const lanes_t *)b, right = *(const lanes_t *)(b + LANES);             \
+      _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) {                                       \
+        sum[i][0] += a[i * (AI)] * left;                                                           \
+        sum[i][1] += a[i * (AI)] * right;                                                          \
+      }                                                                                            \
+    }                                                                                              \
+    if (columns == COLUMNS) {                                                                      \
+      _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) {                                       \
+        lanes_t *p = (lanes_t *)(c + i * stride), *q = (lanes_t *)(c + i * stride + LANES);        \
+        *p = first ? sum[i][0] : *p + sum[i][0];                                                   \
+        *q = first ? sum[i][1] : *q + sum[i][1];                                                   \
+      }                                                                                            \
+      return;                                                                                      \
+    }                                                                                              \
+    float edge[R][COLUMNS];                                                                        \
+    _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) {                                         \
+      *(lanes_t *)edge[i] = sum[i][0];                                                             \
+      *(lanes_t *)(edge[i] + LANES) = sum[i][1];                                                   \
+    }                                                                                              \
+    for (int64_t i = 0; i < R; ++i)                                                                \
+      for (int64_t j = 0; j < columns; ++j)                                                        \
+        c[i * stride + j] = first ? edge[i][j] : c[i * stride + j] + edge[i][j];                   \
   }
-  float edge[ROWS][COLUMNS];
-  if (rows == ROWS && columns == COLUMNS) {
-#pragma GCC unroll 14
-    for (int i = 0; i < ROWS; ++i) {
-      lanes_t *p = (lanes_t *)(c + i * stride), *q = (lanes_t *)(c + i * stride + 16);
-      *p = first ? sum[i][0] : *p + sum[i][0];
-      *q = first ? sum[i][1] : *q + sum[i][1];
-    }
-    return;
-  }
-#pragma GCC unroll 14
-  for (int i = 0; i < ROWS; ++i) {
-    *(lanes_t *)edge[i] = sum[i][0];
-    *(lanes_t *)(edge[i] + 16) = sum[i][1];
-  }
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < columns; ++j)
-      c[i * stride + j] = first ? edge[i][j] : c[i * stride + j] + edge[i][j];
+#define BOTH(R) BLOCK(packed_##R, R, 1, R) BLOCK(strided_##R, R, ai, ak)
+#define EACH_TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
+#define EACH_TO_10(X) EACH_TO_6(X) X(7) X(8) X(9) X(10)
+#define EACH_TO_14(X) EACH_TO_10(X) X(11) X(12) X(13) X(14)
+#if ROWS == 14
+#define EACH EACH_TO_14
+#elif ROWS == 10
+#define EACH EACH_TO_10
+#else
+#define EACH EACH_TO_6
+#endif
+EACH(BOTH)
+
+typedef void (*block_t)(const float *, int64_t, int64_t, const float *, int64_t, int64_t, float *,
+                        int64_t, int64_t, int);
+#define PACKED(R) packed_##R,
+#define STRIDED(R) strided_##R,
+static const block_t packed_blocks[] = {EACH(PACKED)};
+static const block_t strided_blocks[] = {EACH(STRIDED)};
+
+static inline float element(const void *x, int64_t i, int64_t dtype) {
+  if (dtype == 0) return ((const float *)x)[i];
+  return dtype == 1 ? from_bf16(((const uint16_t *)x)[i]) : from_f16(((const uint16_t *)x)[i]);
 }
 
-/* a: A, B, C and room for the packed panels; s: M, N, K, the strides of A and B, threads. */
-void @NAME@(void *const *a, const int64_t *s, int64_t *status) {
-  const float *A = a[0], *B = a[1];
-  float *C = a[2], *room = a[3];
-  const int64_t m = s[0], n = s[1], k = s[2], ai = s[3], ak = s[4], bk = s[5], bj = s[6];
-  for (int64_t j0 = 0; j0 < n; j0 += WIDTH) {
-    const int64_t width = n - j0 < WIDTH ? n - j0 : WIDTH;
-    for (int64_t k0 = 0; k0 < k; k0 += DEPTH) {
-      const int64_t depth = k - k0 < DEPTH ? k - k0 : DEPTH;
-#pragma omp parallel num_threads((int)s[7])
-      {
-#pragma omp for schedule(static)
+/* to[k * width + l] = from[k * fk + l * fl] for k < depth, l < some; 0 for l from some to width. */
+#define PACK(NAME, DTYPE)                                                                          \
+  static void NAME(float *to, const void *from, int64_t start, int64_t fk, int64_t fl,             \
+                   int64_t depth, int64_t some, int64_t width) {                                   \
+    if (fl == 1 && some == width) {                                                                \
+      for (int64_t k = 0; k < depth; ++k)                                                          \
+        for (int64_t l = 0; l < width; ++l)                                                        \
+          to[k * width + l] = element(from, start + k * fk + l, DTYPE);                            \
+      return;                                                                                      \
+    }                                                                                              \
+    for (int64_t k = 0; k < depth; ++k)                                                            \
+      for (int64_t l = 0; l < width; ++l)                                                          \
+        to[k * width + l] = l < some ? element(from, start + k * fk + l * fl, DTYPE) : 0.0f;       \
+  }
+PACK(pack_f32_any, 0)
+PACK(pack_bf16, 1)
+PACK(pack_f16, 2)
+
+/* The same where k is dense in memory: four by four, turned in registers. */
+static void pack_f32(float *to, const void *from, int64_t start, int64_t fk, int64_t fl,
+                     int64_t depth, int64_t some, int64_t width) {
+  if (fk != 1 || fl == 1 || some < 4) {
+    pack_f32_any(to, from, start, fk, fl, depth, some, width);
+    return;
+  }
+  const float *x = (const float *)from + start;
+  int64_t l = 0;
+  for (; l + 4 <= some; l += 4, x += 4 * fl) {
+    int64_t k = 0;
+    for (; k + 4 <= depth; k += 4) {
+      const four_t a = *(const four_t *)(x + k), b = *(const four_t *)(x + fl + k);
+      const four_t c = *(const four_t *)(x + 2 * fl + k), d = *(const four_t *)(x + 3 * fl + k);
+      const four_t ab = __builtin_shuffle(a, b, (pick_t){0, 4, 1, 5});
+      const four_t cd = __builtin_shuffle(c, d, (pick_t){0, 4, 1, 5});
+      const four_t ef = __builtin_shuffle(a, b, (pick_t){2, 6, 3, 7});
+      const four_t gh = __builtin_shuffle(c, d, (pick_t){2, 6, 3, 7});
+      float *y = to + k * width + l;
+      *(four_t *)y = __builtin_shuffle(ab, cd, (pick_t){0, 1, 4, 5});
+      *(four_t *)(y + width) = __builtin_shuffle(ab, cd, (pick_t){2, 3, 6, 7});
+      *(four_t *)(y + 2 * width) = __builtin_shuffle(ef, gh, (pick_t){0, 1, 4, 5});
+      *(four_t *)(y + 3 * width) = __builtin_shuffle(ef, gh, (pick_t){2, 3, 6, 7});
+    }
+    for (; k < depth; ++k)
+      for (int64_t e = 0; e < 4; ++e) to[k * width + l + e] = x[e * fl + k];
+  }
+  for (; l < width; ++l, x += fl)
+    for (int64_t k = 0; k < depth; ++k) to[k * width + l] = l < some ? x[k] : 0.0f;
+}
+
+typedef void (*pack_t)(float *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
+static const pack_t packers[] = {pack_f32, pack_bf16, pack_f16};
+
+/* Memory of a thread's own, kept between calls: fresh pages cost more than a small product. */
+static float *room(int64_t floats) {
+  static __thread float *memory;
+  static __thread int64_t size;
+  if (size < floats) {
+    free(memory);
+    size = floats;
+    memory = aligned_alloc(64, (floats * 4 + 63) / 64 * 64);
+    if (memory == NULL) abort();
+  }
+  return memory;
+}
+
+static inline int64_t smaller(int64_t x, int64_t y) { return x < y ? x : y; }
+
+/* A finished piece: converted where the product is not float32, and handed to the epilogue. */
+static void finish(const tenon_matmul_t *p, const float *sums, int64_t step, float *narrow,
+                   const int64_t *box) {
+  const void *piece = sums;
+  const int64_t width = box[3] - box[2];
+  if (p->dtype != 0) {
+    uint16_t *to = (uint16_t *)narrow;
+    int64_t to_step = width;
+    if (p->kept || p->epilogue == NULL) {
+      to = (uint16_t *)p->c + box[4] * p->c_strides[0] + box[0] * p->c_strides[1] + box[2];
+      to_step = p->c_strides[1];
+    }
+    for (int64_t i = 0; i < box[1] - box[0]; ++i)
+      for (int64_t j = 0; j < width; ++j)
+        to[i * to_step + j] = p->dtype == 1 ? to_bf16(sums[i * step + j]) : to_f16(sums[i * step + j]);
+    piece = to;
+    step = to_step;
+  }
+  if (p->epilogue != NULL) p->epilogue(piece, step, box, p->arguments, p->sizes, p->status);
+}
+
+/* Rows r0 to r1 and columns c0 to c1 of one matrix of the product, on this thread. */
+static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64_t r1, int64_t c0,
+                      int64_t c1) {
+  const int64_t ai = p->a_strides[1], ak = p->a_strides[2];
+  const int64_t bk = p->b_strides[1], bj = p->b_strides[2];
+  const int64_t a0 = number * p->a_strides[0], b0 = number * p->b_strides[0];
+  const pack_t pack = packers[p->dtype];
+  const int64_t rows = r1 - r0, columns = c1 - c0;
+  const int64_t slices = (p->k + DEPTH - 1) / DEPTH, depth_most = slices ? (p->k + slices - 1) / slices : 1;
+  const int into = p->dtype == 0 && p->c != NULL;
+  const int whole = slices > 1; /* sums of several slices: they need memory for a band */
+  const int64_t width_most = smaller(WIDTH, (columns + COLUMNS - 1) / COLUMNS * COLUMNS);
+  const int read_a = p->dtype == 0 && (rows * p->k <= SMALL || rows <= ROWS) && columns <= 8 * COLUMNS;
+  const int read_b = p->dtype == 0 && bj == 1 && (columns * p->k <= SMALL || rows <= 4 * ROWS);
+  float *panels = room(width_most * depth_most + HEIGHT * depth_most + HEIGHT * GROUP +
+                       (into ? 0 : (whole ? smaller(BAND, rows) * width_most : HEIGHT * GROUP)));
+  float *left = panels + width_most * depth_most, *narrow = left + HEIGHT * depth_most;
+  float *own = narrow + HEIGHT * GROUP;
+  for (int64_t j0 = c0; j0 < c1; j0 += WIDTH) {
+    const int64_t width = smaller(WIDTH, c1 - j0);
+    for (int64_t band = r0; band < r1; band += BAND) {
+      const int64_t band_end = smaller(band + BAND, r1);
+      for (int64_t k0 = 0; k0 == 0 || k0 < p->k; k0 += depth_most) {
+        const int64_t depth = smaller(depth_most, p->k - k0);
+        const int last = k0 + depth >= p->k;
         for (int64_t j = 0; j < width; j += COLUMNS) {
-          float *panel = room + j * DEPTH;
-          const int64_t some = width - j < COLUMNS ? width - j : COLUMNS;
-          for (int64_t q = 0; q < depth; ++q)
-            for (int64_t l = 0; l < COLUMNS; ++l)
-              panel[q * COLUMNS + l] = l < some ? B[(k0 + q) * bk + (j0 + j + l) * bj] : 0.0f;
+          const int64_t some = smaller(COLUMNS, width - j);
+          if (!read_b || some < COLUMNS)
+            pack(panels + j * depth_most, p->b, b0 + k0 * bk + (j0 + j) * bj, bk, bj, depth, some, COLUMNS);
         }
-        float packed[HEIGHT * DEPTH] __attribute__((aligned(64)));
-#pragma omp for schedule(dynamic)
-        for (int64_t i0 = 0; i0 < m; i0 += HEIGHT) {
-          const int64_t height = m - i0 < HEIGHT ? m - i0 : HEIGHT;
-          for (int64_t i = 0; i < height; i += ROWS)
-            for (int64_t q = 0; q < depth; ++q)
-              for (int64_t l = 0; l < ROWS; ++l)
-                packed[i * DEPTH + q * ROWS + l] =
-                    i + l < height ? A[(i0 + i + l) * ai + (k0 + q) * ak] : 0.0f;
-          for (int64_t j = 0; j < width; j += COLUMNS)
-            for (int64_t i = 0; i < height; i += ROWS)
-              block_@NAME@(packed + i * DEPTH, room + j * DEPTH, depth,
-                           C + (i0 + i) * n + j0 + j, n, height - i < ROWS ? height - i : ROWS,
-                           width - j < COLUMNS ? width - j : COLUMNS, k0 == 0);
+        for (int64_t i0 = band; i0 < band_end; i0 += HEIGHT) {
+          const int64_t height = smaller(HEIGHT, band_end - i0);
+          /* Blocks of nearly equal height: a block of few rows costs as much as a full one. */
+          const int64_t blocks = (height + ROWS - 1) / ROWS, high = (height + blocks - 1) / blocks;
+          if (!read_a)
+            for (int64_t i = 0; i < height; i += high) {
+              const int64_t some = smaller(high, height - i);
+              pack(left + i * depth_most, p->a, a0 + (i0 + i) * ai + k0 * ak, ak, ai, depth, some, some);
+            }
+          for (int64_t g = 0; g < width; g += GROUP) {
+            const int64_t end = smaller(g + GROUP, width);
+            int64_t step;
+            float *sums;
+            if (into) {
+              step = p->c_strides[1];
+              sums = (float *)p->c + number * p->c_strides[0] + i0 * step + j0 + g;
+            } else if (whole) {
+              step = width_most;
+              sums = own + (i0 - band) * step + g;
+            } else {
+              step = GROUP;
+              sums = own;
+            }
+            for (int64_t j = g; j < end; j += COLUMNS) {
+              const int64_t some = smaller(COLUMNS, width - j);
+              const int direct = read_b && some == COLUMNS;
+              const float *right = direct ? (const float *)p->b + b0 + k0 * bk + j0 + j : panels + j * depth_most;
+              for (int64_t i = 0; i < height; i += high) {
+                const int64_t r = smaller(high, height - i);
+                const float *from = read_a ? (const float *)p->a + a0 + (i0 + i) * ai + k0 * ak
+                                           : left + i * depth_most;
+                (read_a ? strided_blocks : packed_blocks)[r - 1](
+                    from, ai, ak, right, direct ? bk : COLUMNS, depth, sums + i * step + j - g, step,
+                    some, k0 == 0);
+              }
+            }
+            if (last && (p->dtype != 0 || p->epilogue != NULL)) {
+              const int64_t box[5] = {i0, i0 + height, j0 + g, j0 + end, number};
+              finish(p, sums, step, narrow, box);
+            }
+          }
         }
       }
     }
   }
+}
+
+/* Few rows: memory is read once and nothing is packed. Where the rows of B are dense, all registers
+ * hold sums of one wide strip of columns. */
+#define STRIP(R, W)                                                                                \
+  static __attribute__((noinline, optimize("fp-contract=fast"))) void strip_##R(                   \
+      const float *a, int64_t ai, int64_t ak, const float *b, int64_t bk, int64_t depth, float *c, \
+      int64_t stride) {                                                                            \
+    lanes_t sum[R][W];                                                                             \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                            \
+        _Pragma("GCC unroll 16") for (int w = 0; w < W; ++w) sum[i][w] = (lanes_t){0};             \
+    for (int64_t k = 0; k < depth; ++k, a += ak, b += bk)                                          \
+      _Pragma("GCC unroll 16") for (int w = 0; w < W; ++w) {                                       \
+        const lanes_t right = *(const lanes_t *)(b + w * LANES);                                   \
+        _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) sum[i][w] += a[i * ai] * right;        \
+      }                                                                                            \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                            \
+        _Pragma("GCC unroll 16") for (int w = 0; w < W; ++w)                                       \
+            *(lanes_t *)(c + i * stride + w * LANES) = sum[i][w];                                  \
+  }
+STRIP(1, 12)
+STRIP(2, 6)
+STRIP(3, 4)
+#define WIDEST (12 * LANES)
+
+/* Where the columns of B are dense (and the rows of A), each element of C is a sum over lanes. */
+#define LOAD_F32(p) (*(const lanes_t *)(p))
+#define LOAD_BF16(p)                                                                               \
+  ((lanes_t)(__builtin_convertvector(*(const half_lanes_t *)(p), bit_lanes_t) << 16))
+typedef uint16_t half_lanes_t __attribute__((vector_size(LANES * 2), aligned(2)));
+typedef uint32_t bit_lanes_t __attribute__((vector_size(LANES * 4)));
+#define DOTS(NAME, TYPE, LOAD, ONE, R, C)                                                          \
+  static __attribute__((noinline, optimize("fp-contract=fast"))) void NAME(                        \
+      const TYPE *a, int64_t ai, const TYPE *b, int64_t bj, int64_t depth, float *c,               \
+      int64_t stride) {                                                                            \
+    lanes_t sum[R][C];                                                                             \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                            \
+        _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j) sum[i][j] = (lanes_t){0};              \
+    int64_t k = 0;                                                                                 \
+    for (; k + LANES <= depth; k += LANES) {                                                       \
+      lanes_t left[R];                                                                             \
+      _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) left[i] = LOAD(a + i * ai + k);          \
+      _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j) {                                        \
+        const lanes_t right = LOAD(b + j * bj + k);                                                \
+        _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) sum[i][j] += left[i] * right;          \
+      }                                                                                            \
+    }                                                                                              \
+    for (int i = 0; i < R; ++i)                                                                    \
+      for (int j = 0; j < C; ++j) {                                                                \
+        float total = 0;                                                                           \
+        for (int l = 0; l < LANES; ++l) total += sum[i][j][l];                                     \
+        for (int64_t q = k; q < depth; ++q) total += ONE(a[i * ai + q]) * ONE(b[j * bj + q]);      \
+        c[i * stride + j] = total;                                                                 \
+      }                                                                                            \
+  }
+DOTS(dots_f32_1, float, LOAD_F32, , 1, 6)
+DOTS(dots_f32_4, float, LOAD_F32, , 4, 2)
+DOTS(dots_f32_rest, float, LOAD_F32, , 1, 1)
+DOTS(dots_bf16_1, uint16_t, LOAD_BF16, from_bf16, 1, 6)
+DOTS(dots_bf16_4, uint16_t, LOAD_BF16, from_bf16, 4, 2)
+DOTS(dots_bf16_rest, uint16_t, LOAD_BF16, from_bf16, 1, 1)
+
+#define FEW 8 /* rows up to which sums over lanes beat packing */
+#define ALL_DOTS(TYPE, SHORT)                                                                      \
+  static void dots_##SHORT(const tenon_matmul_t *p, const TYPE *a, const TYPE *b, int64_t rows,    \
+                           int64_t columns, float *c, int64_t step) {                              \
+    const int64_t ai = p->a_strides[1], bj = p->b_strides[2], depth = p->k;                        \
+    int64_t i = 0;                                                                                 \
+    for (; i + 4 <= rows; i += 4) {                                                                \
+      int64_t j = 0;                                                                               \
+      for (; j + 2 <= columns; j += 2)                                                             \
+        dots_##SHORT##_4(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);           \
+      for (int64_t e = 0; j < columns && e < 4; ++e)                                               \
+        dots_##SHORT##_rest(a + (i + e) * ai, ai, b + j * bj, bj, depth, c + (i + e) * step + j,   \
+                            step);                                                                 \
+    }                                                                                              \
+    for (; i < rows; ++i) {                                                                        \
+      int64_t j = 0;                                                                               \
+      for (; j + 6 <= columns; j += 6)                                                             \
+        dots_##SHORT##_1(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);           \
+      for (; j < columns; ++j)                                                                     \
+        dots_##SHORT##_rest(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);        \
+    }                                                                                              \
+  }
+ALL_DOTS(float, f32)
+ALL_DOTS(uint16_t, bf16)
+
+static void strips(const tenon_matmul_t *p, const float *a, const float *b, int64_t rows,
+                   int64_t columns, float *c, int64_t step) {
+  const int64_t ai = p->a_strides[1], ak = p->a_strides[2], bk = p->b_strides[1];
+  const int64_t wide = WIDEST / rows;
+  int64_t j = 0;
+  for (; j + wide <= columns; j += wide)
+    (rows == 1 ? strip_1 : rows == 2 ? strip_2 : strip_3)(a, ai, ak, b + j, bk, p->k, c + j, step);
+  for (; j + COLUMNS <= columns; j += COLUMNS)
+    strided_blocks[rows - 1](a, ai, ak, b + j, bk, p->k, c + j, step, COLUMNS, 1);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t l = j; l < columns; ++l) {
+      float total = 0;
+      for (int64_t k = 0; k < p->k; ++k) total += a[i * ai + k * ak] * b[k * bk + l];
+      c[i * step + l] = total;
+    }
+}
+
+/* Whether few rows are multiplied without packing. */
+static int without_packing(const tenon_matmul_t *p) {
+  if (p->dtype < 2 && p->m <= FEW && p->a_strides[2] == 1 && p->b_strides[1] == 1) return 1;
+  return p->dtype == 0 && p->m <= 3 && p->b_strides[2] == 1;
+}
+
+/* Columns c0 to c1 of one matrix of few rows, on this thread, in pieces for the epilogue. */
+static void few_rows(const tenon_matmul_t *p, int64_t number, int64_t c0, int64_t c1) {
+  const int64_t a0 = number * p->a_strides[0], b0 = number * p->b_strides[0];
+  const int64_t bj = p->b_strides[2];
+  const int into = p->dtype == 0 && p->c != NULL;
+  float *own = room(2 * FEW * 4 * WIDEST), *narrow = own + FEW * 4 * WIDEST;
+  for (int64_t j = c0; j < c1; j += 4 * WIDEST) {
+    const int64_t columns = smaller(4 * WIDEST, c1 - j), step = into ? p->c_strides[1] : 4 * WIDEST;
+    float *c = into ? (float *)p->c + number * p->c_strides[0] + j : own;
+    if (p->dtype == 1)
+      dots_bf16(p, (const uint16_t *)p->a + a0, (const uint16_t *)p->b + b0 + j * bj, p->m, columns,
+                c, step);
+    else
+      (p->b_strides[2] == 1 && p->m <= 3 ? strips : dots_f32)(
+          p, (const float *)p->a + a0, (const float *)p->b + b0 + j * bj, p->m, columns, c, step);
+    if (p->dtype != 0 || p->epilogue != NULL) {
+      const int64_t box[5] = {0, p->m, j, j + columns, number};
+      finish(p, c, step, narrow, box);
+    }
+  }
+}
+
+/* How many parts the rows are cut into for the threads; the columns take the rest. Parts are as
+ * nearly square as they can be: that reads least. */
+static int64_t row_parts(int64_t m, int64_t n, int64_t threads) {
+  int64_t best = 1;
+  double least = 1e30;
+  for (int64_t r = 1; r <= threads; ++r) {
+    if (threads % r) continue;
+    const double high = (double)((m + r - 1) / r + ROWS - 1) / ROWS * ROWS;
+    const double wide = (double)((n + threads / r - 1) / (threads / r) + COLUMNS - 1) / COLUMNS * COLUMNS;
+    const double cost = high * wide + 16 * (high + wide);
+    if (cost < least) least = cost, best = r;
+  }
+  return best;
+}
+
+/* The product cut into parts: each matrix into `rows` x `columns` of `high` x `wide`. */
+typedef struct {
+  int64_t rows, columns, high, wide;
+  int few;
+} cut_t;
+
+static void part(const tenon_matmul_t *p, const cut_t *cut, int64_t t) {
+  const int64_t r = t / cut->columns % cut->rows * cut->high, c = t % cut->columns * cut->wide;
+  const int64_t number = t / (cut->rows * cut->columns);
+  if (r >= p->m || c >= p->n) return;
+  if (cut->few)
+    few_rows(p, number, c, smaller(c + cut->wide, p->n));
+  else
+    rectangle(p, number, r, smaller(r + cut->high, p->m), c, smaller(c + cut->wide, p->n));
+}
+
+void @NAME@(const tenon_matmul_t *p) {
+  cut_t cut = {1, 1, 0, 0, without_packing(p)};
+  int64_t threads = p->threads;
+  if (p->batch * p->m * p->n * p->k < PARALLEL) threads = 1;
+  if (threads > 1 && p->batch < 4 * threads && p->batch % threads) {
+    cut.rows = cut.few ? 1 : row_parts(p->m, p->n, threads);
+    cut.columns = threads / cut.rows;
+  }
+  cut.high = ((p->m + cut.rows - 1) / cut.rows + ROWS - 1) / ROWS * ROWS;
+  cut.wide = ((p->n + cut.columns - 1) / cut.columns + COLUMNS - 1) / COLUMNS * COLUMNS;
+  const int64_t parts = p->batch * cut.rows * cut.columns;
+  if (threads <= 1) { /* a team of one thread costs as much as a small product */
+    for (int64_t t = 0; t < parts; ++t) part(p, &cut, t);
+    return;
+  }
+#pragma omp parallel for schedule(static) num_threads((int)threads)
+  for (int64_t t = 0; t < parts; ++t) part(p, &cut, t);
 }

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.index import product
+from torch_tenon.ir.program import MATMUL_DTYPES
 from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.values import Layout, Value
 from torch_tenon.ops.lowerings.creation import constant
@@ -22,6 +23,8 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
             return constant(meta.sizes, 0, meta.dtype)
         raise CannotLower("an empty operand")
     plain = [b.concrete(x) for x in operands]
+    if meta.dtype in MATMUL_DTYPES and len(plain) == 2:
+        return b.program.matmul(plain[0], plain[1], meta.sizes)
     layout = Layout.contiguous(meta.sizes)
     out = b.program.call(target, plain, keywords, [(meta.dtype, layout)], "library", into=True)[0]
     assert out is not None
@@ -43,8 +46,6 @@ def bmm(b: Build, x: Value, y: Value) -> Value:
 @lowering("aten.addmm")
 def addmm(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
     """beta * c + alpha * x @ y; the sum fuses with what follows."""
-    if beta == 1 and alpha == 1 and len(c.sizes) == 1:
-        return _product(b, aten.addmm, [c, x, y])
     p = _product(b, aten.mm, [x, y])
     return _combine(b, c, p, beta, alpha)
 

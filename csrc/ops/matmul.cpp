@@ -1,0 +1,303 @@
+#include "ops/matmul.h"
+
+#include <ATen/MemoryOverlap.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/bmm_cpu_dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm_cpu_dispatch.h>
+#include <torch/library.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace tenon {
+namespace {
+
+using at::Tensor;
+
+struct Hash {
+  size_t operator()(const MatmulKey& key) const {
+    size_t h = 0;
+    for (const auto part : key)
+      h = (h ^ static_cast<size_t>(part)) * 0x9e3779b97f4a7c15ull;
+    return h ^ (h >> 29);
+  }
+};
+
+std::shared_mutex table_mutex;
+std::unordered_map<MatmulKey, MatmulRoute, Hash> table;
+MatmulTuner tuner;
+std::atomic<void (*)(const tenon_matmul_t*)> generated{nullptr};
+
+constexpr std::array<at::ScalarType, 3> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
+
+// Which of row and column are dense in memory.
+int64_t layout(const int64_t* strides) {
+  return (strides[2] == 1 ? 1 : 0) | (strides[1] == 1 ? 2 : 0);
+}
+
+MatmulKey key_of(const tenon_matmul_t& p) {
+  const auto layouts = layout(p.a_strides) | layout(p.b_strides) << 2;
+  return {p.batch, p.m, p.n, p.k, p.dtype, layouts, p.threads, p.epilogue != nullptr};
+}
+
+// A host tensor over memory that outlives it: cheaper than from_blob, which asks who owns it.
+Tensor over(
+    const void* data, int64_t dtype, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides) {
+  c10::Storage storage(
+      c10::Storage::use_byte_size_t(),
+      SIZE_MAX / 4,
+      c10::DataPtr(const_cast<void*>(data), c10::kCPU));
+  auto result = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage),
+      c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::scalarTypeToTypeMeta(kDtypes[dtype]));
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return result;
+}
+
+Tensor operand(
+    const tenon_matmul_t& p,
+    const void* data,
+    int64_t rows,
+    int64_t columns,
+    const int64_t* strides) {
+  const std::array<int64_t, 3> sizes = {p.batch, rows, columns};
+  if (p.batch == 1)
+    return over(data, p.dtype, {rows, columns}, {strides[1], strides[2]});
+  return over(data, p.dtype, sizes, {strides, 3});
+}
+
+Tensor onednn(const Tensor& a, const Tensor& b) {
+  using Linear = Tensor(
+      const Tensor&,
+      const Tensor&,
+      const std::optional<Tensor>&,
+      std::string_view,
+      c10::List<std::optional<at::Scalar>>,
+      std::optional<std::string_view>);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("mkldnn::_linear_pointwise", "")
+                             .typed<Linear>();
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return op.call(a, b.t(), std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+// The epilogue over a product that lies in memory, on all threads.
+void run_epilogue(const tenon_matmul_t& p, const void* product, int64_t step, int64_t matrix) {
+  const auto size = p.dtype == 0 ? 4 : 2;
+  // A few long rows are cut into columns.
+  const bool by_rows = p.batch * p.m >= 4 * p.threads || p.n < 1024;
+  const auto work = by_rows ? p.batch * p.m : p.n;
+  const auto grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(1, by_rows ? p.n : p.m));
+  at::parallel_for(0, work, grain, [&](int64_t begin, int64_t end) {
+    const auto piece = [&](int64_t number, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+      const std::array<int64_t, 5> box = {r0, r1, c0, c1, number};
+      const auto* from =
+          static_cast<const char*>(product) + (number * matrix + r0 * step + c0) * size;
+      p.epilogue(from, step, box.data(), p.arguments, p.sizes, p.status);
+    };
+    if (!by_rows) {
+      for (int64_t number = 0; number < p.batch; ++number)
+        piece(number, 0, p.m, begin, end);
+      return;
+    }
+    while (begin < end) {
+      const auto number = begin / p.m, row = begin % p.m;
+      const auto rows = std::min(end - begin, p.m - row);
+      piece(number, row, row + rows, 0, p.n);
+      begin += rows;
+    }
+  });
+}
+
+MatmulRoute choose(const tenon_matmul_t& p);
+
+}  // namespace
+
+void set_matmul_tuner(MatmulTuner fresh) {
+  const std::unique_lock lock(table_mutex);
+  table.clear();
+  tuner = std::move(fresh);
+}
+
+void set_matmul_driver(void (*driver)(const tenon_matmul_t*)) {
+  generated = driver;
+}
+
+void multiply_by(MatmulRoute route, const tenon_matmul_t& p) {
+  if (route == MatmulRoute::kGenerated) {
+    generated.load()(&p);
+    return;
+  }
+  const auto a = operand(p, p.a, p.m, p.k, p.a_strides);
+  const auto b = operand(p, p.b, p.k, p.n, p.b_strides);
+  Tensor product;
+  const std::array<int64_t, 3> dense = {p.c_strides[0], p.c_strides[1], 1};
+  if (p.c != nullptr)
+    product = operand(p, p.c, p.m, p.n, dense.data());
+  if (route == MatmulRoute::kOneDnn) {
+    const auto result = onednn(a, b);
+    if (product.defined() && (p.kept || p.epilogue == nullptr))
+      product.copy_(result);
+    else
+      product = result;
+  } else {
+    if (!product.defined()) {
+      const std::array<int64_t, 3> sizes = {p.batch, p.m, p.n};
+      product = at::empty(c10::IntArrayRef(sizes).slice(p.batch == 1 ? 1 : 0), a.options());
+    }
+    if (p.batch == 1)
+      at::cpu::mm_out(product, a, b);
+    else
+      at::cpu::bmm_out(product, a, b);
+  }
+  if (p.epilogue != nullptr) {
+    const auto step = product.stride(-2);
+    run_epilogue(p, product.const_data_ptr(), step, p.batch == 1 ? 0 : product.stride(0));
+  }
+}
+
+namespace {
+
+// Stands for any epilogue while ways are timed: reads the product once, writes as much.
+void copy_piece(
+    const void* product,
+    int64_t step,
+    const int64_t* box,
+    void* const* to,
+    const int64_t* sizes,
+    int64_t*) {
+  const auto m = sizes[0], n = sizes[1], size = sizes[2];
+  for (auto i = box[0]; i < box[1]; ++i)
+    std::memcpy(
+        static_cast<char*>(to[0]) + ((box[4] * m + i) * n + box[2]) * size,
+        static_cast<const char*>(product) + (i - box[0]) * step * size,
+        (box[3] - box[2]) * size);
+}
+
+// The way for this product: from the table, or asked of the tuner.
+MatmulRoute choose(const tenon_matmul_t& p) {
+  const auto key = key_of(p);
+  {
+    const std::shared_lock lock(table_mutex);
+    const auto found = table.find(key);
+    if (found != table.end())
+      return found->second;
+    if (!tuner)
+      return MatmulRoute::kPyTorch;
+  }
+  // Trials write where the product goes, which is written again afterwards; an epilogue's own
+  // results may replace what it reads, so that another epilogue stands in for it.
+  auto trial = p;
+  Tensor scratch;
+  const std::array<int64_t, 3> sizes = {p.m, p.n, p.dtype == 0 ? 4 : 2};
+  void* to = nullptr;
+  if (p.epilogue != nullptr) {
+    scratch = at::empty({p.batch * p.m * p.n}, at::TensorOptions(kDtypes[p.dtype]));
+    to = scratch.mutable_data_ptr();
+    trial.epilogue = copy_piece;
+    trial.arguments = &to;
+    trial.sizes = sizes.data();
+  }
+  const auto route = tuner(key, [&](MatmulRoute way, int64_t repeats) {
+    using Clock = std::chrono::steady_clock;
+    const auto start = Clock::now();
+    for (int64_t k = 0; k < repeats; ++k)
+      multiply_by(way, trial);
+    return std::chrono::duration<double>(Clock::now() - start).count() / repeats;
+  });
+  const std::unique_lock lock(table_mutex);
+  table.emplace(key, route);
+  return route;
+}
+
+// Whether the fields of a product can describe these operands; fills them in.
+bool describe(const Tensor& a, const Tensor& b, const Tensor& out, tenon_matmul_t& p) {
+  const auto* dtype = std::find(kDtypes.begin(), kDtypes.end(), a.scalar_type());
+  const auto d = a.dim();
+  if (dtype == kDtypes.end() || b.scalar_type() != *dtype || out.scalar_type() != *dtype ||
+      out.stride(-1) != 1 || out.numel() == 0 || a.size(-1) == 0 || a.is_neg() || b.is_neg() ||
+      out.is_neg())
+    return false;
+  p.a = a.const_data_ptr();
+  p.b = b.const_data_ptr();
+  p.c = out.mutable_data_ptr();
+  p.dtype = dtype - kDtypes.begin();
+  p.batch = d == 3 ? a.size(0) : 1;
+  p.m = a.size(-2);
+  p.n = b.size(-1);
+  p.k = a.size(-1);
+  for (int64_t k = 3 - d; k < 3; ++k) {
+    p.a_strides[k] = a.stride(k - 3 + d);
+    p.b_strides[k] = b.stride(k - 3 + d);
+    if (k < 2)
+      p.c_strides[k] = out.stride(k - 3 + d);
+  }
+  p.threads = at::get_num_threads();
+  return true;
+}
+
+Tensor& tuned_out(const Tensor& a, const Tensor& b, Tensor& out, int64_t dims, const char* name) {
+  TORCH_CHECK(
+      a.dim() == dims && b.dim() == dims && a.size(-1) == b.size(-2) &&
+          (dims == 2 || a.size(0) == b.size(0)),
+      name,
+      ": shapes ",
+      a.sizes(),
+      " and ",
+      b.sizes(),
+      " cannot be multiplied");
+  const auto library = [&]() -> Tensor& {
+    return dims == 2 ? at::cpu::mm_out(out, a, b) : at::cpu::bmm_out(out, a, b);
+  };
+  tenon_matmul_t p{};
+  auto sizes = a.sizes().vec();
+  sizes.back() = b.size(-1);
+  if (out.sizes() != sizes)
+    at::native::resize_output(out, sizes);
+  if (!describe(a, b, out, p))
+    return library();
+  const auto route = choose(p);
+  if (route == MatmulRoute::kPyTorch)
+    return library();
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, a);
+  at::assert_no_overlap(out, b);
+  multiply_by(route, p);
+  return out;
+}
+
+Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  return tuned_out(a, b, out, 2, "tenon::mm");
+}
+
+Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  return tuned_out(a, b, out, 3, "tenon::bmm");
+}
+
+TORCH_LIBRARY_FRAGMENT(tenon, m) {
+  m.def("mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)");
+  m.def("bmm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)");
+}
+
+TORCH_LIBRARY_IMPL(tenon, CPU, m) {
+  m.impl("mm.out", mm_out);
+  m.impl("bmm.out", bmm_out);
+}
+
+}  // namespace
+
+void multiply(const tenon_matmul_t* product) {
+  auto p = *product;
+  p.threads = at::get_num_threads();
+  multiply_by(choose(p), p);
+}
+
+}  // namespace tenon

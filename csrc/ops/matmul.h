@@ -1,0 +1,38 @@
+// Products of matrices by whichever way is fastest on this machine for their shape, dtype and
+// layout: PyTorch's own kernel, oneDNN, or the compiler's generated one. The ways are timed once
+// (torch_tenon/compiler/autotune.py) and found in a table from then on.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+
+#include "../../torch_tenon/compiler/codegen/matmul.h"
+
+namespace tenon {
+
+enum class MatmulRoute : int64_t { kPyTorch, kOneDnn, kGenerated };
+
+// What a choice depends on: batch, m, n, k, dtype, layouts, threads, whether there is an epilogue.
+using MatmulKey = std::array<int64_t, 8>;
+
+// Runs a way a number of times on the operands at hand; gives the seconds of one run.
+using MatmulTrial = std::function<double(MatmulRoute, int64_t)>;
+
+// Chooses for a key that is not in the table, and is asked once for each.
+using MatmulTuner = std::function<MatmulRoute(const MatmulKey&, const MatmulTrial&)>;
+
+// Forgets all choices. Without a tuner everything goes to PyTorch's kernel.
+void set_matmul_tuner(MatmulTuner tuner);
+
+// The generated driver, compiled from torch_tenon/compiler/codegen/matmul.c.
+void set_matmul_driver(void (*driver)(const tenon_matmul_t*));
+
+// What generated kernels call: multiplies, then runs the epilogue over the product. The product's
+// field `threads` is filled in here.
+void multiply(const tenon_matmul_t* product);
+
+// One given way.
+void multiply_by(MatmulRoute route, const tenon_matmul_t& product);
+
+}  // namespace tenon

@@ -1,0 +1,186 @@
+"""Random pointwise functions of products are fused with them and give what PyTorch's CPU gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_tenon import _C
+from torch_tenon.compiler.autotune import WAYS, Tuner
+from torch_tenon.compiler.cache import Cache
+from torch_tenon.compiler.cpu_compiler import CpuCompiler
+from torch_tenon.frontends.dynamo import compile_graph, decompositions
+
+Operand = Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
+
+# Steps of an epilogue: of the value so far and (bias, residual, column, turned residual).
+STEPS: dict[str, Operand] = {
+    "bias": lambda v, e: v + e[0],
+    "residual": lambda v, e: v + e[1],
+    "scale rows": lambda v, e: v * e[2],
+    "turned": lambda v, e: v - e[3].transpose(-1, -2),
+    "gelu": lambda v, e: F.gelu(v),
+    "relu": lambda v, e: torch.relu(v),
+    "tanh": lambda v, e: torch.tanh(v),
+    "number": lambda v, e: v * 0.5 + 1,
+    "narrow": lambda v, e: v.to(torch.bfloat16).to(v.dtype),
+    "mask": lambda v, e: torch.where(e[1] > 0, v, 0),
+}
+CLOSE: dict[torch.dtype, dict[str, float]] = {
+    torch.float32: {"rtol": 1e-4, "atol": 1e-4},
+    torch.bfloat16: {"rtol": 5e-2, "atol": 5e-2},
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> CpuCompiler:
+    return CpuCompiler(Cache(tmp_path_factory.mktemp("cache") / "kernels"))
+
+
+class Fixed(Tuner):
+    """Takes one way wherever it can."""
+
+    way = "generated"
+
+    def choose(self, key: tuple[int, ...], trial: object) -> str:
+        return self.way if self.serves(self.way, key) else "pytorch"
+
+
+@pytest.fixture(autouse=True)
+def untuned() -> Iterator[None]:
+    yield
+    _C.set_matmul_tuner(None)
+
+
+def _compiled(function: Callable[..., Any], args: list[torch.Tensor], tuner: Tuner) -> Any:
+    graph = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*args)
+    run = compile_graph(graph, args, tuner.compiler)
+    tuner.install()
+    return run
+
+
+def _assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want, **CLOSE[want.dtype])
+
+
+@given(
+    steps=st.lists(st.sampled_from(list(STEPS)), min_size=1, max_size=4),
+    sizes=st.tuples(*[st.sampled_from([1, 3, 8, 17, 40, 130])] * 3),
+    batch=st.sampled_from([(), (3,)]),
+    dtype=st.sampled_from(list(CLOSE)),
+    way=st.sampled_from(WAYS),
+    both=st.booleans(),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_epilogues(steps, sizes, batch, dtype, way, both, compiler) -> None:
+    m, n, k = sizes
+    shapes = [(*batch, m, k), (*batch, k, n), (n,), (*batch, m, n), (m, 1), (*batch, n, m)]
+    # Weights small enough that rounding a product does not flip what follows.
+    args = [torch.randn(s).mul_(0.5).to(dtype) for s in shapes]
+
+    def function(x, y, *extra):
+        v = product = x @ y
+        for s in steps:
+            v = STEPS[s](v, list(extra))
+        return (v, product) if both else (v,)
+
+    tuner = Fixed(compiler)
+    tuner.way = way
+    run = _compiled(function, args, tuner)
+    kernels = [s.kernel for s in run.compiled.plan.steps]
+    assert len(kernels) == 1 and kernels[0].layout == "matmul"
+    with torch.no_grad():
+        wanted = [t.to(dtype) for t in function(*(a.float() for a in args))]
+    for got, want in zip(run(list(args)), wanted, strict=True):
+        _assert_close(got, want)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_slices_of_a_long_sum(way: str, compiler: CpuCompiler) -> None:
+    def function(x, y, b):
+        return (torch.relu(x @ y + b).sum(0), (x @ y).t() * 2)
+
+    args = [torch.randn(130, 1000) / 30, torch.randn(1000, 70), torch.randn(70)]
+    tuner = Fixed(compiler)
+    tuner.way = way
+    for got, want in zip(
+        _compiled(function, args, tuner)(list(args)), function(*args), strict=True
+    ):
+        _assert_close(got, want)
+
+
+def test_rows_in_several_dimensions(compiler: CpuCompiler) -> None:
+    # The residual's first two dimensions are no single one in memory.
+    def function(x, w, r):
+        return (F.linear(x, w) + r.transpose(0, 1),)
+
+    args = [torch.randn(6, 5, 16), torch.randn(24, 16), torch.randn(5, 6, 24)]
+    run = _compiled(function, args, Fixed(compiler))
+    assert len(run.compiled.plan.steps) == 1
+    _assert_close(run(list(args))[0], function(*args)[0])
+
+
+def test_an_operand_is_not_overwritten_early(compiler: CpuCompiler) -> None:
+    # The result replaces what the product reads: it has to wait for the whole product.
+    def function(x, w):
+        return (x.copy_(torch.relu(x @ w)),)
+
+    x, w = torch.randn(300, 300) / 20, torch.randn(300, 300)
+    want = torch.relu(x @ w)
+    run = _compiled(function, [x.clone(), w], Fixed(compiler))
+    written = x.clone()
+    _assert_close(run([written, w])[0], want)
+    _assert_close(written, want)
+
+
+def test_what_the_product_needs_comes_first(compiler: CpuCompiler) -> None:
+    def function(x, w):
+        y = torch.relu(x)
+        return (y, y @ w + x)
+
+    args = [torch.randn(40, 40), torch.randn(40, 40)]
+    run = _compiled(function, args, Fixed(compiler))
+    for got, want in zip(run(list(args)), function(*args), strict=True):
+        _assert_close(got, want)
+
+
+def test_a_residual_in_place(compiler: CpuCompiler) -> None:
+    def function(x, w, r):
+        return (r.add_(x @ w),)
+
+    x, w, r = torch.randn(50, 20), torch.randn(20, 30), torch.randn(50, 30)
+    run = _compiled(function, [x, w, r.clone()], Tuner(compiler))
+    written = r.clone()
+    for _ in range(2):  # the first run has to time the ways without adding more than once
+        run([x, w, written])
+    _assert_close(written, r + 2 * (x @ w))
+
+
+def test_dynamic_sizes() -> None:
+    torch._dynamo.reset()
+
+    def function(x, w, b):
+        return F.gelu(F.linear(x, w, b)) + x.sum()
+
+    w, b = torch.randn(40, 24), torch.randn(40)
+    run = torch.compile(function, backend="tenon", dynamic=True)
+    for rows in (4, 7, 33):
+        x = torch.randn(2, rows, 24)
+        _assert_close(run(x, w, b), function(x, w, b))
+
+
+def test_attention_heads(compiler: CpuCompiler) -> None:
+    # Views of a product that no loop over its rows and columns can follow stay apart from it.
+    def function(x, w):
+        return (F.linear(x, w).unflatten(-1, (4, 6)).transpose(1, 2) + 1,)
+
+    args = [torch.randn(2, 5, 24), torch.randn(24, 24)]
+    run = _compiled(function, args, Fixed(compiler))
+    _assert_close(run(list(args))[0], function(*args)[0])

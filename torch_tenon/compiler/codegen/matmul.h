@@ -1,0 +1,25 @@
+/* A product of matrices, as generated kernels, the native core and the driver tell each other. */
+#ifndef TENON_MATMUL
+#define TENON_MATMUL
+#include <stdint.h>
+
+/* Consumes a finished piece of the product: rows box[0] to box[1] and columns box[2] to box[3] of
+ * the matrix with number box[4]. `product` points to the piece, whose rows are `step` apart. */
+typedef void (*tenon_epilogue_t)(const void *product, int64_t step, const int64_t *box,
+                                 void *const *a, const int64_t *s, int64_t *status);
+
+typedef struct {
+  const void *a, *b;
+  void *c; /* rows are dense; with an epilogue it may be null: nobody else needs the product */
+  int64_t kept; /* whether the product has to be in c in the end */
+  int64_t dtype; /* 0: float32, 1: bfloat16, 2: float16; sums are always float32 */
+  int64_t batch, m, n, k;
+  int64_t a_strides[3], b_strides[3], c_strides[2]; /* by matrix, row, column; in elements */
+  int64_t threads;
+  tenon_epilogue_t epilogue; /* null: the product is the result */
+  void *const *arguments; /* what the epilogue is called with */
+  const int64_t *sizes;
+  int64_t *status;
+} tenon_matmul_t;
+
+#endif
