@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, set_hint
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import (
     RANDOM,
+    WHOLE,
     Build,
     CannotLower,
     TensorMeta,
@@ -26,6 +27,7 @@ from torch_tenon.ops.lowerings.table import (
     find,
 )
 
+with_effects = torch.ops.higher_order.with_effects
 log = logging.getLogger("torch_tenon.program")
 
 
@@ -114,9 +116,15 @@ class SizeTable:
 
 
 def build(module: GraphModule, threads: int = 2) -> BuiltGraph:
-    """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`."""
+    """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`.
+
+    Raises NotImplementedError for a graph with sizes that depend on data.
+    """
     load_all()
-    return _Builder(module, threads).build()
+    try:
+        return _Builder(module, threads).build()
+    except CannotLower as reason:
+        raise NotImplementedError(str(reason)) from reason
 
 
 class _Builder:
@@ -159,7 +167,9 @@ class _Builder:
                         self.sizes.define(SizeSource(size.node.expr, k, d), _hint(size))
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
-            if isinstance(value, torch.Tensor):
+            if _is_token(n):
+                self.env[n] = None
+            elif isinstance(value, torch.Tensor):
                 meta = self._meta(value)
                 self.env[n] = self.program.input(meta.dtype, Layout(meta.sizes, meta.strides))
                 self.tensor_inputs.append(k)
@@ -209,6 +219,8 @@ class _Builder:
     def _call(self, n: Node) -> Any:
         if n.target is operator.getitem:
             return self.env[n.args[0]][n.args[1]]  # type: ignore[index]
+        if n.target is with_effects:
+            return self._effect(n.args, n.kwargs)
         value = n.meta.get("val")
         if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             return self.sizes.index(value)
@@ -238,7 +250,7 @@ class _Builder:
             if function is None:
                 raise CannotLower("no lowering")
             for v in _values(args) + _values(list(keywords.values())):
-                if v.dtype.is_complex:
+                if v.dtype.is_complex and name not in WHOLE:
                     raise CannotLower("complex numbers")
             keywords = {
                 k: v
@@ -262,6 +274,19 @@ class _Builder:
         results = build_.call(n.target, args, keywords, "fallback")
         value = n.meta.get("val")
         return list(results) if isinstance(value, list | tuple) else results[0]
+
+    def _effect(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """A call for what it does (a check that raises); tokens only keep the order of such calls,
+        which a program keeps anyway."""
+        target, *rest = args[1:]
+        call = Build(self.program, [], self.threads).call
+        call(
+            target,
+            [self._argument(a) for a in rest],
+            {k: self._argument(a) for k, a in keywords.items()},
+            "effect",
+        )
+        return [None, None]
 
     def _weigh(self, n: Node, result: Any) -> None:
         if isinstance(result, Lazy):
@@ -288,6 +313,11 @@ class _Builder:
 
     def _output(self, n: Node) -> None:
         numbers: dict[Any, int] = {}
+        # Memory is shared between inputs and outputs exactly where the graph's own tensors share.
+        owners: dict[Storage, int] = {}
+        for p in self.module.graph.find_nodes(op="placeholder"):
+            if isinstance(self.env[p], Stored):
+                owners[self.env[p].buffer.storage] = _memory_of(p)
         for item in n.args[0]:  # type: ignore[union-attr]
             value = self.env[item] if isinstance(item, Node) else item
             if not isinstance(value, Value):
@@ -297,6 +327,10 @@ class _Builder:
             meta = self._results(item)[0]
             assert meta is not None
             stored = self._as_described(self.program.current(value), meta, item)
+            storage, owner = stored.buffer.storage, _memory_of(item)
+            if owners.setdefault(storage, owner) != owner or storage.kind == "constant":
+                stored = self.program.copy(stored, meta.strides)
+                owners[stored.buffer.storage] = owner
             key = (stored.buffer, stored.layout)
             if key not in numbers:
                 numbers[key] = len(self.program.outputs)
@@ -318,6 +352,16 @@ class _Builder:
         target = self.program.temporary(stored.dtype, layout)
         self.program._fill(target, stored)
         return target
+
+
+def _is_token(n: Node) -> bool:
+    """Whether a placeholder is only there to order calls that have effects."""
+    return any(u.target is with_effects and u.args[0] is n for u in n.users)
+
+
+def _memory_of(n: Node) -> int:
+    """Which memory a node's tensor has in the traced graph."""
+    return int(n.meta["val"].untyped_storage()._cdata)
 
 
 def _hint(size: torch.SymInt) -> int:

@@ -58,7 +58,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.adaptive_max_pool2d,
         aten.adaptive_max_pool3d,
         aten.addmv,
-        aten.bucketize,
         aten.dist,
         aten.grid_sampler_2d,
         aten.ldexp,
@@ -199,7 +198,7 @@ def _device_of(module: GraphModule) -> torch.device | None:
     Raises NotImplementedError for a graph whose results are on several devices.
     """
     (output,) = module.graph.find_nodes(op="output")
-    values = [node.meta.get("val") for node in output.all_input_nodes]
+    values = [n.meta.get("val") for n in output.all_input_nodes if "effects" not in str(n.args[:1])]
     devices = {v.device for v in values if isinstance(v, torch.Tensor)}
     if len(devices) > 1 and any(d.type == "tenon" for d in devices):
         raise NotImplementedError(

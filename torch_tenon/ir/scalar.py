@@ -105,6 +105,19 @@ OPS: dict[str, tuple[int, str, str]] = {
         "random bits: seed, offset, element (int64), lane 0 to 3; int64 in [0, 2^32)",
     ),
 }
+# Special functions, for floating operands; those of two take an order or a degree among them.
+_SPECIAL = {
+    1: "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 erfcx i0 i0e i1 i1e log_ndtr "
+    "modified_bessel_k0 modified_bessel_k1 ndtri scaled_modified_bessel_k0 "
+    "scaled_modified_bessel_k1 spherical_bessel_j0",
+    2: "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v "
+    "chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he igamma igammac "
+    "laguerre_polynomial_l legendre_polynomial_p polygamma shifted_chebyshev_polynomial_t "
+    "shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+    "shifted_chebyshev_polynomial_w zeta",
+}
+SPECIAL = {name: arity for arity, names in _SPECIAL.items() for name in names.split()}
+OPS |= {f"special_{name}": (n, "f", name.replace("_", " ")) for name, n in SPECIAL.items()}
 # Recorded by functions of their own, below: constant, index, load, to, bitcast, where, check.
 
 

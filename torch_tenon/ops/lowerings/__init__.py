@@ -14,6 +14,7 @@ FAMILIES = (
     "indexing",
     "pooling",
     "linear",
+    "library",
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.scalar import SPECIAL, Scalar, ops
 from torch_tenon.ir.values import Value, reindex
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
@@ -40,7 +40,10 @@ _CHEAP = {"neg", "abs", "sign", "bitwise_not", "logical_not"}
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}
 
 
-def _enter(name: str, rule: str, cost: int) -> None:
+_NOT_PREFIXED = {"i0", "igamma", "igammac"}
+
+
+def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
     def lower(b: Build, *args: Any, **keywords: Any) -> Value:
         if keywords:
             raise CannotLower(f"{name} with {sorted(keywords)}")
@@ -58,9 +61,14 @@ def _enter(name: str, rule: str, cost: int) -> None:
             scalar = ops.logical_not
         return elementwise(scalar, args, compute, compute, cost)
 
-    LOWERINGS[f"aten.{name}"] = lower
+    LOWERINGS[f"aten.{aten or name}"] = lower
 
 
+for _name in SPECIAL:
+    if _name != "polygamma":
+        _enter(
+            f"special_{_name}", "float", 60, _name if _name in _NOT_PREFIXED else f"special_{_name}"
+        )
 for _rule, _names in _UNARY.items():
     for _name in _names.split():
         _enter(_name, _rule, 1 if _name in _CHEAP else 4)
@@ -419,6 +427,13 @@ def digamma(b: Build, x: Value) -> Value:
     """The derivative of lgamma."""
     dtype = float_type(x.dtype)
     return elementwise(ops.digamma, (x,), dtype, dtype, 30)
+
+
+@lowering("aten.polygamma")
+def polygamma(b: Build, n: int, x: Value) -> Value:
+    """The derivative of order n of digamma."""
+    dtype = float_type(x.dtype)
+    return elementwise(lambda a: ops.special_polygamma(float(n), a), (x,), dtype, dtype, 60)
 
 
 @lowering("aten.view.dtype")
