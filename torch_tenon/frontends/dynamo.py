@@ -27,6 +27,7 @@ from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops import attention
+from torch_tenon.ops.compositions import COMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 
@@ -75,6 +76,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     ]
     table.update(get_decompositions(more))
     table.update(attention.DECOMPOSITIONS)
+    table.update(COMPOSITIONS)
     for op in list(table):
         name = str(op)
         if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:

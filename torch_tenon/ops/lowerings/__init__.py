@@ -12,7 +12,9 @@ FAMILIES = (
     "reductions",
     "normalization",
     "indexing",
+    "search",
     "pooling",
+    "windows",
     "linear",
     "library",
 )

@@ -31,7 +31,7 @@ _UNARY = {
     "truth": "logical_not",
 }
 _BINARY = {
-    "same": "maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor",
+    "same": "maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor gcd lcm",
     "bool": "eq ne lt le gt ge",
     "float": "hypot nextafter copysign atan2",
     "truth": "logical_and logical_or",
@@ -206,8 +206,6 @@ def pow_(b: Build, x: Any, y: Any) -> Value:
             return elementwise(ops.sqrt if y > 0 else ops.rsqrt, (x,), compute, compute, 2)
         if y == int(y) and abs(y) <= 4 and (y >= 0 or compute.is_floating_point):
             return elementwise(lambda a: _power(a, int(y)), (x,), compute, compute, 2)
-    if not compute.is_floating_point and not isinstance(y, int):
-        raise CannotLower("integer power with a tensor exponent, which may be negative")
     if not compute.is_floating_point and isinstance(y, int) and y < 0:
         raise CannotLower("integer power with a negative exponent")
     return elementwise(ops.pow, (x, y), compute, compute, 12)
@@ -427,6 +425,27 @@ def digamma(b: Build, x: Value) -> Value:
     """The derivative of lgamma."""
     dtype = float_type(x.dtype)
     return elementwise(ops.digamma, (x,), dtype, dtype, 30)
+
+
+@lowering("aten.angle")
+def angle(b: Build, x: Value) -> Value:
+    """0 for what is not negative, pi for what is; NaN stays."""
+    dtype = b.out.dtype
+
+    def f(a: Scalar) -> Scalar:
+        side = ops.where(ops.lt(a, 0), ops.constant(math.pi, dtype), ops.constant(0.0, dtype))
+        return ops.where(ops.isnan(a), a, side) if a.dtype.is_floating_point else side
+
+    return elementwise(f, (x,), x.dtype, dtype, 2)
+
+
+@lowering("aten.frexp")
+def frexp(b: Build, x: Value) -> list[Value]:
+    """Mantissa and exponent."""
+    return [
+        elementwise(ops.mantissa, (x,), x.dtype, x.dtype, 4),
+        elementwise(lambda a: ops.to(ops.exponent(a), torch.int32), (x,), x.dtype, torch.int32, 4),
+    ]
 
 
 @lowering("aten.polygamma")

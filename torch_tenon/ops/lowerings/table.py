@@ -29,7 +29,8 @@ RANDOM = {
     f"aten.{name}"
     for name in (
         "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli",
-        "uniform", "normal_functional", "native_dropout",
+        "uniform", "normal_functional", "native_dropout", "normal", "cauchy", "exponential",
+        "geometric", "log_normal", "rrelu_with_noise_functional",
     )
 }  # fmt: skip
 
