@@ -235,7 +235,14 @@ class _Builder:
             assert isinstance(n.args[0], Node)
             meta = self._results(n.args[0])[0]
             assert meta is not None
-            args[0] = self._as_described(self.program.current(args[0]), meta, n.args[0])
+            stored = self._as_described(self.program.current(args[0]), meta, n.args[0])
+            schema: Any = getattr(n.target, "_schema", None)
+            offset = len(schema.arguments) - 1
+            args[0] = stored
+            if len(args) > offset and args[offset] is not None:
+                # Counted from the start of the traced storage, of which we have a part.
+                start = self.sizes.index(n.args[0].meta["val"].storage_offset())
+                args[offset] = args[offset] - start + stored.layout.offset
         if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
         result = self._lower(n, args, keywords)

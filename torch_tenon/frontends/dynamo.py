@@ -159,9 +159,6 @@ def compile_graph(
     module: GraphModule, inputs: Sequence[Any], compiler: CpuCompiler | None = None
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
-    unsupported = _unsupported(module)
-    if unsupported is not None:
-        return _by_reference(module, unsupported)
     with unset_fake_temporarily():  # constants of the graph are real tensors
         device = _device_of(module)
         try:
@@ -178,14 +175,6 @@ def compile_graph(
     run._boxed_call = True  # type: ignore[attr-defined]
     run.compiled = compiled  # type: ignore[attr-defined]
     return run
-
-
-def _unsupported(module: GraphModule) -> str | None:
-    # The scatter writes through a layout that the builder does not keep track of.
-    for node in module.graph.nodes:
-        if str(node.target).startswith("aten.as_strided_scatter"):
-            return f"{node.target} writes by strides"
-    return None
 
 
 def _by_reference(module: GraphModule, reason: str) -> Callable[[list[Any]], list[Any]]:

@@ -242,3 +242,29 @@ def multinomial(
     return torch.searchsorted(total, draws * total[..., -1:], right=True).clamp_max(
         wide.shape[-1] - 1
     )
+
+
+@composition(aten._embedding_bag_backward.default)
+def embedding_bag_backward(
+    g: Tensor,
+    at: Tensor,
+    starts: Tensor,
+    bag_of: Tensor,
+    sizes: Tensor,
+    places: Tensor,
+    rows: int,
+    scale_by_frequency: bool,
+    mode: int,
+    sparse: bool,
+    weights: Tensor | None,
+    padding: int = -1,
+) -> Tensor:
+    """The gradient of an embedding bag's table."""
+    if sparse:
+        return NotImplemented
+    if bag_of.shape != at.shape:  # the host's sum keeps none
+        numbers = torch.arange(at.shape[0], dtype=starts.dtype, device=at.device)
+        bag_of = torch.searchsorted(starts, numbers, right=True) - 1
+    return aten._embedding_bag_dense_backward(
+        g, at, bag_of, sizes, places, rows, scale_by_frequency, mode, weights, padding
+    )

@@ -13,6 +13,7 @@ FAMILIES = (
     "normalization",
     "indexing",
     "search",
+    "bags",
     "pooling",
     "windows",
     "linear",

@@ -246,10 +246,33 @@ def repeat(b: Build, x: Value, repeats: Sequence[Index]) -> Value:
 def as_strided(
     b: Build, x: Value, sizes: Sequence[Index], steps: Sequence[Index], offset: Any = None
 ) -> Value:
-    """Any layout over the storage of x."""
+    """Any layout over the storage of x, which the front end has laid out as its trace says."""
     stored = b.program.realise(x)
     start = stored.layout.offset if offset is None else offset
     return Stored(stored.buffer, Layout(tuple(sizes), tuple(steps), start))
+
+
+@lowering("aten.as_strided_scatter")
+def as_strided_scatter(
+    b: Build,
+    x: Value,
+    source: Value,
+    sizes: Sequence[Index],
+    steps: Sequence[Index],
+    offset: Any = None,
+) -> Value:
+    """A copy of the memory of x with a source stored by any layout."""
+    stored = b.program.realise(x)
+    span = stored.layout.span()
+    whole = b.program.copy(Stored(stored.buffer, Layout((span,), (1,))))
+    place = as_strided(b, stored, sizes, steps, offset)
+    assert isinstance(place, Stored)
+    if not less(place.layout.span(), span + 1):
+        raise CannotLower("a store beyond the tensor's own memory")
+    written = b.program.write(
+        Stored(whole.buffer, place.layout), reindex_lazy(cast(source, x.dtype))
+    )
+    return Stored(written.buffer, stored.layout)
 
 
 @lowering("aten.cat")

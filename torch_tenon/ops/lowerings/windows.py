@@ -142,7 +142,9 @@ def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
                     if k:  # windows are not empty
                         there = there & ops.lt(ops.index(start + k), ops.index(end))
                 place = [*p[:-rank], *at]
-                found.append((functools.partial(x.load, place), ops.index(flat_index(at, n)), there))
+                found.append(
+                    (functools.partial(x.load, place), ops.index(flat_index(at, n)), there)
+                )
             return found
 
         return _pair(b, x, windows)
