@@ -60,7 +60,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.adaptive_max_pool3d,
         aten.addmv,
         aten.dist,
-        aten.grid_sampler_2d,
         aten.ldexp,
         aten.linalg_vector_norm,
         aten.max_pool2d_with_indices,

@@ -14,6 +14,7 @@ FAMILIES = (
     "indexing",
     "search",
     "bags",
+    "grid",
     "pooling",
     "windows",
     "linear",
