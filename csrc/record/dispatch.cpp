@@ -63,7 +63,7 @@ bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
   return host_key == DispatchKey::CPU &&
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
          !makes_views(op.schema()) && !takes_device(op.schema()) &&
-         !op.hasTag(at::Tag::nondeterministic_seeded);
+         !op.hasTag(at::Tag::nondeterministic_seeded) && !op.hasTag(at::Tag::inplace_view);
 }
 
 }  // namespace

@@ -1,261 +1,277 @@
-"""Runs PyTorch's op database through the compiler and compares with PyTorch's CPU.
+"""PyTorch's op database through `torch.compile(backend="tenon")`, against PyTorch's CPU.
 
-    python tests/compiler/op_db.py [--samples N] [--dtype float32 ...] [--only NAME ...]
+    python -m tests.compiler.op_db [--samples N] [--dtype float32 ...] [--only NAME ...]
+                                   [--part K/N] [--json FILE]
+    python -m tests.compiler.op_db --summarise FILE ...
 
-Each sample is traced to ATen ops (for floating dtypes also with its backward), built, scheduled,
-compiled and run. An answer is right when it is close to PyTorch's, or no further from the float64
-answer than PyTorch's own. Prints failures, fallbacks by op, and the shares of both.
+A case is one entry of the database with one dtype. Each of its samples is compiled on tensors of
+the device, forward and (where the CPU has one) backward, and compared as the conformance suite
+compares. A sample that Dynamo cannot trace on the CPU either does not count. Prints what is wrong,
+what was not traced and why, and which ops became calls of PyTorch's kernels, dearest first.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import dataclasses
+import io
+import json
+import logging
 import sys
-import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.utils import _pytree as pytree
+from torch.testing._internal.common_utils import TestCase
 
-from torch_tenon.compiler.build import Output, build
-from torch_tenon.compiler.cache import Cache
-from torch_tenon.compiler.cpu_compiler import CpuCompiler
-from torch_tenon.compiler.plan import Plan
-from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.frontends import dynamo
+from torch_tenon.testing.conformance.comparison import Comparison, Mismatch
+from torch_tenon.testing.conformance.databases import op_infos
+from torch_tenon.testing.conformance.op_checks import OpChecks
+from torch_tenon.testing.conformance.placement import Placement
+from torch_tenon.testing.conformance.tolerance import tolerance
 
-# Ops whose answer is not determined by their arguments.
-RANDOM = {
-    "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
-    "rand_like", "randn_like", "randint_like", "rand", "randn", "randint", "bernoulli", "normal",
-    "uniform", "exponential", "geometric", "log_normal", "cauchy", "multinomial", "svd_lowrank",
-    "pca_lowrank", "nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d",
-    "nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout", "randperm",
-    "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
-    "nn.functional.rrelu", "nn.functional.multi_head_attention_forward",
-    "nn.functional.scaled_dot_product_attention", "tensor_split", "bfloat16_rand", "resize_",
-    "resize_as_", "to_sparse", "normal.in_place", "normal.number_mean",
-}  # fmt: skip
+DTYPES = ("float32", "bfloat16", "int64")
+
+
+@dataclass
+class Sample:
+    """What came of one sample: `right`, `wrong` or `untraced`, and the calls in its graphs."""
+
+    status: str
+    reason: str = ""
+    fallbacks: dict[str, str] = field(default_factory=dict)
+    graphs: int = 0
 
 
 @dataclass
 class Case:
-    """One traced sample."""
+    """One entry of the database with one dtype."""
 
     name: str
-    inputs: list[torch.Tensor]
-    expected: list[Any]
-    wide: Callable[[], list[Any]]
-    plan: Plan
-    outputs: list[Any]
-    fallbacks: dict[str, str]
-    problem: str = ""
+    dtype: str
+    samples: list[Sample] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> str:
+        """The worst that came of a sample; `untraced` if none was traced."""
+        found = {s.status for s in self.samples} - {"untraced"}
+        return min(found, key=("wrong", "right").index) if found else "untraced"
+
+    @property
+    def fallbacks(self) -> dict[str, str]:
+        """Ops that became calls in any sample, each with the reason."""
+        return {op: why for s in self.samples for op, why in s.fallbacks.items()}
 
 
-@dataclass
-class Report:
-    """Totals over many cases."""
+class CompiledOp:
+    """An entry of the database whose calls on tensors of the device are compiled."""
 
-    passed: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
-    untraced: dict[str, str] = field(default_factory=dict)
-    lowered: int = 0
-    fallbacks: collections.Counter[str] = field(default_factory=collections.Counter)
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        self.start()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.op, name)
+
+    def start(self) -> None:
+        """Forgets the sample before."""
+        torch._dynamo.reset()
+        self.sample = Sample("right")
+        self.compiled: dict[bool, Any] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        devices = {x.device if isinstance(x, torch.Tensor) else x for x in leaves
+                   if isinstance(x, torch.Tensor | torch.device)}  # fmt: skip
+        if not any(d.type == "tenon" for d in devices):
+            return self.op(*args, **kwargs)
+        grad = torch.is_grad_enabled()
+        if grad not in self.compiled:
+            run = self.op.op
+            self.compiled[grad] = torch.compile(
+                lambda *a, **k: run(*a, **k), backend=self._backend, fullgraph=True, dynamic=False
+            )
+        try:
+            return self.compiled[grad](*args, **kwargs)
+        except Exception as error:
+            problem = self._untraced_on_cpu(args, kwargs, error)
+            if problem is None:
+                raise
+            self.sample = Sample("untraced", problem)
+            raise
+
+    def _backend(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        compile_graph = dynamo.compile_graph
+
+        def recording(graph: torch.fx.GraphModule, example: Sequence[Any], **rest: Any) -> Any:
+            run = compile_graph(graph, example, **rest)
+            self.sample.graphs += 1
+            compiled = getattr(run, "compiled", None)
+            found = (
+                {"(graph)": "runs by reference"} if compiled is None else compiled.built.fallbacks
+            )
+            self.sample.fallbacks.update(found)
+            return run
+
+        with mock.patch.object(dynamo, "compile_graph", recording):
+            return dynamo.tenon_backend(module, inputs)
+
+    def _untraced_on_cpu(self, args: Any, kwargs: Any, error: Exception) -> str | None:
+        """Why Dynamo cannot trace the call on the CPU either, None if it can."""
+        place = Placement("cpu", grad=True)
+        args, kwargs = torch.utils._pytree.tree_map(
+            lambda x: (
+                x.detach().cpu().requires_grad_(x.requires_grad)
+                if isinstance(x, torch.Tensor)
+                else place.device
+                if isinstance(x, torch.device)
+                else x
+            ),
+            (args, kwargs),
+        )
+        run = self.op.op
+        torch._dynamo.reset()
+        try:
+            torch.compile(
+                lambda *a, **k: run(*a, **k), backend="aot_eager", fullgraph=True, dynamic=False
+            )(*args, **kwargs)
+        except Exception as theirs:
+            text = f"{type(theirs).__name__}: {theirs}".strip().splitlines()
+            return " ".join(text[:2])[:200]
+        return None
 
 
-def functions(op: Any, sample: Any, dtype: torch.dtype, backward: bool) -> tuple[Any, list[Any]]:
-    """The sample as a function of a flat list of tensors."""
-    leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
-    where = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
-    inputs = [leaves[k].detach().clone() for k in where]
-
-    def call(*tensors: torch.Tensor) -> list[Any]:
-        filled = list(leaves)
-        for k, t in zip(where, tensors, strict=True):
-            filled[k] = t
-        first, args, keywords = pytree.tree_unflatten(filled, spec)
-        return pytree.tree_leaves(op(first, *args, **keywords))
-
-    def with_backward(*tensors: torch.Tensor) -> list[Any]:
-        wanted = [
-            t.detach().requires_grad_(leaves[k].requires_grad)
-            for k, t in zip(where, tensors, strict=True)
-        ]
-        with torch.enable_grad():
-            out = call(*wanted)
-            roots = [o for o in out if isinstance(o, torch.Tensor) and o.requires_grad]
-            leaves_ = [t for t in wanted if t.requires_grad]
-            if not roots or not leaves_:
-                return out
-            seeds = [torch.ones_like(o) * 0.5 for o in roots]
-            grads = torch.autograd.grad(roots, leaves_, seeds, allow_unused=True)
-        return [*[o.detach() if isinstance(o, torch.Tensor) else o for o in out], *grads]
-
-    return (with_backward if backward else call), inputs
-
-
-def cases(op: Any, dtype: torch.dtype, count: int, report: Report) -> list[Case]:
-    """The first samples of an op, traced and scheduled."""
-    backward = dtype.is_floating_point and op.supports_autograd
-    found: list[Case] = []
-    name = f"{op.name}{'.' + op.variant_test_name if op.variant_test_name else ''} {dtype}"
+def run_case(name: str, dtype: torch.dtype, limit: int) -> Case:
+    """Runs samples of one entry, `limit` of them spread over all (0: every one)."""
+    began = time.perf_counter()
+    case = Case(name, str(dtype).removeprefix("torch."))
+    op = CompiledOp(op_infos()[name])
+    test = TestCase()
+    test.precision, test.rel_tol = tolerance(op.op, dtype)
+    checks = OpChecks(op, dtype, "tenon", Comparison("tenon", test.assertEqual))
+    torch.manual_seed(0)
     try:
-        samples = list(op.sample_inputs("cpu", dtype, requires_grad=backward))
+        samples = list(checks._samples())
     except Exception as error:  # the database's own limits
-        report.untraced[name] = f"samples: {error}"
-        return []
-    for k, sample in enumerate(samples[:: max(1, len(samples) // count)][:count]):
-        label = f"{name} #{k}"
+        case.samples.append(Sample("untraced", f"samples: {error}"[:200]))
+        return case
+    for sample in samples[:: max(1, len(samples) // limit)][:limit] if limit else samples:
+        op.start()
         try:
-            function, inputs = functions(op, sample, dtype, backward)
-            expected = function(*[t.clone() for t in inputs])
-
-            def wide(function: Any = function, inputs: Any = inputs) -> list[Any]:
-                double = [t.double() if t.is_floating_point() else t.clone() for t in inputs]
-                return function(*double)
-
-            first = make_fx(function, tracing_mode="fake")(*inputs)
-            traced = make_fx(
-                torch.func.functionalize(first, remove="mutations_and_views"),
-                decomposition_table=decompositions(),
-                tracing_mode="fake",
-            )(*inputs)
-        except Exception as error:
-            report.untraced[label] = f"{type(error).__name__}: {error}"[:200]
-            continue
-        try:
-            output = next(n for n in traced.graph.nodes if n.op == "output")
-            flat = pytree.tree_leaves(output.args[0], is_leaf=lambda x: x is None)
-            output.args = (flat,)
-            traced.graph.eliminate_dead_code()
-            built = build(traced)
-            plan = Plan(built.program)
-            case = Case(label, inputs, expected, wide, plan, built.outputs, built.fallbacks)
-            if built.program.random is not None:
-                case.inputs = [*inputs, torch.tensor(7), torch.tensor(0)]
-            found.append(case)
-        except Exception as error:
-            if "known only once data" in str(error) or "symbolic Sym" in str(error):
-                report.untraced[label] = str(error)
-                continue
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            report.failed[label] = (
-                f"building: {type(error).__name__}: {error} "
-                f"({Path(where.filename).name}:{where.lineno})"
-            )[:300]
-    return found
+            outcome = checks.backward(sample)
+            if outcome is None:  # nothing to differentiate
+                outcome = checks.forward(sample)
+            if outcome is not None and outcome.error is not None:
+                op.sample.status, op.sample.reason = "untraced", f"the CPU raises {outcome.error}"
+        except Mismatch as mismatch:
+            if op.sample.status != "untraced":
+                op.sample.status = "wrong"
+                last = getattr(mismatch, "traceback", "").strip().splitlines()[-8:]
+                op.sample.reason = f"{mismatch.reason}: {mismatch}"[:400] + "\n" + "\n".join(last)
+        except Exception:
+            op.sample.status, op.sample.reason = "wrong", traceback.format_exc()[-800:]
+        op.sample.reason = op.sample.reason[:1200]
+        case.samples.append(op.sample)
+    case.seconds = time.perf_counter() - began
+    return case
 
 
-def close(got: Any, want: Any, wide: Any) -> str:
-    """Empty, or how `got` is wrong."""
-    if not isinstance(want, torch.Tensor):
-        return "" if got == want or not isinstance(got, torch.Tensor) else f"{got} for {want}"
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"{got.dtype} {tuple(got.shape)} for {want.dtype} {tuple(want.shape)}"
-    if not want.dtype.is_floating_point:
-        return "" if torch.equal(got, want) else f"{got.flatten()[:6]} for {want.flatten()[:6]}"
-    low = want.dtype in (torch.bfloat16, torch.float16)
-    rtol, atol = (1.6e-2, 1e-2) if low else (2e-5, 2e-5)
-    if torch.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True):
-        return ""
-    if isinstance(wide, torch.Tensor) and wide.shape == got.shape:
-        ours, theirs = (got.double() - wide).abs(), (want.double() - wide).abs()
-        finite = wide.isfinite()
-        same = (got.isnan() == wide.isnan()).all()
-        slack = (1e-2 if low else 1e-4) * (1 + wide.abs())
-        if same and bool((ours <= 4 * theirs.nan_to_num(0) + slack)[finite].all()):
-            return ""
-    bad = ~torch.isclose(got, want, rtol=rtol, atol=atol, equal_nan=True)
-    return (
-        f"{int(bad.sum())} of {bad.numel()}: {got[bad][:4].tolist()} for {want[bad][:4].tolist()}"
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without PyTorch's warnings and its log of what it could not trace."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def check(names: Sequence[str], dtypes: Sequence[str], limit: int) -> Iterator[Case]:
+    """Runs the cases of the entries called `names` (all if empty)."""
+    chosen = [n for n, op in op_infos().items() if not names or n in names or op.name in names]
+    for name in chosen:
+        for dtype in dtypes:
+            if getattr(torch, dtype) in op_infos()[name].dtypes:
+                with quiet():
+                    case = run_case(name, getattr(torch, dtype), limit)
+                yield case
+
+
+def summarise(cases: Sequence[Case], untraced: bool = True) -> None:
+    """Prints what is wrong and what fell back, and the shares."""
+    traced = [c for c in cases if c.status != "untraced"]
+    for c in cases:
+        for k, s in enumerate(c.samples):
+            if s.status == "wrong" or (untraced and c.status == s.status == "untraced"):
+                print(f"{s.status} {c.name} {c.dtype} #{k}: {s.reason}")
+    ops: dict[str, set[str]] = collections.defaultdict(set)
+    reasons: dict[str, str] = {}
+    for c in traced:
+        reasons.update(c.fallbacks)
+        for op in c.fallbacks:
+            ops[op].add(f"{c.name} {c.dtype}")
+    alone = collections.Counter(next(iter(c.fallbacks)) for c in traced if len(c.fallbacks) == 1)
+    print("calls of PyTorch's kernels, by cases (and those where it is the only one):")
+    for op, where in sorted(ops.items(), key=lambda item: -len(item[1])):
+        some = ", ".join(sorted({w.partition(" ")[0] for w in where})[:3])
+        print(f"  {op} {len(where)} ({alone[op]}): {reasons[op]}; {some}")
+    right = sum(c.status == "right" for c in traced)
+    lowered = sum(not c.fallbacks for c in traced)
+    total = max(len(traced), 1)
+    print(
+        f"{right} of {len(traced)} cases right ({100 * right / total:.2f} %), "
+        f"{lowered} without a fallback ({100 * lowered / total:.1f} %), "
+        f"{len(cases) - len(traced)} not traced; "
+        f"{sum(len(c.samples) for c in traced)} samples, {sum(c.seconds for c in cases):.0f} s"
     )
 
 
-def run(batch: Sequence[Case], compiler: CpuCompiler, report: Report) -> None:
-    """Compiles the cases together, then runs each."""
-    sources = list(dict.fromkeys(s for c in batch for s in c.plan.sources))
-    try:
-        compiler.functions(sources)
-    except Exception as error:
-        print(f"compiling: {error}", flush=True)
-    for case in batch:
-        try:
-            got = case.plan.compile(compiler).run(case.inputs)
-            answers = [got[o.number] if isinstance(o, Output) else o for o in case.outputs]
-            problem = ""
-            if case.name.split()[0].split(".non")[0] not in RANDOM:
-                wide: list[Any] | None = None
-                for k, (a, b) in enumerate(zip(answers, case.expected, strict=True)):
-                    problem = close(a, b, None)
-                    if problem and isinstance(b, torch.Tensor) and b.is_floating_point():
-                        wide = case.wide() if wide is None else wide
-                        problem = close(a, b, wide[k])
-                    if problem:
-                        problem = f"output {k}: {problem}"
-                        break
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
-            report.failed[case.name] = problem[:300]
-            continue
-        report.passed += 1
-        report.fallbacks.update(set(case.fallbacks))
-        report.lowered += not case.fallbacks
-
-
-def check(
-    dtypes: Sequence[torch.dtype], samples: int, only: Sequence[str], compiler: CpuCompiler
-) -> Report:
-    """Runs the database."""
-    report = Report()
-    batch: list[Case] = []
-    for op in op_db:
-        if only and op.name not in only:
-            continue
-        for dtype in dtypes:
-            if dtype in op.dtypes:
-                batch += cases(op, dtype, samples, report)
-        if len(batch) >= 40:
-            run(batch, compiler, report)
-            batch = []
-    run(batch, compiler, report)
-    return report
+def read(path: Path) -> list[Case]:
+    """The cases that `--json` wrote."""
+    return [
+        Case(c["name"], c["dtype"], [Sample(**s) for s in c["samples"]], c["seconds"])
+        for c in json.loads(path.read_text())
+    ]
 
 
 def main() -> int:
     """The command."""
-    warnings.filterwarnings("ignore")
     parser = argparse.ArgumentParser()
-    parser.add_argument("--samples", type=int, default=2)
-    parser.add_argument("--dtype", nargs="*", default=["float32", "bfloat16", "int64"])
-    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--samples", type=int, default=2, help="of each case; 0 for all")
+    parser.add_argument("--dtype", nargs="*", default=DTYPES)
+    parser.add_argument("--only", nargs="*", default=[], help="names of the database")
+    parser.add_argument("--part", default="1/1", help="one of several equal parts, as 2/4")
+    parser.add_argument("--json", type=Path, help="write the cases to this file")
+    parser.add_argument("--summarise", nargs="*", type=Path, help="print what these files hold")
     options = parser.parse_args()
-    start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        compiler = CpuCompiler(Cache(Path(folder) / "cache"))
-        dtypes = [getattr(torch, d) for d in options.dtype]
-        report = check(dtypes, options.samples, options.only, compiler)
-    for name, problem in report.failed.items():
-        print(f"FAIL {name}: {problem}")
-    if options.only:
-        for name, problem in report.untraced.items():
-            print(f"untraced {name}: {problem}")
-    print("fallbacks:", *(f"{op} {n}" for op, n in report.fallbacks.most_common(120)), sep="\n  ")
-    total = report.passed + len(report.failed)
-    print(
-        f"{report.passed} of {total} right ({100 * report.passed / max(total, 1):.1f} %), "
-        f"{report.lowered} without fallback ({100 * report.lowered / max(total, 1):.1f} %), "
-        f"{len(report.untraced)} not traced, {time.perf_counter() - start:.0f} s"
-    )
-    return bool(report.failed)
+    cases: list[Case] = []
+    if options.summarise:
+        cases = [c for path in options.summarise for c in read(path)]
+    else:
+        part, parts = (int(n) for n in options.part.split("/"))
+        names = options.only or list(op_infos())
+        for name in names[part - 1 :: parts]:
+            for case in check([name], options.dtype, options.samples):
+                cases.append(case)
+                if case.status == "wrong":
+                    print(f"wrong: {case.name} {case.dtype}", flush=True)
+            if options.json:
+                options.json.write_text(json.dumps([dataclasses.asdict(c) for c in cases]))
+    summarise(cases)
+    return any(c.status == "wrong" for c in cases)
 
 
 if __name__ == "__main__":

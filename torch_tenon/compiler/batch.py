@@ -21,7 +21,7 @@ def batches(order: Schedule, kernels: Sequence[Kernel | None]) -> list[tuple[Gro
     """The groups with their kernels (None for a call), equal ones together at the first's place."""
     by_source: dict[tuple[object, ...], list[int]] = {}
     for k, kernel in enumerate(kernels):
-        if kernel is not None and kernel.bytes_moved <= MOST_BYTES:
+        if kernel is not None and kernel.body and kernel.bytes_moved <= MOST_BYTES:
             by_source.setdefault((kernel.source, *kernel.sizes), []).append(k)
     place = {g: k for k, g in enumerate(order.groups)}
     members: dict[int, list[int]] = {}

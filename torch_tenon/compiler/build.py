@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, set_hint
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import (
     RANDOM,
+    WHOLE,
     Build,
     CannotLower,
     TensorMeta,
@@ -27,6 +28,7 @@ from torch_tenon.ops.lowerings.table import (
     find,
 )
 
+with_effects = torch.ops.higher_order.with_effects
 log = logging.getLogger("torch_tenon.program")
 
 
@@ -115,9 +117,15 @@ class SizeTable:
 
 
 def build(module: GraphModule, threads: int = 2) -> BuiltGraph:
-    """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`."""
+    """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`.
+
+    Raises NotImplementedError for a graph with sizes that depend on data.
+    """
     load_all()
-    return _Builder(module, threads).build()
+    try:
+        return _Builder(module, threads).build()
+    except CannotLower as reason:
+        raise NotImplementedError(str(reason)) from reason
 
 
 class _Builder:
@@ -161,7 +169,9 @@ class _Builder:
                         self.sizes.define(SizeSource(size.node.expr, k, d), _hint(size))
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
-            if isinstance(value, torch.Tensor):
+            if _is_token(n):
+                self.env[n] = None
+            elif isinstance(value, torch.Tensor):
                 meta = self._meta(value)
                 self.env[n] = self.program.input(meta.dtype, Layout(meta.sizes, meta.strides))
                 self.tensor_inputs.append(k)
@@ -211,6 +221,8 @@ class _Builder:
     def _call(self, n: Node) -> Any:
         if n.target is operator.getitem:
             return self.env[n.args[0]][n.args[1]]  # type: ignore[index]
+        if n.target is with_effects:
+            return self._effect(n.args, n.kwargs)
         value = n.meta.get("val")
         if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             return self.sizes.index(value)
@@ -225,7 +237,14 @@ class _Builder:
             assert isinstance(n.args[0], Node)
             meta = self._results(n.args[0])[0]
             assert meta is not None
-            args[0] = self._as_described(self.program.current(args[0]), meta, n.args[0])
+            stored = self._as_described(self.program.current(args[0]), meta, n.args[0])
+            schema: Any = getattr(n.target, "_schema", None)
+            offset = len(schema.arguments) - 1
+            args[0] = stored
+            if len(args) > offset and args[offset] is not None:
+                # Counted from the start of the traced storage, of which we have a part.
+                start = self.sizes.index(n.args[0].meta["val"].storage_offset())
+                args[offset] = args[offset] - start + stored.layout.offset
         if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
         result = self._lower(n, args, keywords)
@@ -240,7 +259,7 @@ class _Builder:
             if function is None:
                 raise CannotLower("no lowering")
             for v in _values(args) + _values(list(keywords.values())):
-                if v.dtype.is_complex:
+                if v.dtype.is_complex and name not in WHOLE:
                     raise CannotLower("complex numbers")
             keywords = {
                 k: v
@@ -264,6 +283,19 @@ class _Builder:
         results = build_.call(n.target, args, keywords, "fallback")
         value = n.meta.get("val")
         return list(results) if isinstance(value, list | tuple) else results[0]
+
+    def _effect(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """A call for what it does (a check that raises); tokens only keep the order of such calls,
+        which a program keeps anyway."""
+        target, *rest = args[1:]
+        call = Build(self.program, [], self.threads).call
+        call(
+            target,
+            [self._argument(a) for a in rest],
+            {k: self._argument(a) for k, a in keywords.items()},
+            "effect",
+        )
+        return [None, None]
 
     def _weigh(self, n: Node, result: Any) -> None:
         if isinstance(result, Lazy):
@@ -290,6 +322,11 @@ class _Builder:
 
     def _output(self, n: Node) -> None:
         numbers: dict[Any, int] = {}
+        # Memory is shared between inputs and outputs exactly where the graph's own tensors share.
+        owners: dict[Storage, int | None] = {}
+        for p in self.module.graph.find_nodes(op="placeholder"):
+            if isinstance(self.env[p], Stored):
+                owners[self.env[p].buffer.storage] = memory_of(p)
         for item in n.args[0]:  # type: ignore[union-attr]
             value = self.env[item] if isinstance(item, Node) else item
             if not isinstance(value, Value):
@@ -299,6 +336,10 @@ class _Builder:
             meta = self._results(item)[0]
             assert meta is not None
             stored = self._as_described(self.program.current(value), meta, item)
+            storage, owner = stored.buffer.storage, memory_of(item)
+            if owners.setdefault(storage, owner) != owner or storage.kind == "constant":
+                stored = self.program.copy(stored, meta.strides)
+                owners[stored.buffer.storage] = owner
             key = (stored.buffer, stored.layout)
             if key not in numbers:
                 numbers[key] = len(self.program.outputs)
@@ -340,6 +381,11 @@ def memory_of(node: Node) -> int | None:
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     return value.untyped_storage()._cdata
+
+
+def _is_token(n: Node) -> bool:
+    """Whether a placeholder is only there to order calls that have effects."""
+    return any(u.target is with_effects and u.args[0] is n for u in n.users)
 
 
 def _hint(size: torch.SymInt) -> int:

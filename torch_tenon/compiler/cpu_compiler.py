@@ -41,6 +41,7 @@ FLAGS = [
     "-Werror=implicit-function-declaration",
 ]
 HEADER = Path(__file__).parent / "codegen" / "scalar.h"
+SPECIAL = Path(__file__).parent / "codegen" / "special.h"  # read by kernels that name one of it
 
 
 class CompilerMissing(RuntimeError):
@@ -88,7 +89,7 @@ class CpuCompiler:
 
     def __init__(self, cache: Cache, command: str = "gcc") -> None:
         self.cache, self.command = cache, command
-        self.header = HEADER.read_text()
+        self.header, self.special = HEADER.read_text(), SPECIAL.read_text()
         self.compiled = 0
         self._functions: dict[str, int] = {}
         self._libraries: dict[str, ctypes.CDLL] = {}
@@ -111,7 +112,10 @@ class CpuCompiler:
 
     def symbol(self, source: str) -> str:
         """The name of the function that `source` (with `@NAME@` for its name) becomes."""
-        return "k_" + digest(source, self.header, self.version)[:24]
+        return "k_" + digest(source, *self._headers(source), self.version)[:24]
+
+    def _headers(self, text: str) -> list[str]:
+        return [self.header, self.special] if "special_" in text else [self.header]
 
     def functions(self, sources: Sequence[str]) -> list[int]:
         """The address of each kernel, compiling those that are new."""
@@ -165,7 +169,7 @@ class CpuCompiler:
         self, folder: Path, number: int, unit: dict[str, str]
     ) -> tuple[subprocess.Popen[bytes], Path, str]:
         bodies = [source.replace("@NAME@", name) for name, source in unit.items()]
-        text = "\n".join([self.header, *bodies])
+        text = "\n".join([*self._headers("".join(bodies)), *bodies])
         source, target = folder / f"unit{number}.c", folder / f"unit{number}.so"
         source.write_text(text)
         log.debug("%s", "\n".join(bodies))

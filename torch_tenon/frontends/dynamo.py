@@ -28,6 +28,7 @@ from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops import attention
+from torch_tenon.ops.compositions import COMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 
@@ -63,9 +64,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.adaptive_max_pool2d,
         aten.adaptive_max_pool3d,
         aten.addmv,
-        aten.bucketize,
         aten.dist,
-        aten.grid_sampler_2d,
         aten.ldexp,
         aten.linalg_vector_norm,
         aten.max_pool2d_with_indices,
@@ -87,6 +86,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     ]
     table.update(get_decompositions(more))
     table.update(attention.DECOMPOSITIONS)
+    table.update(COMPOSITIONS)
     for op in list(table):
         name = str(op)
         if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
@@ -171,7 +171,6 @@ def compile_graph(
 ) -> Callable[[list[Any]], list[Any]]:
     """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
     try:
-        _check_supported(module)
         places = places_of(module)
         with unset_fake_temporarily():  # constants of the graph are real tensors
             built = build(module, torch.get_num_threads())
@@ -192,13 +191,6 @@ def compile_graph(
     run._boxed_call = True  # type: ignore[attr-defined]
     run.compiled = compiled  # type: ignore[attr-defined]
     return run
-
-
-def _check_supported(module: GraphModule) -> None:
-    # The scatter writes through a layout that the builder does not keep track of.
-    for node in module.graph.nodes:
-        if str(node.target).startswith("aten.as_strided_scatter"):
-            raise NotImplementedError(f"{node.target} writes by strides")
 
 
 class Places(NamedTuple):

@@ -49,7 +49,8 @@ class Loop(Node):
       reduce     for outer: buffer[index] = combine over inner of value
       scan       for outer: running combine along inner, each step stored at index
       scatter    for inner, in order, and outer, in any: buffer[index] (combine)= value
-    `combine` names the operation: sum, prod, max, min, any, all, xor; for a scatter also "store".
+    `combine` names the operation: sum, prod, max, min, any, all, xor; for a scan also
+    logaddexp, for a scatter also store.
     `trace` holds the scalars that `value` needs, in order; `index` may hold indirect symbols.
     """
 

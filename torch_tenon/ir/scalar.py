@@ -42,7 +42,7 @@ OPS: dict[str, tuple[int, str, str]] = {
     "maximum": (2, "s", "the greater; NaN if either is"),
     "fmin": (2, "s", "the lesser; the other if one is NaN"),
     "fmax": (2, "s", "the greater; the other if one is NaN"),
-    "pow": (2, "s", "x to the y; integers wrap and want y >= 0"),
+    "pow": (2, "s", "x to the y; integers wrap, and negative y give what is left of the fraction"),
     "sqrt": (1, "f", "square root"),
     "rsqrt": (1, "f", "1 / sqrt(x)"),
     "reciprocal": (1, "f", "1 / x"),
@@ -93,6 +93,10 @@ OPS: dict[str, tuple[int, str, str]] = {
     "logical_and": (2, "b", "both; operands bool"),
     "logical_or": (2, "b", "either; operands bool"),
     "logical_not": (1, "b", "not x; operand bool"),
+    "gcd": (2, "s", "greatest common divisor; integers"),
+    "lcm": (2, "s", "least common multiple; integers"),
+    "mantissa": (1, "f", "x as a number of [0.5, 1) in size, times a power of 2"),
+    "exponent": (1, "f", "that power; 0 for infinities and NaN"),
     "bitwise_and": (2, "s", "bit by bit and"),
     "bitwise_or": (2, "s", "bit by bit or"),
     "bitwise_xor": (2, "s", "bit by bit exclusive or"),
@@ -105,6 +109,19 @@ OPS: dict[str, tuple[int, str, str]] = {
         "random bits: seed, offset, element (int64), lane 0 to 3; int64 in [0, 2^32)",
     ),
 }
+# Special functions, for floating operands; those of two take an order or a degree among them.
+_SPECIAL = {
+    1: "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 erfcx i0 i0e i1 i1e log_ndtr "
+    "modified_bessel_k0 modified_bessel_k1 ndtri scaled_modified_bessel_k0 "
+    "scaled_modified_bessel_k1 spherical_bessel_j0",
+    2: "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v "
+    "chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he igamma igammac "
+    "laguerre_polynomial_l legendre_polynomial_p polygamma shifted_chebyshev_polynomial_t "
+    "shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+    "shifted_chebyshev_polynomial_w zeta",
+}
+SPECIAL = {name: arity for arity, names in _SPECIAL.items() for name in names.split()}
+OPS |= {f"special_{name}": (n, "f", name.replace("_", " ")) for name, n in SPECIAL.items()}
 # Recorded by functions of their own, below: constant, index, load, to, bitcast, where, check.
 
 

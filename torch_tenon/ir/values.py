@@ -188,7 +188,7 @@ def neutral(combine: str, dtype: torch.dtype) -> Any:
     if dtype is torch.bool:
         return combine == "min"
     if dtype.is_floating_point:
-        return float("-inf") if combine == "max" else float("inf")
+        return float("-inf") if combine in ("max", "logaddexp") else float("inf")
     info = torch.iinfo(dtype)
     return info.min if combine == "max" else info.max
 

@@ -70,7 +70,7 @@ def _runs_whole(op: NativeOp) -> bool:
         op.composite == "CompositeExplicitAutograd"
         and not op.makes_views
         and not op.takes_device
-        and "nondeterministic_seeded" not in op.tags
+        and not {"nondeterministic_seeded", "inplace_view"} & set(op.tags)
     )
 
 

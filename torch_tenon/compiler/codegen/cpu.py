@@ -70,12 +70,12 @@ def generate(group: Group, kept: set[Buffer]) -> Kernel:
 
 
 class _Writer:
-    def __init__(self, group: Group, kept: set[Buffer]) -> None:
+    def __init__(self, group: Group, kept: set[Buffer], nest: Nest | None = None) -> None:
         self.group, self.kept = group, kept
         self.members = group.members
         self.storages: list[Storage] = []
         self.pointers: dict[tuple[Storage, torch.dtype], str] = {}
-        self.nest = Nest(group)
+        self.nest = nest or Nest(group)
         self.count = 0
         self.known: dict[Any, tuple[str, int]] = {}  # values that live as long as an iteration
         self.local: dict[Any, tuple[str, int]] = {}  # values of one segment

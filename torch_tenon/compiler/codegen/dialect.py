@@ -116,7 +116,7 @@ def identity(combine: str, dtype: torch.dtype) -> str:
         return literal(0, dtype)
     if combine in ("prod", "all"):
         return literal(1, dtype) if combine == "prod" or dtype is torch.bool else literal(-1, dtype)
-    low = combine == "max"
+    low = combine in ("max", "logaddexp")
     if dtype is torch.bool:
         return "0" if low else "1"
     if dtype.is_floating_point:
@@ -134,8 +134,8 @@ def combination(combine: str, acc: str, x: str, dtype: torch.dtype) -> str:
         text = f"{acc} {sign} {x}"
         narrow = dtype.itemsize < 4 and dtype is not torch.bool
         return f"({register_type(dtype)})({text})" if narrow else text
-    short = TABLE[dtype].short
-    return f"{'maximum' if combine == 'max' else 'minimum'}_{short}({x}, {acc})"
+    name = {"max": "maximum", "min": "minimum"}.get(combine, combine)
+    return f"{name}_{TABLE[dtype].short}({x}, {acc})"
 
 
 def reduction_clause(combine: str, dtype: torch.dtype) -> str:

@@ -14,9 +14,9 @@ from torch_tenon.compiler.codegen.cpu import (
     _for,
     _indent,
     _Segment,
-    _Span,
     _Writer,
 )
+from torch_tenon.compiler.codegen.nest import Nest, Span
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, strides
@@ -33,31 +33,28 @@ def generate_matmul(group: Group, kept: set[Buffer]) -> Kernel:
     return _Epilogue(group, first, kept).write()
 
 
-class _Epilogue(_Writer):
-    """Writes the members after the product as loops over a piece of it."""
+class _PieceNest(Nest):
+    """Rows outside, columns inside; the product's loops may be joins of the members'."""
 
-    def __init__(self, group: Group, matmul: Member, kept: set[Buffer]) -> None:
+    def __init__(self, group: Group, matmul: Member) -> None:
         assert isinstance(matmul.node, Matmul)
-        self.matmul, self.node, self.whole = matmul, matmul.node, group
+        self.matmul, self.node = matmul, matmul.node
         self.declared: dict[int, list[str]] = {0: [], 1: []}
-        self.later: set[Buffer] = set()  # nothing is read in a later pass: there is one
-        rest = [m for m in group.members if m is not matmul]
-        super().__init__(Group(0, rest, group.outer, []), kept)
+        super().__init__(group)
 
     def _choose_layout(self) -> str:
         return "flat"
 
     def _lay_out(self) -> None:
-        """Rows outside, columns inside; the product's loops may be joins of the members'."""
-        self.names: dict[Symbol, str] = {}
-        self.depth: dict[Symbol, int] = {}
+        self.names, self.depth = {}, {}
         self.lane = self.turned = None
-        self.lanes, self.collapse, self.inner, self.row = 0, 0, [], []
+        self.lanes, self.collapse, self.in_parts = 0, 0, False
+        self.inner, self.row = [], []
         for name, depth, symbol in zip("bij", (0, 1, 2), self.node.axes, strict=True):
             if symbol is not None:
                 self._name_parts(name, depth, symbol)
-        self.spans = [_Span("i", "top", "bottom")]
-        self.full = [_Span("j", "left", "right")]
+        self.spans = [Span("i", "top", "bottom")]
+        self.full = [Span("j", "left", "right")]
         self.base = 1
         self.work = 0
 
@@ -76,6 +73,19 @@ class _Epilogue(_Writer):
                 text = f"{text} % ({self.size(s.extent)})"
             self.declared[depth].append(f"const int64_t {name}{k} = {text};")
 
+
+class _Epilogue(_Writer):
+    """Writes the members after the product as loops over a piece of it."""
+
+    nest: _PieceNest
+
+    def __init__(self, group: Group, matmul: Member, kept: set[Buffer]) -> None:
+        assert isinstance(matmul.node, Matmul)
+        self.matmul, self.node, self.whole = matmul, matmul.node, group
+        self.later: set[Buffer] = set()  # nothing is read in a later pass: there is one
+        rest = Group(0, [m for m in group.members if m is not matmul], group.outer, [])
+        super().__init__(rest, kept, _PieceNest(rest, matmul))
+
     def _segment(self, members: list[Member], full: bool) -> _Segment:
         buffer = self.node.buffer
         self.forward[buffer] = ("product_ij", 2)
@@ -92,7 +102,7 @@ class _Epilogue(_Writer):
         epilogue = []
         if self.members:
             segment = self._segment(self.members, True)
-            body = self.declared[1] + self._spell_segment(segment)
+            body = self.nest.declared[1] + self._spell_segment(segment)
             head = (
                 "static void epilogue_@NAME@(const void *piece, int64_t step, const int64_t *box, "
                 f"{HEAD}) {{"
@@ -103,11 +113,11 @@ class _Epilogue(_Writer):
                 # Names for the bounds: the stores might change memory behind a pointer.
                 "const int64_t top = box[0], bottom = box[1], left = box[2], right = box[3];",
             ]
-            if self.declared[0]:
-                lines += ["const int64_t b = box[4];", *self.declared[0]]
+            if self.nest.declared[0]:
+                lines += ["const int64_t b = box[4];", *self.nest.declared[0]]
             elif self.node.axes[0] is not None:
                 lines.append("const int64_t b = box[4];")
-            lines += [*self.prelude.get(0, []), *_for(self.spans[0], body)]
+            lines += [*self.prelude.get(0, []), *_for(self.nest.spans[0], body)]
             epilogue = [head, *_indent(self._arguments() + lines), "}"]
         call = self._call()
         origin = ", ".join(
@@ -115,14 +125,23 @@ class _Epilogue(_Writer):
         )
         function = [f"void @NAME@({HEAD}) {{", *_indent(self._arguments() + call), "}"]
         source = "\n".join([INTERFACE, ENTRY, f"/* {origin} */", *epilogue, *function, ""])
-        return Kernel(source, self.storages, self.sizes, origin, self._traffic(), "matmul")
+        return Kernel(
+            source,
+            self.storages,
+            self.nest.sizes,
+            origin,
+            self._traffic(),
+            "matmul",
+            work=product(s.extent for s in self.whole.symbols()),
+            body=[],  # products have threads of their own
+        )
 
     def _arguments(self) -> list[str]:
         names = []
         for (storage, dtype), name in self.pointers.items():
             ctype = TABLE[dtype].memory
             names.append(f"{ctype} *const {name} = a[{self.storages.index(storage)}];")
-        return names + [f"const int64_t n{k} = s[{k}];" for k, _ in enumerate(self.sizes)]
+        return names + [f"const int64_t n{k} = s[{k}];" for k, _ in enumerate(self.nest.sizes)]
 
     def _call(self) -> list[str]:
         node, out = self.node, self._target()

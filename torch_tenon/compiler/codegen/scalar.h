@@ -70,6 +70,7 @@ INLINE float round_f16_f32(float x) { return from_f16(to_f16(x)); }
   INLINE T sign_##S(T x) { return (T)((x > 0) - (x < 0)); }                                       \
   INLINE T pow_##S(T x, T n) {                                                                    \
     uint64_t base = (uint64_t)x, result = 1, e = (uint64_t)n;                                     \
+    if (n < 0) return (T)(x == 1 ? 1 : x == (T)-1 ? 1 - 2 * (n & 1) : 0);                         \
     for (; e; e >>= 1, base *= base) result *= e & 1 ? base : 1;                                  \
     return (T)result;                                                                             \
   }                                                                                               \
@@ -81,6 +82,19 @@ INLINE float round_f16_f32(float x) { return from_f16(to_f16(x)); }
     int in = y >= 0 && (uint64_t)y < 8 * sizeof(T);                                               \
     return (T)(x >> (in ? y : (T)(8 * sizeof(T) - 1))) * (T)(in || x < 0);                        \
   }
+#define DIVISORS(T, S)                                                                            \
+  INLINE T gcd_##S(T x, T y) {                                                                    \
+    uint64_t a = x < 0 ? 0 - (uint64_t)x : (uint64_t)x, b = y < 0 ? 0 - (uint64_t)y : (uint64_t)y; \
+    while (b) {                                                                                   \
+      uint64_t r = a % b;                                                                         \
+      a = b, b = r;                                                                               \
+    }                                                                                             \
+    return (T)a;                                                                                  \
+  }                                                                                               \
+  INLINE T lcm_##S(T x, T y) {                                                                    \
+    T d = gcd_##S(x, y), m = (T)(d ? x / d * y : 0);                                              \
+    return m < 0 ? (T)-m : m;                                                                     \
+  }
 INTEGER(int64_t, i64)
 INTEGER(int32_t, i32)
 INTEGER(int16_t, i16)
@@ -89,6 +103,11 @@ INTEGER(uint64_t, u64)
 INTEGER(uint32_t, u32)
 INTEGER(uint16_t, u16)
 INTEGER(uint8_t, u8)
+DIVISORS(int64_t, i64)
+DIVISORS(int32_t, i32)
+DIVISORS(int16_t, i16)
+DIVISORS(int8_t, i8)
+DIVISORS(uint8_t, u8)
 INLINE int64_t floor_mod_i64(int64_t x, int64_t y) { return remainder_i64(x, y); }
 INLINE bool_t minimum_bool(bool_t x, bool_t y) { return x & y; }
 INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
@@ -133,6 +152,10 @@ INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
   INLINE T nextafter_##S(T x, T y) { return nextafter##F(x, y); }
 FLOATING(float, f32, f)
 FLOATING(double, f64, )
+INLINE float mantissa_f32(float x) { int e; return frexpf(x, &e); }
+INLINE double mantissa_f64(double x) { int e; return frexp(x, &e); }
+INLINE float exponent_f32(float x) { int e; frexpf(x, &e); return isfinite(x) ? (float)e : 0; }
+INLINE double exponent_f64(double x) { int e; frexp(x, &e); return isfinite(x) ? e : 0; }
 INLINE bool_t signbit_f32(float x) { return bits_i32(x) < 0; }
 INLINE bool_t signbit_f64(double x) { return bits_i64(x) < 0; }
 
@@ -436,6 +459,13 @@ INLINE float tan_f32(float x) {
   float y = q & 1 ? -c / s : s / c;
   y = x == 0.0f ? x : y;
   return __builtin_fabsf(x) < INFINITY ? y : NAN;
+}
+
+INLINE double logaddexp_f64(double x, double y) {
+  return x == y ? x + log(2.0) : maximum_f64(x, y) + log1p(exp(-fabs(x - y)));
+}
+INLINE float logaddexp_f32(float x, float y) {
+  return x == y ? x + 0x1.62e43p-1f : maximum_f32(x, y) + log1p_f32(exp_f32(-__builtin_fabsf(x - y)));
 }
 
 INLINE double digamma_f64(double x) {

@@ -12,8 +12,13 @@ FAMILIES = (
     "reductions",
     "normalization",
     "indexing",
+    "search",
+    "bags",
+    "grid",
     "pooling",
+    "windows",
     "linear",
+    "library",
 )
 
 

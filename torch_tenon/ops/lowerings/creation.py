@@ -16,7 +16,14 @@ from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, flat_index
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value
-from torch_tenon.ops.lowerings.table import Build, CannotLower, lowering, number
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    cast,
+    elementwise,
+    lowering,
+    number,
+)
 
 
 def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
@@ -43,7 +50,13 @@ def fill_tensor(b: Build, x: Value, value: Value) -> Value:
 
 
 @lowering("aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.empty", "aten.empty_like")
-@lowering("aten.empty_strided", "aten.new_empty", "aten.new_empty_strided", "aten.empty_permuted")
+@lowering(
+    "aten._efficientzerotensor",
+    "aten.empty_strided",
+    "aten.new_empty",
+    "aten.new_empty_strided",
+    "aten.empty_permuted",
+)
 def zeros(b: Build, *args: Any, **keywords: Any) -> Value:
     """Zeros; also where any contents would do."""
     return constant(b.out.sizes, 0, b.out.dtype)
@@ -157,15 +170,10 @@ def uniform_between(b: Build, x: Value, low: Any = 0.0, high: Any = 1.0, **k: An
     return b.program.realise(scaled)
 
 
-@lowering("aten.randn", "aten.randn_like", "aten.normal_functional")
-def randn(b: Build, *args: Any, **keywords: Any) -> Value:
-    """Standard normal, by Box and Muller's method; with a mean and a deviation for `normal`."""
-    dtype, sizes = b.out.dtype, b.out.sizes
+def standard_normal(b: Build, sizes: Sequence[Index], dtype: torch.dtype) -> Lazy:
+    """Normal numbers by Box and Muller's method, in float32 or float64."""
     if dtype not in TABLE or not dtype.is_floating_point:
         raise CannotLower(f"random numbers of {dtype}")
-    mean, deviation = 0.0, 1.0
-    if len(args) > 1 and isinstance(args[1], int | float):
-        mean, deviation = args[1], args[2] if len(args) > 2 else 1.0
     seed, offset = _seeded(b)
     first = uniform_bits(b, sizes, seed, offset, 0)
     second = uniform_bits(b, sizes, seed, offset, 1)
@@ -175,10 +183,103 @@ def randn(b: Build, *args: Any, **keywords: Any) -> Value:
         u = ops.mul(ops.add(ops.to(first.load(p), wide), 1.0), 2.0**-32)
         v = ops.mul(ops.to(second.load(p), wide), 2.0**-32)
         radius = ops.sqrt(ops.mul(ops.log(u), -2.0))
-        z = ops.mul(radius, ops.cos(ops.mul(v, 2 * math.pi)))
-        return ops.to(ops.add(ops.mul(z, deviation), mean), dtype)
+        return ops.mul(radius, ops.cos(ops.mul(v, 2 * math.pi)))
 
-    return b.program.realise(Lazy(sizes, dtype, body, (first, second), 20))
+    return Lazy(sizes, wide, body, (first, second), 20)
+
+
+def _normal(b: Build, mean: Any, deviation: Any, dtype: torch.dtype, f: Any = None) -> Value:
+    z = standard_normal(b, b.out.sizes, dtype)
+
+    def combine(a: Scalar, m: Scalar, s: Scalar) -> Scalar:
+        x = ops.add(ops.mul(a, s), m)
+        return x if f is None else f(x)
+
+    made = elementwise(combine, (z, mean, deviation), z.dtype, z.dtype, 4)
+    return b.program.realise(cast(made, dtype))
+
+
+@lowering("aten.randn", "aten.randn_like")
+def randn(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Standard normal."""
+    return _normal(b, 0.0, 1.0, b.out.dtype)
+
+
+@lowering("aten.normal")
+def normal(b: Build, mean: Any, std: Any = 1.0, *args: Any, **keywords: Any) -> Value:
+    """Normal, with a mean and a deviation that are numbers or tensors."""
+    return _normal(b, mean, std, b.out.dtype)
+
+
+@lowering("aten.normal_functional")
+def normal_functional(
+    b: Build, x: Value, mean: float = 0.0, std: float = 1.0, **keywords: Any
+) -> Value:
+    """Normal numbers of the sizes of x."""
+    return _normal(b, mean, std, b.out.dtype)
+
+
+@lowering("aten.log_normal")
+def log_normal(b: Build, x: Value, mean: float = 1.0, std: float = 2.0, **keywords: Any) -> Value:
+    """The exponential of a normal number."""
+    return _normal(b, mean, std, b.out.dtype, ops.exp)
+
+
+def _from_uniform(b: Build, f: Any) -> Value:
+    dtype = b.out.dtype
+    u = uniform(b, b.out.sizes, torch.float64 if dtype is torch.float64 else torch.float32)
+    return b.program.realise(cast(elementwise(f, (u,), u.dtype, u.dtype, 8), dtype))
+
+
+@lowering("aten.exponential")
+def exponential(b: Build, x: Value, rate: float = 1.0, **keywords: Any) -> Value:
+    """Exponential, never zero."""
+    return _from_uniform(b, lambda u: ops.div(ops.maximum(-ops.log1p(-u), 2.0**-25), rate))
+
+
+@lowering("aten.geometric")
+def geometric(b: Build, x: Value, p: float, **keywords: Any) -> Value:
+    """How many trials until one of probability p succeeds."""
+    scale = 1 / math.log1p(-p) if p < 1 else 0.0
+    return _from_uniform(b, lambda u: ops.maximum(ops.ceil(ops.mul(ops.log1p(-u), scale)), 1.0))
+
+
+@lowering("aten.cauchy")
+def cauchy(b: Build, x: Value, median: float = 0.0, sigma: float = 1.0, **keywords: Any) -> Value:
+    """Cauchy's distribution, by the tangent."""
+
+    def f(u: Scalar) -> Scalar:
+        return ops.add(ops.mul(ops.tan(ops.mul(ops.sub(u, 0.5), math.pi)), sigma), median)
+
+    return _from_uniform(b, f)
+
+
+@lowering("aten.rrelu_with_noise_functional")
+def rrelu(
+    b: Build,
+    x: Value,
+    noise: Value,
+    low: float = 1 / 8,
+    high: float = 1 / 3,
+    training: bool = False,
+    **keywords: Any,
+) -> list[Value]:
+    """x, times a random slope where it is not positive; and the slopes."""
+    if not training:
+        middle = (low + high) / 2
+        y = elementwise(
+            lambda a: ops.where(ops.gt(a, 0), a, ops.mul(a, middle)), (x,), x.dtype, x.dtype
+        )
+        return [y, noise]
+    u = uniform(b, x.sizes, torch.float32 if x.dtype is not torch.float64 else x.dtype)
+
+    def slope(p: Position) -> Scalar:
+        one = ops.constant(1.0, x.dtype)
+        drawn = ops.to(ops.add(ops.mul(u.load(p), high - low), low), x.dtype)
+        return ops.where(ops.gt(x.load(p), 0), one, drawn)
+
+    slopes = b.program.realise(Lazy(x.sizes, x.dtype, slope, (x, u)))
+    return [elementwise(ops.mul, (x, slopes), x.dtype, x.dtype), slopes]
 
 
 @lowering("aten.randint", "aten.randint_like")

@@ -17,6 +17,7 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_load,
     broadcast_sizes,
     cast,
+    elementwise,
     lowering,
     number,
 )
@@ -45,7 +46,7 @@ def embedding_dense_backward(
     width = g.sizes[-1]
     count = at.numel()
     flat_g, flat_at = reshape(g, (count, width)), reshape(at, (count,))
-    target = _filled(b, (rows, width), 0, wide)
+    target = filled(b, (rows, width), 0, wide)
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         index = flat_at.load([r[0]])
@@ -55,17 +56,18 @@ def embedding_dense_backward(
             value = ops.where(ops.eq(ops.to(index, torch.int64), padding), 0, value)
         return value, target.layout.index([row, p[0]])
 
-    return cast(_scatter(b, target, body, [width], [count], "sum"), g.dtype)
+    return cast(scatter_node(b, target, body, [width], [count], "sum"), g.dtype)
 
 
-def _filled(b: Build, sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Stored:
+def filled(b: Build, sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Stored:
+    """Fresh memory that holds one number everywhere."""
     return b.program.copy(Lazy(sizes, dtype, lambda p: number(value, dtype), (), 0))
 
 
-def _scatter(
+def scatter_node(
     b: Build, target: Stored, body: Any, outer: Sequence[Index], inner: Sequence[Index], mode: str
 ) -> Stored:
-    """Appends a scatter node; the result is the target's new version."""
+    """A loop that stores or combines in place; the result is the target's new version."""
     if product([*outer, *inner]) == 0:
         return target
     fresh = b.program.version(target)
@@ -149,7 +151,9 @@ def _scatter_along(
 ) -> Value:
     """Copies x and stores (or combines) a source at indices along one dimension."""
     if not x.sizes:
-        raise CannotLower("a 0-dim target")
+        source = reshape(source, (1,)) if isinstance(source, Value) else source
+        row = _scatter_along(b, reshape(x, (1,)), 0, reshape(at, (1,)), source, mode, include)
+        return reshape(row, ())
     if x.dtype not in TABLE:
         raise CannotLower(f"no loops over {x.dtype}")
     d = wrap_dim(dim, len(x.sizes))
@@ -169,7 +173,7 @@ def _scatter_along(
     outer, inner = [at.sizes[k] for k in others], [at.sizes[d]]
     if not include:
         start = neutral(mode, x.dtype)
-        target = _scatter(
+        target = scatter_node(
             b, target, lambda p, r: (number(start, x.dtype), place(p, r)[1]), outer, inner, "store"
         )
 
@@ -177,7 +181,7 @@ def _scatter_along(
         position, where = place(p, r)
         return ops.to(read(position), x.dtype), where
 
-    return _scatter(b, target, body, outer, inner, mode)
+    return scatter_node(b, target, body, outer, inner, mode)
 
 
 def _lazy(x: Value) -> Lazy:
@@ -228,9 +232,50 @@ def scatter_reduce(
     b: Build, x: Value, dim: int, at: Value, source: Any, reduce: str, *, include_self: bool = True
 ) -> Value:
     """x with a source combined at indices along a dimension."""
-    if reduce not in _MODES:
-        raise CannotLower(f"scatter with {reduce}")
-    return _scatter_along(b, x, dim, at, source, _MODES[reduce], include_self)
+    if reduce != "mean":
+        return _scatter_along(b, x, dim, at, source, _MODES[reduce], include_self)
+    total = _scatter_along(b, x, dim, at, source, "sum", include_self)
+    start = Lazy(x.sizes, torch.int64, lambda p: ops.constant(int(include_self), torch.int64))
+    count = _scatter_along(b, start, dim, at, 1, "sum")
+
+    def divide(a: Scalar, n: Scalar) -> Scalar:
+        n = ops.to(ops.maximum(n, 1), a.dtype)
+        return ops.div(a, n) if a.dtype.is_floating_point else ops.floor_div(a, n)
+
+    return elementwise(divide, (total, count), None, x.dtype, 2)
+
+
+@lowering("aten.index_reduce")
+def index_reduce(
+    b: Build,
+    x: Value,
+    dim: int,
+    at: Value,
+    source: Value,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Value:
+    """x with slices of a source combined at positions of a dimension."""
+    d = wrap_dim(dim, len(x.sizes))
+    flat = reshape(at, (at.numel(),))
+    spread = Lazy(source.sizes, at.dtype, lambda p: flat.load(p[d : d + 1] or [0]), (flat,), 0)
+    return scatter_reduce(b, x, dim, spread, source, reduce, include_self=include_self)
+
+
+@lowering("aten.put")
+def put(b: Build, x: Value, at: Value, source: Value, accumulate: bool = False) -> Value:
+    """x with values stored or added at numbers of its elements."""
+    count = at.numel()
+    flat_at, values = reshape(at, (count,)), reshape(source, (count,))
+    target = b.program.copy(_lazy(reshape(x, (x.numel(),))))
+
+    def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+        where = ops.indirect(flat_at.load(r), x.numel(), "index", wrap=True)
+        return ops.to(values.load(r), x.dtype), target.layout.index([where])
+
+    mode = "sum" if accumulate else "store"
+    return reshape(scatter_node(b, target, body, [], [count], mode), x.sizes)
 
 
 @lowering("aten.index_put", "aten._unsafe_index_put")
@@ -263,7 +308,7 @@ def index_put(
         value = ops.to(broadcast_load(values, plan.sizes, position), x.dtype)
         return value, target.layout.index(plan.position(position))
 
-    return _scatter(
+    return scatter_node(
         b,
         target,
         body,
@@ -297,7 +342,7 @@ def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
 
 
 @lowering("aten.select_scatter")
-def select_scatter(b: Build, x: Value, source: Value, dim: int, at: Index) -> Value:
+def selectscatter_node(b: Build, x: Value, source: Value, dim: int, at: Index) -> Value:
     """x with one position of a dimension replaced."""
     d = wrap_dim(dim, len(x.sizes))
     where = at + x.sizes[d] if isinstance(at, int) and at < 0 else at

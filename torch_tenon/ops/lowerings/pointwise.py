@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.scalar import SPECIAL, Scalar, ops
 from torch_tenon.ir.values import Value, reindex
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
@@ -31,7 +31,7 @@ _UNARY = {
     "truth": "logical_not",
 }
 _BINARY = {
-    "same": "maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor",
+    "same": "maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor gcd lcm",
     "bool": "eq ne lt le gt ge",
     "float": "hypot nextafter copysign atan2",
     "truth": "logical_and logical_or",
@@ -40,7 +40,10 @@ _CHEAP = {"neg", "abs", "sign", "bitwise_not", "logical_not"}
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}
 
 
-def _enter(name: str, rule: str, cost: int) -> None:
+_NOT_PREFIXED = {"i0", "igamma", "igammac"}
+
+
+def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
     def lower(b: Build, *args: Any, **keywords: Any) -> Value:
         if keywords:
             raise CannotLower(f"{name} with {sorted(keywords)}")
@@ -58,9 +61,14 @@ def _enter(name: str, rule: str, cost: int) -> None:
             scalar = ops.logical_not
         return elementwise(scalar, args, compute, compute, cost)
 
-    LOWERINGS[f"aten.{name}"] = lower
+    LOWERINGS[f"aten.{aten or name}"] = lower
 
 
+for _name in SPECIAL:
+    if _name != "polygamma":
+        _enter(
+            f"special_{_name}", "float", 60, _name if _name in _NOT_PREFIXED else f"special_{_name}"
+        )
 for _rule, _names in _UNARY.items():
     for _name in _names.split():
         _enter(_name, _rule, 1 if _name in _CHEAP else 4)
@@ -231,8 +239,6 @@ def pow_(b: Build, x: Any, y: Any) -> Value:
             return elementwise(ops.sqrt if y > 0 else ops.rsqrt, (x,), compute, compute, 2)
         if y == int(y) and abs(y) <= 4 and (y >= 0 or compute.is_floating_point):
             return elementwise(lambda a: _power(a, int(y)), (x,), compute, compute, 2)
-    if not compute.is_floating_point and not isinstance(y, int):
-        raise CannotLower("integer power with a tensor exponent, which may be negative")
     if not compute.is_floating_point and isinstance(y, int) and y < 0:
         raise CannotLower("integer power with a negative exponent")
     return elementwise(ops.pow, (x, y), compute, compute, 12)
@@ -452,6 +458,34 @@ def digamma(b: Build, x: Value) -> Value:
     """The derivative of lgamma."""
     dtype = float_type(x.dtype)
     return elementwise(ops.digamma, (x,), dtype, dtype, 30)
+
+
+@lowering("aten.angle")
+def angle(b: Build, x: Value) -> Value:
+    """0 for what is not negative, pi for what is; NaN stays."""
+    dtype = b.out.dtype
+
+    def f(a: Scalar) -> Scalar:
+        side = ops.where(ops.lt(a, 0), ops.constant(math.pi, dtype), ops.constant(0.0, dtype))
+        return ops.where(ops.isnan(a), a, side) if a.dtype.is_floating_point else side
+
+    return elementwise(f, (x,), x.dtype, dtype, 2)
+
+
+@lowering("aten.frexp")
+def frexp(b: Build, x: Value) -> list[Value]:
+    """Mantissa and exponent."""
+    return [
+        elementwise(ops.mantissa, (x,), x.dtype, x.dtype, 4),
+        elementwise(lambda a: ops.to(ops.exponent(a), torch.int32), (x,), x.dtype, torch.int32, 4),
+    ]
+
+
+@lowering("aten.polygamma")
+def polygamma(b: Build, n: int, x: Value) -> Value:
+    """The derivative of order n of digamma."""
+    dtype = float_type(x.dtype)
+    return elementwise(lambda a: ops.special_polygamma(float(n), a), (x,), dtype, dtype, 60)
 
 
 @lowering("aten.view.dtype")

@@ -199,6 +199,20 @@ def amin(b: Build, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
     return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "min", keepdim, x.load), x.dtype)
 
 
+@lowering("aten.hash_tensor")
+def hash_tensor(
+    b: Build, x: Value, dim: Any = (), *, keepdim: bool = False, mode: int = 0
+) -> Value:
+    """The bits of all elements, as float64 or int64, joined by exclusive or."""
+    wide = torch.float64 if x.dtype.is_floating_point else torch.int64
+
+    def bits(p: Position) -> Scalar:
+        return ops.bitcast(ops.to(x.load(p), wide), torch.int64)
+
+    found = reduce(b, x, dims_of(dim, len(x.sizes)), "xor", keepdim, bits)
+    return elementwise(lambda a: ops.bitcast(a, torch.uint64), (found,), None, torch.uint64)
+
+
 @lowering("aten.max.default")
 def max_default(b: Build, x: Value) -> Value:
     """The greatest of all."""
@@ -411,8 +425,8 @@ def log_softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dt
     )
 
 
-def _scan(b: Build, x: Value, dim: int, combine: str) -> Value:
-    out = b.out.dtype
+def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
+    """Running combinations along a dimension."""
     if out not in TABLE:
         raise CannotLower(f"no loops over {out}")
     if not x.sizes:
@@ -445,13 +459,13 @@ def _layout(sizes: Sequence[Index]) -> Any:
 @lowering("aten.cumsum")
 def cumsum(b: Build, x: Value, dim: int, *, dtype: Any = None) -> Value:
     """Running sums."""
-    return _scan(b, x, dim, "sum")
+    return scan(b, x, dim, "sum", b.out.dtype)
 
 
 @lowering("aten.cumprod")
 def cumprod(b: Build, x: Value, dim: int, *, dtype: Any = None) -> Value:
     """Running products."""
-    return _scan(b, x, dim, "prod")
+    return scan(b, x, dim, "prod", b.out.dtype)
 
 
 def widest(dtype: torch.dtype) -> torch.dtype:

@@ -22,12 +22,15 @@ from torch_tenon.ir.values import Layout, Lazy, Position, Value
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
+# Ops that are linked whole, so that their operands may have dtypes that loops do not compute in.
+WHOLE: set[str] = set()
 # Ops that need a seed: a program with one of them takes a seed and an offset as inputs.
 RANDOM = {
     f"aten.{name}"
     for name in (
         "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli",
-        "uniform", "normal_functional", "native_dropout",
+        "uniform", "normal_functional", "native_dropout", "normal", "cauchy", "exponential",
+        "geometric", "log_normal", "rrelu_with_noise_functional",
     )
 }  # fmt: skip
 

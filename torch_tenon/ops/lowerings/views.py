@@ -143,6 +143,14 @@ def narrow(x: Value, d: int, start: Index, length: Index) -> Value:
     return reindex(x, sizes, lambda p: [*p[:d], start + p[d], *p[d + 1 :]])
 
 
+@lowering("aten.narrow_copy")
+def narrow_copy(b: Build, x: Value, dim: int, start: Index, length: Index) -> Value:
+    """`length` positions of a dimension from `start`."""
+    d = wrap_dim(dim, len(x.sizes))
+    first = start + x.sizes[d] if isinstance(start, int) and start < 0 else start
+    return narrow(x, d, first, length)
+
+
 @lowering("aten.split_with_sizes", "aten.split_with_sizes_copy")
 def split_with_sizes(b: Build, x: Value, lengths: Sequence[Index], dim: int = 0) -> list[Value]:
     """Consecutive pieces of a dimension."""
@@ -162,7 +170,7 @@ def split(b: Build, x: Value, length: Index, dim: int = 0) -> list[Value]:
     return split_with_sizes(b, x, [r.sizes[d] for r in b.results if r is not None], d)
 
 
-@lowering("aten.unbind.int")
+@lowering("aten.unbind.int", "aten.unbind_copy.int")
 def unbind(b: Build, x: Value, dim: int = 0) -> list[Value]:
     """Each position of a dimension."""
     return [select(b, x, dim, i) for i in range(len(b.results))]
@@ -238,19 +246,42 @@ def repeat(b: Build, x: Value, repeats: Sequence[Index]) -> Value:
 def as_strided(
     b: Build, x: Value, sizes: Sequence[Index], steps: Sequence[Index], offset: Any = None
 ) -> Value:
-    """Any layout over the storage of x."""
+    """Any layout over the storage of x, which the front end has laid out as its trace says."""
     stored = b.program.realise(x)
     start = stored.layout.offset if offset is None else offset
     return Stored(stored.buffer, Layout(tuple(sizes), tuple(steps), start))
+
+
+@lowering("aten.as_strided_scatter")
+def as_strided_scatter(
+    b: Build,
+    x: Value,
+    source: Value,
+    sizes: Sequence[Index],
+    steps: Sequence[Index],
+    offset: Any = None,
+) -> Value:
+    """A copy of the memory of x with a source stored by any layout."""
+    stored = b.program.realise(x)
+    span = stored.layout.span()
+    whole = b.program.copy(Stored(stored.buffer, Layout((span,), (1,))))
+    place = as_strided(b, stored, sizes, steps, offset)
+    assert isinstance(place, Stored)
+    if not less(place.layout.span(), span + 1):
+        raise CannotLower("a store beyond the tensor's own memory")
+    written = b.program.write(
+        Stored(whole.buffer, place.layout), reindex_lazy(cast(source, x.dtype))
+    )
+    return Stored(written.buffer, stored.layout)
 
 
 @lowering("aten.cat")
 def cat(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
     """Tensors one after the other along a dimension."""
     dtype = b.out.dtype
-    parts = [x for x in tensors if x.sizes != (0,)]
-    if not parts or any(x.dtype not in TABLE for x in parts):
-        raise CannotLower("nothing but empty tensors" if not parts else "dtype")
+    parts = [x for x in tensors if x.sizes != (0,)] or [tensors[0]]
+    if any(x.dtype not in TABLE for x in parts):
+        raise CannotLower("dtype")
     d = wrap_dim(dim, len(parts[0].sizes))
     pieces = [cast(x, dtype) for x in parts if x.sizes[d] != 0] or [cast(parts[0], dtype)]
     if len(pieces) == 1:

@@ -1,0 +1,284 @@
+/* Special functions in float64, for kernels that name one of them; float32 is computed in float64.
+ * Methods: power series where all terms have one sign, asymptotic series where their smallest term
+ * is below the rounding, trapezoidal sums of integrals whose error falls exponentially (Abramowitz
+ * and Stegun, chapters 6, 7, 9, 10, 22, 23; NIST DLMF 10.32, 3.5). */
+
+#define PI 3.14159265358979323846
+#define SPECIAL_1(N)                                                                              \
+  static float special_##N##_f32(float x) { return (float)special_##N##_f64((double)x); }
+#define SPECIAL_2(N)                                                                              \
+  static float special_##N##_f32(float x, float y) {                                              \
+    return (float)special_##N##_f64((double)x, (double)y);                                        \
+  }
+
+/* Bessel functions of the first and second kind: the C library's */
+static double special_bessel_j0_f64(double x) { return j0(x); }
+static double special_bessel_j1_f64(double x) { return j1(x); }
+static double special_bessel_y0_f64(double x) { return x < 0 ? NAN : y0(x); }
+static double special_bessel_y1_f64(double x) { return x < 0 ? NAN : y1(x); }
+SPECIAL_1(bessel_j0)
+SPECIAL_1(bessel_j1)
+SPECIAL_1(bessel_y0)
+SPECIAL_1(bessel_y1)
+
+static double special_spherical_bessel_j0_f64(double x) {
+  if (isinf(x)) return 0;
+  if (fabs(x) > 0.5) return sin(x) / x;
+  double z = x * x;
+  return 1 - z / 6 * (1 - z / 20 * (1 - z / 42 * (1 - z / 72 * (1 - z / 110 * (1 - z / 156)))));
+}
+SPECIAL_1(spherical_bessel_j0)
+
+/* exp(-|x|) I_n(x) for n of 0 and 1 */
+static double bessel_i_scaled(double x, int n) {
+  double a = fabs(x), sum, term;
+  if (isinf(a)) return 0;
+  if (a <= 25) {
+    double z = a * a / 4;
+    sum = term = n ? a / 2 : 1;
+    for (int k = 1; term > sum * 1e-18; ++k) sum += term *= z / ((double)k * (k + n));
+    sum *= exp(-a);
+  } else {
+    sum = term = 1;
+    for (int k = 1; k < 40; ++k) {
+      double next = -term * (4.0 * n * n - (2.0 * k - 1) * (2.0 * k - 1)) / (8 * a * k);
+      if (fabs(next) > fabs(term) || fabs(next) < 1e-18) break;
+      sum += term = next;
+    }
+    sum /= sqrt(2 * PI * a);
+  }
+  return n && x < 0 ? -sum : sum;
+}
+static double special_i0e_f64(double x) { return bessel_i_scaled(x, 0); }
+static double special_i1e_f64(double x) { return bessel_i_scaled(x, 1); }
+static double special_i0_f64(double x) {
+  return isinf(x) ? INFINITY : bessel_i_scaled(x, 0) * exp(fabs(x) / 2) * exp(fabs(x) / 2);
+}
+static double special_i1_f64(double x) {
+  return isinf(x) ? x : bessel_i_scaled(x, 1) * exp(fabs(x) / 2) * exp(fabs(x) / 2);
+}
+SPECIAL_1(i0)
+SPECIAL_1(i0e)
+SPECIAL_1(i1)
+SPECIAL_1(i1e)
+
+/* exp(x) K_v(x): the integral of exp(-x (cosh t - 1)) cosh(v t) over t from 0 */
+static double bessel_k_scaled(double x, double v) {
+  if (!(x > 0)) return x == 0 ? INFINITY : NAN;
+  if (isinf(x)) return 0;
+  double h = 0.25 / (x > 1 ? sqrt(x) : 1), sum = 0.5;
+  for (int k = 1; k < 20000; ++k) {
+    double s = sinh(k * h / 2), term = exp(-2 * x * s * s) * cosh(v * k * h);
+    sum += term;
+    if (term < sum * 1e-18 && x * s * s > 1) break;
+  }
+  return sum * h;
+}
+static double special_scaled_modified_bessel_k0_f64(double x) { return bessel_k_scaled(x, 0); }
+static double special_scaled_modified_bessel_k1_f64(double x) { return bessel_k_scaled(x, 1); }
+static double special_modified_bessel_k0_f64(double x) { return bessel_k_scaled(x, 0) * exp(-x); }
+static double special_modified_bessel_k1_f64(double x) { return bessel_k_scaled(x, 1) * exp(-x); }
+SPECIAL_1(scaled_modified_bessel_k0)
+SPECIAL_1(scaled_modified_bessel_k1)
+SPECIAL_1(modified_bessel_k0)
+SPECIAL_1(modified_bessel_k1)
+
+/* Airy's Ai: its power series, K of order 1/3, or the series for large negative arguments */
+static double special_airy_ai_f64(double x) {
+  if (isinf(x)) return x > 0 ? 0 : NAN;
+  if (x > 1) {
+    double z = 2 * x * sqrt(x) / 3;
+    return sqrt(x / 3) * bessel_k_scaled(z, 1.0 / 3) * exp(-z) / PI;
+  }
+  if (x >= -9) {
+    long double f = 1, g = x, sum = 0, cube = (long double)x * x * x;
+    long double c = 0.355028053887817239260063186L, d = 0.258819403792806798405183560L;
+    for (int k = 0; k < 90; ++k) {
+      sum += c * f - d * g;
+      f *= cube / ((3 * k + 2.0L) * (3 * k + 3));
+      g *= cube / ((3 * k + 3.0L) * (3 * k + 4));
+    }
+    return (double)sum;
+  }
+  double a = -x, z = 2 * a * sqrt(a) / 3, u = 1, part[2] = {1, 0};
+  for (int k = 1; k < 20; ++k) {
+    double next = u * (6.0 * k - 5) * (6.0 * k - 3) * (6.0 * k - 1) / (216.0 * k * (2 * k - 1)) / z;
+    if (next > u) break;
+    u = next;
+    part[k & 1] += k & 2 ? -u : u;
+  }
+  double angle = z - PI / 4;
+  return (cos(angle) * part[0] + sin(angle) * part[1]) / (sqrt(PI) * sqrt(sqrt(a)));
+}
+SPECIAL_1(airy_ai)
+
+/* exp(x^2) erfc(x) */
+static double special_erfcx_f64(double x) {
+  if (x < 10) return x < -27 ? INFINITY : exp(x * x) * erfc(x);
+  double sum = 1, term = 1, z = 1 / (2 * x * x);
+  for (int k = 1; k < 30 && fabs(term) > 1e-18; ++k) sum += term *= -(2 * k - 1) * z;
+  return sum / (x * sqrt(PI));
+}
+SPECIAL_1(erfcx)
+static double special_log_ndtr_f64(double x) {
+  double t = x * 0.70710678118654752440;
+  return x < -1 ? log(special_erfcx_f64(-t) / 2) - t * t : log1p(-erfc(t) / 2);
+}
+SPECIAL_1(log_ndtr)
+
+/* The normal distribution's quantile: a rational start, then Halley's steps on the tail */
+static double special_ndtri_f64(double p) {
+  if (!(p > 0 && p < 1)) return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
+  double tail = p < 0.5 ? p : 1 - p, t = sqrt(-2 * log(tail));
+  double x = t - (2.515517 + t * (0.802853 + t * 0.010328)) /
+                     (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
+  for (int k = 0; k < 3; ++k) {
+    double density = exp(-x * x / 2) / sqrt(2 * PI);
+    if (density == 0) break;
+    double u = (tail - 0.5 * erfc(x * 0.70710678118654752440)) / density;
+    x -= u / (1 + u * x / 2);
+  }
+  return p < 0.5 ? -x : x;
+}
+SPECIAL_1(ndtri)
+
+/* Hurwitz's zeta by the Euler-Maclaurin formula */
+static double special_zeta_f64(double s, double q) {
+  static const double bernoulli[] = {
+      1.0 / 6, -1.0 / 30, 1.0 / 42, -1.0 / 30, 5.0 / 66, -691.0 / 2730, 7.0 / 6, -3617.0 / 510};
+  if (s == 1) return INFINITY;
+  if (!(s > 1)) return NAN;
+  if (q <= 0) {
+    if (q == floor(q)) return INFINITY;
+    if (s != floor(s)) return NAN;
+  }
+  double sum = 0, a = q, fall, power;
+  for (int k = 0; k < 12 || a <= 12; ++k, a += 1) {
+    double term = pow(a, -s);
+    sum += term;
+    if (fabs(term) < fabs(sum) * 1e-17) return sum;
+  }
+  power = pow(a, -s);
+  sum += power * a / (s - 1) + power / 2;
+  fall = s * power / a;
+  double factorial = 2;
+  for (int k = 0; k < 8; ++k) {
+    sum += bernoulli[k] / factorial * fall;
+    fall *= (s + 2 * k + 1) * (s + 2 * k + 2) / (a * a);
+    factorial *= (2 * k + 3.0) * (2 * k + 4.0);
+  }
+  return sum;
+}
+SPECIAL_2(zeta)
+static double special_polygamma_f64(double n, double x) {
+  if (n == 0) return digamma_f64(x);
+  if (n == 1 && x < 0.5 && x != floor(x)) {
+    double s = sin(PI * x);
+    return PI * PI / (s * s) - special_zeta_f64(2, 1 - x);
+  }
+  return (fmod(n, 2) == 0 ? -1 : 1) * exp(lgamma(n + 1)) * special_zeta_f64(n + 1, x);
+}
+SPECIAL_2(polygamma)
+
+/* The regularized incomplete gamma functions: lower (a series) and upper (a continued fraction) */
+static double gamma_part(double a, double x, int upper) {
+  if (x < 0 || a < 0 || x != x || a != a) return NAN;
+  if (a == 0) return x > 0 ? (upper ? 0 : 1) : NAN;
+  if (x == 0) return upper;
+  if (isinf(a)) return isinf(x) ? NAN : upper;
+  if (isinf(x)) return !upper;
+  double front = exp(a * log(x) - x - lgamma(a));
+  if (x < a + 1) {
+    double sum = 1 / a, term = sum;
+    for (double k = a + 1; term > sum * 1e-17; k += 1) sum += term *= x / k;
+    return upper ? 1 - sum * front : sum * front;
+  }
+  double b = x + 1 - a, c = 1e300, d = 1 / b, h = d;
+  for (int k = 1; k < 100000; ++k) { /* Lentz's method */
+    double n = -k * (k - a);
+    b += 2;
+    d = 1 / (n * d + b);
+    c = b + n / c;
+    h *= d * c;
+    if (fabs(d * c - 1) < 1e-16) break;
+  }
+  return upper ? front * h : 1 - front * h;
+}
+static double special_igamma_f64(double a, double x) { return gamma_part(a, x, 0); }
+static double special_igammac_f64(double a, double x) { return gamma_part(a, x, 1); }
+SPECIAL_2(igamma)
+SPECIAL_2(igammac)
+
+/* Orthogonal polynomials of degree n. Those of Chebyshev differ in the polynomial of degree 1. */
+static double chebyshev(double x, double degree, double slope, double shift, int kind) {
+  if (!(degree > -1)) return 0; /* degrees are cut to integers */
+  int64_t n = (int64_t)degree;
+  if (n > 60 && fabs(x) < 1) {
+    double t = acos(x);
+    if (kind == 0) return cos(n * t);
+    if (kind == 1) return sin((n + 1) * t) / sin(t);
+    return kind == 2 ? cos((n + 0.5) * t) / cos(t / 2) : sin((n + 0.5) * t) / sin(t / 2);
+  }
+  double p = 1, q = slope * x + shift;
+  if (n == 0) return p;
+  if (n > 60 && fabs(x) == 1) { /* arithmetic progressions, with alternating signs at -1 */
+    double sign = x < 0 && n % 2 ? -1 : 1, step = fabs(q) - 1;
+    return sign * (1 + step * n);
+  }
+  for (int64_t k = 2; k <= n && !isnan(q) && !isinf(q); ++k) {
+    double r = 2 * x * q - p;
+    p = q, q = r;
+  }
+  return q;
+}
+#define CHEBYSHEV(N, SLOPE, SHIFT, KIND)                                                          \
+  static double special_chebyshev_polynomial_##N##_f64(double x, double n) {                      \
+    return chebyshev(x, n, SLOPE, SHIFT, KIND);                                                   \
+  }                                                                                               \
+  static double special_shifted_chebyshev_polynomial_##N##_f64(double x, double n) {              \
+    return chebyshev(2 * x - 1, n, SLOPE, SHIFT, KIND);                                           \
+  }                                                                                               \
+  SPECIAL_2(chebyshev_polynomial_##N)                                                             \
+  SPECIAL_2(shifted_chebyshev_polynomial_##N)
+CHEBYSHEV(t, 1, 0, 0)
+CHEBYSHEV(u, 2, 0, 1)
+CHEBYSHEV(v, 2, -1, 2)
+CHEBYSHEV(w, 2, 1, 3)
+
+static double hermite(double x, double degree, double factor, double most) {
+  if (!(degree > -1) || isinf(degree)) return 0;
+  if (degree > most) return NAN;
+  double p = 0, q = 1;
+  for (int64_t k = 0; k < (int64_t)degree; ++k) {
+    double r = factor * (x * q - (double)k * p);
+    p = q, q = r;
+  }
+  return q;
+}
+/* PyTorch gives NaN above these degrees. */
+static double special_hermite_polynomial_h_f64(double x, double n) { return hermite(x, n, 2, 512); }
+static double special_hermite_polynomial_he_f64(double x, double n) { return hermite(x, n, 1, 512); }
+static float special_hermite_polynomial_h_f32(float x, float n) { return (float)hermite(x, n, 2, 128); }
+static float special_hermite_polynomial_he_f32(float x, float n) { return (float)hermite(x, n, 1, 128); }
+
+static double special_laguerre_polynomial_l_f64(double x, double n) {
+  if (!(n > -1)) return 0;
+  double p = 0, q = 1;
+  for (int64_t k = 0; x != 0 && k < (int64_t)n && !isnan(q); ++k) {
+    double r = ((2 * k + 1 - x) * q - k * p) / (k + 1);
+    p = q, q = r;
+  }
+  return q;
+}
+static double special_legendre_polynomial_p_f64(double x, double n) {
+  if (!(n > -1)) return 0;
+  if (fabs(x) == 1) return x > 0 || (int64_t)n % 2 == 0 ? 1 : -1;
+  double p = 0, q = 1;
+  for (int64_t k = 0; k < (int64_t)n && !isnan(q); ++k) {
+    double r = ((2 * k + 1) * x * q - k * p) / (k + 1);
+    p = q, q = r;
+  }
+  return q;
+}
+SPECIAL_2(laguerre_polynomial_l)
+SPECIAL_2(legendre_polynomial_p)

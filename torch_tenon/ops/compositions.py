@@ -1,0 +1,270 @@
+"""Ops of traced graphs as other ops, where PyTorch has no decomposition of its own.
+
+An entry takes the op's arguments and computes with ops that have lowerings or decompositions. The
+front ends add the table to PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
+"""Overload -> the function that computes it."""
+
+aten = torch.ops.aten
+Tensors = Sequence[Tensor]
+
+
+def composition(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enters a function for each of some overloads."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        for op in ops:
+            COMPOSITIONS[op] = function
+        return function
+
+    return enter
+
+
+# Lists of tensors: `_foreach_add` is `add` on each.
+
+_EACH = {
+    "Scalar List ScalarList Tensor": "add sub mul div",
+    "Scalar List ScalarList": "clamp_max clamp_min maximum minimum addcdiv addcmul pow lerp",
+    "default": "abs acos asin atan ceil clone cos cosh erf erfc exp expm1 floor frac lgamma log "
+    "log10 log1p log2 neg reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc "
+    "zero copy max",
+}
+_NAMED = {"maximum": "clamp_min", "minimum": "clamp_max", "max": "amax", "zero": "zeros_like"}
+
+
+def _each(name: str) -> Callable[..., list[Tensor]]:
+    function = getattr(aten, _NAMED.get(name, name))
+
+    def run(first: Tensors, *others: Any, **keywords: Any) -> list[Tensor]:
+        found = []
+        for k, x in enumerate(first):
+            row = [o[k] if isinstance(o, list | tuple) else o for o in others]
+            if name in ("addcdiv", "addcmul") and len(row) == 3:
+                found.append(function(x, row[0], row[1], value=row[2]))
+            else:
+                found.append(function(x, *row, **keywords))
+        return found
+
+    return run
+
+
+for _overloads, _names in _EACH.items():
+    for _name in _names.split():
+        _packet = getattr(aten, f"_foreach_{_name}")
+        for _overload in _overloads.split():
+            if _overload in _packet.overloads():
+                COMPOSITIONS[getattr(_packet, _overload)] = _each(_name)
+
+
+@composition(aten._foreach_norm.Scalar)
+def foreach_norm(tensors: Tensors, order: Any = 2, dtype: Any = None) -> list[Tensor]:
+    """The norm of each tensor."""
+    return [torch.linalg.vector_norm(x, order, dtype=dtype) for x in tensors]
+
+
+@composition(aten._foreach_pow.ScalarAndTensor)
+def foreach_pow_scalar(base: Any, exponents: Tensors) -> list[Tensor]:
+    """A number to the power of each tensor."""
+    return [aten.pow(base, x) for x in exponents]
+
+
+# Fused optimizers: one step of each parameter. With `found_inf` of 1 the step is not made.
+
+
+def _unscaled(grads: Tensors, scale: Tensor | None) -> list[Tensor]:
+    return [g if scale is None else (g / scale).to(g.dtype) for g in grads]
+
+
+def _unless(found_inf: Tensor | None, old: Tensors, new: Tensors) -> list[Tensor]:
+    if found_inf is None:
+        return list(new)
+    return [torch.where(found_inf == 1, o, n) for o, n in zip(old, new, strict=True)]
+
+
+def _adam(decoupled: bool) -> Callable[..., Any]:
+    def step(
+        params: Tensors,
+        grads: Tensors,
+        averages: Tensors,
+        squares: Tensors,
+        greatest: Tensors,
+        steps: Tensors,
+        *,
+        lr: Any,
+        beta1: float,
+        beta2: float,
+        weight_decay: float,
+        eps: float,
+        amsgrad: bool,
+        maximize: bool,
+        grad_scale: Tensor | None = None,
+        found_inf: Tensor | None = None,
+    ) -> tuple[list[Tensor], ...]:
+        unscaled = _unscaled(grads, grad_scale)
+        new: tuple[list[Tensor], ...] = ([], [], [], [])
+        for k, (p, g, m, v) in enumerate(zip(params, unscaled, averages, squares, strict=True)):
+            g = -g if maximize else g
+            if weight_decay:
+                p, g = (p - lr * weight_decay * p, g) if decoupled else (p, g + weight_decay * p)
+            m = m + (g - m) * (1 - beta1)
+            v = v * beta2 + g * g * (1 - beta2)
+            top = v
+            if amsgrad:
+                top = torch.maximum(greatest[k], v)
+                new[3].append(top)
+            first, second = 1 - beta1 ** steps[k], 1 - beta2 ** steps[k]
+            p = p - lr / first * m / (top.sqrt() / second.sqrt() + eps)
+            for found, x in zip(new, (p, m, v), strict=False):
+                found.append(x)
+        old = (params, averages, squares, greatest)
+        p_, m_, v_, t_ = (_unless(found_inf, o, n) for o, n in zip(old, new, strict=True))
+        return p_, unscaled, m_, v_, t_
+
+    return step
+
+
+composition(aten._fused_adam.default, aten._fused_adam.tensor_lr)(_adam(False))
+composition(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)(_adam(True))
+
+
+@composition(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)
+def fused_sgd(
+    params: Tensors,
+    grads: Tensors,
+    momenta: Tensors,
+    *,
+    weight_decay: float,
+    momentum: float,
+    lr: Any,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    """One step of stochastic gradient descent."""
+    unscaled = _unscaled(grads, grad_scale)
+    new_params, new_momenta = [], []
+    for k, (p, g) in enumerate(zip(params, unscaled, strict=True)):
+        g = -g if maximize else g
+        g = g + weight_decay * p if weight_decay else g
+        if momentum:
+            buffer = g if is_first_step else momenta[k] * momentum + (1 - dampening) * g
+            new_momenta.append(buffer)
+            g = g + momentum * buffer if nesterov else buffer
+        new_params.append(p - lr * g)
+    kept = _unless(found_inf, momenta, new_momenta) if momentum else list(momenta)
+    return _unless(found_inf, params, new_params), unscaled, kept
+
+
+# Products and distances
+
+
+@composition(aten.addbmm.default)
+def addbmm(c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * c + alpha times the sum over the batch of x @ y: one product of wide matrices."""
+    b, n, m = x.shape
+    flat = x.permute(1, 0, 2).reshape(n, b * m)
+    return torch.addmm(c, flat, y.reshape(b * m, y.shape[2]), beta=beta, alpha=alpha)
+
+
+@composition(aten._trilinear.default)
+def trilinear(
+    x: Tensor,
+    y: Tensor,
+    z: Tensor,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    """The product of three tensors with new dimensions, summed over some."""
+    for dims, name in ((expand1, 0), (expand2, 1), (expand3, 2)):
+        for d in dims:
+            x, y, z = (t.unsqueeze(d) if k == name else t for k, t in enumerate((x, y, z)))
+    # Two of them meet first over what the third does not have.
+    return (x * z * y).sum(list(sumdim)) if sumdim else x * z * y
+
+
+@composition(aten._pdist_forward.default)
+def pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    """Distances between the rows of x, each pair once."""
+    i, j = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device).unbind(0)
+    return aten._cdist_forward(x, x, p, None)[i, j]
+
+
+@composition(aten._pdist_backward.default)
+def pdist_backward(g: Tensor, x: Tensor, p: float, distances: Tensor) -> Tensor:
+    """The gradient of `pdist`."""
+    n = x.shape[0]
+    i, j = torch.triu_indices(n, n, 1, device=x.device).unbind(0)
+
+    def square(values: Tensor) -> Tensor:
+        half = aten.index_put(values.new_zeros(n, n), [i, j], values)
+        return half + half.t()
+
+    return aten._cdist_backward(square(g), x, x, p, square(distances))
+
+
+# Random choices
+
+
+@composition(aten.randperm.default)
+def randperm(n: int, *, dtype: Any = torch.int64, **where: Any) -> Tensor:
+    """The order of random keys; that two are equal is as likely as n in 2^31 numbers of 62 bits."""
+    keys = torch.randint(0, 1 << 62, (n,), dtype=torch.int64, device=where.get("device"))
+    return keys.argsort().to(torch.int64 if dtype is None else dtype)
+
+
+@composition(aten.multinomial.default)
+def multinomial(
+    weights: Tensor, count: int, replacement: bool = False, *, generator: Any = None
+) -> Tensor:
+    """Places drawn with given weights: the shortest of exponential times, or by the cumulative."""
+    wide = weights.float() if weights.dtype != torch.float64 else weights
+    if not replacement or count == 1:
+        times = aten.exponential(torch.empty_like(wide))
+        return (wide / times).topk(count).indices
+    total = wide.cumsum(-1)
+    draws = torch.rand((*wide.shape[:-1], count), dtype=wide.dtype, device=wide.device)
+    return torch.searchsorted(total, draws * total[..., -1:], right=True).clamp_max(
+        wide.shape[-1] - 1
+    )
+
+
+@composition(aten._embedding_bag_backward.default)
+def embedding_bag_backward(
+    g: Tensor,
+    at: Tensor,
+    starts: Tensor,
+    bag_of: Tensor,
+    sizes: Tensor,
+    places: Tensor,
+    rows: int,
+    scale_by_frequency: bool,
+    mode: int,
+    sparse: bool,
+    weights: Tensor | None,
+    padding: int = -1,
+) -> Tensor:
+    """The gradient of an embedding bag's table."""
+    if sparse:
+        return NotImplemented
+    if bag_of.shape != at.shape:  # the host's sum keeps none
+        numbers = torch.arange(at.shape[0], dtype=starts.dtype, device=at.device)
+        bag_of = torch.searchsorted(starts, numbers, right=True) - 1
+    return aten._embedding_bag_dense_backward(
+        g, at, bag_of, sizes, places, rows, scale_by_frequency, mode, weights, padding
+    )

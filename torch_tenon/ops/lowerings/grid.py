@@ -1,0 +1,202 @@
+"""Sampling at points of a grid in two and three dimensions, forward and backward.
+
+Grid coordinates run from -1 to 1 over each dimension, the last dimension first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Value
+from torch_tenon.ops.lowerings.creation import constant
+from torch_tenon.ops.lowerings.indexing import filled, scatter_node
+from torch_tenon.ops.lowerings.reductions import shared
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, number
+
+BILINEAR, NEAREST = 0, 1
+ZEROS, BORDER, REFLECTION = 0, 1, 2
+
+
+@dataclass
+class _Corner:
+    """One of the elements around a point: its place, whether it exists, and for each dimension
+    its weight and the weight's slope."""
+
+    at: list[Scalar]
+    inside: Scalar
+    weights: list[Scalar]
+    slopes: list[float]
+
+
+class _Sampler:
+    def __init__(self, x: Value, grid: Value, mode: int, padding: int, align: bool) -> None:
+        if mode not in (BILINEAR, NEAREST):
+            raise CannotLower("bicubic sampling")
+        if TABLE[x.dtype].compute is not x.dtype:
+            # PyTorch rounds the coordinates at every step, which decides where a point lies.
+            raise CannotLower(f"coordinates computed in {x.dtype}")
+        self.x, self.grid, self.mode, self.padding, self.align = x, grid, mode, padding, align
+        self.rank = len(x.sizes) - 2
+        self.wide = TABLE[x.dtype].compute
+
+    def coordinate(self, batch: Index, out: Position, d: int) -> tuple[Scalar, Scalar]:
+        """Where a point lies along dimension d, in elements, and how fast it moves."""
+        n = number(self.x.sizes[2 + d], self.wide)
+        v = ops.to(self.grid.load([batch, *out, self.rank - 1 - d]), self.wide)
+        one = ops.constant(1.0, self.wide)
+        if self.align:
+            place, speed = ops.mul(ops.mul(v + 1.0, 0.5), n - 1.0), ops.mul(n - 1.0, 0.5)
+        else:
+            place, speed = ops.mul(ops.mul(v + 1.0, n) - 1.0, 0.5), ops.mul(n, 0.5)
+        if self.padding == REFLECTION:
+            low = ops.constant(0.0 if self.align else -0.5, self.wide)
+            span = n - 1.0 if self.align else n
+            from_low = place - low
+            speed = ops.where(ops.lt(from_low, 0.0), -speed, speed)
+            away = ops.abs(from_low)
+            safe = ops.where(ops.gt(span, 0.0), span, one)
+            rest = ops.fmod(away, safe)
+            odd = ops.ne(ops.fmod(ops.floor(away / safe), 2.0), 0.0)
+            turned = ops.where(odd, span - rest, rest) + low
+            place = ops.where(ops.gt(span, 0.0), turned, 0.0)
+            speed = ops.where(ops.gt(span, 0.0), ops.where(odd, -speed, speed), 0.0)
+        if self.padding != ZEROS:
+            within = ops.gt(place, 0.0) & ops.lt(place, n - 1.0)
+            speed = ops.where(within, speed, 0.0)
+            place = ops.fmin(ops.fmax(place, 0.0), n - 1.0)
+        return place, speed
+
+    def corners(self, batch: Index, out: Position) -> list[_Corner]:
+        """The elements that a point's value is made of."""
+        places = [self.coordinate(batch, out, d)[0] for d in range(self.rank)]
+        if self.mode == NEAREST:
+            at = [ops.to(ops.round(c), torch.int64) for c in places]
+            ones = [ops.constant(1.0, self.wide)] * self.rank
+            return [_Corner(at, self._inside(at), ones, [0.0] * self.rank)]
+        floors = [ops.floor(c) for c in places]
+        found = []
+        for side in itertools.product((0, 1), repeat=self.rank):
+            at = [ops.add(ops.to(f, torch.int64), k) for f, k in zip(floors, side, strict=True)]
+            parts = [c - f for c, f in zip(places, floors, strict=True)]
+            weights = [t if k else 1.0 - t for t, k in zip(parts, side, strict=True)]
+            slopes = [1.0 if k else -1.0 for k in side]
+            found.append(_Corner(at, self._inside(at), weights, slopes))
+        return found
+
+    def _inside(self, at: Sequence[Scalar]) -> Scalar:
+        inside = ops.constant(True, torch.bool)
+        for i, n in zip(at, self.x.sizes[2:], strict=True):
+            inside = inside & ops.ge(i, 0) & ops.lt(i, ops.index(n))
+        return inside
+
+    def place(self, corner: _Corner) -> list[Index]:
+        """The corner as indices; the first element where it does not exist."""
+        return [
+            ops.indirect(ops.where(corner.inside, i, 0), n, "index")
+            for i, n in zip(corner.at, self.x.sizes[2:], strict=True)
+        ]
+
+    def value(self, batch: Index, channel: Index, corner: _Corner) -> Scalar:
+        """The element at a corner, 0 outside."""
+
+        def load() -> Scalar:
+            return ops.to(self.x.load([batch, channel, *self.place(corner)]), self.wide)
+
+        found: Scalar = ops.masked(corner.inside, load, 0)
+        return found
+
+
+def _product(factors: Sequence[Scalar]) -> Scalar:
+    total = factors[0]
+    for f in factors[1:]:
+        total = ops.mul(total, f)
+    return total
+
+
+def _forward(
+    b: Build, x: Value, grid: Value, mode: int, padding: int, align: bool, *rest: Any
+) -> Value:
+    x, grid = shared(b, x), shared(b, grid)
+    sampler = _Sampler(x, grid, mode, padding, align)
+
+    def body(p: Position) -> Scalar:
+        terms = [
+            ops.mul(_product(c.weights), sampler.value(p[0], p[1], c))
+            for c in sampler.corners(p[0], p[2:])
+        ]
+        total = terms[0]
+        for t in terms[1:]:
+            total = ops.add(total, t)
+        return total
+
+    cost = 20 << sampler.rank
+    return cast(Lazy(b.out.sizes, sampler.wide, body, (x, grid), cost), x.dtype)
+
+
+def _backward(
+    b: Build,
+    g: Value,
+    x: Value,
+    grid: Value,
+    mode: int,
+    padding: int,
+    align: bool,
+    wanted: Sequence[bool],
+) -> list[Value | None]:
+    g, x, grid = shared(b, g), shared(b, x), shared(b, grid)
+    sampler = _Sampler(x, grid, mode, padding, align)
+    wide = sampler.wide
+    found: list[Value | None] = [None, None]
+    if wanted[0]:
+        target = filled(b, x.sizes, 0, wide)
+        layout = target.layout
+        for k in range(1 if mode == NEAREST else 1 << sampler.rank):
+
+            def store(p: list[Index], r: list[Index], k: int = k) -> tuple[Scalar, Index]:
+                corner = sampler.corners(p[0], r)[k]
+                part = ops.mul(_product(corner.weights), ops.to(g.load([*p, *r]), wide))
+                part = ops.where(corner.inside, part, 0)
+                return part, layout.index([*p, *sampler.place(corner)])
+
+            target = scatter_node(b, target, store, x.sizes[:2], g.sizes[2:], "sum")
+        found[0] = cast(target, x.dtype)
+    if wanted[1] and mode == NEAREST:
+        found[1] = constant(grid.sizes, 0, grid.dtype)
+    elif wanted[1]:
+
+        def slope(p: list[Index], r: list[Index]) -> Scalar:
+            total = None
+            for c in sampler.corners(p[0], p[1:-1]):
+                factors = []
+                for d, (w, s) in enumerate(zip(c.weights, c.slopes, strict=True)):
+                    mine = ops.eq(ops.index(p[-1]), sampler.rank - 1 - d)
+                    factors.append(ops.where(mine, ops.constant(s, wide), w))
+                term = ops.mul(_product(factors), sampler.value(p[0], r[0], c))
+                total = term if total is None else ops.add(total, term)
+            return ops.mul(total, ops.to(g.load([p[0], r[0], *p[1:-1]]), wide))
+
+        sums = b.program.reduce(grid.sizes, [x.sizes[1]], slope, "sum", wide)
+
+        def scaled(p: Position) -> Scalar:
+            speed = ops.constant(0.0, wide)
+            for d in range(sampler.rank):
+                mine = ops.eq(ops.index(p[-1]), sampler.rank - 1 - d)
+                speed = ops.where(mine, sampler.coordinate(p[0], p[1:-1], d)[1], speed)
+            return ops.mul(sums.load(p), speed)
+
+        found[1] = cast(Lazy(grid.sizes, wide, scaled, (sums, grid), 12), grid.dtype)
+    return found
+
+
+LOWERINGS["aten.grid_sampler_2d"] = _forward
+LOWERINGS["aten.grid_sampler_3d"] = _forward
+LOWERINGS["aten.grid_sampler_2d_backward"] = _backward
+LOWERINGS["aten.grid_sampler_3d_backward"] = _backward

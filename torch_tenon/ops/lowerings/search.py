@@ -1,0 +1,200 @@
+"""Running extremes, binary search, and moves of elements whose places a mask decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index, product, unflatten
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Stored, Value, reshape
+from torch_tenon.ops.lowerings.indexing import filled, scatter_node
+from torch_tenon.ops.lowerings.reductions import scan, shared
+from torch_tenon.ops.lowerings.table import (
+    LOWERINGS,
+    Build,
+    CannotLower,
+    broadcast_to,
+    cast,
+    lowering,
+    number,
+    promote,
+)
+from torch_tenon.ops.lowerings.views import wrap_dim
+
+
+def _running(combine: str) -> Callable[..., list[Value]]:
+    def lower(b: Build, x: Value, dim: int) -> list[Value]:
+        if not x.sizes:
+            return [x, Lazy((), torch.int64, lambda p: ops.constant(0, torch.int64))]
+        d = wrap_dim(dim, len(x.sizes))
+        x = shared(b, x)
+        best = scan(b, x, d, combine, x.dtype)
+
+        def here(p: Position) -> Scalar:
+            value, top = x.load(p), best.load(p)
+            hit = ops.eq(value, top)
+            if value.dtype.is_floating_point:
+                hit = hit | (ops.isnan(value) & ops.isnan(top))
+            return ops.where(hit, ops.index(p[d]), ops.constant(0, torch.int64))
+
+        # The last place that held the extreme so far: places only grow.
+        where = scan(b, Lazy(x.sizes, torch.int64, here, (x, best)), d, "max", torch.int64)
+        return [best, where]
+
+    return lower
+
+
+for _name, _combine in (("cummax", "max"), ("cummin", "min")):
+    LOWERINGS[f"aten.{_name}"] = _running(_combine)
+
+
+@lowering("aten.logcumsumexp")
+def logcumsumexp(b: Build, x: Value, dim: int) -> Value:
+    """The logarithm of running sums of exponentials."""
+    return scan(b, x, dim, "logaddexp", x.dtype)
+
+
+def _bound(b: Build, row: Value, values: Value, sorter: Value | None, right: bool) -> Value:
+    """For each of `values`, how many elements of its sorted row are before it."""
+    compute = promote(row, values) if values.sizes else row.dtype
+    length = row.sizes[-1]
+    if compute not in TABLE or not isinstance(length, int):
+        raise CannotLower(f"a search in {length} elements of {compute}")
+    compare = ops.gt if right else ops.ge
+    row = b.program.realise(row)
+
+    def body(p: Position) -> Scalar:
+        value = ops.to(values.load(p if values.sizes else ()), compute)
+        lead = [] if len(row.sizes) == 1 else list(p[:-1])
+        low, high = ops.constant(0, torch.int64), ops.constant(length, torch.int64)
+        for _ in range(length.bit_length()):
+            middle = ops.rshift(ops.add(low, high), 1)
+            active = ops.lt(low, high)
+
+            def element(middle: Scalar = middle) -> Scalar:
+                at = ops.indirect(middle, length, "index")
+                if sorter is not None:
+                    at = ops.indirect(sorter.load([*lead, at]), length, "index")
+                return compare(ops.to(row.load([*lead, at]), compute), value)
+
+            beyond = ops.masked(active, element, False)
+            high = ops.where(beyond, middle, high)
+            low = ops.where(active & ~beyond, ops.add(middle, 1), low)
+        return ops.to(low, b.out.dtype)
+
+    inputs = [v for v in (row, values, sorter) if v is not None]
+    return Lazy(b.out.sizes, b.out.dtype, body, inputs, 8 * length.bit_length())
+
+
+@lowering("aten.searchsorted")
+def searchsorted(
+    b: Build,
+    row: Value,
+    values: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:
+    """Where values would go in sorted rows."""
+    return _bound(b, row, _tensor(values, row.dtype), sorter, right or side == "right")
+
+
+@lowering("aten.bucketize")
+def bucketize(
+    b: Build, values: Any, row: Value, *, out_int32: bool = False, right: bool = False
+) -> Value:
+    """The number of the interval that each value lies in."""
+    return _bound(b, row, _tensor(values, row.dtype), None, right)
+
+
+def _tensor(x: Any, dtype: torch.dtype) -> Value:
+    return x if isinstance(x, Value) else Lazy((), dtype, lambda p: number(x, dtype))
+
+
+def ranks(b: Build, mask: Value) -> Stored:
+    """For each element of a flat mask, how many hold up to and with it."""
+    held = Lazy(mask.sizes, torch.int64, lambda p: ops.to(mask.load(p), torch.int64), (mask,))
+    return b.program.realise(scan(b, held, 0, "sum", torch.int64))
+
+
+def _flat(x: Value) -> Value:
+    return reshape(x, (x.numel(),))
+
+
+def _compacted(
+    b: Build, mask: Value, count: Index, dtype: torch.dtype, fill: Any, value: Any, width: int
+) -> Value:
+    """`value(i, k)`, k below `width`, of the first `count` elements i that hold; then `fill`."""
+    number_of = ranks(b, mask)
+    # One row more takes what is not wanted.
+    target = filled(b, (count + 1, width), fill, dtype)
+
+    def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+        rank = ops.sub(number_of.load(r), 1)
+        wanted = mask.load(r) & ops.lt(rank, ops.index(count))
+        row = ops.indirect(ops.where(wanted, rank, ops.index(count)), count + 1, "index")
+        return value(r[0], p[0]), target.layout.index([row, p[0]])
+
+    done = scatter_node(b, target, body, [width], [mask.sizes[0]], "store")
+
+    def kept(p: Position) -> Scalar:
+        return done.load(p)
+
+    return Lazy((count, width), dtype, kept, (done,), 0)
+
+
+@lowering("aten.nonzero_static")
+def nonzero_static(b: Build, x: Value, *, size: Index, fill_value: int = -1) -> Value:
+    """The first places that are not zero, in so many rows."""
+    if not x.sizes or product(x.sizes) == 0:
+        raise CannotLower("no dimension or no element")
+    mask = _flat(cast(x, torch.bool))
+
+    def place(i: Index, k: Index) -> Scalar:
+        at = ops.constant(0, torch.int64)
+        for d, j in enumerate(unflatten(i, x.sizes)):
+            at = ops.where(ops.eq(ops.index(k), d), ops.index(j), at)
+        return at
+
+    return _compacted(b, mask, size, torch.int64, fill_value, place, len(x.sizes))
+
+
+@lowering("aten.masked_scatter_backward")
+def masked_scatter_backward(b: Build, g: Value, mask: Value, sizes: Sequence[Index]) -> Value:
+    """The gradients where the mask holds, one after the other, then zeros."""
+    flat, held = _flat(g), _flat(broadcast_to(mask, g.sizes))
+    count = product(sizes)
+    if count == 0 or product(g.sizes) == 0:
+        raise CannotLower("an empty tensor")
+    one = _compacted(b, held, count, g.dtype, 0, lambda i, k: flat.load([i]), 1)
+    return reshape(one, sizes)
+
+
+@lowering("aten.masked_scatter")
+def masked_scatter(b: Build, x: Value, mask: Value, source: Value) -> Value:
+    """x with the elements of a source, in order, where the mask holds."""
+    sizes = b.out.sizes
+    if product(sizes) == 0 or product(source.sizes) == 0:
+        raise CannotLower("an empty tensor")
+    values, held = _flat(source), _flat(broadcast_to(mask, sizes))
+    old = _flat(broadcast_to(x, sizes))
+    number_of = ranks(b, held)
+
+    def body(p: Position) -> Scalar:
+        here = held.load(p)
+
+        def new() -> Scalar:
+            return values.load(
+                [ops.indirect(ops.sub(number_of.load(p), 1), values.numel(), "index")]
+            )
+
+        return ops.where(here, ops.masked(here, new, 0), old.load(p))
+
+    flat = Lazy((product(sizes),), x.dtype, body, (held, old, values, number_of), 4)
+    return reshape(flat, sizes)

@@ -1,0 +1,247 @@
+"""Pooling whose windows differ in size or lie at random places, the backwards that store at
+indices, and the backward of padding by replication."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index, flat_index, product
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Value, reshape
+from torch_tenon.ops.lowerings.indexing import filled, scatter_node
+from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW
+from torch_tenon.ops.lowerings.reductions import shared
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
+
+
+def _bounds(o: Index, n: Index, m: Index) -> tuple[Index, Index]:
+    """Where output o of m over n elements begins and ends."""
+    return o * n // m, ((o + 1) * n + m - 1) // m
+
+
+def _static(sizes: Sequence[Index]) -> list[int]:
+    found = [n for n in sizes if isinstance(n, int)]
+    if len(found) < len(sizes) or 0 in found:
+        raise CannotLower("adaptive pooling of run-time or empty sizes")
+    return found
+
+
+def _average(rank: int) -> Callable[..., Value]:
+    def lower(b: Build, x: Value, out: Sequence[Index]) -> Value:
+        n, m = _static(x.sizes[-rank:]), _static(b.out.sizes[-rank:])
+        x = shared(b, x)
+        wide = TABLE[x.dtype].compute
+        widest = [-(-a // c) + (a % c != 0) for a, c in zip(n, m, strict=True)]
+
+        def element(p: list[Index], r: list[Index]) -> Scalar:
+            inside = ops.constant(True, torch.bool)
+            at: list[Index] = []
+            for o, k, a, c in zip(p[-rank:], r, n, m, strict=True):
+                start, end = _bounds(o, a, c)
+                at.append(start + k)
+                inside = inside & ops.lt(ops.index(start + k), ops.index(end))
+            return ops.masked(inside, lambda: ops.to(x.load([*p[:-rank], *at]), wide), 0)
+
+        total = b.program.reduce(b.out.sizes, widest, element, "sum", wide)
+
+        def divide(p: Position) -> Scalar:
+            count: Index = 1
+            for o, a, c in zip(p[-rank:], n, m, strict=True):
+                start, end = _bounds(o, a, c)
+                count = count * (end - start)
+            return ops.div(total.load(p), ops.to(ops.index(count), wide))
+
+        return cast(Lazy(b.out.sizes, wide, divide, (total,), 4), x.dtype)
+
+    return lower
+
+
+def _average_backward(rank: int) -> Callable[..., Value]:
+    def lower(b: Build, g: Value, x: Value) -> Value:
+        n, m = _static(x.sizes[-rank:]), _static(g.sizes[-rank:])
+        g = shared(b, g)
+        wide = TABLE[g.dtype].compute
+        most = [-(-c // a) + 1 for a, c in zip(n, m, strict=True)]
+
+        def element(p: list[Index], r: list[Index]) -> Scalar:
+            # Of the outputs whose windows hold an element, the first is a division.
+            inside = ops.constant(True, torch.bool)
+            at: list[Index] = []
+            count: Index = 1
+            for i, k, a, c in zip(p[-rank:], r, n, m, strict=True):
+                o = i * c // a + k
+                start, end = _bounds(o, a, c)
+                at.append(o)
+                count = count * (end - start)
+                inside = inside & ops.lt(ops.index(o), c) & ops.le(ops.index(start), ops.index(i))
+
+            def share() -> Scalar:
+                value = ops.to(g.load([*p[:-rank], *at]), wide)
+                return ops.div(value, ops.to(ops.index(count), wide))
+
+            return ops.masked(inside, share, 0)
+
+        return cast(b.program.reduce(x.sizes, most, element, "sum", wide), x.dtype)
+
+    return lower
+
+
+Candidate = tuple[Callable[[], Scalar], Scalar, Scalar]
+
+
+def _first_greatest(candidates: Sequence[Candidate]) -> tuple[Scalar, Scalar]:
+    """The greatest of some values (a NaN counts as that) and its number; each candidate is a
+    value, its number and whether it is there. The first one always is."""
+    value, number, _ = candidates[0]
+    best, where = value(), number
+    for value, number, there in candidates[1:]:
+        new = ops.masked(there, value, 0)
+        better = ops.gt(new, best)
+        if new.dtype.is_floating_point:
+            better = better | ops.isnan(new)
+        better = better & there
+        best, where = ops.where(better, new, best), ops.where(better, number, where)
+    return best, where
+
+
+def _pair(b: Build, x: Value, windows: Callable[[Position], list[Candidate]]) -> list[Value]:
+    """The greatest of each window, and its number in the plane."""
+    x = shared(b, x)
+    sizes, cost = b.out.sizes, 8
+
+    def best(p: Position) -> Scalar:
+        return _first_greatest(windows(p))[0]
+
+    def where(p: Position) -> Scalar:
+        return _first_greatest(windows(p))[1]
+
+    return [Lazy(sizes, x.dtype, best, (x,), cost), Lazy(sizes, torch.int64, where, (x,), cost)]
+
+
+def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
+    def lower(b: Build, x: Value, out: Sequence[Index]) -> list[Value]:
+        n, m = _static(x.sizes[-rank:]), _static(b.out.sizes[-rank:])
+        widest = [-(-a // c) + (a % c != 0) for a, c in zip(n, m, strict=True)]
+        if product(widest) > LARGEST_WINDOW:  # type: ignore[operator]
+            raise CannotLower("a large window")
+
+        def windows(p: Position) -> list[Candidate]:
+            found: list[Candidate] = []
+            for offset in itertools.product(*map(range, widest)):
+                at: list[Index] = []
+                there = ops.constant(True, torch.bool)
+                for o, k, a, c in zip(p[-rank:], offset, n, m, strict=True):
+                    start, end = _bounds(o, a, c)
+                    at.append(start + k)
+                    if k:  # windows are not empty
+                        there = there & ops.lt(ops.index(start + k), ops.index(end))
+                place = [*p[:-rank], *at]
+                found.append(
+                    (functools.partial(x.load, place), ops.index(flat_index(at, n)), there)
+                )
+            return found
+
+        return _pair(b, x, windows)
+
+    return lower
+
+
+def _fractional(rank: int) -> Callable[..., list[Value]]:
+    def lower(
+        b: Build, x: Value, kernel: Sequence[int], out: Sequence[int], samples: Value
+    ) -> list[Value]:
+        n = _static(x.sizes[-rank:])
+        if product(kernel) > LARGEST_WINDOW:  # type: ignore[operator]
+            raise CannotLower("a large window")
+        batched = len(x.sizes) == rank + 2
+        wide = TABLE[samples.dtype].compute
+
+        def start(p: Position, d: int) -> Scalar:
+            if out[d] == 1:
+                return ops.constant(n[d] - kernel[d], torch.int64)
+            # The last number of a sample is the last dimension's in 2-d, the first's in 3-d.
+            lead = [p[0], p[1]] if batched else [0, p[0]]
+            u = samples.load([*lead, rank - 1 - d if rank == 2 else d])
+            alpha = ops.constant((n[d] - kernel[d]) / (out[d] - 1), wide)
+            i = ops.to(ops.index(p[len(p) - rank + d]), wide)
+            first = ops.to(ops.mul(ops.add(i, u), alpha), torch.int64)
+            at = ops.sub(first, ops.to(ops.mul(u, alpha), torch.int64))
+            last = ops.eq(ops.index(p[len(p) - rank + d]), out[d] - 1)
+            return ops.where(last, ops.constant(n[d] - kernel[d], torch.int64), at)
+
+        def windows(p: Position) -> list[Candidate]:
+            starts = [start(p, d) for d in range(rank)]
+            found: list[Candidate] = []
+            for offset in itertools.product(*map(range, kernel)):
+                at: list[Index] = [
+                    ops.indirect(ops.add(s, k), n[d], "index")
+                    for d, (s, k) in enumerate(zip(starts, offset, strict=True))
+                ]
+                place = [*p[:-rank], *at]
+                yes = ops.constant(True, torch.bool)
+                found.append((functools.partial(x.load, place), ops.index(flat_index(at, n)), yes))
+            return found
+
+        return _pair(b, x, windows)
+
+    return lower
+
+
+def _scattered(rank: int) -> Callable[..., Value]:
+    """The backward of a pooling op that took one element of each window."""
+
+    def lower(b: Build, g: Value, x: Value, *args: Any) -> Value:
+        at: Value = args[-1]
+        lead, plane = x.sizes[:-rank], product(x.sizes[-rank:])
+        count = product(g.sizes[-rank:])
+        flat_g, flat_at = reshape(g, (*lead, count)), reshape(at, (*lead, count))
+        wide = TABLE[g.dtype].compute
+        target = filled(b, (*lead, plane), 0, wide)
+
+        def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+            row = ops.indirect(flat_at.load([*p, r[0]]), plane, "index")
+            return ops.to(flat_g.load([*p, r[0]]), wide), target.layout.index([*p, row])
+
+        done = scatter_node(b, target, body, list(lead), [count], "sum")
+        return cast(reshape(done, x.sizes), x.dtype)
+
+    return lower
+
+
+def _replication_backward(rank: int) -> Callable[..., Value]:
+    def lower(b: Build, g: Value, x: Value, pad: Sequence[int]) -> Value:
+        wide = TABLE[g.dtype].compute
+        target = filled(b, x.sizes, 0, wide)
+        lead = len(x.sizes) - rank
+
+        def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+            place: list[Index] = list(p)
+            for d, i in enumerate(r):
+                n = x.sizes[lead + d]
+                j = ops.maximum(ops.index(i - pad[2 * (rank - 1 - d)]), 0)
+                place.append(ops.indirect(ops.minimum(j, ops.index(n - 1)), n, "index"))
+            return ops.to(g.load([*p, *r]), wide), target.layout.index(place)
+
+        done = scatter_node(b, target, body, g.sizes[:lead], g.sizes[lead:], "sum")
+        return cast(done, x.dtype)
+
+    return lower
+
+
+for _rank in (2, 3):
+    LOWERINGS[f"aten._adaptive_avg_pool{_rank}d"] = _average(_rank)
+    LOWERINGS[f"aten._adaptive_avg_pool{_rank}d_backward"] = _average_backward(_rank)
+    LOWERINGS[f"aten.adaptive_max_pool{_rank}d"] = _adaptive_max(_rank)
+    LOWERINGS[f"aten.adaptive_max_pool{_rank}d_backward"] = _scattered(_rank)
+    LOWERINGS[f"aten.fractional_max_pool{_rank}d"] = _fractional(_rank)
+
+    LOWERINGS[f"aten.fractional_max_pool{_rank}d_backward"] = _scattered(_rank)
+LOWERINGS["aten.max_pool3d_with_indices_backward"] = _scattered(3)
+for _rank in (1, 2, 3):
+    LOWERINGS[f"aten.replication_pad{_rank}d_backward"] = _replication_backward(_rank)
