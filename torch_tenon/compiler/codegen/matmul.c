@@ -1,3 +1,4 @@
+#include <pthread.h>
 #include <stdlib.h>
 /* Products of matrices of any strides. Panels of both operands are packed so that the inner kernel
  * reads memory in order; it keeps a block of ROWS x COLUMNS sums in registers. Small operands are
@@ -137,7 +138,12 @@ static void pack_f32(float *to, const void *from, int64_t start, int64_t fk, int
 typedef void (*pack_t)(float *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 static const pack_t packers[] = {pack_f32, pack_bf16, pack_f16};
 
-/* Memory of a thread's own, kept between calls: fresh pages cost more than a small product. */
+static pthread_key_t room_key;
+static pthread_once_t room_once = PTHREAD_ONCE_INIT;
+static void make_room_key(void) { pthread_key_create(&room_key, free); }
+
+/* Memory of a thread's own, kept between calls (fresh pages cost more than a small product) and
+ * freed when the thread ends. */
 static float *room(int64_t floats) {
   static __thread float *memory;
   static __thread int64_t size;
@@ -146,6 +152,8 @@ static float *room(int64_t floats) {
     size = floats;
     memory = aligned_alloc(64, (floats * 4 + 63) / 64 * 64);
     if (memory == NULL) abort();
+    pthread_once(&room_once, make_room_key);
+    pthread_setspecific(room_key, memory);
   }
   return memory;
 }
