@@ -187,8 +187,8 @@ def _describe_ops(name: str, json: bool) -> None:
         found = catalogue.find(name)
     except catalogue.UnknownOp as error:
         raise _fail(str(error)) from None
-    descriptions = [catalogue.describe(op, entries) for op in found]
     _load_torch()
+    descriptions = [catalogue.describe(op, entries) for op in found]
     dtypes, missing = _dtypes([d.op for d in descriptions])
     if json:
         rows = []
@@ -237,6 +237,7 @@ def _panel(
     rows = {
         "schema": description.schema,
         "route": f"{description.route}: {description.reason}",
+        "compiled": description.compiled,
         "registration": description.registration
         + (" of a backend" if description.registration == "required" else ": PyTorch composes it"),
         **{

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.utils import make_boxed_func
@@ -27,71 +26,13 @@ from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.ir.index import Expr, evaluate
-from torch_tenon.ops import attention
-from torch_tenon.ops.compositions import COMPOSITIONS
-from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import LOWERINGS
+from torch_tenon.ops.compositions import decompositions
 
 log = logging.getLogger("torch_tenon.program")
 schedule_log = logging.getLogger("torch_tenon.schedule")
 aten = torch.ops.aten
 
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], list[Any]]]
-
-
-@functools.cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions, less those of ops that the table lowers itself."""
-    load_all()
-    # The public table adds what a trace decomposes anyhow, at a cost of 0.2 s.
-    table: dict[Any, Callable[..., Any]] = dict(_core_aten_decompositions_post_autograd())
-    more: list[Any] = [
-        aten.native_batch_norm,
-        aten._native_batch_norm_legit_functional,
-        aten._native_batch_norm_legit,
-        aten._native_batch_norm_legit_no_training,
-        aten.native_batch_norm_backward,
-        aten._batch_norm_with_update_functional,
-        aten._batch_norm_no_update,
-        aten.batch_norm_backward,
-        aten.native_group_norm_backward,
-        aten.native_layer_norm_backward,
-        aten.upsample_bilinear2d.vec,
-        aten.upsample_nearest2d.vec,
-        aten.hardswish,
-        aten.hardsigmoid,
-        aten._adaptive_avg_pool2d,
-        aten.adaptive_max_pool2d,
-        aten.adaptive_max_pool3d,
-        aten.addmv,
-        aten.dist,
-        aten.ldexp,
-        aten.linalg_vector_norm,
-        aten.max_pool2d_with_indices,
-        aten.max_pool2d_with_indices_backward,
-        aten.max_pool3d_with_indices,
-        aten.rrelu_with_noise_backward,
-        aten.tril_indices,
-        aten.triu_indices,
-        aten.unfold,
-        aten.upsample_bicubic2d,
-        aten.upsample_bilinear2d,
-        aten.upsample_nearest1d,
-        aten.upsample_nearest2d,
-        aten.upsample_nearest3d,
-        aten._upsample_nearest_exact1d,
-        aten._upsample_nearest_exact2d,
-        aten._upsample_nearest_exact3d,
-        aten.upsample_trilinear3d,
-    ]
-    table.update(get_decompositions(more))
-    table.update(attention.DECOMPOSITIONS)
-    table.update(COMPOSITIONS)
-    for op in list(table):
-        name = str(op)
-        if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
-            del table[op]
-    return table
 
 
 @functools.cache
@@ -133,7 +74,8 @@ class CompiledGraph:
             for o in built.outputs
         ]
         for k in self.host_outputs:
-            results[k] = results[k].cpu()
+            if results[k] is not None:  # else a token, which orders calls that have effects
+                results[k] = results[k].cpu()
         return results
 
 

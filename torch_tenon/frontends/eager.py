@@ -473,7 +473,7 @@ class Composition(TorchDispatchMode):
 
 @functools.cache
 def _compositions() -> dict[Any, Any]:
-    from torch_tenon.frontends.dynamo import decompositions
+    from torch_tenon.ops.compositions import decompositions
 
     return decompositions()
 

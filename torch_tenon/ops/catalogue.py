@@ -29,6 +29,8 @@ class Description:
     schema: str
     route: str
     reason: str
+    compiled: str
+    """In a compiled graph: `lowered`, `library`, `decomposed`, or `fallback`, a call."""
     registration: str
     """`required` of a backend that wants the op, or `optional`: PyTorch composes it."""
     variants: dict[str, str]
@@ -74,6 +76,28 @@ def _runs_whole(op: NativeOp) -> bool:
     )
 
 
+def compiled(op: NativeOp) -> str:
+    """How an op runs inside a program: as loops, as a linked kernel, as other ops, as a call.
+
+    In-place and `out=` variants become functional ops first.
+    """
+    import torch
+
+    from torch_tenon.ops.compositions import decompositions
+    from torch_tenon.ops.lowerings.table import WHOLE, find
+
+    known = decompositions()  # loads the table
+    name, _, overload = (op.variants.functional or op.name).removeprefix("aten::").partition(".")
+    target = getattr(getattr(torch.ops.aten, name), overload or "default")
+    if find(target) is not None:
+        return "library" if str(target) in WHOLE else "lowered"
+    return (
+        "decomposed"
+        if target in known or op.composite == "CompositeImplicitAutograd"
+        else "fallback"
+    )
+
+
 def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description:
     """Everything that is known of one op without running it."""
     way, reason = route(op, entries)
@@ -83,6 +107,7 @@ def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description
         schema=op.schema,
         route=way,
         reason=reason,
+        compiled=compiled(op),
         registration="required" if op.required else "optional",
         variants={kind: name for kind, name in op.variants._asdict().items() if name},
         autograd=op.autograd,

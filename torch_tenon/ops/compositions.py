@@ -1,22 +1,84 @@
-"""Ops of traced graphs as other ops, where PyTorch has no decomposition of its own.
+"""Ops of traced graphs as other ops: PyTorch's decompositions, and ours where it has none.
 
-An entry takes the op's arguments and computes with ops that have lowerings or decompositions. The
-front ends add the table to PyTorch's.
+An entry of ours takes the op's arguments and computes with ops that have lowerings or
+decompositions.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
+from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+
+from torch_tenon.ops import attention
+from torch_tenon.ops.lowerings import load_all
+from torch_tenon.ops.lowerings.table import LOWERINGS
 
 COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """Overload -> the function that computes it."""
 
 aten = torch.ops.aten
 Tensors = Sequence[Tensor]
+
+
+@functools.cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions, less those of ops that the table lowers itself."""
+    load_all()
+    # The public table adds what a trace decomposes anyhow, at a cost of 0.2 s.
+    table: dict[Any, Callable[..., Any]] = dict(_core_aten_decompositions_post_autograd())
+    more: list[Any] = [
+        aten.native_batch_norm,
+        aten._native_batch_norm_legit_functional,
+        aten._native_batch_norm_legit,
+        aten._native_batch_norm_legit_no_training,
+        aten.native_batch_norm_backward,
+        aten._batch_norm_with_update_functional,
+        aten._batch_norm_no_update,
+        aten.batch_norm_backward,
+        aten.native_group_norm_backward,
+        aten.native_layer_norm_backward,
+        aten.upsample_bilinear2d.vec,
+        aten.upsample_nearest2d.vec,
+        aten.hardswish,
+        aten.hardsigmoid,
+        aten._adaptive_avg_pool2d,
+        aten.adaptive_max_pool2d,
+        aten.adaptive_max_pool3d,
+        aten.addmv,
+        aten.dist,
+        aten.ldexp,
+        aten.linalg_vector_norm,
+        aten.max_pool2d_with_indices,
+        aten.max_pool2d_with_indices_backward,
+        aten.max_pool3d_with_indices,
+        aten.rrelu_with_noise_backward,
+        aten.tril_indices,
+        aten.triu_indices,
+        aten.unfold,
+        aten.upsample_bicubic2d,
+        aten.upsample_bilinear2d,
+        aten.upsample_nearest1d,
+        aten.upsample_nearest2d,
+        aten.upsample_nearest3d,
+        aten._upsample_nearest_exact1d,
+        aten._upsample_nearest_exact2d,
+        aten._upsample_nearest_exact3d,
+        aten.upsample_trilinear3d,
+    ]
+    table.update(get_decompositions(more))
+    table.update(attention.DECOMPOSITIONS)
+    table.update(COMPOSITIONS)
+    for op in list(table):
+        name = str(op)
+        if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
+            del table[op]
+    return table
 
 
 def composition(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -166,6 +228,21 @@ def fused_sgd(
         new_params.append(p - lr * g)
     kept = _unless(found_inf, momenta, new_momenta) if momentum else list(momenta)
     return _unless(found_inf, params, new_params), unscaled, kept
+
+
+# Where a tensor is split is data: the indices go to the host, as in eager code.
+
+
+def _split_at_host_indices(x: Tensor, at: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    op = aten.tensor_split.tensor_indices_or_sections
+    found: tuple[Tensor, ...] = op.py_kernels[DispatchKey.CompositeImplicitAutograd](
+        x, at.cpu(), dim
+    )
+    return found
+
+
+for _key in (DispatchKey.PrivateUse1, DispatchKey.AutogradPrivateUse1):
+    aten.tensor_split.tensor_indices_or_sections.py_impl(_key)(_split_at_host_indices)
 
 
 # Products and distances

@@ -1,7 +1,7 @@
-"""Ops that a target has library kernels for: factorizations, sorting, Fourier transforms.
+"""Ops that a target has library kernels for, beside products of matrices.
 
-On the cpu target these are PyTorch's own: LAPACK, its sort, pocketfft or MKL. They are linked as
-they are, complex operands included; nothing is gained by loops of our own.
+On the cpu target these are PyTorch's own: oneDNN, LAPACK, its sort, pocketfft or MKL. They are
+linked as they are, complex operands included; nothing is gained by loops of our own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import torch
 from torch_tenon.ops.lowerings.table import LOWERINGS, WHOLE, Build
 
 LIBRARY = {
+    "convolution": "convolution convolution_backward",
+    "attention": "_scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
     "linear algebra": "_cholesky_solve_helper _linalg_det _linalg_eigh _linalg_slogdet "
     "_linalg_solve_ex _linalg_svd cholesky cholesky_inverse cholesky_solve geqrf "
     "linalg_cholesky_ex linalg_eig _linalg_eigvals linalg_eigvals linalg_householder_product "

@@ -1,4 +1,4 @@
-"""Products of matrices, convolution and attention: calls into libraries."""
+"""Products of matrices: calls into libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch_tenon.ir.program import MATMUL_DTYPES
 from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.values import Layout, Value
 from torch_tenon.ops.lowerings.creation import constant
-from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, elementwise, lowering
+from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, lowering
 
 aten = torch.ops.aten
 
@@ -66,26 +66,3 @@ def _combine(b: Build, c: Value, p: Value, beta: Any, alpha: Any) -> Value:
         return ops.add(v, u if beta == 1 else ops.mul(u, beta))
 
     return elementwise(f, (c, p), dtype, dtype, 2)
-
-
-# What PyTorch's own CPU kernels do best: called with the graph's arguments, never decomposed.
-LIBRARY = (
-    "convolution",
-    "convolution_backward",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
-)
-
-
-def _enter_library(name: str) -> None:
-    packet = getattr(aten, name)
-
-    def lower(b: Build, *args: Any, **keywords: Any) -> Any:
-        results = b.call(packet.default, args, keywords, "library")
-        return results if len(results) > 1 else results[0]
-
-    LOWERINGS[f"aten.{name}"] = lower
-
-
-for _name in LIBRARY:
-    _enter_library(_name)

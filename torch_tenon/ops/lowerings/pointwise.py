@@ -41,6 +41,7 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}
 
 
 _NOT_PREFIXED = {"i0", "igamma", "igammac"}
+_ALIASES = {"i0": "special_modified_bessel_i0", "i1": "special_modified_bessel_i1"}
 
 
 def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
@@ -64,6 +65,8 @@ def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
     LOWERINGS[f"aten.{aten or name}"] = lower
 
 
+for _name, _aten in _ALIASES.items():
+    _enter(f"special_{_name}", "float", 60, _aten)
 for _name in SPECIAL:
     if _name != "polygamma":
         _enter(
@@ -181,11 +184,24 @@ def mul(b: Build, x: Any, y: Any) -> Value:
     return elementwise(ops.mul, (x, y), compute, compute)
 
 
+def _whole(name: str) -> Callable[[Scalar, Scalar], Scalar]:
+    """A division of integers, which reports a divisor of zero as PyTorch does."""
+
+    def divide(a: Scalar, c: Scalar) -> Scalar:
+        if not a.dtype.is_floating_point and not (c.op == "constant" and c.args[1].value):
+            # The check's own value is 0: adding it makes the quotient wait for the check.
+            bad = ops.where(ops.eq(c, 0), ops.constant(-1, torch.int64), 0)
+            c = ops.add(c, ops.to(ops.index(ops.indirect(bad, 1, "division")), c.dtype))
+        found: Scalar = getattr(ops, name)(a, c)
+        return found
+
+    return divide
+
+
 def floor_divide_scalar(a: Scalar, c: Scalar) -> Scalar:
     """PyTorch's floating floor division: exact where the quotient is close to an integer."""
     if not a.dtype.is_floating_point:
-        result: Scalar = ops.floor_div(a, c)
-        return result
+        return _whole("floor_div")(a, c)
     m = ops.fmod(a, c)
     q = ops.div(ops.sub(a, m), c)
     wrong_side = (ops.ne(m, 0.0)) & ops.ne(ops.lt(c, 0.0), ops.lt(m, 0.0))
@@ -207,7 +223,7 @@ def div(b: Build, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
         return elementwise(floor_divide_scalar, (x, y), compute, compute, 8)
     if compute.is_floating_point:
         return elementwise(lambda a, c: ops.trunc(ops.div(a, c)), (x, y), compute, compute, 3)
-    return elementwise(ops.trunc_div, (x, y), compute, compute, 4)
+    return elementwise(_whole("trunc_div"), (x, y), compute, compute, 4)
 
 
 @lowering("aten.floor_divide")
@@ -220,14 +236,14 @@ def floor_divide(b: Build, x: Any, y: Any) -> Value:
 def remainder(b: Build, x: Any, y: Any) -> Value:
     """The remainder with the sign of y."""
     compute = promote(x, y)
-    return elementwise(ops.remainder, (x, y), compute, compute, 4)
+    return elementwise(_whole("remainder"), (x, y), compute, compute, 4)
 
 
 @lowering("aten.fmod")
 def fmod(b: Build, x: Any, y: Any) -> Value:
     """The remainder with the sign of x."""
     compute = promote(x, y)
-    return elementwise(ops.fmod, (x, y), compute, compute, 4)
+    return elementwise(_whole("fmod"), (x, y), compute, compute, 4)
 
 
 @lowering("aten.pow", "aten.float_power")

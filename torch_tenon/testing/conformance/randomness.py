@@ -118,14 +118,20 @@ def critical_value(n: int, alpha: float) -> int:
 
 
 def _flatten(value: Any) -> torch.Tensor:
-    parts = []
+    parts, eps = [], 0.0
     for tensor in tensors_in(value):
         tensor = on_cpu(tensor)
         tensor = tensor.to_dense() if tensor.layout != torch.strided else tensor
         if tensor.dtype.is_complex:
             tensor = torch.view_as_real(tensor.to(torch.complex128))
         parts.append(tensor.double().flatten())
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.double)
+        if tensor.dtype.is_floating_point:
+            eps = max(eps, torch.finfo(tensor.dtype).eps)
+    flat = torch.cat(parts) if parts else torch.empty(0, dtype=torch.double)
+    # Beside the largest, what is below its rounding is zero: a sum that cancels does so exactly or
+    # not with the precision of what lies between.
+    largest = torch.nan_to_num(flat, posinf=0.0, neginf=0.0).abs().max() if len(flat) else 0.0
+    return torch.where(flat.abs() <= largest * eps, 0.0, flat)
 
 
 def _bits(flat: torch.Tensor) -> bytes:

@@ -1,0 +1,90 @@
+"""The special functions of generated code against SciPy's, in float64 and float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.special as sp
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_tenon.compiler.build import build
+from torch_tenon.compiler.cache import Cache
+from torch_tenon.compiler.cpu_compiler import CpuCompiler
+from torch_tenon.compiler.plan import HOST, Plan
+
+special = torch.special
+# Ours, SciPy's, and the range of each argument.
+FUNCTIONS: dict[str, tuple[Any, Any, list[tuple[float, float]]]] = {
+    "airy_ai": (special.airy_ai, lambda x: sp.airy(x)[0], [(-60, 30)]),
+    "bessel_j1": (special.bessel_j1, sp.j1, [(-60, 60)]),
+    "bessel_y0": (special.bessel_y0, sp.y0, [(0.01, 60)]),
+    "erfcx": (special.erfcx, sp.erfcx, [(-20, 60)]),
+    "i0": (special.i0, sp.i0, [(-80, 80)]),
+    "i0e": (special.i0e, sp.i0e, [(-200, 200)]),
+    "i1": (special.i1, sp.i1, [(-80, 80)]),
+    "i1e": (special.i1e, sp.i1e, [(-200, 200)]),
+    "k0": (special.modified_bessel_k0, sp.k0, [(1e-6, 60)]),
+    "k1e": (special.scaled_modified_bessel_k1, sp.k1e, [(1e-6, 300)]),
+    "log_ndtr": (special.log_ndtr, sp.log_ndtr, [(-60, 5)]),
+    "ndtri": (special.ndtri, sp.ndtri, [(0, 1)]),
+    "spherical_bessel_j0": (special.spherical_bessel_j0, sp.spherical_jn, [(-60, 60)]),
+    "gammainc": (special.gammainc, sp.gammainc, [(0.01, 80), (0, 80)]),
+    "gammaincc": (special.gammaincc, sp.gammaincc, [(0.01, 80), (0, 80)]),
+    "zeta": (special.zeta, sp.zeta, [(1.01, 40), (0.01, 40)]),
+    "hermite": (special.hermite_polynomial_h, sp.eval_hermite, [(-3, 3), (0, 12)]),
+    "laguerre": (special.laguerre_polynomial_l, sp.eval_laguerre, [(0, 8), (0, 20)]),
+    "legendre": (special.legendre_polynomial_p, sp.eval_legendre, [(-1, 1), (0, 40)]),
+    "chebyshev_t": (special.chebyshev_polynomial_t, sp.eval_chebyt, [(-1, 1), (0, 200)]),
+    "chebyshev_u": (special.chebyshev_polynomial_u, sp.eval_chebyu, [(-1.2, 1.2), (0, 30)]),
+}
+DEGREES = ("hermite", "laguerre", "legendre", "chebyshev_t", "chebyshev_u")
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, torch.dtype], Any]:
+    """One plan for all functions: the C compiler starts once."""
+    rng = np.random.default_rng()
+    found: dict[tuple[str, torch.dtype], Any] = {}
+    compiler = CpuCompiler(Cache(Path(tmp_path_factory.mktemp("cache")) / "objects"))
+    for dtype in (torch.float64, torch.float32):
+        inputs = []
+        for name, (_, _, ranges) in FUNCTIONS.items():
+            columns = [rng.uniform(low, high, 4000) for low, high in ranges]
+            if name in DEGREES:
+                columns[1] = np.floor(columns[1])
+            inputs.append([torch.from_numpy(c).to(dtype) for c in columns])
+
+        def every(*tensors: torch.Tensor, inputs: Any = inputs) -> list[torch.Tensor]:
+            left = iter(tensors)
+            return [
+                ours(*[next(left) for _ in columns])
+                for (ours, _, _), columns in zip(FUNCTIONS.values(), inputs, strict=True)
+            ]
+
+        flat = [t for columns in inputs for t in columns]
+        plan = Plan(build(make_fx(every, tracing_mode="fake")(*flat)).program)
+        plan.compile(compiler)
+        got = plan.native(()).run(flat, HOST)
+        for name, columns, result in zip(FUNCTIONS, inputs, got, strict=True):
+            found[name, dtype] = (columns, result)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_as_scipy(name: str, dtype: torch.dtype, kernels: Any) -> None:
+    columns, got = kernels[name, dtype]
+    with np.errstate(all="ignore"):
+        arguments = [c.double().numpy() for c in columns]
+        if name == "spherical_bessel_j0":
+            arguments = [np.zeros(len(arguments[0]), int), *arguments]
+        if name in DEGREES:
+            arguments = arguments[::-1]
+        want = torch.from_numpy(FUNCTIONS[name][1](*arguments)).to(dtype)
+    # Between a function's zeros the error is beside its size there, not beside the zero.
+    rtol, atol = (1e-10, 1e-11) if dtype is torch.float64 else (2e-6, 1e-6)
+    torch.testing.assert_close(got, want, rtol=rtol, atol=atol)

@@ -1,0 +1,69 @@
+"""Optimizers and lists of tensors inside compiled graphs, against PyTorch's CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.1, amsgrad=True, fused=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.1, fused=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, fused=True),
+    "adamw_foreach": lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizer_steps(name: str) -> None:
+    start = [torch.randn(5, 3), torch.randn(7)]
+    grads = [[torch.randn_like(p) for p in start] for _ in range(3)]
+    results = []
+    for device in ("cpu", "tenon"):
+        parameters = [torch.nn.Parameter(p.to(device, copy=True)) for p in start]
+        optimizer = OPTIMIZERS[name](parameters)
+        step = optimizer.step
+        if device == "tenon":
+            step = torch.compile(step, backend="tenon")
+        for row in grads:
+            for p, g in zip(parameters, row, strict=True):
+                p.grad = g.to(device)
+            step()
+        results.append([p.detach().cpu() for p in parameters])
+    torch.testing.assert_close(results[1], results[0], rtol=2e-5, atol=2e-6)
+
+
+def test_lists_of_tensors() -> None:
+    def several(x: list[torch.Tensor], y: list[torch.Tensor]) -> list[torch.Tensor]:
+        x = torch._foreach_add(x, y, alpha=2)
+        x = torch._foreach_addcdiv(x, y, y, 0.5)
+        torch._foreach_mul_(x, [1.5, 2.0])
+        torch._foreach_maximum_(x, 0.1)
+        return [*torch._foreach_sqrt(x), *torch._foreach_norm(x), *torch._foreach_lerp(x, y, 0.3)]
+
+    x, y = ([torch.rand(4, 3), torch.rand(5)] for _ in range(2))
+    got = torch.compile(several, backend="tenon")(
+        [t.to("tenon") for t in x], [t.to("tenon") for t in y]
+    )
+    torch.testing.assert_close([t.cpu() for t in got], several(x, y))
+
+
+def test_random_permutation_and_choice() -> None:
+    def draw(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        order = torch.randperm(50, device=weights.device)
+        return order, torch.multinomial(weights, 4)
+
+    order, chosen = torch.compile(draw, backend="tenon")(
+        torch.tensor([0.0, 1, 2, 3, 4], device="tenon")
+    )
+    assert sorted(order.tolist()) == list(range(50))
+    assert sorted(chosen.tolist()) == [1, 2, 3, 4]
