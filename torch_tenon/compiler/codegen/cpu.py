@@ -43,7 +43,7 @@ class Kernel:
 
     source: str  # the function, named `@NAME@`
     storages: list[Storage]
-    sizes: list[Symbol]
+    sizes: list[Symbol | int]  # run-time sizes of the program, and numbers
     origin: str
     bytes_moved: int
     layout: str
