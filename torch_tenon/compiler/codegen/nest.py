@@ -34,6 +34,18 @@ class Span:
     step: int = 1
     symbol: Symbol | None = None
 
+    def around(self, inside: list[str]) -> list[str]:
+        """The loop over these lines."""
+        name = self.variable
+        step = f"++{name}" if self.step == 1 else f"{name} += {self.step}"
+        head = f"for (int64_t {name} = {self.start}; {name} < {self.stop}; {step}) {{"
+        return [head, *indent(inside), "}"]
+
+
+def indent(lines: list[str]) -> list[str]:
+    """Lines one level further in; pragmas stay at the margin."""
+    return [text if text.startswith("#") else "  " + text for text in lines]
+
 
 class Nest:
     """The loops of a group.
