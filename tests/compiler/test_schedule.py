@@ -82,3 +82,11 @@ def test_steps_that_need_each_other_stay_apart() -> None:
     sources = kernels(f, torch.randn(64, 64))
     assert len(sources) >= 20
     assert not any("set <" in s for s in sources)
+
+
+@pytest.mark.parametrize(
+    "name", ["chain", "softmax over rows", "layer norm", "two outputs of one loop"]
+)
+def test_more_rows_run_the_same_code(name: str) -> None:
+    few, many = (kernels(ONE_KERNEL[name], torch.randn(n, 256)) for n in (512, 1536))
+    assert few == many

@@ -243,7 +243,7 @@ class _Instance:
             "name": kernel.origin,
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
-            "sizes": [self.values[s] for s in kernel.sizes],
+            "sizes": [s if isinstance(s, int) else self.values[s] for s in kernel.sizes],
         }
 
     def _call(self, call: Extern) -> dict[str, Any]:

@@ -6,7 +6,6 @@ added up in blocks whose totals are float64, so a long row loses no more than a 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import torch
 
 from torch_tenon.compiler.codegen import dialect as c
-from torch_tenon.compiler.codegen.nest import BLOCK, Nest, Span
+from torch_tenon.compiler.codegen import innermost
+from torch_tenon.compiler.codegen.nest import BLOCK, Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substitute, symbols
@@ -24,11 +24,6 @@ from torch_tenon.ir.values import Buffer, Storage, size_hint
 PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 SCRATCH_BYTES = 1 << 18
-STREAMS = 4  # pieces of a cached row that are added up side by side
-JAM = 8  # rows of a column that one pass over the lanes takes
-MOST_JAMMED = 12  # lines of an iteration beyond which it takes one
-NAME = re.compile(r"\bt\d+\b")
-DEFINITION = re.compile(r"const (\w+) (t\d+) = ")
 
 # What a failed check raises: the text takes the value and the size.
 CHECKS: dict[str, int] = {"index": 1, "embedding": 2, "gather": 3, "division": 4}
@@ -43,7 +38,7 @@ class Kernel:
 
     source: str  # the function, named `@NAME@`
     storages: list[Storage]
-    sizes: list[Symbol]
+    sizes: list[Symbol | int]  # run-time sizes of the program, and numbers
     origin: str
     bytes_moved: int
     layout: str
@@ -405,31 +400,32 @@ class _Writer:
     ) -> list[str]:
         """Loops `at` and inward."""
         # In rows the innermost loop is added up by itself, in columns everything under the rows.
-        innermost = len(spans) - 1
-        parts_at = innermost if self.nest.layout == "row" else len(self.nest.inner) - 1
+        last = len(spans) - 1
+        parts_at = last if self.nest.layout == "row" else len(self.nest.inner) - 1
         if not spans:
             out = []
             for m, _, part in reductions:
                 out += self._declare(part, m, c.register_type(m.node.accumulator()))
             out += segment.lines.get(self.nest.base + 1, [])
             return out + self._take(reductions)
-        span = spans[at]
-        inside = list(segment.lines.get(self.nest.base + at + 1, []))
-        if at < innermost:
+        span, depth = spans[at], self.nest.base + at
+        inside = list(segment.lines.get(depth + 1, []))
+        if at < last:
             inside += self._nest(segment, spans, at + 1, reductions, clauses)
         head: list[str] = []
         if (
-            at == innermost
+            at == last
             and not (segment.scans and self.nest.layout == "row")
             and not (self.nest.layout == "scatter" and not self.nest.row)
         ):
             head.append(f"#pragma omp simd {clauses}".rstrip())
         collected = reductions if at == parts_at else []
-        if self.nest.in_parts and at == innermost:
-            declared, parts = self._parts(inside)
-            return declared + [t for part in parts for t in [*head, *_for(span, part)]]
+        if self.nest.in_parts and at == last:
+            index = f"[{self._lane_index()}]"
+            declared, parts = innermost.parts(inside, self.long, index, self.nest.lanes)
+            return declared + [t for part in parts for t in [*head, *span.around(part)]]
         if not collected:
-            return [*head, *_for(span, inside)]
+            return [*head, *span.around(inside)]
         declared = []
         for m, _, part in collected:
             declared += self._declare(part, m, c.register_type(m.node.accumulator()))
@@ -444,112 +440,19 @@ class _Writer:
             if not (isinstance(extent, int) and extent % block == 0):
                 stop = f"({stop} < {span.stop} ? {stop} : {span.stop})"
             one = Span(name, f"{name}_block", stop, 1, span.symbol)
-        code = [*head, *_for(one, inside)]
-        if self.nest.layout == "column" and at == innermost - 1:
-            code = self._jammed(segment, one, spans[-1], collected) or code
-        elif self.nest.layout == "row" and segment.again:
-            code = self._streams(segment, one, inside, collected) or code
+        code = [*head, *one.around(inside)]
+        if not segment.scans and not segment.checks:
+            totals = [
+                innermost.Part(part, m.node.combine, m.node.accumulator())
+                for m, _, part in collected
+            ]
+            if self.nest.layout == "column" and at == last - 1:
+                lines = [text for d in (1, 2) for text in segment.lines.get(depth + d, [])]
+                code = innermost.jammed(lines, one, spans[-1], totals) or code
+            elif self.nest.layout == "row" and segment.again:
+                code = innermost.streams(inside, one, totals, self.long) or code
         code = [*declared, *code, *self._take(collected)]
-        return code if outer is None else _for(outer, code)
-
-    def _jammed(
-        self, segment: _Segment, span: Span, lanes: Span, reductions: list[tuple[Member, str, str]]
-    ) -> list[str]:
-        """The rows of a column a few at a time, so that its accumulators are loaded and stored
-        once for all of them; nothing where an iteration is too long for that to matter."""
-        at = self.nest.base + len(self.nest.inner)
-        lines = [*segment.lines.get(at, []), *segment.lines.get(at + 1, [])]
-        assert span.symbol is not None
-        extent = span.symbol.extent
-        if segment.scans or segment.checks or len(lines) > MOST_JAMMED:
-            return []
-        if isinstance(extent, int) and extent < JAM:
-            return []
-        name = span.variable
-        take, give = [], []
-        jammed = lines
-        for m, _, part in reductions:
-            register = f"{part.partition('[')[0]}_{name}"
-            take.append(f"{c.register_type(m.node.accumulator())} {register} = {part};")
-            give.append(f"{part} = {register};")
-            jammed = [text.replace(part, register) for text in jammed]
-        few = Span(f"{name}_few", span.start, f"{span.stop} - {JAM - 1}", JAM)
-        rows = Span(name, few.variable, f"{few.variable} + {JAM}")
-        several = [*take, f"#pragma GCC unroll {JAM}", *_for(rows, jammed), *give]
-        code = _for(few, ["#pragma omp simd", *_for(lanes, several)])
-        if not (isinstance(extent, int) and extent % JAM == 0):
-            start = f"{span.start} + ({span.stop} - {span.start})/{JAM}*{JAM}"
-            rest = Span(name, start, span.stop)
-            code += _for(rest, ["#pragma omp simd", *_for(lanes, lines)])
-        return code
-
-    def _streams(
-        self,
-        segment: _Segment,
-        span: Span,
-        lines: list[str],
-        reductions: list[tuple[Member, str, str]],
-    ) -> list[str]:
-        """A row that is in the cache by now in quarters side by side: from there one accumulator
-        is not fast enough. Nothing where memory or a long iteration sets the pace."""
-        assert span.symbol is not None and span.symbol.extent is not None
-        long = any(n in self.long for text in lines for n in NAME.findall(text))
-        if segment.scans or segment.checks or long or len(lines) > MOST_JAMMED:
-            return []
-        if size_hint(span.symbol.extent) < STREAMS * 64:
-            return []
-        before, clauses, after = [], [], []
-        inside: list[str] = []
-        extent = span.symbol.extent
-        quarter = f"quarter{self.count}"
-        self.count += 1
-        for k in range(STREAMS):
-            inside += ["{", f"  const int64_t {span.variable} = {span.start} + k + {k}*{quarter};"]
-            for m, _, part in reductions:
-                dtype, own = m.node.accumulator(), f"{part}_{k}"
-                before += self._declare(own, m, c.register_type(dtype))
-                clauses.append(f"reduction({c.reduction_clause(m.node.combine, dtype)}:{own})")
-                after.append(f"{part} = {c.combination(m.node.combine, part, own, dtype)};")
-            inside += [*_indent([_numbered(text, reductions, k) for text in lines]), "}"]
-        code = [f"const int64_t {quarter} = ({span.stop} - {span.start})/{STREAMS};", *before]
-        code.append("#pragma omp simd " + " ".join(clauses))
-        code += _for(Span("k", "0", quarter), inside)
-        if not (isinstance(extent, int) and extent % STREAMS == 0):
-            rest = Span(span.variable, f"{span.start} + {STREAMS}*{quarter}", span.stop)
-            code.append("#pragma omp simd " + " ".join(clauses[: len(reductions)]))
-            code += _for(rest, [_numbered(text, reductions, 0) for text in lines])
-        return code + after
-
-    def _parts(self, lines: list[str]) -> tuple[list[str], list[list[str]]]:
-        """The lines of an iteration cut before each long operation but the first.
-
-        Instructions of several iterations overlap only as far as the processor looks ahead, so a
-        long chain is faster as several loops over a tile: what later ones need goes through arrays.
-        """
-        parts: list[list[str]] = [[]]
-        home: dict[str, int] = {}
-        types: dict[str, str] = {}
-        has_long = False
-        for text in lines:
-            made = DEFINITION.match(text)
-            if made is not None:
-                if made[2] in self.long:
-                    if has_long:
-                        parts.append([])
-                    has_long = True
-                types[made[2]], home[made[2]] = made[1], len(parts) - 1
-            parts[-1].append(text)
-        assert self.nest.lane is not None
-        index = f"[{self._lane_index()}]"
-        carried: dict[str, None] = {}
-        for k, part in enumerate(parts):
-            used = dict.fromkeys(n for text in part for n in NAME.findall(text))
-            before = [n for n in used if home.get(n, k) < k]
-            part[:0] = [f"const {types[n]} {n} = {n}s{index};" for n in before]
-            carried.update(dict.fromkeys(before))
-        for n in carried:
-            parts[home[n]].append(f"{n}s{index} = {n};")
-        return [f"{types[n]} {n}s[{self.nest.lanes}];" for n in carried], parts
+        return code if outer is None else outer.around(code)
 
     def _take(self, reductions: list[tuple[Member, str, str]]) -> list[str]:
         """Adds the parts to the totals."""
@@ -584,7 +487,7 @@ class _Writer:
             return []
         value = c.to_memory(self._total(m, acc)[0], b.dtype)
         text = f"{self.pointer(b)}[{self.size(m.index)}] = {value};"
-        return ["#pragma omp simd", *_for(self.nest.row[0], [text])] if "[" in acc else [text]
+        return ["#pragma omp simd", *self.nest.row[0].around([text])] if "[" in acc else [text]
 
     def _function(self, body: list[str]) -> Kernel:
         for b, name in self.scratch.items():
@@ -593,7 +496,7 @@ class _Writer:
         for k in reversed(range(len(self.nest.spans))):
             if k + 1 < self.nest.base:
                 code = self.prelude.get(k + 1, []) + code
-            code = _for(self.nest.spans[k], code)
+            code = self.nest.spans[k].around(code)
             if k == 0:
                 code = self._threads() + code
         code = self.prelude.get(0, []) + code if self.nest.base else code
@@ -635,7 +538,7 @@ def together(kernels: Sequence[Kernel]) -> Kernel:
     code = [
         f"for (int64_t set = 0; set < {len(kernels)}; ++set) {{",
         f"  void *const *const a = all + set * {len(first.storages)};",
-        *_indent(first.body),
+        *indent(first.body),
         "}",
     ]
     work = len(kernels) * first.work
@@ -654,7 +557,7 @@ def together(kernels: Sequence[Kernel]) -> Kernel:
 
 def _function(origin: str, pointers: str, code: list[str]) -> str:
     head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *status) {{"
-    return "\n".join([f"/* {origin} */", head, *_indent(code), "}\n"])
+    return "\n".join([f"/* {origin} */", head, *indent(code), "}\n"])
 
 
 def _bytes_moved(group: Group, kept: set[Buffer]) -> int:
@@ -671,19 +574,3 @@ def _bytes_moved(group: Group, kept: set[Buffer]) -> int:
             count = size_hint(product(s.extent for s in used))
             seen[b, e] = count * b.dtype.itemsize
     return sum(seen.values())
-
-
-def _numbered(text: str, reductions: list[tuple[Member, str, str]], k: int) -> str:
-    for _, _, part in reductions:
-        text = re.sub(rf"\b{part}\b", f"{part}_{k}", text)
-    return text
-
-
-def _for(span: Span, inside: list[str]) -> list[str]:
-    step = f"++{span.variable}" if span.step == 1 else f"{span.variable} += {span.step}"
-    head = f"for (int64_t {span.variable} = {span.start}; {span.variable} < {span.stop}; {step}) {{"
-    return [head, *_indent(inside), "}"]
-
-
-def _indent(lines: list[str]) -> list[str]:
-    return [text if text.startswith("#") else "  " + text for text in lines]

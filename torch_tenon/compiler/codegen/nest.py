@@ -20,6 +20,7 @@ from torch_tenon.ir.values import size_hint
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
 TILE = 1024  # lanes of a column
 CHUNKS = 8  # pieces of work wanted for the threads
+SHORT = 16  # iterations of a loop whose extent is written into the code
 PART = 512  # elements that one of several loops over a tile takes before the next one runs
 
 
@@ -32,6 +33,18 @@ class Span:
     stop: str
     step: int = 1
     symbol: Symbol | None = None
+
+    def around(self, inside: list[str]) -> list[str]:
+        """The loop over these lines."""
+        name = self.variable
+        step = f"++{name}" if self.step == 1 else f"{name} += {self.step}"
+        head = f"for (int64_t {name} = {self.start}; {name} < {self.stop}; {step}) {{"
+        return [head, *indent(inside), "}"]
+
+
+def indent(lines: list[str]) -> list[str]:
+    """Lines one level further in; pragmas stay at the margin."""
+    return [text if text.startswith("#") else "  " + text for text in lines]
 
 
 class Nest:
@@ -46,7 +59,8 @@ class Nest:
     def __init__(self, group: Group) -> None:
         self.group = group
         self.members = group.members
-        self.sizes: list[Symbol] = []  # run-time sizes, in the order of the kernel's arguments
+        self.sizes: list[Symbol | int] = []  # in the order of the kernel's arguments
+        self.ends: dict[Symbol, str] = {}
         self.layout = self._choose_layout()
         self._lay_out()
 
@@ -125,7 +139,7 @@ class Nest:
         work = product(s.extent for s in self.group.symbols())
         cost = max(1, min(8, sum(len(m.node.trace) for m in self.members) // 4))
         self.work = work * cost
-        spans = [self._span(s) for s in outer]
+        spans = [Span(names[s], "0", self._end(s), 1, s) for s in outer]
         inside: list[Span] = []
         pieces = size_hint(product(s.extent for s in outer))
         if self.turned is not None:
@@ -139,18 +153,19 @@ class Nest:
             hint = size_hint(extent)
             self.in_parts = self.layout == "flat" and self._is_long()
             if self.in_parts:
-                self.lanes = min(PART, extent) if isinstance(extent, int) else PART
+                self.lanes = PART
                 spans.append(self._tile(self.lane, self.lanes))
                 inside.append(self._tiled(self.lane, self.lanes))
             elif self.layout == "flat" and (pieces >= CHUNKS or hint < 2 * BLOCK):
-                inside.append(self._span(self.lane))
+                inside.append(Span(names[self.lane], "0", self._end(self.lane), 1, self.lane))
             else:
                 wanted = max(1, -(-CHUNKS // pieces))
                 most = BLOCK if self.layout == "flat" else TILE
                 if self.layout == "scatter":
                     most = 1 << 30
                     wanted = 4 if pieces < CHUNKS else 1
-                self.lanes = min(most, max(64, -(-hint // wanted // 16) * 16))
+                # A power of two: few different kernels for many sizes.
+                self.lanes = min(most, max(64, 1 << (-(-hint // wanted)).bit_length() - 1))
                 if isinstance(extent, int):
                     self.lanes = min(self.lanes, extent)
                 spans.append(self._tile(self.lane, self.lanes))
@@ -191,20 +206,31 @@ class Nest:
         """Whether an iteration is too long for the processor to have several under way."""
         return sum(s.op in LONG for m in self.members for s in m.node.trace) > 1
 
+    def _end(self, s: Symbol) -> str:
+        """The extent of a loop over results, an argument of the kernel: so that other sizes run the
+        same code. Short ones are worth code of their own."""
+        assert s.extent is not None
+        if not isinstance(s.extent, int) or s.extent < SHORT:
+            return self.size(s.extent)
+        if s not in self.ends:
+            self.ends[s] = f"n{len(self.sizes)}"
+            self.sizes.append(s.extent)
+        return self.ends[s]
+
     def _span(self, s: Symbol) -> Span:
         assert s.extent is not None
         return Span(self.names[s], "0", self.size(s.extent), 1, s)
 
     def _tile(self, s: Symbol, width: int) -> Span:
         assert s.extent is not None
-        return Span(f"{self.names[s]}_tile", "0", self.size(s.extent), width)
+        return Span(f"{self.names[s]}_tile", "0", self._end(s), width)
 
     def _tiled(self, s: Symbol, width: int) -> Span:
         assert s.extent is not None
         name = f"{self.names[s]}_tile"
         stop = f"{name} + {width}"
         if not (isinstance(s.extent, int) and s.extent % width == 0):
-            end = self.size(s.extent)
+            end = self._end(s)
             stop = f"({stop} < {end} ? {stop} : {end})"
         return Span(self.names[s], name, stop, 1, s)
 
