@@ -56,7 +56,7 @@ def _enter(name: str, rule: str, cost: int) -> None:
             return elementwise(scalar, args, compute, torch.bool, cost)
         if rule == "float":
             compute = float_type(compute)
-        if compute is torch.bool and name in ("bitwise_not", "sign", "abs"):
+        if compute is torch.bool and name in ("bitwise_not", "sign"):
             scalar = ops.logical_not if name == "bitwise_not" else lambda a: a
         return elementwise(scalar, args, compute, compute, cost)
 
