@@ -6,7 +6,7 @@ Only what a command needs is imported, and only when it runs: `tenon --help` loa
 import importlib
 import importlib.metadata
 import json as json_module
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -316,6 +316,27 @@ def cache(
 
 
 @app.command(
+    # The command parses its options, --help too.
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    },
+    add_help_option=False,
+)
+def fuzz(context: typer.Context) -> None:
+    """Run random programs on the device against the CPU."""
+    command = importlib.import_module("torch_tenon.testing.fuzz.command")
+    _run_apart(command.fuzz, context, "tenon fuzz")
+
+
+def _run_apart(command: Callable[..., None], context: typer.Context, name: str) -> None:
+    apart = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    apart.command()(command)
+    apart(args=context.args, prog_name=name)
+
+
+@app.command(
     # The suite's own command parses its options, --help too.
     context_settings={
         "allow_extra_args": True,
@@ -337,6 +358,4 @@ def conformance(context: typer.Context) -> None:
             f"the conformance suite needs {error.name}, which is not installed; "
             f"run: {install_command('conformance')}"
         ) from None
-    suite = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    suite.command()(command.conformance)
-    suite(args=context.args, prog_name="tenon conformance")
+    _run_apart(command.conformance, context, "tenon conformance")

@@ -274,6 +274,7 @@ class _Builder:
             if slot.fresh:
                 # Nothing was written yet: what is read is as undefined as it is anywhere.
                 slot.base = self.program.temporary(dtype, layout).buffer
+                self.outputs[slot.base.storage] = slot.number
             else:
                 slot.base = self.program.input(dtype, layout).buffer
                 self.inputs.append(slot.number)
@@ -296,16 +297,24 @@ class _Builder:
                 return
             made = self.program.temporary(value.dtype, layout)
             slot.base = made.buffer
+            # A copy of it later on has to be one: it cannot take this memory for its own.
+            self.outputs[made.buffer.storage] = slot.number
             self.program._fill(made, value)
-            if isinstance(value, Lazy) and value.realised is None:
-                value.realised = made
+            self._lies_in(value, made)
             return
         target = Stored(self._memory(slot, value.dtype), layout)
         self._keep_old(slot, value)
         new = self.program.write(target, value)
-        if isinstance(value, Lazy) and value.realised is None:
-            value.realised = new
+        self._lies_in(value, new)
         slot.base = new.buffer
+
+    def _lies_in(self, value: Value, memory: Stored) -> None:
+        """From now on `value` is read from memory that is some slot's own."""
+        if isinstance(value, Lazy) and value.realised is None:
+            value.realised = memory
+            # Values made of it before do not know that they read this memory.
+            waiting = [s for s in self.slots if isinstance(s.value, Lazy)]
+            self.readers.setdefault(memory.buffer.storage, []).extend(waiting)
 
     def _may_be(self, slot: Slot, stored: Stored, layout: Layout) -> bool:
         """Whether memory that a value has already can be the slot's own."""

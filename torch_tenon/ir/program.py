@@ -8,7 +8,7 @@ value a buffer and the node that fills it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -243,9 +243,7 @@ class Program:
 
     def write(self, target: Stored, value: Value) -> Stored:
         """Writes `value` (broadcast already) into existing memory; returns the new version."""
-        if (
-            not isinstance(value, Lazy) or target.buffer.storage in _storages(value.reads)
-        ) and not _reads_in_place(value, target):
+        if not _reads_in_place(value, target):
             # A read of what is being written: safe in one loop only at the same place.
             value = self.copy(value)
         fresh = self._version(target.dtype, target.buffer.storage)
@@ -358,10 +356,6 @@ def _reachable(value: Scalar, index: Index) -> set[Scalar]:
             seen.add(s)
             stack.extend(s.operands())
     return seen
-
-
-def _storages(buffers: Iterable[Buffer]) -> set[Storage]:
-    return {b.storage for b in buffers}
 
 
 def _reads_in_place(value: Value, target: Stored) -> bool:

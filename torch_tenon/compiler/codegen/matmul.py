@@ -11,12 +11,10 @@ from torch_tenon.compiler.codegen import dialect as c
 from torch_tenon.compiler.codegen.cpu import (
     Kernel,
     _bytes_moved,
-    _for,
-    _indent,
     _Segment,
     _Writer,
 )
-from torch_tenon.compiler.codegen.nest import Nest, Span
+from torch_tenon.compiler.codegen.nest import Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, strides
@@ -117,13 +115,13 @@ class _Epilogue(_Writer):
                 lines += ["const int64_t b = box[4];", *self.nest.declared[0]]
             elif self.node.axes[0] is not None:
                 lines.append("const int64_t b = box[4];")
-            lines += [*self.prelude.get(0, []), *_for(self.nest.spans[0], body)]
-            epilogue = [head, *_indent(self._arguments() + lines), "}"]
+            lines += [*self.prelude.get(0, []), *self.nest.spans[0].around(body)]
+            epilogue = [head, *indent(self._arguments() + lines), "}"]
         call = self._call()
         origin = ", ".join(
             dict.fromkeys(m.node.origin for m in self.whole.members if m.node.origin)
         )
-        function = [f"void @NAME@({HEAD}) {{", *_indent(self._arguments() + call), "}"]
+        function = [f"void @NAME@({HEAD}) {{", *indent(self._arguments() + call), "}"]
         source = "\n".join([INTERFACE, ENTRY, f"/* {origin} */", *epilogue, *function, ""])
         return Kernel(
             source,
@@ -175,7 +173,7 @@ class _Epilogue(_Writer):
             fields["status"] = "status"
         text = [f".{name} = {value}," for name, value in fields.items()]
         run = "((void (*)(const tenon_matmul_t *))tenon_matmul)(&product);"
-        return ["const tenon_matmul_t product = {", *_indent(text), "};", run]
+        return ["const tenon_matmul_t product = {", *indent(text), "};", run]
 
     def _target(self) -> Buffer | None:
         """Where the product goes: its own memory, or that of a result which takes its place."""

@@ -50,6 +50,8 @@ def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
             raise CannotLower(f"{name} with {sorted(keywords)}")
         compute = promote(*args)
         scalar = getattr(ops, name)
+        if name == "nextafter" and compute.itemsize < 4:
+            raise CannotLower("the neighbour of a 16-bit number: they are computed as float32")
         if name in ("fmin", "fmax") and not compute.is_floating_point:
             scalar = ops.minimum if name == "fmin" else ops.maximum
         if rule == "truth":
@@ -58,8 +60,8 @@ def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
             return elementwise(scalar, args, compute, torch.bool, cost)
         if rule == "float":
             compute = float_type(compute)
-        if name == "bitwise_not" and compute is torch.bool:
-            scalar = ops.logical_not
+        if compute is torch.bool and name in ("bitwise_not", "sign"):
+            scalar = ops.logical_not if name == "bitwise_not" else lambda a: a
         return elementwise(scalar, args, compute, compute, cost)
 
     LOWERINGS[f"aten.{aten or name}"] = lower
@@ -208,7 +210,7 @@ def floor_divide_scalar(a: Scalar, c: Scalar) -> Scalar:
     q = ops.where(wrong_side, ops.sub(q, 1.0), q)
     f = ops.floor(q)
     f = ops.where(ops.gt(ops.sub(q, f), 0.5), ops.add(f, 1.0), f)
-    f = ops.where(ops.ne(q, 0.0), f, ops.copysign(0.0 * c, ops.div(a, c)))
+    f = ops.where(ops.ne(q, 0.0), f, ops.copysign(ops.constant(0.0, a.dtype), ops.div(a, c)))
     return ops.where(ops.eq(c, 0.0), ops.div(a, c), f)
 
 

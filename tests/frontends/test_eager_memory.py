@@ -1,0 +1,92 @@
+"""Windows in which a value's memory is a tensor's own, and is written later."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from torch_tenon import _C, config
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def _mirrored(x: torch.Tensor) -> Tensors:
+    a = x * 2
+    c = a.flip(0)
+    a[::2].add_(c[::2])
+    return a, c
+
+
+def _copied(x: torch.Tensor) -> Tensors:
+    a = x * 2
+    a[:5].add_(1)
+    return a, a.repeat(1)
+
+
+def _copied_between(x: torch.Tensor) -> Tensors:
+    a = x * 2
+    b = a + 1
+    a[:5].copy_(b[:5])
+    c = a.repeat(1)
+    a[5:].mul_(b[5:])
+    return a, b, c
+
+
+def _lists(x: torch.Tensor) -> Tensors:
+    return (*torch._foreach_add([x, x * 2], [x * 3, x]), *torch._foreach_sqrt([x]))
+
+
+def _dies(x: torch.Tensor) -> Tensors:
+    a = torch.empty_like(x)
+    a[:7] = x[:7]
+    a[7:] = 1
+    b = a.repeat(1)
+    a.neg_()
+    return (b,)
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    """Every window runs by a plan, and waits for it."""
+    before = _C.execute_mode()
+    _C.set_execute_mode(config.EXECUTE_MODES.index("compiled"))
+    yield
+    _C.set_execute_mode(before)
+
+
+@pytest.mark.parametrize("compute", [_mirrored, _copied, _copied_between, _lists, _dies])
+def test_memory_that_is_written_later(
+    compute: Callable[[torch.Tensor], Tensors], compiled: None
+) -> None:
+    for _ in range(3):  # the first call of an op runs at once
+        failed = _C.plan_counts()["failed"]
+        x = torch.rand(33)
+        got = compute(x.to("tenon"))
+        _C.commit_all()
+        for theirs, ours in zip(compute(x), got, strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs)
+        assert _C.plan_counts()["failed"] == failed
+
+
+def test_floor_division_by_infinity(compiled: None) -> None:
+    for _ in range(3):
+        x = torch.tensor([-1.0, 0.5, 7.0, -0.0]) * torch.rand(1)
+        for y in (torch.inf, -torch.inf, 2.0):
+            want = torch.floor_divide(x, torch.full_like(x, y))
+            device = x.to("tenon")
+            got = torch.floor_divide(device, torch.full_like(device, y)) * 1
+            torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0)
+
+
+def test_the_next_half_number(compiled: None) -> None:
+    for _ in range(3):
+        x = torch.rand(5).half()
+        got = torch.nextafter(x.to("tenon"), x.to("tenon") + 1) * 1
+        torch.testing.assert_close(got.cpu(), torch.nextafter(x, x + 1), rtol=0, atol=0)
+
+
+def test_the_sign_of_truth(compiled: None) -> None:
+    for _ in range(3):
+        x = torch.rand(5) > 0.5
+        got = torch.sign(x.to("tenon")) & True
+        assert torch.equal(got.cpu(), torch.sign(x))

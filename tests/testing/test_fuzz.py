@@ -1,0 +1,124 @@
+"""Any program gives on the device what it gives on the CPU, in every execute mode.
+
+A few programs from a random place; `tenon fuzz` runs as many as one likes.
+"""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from fresh_process import REMOTE_TARGET
+
+from torch_tenon.testing.fuzz.compare import CPU, difference, expect
+from torch_tenon.testing.fuzz.generate import generate
+from torch_tenon.testing.fuzz.program import Observation, Program, Statement, run
+from torch_tenon.testing.fuzz.worker import check
+from torch_tenon.testing.fuzz.workers import Worker, shrink
+
+
+def test_programs_on_the_device() -> None:
+    first = random.SystemRandom().randrange(1 << 30)
+    for seed in range(first, first + 6):
+        found = check(generate(seed, 16), ["reference", "auto"])
+        assert found is None, f"tenon fuzz --seed {seed} --length 16 --programs 1: {found}"
+
+
+def test_programs_where_the_host_cannot_reach_the_memory() -> None:
+    first = random.SystemRandom().randrange(1 << 30)
+    worker = Worker({"TENON_TARGET": REMOTE_TARGET, "TENON_DEVICES": "2"}, 120)
+    try:
+        for seed in range(first, first + 12):
+            request = {"seed": seed, "length": 25, "modes": ["reference", "auto"]}
+            found = worker.ask(request)["failure"]
+            assert found is None, f"tenon fuzz --seed {seed} --target {REMOTE_TARGET}: {found}"
+    finally:
+        worker.stop()
+
+
+def test_a_seed_tells_the_program() -> None:
+    for seed in range(20):
+        program = generate(seed, 30)
+        assert program.statements == generate(seed, 30).statements
+        assert program.statements == Program.from_json(program.to_json()).statements
+        compile(program.source(), "<program>", "exec")
+
+
+@pytest.mark.parametrize(
+    "operand", ["__import__('os')", "torch.save", "a1.grad", "(lambda: 1)()", "a1; del a1", "x"]
+)
+def test_a_program_from_data_is_no_code(operand: str) -> None:
+    with pytest.raises(ValueError, match="operand"):
+        Program.from_json([["relu", [operand], "a2", False]])
+
+
+def _sum_beside_zero() -> Program:
+    lines = [
+        Statement("made", ("1", "(40, 4)", "torch.float32", "D0"), "a0"),
+        Statement("sum", ("a0",), "a1"),
+        Statement("sub", ("a1", "a1"), "a2"),
+        Statement("add", ("a0", "1"), "a3"),
+        Statement("gt", ("a0", "0"), "a4"),
+    ]
+    return Program(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("a1", lambda x: x + 1e-3),
+        ("a3", lambda x: x.index_fill(0, torch.tensor([7]), torch.nan)),
+        ("a3", lambda x: x.double()),
+        ("a3", lambda x: x[1:]),
+        ("a4", lambda x: ~x),
+        ("a4", lambda x: "RuntimeError"),
+    ],
+)
+def test_what_differs_is_found(name: str, change: Any) -> None:
+    expected = expect(_sum_beside_zero())
+    got = run(_sum_beside_zero(), CPU)
+    assert difference(expected, got) is None
+    changed = [Observation(o.where, change(o.value) if o.where == name else o.value) for o in got]
+    assert str(difference(expected, changed)).startswith(name)
+
+
+def test_rounding_may_differ_by_what_it_moves() -> None:
+    program = Program(
+        [
+            Statement("made", ("3", "(64,)", "torch.float32", "D0"), "a0"),
+            Statement("mul", ("a0", "100000"), "a1"),
+            Statement("sin", ("a1",), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    moved = [Observation(o.where, o.value) for o in got]
+    moved[2].value = torch.sin(moved[1].value * (1 + 2e-7))
+    assert difference(expected, moved) is None
+    moved[2].value = torch.sin(moved[1].value * 1.1)
+    assert difference(expected, moved) is not None
+
+
+class _Fails:
+    """Stands for a worker: a program fails as long as it has these statements, in order."""
+
+    def __init__(self, needed: list[int]) -> None:
+        self.needed = needed
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A failure, where it has them."""
+        left = iter(request["program"])
+        return {"failure": "wrong" if all(n in left for n in self.needed) else None}
+
+
+def test_shrinking() -> None:
+    worker: Any = _Fails([3, 17, 18, 40])
+    small, answer = shrink(worker, list(range(50)), ["auto"], 10)
+    assert small == [3, 17, 18, 40]
+    assert answer["failure"] == "wrong"
+
+
+def test_a_worker_that_crashes_is_a_finding() -> None:
+    worker = Worker({"TENON_TARGET": "no-such-target"}, 60)
+    answer = worker.ask({"seed": 1, "length": 3, "modes": ["auto"]})
+    assert "Failed to load the backend extension" in answer["failure"]
+    assert worker.process is None

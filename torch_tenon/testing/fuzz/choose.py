@@ -1,0 +1,214 @@
+"""Choosing operands: what there is, what fits beside what, and adding a statement."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import torch
+
+from torch_tenon.testing.fuzz.compare import CPU
+from torch_tenon.testing.fuzz.operations import NAMESPACE, OPERATIONS
+from torch_tenon.testing.fuzz.program import Statement
+
+DTYPES = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+FLOATS = ["float16", "bfloat16", "float32", "float64"]
+MOST_ELEMENTS = 6000
+_KEEP_ERROR = 0.15  # how often a statement that raises stays
+
+
+class Nothing(Exception):
+    """No operand fits: another kind of statement is chosen."""
+
+
+class Chooser:
+    """The program so far, and what its variables are on the CPU."""
+
+    def __init__(self, rng: random.Random, length: int) -> None:
+        self.rng = rng
+        self.length = length
+        self.statements: list[Statement] = []
+        self.scope: dict[str, object] = {**NAMESPACE, **CPU, "commit": lambda: None}
+        self.where: dict[str, str] = {}  # which device a variable is on
+        self.count = 0
+        # Programs differ in character: most stay with a few dtypes and shapes, so that operands
+        # fit each other and calls repeat.
+        self.dtypes = rng.sample(DTYPES, rng.randint(1, 4)) + ["float32"] * 3
+        self.sizes = [rng.choice([1, 2, 3, 4, 5, 8, 16, 17, 33]) for _ in range(3)]
+        if rng.random() < 0.15:
+            self.sizes[0] = rng.choice([0, 64, 130])
+        self.devices = ["D0"] * 5 + (["D1"] * 2 if rng.random() < 0.4 else [])
+
+    # What is there
+
+    def tensor(self, name: str) -> torch.Tensor:
+        value = self.scope[name]
+        assert isinstance(value, torch.Tensor)
+        return value
+
+    def names(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> list[str]:
+        return [
+            n
+            for n in self.where
+            if isinstance(self.scope.get(n), torch.Tensor) and fits(self.tensor(n))
+        ]
+
+    def pick(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> str:
+        """A variable, rather a new one; mostly on a device."""
+        found = self.names(fits)
+        found = [n for n in found if self.where[n] != "H" or self.rng.random() < 0.1]
+        if not found:
+            raise Nothing
+        return found[-1] if self.rng.random() < 0.4 else self.rng.choice(found)
+
+    def beside(self, name: str, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> str:
+        """A variable that an op may take with `name`: on its device, or a number of the host's."""
+        return self.choice(
+            [
+                n
+                for n in self.names(fits)
+                if self.where[n] == self.where[name]
+                or (self.where[n] == "H" and self.tensor(n).dim() == 0)
+            ]
+        )
+
+    def choice(self, found: list[str]) -> str:
+        if not found:
+            raise Nothing
+        return self.rng.choice(found)
+
+    def broadcastable(self, name: str, into: bool = False) -> Callable[[torch.Tensor], bool]:
+        x = self.tensor(name)
+
+        def fits(y: torch.Tensor) -> bool:
+            try:
+                shape = torch.broadcast_shapes(x.shape, y.shape)
+            except RuntimeError:
+                return False
+            return shape == x.shape if into else shape.numel() <= MOST_ELEMENTS
+
+        return fits
+
+    def dim(self, x: torch.Tensor) -> int:
+        if x.dim() == 0:
+            raise Nothing
+        return self.rng.randrange(-x.dim(), x.dim())
+
+    def number_text(self, like: torch.Tensor | None = None) -> str:
+        """A Python number, or a variable that is one."""
+        numbers = [n for n, v in self.scope.items() if n in self.where and type(v) is float]
+        if numbers and self.rng.random() < 0.4:
+            return self.rng.choice(numbers)
+        integral = like is not None and not like.is_floating_point()
+        kinds = ["2", "-1", "3", "0", "1", "True"] if integral and self.rng.random() < 0.8 else []
+        return self.rng.choice(
+            kinds or ["0.5", "2", "-1", "1.5", "0.1", "-0.25", "3", f"{self.rng.random():.3f}"]
+        )
+
+    def seed(self) -> str:
+        return str(self.rng.randrange(1000))
+
+    def shape(self) -> tuple[int, ...]:
+        return tuple(
+            self.rng.choice(self.sizes) for _ in range(self.rng.choice([0, 1, 2, 2, 2, 3]))
+        )
+
+    def dtype(self, among: list[str] | None = None) -> str:
+        found = [d for d in self.dtypes if among is None or d in among] or among or self.dtypes
+        return f"torch.{self.rng.choice(found)}"
+
+    def bounds(self, size: int) -> tuple[str, str, str]:
+        rng = self.rng
+        start = rng.choice(["", "1", "0", "-2", str(size // 2)])
+        stop = rng.choice(["", "", "-1", str(size)])
+        return start, stop, rng.choice(["", "", "1", "2", "3"])
+
+    # Adding a statement
+
+    def add(
+        self, operation: str, *operands: object, result: bool | str = True, place: str | None = None
+    ) -> None:
+        """Runs the statement on the CPU and keeps it, if it is to be kept."""
+        rng = self.rng
+        texts = tuple(str(x) for x in operands)
+        name: str | None = None
+        if isinstance(result, str):
+            name = result
+        elif result:
+            reuse = [n for n in self.where if self.where[n] != "H"]
+            name = rng.choice(reuse) if reuse and rng.random() < 0.12 else f"a{self.count}"
+            self.count += 1
+        if place is None:
+            first = [n for x in texts for n in [x.strip("[]()")] if n in self.where]
+            place = self.where[first[0]] if first else "D0"
+        writes = OPERATIONS[operation].writes
+        gradients = any(self.tensor(n).requires_grad for n in self.names() if n in texts)
+        no_grad = gradients and rng.random() < (0.5 if writes is not None else 0.1)
+        statement = Statement(operation, texts, name, no_grad)
+        before = dict(self.scope)
+        try:
+            exec(compile(statement.source(), "<generated>", "exec"), self.scope)
+        except Exception as error:  # whatever the CPU raises: see `program.run`
+            if not isinstance(error, NameError) and rng.random() < _KEEP_ERROR:
+                self.statements.append(statement)
+            return
+        made = self.scope.get(name) if name else None
+        if isinstance(made, torch.Tensor) and made.numel() > MOST_ELEMENTS:
+            self.scope = before
+            return
+        self.statements.append(statement)
+        if name:
+            self.where[name] = place
+
+    def repeat(self) -> None:
+        """The last few statements again, with other numbers: what a loop does."""
+        last = self.statements[-self.rng.randint(2, 8) :]
+        for _ in range(self.rng.randint(1, 3)):
+            renamed: dict[str, str] = {}
+            for s in last:
+                operands = []
+                for x in s.operands:
+                    if x in renamed:
+                        x = renamed[x]
+                    elif "." in x and x.replace(".", "", 1).lstrip("-").isdigit():
+                        x = f"{self.rng.random():.3f}"
+                    operands.append(x)
+                known = [n for n in operands if n.strip("[]") in self.where or n[:1] != "a"]
+                if len(known) != len(operands):
+                    continue
+                place = self.where.get(s.result or "", None)
+                if s.result is None:
+                    self.add(s.operation, *operands, result=False)
+                else:
+                    fresh = f"a{self.count}"
+                    self.count += 1
+                    self.add(s.operation, *operands, result=fresh, place=place)
+                    if fresh in self.where and self.rng.random() < 0.8:
+                        renamed[s.result] = fresh
+
+
+def addresses(t: torch.Tensor) -> set[int] | None:
+    """The first bytes of a tensor's elements, counted from its storage's start; None where two
+    elements share memory."""
+    size = t.element_size()
+    found = [int(t.storage_offset()) * size]
+    for n, k in zip(t.shape, t.stride(), strict=True):
+        found = [a + i * k * size for a in found for i in range(n)]
+    unique = set(found)
+    return unique if len(unique) == len(found) else None
+
+
+def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of the CPU share a byte."""
+    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    if not (a.numel() and b.numel()):
+        return False
+    places = []
+    for t in (a, b):
+        size = t.element_size()
+        starts = addresses(t)
+        if starts is None:
+            return True
+        places.append({s + k for s in starts for k in range(size)})
+    return bool(places[0] & places[1])

@@ -1,0 +1,150 @@
+"""Whether two runs of a program agree, and by how much they may differ.
+
+A program of random ops can amplify rounding without bound: a comparison beside its threshold, a
+difference of nearly equal numbers. How much is measured, not guessed: the CPU runs the program
+again with each computed number off by a few units in the last place. What that moves may move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from torch_tenon.testing.fuzz.program import Observation, Program, run
+
+# Relative, for an op's own error: vector math is good to a few units in the last place.
+_BASE = {
+    torch.float64: 1e-12,
+    torch.float32: 5e-6,
+    torch.float16: 2e-3,
+    torch.bfloat16: 1.6e-2,
+    torch.complex64: 5e-6,
+}
+_NOISE = 4.0  # units in the last place
+_RUNS = 3
+_SPREAD = 16.0  # how many times the measured spread is allowed
+# Below it float32 numbers may become zero: vector math flushes some of the smallest.
+_TINY = {torch.float64: 1e-300, torch.float32: 1e-36, torch.float16: 2e-7, torch.bfloat16: 1e-36}
+
+
+@dataclass
+class Expected:
+    """What the CPU observed, and for each tensor of numbers by how much it moved under noise."""
+
+    observations: list[Observation]
+    noisy: list[list[Observation]]
+
+
+CPU = {"D0": torch.device("cpu"), "D1": torch.device("cpu"), "H": torch.device("cpu")}
+
+
+def expect(program: Program) -> Expected:
+    """Runs a program on the CPU, as it is and with noise."""
+    noisy = [run(program, CPU, _noise(seed)) for seed in range(_RUNS)]
+    return Expected(run(program, CPU), noisy)
+
+
+def _noise(seed: int) -> Callable[[torch.Tensor], None]:
+    generator = torch.Generator().manual_seed(seed)
+
+    def perturb(x: torch.Tensor) -> None:
+        if not x.is_floating_point() or x.numel() == 0:
+            return
+        unit = torch.finfo(x.dtype).eps
+        sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
+        data = x.data  # its version is its own: autograd does not see the change
+        moved = data.double() * (1 + _NOISE * unit * sign)
+        try:
+            data.copy_(moved)
+        except RuntimeError:
+            return  # elements that share memory
+
+    return perturb
+
+
+def difference(expected: Expected, got: Sequence[Observation]) -> str | None:
+    """In words where `got` is not what the CPU observed; None where it is."""
+    if any(len(n) != len(expected.observations) for n in expected.noisy):
+        return None  # rounding alone decides which lines raise
+    for k, want in enumerate(expected.observations):
+        if k >= len(got) or got[k].where != want.where:
+            there = f"{got[k].where}: {_short(got[k].value)}" if k < len(got) else "nothing"
+            return f"{want.where}: {_short(want.value)} on the CPU, and next on the device {there}"
+        noisy = [n[k] for n in expected.noisy]
+        if any(n.where != want.where or type(n.value) is not type(want.value) for n in noisy):
+            return None
+        found = _compare(want.value, got[k].value, [n.value for n in noisy])
+        if found:
+            return f"{want.where}: {found}"
+    if len(got) > len(expected.observations):
+        extra = got[len(expected.observations)]
+        return f"{extra.where}: {_short(extra.value)} on the device alone"
+    return None
+
+
+def _short(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dtype} {tuple(value.shape)}"
+    return repr(value)[:80]
+
+
+def _compare(want: object, got: object, noisy: list[object]) -> str | None:
+    if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor):
+        return _compare_tensors(want, got, [n for n in noisy if isinstance(n, torch.Tensor)])
+    if type(want) is not type(got):
+        return f"{_short(got)} for {_short(want)}"
+    if isinstance(want, float) and isinstance(got, float):
+        pair = [torch.tensor(x, dtype=torch.float32) for x in (want, got)]
+        others = [torch.tensor(n, dtype=torch.float32) for n in noisy if isinstance(n, float)]
+        return _compare_tensors(pair[0], pair[1], others)
+    if isinstance(want, str) and isinstance(got, str) and want.startswith("tensor("):
+        return None  # printed: the numbers are compared elsewhere
+    if isinstance(want, list):
+        return None
+    if any(n != want for n in noisy):
+        return None
+    return None if want == got else f"{_short(got)} for {_short(want)}"
+
+
+def _compare_tensors(
+    want: torch.Tensor, got: torch.Tensor, noisy: list[torch.Tensor]
+) -> str | None:
+    if any(n.shape != want.shape for n in noisy):
+        return None
+    if got.dtype != want.dtype or got.shape != want.shape:
+        return f"{_short(got)} for {_short(want)}"
+    if want.numel() == 0:
+        return None
+    a, b, *others = (_reals(x) for x in (want, got, *noisy))
+    base = _BASE.get(want.dtype, 0.0)
+    allowed = a.abs() * base + _TINY.get(want.dtype, 0.0)
+    steady = torch.ones(a.shape, dtype=torch.bool)
+    for n in others:
+        # Where noise alone makes a number infinite, or no number, nothing is known.
+        steady &= (n.isfinite() == a.isfinite()) & (n.isnan() == a.isnan())
+        moved = (n - a).abs().nan_to_num(0.0)
+        allowed = torch.maximum(allowed, _SPREAD * moved)
+        # Elements differ in how they happen to move: the others' spread is allowed too.
+        finite = moved[moved.isfinite()]
+        if want.is_floating_point() and finite.numel():
+            allowed = torch.maximum(allowed, 4 * finite.mean())
+    same = (a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= allowed) | ~steady
+    if bool(same.all()):
+        return None
+    at = tuple(int(i) for i in (~same).nonzero()[0])
+    count = int((~same).sum())
+    x, y = (t[at].item() for t in (a, b))
+    limit = allowed[at].item()
+    text = f"{y:.9g} for {x:.9g} at {list(at)}" + (f" (allowed: {limit:.2g})" if limit else "")
+    return f"{text}; {count} of {a.numel()} elements of {want.dtype} differ" + _kind(x, y)
+
+
+def _reals(x: torch.Tensor) -> torch.Tensor:
+    return (torch.view_as_real(x) if x.is_complex() else x).double()
+
+
+def _kind(x: float, y: float) -> str:
+    return " (not finite)" if not (math.isfinite(x) and math.isfinite(y)) else ""
