@@ -15,8 +15,16 @@ constexpr c10::DeviceIndex kHost = -1;
 
 // On which device a host allocation of this thread is made.
 thread_local c10::DeviceIndex t_device = kHost;
-// Blocks that wait for an allocation of their size.
+// Blocks that wait for an allocation of their size (bytes; 0 once it came).
 thread_local std::vector<std::pair<void*, size_t>> t_places;
+
+bool is_place(const void* ptr) {
+  for (const auto& [block, size] : t_places) {
+    if (block == ptr)
+      return true;
+  }
+  return false;
+}
 
 class HostAllocator final : public c10::Allocator {
  public:
@@ -26,8 +34,8 @@ class HostAllocator final : public c10::Allocator {
     if (t_device == kHost || nbytes == 0)
       return previous_->allocate(nbytes);
     for (auto& [block, size] : t_places) {
-      if (size == nbytes && block != nullptr)
-        return {std::exchange(block, nullptr), c10::Device(c10::kCPU)};
+      if (std::exchange(size, size == nbytes ? 0 : size) == nbytes)
+        return {block, block, [](void*) {}, c10::Device(c10::kCPU)};
     }
     void* ptr = device_allocator().allocate_block(nbytes, t_device);
     return {ptr, ptr, &release, c10::Device(c10::kCPU)};
@@ -59,6 +67,8 @@ HostAllocator& instance() {
 
 // Also called for what the previous allocator gave, when a caller frees through `raw_deleter`.
 void HostAllocator::release(void* ptr) {
+  if (is_place(ptr))
+    return;  // scratch memory that was freed by hand; the block is not ours
   if (ptr != nullptr && !device_allocator().release_block(ptr))
     instance().previous_->raw_deleter()(ptr);
 }

@@ -232,9 +232,9 @@ void set_reference_rule(const std::string& op, ReferenceRule rule) {
   rules()[op] = std::move(rule);
 }
 
-bool has_hidden_writes(const std::string& op) {
+bool writes_unsaid(const std::string& op, const std::string& argument) {
   const auto found = rules().find(op);
-  return found != rules().end() && !found->second.mutates.empty();
+  return found != rules().end() && contains(found->second.mutates, argument);
 }
 
 void set_warn_fallback(bool warn) {

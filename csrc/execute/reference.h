@@ -20,8 +20,8 @@ struct ReferenceRule {
 // `op`: name and overload, as in "aten::index.Tensor".
 void set_reference_rule(const std::string& op, ReferenceRule rule);
 
-// Does the op write arguments of which its schema does not say so?
-bool has_hidden_writes(const std::string& op);
+// Does the op write an argument of which its schema does not say so?
+bool writes_unsaid(const std::string& op, const std::string& argument);
 
 // Warn once per op that falls back.
 void set_warn_fallback(bool warn);

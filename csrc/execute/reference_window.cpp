@@ -80,6 +80,7 @@ class Runner {
       entry.op->op.callBoxed(&stack);
     }
     next_slot_ = first_result;
+    move_misplaced(entry, first_result, stack);
     for (size_t i = 0; i < entry.results.size(); ++i) {
       const auto& plan = entry.results[i];
       if (plan.argument >= 0)
@@ -169,6 +170,37 @@ class Runner {
         found.emplace_back(slot.block, slot.nbytes);
     }
     return found;
+  }
+
+  // A kernel may put one result where another one's place is: out of the way with it, before the
+  // places are filled.
+  void move_misplaced(const OpEntry& entry, size_t first_result, Stack& stack) const {
+    std::vector<void*> blocks;
+    for (int64_t k = 0; k < entry.fresh; ++k)
+      blocks.push_back(window_.slots[window_.slots_of_calls[first_result + k]].block);
+    size_t next = 0;
+    const auto moved = [&](const at::Tensor& t) {
+      const void* own = blocks[next++];
+      const void* data = t.storage().data();
+      const bool misplaced = data != own && data != nullptr &&
+                             std::find(blocks.begin(), blocks.end(), data) != blocks.end();
+      return misplaced ? t.clone() : t;
+    };
+    for (size_t i = 0; host_memory_ && entry.fresh > 1 && i < entry.results.size(); ++i) {
+      const auto& plan = entry.results[i];
+      if (plan.argument >= 0 || (!plan.list && !plan.defined))
+        continue;
+      if (!plan.list) {
+        stack[i] = moved(stack[i].toTensor());
+        continue;
+      }
+      auto list = stack[i].toTensorVector();
+      for (size_t k = 0; k < list.size(); ++k) {
+        if (plan.elements[k].defined)
+          list[k] = moved(list[k]);
+      }
+      stack[i] = c10::List<at::Tensor>(list);
+    }
   }
 
   void take(const ResultPlan& plan, const IValue& value, const OpEntry& entry) {

@@ -51,8 +51,6 @@ bool layouts_follow(const c10::OperatorHandle& op) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite())
       return false;  // a view
   }
-  if (has_hidden_writes(toString(op.operator_name())))
-    return false;
   return op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
@@ -155,7 +153,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     : op(op), name(toString(op.operator_name())), recordable(layouts_follow(op)) {
   const auto& schema = op.schema();
   for (const auto& argument : schema.arguments())
-    written.push_back(writes(argument));
+    written.push_back(writes(argument) || writes_unsaid(name, argument.name()));
   for (const auto& result : schema.returns()) {
     int64_t same = -1;
     for (size_t i = 0; writes(result) && i < schema.arguments().size(); ++i) {

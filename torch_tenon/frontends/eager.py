@@ -127,6 +127,8 @@ class _Builder:
 
     def _call(self, k: int, name: str, arguments: list[Any], results: list[Any]) -> None:
         op = variants.overload(name)
+        if name in _UNSAID:
+            return self._moving_statistics(k, name, arguments, results)
         if name == "aten::copy_":
             source = self._argument(arguments[1])
             self._write(k, arguments[0], source)
@@ -150,6 +152,25 @@ class _Builder:
         for r, v in zip(fresh, values, strict=False):
             self._take(k, r, v)
         for target, v in zip(targets, values[len(fresh) :], strict=True):
+            self._write(k, target, v)
+
+    def _moving_statistics(
+        self, k: int, name: str, arguments: list[Any], results: list[Any]
+    ) -> None:
+        """Batch norm, whose older schema does not say that it writes the running statistics."""
+        op = _UNSAID[name]
+        self.program.origin = "native_batch_norm"
+        statistics = arguments[3:5]
+        if any(x[0] != "tensor" for x in statistics):
+            raise CannotLower(f"{name} without running statistics")
+        given = {
+            a.name: self._argument(x) for a, x in zip(op._schema.arguments, arguments, strict=True)
+        }
+        metas = self._metas([*statistics], results, [0, 1])
+        values = self._lower(op, given, metas)
+        for r, v in zip(results, values, strict=False):
+            self._take(k, r, v)
+        for target, v in zip(statistics, values[len(results) :], strict=True):
             self._write(k, target, v)
 
     def _metas(
@@ -487,11 +508,15 @@ def _compositions() -> dict[Any, Any]:
     return decompositions()
 
 
+# Ops that write more than their schema says, and those that return it instead.
+_UNSAID = {"aten::native_batch_norm": torch.ops.aten._native_batch_norm_legit_functional.default}
+
+
 def is_lowered(name: str) -> bool:
     """Whether windows run an op (`aten::add_.Tensor`) as loops of their own."""
     load_all()
     op = variants.functional_of(variants.overload(name))
-    if name == "aten::copy_" or op is None:
+    if name == "aten::copy_" or name in _UNSAID or op is None:
         return op is not None
     return find(op) is not None or _foreach(op) is not None or op in _compositions()
 
@@ -568,6 +593,7 @@ def _users(description: tuple[Any, ...]) -> dict[tuple[int, int], int]:
                 if n in writer:
                     found[writer[n], n] = found.get((writer[n], n), 0) + 1
         written = [x for a, x in zip(schema, arguments, strict=True) if variants.is_written(a)]
+        written += arguments[3:5] if name in _UNSAID else []
         for x in [*results, *written]:
             for n in tensors(x):
                 writer[n] = k

@@ -32,12 +32,11 @@ def decomposition(op: str) -> Callable[[F], F]:
     return enter
 
 
-# Recurrent cells. torch.nn's LSTM and GRU use the fused ops on any device but the CPU, with the
-# two matmuls outside: batch N, hidden size H, gates side by side in the second dimension. Each
-# forward returns a workspace, and the backward op gets nothing else of the forward pass. What it
-# holds is PyTorch's affair only in that `_thnn_fused_lstm_cell_backward` and the autograd formula
-# pass it on; it is laid out as PyTorch's GPU kernels (ATen/native/cuda/RNN.cu) have it. As there,
-# half precision is computed in float.
+# Recurrent cells. torch.nn's GRU uses the fused ops on any device but the CPU, with the two matmuls
+# outside: batch N, hidden size H, gates side by side in the second dimension. The forward returns a
+# workspace, and the backward op gets nothing else of the forward pass; it is laid out as PyTorch's
+# GPU kernels (ATen/native/cuda/RNN.cu) have it. As there, half precision is computed in float. The
+# LSTM's are in csrc/ops/recurrent.cpp.
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
@@ -49,69 +48,6 @@ def _wide(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
     (gates,) = _wide(gates)
     return gates if bias is None else gates + bias
-
-
-@decomposition("aten::_thnn_fused_lstm_cell")
-def lstm_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    cx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of an LSTM, after the matmuls: gates (N, 4H) in the order input, forget, cell,
-    output; cx (N, H). Returns hy (N, H), cy (N, H) and the workspace: the gates after their
-    activations, (N, 4H).
-    """
-    gates = _biased(hidden_gates, hidden_bias) + _biased(input_gates, input_bias)
-    i, f, g, o = gates.chunk(4, 1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    cy = f * cx + i * g
-    hy = o * cy.tanh()
-    workspace = torch.cat([i, f, g, o], 1)
-    dtype = input_gates.dtype
-    return hy.to(dtype), cy.to(dtype), workspace.to(dtype)
-
-
-@decomposition("aten::_thnn_fused_lstm_cell_backward_impl")
-def lstm_cell_backward(
-    grad_hy: Tensor | None,
-    grad_cy: Tensor | None,
-    cx: Tensor,
-    cy: Tensor,
-    workspace: Tensor,
-    has_bias: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of `lstm_cell`: of the gates (N, 4H), the same for input and hidden; of cx (N, H);
-    of the biases (4H), the same for both, or None without. All None when no gradient comes in.
-    """
-    if grad_hy is None and grad_cy is None:
-        return None, None, None
-    dtype = workspace.dtype
-    cx, cy, workspace = _wide(cx, cy, workspace)
-    i, f, g, o = workspace.chunk(4, 1)
-    tanh_cy = cy.tanh()
-    if grad_hy is None:
-        assert grad_cy is not None
-        (grad_c,) = _wide(grad_cy)
-        grad_o = torch.zeros_like(o)
-    else:
-        (grad_hy,) = _wide(grad_hy)
-        grad_c = aten.tanh_backward(grad_hy * o, tanh_cy)
-        if grad_cy is not None:
-            grad_c = grad_c + grad_cy
-        grad_o = aten.sigmoid_backward(grad_hy * tanh_cy, o)
-    grad_gates = torch.cat(
-        [
-            aten.sigmoid_backward(grad_c * g, i),
-            aten.sigmoid_backward(grad_c * cx, f),
-            aten.tanh_backward(grad_c * i, g),
-            grad_o,
-        ],
-        1,
-    ).to(dtype)
-    grad_bias = grad_gates.sum(0) if has_bias else None
-    return grad_gates, (grad_c * f).to(dtype), grad_bias
 
 
 @decomposition("aten::_thnn_fused_gru_cell")
