@@ -1,11 +1,9 @@
 """Fused recurrent cells against torch.nn on the CPU, which does not use them, and packing.
 
-The CPU has no kernel for the fused ops, so their decompositions are registered for it, and what
-runs is the dispatcher's path and PyTorch's own autograd formula for these ops.
+The device computes them with other ops, below PyTorch's own autograd formula for the fused ones.
 """
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,21 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from torch_tenon.ops import decompositions, manifest
-from torch_tenon.ops.variants import register_with_variants
 
 aten = torch.ops.aten
 N, INPUT, HIDDEN = 3, 5, 4
-
-
-@pytest.fixture(scope="module", autouse=True)
-def on_the_cpu() -> Iterator[list[str]]:
-    with torch.library._scoped_library("aten", "IMPL") as library:
-        yield [
-            name
-            for op, fn in decompositions.DECOMPOSITIONS.items()
-            if "_thnn_fused" in op
-            for name in register_with_variants(library, op, fn, "CPU")
-        ]
 
 
 def _fused(cell: nn.LSTMCell | nn.GRUCell, x: Tensor, hx: Tensor, *cx: Tensor) -> list[Tensor]:
@@ -44,20 +30,24 @@ def _compare(
         torch.randn(N, size, dtype=dtype, requires_grad=True)
         for size in (INPUT, HIDDEN, HIDDEN)[: 3 if isinstance(cell, nn.LSTMCell) else 2]
     )
-    expected = cell(x, tuple(state)) if len(state) == 2 else (cell(x, *state),)
-    got = _fused(cell, x, *state)
-    torch.testing.assert_close(got, list(expected), atol=tolerance, rtol=tolerance)
+    leaves = [x, *state, *cell.parameters()]
+    there = copy.deepcopy(cell).to("tenon")
+    inputs = [t.detach().to("tenon").requires_grad_() for t in (x, *state)]
+    leaves_there = [*inputs, *there.parameters()]
+    expected = list(cell(x, tuple(state)) if len(state) == 2 else (cell(x, *state),))
+    got = _fused(there, *inputs)
+    torch.testing.assert_close([t.cpu() for t in got], expected, atol=tolerance, rtol=tolerance)
     assert all(t.dtype == dtype for t in got)
 
-    leaves = [x, *state, *cell.parameters()]
-    cotangents = [torch.randn_like(t) for t in got]
+    cotangents = [torch.randn_like(t) for t in expected]
 
-    def gradients(outputs: list[Tensor]) -> list[Tensor]:
-        chosen = [outputs[i] for i in use], [cotangents[i] for i in use]
-        return list(torch.autograd.grad(chosen[0], leaves, chosen[1], materialize_grads=True))
+    def gradients(outputs: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
+        chosen = [outputs[i] for i in use], [cotangents[i].to(outputs[i].device) for i in use]
+        found = torch.autograd.grad(chosen[0], leaves, chosen[1], materialize_grads=True)
+        return [t.cpu() for t in found]
 
     torch.testing.assert_close(
-        gradients(got), gradients(list(expected)), atol=tolerance, rtol=tolerance
+        gradients(got, leaves_there), gradients(expected, leaves), atol=tolerance, rtol=tolerance
     )
 
 
@@ -85,20 +75,25 @@ def test_half_precision_is_computed_in_float(dtype: torch.dtype) -> None:
 
 
 def test_no_gradient_in_gives_none_out() -> None:
-    cx, workspace = torch.randn(N, HIDDEN), torch.rand(N, 4 * HIDDEN)
+    cx = torch.randn(N, HIDDEN, device="tenon")
+    workspace = torch.rand(N, 4 * HIDDEN, device="tenon")
     got = aten._thnn_fused_lstm_cell_backward_impl(None, None, cx, cx, workspace, True)
     assert got == (None, None, None)
     got = aten._thnn_fused_lstm_cell_backward_impl(cx, None, cx, cx, workspace, False)
     assert got[0] is not None and got[2] is None
 
 
+def _double(size: tuple[int, ...]) -> Tensor:
+    return torch.randn(size, dtype=torch.double, device="tenon", requires_grad=True)
+
+
 def test_second_derivatives() -> None:
     torch.manual_seed(0)
     sizes = [(N, 4 * HIDDEN)] * 2 + [(N, HIDDEN)] + [(4 * HIDDEN,)] * 2
-    inputs = [torch.randn(s, dtype=torch.double, requires_grad=True) for s in sizes]
+    inputs = [_double(s) for s in sizes]
     assert torch.autograd.gradgradcheck(lambda *a: aten._thnn_fused_lstm_cell(*a)[:2], inputs)
     sizes = [(N, 3 * HIDDEN)] * 2 + [(N, HIDDEN)] + [(3 * HIDDEN,)] * 2
-    inputs = [torch.randn(s, dtype=torch.double, requires_grad=True) for s in sizes]
+    inputs = [_double(s) for s in sizes]
     assert torch.autograd.gradgradcheck(lambda *a: aten._thnn_fused_gru_cell(*a)[0], inputs)
 
 
@@ -106,22 +101,23 @@ def test_second_derivatives() -> None:
 def test_unrolled_layer(kind: type[nn.LSTM | nn.GRU]) -> None:
     torch.manual_seed(0)
     layer = kind(INPUT, HIDDEN).double()
-    cell = (nn.LSTMCell if kind is nn.LSTM else nn.GRUCell)(INPUT, HIDDEN).double()
+    cell = (nn.LSTMCell if kind is nn.LSTM else nn.GRUCell)(INPUT, HIDDEN).double().to("tenon")
     for name, parameter in cell.named_parameters():
         parameter.data.copy_(getattr(layer, f"{name}_l0"))
     xs = torch.randn(6, N, INPUT, dtype=torch.double)
     expected = layer(xs)[0]
-    state = [torch.zeros(N, HIDDEN, dtype=torch.double)] * (2 if kind is nn.LSTM else 1)
+    zeros = torch.zeros(N, HIDDEN, dtype=torch.double, device="tenon")
+    state = [zeros] * (2 if kind is nn.LSTM else 1)
     steps = []
-    for x in xs:
+    for x in xs.to("tenon"):
         state = _fused(cell, x, *state)
         steps.append(state[0])
     got = torch.stack(steps)
-    torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(got.cpu(), expected)
     got.square().sum().backward()
     expected.square().sum().backward()
     for name, parameter in cell.named_parameters():
-        torch.testing.assert_close(parameter.grad, getattr(layer, f"{name}_l0").grad)
+        torch.testing.assert_close(parameter.grad.cpu(), getattr(layer, f"{name}_l0").grad)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
@@ -178,11 +174,12 @@ def test_lengths_stay_on_the_host() -> None:
 
 
 def test_out_variants_are_derived() -> None:
-    gates, cx = torch.randn(N, 4 * HIDDEN), torch.randn(N, HIDDEN)
-    outs = [torch.empty(0) for _ in range(3)]
+    gates = torch.randn(N, 3 * HIDDEN, device="tenon")
+    hx = torch.randn(N, HIDDEN, device="tenon")
+    outs = [torch.empty(0, device="tenon") for _ in range(2)]
     named = {f"out{i}": out for i, out in enumerate(outs)}
-    aten._thnn_fused_lstm_cell.out(gates, gates, cx, **named)
-    torch.testing.assert_close(outs, list(aten._thnn_fused_lstm_cell(gates, gates, cx)))
+    aten._thnn_fused_gru_cell.out(gates, gates, hx, **named)
+    torch.testing.assert_close(outs, list(aten._thnn_fused_gru_cell(gates, gates, hx)))
 
 
 def test_the_table_is_the_manifests() -> None:
