@@ -7,11 +7,6 @@ from torch_tenon.ops import catalogue, native
 # They compute nothing, or what they give depends on data and is no tensor of a known shape.
 WITHOUT = {
     "aten::resize_": "changes memory, not values; Dynamo does not trace it",
-    "aten::sym_numel": "a size",
-    "aten::sym_size.int": "a size",
-    "aten::sym_stride.int": "a size",
-    "aten::sym_storage_offset": "a size",
-    "aten::sym_is_contiguous": "a size",
     "aten::_local_scalar_dense": "a number that the host waits for",
     "aten::nonzero": "a shape that depends on data: such a graph runs by reference",
 }
