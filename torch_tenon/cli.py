@@ -125,16 +125,18 @@ def _problems(entries: Sequence["Entry"]) -> tuple[list["Problem"], bool]:
     # Without the device loaded, what is registered for it cannot be known and is left out.
     import torch
 
+    from torch_tenon.frontends.eager import is_lowered
     from torch_tenon.ops import catalogue, manifest
     from torch_tenon.ops.decompositions import DECOMPOSITIONS
 
+    lowered = {e.op for e in entries if e.route == "lowered" and is_lowered(e.op)}
     registered = library = None
     loaded = torch._C._get_privateuse1_backend_name() == "tenon"
     if loaded:
         from torch_tenon.device import target
 
         registered, library = catalogue.registered(), set(target().library)
-    return manifest.check(entries, registered, set(DECOMPOSITIONS), set(), library), loaded
+    return manifest.check(entries, registered, set(DECOMPOSITIONS), lowered, library), loaded
 
 
 def _list_ops(json: bool) -> None:

@@ -30,6 +30,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.testing._internal import common_methods_invocations as invocations
 from torch.testing._internal.common_utils import TestCase
 
 from torch_tenon.frontends import dynamo
@@ -151,10 +152,16 @@ class CompiledOp:
         return None
 
 
+def _call(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
 def run_case(name: str, dtype: torch.dtype, limit: int) -> Case:
     """Runs samples of one entry, `limit` of them spread over all (0: every one)."""
     began = time.perf_counter()
     case = Case(name, str(dtype).removeprefix("torch."))
+    # What the database wraps random ops in has to be something that Dynamo goes into.
+    setattr(invocations, "wrapper_set_seed", _call)  # noqa: B010
     op = CompiledOp(op_infos()[name])
     test = TestCase()
     test.precision, test.rel_tol = tolerance(op.op, dtype)

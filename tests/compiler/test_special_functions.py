@@ -83,7 +83,7 @@ def test_as_scipy(name: str, dtype: torch.dtype, kernels: Any) -> None:
         if name == "spherical_bessel_j0":
             arguments = [np.zeros(len(arguments[0]), int), *arguments]
         if name in DEGREES:
-            arguments = arguments[::-1]
+            arguments = [arguments[1].astype(int), arguments[0]]
         want = torch.from_numpy(FUNCTIONS[name][1](*arguments)).to(dtype)
     # Between a function's zeros the error is beside its size there, not beside the zero.
     rtol, atol = (1e-10, 1e-11) if dtype is torch.float64 else (2e-6, 1e-6)

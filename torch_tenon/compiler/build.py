@@ -191,7 +191,10 @@ class _Builder:
         found: Any = self.module
         for part in str(n.target).split("."):
             found = getattr(found, part)
-        return self.program.constant(found.detach()) if isinstance(found, torch.Tensor) else found
+        if not isinstance(found, torch.Tensor):
+            return found
+        # On the host: what makes a device's tensor may be recorded and not have run.
+        return self.program.constant(found.detach().cpu())
 
     def _meta(self, t: torch.Tensor) -> TensorMeta:
         if t.layout is not torch.strided:
