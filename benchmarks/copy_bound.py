@@ -17,52 +17,39 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.utils._pytree import tree_leaves, tree_map
 
-from benchmarks.cases import CASES, Case
+from benchmarks.cases import CASES, Bench, Case
 from torch_tenon.frontends.dynamo import register
 
 MOVES_MEMORY = (
-    "softmax", "log_softmax", "layer norm", "sum all", "sum rows", "sum columns", "variance",
-    "transpose", "slices", "gather", "scatter add", "embedding", "adamw",
+    "softmax", "log softmax", "layer norm", "sum all", "sum rows", "sum columns", "sum middle",
+    "variance", "transposed read", "transposed write", "sliced read", "sliced write", "gather",
+    "scatter add", "embedding", "adamw",
 )  # fmt: skip
 BAR = 1.2
 
 
-def _bytes(x: Any) -> int:
-    return sum(t.numel() * t.element_size() for t in tree_leaves(x) if isinstance(t, torch.Tensor))
-
-
-def _least(case: Case, args: Any, out: Any) -> int:
-    """Bytes of the arguments and results, each once: of a table the rows that are looked up, of
-    tensors written in place both."""
-    if case.name == "embedding":
-        return _bytes(args[1]) + 2 * _bytes(out)
-    if case.name == "adamw":
-        return 2 * _bytes(args) - _bytes(args[1])
-    return _bytes(args) + _bytes(out)
+def _compile(function: Any) -> Any:
+    return torch.compile(function, backend="tenon")
 
 
 def measure(case: Case, scale: float, rounds: int) -> tuple[float, float, int]:
     """Median seconds of the kernel and of the copy, and the bytes that both move."""
-    torch.manual_seed(0)
     torch._dynamo.reset()
-    function, args = case.make(scale)
-    args = tree_map(lambda t: t.to("tenon") if isinstance(t, torch.Tensor) else t, args)
-    compiled = torch.compile(function, backend="tenon")
-    with torch.no_grad():
-        least = _least(case, args, compiled(*args))
-        source = torch.zeros(least // 2, dtype=torch.uint8)
-        target = torch.zeros_like(source)
-        runs: list[Callable[[], Any]] = [lambda: compiled(*args), lambda: target.copy_(source)]
-        times: list[list[float]] = [[], []]
-        for _ in range(rounds):
-            for run, found in zip(runs, times, strict=True):
-                run()
-                start = time.perf_counter()
-                run()
-                torch.accelerator.synchronize()
-                found.append(time.perf_counter() - start)
+    work = case.make(Bench(scale, torch.device("tenon"), case.dtype, _compile))
+    least = work.least_bytes(work.run())
+    source = torch.zeros(least // 2, dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    runs: list[Callable[[], Any]] = [work.run, lambda: target.copy_(source)]
+    times: list[list[float]] = [[], []]
+    for _ in range(rounds):
+        for run, found in zip(runs, times, strict=True):
+            run()
+            torch.accelerator.synchronize()
+            start = time.perf_counter()
+            run()
+            torch.accelerator.synchronize()
+            found.append(time.perf_counter() - start)
     return statistics.median(times[0]), statistics.median(times[1]), least
 
 

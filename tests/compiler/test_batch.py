@@ -40,3 +40,13 @@ def test_every_tensor_gets_its_own_result(
     # The total may have gone into one of the kernels.
     assert max(sets) >= count - 1 if count > 3 and shape != (5,) else max(sets) == 1
     torch.testing.assert_close(plan.run(inputs), update(*inputs))
+
+
+def test_products_run_one_by_one(tmp_path: Path) -> None:
+    def f(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.relu(a @ b) for a, b in zip(tensors[::2], tensors[1::2], strict=True)]
+
+    inputs = [torch.randn(32, 32) for _ in range(20)]
+    module = make_fx(f, decompositions(), tracing_mode="fake")(*inputs)
+    plan = Plan(build(module).program).compile(CpuCompiler(Cache(tmp_path)))
+    torch.testing.assert_close(plan.run(inputs), f(*inputs))

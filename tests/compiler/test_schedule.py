@@ -53,6 +53,11 @@ def test_a_long_reduction_is_split_for_the_threads() -> None:
     assert len(kernels(lambda x: x.sum(), torch.randn(1 << 20))) == 2
 
 
+def test_tiles_of_a_transposed_reader_are_turned_in_the_cache() -> None:
+    (source,) = kernels(lambda x, y: (x.t() + y).contiguous(), *[torch.randn(256, 256)] * 2)
+    assert "turn_32(" in source
+
+
 def test_dead_code_goes() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         x.exp().sum(1)

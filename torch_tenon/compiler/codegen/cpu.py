@@ -14,7 +14,7 @@ import torch
 
 from torch_tenon.compiler.codegen import dialect as c
 from torch_tenon.compiler.codegen import innermost
-from torch_tenon.compiler.codegen.nest import BLOCK, Nest, Span, indent
+from torch_tenon.compiler.codegen.nest import BLOCK, TILE_SIDE, Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substitute, symbols
@@ -24,6 +24,7 @@ from torch_tenon.ir.values import Buffer, Storage, size_hint
 PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 SCRATCH_BYTES = 1 << 18
+TURNED = (1, 2, 4, 8)  # bytes of the elements that scalar.h turns tiles of
 
 # What a failed check raises: the text takes the value and the size.
 CHECKS: dict[str, int] = {"index": 1, "embedding": 2, "gather": 3, "division": 4}
@@ -176,13 +177,40 @@ class _Writer:
         else:
             index = substitute(s.args[1], m.values)
             depth = self._index_depth(index)
-            text = c.from_memory(f"{self.pointer(buffer)}[{self.size(index)}]", buffer.dtype)
+            where = f"{self.pointer(buffer)}[{self.size(index)}]"
+            if s.args[2] is None and buffer.dtype.itemsize in TURNED:
+                where = self._turned(where, index, buffer) or where
+            text = c.from_memory(where, buffer.dtype)
         if s.args[2] is not None:
             mask, other = self.value_of[s.args[2]], self.value_of[s.args[3]]
             depth = max(depth, mask[1], other[1])
             text = f"{mask[0]} ? {text} : {other[0]}"
         ctype = c.register_type(s.dtype)
         return self.put((text, buffer), text, ctype, depth)
+
+    def _turned(self, where: str, index: Index, b: Buffer) -> str | None:
+        """The element in a copy of the tile with rows and columns exchanged, where `index` runs
+        across the lanes: rows far apart fall on each other in the cache when read one by one."""
+        lane, turned, steps = self.nest.lane, self.nest.turned, strides(index)
+        if lane is None or turned is None or steps is None or steps.get(turned) != 1:
+            return None
+        if steps.get(lane, 0) in (0, 1):
+            return None
+        key = (where, "tile")
+        if key not in self.known:
+            name = f"tile{self.count}"
+            self.count += 1
+            rows, columns = self.nest.full[1], self.nest.full[0]  # of memory
+            self.line(self.nest.base, f"{TABLE[b.dtype].memory} {name}[{TILE_SIDE * TILE_SIDE}];")
+            first = ", ".join(f"{s.variable} = {s.start}" for s in (columns, rows))
+            sizes = ", ".join(f"{s.stop} - {s.start}" for s in (rows, columns))
+            step = self.size(steps[lane])
+            size = 8 * b.dtype.itemsize
+            call = f"turn_{size}({name}, (const void *)&{where}, {step}, {sizes});"
+            self.line(self.nest.base, f"{{ const int64_t {first}; {call} }}")
+            self.known[key] = (name, self.nest.base)
+        row, column = (f"{s.variable} - {s.start}" for s in self.nest.full)
+        return f"{self.known[key][0]}[({row})*{TILE_SIDE} + {column}]"
 
     def _check(self, s: Scalar, m: Member) -> tuple[str, int]:
         x, size, message, mask = s.args
