@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torch_tenon import _C
@@ -71,29 +71,44 @@ class Report:
 
 def report() -> Report:
     """The counts since the start, or since `reset_counters`; `print(torch_tenon.report())`."""
-    return Report(
-        [
-            OpCount(op, _route(route, op), calls, nanoseconds / 1e9, bytes_copied)
-            for route, op, calls, nanoseconds, bytes_copied in _C.counter_values()
-        ]
-    )
+    merged: dict[tuple[str, str], OpCount] = {}
+    for row in _rows():
+        known = merged.get((row.op, row.route))
+        if known is not None:
+            row = OpCount(
+                row.op,
+                row.route,
+                row.calls + known.calls,
+                row.seconds + known.seconds,
+                row.bytes_copied + known.bytes_copied,
+            )
+        merged[row.op, row.route] = row
+    return Report(list(merged.values()))
 
 
-@functools.cache
-def _route(route: str, op: str) -> str:
-    # What was recorded is lowered where its functional variant has loops or is composed of others.
-    if route != "recorded":
-        return route
-    from torch_tenon.frontends.eager import is_lowered
+def _rows() -> Iterator[OpCount]:
+    """The counters as calls by route.
 
-    return "lowered" if is_lowered(op) else "fallback"
+    What is recorded counts when it is recorded if it is lowered, and else when it runs: then a call
+    of its own does the work, whose time is known.
+    """
+    _C.commit_all()
+    for route, op, calls, nanoseconds, bytes_copied in _C.counter_values():
+        if route in ("recorded", "reference"):
+            from torch_tenon.frontends.eager import route_of
+
+            found = route_of(op)
+            if (found == "lowered") != (route == "recorded"):
+                continue
+            route = found
+        yield OpCount(op, route, calls, nanoseconds / 1e9, bytes_copied)
 
 
 def counters() -> dict[str, int]:
     """Calls by route and op, overloads taken together: `{"fallback::aten::add": 3}`."""
     calls: dict[str, int] = defaultdict(int)
-    for route, op, count, _, _ in _C.counter_values():
-        calls[f"{_route(route, op)}::{op.partition('.')[0]}"] += count
+    for row in _rows():
+        calls[f"{row.route}::{row.op.partition('.')[0]}"] += row.calls
     return dict(sorted(calls.items()))
 
 

@@ -75,6 +75,7 @@ class Runner {
       stack.push_back(value_of(argument, entry));
     const auto first_result = next_slot_;
     {
+      const CountedCall counted(*entry.op->reference);
       const HostAllocationScope on_device(device_);
       const HostPlacement placement(places(entry, first_result));
       entry.op->op.callBoxed(&stack);

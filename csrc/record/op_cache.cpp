@@ -169,6 +169,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   }
   may_open = open_ops().count(name) > 0;
   counter = &tenon::counter("recorded", name);
+  reference = &tenon::counter("reference", name);
 }
 
 OpEntry* OpInfo::find(const OpKey& key) const {

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from torch_tenon import _C
+from torch_tenon import _C, config
 from torch_tenon.compiler.cache import Cache, digest
 
 log = logging.getLogger("torch_tenon.code")
@@ -202,3 +202,10 @@ class CpuCompiler:
             f.write(text)
         first = "\n".join(errors.splitlines()[:20])
         return CompileError(f"{self.command} failed ({code}); the source is in {kept}\n{first}")
+
+
+@functools.cache
+def default_compiler(directory: str | None = None) -> CpuCompiler:
+    """The C compiler of the settings, over the user's cache directory."""
+    folder = Path(directory or config.cache_directory()) / "kernels"
+    return CpuCompiler(Cache(folder), config.CC.read() or "gcc")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +18,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_tenon import _C, config
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
-from torch_tenon.compiler.cache import Cache
-from torch_tenon.compiler.cpu_compiler import CompileError, CompilerMissing, CpuCompiler
+from torch_tenon.compiler.cpu_compiler import (
+    CompileError,
+    CompilerMissing,
+    CpuCompiler,
+    default_compiler,
+)
 from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
@@ -33,13 +35,6 @@ schedule_log = logging.getLogger("torch_tenon.schedule")
 aten = torch.ops.aten
 
 GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], list[Any]]]
-
-
-@functools.cache
-def default_compiler(directory: str | None = None) -> CpuCompiler:
-    """The C compiler of the settings, over the user's cache directory."""
-    folder = Path(directory or config.cache_directory()) / "kernels"
-    return CpuCompiler(Cache(folder), config.CC.read() or "gcc")
 
 
 class CompiledGraph:

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon import _C
+from torch_tenon.compiler.cpu_compiler import default_compiler
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.ir.index import Index, product, unflatten, var
 from torch_tenon.ir.program import Program
@@ -43,10 +44,12 @@ from torch_tenon.ir.values import (
     weigh,
 )
 from torch_tenon.ops import variants
+from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
+    WHOLE,
     Build,
     CannotLower,
     TensorMeta,
@@ -128,7 +131,8 @@ class _Builder:
     def _call(self, k: int, name: str, arguments: list[Any], results: list[Any]) -> None:
         op = variants.overload(name)
         if name in _UNSAID:
-            return self._moving_statistics(k, name, arguments, results)
+            self._moving_statistics(k, name, arguments, results)
+            return
         if name == "aten::copy_":
             source = self._argument(arguments[1])
             self._write(k, arguments[0], source)
@@ -213,7 +217,7 @@ class _Builder:
             if each is not None:
                 return self._each(each, positional, keywords, metas)
             if function is None:
-                composed = _compositions().get(op)
+                composed = decompositions().get(op)
                 if composed is None:
                     raise CannotLower("no lowering")
                 return Composition(self).run(composed, positional, keywords)
@@ -456,7 +460,7 @@ class Composition(TorchDispatchMode):
     ) -> Any:
         """Lowers one op."""
         kwargs = kwargs or {}
-        composed = _compositions().get(op)
+        composed = decompositions().get(op)
         if composed is not None and find(op) is None:
             with self:
                 return composed(*args, **kwargs)
@@ -501,24 +505,22 @@ class Composition(TorchDispatchMode):
         return tree_map(self._value, x)
 
 
-@functools.cache
-def _compositions() -> dict[Any, Any]:
-    from torch_tenon.ops.compositions import decompositions
-
-    return decompositions()
-
-
 # Ops that write more than their schema says, and those that return it instead.
 _UNSAID = {"aten::native_batch_norm": torch.ops.aten._native_batch_norm_legit_functional.default}
 
 
-def is_lowered(name: str) -> bool:
-    """Whether windows run an op (`aten::add_.Tensor`) as loops of their own."""
+@functools.cache
+def route_of(name: str) -> str:
+    """How windows run an op (`aten::add_.Tensor`): `lowered`, `library` or `fallback`."""
     load_all()
     op = variants.functional_of(variants.overload(name))
-    if name == "aten::copy_" or name in _UNSAID or op is None:
-        return op is not None
-    return find(op) is not None or _foreach(op) is not None or op in _compositions()
+    if name == "aten::copy_" or name in _UNSAID:
+        return "lowered"
+    if op is None:
+        return "fallback"
+    if find(op) is not None:
+        return "library" if str(op) in WHOLE else "lowered"
+    return "lowered" if _foreach(op) is not None or op in decompositions() else "fallback"
 
 
 def _foreach(op: Any) -> Any:
@@ -665,9 +667,6 @@ def _make_plans() -> None:
 
 
 def _make_plan(description: tuple[Any, ...]) -> tuple[_C.Plan, BuiltWindow]:
-    # Only now: the code generator is much to import for those who never need it.
-    from torch_tenon.frontends.dynamo import default_compiler
-
     built = build(description)
     compiler = default_compiler()
     plan = Plan(built.program).compile(compiler)
