@@ -206,10 +206,14 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+def chosen(names: Sequence[str]) -> list[str]:
+    """The entries called `names`, each with all its variants; every one if there are no names."""
+    return [n for n, op in op_infos().items() if not names or n in names or op.name in names]
+
+
 def check(names: Sequence[str], dtypes: Sequence[str], limit: int) -> Iterator[Case]:
-    """Runs the cases of the entries called `names` (all if empty)."""
-    chosen = [n for n, op in op_infos().items() if not names or n in names or op.name in names]
-    for name in chosen:
+    """Runs the cases of entries of the database."""
+    for name in names:
         for dtype in dtypes:
             if getattr(torch, dtype) in op_infos()[name].dtypes:
                 with quiet():
@@ -269,12 +273,11 @@ def main() -> int:
         cases = [c for path in options.summarise for c in read(path)]
     else:
         part, parts = (int(n) for n in options.part.split("/"))
-        names = options.only or list(op_infos())
-        for name in names[part - 1 :: parts]:
-            for case in check([name], options.dtype, options.samples):
-                cases.append(case)
-                if case.status == "wrong":
-                    print(f"wrong: {case.name} {case.dtype}", flush=True)
+        names = chosen(options.only)[part - 1 :: parts]
+        for case in check(names, options.dtype, options.samples):
+            cases.append(case)
+            if case.status == "wrong":
+                print(f"wrong: {case.name} {case.dtype}", flush=True)
             if options.json:
                 options.json.write_text(json.dumps([dataclasses.asdict(c) for c in cases]))
     summarise(cases)
