@@ -125,11 +125,11 @@ def _problems(entries: Sequence["Entry"]) -> tuple[list["Problem"], bool]:
     # Without the device loaded, what is registered for it cannot be known and is left out.
     import torch
 
-    from torch_tenon.frontends.eager import is_lowered
+    from torch_tenon.frontends.eager import route_of
     from torch_tenon.ops import catalogue, manifest
     from torch_tenon.ops.decompositions import DECOMPOSITIONS
 
-    lowered = {e.op for e in entries if e.route == "lowered" and is_lowered(e.op)}
+    lowered = {e.op for e in entries if e.route == "lowered" and route_of(e.op) == "lowered"}
     registered = library = None
     loaded = torch._C._get_privateuse1_backend_name() == "tenon"
     if loaded:
