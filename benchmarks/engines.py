@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 import torch
 
 from benchmarks.cases import Bench, Case, Compile, Work
+from torch_tenon import _C
+
+SETTLE_SECONDS = 60.0  # most to wait for plans
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,22 @@ class Engine:
         compiler starts with the first run."""
         device = torch.device(self.device)
         return case.make(Bench(scale, device, case.dtype, compile or self.compile))
+
+    def settle(self, run: Callable[[], Any]) -> None:
+        """Runs until the plans of recorded code are there: what is timed is the steady state."""
+        if self.device == "cpu" or self.backend is not None:
+            return
+        end = time.monotonic() + SETTLE_SECONDS
+        ready = -1
+        while time.monotonic() < end:
+            for _ in range(3):
+                run()
+            counts = _C.plan_counts()
+            if counts["ready"] == ready and not counts["waiting"]:
+                return
+            ready = counts["ready"]
+            while _C.plan_counts()["waiting"] and time.monotonic() < end:
+                time.sleep(0.02)
 
     def waiting(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """`run`, returning when the device is done."""

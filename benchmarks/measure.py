@@ -53,6 +53,7 @@ def measure(
         for _ in range(WARM_UP):
             if time.perf_counter() < end:
                 run()
+        engine.settle(run)
         found["engines"][engine.name] = {"peak_bytes": peak_bytes(engine, work, run, before)}
     times = interleaved(runs, rounds, seconds)
     for name, samples in times.items():
