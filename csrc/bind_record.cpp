@@ -7,6 +7,7 @@
 #include "device/target.h"
 #include "record/plans.h"
 #include "record/record.h"
+#include "record/verify.h"
 
 namespace py = pybind11;
 
@@ -180,6 +181,29 @@ void bind_record(py::module_& m) {
       (*held)();
     });
   });
+  m.def(
+      "set_report_disagreement",
+      [](py::object report) {
+        auto* held = new py::object(std::move(report));
+        set_report_disagreement([held](const Disagreement& d) {
+          py::gil_scoped_acquire gil;
+          const auto bytes = [](const SlotBytes& slots) {
+            py::list found;
+            for (const auto& slot : slots)
+              found.append(py::bytes(slot));
+            return found;
+          };
+          (*held)(
+              describe(d.window),
+              d.numbers,
+              bytes(d.before),
+              bytes(d.by_plan),
+              bytes(d.by_reference));
+        });
+      },
+      "What `verify` calls with a window, its numbers, and its slots' bytes: before, by its plan, "
+      "by "
+      "reference.");
   m.def("plan_counts", [] {
     const auto c = plan_counts();
     return py::dict(

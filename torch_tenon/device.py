@@ -1,5 +1,7 @@
 """Registers the device `tenon` with PyTorch."""
 
+from typing import Any
+
 import torch
 from torch.utils import backend_registration
 
@@ -40,6 +42,7 @@ def register() -> None:
     accelerator.apply_settings()
     ops.register_ops(found)
     _C.set_start_builder(_start_builder)
+    _C.set_report_disagreement(_report_disagreement)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()
     process.install()
@@ -50,3 +53,9 @@ def _start_builder() -> None:
     from torch_tenon.frontends import eager
 
     eager.start_builder()
+
+
+def _report_disagreement(*facts: Any) -> None:
+    from torch_tenon.testing import verify
+
+    verify.report(*facts)

@@ -7,6 +7,7 @@
 
 #include "device/target.h"
 #include "execute/reference_window.h"
+#include "record/verify.h"
 
 namespace tenon {
 namespace {
@@ -100,13 +101,14 @@ void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode)
   auto& p = plans();
   std::shared_ptr<WindowPlan> found;
   std::function<void()> start;
+  const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
   bool ready = false;
   {
     std::unique_lock<std::mutex> lock(p.mutex);
     const auto before = p.counts.structures;
     found = find_or_add(p, window);
     const bool again = p.counts.structures == before;
-    if (found->state == WindowPlan::seen && (again || mode == ExecuteMode::compiled)) {
+    if (found->state == WindowPlan::seen && (again || waits)) {
       found->state = WindowPlan::waiting;
       p.queue.push_back(found);
       p.changed.notify_all();
@@ -119,7 +121,7 @@ void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode)
   }
   if (start)
     start();
-  if (mode == ExecuteMode::compiled && !ready) {
+  if (waits && !ready) {
     std::unique_lock<std::mutex> lock(p.mutex);
     p.changed.wait(lock, [&] { return found->state != WindowPlan::waiting || p.stopped; });
     ready = found->state == WindowPlan::ready;
@@ -128,7 +130,9 @@ void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode)
     std::lock_guard<std::mutex> lock(p.mutex);
     ++(ready ? p.counts.hits : p.counts.reference);
   }
-  if (ready)
+  if (ready && mode == ExecuteMode::verify)
+    verify_window(*found, window, device, [&] { run_plan(*found, window, device); });
+  else if (ready)
     run_plan(*found, window, device);
   else
     run_window_by_reference(window, device);

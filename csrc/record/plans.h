@@ -34,7 +34,8 @@ struct WindowPlan {
 };
 
 // Runs a window: by its plan where there is one, else by reference. In `automatic` mode a plan is
-// asked for when a structure comes for the second time; `compiled` waits for it.
+// asked for when a structure comes for the second time; `compiled` waits for it,
+// and `verify` compares both.
 void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode);
 
 // The builder's side. `next_window` waits for a window that wants a plan, until `stop_building`

@@ -657,7 +657,7 @@ def _make_plans() -> None:
     while (description := _C.next_window()) is not None:
         number = description[0]
         try:
-            plan, built = _make_plan(description)
+            plan, built = make_plan(description)
         except Exception as error:  # the window stays on reference execution
             log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
             log.debug("its plan failed", exc_info=True)
@@ -666,7 +666,8 @@ def _make_plans() -> None:
             _C.finish_window(number, plan, built.inputs, built.outputs, "")
 
 
-def _make_plan(description: tuple[Any, ...]) -> tuple[_C.Plan, BuiltWindow]:
+def make_plan(description: tuple[Any, ...]) -> tuple[_C.Plan, BuiltWindow]:
+    """The window's plan, compiled; raises CannotLower for one that has none."""
     built = build(description)
     compiler = default_compiler()
     plan = Plan(built.program).compile(compiler)

@@ -24,7 +24,7 @@ _BASE = {
     torch.complex64: 5e-6,
 }
 _NOISE = 4.0  # units in the last place
-_RUNS = 3
+NOISY_RUNS = 3
 _SPREAD = 16.0  # how many times the measured spread is allowed
 # Below it float32 numbers may become zero: vector math flushes some of the smallest.
 _TINY = {torch.float64: 1e-300, torch.float32: 1e-36, torch.float16: 2e-7, torch.bfloat16: 1e-36}
@@ -43,11 +43,12 @@ CPU = {"D0": torch.device("cpu"), "D1": torch.device("cpu"), "H": torch.device("
 
 def expect(program: Program) -> Expected:
     """Runs a program on the CPU, as it is and with noise."""
-    noisy = [run(program, CPU, _noise(seed)) for seed in range(_RUNS)]
+    noisy = [run(program, CPU, noise(seed)) for seed in range(NOISY_RUNS)]
     return Expected(run(program, CPU), noisy)
 
 
-def _noise(seed: int) -> Callable[[torch.Tensor], None]:
+def noise(seed: int) -> Callable[[torch.Tensor], None]:
+    """Moves each number of a tensor up or down by a few units in the last place."""
     generator = torch.Generator().manual_seed(seed)
 
     def perturb(x: torch.Tensor) -> None:
@@ -93,13 +94,13 @@ def _short(value: object) -> str:
 
 def _compare(want: object, got: object, noisy: list[object]) -> str | None:
     if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor):
-        return _compare_tensors(want, got, [n for n in noisy if isinstance(n, torch.Tensor)])
+        return compare_tensors(want, got, [n for n in noisy if isinstance(n, torch.Tensor)])
     if type(want) is not type(got):
         return f"{_short(got)} for {_short(want)}"
     if isinstance(want, float) and isinstance(got, float):
         pair = [torch.tensor(x, dtype=torch.float32) for x in (want, got)]
         others = [torch.tensor(n, dtype=torch.float32) for n in noisy if isinstance(n, float)]
-        return _compare_tensors(pair[0], pair[1], others)
+        return compare_tensors(pair[0], pair[1], others)
     if isinstance(want, str) and isinstance(got, str) and want.startswith("tensor("):
         return None  # printed: the numbers are compared elsewhere
     if isinstance(want, list):
@@ -109,9 +110,8 @@ def _compare(want: object, got: object, noisy: list[object]) -> str | None:
     return None if want == got else f"{_short(got)} for {_short(want)}"
 
 
-def _compare_tensors(
-    want: torch.Tensor, got: torch.Tensor, noisy: list[torch.Tensor]
-) -> str | None:
+def compare_tensors(want: torch.Tensor, got: torch.Tensor, noisy: list[torch.Tensor]) -> str | None:
+    """In words where `got` is not `want`, beyond what noise moves; None where it is."""
     if any(n.shape != want.shape for n in noisy):
         return None
     if got.dtype != want.dtype or got.shape != want.shape:

@@ -1,0 +1,145 @@
+"""`TENON_EXECUTE=verify` finds the op whose plan is wrong, and keeps a window that shows it."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from torch_tenon import _C, cli, config
+from torch_tenon.frontends import eager
+from torch_tenon.testing import window as windows
+from torch_tenon.testing.verify import PlanDiffers
+
+
+@pytest.fixture
+def verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every window runs both ways."""
+    monkeypatch.setenv("TENON_CACHE_DIR", str(tmp_path / "cache"))
+    before = _C.execute_mode()
+    _C.set_execute_mode(config.EXECUTE_MODES.index("verify"))
+    yield
+    _C.set_execute_mode(before)
+
+
+@pytest.fixture
+def wrong_cosh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans compute sinh where cosh is asked for."""
+    find: Callable[[Any], Any] = eager.find
+
+    def found(op: Any) -> Any:
+        return find(torch.ops.aten.sinh.default if op is torch.ops.aten.cosh.default else op)
+
+    monkeypatch.setattr(eager, "find", found)
+
+
+def _compute(x: torch.Tensor, size: int) -> list[torch.Tensor]:
+    y = x * 2
+    z = y.sin() + 1
+    c = torch.cosh(z)
+    y[:3].mul_(c[:3])
+    return [c.softmax(0), y, z.expand(size, -1) @ torch.ones(z.shape[0], 2, device=x.device)]
+
+
+def _warnings(size: int) -> list[str]:
+    """What three runs on vectors of that size warn of; the values are right."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(3):  # the first call of an op runs at once
+            x = torch.rand(size)
+            got = _compute(x.to("tenon"), size)
+            _C.commit_all()
+            for theirs, ours in zip(_compute(x, size), got, strict=True):
+                torch.testing.assert_close(ours.cpu(), theirs)
+    return [str(w.message) for w in found if w.category is PlanDiffers]
+
+
+def test_right_plans_pass(verify: None) -> None:
+    hits = _C.plan_counts()["hits"]
+    assert _warnings(41) == []
+    assert _C.plan_counts()["hits"] > hits
+
+
+def test_the_first_wrong_op_is_named(verify: None, wrong_cosh: None) -> None:
+    found = _warnings(43)
+    assert found, "no plan was found to differ"
+    assert all("first in aten::cosh" in text for text in found)
+    path = Path(found[0].rpartition("tenon replay ")[2])
+    window = windows.load(path)
+    # Only what the result needs is kept.
+    assert [c[0] for c in window.calls][-1] == "aten::cosh"
+    assert "aten::_softmax" not in [c[0] for c in window.calls]
+    assert [d.op for d in windows.disagree(window)] == ["aten::cosh"]
+    done = CliRunner().invoke(cli.app, ["replay", str(path)])
+    assert done.exit_code == 1
+    assert "aten::cosh" in done.output
+
+
+def test_replay_of_what_is_right_by_now(
+    verify: None, wrong_cosh: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(_warnings(47)[0].rpartition("tenon replay ")[2])
+    monkeypatch.undo()
+    done = CliRunner().invoke(cli.app, ["replay", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "agrees" in done.output
+
+
+def test_a_wrong_index_is_the_host_s_error(verify: None) -> None:
+    x = torch.rand(5, device="tenon")
+    for last in (2, 3):
+        torch.take(x, torch.tensor([0, last], device="tenon")).sum().cpu()
+    bad = torch.take(x, torch.tensor([0, 5], device="tenon")).sum()
+    with pytest.raises(IndexError):
+        bad.cpu()
+    torch.testing.assert_close((x + 1).cpu(), x.cpu() + 1)
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    x = ("tensor", 0, torch.float32, (4,), (1,), 0)
+    y = ("tensor", 1, torch.float32, (4,), (1,), 0)
+    window = windows.Window(
+        [("aten::add.Scalar", 0, [x, ("constant", 1), ("constant", 2.5)], [y])],
+        [(16, False, True, False), (16, True, True, True)],
+        [torch.arange(4.0).numpy().tobytes(), b""],
+        [],
+    )
+    windows.save(window, path)
+    loaded = windows.load(path)
+    assert loaded.slots == window.slots and loaded.contents == window.contents
+    memory = windows.run_by_reference(loaded)[1].view(torch.float32)
+    assert torch.equal(memory, torch.arange(4.0) + 2.5)
+    data: dict[str, Any] = json.loads(path.read_text())
+    return data
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (["calls", 0, 0], "aten::no_such_op"),
+        (["calls", 0, 0], "aten::from_file"),
+        (["calls", 0, 2, 0, 5], 1),  # an offset beyond the memory
+        (["calls", 0, 2, 0, 3, 0], 1 << 40),
+        (["calls", 0, 2, 0, 4, 0], -1),
+        (["calls", 0, 2, 0, 1], -1),
+        (["calls", 0, 2, 0, 2], {"torch": "save"}),
+        (["slots", 0, 0], 1 << 60),
+        (["contents", 0], "AAAA"),
+        (["format"], "something else"),
+    ],
+)
+def test_a_file_that_is_no_window(place: list[Any], value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "window.json"
+    data: Any = _saved(path)
+    at = data
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    path.write_text(json.dumps(data))
+    with pytest.raises(windows.NotAWindow):
+        windows.load(path)
+    assert CliRunner().invoke(cli.app, ["replay", str(path)]).exit_code == 1
