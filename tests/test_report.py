@@ -12,22 +12,22 @@ def test_counts_by_route():
     (x + x).t()
     counts = torch_tenon.counters()
     assert counts["kernel::aten::normal_"] == 1
-    assert counts["fallback::aten::add"] == 1
+    assert counts["lowered::aten::add"] == 1
     assert counts["kernel::aten::empty"] >= 1
 
 
 def test_report_lists_the_most_expensive_fallback_first():
     torch_tenon.reset_counters()
     x = torch.randn(300, 300, device="tenon")
-    for _ in range(3):
-        torch.linalg.svd(x)
-    x.abs()
+    for _ in range(30):
+        torch.histc(x)
+    torch.unique(x[0, :2])
     report = torch_tenon.report()
     names = [count.op for count in report.fallbacks]
-    assert names[0].startswith("aten::_linalg_svd") and "aten::abs" in names
+    assert names[0] == "aten::histc" and "aten::_unique2" in names
     assert report.calls_by_route["fallback"] == sum(c.calls for c in report.fallbacks)
     text = str(report)
-    assert text.index("_linalg_svd") < text.index("aten::abs")
+    assert text.index("aten::histc") < text.index("aten::_unique2")
 
 
 def test_nothing_has_run():

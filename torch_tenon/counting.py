@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from torch_tenon import _C
+from torch_tenon import _C, config
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,12 @@ def report() -> Report:
     return Report(list(merged.values()))
 
 
+def _route(op: str) -> str:
+    from torch_tenon.frontends.eager import route_of  # it needs the compiler
+
+    return route_of(op)
+
+
 def _rows() -> Iterator[OpCount]:
     """The counters as calls by route.
 
@@ -93,14 +99,15 @@ def _rows() -> Iterator[OpCount]:
     of its own does the work, whose time is known.
     """
     _C.commit_all()
+    records = config.EXECUTE_MODES[_C.execute_mode()] != "reference"
     for route, op, calls, nanoseconds, bytes_copied in _C.counter_values():
         if route in ("recorded", "reference"):
-            from torch_tenon.frontends.eager import route_of
-
-            found = route_of(op)
+            found = _route(op)
             if (found == "lowered") != (route == "recorded"):
                 continue
             route = found
+        elif route == "fallback" and records and _route(op) == "lowered":
+            route = "lowered"  # the first call of its kind runs at once
         yield OpCount(op, route, calls, nanoseconds / 1e9, bytes_copied)
 
 
