@@ -214,8 +214,24 @@ def test_an_index_out_of_range(op: str, mode: str) -> None:
     work()
     print("right")
     """
-    code = code.replace("OP", op).replace("MODE", repr(mode))
-    assert _run(code, TENON_EXECUTE=mode) == "right"
+    assert _run(code.replace("OP", op), TENON_EXECUTE=mode) == "right"
+
+
+def test_a_late_error_names_the_op() -> None:
+    code = """
+    def taken(last):
+        return torch.take(torch.rand(5).to("tenon"), torch.tensor([0, last]).to("tenon")) + 1
+
+    for last in (3, 4):
+        taken(last)
+    _C.commit_all()
+    late = taken(5)  # recorded: its windows are new, so they run by reference
+    try:
+        late.cpu()
+    except IndexError as error:
+        print(error)
+    """
+    assert "aten::take, recorded before" in _run(code, TENON_EXECUTE="auto")
 
 
 @pytest.mark.parametrize("mode", ["auto", "compiled"])

@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import threading
 import time
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -12,14 +13,21 @@ from torch.multiprocessing.reductions import reduce_storage
 
 from torch_tenon import _C
 
-_EXIT_WAIT = 5.0  # seconds for autograd's threads to end; they have nothing to do then
+# Held while a plan is made. A process forks between two plans: a lock that another thread holds, of
+# an import as well, stays locked in the child for good.
+making_plans = threading.Lock()
+builder: threading.Thread | None = None  # the thread that makes plans
+_FORK_WAIT = 30.0  # seconds, for one plan
+_EXIT_WAIT = 5.0  # seconds for threads to end; at most one plan is left to make
 
 
 def install() -> None:
     """Registers all three. Called once, at import."""
     atexit.register(_end_autograd_threads)
-    atexit.register(_C.stop_building)
-    os.register_at_fork(before=_C.commit_all, after_in_child=_after_fork)
+    atexit.register(_stop_builder)
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork
+    )
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
 
 
@@ -32,14 +40,36 @@ def _reduce_storage(storage: torch.UntypedStorage) -> Any:
     return reduce_storage(storage)
 
 
+_forking = threading.local()
+
+
+def _before_fork() -> None:
+    _C.commit_all()
+    _forking.alone = making_plans.acquire(timeout=_FORK_WAIT)
+
+
+def _after_fork_in_parent() -> None:
+    if _forking.alone:
+        making_plans.release()
+
+
 def _after_fork() -> None:
     # OpenMP's threads stay behind in the parent, and a parallel region of the child would wait for
     # them for good: the child computes on one thread. Backward through a device needs autograd's
     # own threads; in a child of a process that used them PyTorch raises and says to spawn. A
     # program that did not use the device is left alone.
+    if making_plans.locked():
+        making_plans.release()
     _C.forget_builder()
     if _C.counter_values():
         torch.set_num_threads(1)
+
+
+def _stop_builder() -> None:
+    # A thread that comes back from C++ to an interpreter that is going down aborts the process.
+    _C.stop_building()
+    if builder is not None:
+        builder.join(_EXIT_WAIT)
 
 
 def _end_autograd_threads() -> None:

@@ -55,6 +55,11 @@ class Runner {
     for (size_t c = 0; c < window_.calls.size(); ++c) {
       try {
         run_call(window_.calls[c], static_cast<int64_t>(c));
+      } catch (c10::Error& error) {
+        // Raised at another line than the call's: the op tells which call it was.
+        error.add_context("in " + window_.calls[c].entry->op->name + ", recorded before");
+        write_back();
+        throw;
       } catch (...) {
         write_back();
         throw;

@@ -90,3 +90,12 @@ def test_the_sign_of_truth(compiled: None) -> None:
         x = torch.rand(5) > 0.5
         got = torch.sign(x.to("tenon")) & True
         assert torch.equal(got.cpu(), torch.sign(x))
+
+
+def test_a_composition_that_asks_for_data_is_a_call(compiled: None) -> None:
+    for _ in range(3):
+        failed = _C.plan_counts()["failed"]
+        x = torch.rand(6)
+        got = torch.take(x.to("tenon"), torch.tensor(3).to("tenon")) + 1
+        assert torch.equal(got.cpu(), x[3] + 1)
+        assert _C.plan_counts()["failed"] == failed

@@ -25,7 +25,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torch_tenon import _C
+from torch_tenon import _C, process
 from torch_tenon.compiler.cpu_compiler import default_compiler
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.ir.index import Index, product, unflatten, var
@@ -464,6 +464,8 @@ class Composition(TorchDispatchMode):
         if composed is not None and find(op) is None:
             with self:
                 return composed(*args, **kwargs)
+        if torch.Tag.data_dependent_output in op.tags:
+            raise CannotLower(f"{op} needs data")
         functional = variants.functional_of(op)
         if functional is None:
             raise CannotLower(f"{op} writes its arguments")
@@ -650,14 +652,16 @@ def _values(x: Any) -> list[Value]:
 
 def start_builder() -> None:
     """Starts the thread that makes plans; the core calls it when the first window wants one."""
-    threading.Thread(target=_make_plans, name="tenon-builder", daemon=True).start()
+    process.builder = threading.Thread(target=_make_plans, name="tenon-builder", daemon=True)
+    process.builder.start()
 
 
 def _make_plans() -> None:
     while (description := _C.next_window()) is not None:
         number = description[0]
         try:
-            plan, built = make_plan(description)
+            with process.making_plans:
+                plan, built = make_plan(description)
         except Exception as error:  # the window stays on reference execution
             log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
             log.debug("its plan failed", exc_info=True)

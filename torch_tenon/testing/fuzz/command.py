@@ -147,7 +147,9 @@ def _examine(
     if not again["failure"]:
         return found
     found.alone, found.failure = True, again["failure"]
-    small, last = shrink(worker, program, modes, shrinking)
+    # The structure of a window is tried once in a process.
+    once = "got no plan" in found.failure
+    small, last = shrink(worker, program, modes, shrinking, once)
     if last:
         found.program, found.failure = small, last["failure"]
         found.raising = last.get("raising", [])

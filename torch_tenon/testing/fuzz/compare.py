@@ -24,7 +24,7 @@ _BASE = {
     torch.complex64: 5e-6,
 }
 _NOISE = 4.0  # units in the last place
-NOISY_RUNS = 3
+NOISY_RUNS = 5
 _SPREAD = 16.0  # how many times the measured spread is allowed
 # Below it float32 numbers may become zero: vector math flushes some of the smallest.
 _TINY = {torch.float64: 1e-300, torch.float32: 1e-36, torch.float16: 2e-7, torch.bfloat16: 1e-36}
@@ -55,9 +55,10 @@ def noise(seed: int) -> Callable[[torch.Tensor], None]:
         if not x.is_floating_point() or x.numel() == 0:
             return
         unit = torch.finfo(x.dtype).eps
-        sign = torch.randint(0, 2, x.shape, generator=generator) * 2 - 1
+        # Amounts of all sizes: signs alone would leave equal what is equal, too often.
+        amount = torch.rand(x.shape, generator=generator, dtype=torch.float64) * 2 - 1
         data = x.data  # its version is its own: autograd does not see the change
-        moved = data.double() * (1 + _NOISE * unit * sign)
+        moved = data.double() * (1 + _NOISE * unit * amount)
         try:
             data.copy_(moved)
         except RuntimeError:

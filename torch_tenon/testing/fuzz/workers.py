@@ -87,10 +87,15 @@ class Worker:
 
 
 def shrink(
-    worker: Worker, program: Sequence[Any], modes: Sequence[str], seconds: float
+    worker: Worker,
+    program: Sequence[Any],
+    modes: Sequence[str],
+    seconds: float,
+    once: bool = False,
 ) -> tuple[list[Any], dict[str, Any]]:
     """A program with fewer statements that still fails, found within about `seconds`, and what is
-    wrong with it. It fails in the worker's process as it is: `program` must."""
+    wrong with it. `once`: a process shows such a failure only once, so each try has one of its own.
+    """
     best = list(program)
     found: dict[str, Any] = {}
     deadline = time.monotonic() + seconds
@@ -101,6 +106,8 @@ def shrink(
         while at > 0 and time.monotonic() < deadline:
             start = max(0, at - size)
             candidate = best[:start] + best[at:]
+            if once:
+                worker.start()
             answer = worker.ask({"program": candidate, "modes": list(modes)}) if candidate else {}
             if answer.get("failure"):
                 best, found, smaller = candidate, answer, True
