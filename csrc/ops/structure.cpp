@@ -88,7 +88,6 @@ at::Tensor empty(
   const c10::DeviceGuard guard(device_or_current(device));
   at::Tensor result = at::detail::empty_generic(
       size, &device_allocator(), kDense, c10::dtype_or_default(dtype), memory_format);
-  note_fresh(*result.storage().unsafeGetStorageImpl());
   fill_if_deterministic(result);
   return result;
 }
@@ -105,7 +104,6 @@ at::Tensor empty_strided(
   const c10::DeviceGuard guard(device_or_current(device));
   at::Tensor result = at::detail::empty_strided_generic(
       size, stride, &device_allocator(), kDense, c10::dtype_or_default(dtype));
-  note_fresh(*result.storage().unsafeGetStorageImpl());
   fill_if_deterministic(result);
   return result;
 }

@@ -78,8 +78,8 @@ struct OpInfo {
   bool open_scalars = false;      // ... and they were seen to change
   std::vector<bool> written;      // by argument
   std::vector<int64_t> returned;  // by result: the argument that it is, or -1
-  Counter* counter;    // of recorded calls
-  Counter* reference;  // of those that then ran by reference
+  Counter* counter;               // of recorded calls
+  Counter* reference;             // of those that then ran by reference
   // How many different keys there were that differ in numbers alone.
   std::unordered_map<uint64_t, int> spread;
   std::unordered_multimap<uint64_t, std::unique_ptr<OpEntry>> entries;

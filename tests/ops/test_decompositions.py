@@ -91,10 +91,13 @@ def test_second_derivatives() -> None:
     torch.manual_seed(0)
     sizes = [(N, 4 * HIDDEN)] * 2 + [(N, HIDDEN)] + [(4 * HIDDEN,)] * 2
     inputs = [_double(s) for s in sizes]
-    assert torch.autograd.gradgradcheck(lambda *a: aten._thnn_fused_lstm_cell(*a)[:2], inputs)
+    # A call may run by reference first and by a plan later: equal but for the last bits.
+    same = {"nondet_tol": 1e-12}
+    lstm, gru = aten._thnn_fused_lstm_cell, aten._thnn_fused_gru_cell
+    assert torch.autograd.gradgradcheck(lambda *a: lstm(*a)[:2], inputs, **same)
     sizes = [(N, 3 * HIDDEN)] * 2 + [(N, HIDDEN)] + [(3 * HIDDEN,)] * 2
     inputs = [_double(s) for s in sizes]
-    assert torch.autograd.gradgradcheck(lambda *a: aten._thnn_fused_gru_cell(*a)[0], inputs)
+    assert torch.autograd.gradgradcheck(lambda *a: gru(*a)[0], inputs, **same)
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])

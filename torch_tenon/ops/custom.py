@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from torch_tenon import _C
 from torch_tenon.device import target
 from torch_tenon.ops.register import counted
 from torch_tenon.targets.target import Kernel, TargetError
@@ -152,7 +153,9 @@ def _launcher(
             else:
                 args.append(0 if value is None else value)
         args.append(sized[0].numel() if sized else 0)
-        queue = target().queue(of_target[0].device.index)
+        index = of_target[0].device.index
+        _C.commit(index)  # the kernel sees memory, and what is recorded has to be in it
+        queue = target().queue(index)
         queue.encode(kernel, args)
         queue.commit()
         for value, used, is_written in zip(values, dense, written, strict=True):
