@@ -66,10 +66,14 @@ torch_tenon.reset_counters()
 {example}
 counts = torch_tenon.counters()
 assert counts["kernel::aten::empty"] == 1 and counts["kernel::aten::normal_"] == 1, counts
-assert counts["fallback::aten::add"] == 1, counts
+assert counts["lowered::aten::add"] == 1, counts
 assert a.t().data_ptr() == a.data_ptr()
 assert torch.tenon.memory_allocated() == 2 * 512  # two blocks
 assert b.stride() == torch.add(a.cpu().t(), 1).stride()
 assert torch.equal(b.cpu(), a.cpu().t() + 1)
+recorded = torch_tenon._C.record_counts()[0]
+c = torch.add(a.t(), 1)  # the next time
+assert torch_tenon._C.record_counts()[0] == recorded + 1
+assert torch.equal(c.cpu(), b.cpu())
 """
     output(code)
