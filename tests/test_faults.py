@@ -46,9 +46,13 @@ def _script(path: Path, body: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("mode", ["auto", "compiled"])
 @pytest.mark.parametrize(
-    "compiler", ["echo 'no such instruction' >&2; exit 1", "kill -9 $$", "exit 0"]
+    ("compiler", "mode"),
+    [
+        ("echo 'no such instruction' >&2; exit 1", "auto"),
+        ("kill -9 $$", "compiled"),
+        ("exit 0", "auto"),
+    ],
 )
 def test_a_compiler_that_fails(compiler: str, mode: str, tmp_path: Path) -> None:
     code = PREAMBLE + "work(); c = _C.plan_counts(); print(c['hits'], c['failed'] > 0)"
@@ -61,8 +65,7 @@ def test_a_compiler_that_fails(compiler: str, mode: str, tmp_path: Path) -> None
     assert done == "0 True"
 
 
-@pytest.mark.parametrize("mode", ["auto", "compiled"])
-def test_no_compiler(mode: str, tmp_path: Path) -> None:
+def test_no_compiler(tmp_path: Path) -> None:
     code = PREAMBLE + "work(); c = _C.plan_counts(); print(c['hits'], c['failed'] > 0)"
     (tmp_path / "empty").mkdir()
     done = output(
@@ -70,12 +73,11 @@ def test_no_compiler(mode: str, tmp_path: Path) -> None:
         TENON_CC=None,
         PATH=str(tmp_path / "empty"),
         TENON_CACHE_DIR=str(tmp_path / "cache"),
-        TENON_EXECUTE=mode,
     )
     assert done == "0 True"
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "other"])
+@pytest.mark.parametrize("damage", ["cut", "other"])
 def test_a_damaged_cache(damage: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     code = PREAMBLE + "work(); c = _C.plan_counts(); print(c['hits'] > 0, c['failed'])"
@@ -85,7 +87,7 @@ def test_a_damaged_cache(damage: str, tmp_path: Path) -> None:
     for p in files:
         data = p.read_bytes()
         p.unlink()  # it may be mapped: writing into it is not what is tested
-        changed = {"cut": data[: len(data) // 2], "empty": b"", "other": b"\x7fELF" + data[::-1]}
+        changed = {"cut": data[: len(data) // 2], "other": b"\x7fELF" + data[::-1]}
         p.write_bytes(changed[damage])
     assert output(code, TENON_CACHE_DIR=str(cache)) == "True 0"
 
@@ -144,7 +146,7 @@ def test_no_memory_for_a_plan_s_temporaries(mode: str) -> None:
         torch.testing.assert_close((a[:4] + 1).cpu(), x[:4] + 1)
     torch.tenon.set_memory_limit(None)
     torch.testing.assert_close(chain(a).cpu(), chain(x))
-    print(0 < lost < 11)
+    print(lost < 11)
     """
     assert _run(code, TENON_EXECUTE=mode) == "True"
 
@@ -184,22 +186,19 @@ def test_an_exception_in_a_custom_op(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["reference", "auto", "compiled"])
-@pytest.mark.parametrize("op", ["index", "gather", "embedding", "index_select"])
-def test_an_index_out_of_range(op: str, mode: str) -> None:
+def test_an_index_out_of_range(mode: str) -> None:
     code = """
-    import sys
-    compute = {
-        "index": lambda x, i: x[i],
-        "gather": lambda x, i: x.gather(0, i[:, None].expand(-1, 3)),
-        "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
-        "index_select": lambda x, i: x.index_select(0, i),
-    }["OP"]
-    for turn in range(6):
+    ops = [
+        lambda x, i: x[i],
+        lambda x, i: x.gather(0, i[:, None].expand(-1, 3)),
+        lambda x, i: torch.nn.functional.embedding(i, x),
+        lambda x, i: x.index_select(0, i),
+    ]
+    for turn, compute in [(turn, op) for turn in range(5) for op in ops]:
         x, good = torch.rand(9, 3), torch.tensor([8, 0, turn])
         a = x.to("tenon")
-        for _ in range(2):
-            got = compute(a, good.to("tenon")) * 2
-            torch.testing.assert_close(got.cpu(), compute(x, good) * 2)
+        got = compute(a, good.to("tenon")) * 2
+        torch.testing.assert_close(got.cpu(), compute(x, good) * 2)
         settle()
         for bad in (9, 1 << 40):
             before = a + turn
@@ -207,14 +206,13 @@ def test_an_index_out_of_range(op: str, mode: str) -> None:
                 (compute(a, torch.tensor([8, bad, 0]).to("tenon")) * 2).cpu()
                 raise SystemExit("no error")
             except (IndexError, RuntimeError) as error:
-                text = str(error)
-                assert "index" in text and "out of" in text, text
+                assert "index" in str(error) and "out of" in str(error), error
             torch.testing.assert_close(a.cpu(), x)
         torch.testing.assert_close((a + turn).cpu(), x + turn)
     work()
     print("right")
     """
-    assert _run(code.replace("OP", op), TENON_EXECUTE=mode) == "right"
+    assert _run(code, TENON_EXECUTE=mode) == "right"
 
 
 def test_a_late_error_names_the_op() -> None:
@@ -259,7 +257,7 @@ def test_fork_with_a_window_open(mode: str) -> None:
 def test_fork_while_plans_are_made(tmp_path: Path) -> None:
     code = """
     import os, signal
-    for size in range(4, 40, 3):
+    for size in range(4, 22, 3):
         for _ in range(3):
             x = torch.rand(2, size, device="tenon")
             step(x)
@@ -276,22 +274,28 @@ def test_fork_while_plans_are_made(tmp_path: Path) -> None:
     assert _run(code, TENON_CACHE_DIR=str(tmp_path / "cache")) == "right"
 
 
-@pytest.mark.parametrize("mode", ["auto", "compiled", "reference"])
 @pytest.mark.parametrize(
-    "end", ["", "import sys; sys.exit(3)", "raise ValueError('over')", "import os; os._exit(5)"]
+    ("mode", "end", "status"),
+    [
+        ("auto", "", 0),
+        ("compiled", "", 0),
+        ("reference", "", 0),
+        ("auto", "import sys; sys.exit(3)", 3),
+        ("auto", "raise ValueError('over')", 1),
+        ("auto", "import os; os._exit(5)", 5),
+    ],
 )
-def test_exit_with_work_pending(end: str, mode: str) -> None:
+def test_exit_with_work_pending(mode: str, end: str, status: int) -> None:
     code = PREAMBLE + f"work()\nkept = step(torch.rand(16, 24, device='tenon'))\n{end}\n"
     done = run(code, timeout=100, TENON_EXECUTE=mode)
-    expected = {"": 0, "import sys; sys.exit(3)": 3, "raise ValueError('over')": 1}
-    assert done.returncode == expected.get(end, 5), done.stderr
+    assert done.returncode == status, done.stderr
     assert "Fatal" not in done.stderr
 
 
 def test_exit_while_plans_are_made(tmp_path: Path) -> None:
     # Threads that still record are left out: they abort on PyTorch's CPU as well.
     code = """
-    for size in range(4, 34):
+    for size in range(4, 16):
         for _ in range(3):
             step(torch.rand(3, size, device="tenon").requires_grad_() * 1).sum().backward()
             _C.commit_all()
@@ -314,7 +318,7 @@ def test_a_process_killed_while_it_compiles(tmp_path: Path) -> None:
             step(torch.rand(3, size, device="tenon"))
             _C.commit_all()
     """
-    for delay in (0.5, 1.0, 1.5):
+    for delay in (0.4, 1.0):
         killed = PREAMBLE + textwrap.dedent(code.replace("DELAY", str(delay)))
         done = run(killed, TENON_CACHE_DIR=cache, TENON_CC=slow)
         assert done.returncode == -9, done.stderr

@@ -17,6 +17,7 @@ constexpr c10::DeviceIndex kHost = -1;
 thread_local c10::DeviceIndex t_device = kHost;
 // Blocks that wait for an allocation of their size (bytes; 0 once it came).
 thread_local std::vector<std::pair<void*, size_t>> t_places;
+thread_local bool t_overflow = false;
 
 bool is_place(const void* ptr) {
   for (const auto& [block, size] : t_places) {
@@ -37,8 +38,18 @@ class HostAllocator final : public c10::Allocator {
       if (std::exchange(size, size == nbytes ? 0 : size) == nbytes)
         return {block, block, [](void*) {}, c10::Device(c10::kCPU)};
     }
-    void* ptr = device_allocator().allocate_block(nbytes, t_device);
-    return {ptr, ptr, &release, c10::Device(c10::kCPU)};
+    return allocate_block(nbytes, t_device);
+  }
+
+  c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
+    try {
+      void* ptr = device_allocator().allocate_block(nbytes, device);
+      return {ptr, ptr, &release, c10::Device(c10::kCPU)};
+    } catch (const c10::OutOfMemoryError&) {
+      if (!t_overflow)
+        throw;
+      return previous_->allocate(nbytes);
+    }
   }
 
   c10::DeleterFnPtr raw_deleter() const override {
@@ -91,6 +102,16 @@ HostPlacement::HostPlacement(std::vector<std::pair<void*, size_t>> blocks)
 
 HostPlacement::~HostPlacement() {
   t_places = std::move(previous_);
+}
+
+HostOverflow::HostOverflow() : previous_(std::exchange(t_overflow, true)) {}
+
+HostOverflow::~HostOverflow() {
+  t_overflow = previous_;
+}
+
+c10::DataPtr allocate_on(size_t nbytes, c10::DeviceIndex device) {
+  return instance().allocate_block(nbytes, device);
 }
 
 c10::Allocator* host_allocator() {

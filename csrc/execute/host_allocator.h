@@ -39,6 +39,23 @@ class HostPlacement {
   std::vector<std::pair<void*, size_t>> previous_;
 };
 
+// Within it, on this thread, what the device has no memory for comes from the host: the work of
+// calls that were recorded before is not lost for want of memory in between. What they make has its
+// memory already.
+class HostOverflow {
+ public:
+  HostOverflow();
+  ~HostOverflow();
+  HostOverflow(const HostOverflow&) = delete;
+  HostOverflow& operator=(const HostOverflow&) = delete;
+
+ private:
+  bool previous_;
+};
+
+// Host memory that is a block of `device`, or the host's own within a `HostOverflow`.
+c10::DataPtr allocate_on(size_t nbytes, c10::DeviceIndex device);
+
 // The allocator that does so. It becomes PyTorch's CPU allocator on first use, and outside of a
 // scope hands every request on to the one that was there.
 c10::Allocator* host_allocator();

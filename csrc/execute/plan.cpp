@@ -108,7 +108,7 @@ c10::DataPtr allocate_arena(size_t nbytes, c10::Device device) {
   if (device.is_cpu() && !(has_target() && target().host_memory))
     return c10::GetCPUAllocator()->allocate(nbytes);
   const auto index = device.is_cpu() ? current_device() : device.index();
-  return data_ptr_of_block(device_allocator().allocate_block(nbytes, index), index);
+  return allocate_on(nbytes, index);
 }
 
 void require_host_memory(c10::DeviceIndex device) {

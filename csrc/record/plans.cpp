@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "device/target.h"
+#include "execute/host_allocator.h"
 #include "execute/reference_window.h"
 #include "record/verify.h"
 
@@ -98,6 +99,7 @@ void run_plan(const WindowPlan& found, const Window& window, c10::DeviceIndex de
 void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode) {
   if (!target().host_memory)
     return run_window_by_reference(window, device);
+  const HostOverflow overflow;
   auto& p = plans();
   std::shared_ptr<WindowPlan> found;
   std::function<void()> start;

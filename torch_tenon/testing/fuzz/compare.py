@@ -132,6 +132,9 @@ def compare_tensors(want: torch.Tensor, got: torch.Tensor, noisy: list[torch.Ten
         finite = moved[moved.isfinite()]
         if want.is_floating_point() and finite.numel():
             allowed = torch.maximum(allowed, 4 * finite.mean())
+    if want.dtype in (torch.float16, torch.bfloat16):
+        # A fused loop holds 16-bit numbers as float32: what overflowed on the CPU may not there.
+        steady &= a.isfinite() | ~b.isfinite()
     same = (a == b) | (a.isnan() & b.isnan()) | ((a - b).abs() <= allowed) | ~steady
     if bool(same.all()):
         return None
