@@ -39,18 +39,20 @@ ARGUMENTS = {
 
 
 def train(device: str, name: str, options: dict) -> list:
+    # LBFGS divides by differences of gradients: the last bit of a float32 becomes the fourth digit.
+    dtype = torch.float64 if name == "LBFGS" else torch.float32
     torch.manual_seed(4)
     model = torch.nn.Sequential(
         torch.nn.Linear(6, 8, bias=name != "Muon"),
         torch.nn.Tanh(),
         torch.nn.Linear(8, 2, bias=name != "Muon"),
-    ).to(device)
+    ).to(device, dtype)
     groups = [{"params": model[0].parameters(), "lr": 0.02}, {"params": model[2].parameters()}]
     if name == "LBFGS":
         groups = list(model.parameters())
     optimizer = getattr(torch.optim, name)(groups, lr=0.01, **OPTIMIZERS[name], **options)
-    x = torch.linspace(-1, 1, 30).view(5, 6).to(device)
-    y = torch.linspace(0, 1, 10).view(5, 2).to(device)
+    x = torch.linspace(-1, 1, 30, dtype=dtype).view(5, 6).to(device)
+    y = torch.linspace(0, 1, 10, dtype=dtype).view(5, 2).to(device)
 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()

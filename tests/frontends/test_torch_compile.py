@@ -122,7 +122,7 @@ def test_options():
 
     reset_counters()
     same(lambda x: x.exp() + 1, torch.randn(4, 5), options={"reference": True})
-    assert counters().get("fallback::aten::exp", 0) > 0
+    assert any(name.endswith("aten::exp") for name in counters()), "no op of its own"
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def _on_tenon(value: Any) -> bool:
 
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-OPTIONS = {"reference": (bool, "run graphs op by op, by PyTorch's kernels")}
+OPTIONS = {"reference": (bool, "run graphs op by op, as eager code runs")}
 
 
 def tenon_backend(
@@ -187,7 +187,7 @@ def tenon_backend(
 def run_by_reference(
     module: GraphModule, inputs: Sequence[Any]
 ) -> Callable[[list[Any]], list[Any]]:
-    """The graph as PyTorch runs it, op by op."""
+    """The graph op by op, as eager code runs."""
     return make_boxed_func(module.forward)
 
 
