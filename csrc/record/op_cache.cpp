@@ -56,6 +56,21 @@ bool layouts_follow(const c10::OperatorHandle& op) {
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
+// Products, convolutions and attention: they read whole tensors, often more than once.
+bool reads_whole_tensors(const std::string& name) {
+  static const auto* bases = new std::unordered_set<std::string>{
+      "mm",
+      "addmm",
+      "bmm",
+      "baddbmm",
+      "convolution_overrideable",
+      "convolution_backward_overrideable",
+      "_scaled_dot_product_flash_attention_for_cpu",
+      "_scaled_dot_product_flash_attention_for_cpu_backward"};
+  const auto start = name.find("::") + 2;
+  return bases->count(name.substr(start, name.find('.') - start)) > 0;
+}
+
 ArgumentPlan plan_argument(
     const IValue& value, const OpInfo& op, std::vector<TensorLayout>& tensors) {
   ArgumentPlan plan;
@@ -168,6 +183,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
   may_open = open_ops().count(name) > 0;
+  starts_from_memory = reads_whole_tensors(name);
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
 }

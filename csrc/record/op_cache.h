@@ -76,6 +76,7 @@ struct OpInfo {
   bool selects = false;           // makes a result by a list of indices
   bool may_open = false;          // the lowering takes numbers as run-time values
   bool open_scalars = false;      // ... and they were seen to change
+  bool starts_from_memory;        // reads arguments from memory, so that nothing fuses into it
   std::vector<bool> written;      // by argument
   std::vector<int64_t> returned;  // by result: the argument that it is, or -1
   Counter* counter;               // of recorded calls

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <unordered_set>
 #include <utility>
 
 #include "device/allocator.h"
@@ -23,11 +24,14 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// A window is cut where the last few calls hash to a pattern, so that windows fall at the same
-// places of a loop whatever came before. About one place in `kPattern + 1` fits.
-constexpr size_t kShortest = 64;
-constexpr uint64_t kPattern = 31;
+// A window may end before a call that starts from memory anyway, if the last few calls hash lower
+// there than at the two places before: so windows fall at the same places of a loop whatever came
+// before, equal layers make equal windows, and what changes in one layer changes the windows around
+// it.
+constexpr size_t kShortest = 16;
+// Without such a place a window ends here, and from then on where one ended before.
 constexpr size_t kLongest = 512;
+constexpr size_t kMostPlaces = 1024;
 // Memory that eager execution would have freed by now, in bytes.
 constexpr size_t kMostKept = size_t{32} << 20;
 
@@ -39,7 +43,35 @@ struct Recorder {
   Window spare;                       // an emptied window, for its memory
   const Window* in_flight = nullptr;  // being run
   std::vector<void*> freed_in_flight;
+  uint64_t recent = 0;                  // hashes of the last four calls
+  std::array<uint64_t, 2> before{};     // hashes at the last two places where windows may end
+  std::unordered_set<uint64_t> places;  // `recent` where windows became too long
 };
+
+// Whether the window may end before a call that starts from memory.
+bool may_end(Recorder& recorder, uint64_t call) {
+  const auto hash = (recorder.recent ^ call) * 0x9E3779B97F4A7C15ull;
+  const bool lowest = hash <= recorder.before[0] && hash <= recorder.before[1];
+  recorder.before = {recorder.before[1], hash};
+  return lowest && recorder.open.calls.size() >= kShortest;
+}
+
+// Whether the window that was just recorded into has to end.
+std::optional<CommitReason> must_end(Recorder& recorder) {
+  const auto& window = recorder.open;
+  if (window.kept_bytes > kMostKept)
+    return CommitReason::memory;
+  if (window.calls.size() < kLongest / 2)
+    return std::nullopt;
+  if (recorder.places.count(recorder.recent) > 0)
+    return CommitReason::boundary;
+  if (window.calls.size() < kLongest)
+    return std::nullopt;
+  if (recorder.places.size() >= kMostPlaces)
+    recorder.places.clear();
+  recorder.places.insert(recorder.recent);
+  return CommitReason::length;
+}
 
 struct State {
   // Guards everything here but `Recorder::commit`; held for a record, never for a run.
@@ -167,6 +199,15 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
     return run_now(info_, stack, kNot, entry->reason);
 
   const auto device = key.device();
+  if (info_.starts_from_memory) {
+    bool ends = false;
+    {
+      std::lock_guard<std::mutex> lock(s.mutex);
+      ends = may_end(s.recorders[device], entry->hash);
+    }
+    if (ends)
+      commit(device, CommitReason::boundary);
+  }
   for (const auto k : entry->resized) {
     const auto& layout = entry->tensors[k];
     auto& impl = *key.tensors()[k]->unsafeGetTensorImpl();
@@ -195,7 +236,8 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
   std::optional<CommitReason> reason;
   {
     std::lock_guard<std::mutex> lock(s.mutex);
-    auto& window = s.recorders[device].open;
+    auto& recorder = s.recorders[device];
+    auto& window = recorder.open;
     window.calls.push_back(
         {entry,
          static_cast<uint32_t>(window.slots_of_calls.size()),
@@ -219,13 +261,8 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
     if (info_.open_scalars)
       window.scalars.insert(window.scalars.end(), key.scalars().begin(), key.scalars().end());
     ++s.counts.calls;
-    window.recent = (window.recent << 21 | window.recent >> 43) * 3 ^ entry->hash;
-    if (window.calls.size() >= kLongest)
-      reason = CommitReason::length;
-    else if (window.calls.size() >= kShortest && ((entry->hash >> 17) & kPattern) == 0)
-      reason = CommitReason::boundary;
-    else if (window.kept_bytes > kMostKept)
-      reason = CommitReason::memory;
+    recorder.recent = recorder.recent << 16 | (entry->hash & 0xffff);
+    reason = must_end(recorder);
   }
   info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
 

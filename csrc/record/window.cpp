@@ -125,7 +125,6 @@ void Window::clear() {
   kept.clear();
   kept_bytes = 0;
   table.clear();
-  recent = 0;
 }
 
 }  // namespace tenon

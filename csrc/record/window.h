@@ -60,7 +60,6 @@ struct Window {
   std::vector<void*> kept;  // blocks whose storages died, to be released after the commit
   size_t kept_bytes = 0;
   SlotTable table;
-  uint64_t recent = 0;  // hash of the last few calls
 
   // The slot of a storage; a new one where the window does not know it.
   int32_t slot_of(void* block, size_t nbytes);

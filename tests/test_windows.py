@@ -1,0 +1,94 @@
+"""Where windows end: at the same places of a loop, whatever came before."""
+
+import random
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from torch_tenon import _C
+
+WIDTH = 22
+
+
+def settled() -> dict[str, int]:
+    torch.tenon.synchronize()
+    return _C.plan_counts()
+
+
+def asked() -> int:
+    counts = settled()
+    return counts["ready"] + counts["failed"] + counts["waiting"]
+
+
+class Layer(nn.Module):
+    """A transformer's layer, or one that is squashed in the end."""
+
+    def __init__(self, squash: bool = False) -> None:
+        super().__init__()
+        self.squash = squash
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        y = x + self.down(F.gelu(self.up(self.norm2(x))))
+        return torch.tanh(y) if self.squash else y
+
+
+def train(layers: list[nn.Module], steps: int) -> int:
+    """Trains; the number of windows of the last step."""
+    model = nn.Sequential(*layers).to("tenon")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x = torch.randn(2, 5, WIDTH).to("tenon")
+    windows = 0
+    for _ in range(steps):
+        before = settled()
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        after = settled()
+        windows = sum(after[k] - before[k] for k in ("hits", "reference"))
+    return windows
+
+
+def test_equal_layers_share_plans_and_a_changed_one_costs_a_few() -> None:
+    before = asked()
+    windows = train([Layer() for _ in range(12)], 8)
+    assert windows >= 12
+    assert 0 < asked() - before <= windows // 2, "equal layers make equal windows"
+    # What is new but no change: windows of first steps that come for the second time, an op whose
+    # layouts are not known runs at once.
+    train([Layer() for _ in range(12)], 8)
+    x = torch.randn(2, 5, WIDTH, device="tenon", requires_grad=True)
+    torch.tanh(x * 1).backward(torch.randn_like(x))
+    before = asked()
+    windows = train([Layer(squash=k == 6) for k in range(12)], 8)
+    assert 0 < asked() - before <= windows // 4
+
+
+@pytest.mark.parametrize("period", [90, 410, 700])
+def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
+    """No call of it starts from memory: windows end where they became too long before."""
+    ops = [torch.sin, torch.cos, torch.tanh, torch.sigmoid, torch.neg, torch.erf, torch.atan]
+    chosen = random.Random(period).choices(ops, k=period)
+    x = torch.randn(7, device="tenon")
+
+    def steps(x: torch.Tensor, count: int) -> torch.Tensor:
+        for _ in range(count):
+            for op in chosen:
+                x = op(x)
+        return x
+
+    x = steps(x, 20)
+    copy = x.cpu()
+    x = steps(x, 20)
+    before = _C.plan_counts()
+    x = steps(x, 20)
+    after = _C.plan_counts()
+    assert after["structures"] - before["structures"] <= 1, "the one in which `steps` ends"
+    assert sum(after[k] - before[k] for k in ("hits", "reference")) >= 20 * period // 512
+    torch.testing.assert_close(x.cpu(), steps(copy, 40))
