@@ -130,7 +130,8 @@ PlanData plan_data(
   plan.outputs = data["outputs"].cast<std::vector<size_t>>();
   plan.arena_bytes = data["arena_bytes"].cast<size_t>();
   for (const auto x : data["steps"]) {
-    Step step{x["name"].cast<std::string>(), KernelStep{}, {}};
+    const auto name = x["name"].cast<std::string>();
+    Step step{name, &counter("plan", name), KernelStep{}, {}};
     if (x.contains("kernel"))
       step.work = kernel_step(x, addresses);
     else
@@ -146,6 +147,7 @@ PlanData plan_data(
 }  // namespace
 
 void bind_plan(py::module_& m) {
+  m.def("set_timing", &set_timing, "Whether plans time their kernels, as counters of `plan`.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
       .def(
           py::init([](const py::dict& data,

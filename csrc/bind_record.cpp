@@ -138,11 +138,24 @@ void bind_record(py::module_& m) {
     commit(check_index(static_cast<c10::DeviceIndex>(index)), CommitReason::request);
   });
   m.def("commit_all", [] { commit_all(CommitReason::request); });
-  m.def("record_counts", [] {
-    const auto counts = record_counts();
-    return py::make_tuple(
-        counts.calls, std::vector<int64_t>(std::begin(counts.commits), std::end(counts.commits)));
-  });
+  m.def(
+      "record_counts",
+      [] {
+        const auto counts = record_counts();
+        return py::make_tuple(
+            counts.calls,
+            std::vector<int64_t>(std::begin(counts.commits), std::end(counts.commits)));
+      },
+      "Calls recorded, and windows by reason of commit, in the order of CommitReason.");
+  m.def(
+      "window_runs",
+      [] {
+        py::list rows;
+        for (const auto& w : window_runs())
+          rows.append(py::make_tuple(w.by_plan, w.by_reference, w.error));
+        return rows;
+      },
+      "By number of the window: runs by its plan, by reference, and why it has no plan.");
   m.def(
       "calls_at_once",
       [] {

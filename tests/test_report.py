@@ -1,5 +1,10 @@
 """Counters by op and route, and the report of what fell back."""
 
+import subprocess
+import sys
+import textwrap
+
+import pytest
 import torch
 from fresh_process import output
 
@@ -48,3 +53,68 @@ def test_warns_once_for_each_op_where_asked():
     """
     assert output(code, TENON_WARN_FALLBACK="1") == "1"
     assert output(code, TENON_WARN_FALLBACK="0") == "0"
+
+
+STEPS = """
+    import time, torch, torch_tenon
+    from torch_tenon import _C
+    x = torch.rand(40, 50, device="tenon")
+    for _ in range(6):
+        y = (x * 2 + 1).exp().sum(1)
+        y.cpu()
+        while _C.plan_counts()["waiting"]:
+            time.sleep(0.01)
+"""
+
+
+def test_recording_says_what_windows_did():
+    code = f"""{STEPS}
+    seen = torch_tenon.report().recording
+    assert seen.by_plan >= 3 and seen.by_reference >= 1, seen
+    assert seen.commits["the host reads"] >= 4, seen
+    (plan,) = seen.plans
+    assert plan.kernels == 1 and plan.calls == 0, plan
+    # Read x, write y; one by one every op reads and writes all.
+    assert plan.bytes_moved == 4 * (40 * 50 + 40), plan
+    assert plan.bytes_by_op == 4 * (7 * 40 * 50 + 40), plan
+    assert seen.bytes_saved == seen.by_plan * (plan.bytes_by_op - plan.bytes_moved)
+    assert ("aten::exp", "its first call with these layouts", 1) in seen.at_once
+    print(seen)
+    """
+    text = output(code, TENON_EXECUTE="auto")
+    assert "by a plan" in text and "Fusion saved" in text
+
+
+def test_commit_runs_what_was_recorded():
+    code = f"""{STEPS}
+    before = sum(_C.record_counts()[1])
+    y = x * 2 + 1
+    torch_tenon.commit()
+    assert sum(_C.record_counts()[1]) == before + 1
+    torch_tenon.commit("tenon:0")
+    assert sum(_C.record_counts()[1]) == before + 1
+    print(torch_tenon.report().recording.commits["a request"])
+    """
+    assert output(code, TENON_EXECUTE="auto") == "1"
+
+
+@pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
+def test_explain_runs_a_script_and_shows_its_kernels(tmp_path, end, status):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(f"{STEPS}\n    import sys\n    print(sys.argv[1:])\n    {end}")
+    )
+    command = [
+        "-c",
+        "from torch_tenon.cli import app; app()",
+        "explain",
+        str(script),
+        "5",
+        "--wide",
+    ]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert done.stdout == "['5', '--wide']\n"
+    assert ("ZeroDivisionError" in done.stderr) == (status == 1)
+    rows = done.stderr.partition("Kernels of plans")[2].splitlines()[2:]
+    assert any(row.endswith("  sum") for row in rows), done.stderr

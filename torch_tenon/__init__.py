@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from torch_tenon.counting import counters, report, reset_counters
     from torch_tenon.device import target
     from torch_tenon.frontends.dynamo import explain
+    from torch_tenon.recording import commit
     from torch_tenon.targets.target import Target
 
-__all__ = ["Target", "counters", "explain", "report", "reset_counters", "target"]
+__all__ = ["Target", "commit", "counters", "explain", "report", "reset_counters", "target"]
 
 # Where the public names are defined.
 _HOMES = {
     "Target": "torch_tenon.targets.target",
+    "commit": "torch_tenon.recording",
     "counters": "torch_tenon.counting",
     "explain": "torch_tenon.frontends.dynamo",
     "report": "torch_tenon.counting",

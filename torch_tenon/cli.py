@@ -317,6 +317,23 @@ def cache(
     typer.echo(f"  {'deleted' if clear else 'in all'}: {total / 2**20:.1f} MiB")
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def explain(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file.")],
+) -> None:
+    """Run a script with its arguments; then show windows, plans and kernels by time.
+
+    The exit status is the script's.
+    """
+    _load_torch()
+    from torch_tenon.counting import run_and_report
+
+    text, status = run_and_report(script, context.args)
+    typer.echo(text, err=True)
+    raise typer.Exit(status)
+
+
 @app.command(
     # The command parses its options, --help too.
     context_settings={

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import runpy
+import sys
+import traceback
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING
 
 from torch_tenon import _C, config
+
+if TYPE_CHECKING:
+    from torch_tenon.recording import Recording
+
+_MOST_KERNELS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,8 @@ class Report:
     """
 
     counts: list[OpCount] = field(default_factory=list)
+    recording: Recording | None = None
+    kernels: list[OpCount] = field(default_factory=list)  # of plans, where `tenon explain` asks
 
     @property
     def fallbacks(self) -> list[OpCount]:
@@ -49,6 +62,24 @@ class Report:
     def __str__(self) -> str:
         if not self.counts:
             return "No op has run on tenon."
+        pages = [self._routes(), str(self.recording), self._kernels()]
+        return "\n\n".join(page for page in pages if page)
+
+    def _kernels(self) -> str:
+        total = sum(k.seconds for k in self.kernels) or 1.0
+        most = sorted(self.kernels, key=lambda k: k.seconds, reverse=True)[:_MOST_KERNELS]
+        if not most:
+            return ""
+        lines = ["Kernels of plans, most expensive first:"]
+        lines += [f"{'calls':>10}{'ms':>12}{'share':>8}{'us a call':>12}  ops"]
+        lines += [
+            f"{k.calls:>10,}{k.seconds * 1e3:>12.2f}{k.seconds / total:>8.1%}"
+            f"{k.seconds / k.calls * 1e6:>12.2f}  {shorten(k.op, 80, placeholder=' ...')}"
+            for k in most
+        ]
+        return "\n".join(lines)
+
+    def _routes(self) -> str:
         calls = ", ".join(f"{route} {n:,}" for route, n in self.calls_by_route.items())
         lines = [f"Calls by route: {calls}"]
         fallbacks = self.fallbacks
@@ -71,6 +102,8 @@ class Report:
 
 def report() -> Report:
     """The counts since the start, or since `reset_counters`; `print(torch_tenon.report())`."""
+    from torch_tenon.recording import recording  # it needs the compiler
+
     merged: dict[tuple[str, str], OpCount] = {}
     for row in _rows():
         known = merged.get((row.op, row.route))
@@ -83,7 +116,7 @@ def report() -> Report:
                 row.bytes_copied + known.bytes_copied,
             )
         merged[row.op, row.route] = row
-    return Report(list(merged.values()))
+    return Report(list(merged.values()), recording(), list(_rows(kernels=True)))
 
 
 def _route(op: str) -> str:
@@ -92,8 +125,8 @@ def _route(op: str) -> str:
     return route_of(op)
 
 
-def _rows() -> Iterator[OpCount]:
-    """The counters as calls by route.
+def _rows(kernels: bool = False) -> Iterator[OpCount]:
+    """The counters as calls by route, or those of the kernels of plans.
 
     What is recorded counts when it is recorded if it is lowered, and else when it runs: then a call
     of its own does the work, whose time is known.
@@ -101,6 +134,8 @@ def _rows() -> Iterator[OpCount]:
     _C.commit_all()
     records = config.EXECUTE_MODES[_C.execute_mode()] != "reference"
     for route, op, calls, nanoseconds, bytes_copied in _C.counter_values():
+        if (route == "plan") != kernels:
+            continue
         if route in ("recorded", "reference"):
             found = _route(op)
             if (found == "lowered") != (route == "recorded"):
@@ -122,3 +157,25 @@ def counters() -> dict[str, int]:
 def reset_counters() -> None:
     """Sets all counters to zero."""
     _C.reset_counters()
+
+
+def run_and_report(script: Path, arguments: Sequence[str]) -> tuple[str, int]:
+    """Runs a Python file as `python script arguments...` does, with the kernels of its plans timed.
+
+    Gives the report, and the script's exit status: 1 where it raised, after its traceback.
+    """
+    status = 0
+    before = sys.argv, sys.path[0]
+    sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
+    _C.set_timing(True)
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as leaving:
+        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    finally:
+        _C.set_timing(False)
+        sys.argv, sys.path[0] = before
+    return str(report()), status

@@ -15,6 +15,8 @@
 namespace tenon {
 namespace {
 
+std::atomic<bool> g_timing{false};
+
 // The numbers of CHECKS in torch_tenon/compiler/codegen/cpu.py.
 enum class Check : int64_t { index = 1, embedding = 2, gather = 3, division = 4 };
 
@@ -133,6 +135,10 @@ std::vector<at::Tensor> tensors_of(torch::jit::Stack& stack) {
 }
 
 }  // namespace
+
+void set_timing(bool on) {
+  g_timing = on;
+}
 
 // What one run has of its own.
 struct Plan::Run {
@@ -269,10 +275,14 @@ void Plan::Run::take(const SlotTensor& spec, at::Tensor got, const PlanData& dat
 
 void Plan::execute(Run& run) const {
   for (const auto& step : data_.steps) {
-    if (const auto* kernel = std::get_if<KernelStep>(&step.work))
+    if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
+      std::optional<CountedCall> timed;
+      if (C10_UNLIKELY(g_timing.load(std::memory_order_relaxed)))
+        timed.emplace(*step.counter);
       run.kernel(*kernel, step.name);
-    else
+    } else {
       run.call(std::get<CallStep>(step.work), data_);
+    }
     for (const auto slot : step.released)
       run.externals[slot].reset();
   }

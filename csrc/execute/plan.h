@@ -70,6 +70,7 @@ struct CallStep {
 
 struct Step {
   std::string name;  // the ops that it came from
+  Counter* counter;  // of its kernel's runs, while they are timed
   std::variant<KernelStep, CallStep> work;
   std::vector<size_t> released;  // external slots that no later step uses
 };
@@ -81,6 +82,9 @@ struct PlanData {
   std::vector<Step> steps;
   std::vector<SlotTensor> results;
 };
+
+// Whether kernels are timed: it costs more than a small one takes.
+void set_timing(bool on);
 
 class Plan {
  public:

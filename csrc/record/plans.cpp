@@ -131,6 +131,7 @@ void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode)
   {
     std::lock_guard<std::mutex> lock(p.mutex);
     ++(ready ? p.counts.hits : p.counts.reference);
+    ++(ready ? found->by_plan : found->by_reference);
   }
   if (ready && mode == ExecuteMode::verify)
     verify_window(*found, window, device, [&] { run_plan(*found, window, device); });
@@ -193,6 +194,15 @@ void forget_builder() {
     if (found->state == WindowPlan::waiting)
       found->state = WindowPlan::seen;
   }
+}
+
+std::vector<WindowRuns> window_runs() {
+  auto& p = plans();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  std::vector<WindowRuns> runs;
+  for (const auto& found : p.by_id)
+    runs.push_back({found->by_plan, found->by_reference, found->error});
+  return runs;
 }
 
 PlanCounts plan_counts() {

@@ -31,6 +31,7 @@ struct WindowPlan {
   std::vector<int32_t> inputs;   // for each of the plan's: a slot, or -1 - the place of a number
   std::vector<int32_t> outputs;  // slots
   std::string error;
+  int64_t by_plan = 0, by_reference = 0;  // runs
 };
 
 // Runs a window: by its plan where there is one, else by reference. In `automatic` mode a plan is
@@ -59,5 +60,12 @@ struct PlanCounts {
   int64_t structures = 0, ready = 0, failed = 0, waiting = 0;
 };
 PlanCounts plan_counts();
+
+// How often each window's structure ran, and why it has no plan, by its number.
+struct WindowRuns {
+  int64_t by_plan, by_reference;
+  std::string error;
+};
+std::vector<WindowRuns> window_runs();
 
 }  // namespace tenon

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.ir.index import product
@@ -10,6 +11,36 @@ from torch_tenon.ir.program import Extern
 from torch_tenon.ir.values import size_hint
 
 MOST_REASONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A plan in numbers: its steps, bytes, and the seconds that making it took, by stage.
+
+    `bytes_by_op` is what its calls would read and write one by one, `bytes_moved` what the kernels
+    and calls of the plan do.
+    """
+
+    kernels: int
+    calls: int
+    bytes_by_op: int
+    bytes_moved: int
+    arena_bytes: int
+    seconds: Mapping[str, float]
+    fallbacks: Mapping[str, str]
+
+
+def summarise(
+    plan: Plan, bytes_by_op: int, fallbacks: Mapping[str, str], seconds: float
+) -> Summary:
+    """The plan in numbers; `seconds` is what it took from the program's first node on."""
+    stages = {"program": seconds - sum(plan.seconds.values()), **plan.seconds}
+    kernels = [s.kernel for s in plan.steps if s.kernel is not None]
+    calls = [s.call for s in plan.steps if s.call is not None]
+    moved = sum(k.bytes_moved for k in kernels) + sum(map(_call_bytes, calls))
+    return Summary(
+        len(kernels), len(calls), bytes_by_op, moved, plan.arena_bytes, stages, fallbacks
+    )
 
 
 def least_bytes(plan: Plan) -> int:
@@ -41,21 +72,22 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
             passes = max(m.stage for m in group.members) + 1
             lines.append(
                 f"  kernel {k.layout:7} {loops}: {k.origin} "
-                f"({len(group.members)} nodes, {max(passes, 1)} passes, {_bytes(k.bytes_moved)})"
+                f"({len(group.members)} nodes, {max(passes, 1)} passes, "
+                f"{format_bytes(k.bytes_moved)})"
             )
         else:
             assert step.call is not None
             size = _call_bytes(step.call)
             moved += size
-            lines.append(f"  {step.call.route:14} {step.call.name} ({_bytes(size)})")
+            lines.append(f"  {step.call.route:14} {step.call.name} ({format_bytes(size)})")
     least = least_bytes(plan)
-    ratio = f", {moved / least:.2f} times the least possible {_bytes(least)}" if least else ""
+    ratio = f", {moved / least:.2f} times the least possible {format_bytes(least)}" if least else ""
     seconds = ", ".join(f"{k} {1000 * s:.1f} ms" for k, s in plan.seconds.items())
     made = {o.buffer.storage for o in plan.program.outputs if o.buffer.storage.kind == "output"}
     peak = plan.arena_bytes + sum(size_hint(s.nbytes) for s in made)
     lines.append(
-        f"  moves {_bytes(moved)}{ratio}; peak memory {_bytes(peak)}, "
-        f"of which arena {_bytes(plan.arena_bytes)}"
+        f"  moves {format_bytes(moved)}{ratio}; peak memory {format_bytes(peak)}, "
+        f"of which arena {format_bytes(plan.arena_bytes)}"
     )
     lines.append(f"  {len(plan.program.nodes)} nodes in {len(plan.steps)} steps; {seconds}")
     for op, why in fallbacks.items():
@@ -73,9 +105,10 @@ def _call_bytes(call: Extern) -> int:
     return sum(size_hint(s.nbytes) for s in buffers)
 
 
-def _bytes(n: int) -> str:
+def format_bytes(n: float) -> str:
+    """`1536` as `1.5 KiB`."""
     for unit in ("B", "KiB", "MiB"):
         if n < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024  # type: ignore[assignment]
+        n /= 1024
     return f"{n:.1f} GiB"

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +29,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon import _C, process
 from torch_tenon.compiler.cpu_compiler import default_compiler
+from torch_tenon.compiler.explain import Summary, summarise
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.ir.index import Index, product, unflatten, var
 from torch_tenon.ir.program import Program
@@ -659,6 +662,7 @@ def start_builder() -> None:
 def _make_plans() -> None:
     while (description := _C.next_window()) is not None:
         number = description[0]
+        start = time.perf_counter()
         try:
             with process.making_plans:
                 plan, built = make_plan(description)
@@ -667,12 +671,28 @@ def _make_plans() -> None:
             log.debug("its plan failed", exc_info=True)
             _C.finish_window(number, None, [], [], f"{type(error).__name__}: {error}")
         else:
-            _C.finish_window(number, plan, built.inputs, built.outputs, "")
+            seconds = time.perf_counter() - start
+            summaries[number] = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
+            _C.finish_window(number, plan.native(()), built.inputs, built.outputs, "")
 
 
-def make_plan(description: tuple[Any, ...]) -> tuple[_C.Plan, BuiltWindow]:
+summaries: dict[int, Summary] = {}  # of the plans that were made, by the window's number
+
+
+def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow]:
     """The window's plan, compiled; raises CannotLower for one that has none."""
     built = build(description)
-    compiler = default_compiler()
-    plan = Plan(built.program).compile(compiler)
-    return plan.native(()), built
+    return Plan(built.program).compile(default_compiler()), built
+
+
+def _bytes_by_op(description: tuple[Any, ...]) -> int:
+    """What the window's calls read and write when each runs by itself."""
+
+    def count(x: Any) -> int:
+        if x is None or x[0] in ("constant", "number", "argument"):
+            return 0
+        if x[0] == "list":
+            return sum(map(count, x[1]))
+        return int(math.prod(x[3])) * x[2].itemsize
+
+    return sum(count(x) for _, _, arguments, results in description[1] for x in arguments + results)

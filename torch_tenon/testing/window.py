@@ -137,7 +137,7 @@ def run_by_plan(window: Window) -> Memory:
     numbers = torch.tensor(window.numbers, dtype=torch.int64)
     inputs = [memory[k].data_ptr() if k >= 0 else numbers[-1 - k].data_ptr() for k in built.inputs]
     outputs = [memory[k].data_ptr() for k in built.outputs]
-    plan.run_in_place(inputs, outputs, torch.device("cpu"))
+    plan.native(()).run_in_place(inputs, outputs, torch.device("cpu"))
     return memory
 
 

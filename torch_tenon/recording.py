@@ -1,0 +1,132 @@
+"""What recording did: windows and why they ended, plans, what they cost and what they saved."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_tenon import _C, accelerator
+from torch_tenon.compiler.explain import Summary, format_bytes
+from torch_tenon.frontends import eager
+
+# In the order of CommitReason in csrc/record/record.h.
+REASONS = (
+    "the host reads",
+    "the host writes",
+    "a first call",
+    "an op that runs at once",
+    "synchronize",
+    "a boundary",
+    "its length",
+    "memory",
+    "a request",
+)
+_MOST_ROWS = 10
+
+
+def commit(device: accelerator.Device = None) -> None:
+    """Runs what was recorded on a device, the current one if none is named.
+
+    Never needed: whatever looks at a result does it.
+    """
+    _C.commit(accelerator._index(device))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRuns:
+    """A window's structure: its runs, and its plan or the reason why it has none."""
+
+    by_plan: int
+    by_reference: int
+    plan: Summary | None
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What recording did since the process started; `str` of it is a page to read."""
+
+    calls: int  # recorded
+    at_once: list[tuple[str, str, int]]  # op, why it was not recorded, calls
+    commits: dict[str, int]  # windows by reason
+    windows: list[WindowRuns]  # by structure
+    waiting: int  # plans that are not made yet
+    peak_bytes: int  # of device memory, all devices together
+
+    @property
+    def by_plan(self) -> int:
+        """Windows that ran by a plan."""
+        return sum(w.by_plan for w in self.windows)
+
+    @property
+    def by_reference(self) -> int:
+        """Windows that ran op by op."""
+        return sum(w.by_reference for w in self.windows)
+
+    @property
+    def plans(self) -> list[Summary]:
+        """The plans that were made."""
+        return [w.plan for w in self.windows if w.plan is not None]
+
+    @property
+    def bytes_saved(self) -> int:
+        """What plans did not read or write, which the same calls one by one would have."""
+        return sum(
+            w.by_plan * (w.plan.bytes_by_op - w.plan.bytes_moved)
+            for w in self.windows
+            if w.plan is not None
+        )
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What making the plans took, in the background, by stage."""
+        total: dict[str, float] = defaultdict(float)
+        for plan in self.plans:
+            for stage, seconds in plan.seconds.items():
+                total[stage] += seconds
+        return dict(total)
+
+    def __str__(self) -> str:
+        ran = self.by_plan + self.by_reference
+        if not ran:
+            return "Nothing was recorded."
+        reasons = ", ".join(f"{why} {n:,}" for why, n in self.commits.items())
+        plans = self.plans
+        seconds = ", ".join(f"{stage} {s:.2f}" for stage, s in self.seconds.items()) or "none"
+        failed = [w for w in self.windows if w.error]
+        lines = [
+            f"Recorded {self.calls:,} calls; {sum(n for *_, n in self.at_once):,} ran at once.",
+            f"Windows: {ran:,}, {self.by_plan / ran:.1%} by a plan, of "
+            f"{len(self.windows):,} structures. They ended for: {reasons}",
+            f"Plans: {len(plans):,} made, {self.waiting} to come, {len(failed)} failed; "
+            f"{sum(p.kernels for p in plans):,} kernels, {sum(p.calls for p in plans):,} calls. "
+            f"Seconds in the background: {seconds}",
+            f"Fusion saved {format_bytes(self.bytes_saved)} of memory traffic; "
+            f"peak memory {format_bytes(self.peak_bytes)}",
+        ]
+        lines += [f"  no plan for a window: {w.error}" for w in failed[:_MOST_ROWS]]
+        if self.at_once:
+            lines += ["", "Calls that ran at once:"]
+            lines += [f"  {op}: {why}, {n:,} calls" for op, why, n in self._most_at_once()]
+            hidden = len(self.at_once) - _MOST_ROWS
+            lines += [f"  and {hidden} more ops"] if hidden > 0 else []
+        return "\n".join(lines)
+
+    def _most_at_once(self) -> Sequence[tuple[str, str, int]]:
+        return sorted(self.at_once, key=lambda row: -row[2])[:_MOST_ROWS]
+
+
+def recording() -> Recording:
+    """What recording did so far."""
+    _C.commit_all()
+    calls, commits = _C.record_counts()
+    runs = _C.window_runs()
+    return Recording(
+        calls,
+        _C.calls_at_once(),
+        {why: n for why, n in zip(REASONS, commits, strict=True) if n},
+        [WindowRuns(a, b, eager.summaries.get(k), why) for k, (a, b, why) in enumerate(runs)],
+        _C.plan_counts()["waiting"],
+        sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
+    )
