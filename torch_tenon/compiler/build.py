@@ -18,6 +18,7 @@ from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, set_hint, weigh
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import (
+    PARTIAL,
     RANDOM,
     WHOLE,
     Build,
@@ -144,6 +145,7 @@ class _Builder:
         nodes = list(self.module.graph.nodes)
         self.order = {n: k for k, n in enumerate(nodes)}
         self.shared = _memory_of_several(nodes)
+        self.in_place = _changed_in_place(nodes, self.order)
         self._placeholders([n for n in nodes if n.op == "placeholder"])
         for n in nodes:
             if n.op == "get_attr":
@@ -250,7 +252,12 @@ class _Builder:
                 args[offset] = args[offset] - start + stored.layout.offset
         if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
+        if n in self.in_place:
+            args[0] = self.program.current(args[0])
+            self.program.taken = args[0].buffer.storage
+            self._keep_old(n, self.program.taken)
         result = self._lower(n, args, keywords)
+        self.program.taken = None
         self._weigh(n, result)
         return result
 
@@ -316,12 +323,17 @@ class _Builder:
             assert isinstance(n.args[0], Node)
             self.env[n.args[0]] = expanded = broadcast_to(cast(value, target.dtype), target.sizes)
             return expanded
-        for reader, lazy in self.readers.pop(current.buffer.storage, ()):
-            # Whoever still needs what is about to be overwritten has to be computed now.
-            if lazy is not value and any(self.order[u] > self.order[n] for u in reader.users):
-                self.program.realise(lazy)
+        if isinstance(value, Stored) and value.buffer is current.buffer:
+            return self.program.write(current, value)
+        self._keep_old(n, current.buffer.storage, value)
         source = cast(value, current.dtype, rounding=True)
         return self.program.write(current, broadcast_to(source, current.sizes))
+
+    def _keep_old(self, n: Node, storage: Storage, writing: Value | None = None) -> None:
+        """Computes what is needed after `n`, which is about to overwrite what it is made of."""
+        for reader, lazy in self.readers.pop(storage, ()):
+            if lazy is not writing and any(self.order[u] > self.order[n] for u in reader.users):
+                self.program.realise(lazy)
 
     def _output(self, n: Node) -> None:
         numbers: dict[Any, int] = {}
@@ -376,6 +388,54 @@ def _memory_of_several(nodes: Sequence[Node]) -> set[Node]:
         if n.op == "call_function":
             makers.setdefault(memory_of(n), n)
     return {n for m, n in makers.items() if m is not None and count[m] > 1}
+
+
+def _changed_in_place(nodes: Sequence[Node], order: Mapping[Node, int]) -> set[Node]:
+    """The ops that may change part of an input where it lies: the graph copies their result back
+    to it, and nobody reads in between what it held before."""
+    aliases: dict[int | None, list[Node]] = {}
+    for n in nodes:
+        aliases.setdefault(memory_of(n), []).append(n)
+    found: set[Node] = set()
+    for copy in nodes:
+        if copy.target is not torch.ops.aten.copy_.default:
+            continue
+        held = memory_of(copy.args[0])  # type: ignore[arg-type]
+        chain: list[Node] = []
+
+        def changes(x: Any, held: int | None = held, chain: list[Node] = chain) -> bool:
+            """Whether x is the input's memory, or that with changes, which join the chain."""
+            if isinstance(x, Node) and str(x.target).rpartition(".")[0] in PARTIAL:
+                if not changes(x.args[0]):
+                    return False
+                changes(x.args[1])  # a part that was changed before it is put back
+                chain.append(x)
+                return True
+            return isinstance(x, Node) and x in aliases[held]
+
+        if not changes(copy.args[1]):
+            continue
+        versions = [(-1, held), *((order[c], memory_of(c)) for c in chain)]
+        if not any(
+            order[u] > order[c] > made
+            and u is not copy
+            and not _moves_on(u, n, memory, held, chain)
+            for made, memory in versions
+            for n in aliases[memory]
+            for u in n.users
+            for c in chain
+        ):
+            found.update(chain)
+    return found
+
+
+def _moves_on(
+    u: Node, n: Node, memory: int | None, held: int | None, chain: Sequence[Node]
+) -> bool:
+    """Whether the user of an older version takes the newest for it, as the chain's ops do."""
+    if u in chain:
+        return u.args[0] is n or (n in chain and u.args[1] is n)
+    return memory_of(u) == memory or (u.op == "output" and memory == held)
 
 
 def memory_of(node: Node) -> int | None:
