@@ -72,7 +72,11 @@ def placed(x: torch.Tensor, o: torch.Tensor) -> Any:
     return o.t()
 
 
-CASES = [window, chain, old_contents, swap, overlapping, diagonals, added, placed]
+def turned(x: torch.Tensor, o: torch.Tensor) -> Any:
+    return o.t().copy_(x * 2)[1:]
+
+
+CASES = [window, chain, old_contents, swap, overlapping, diagonals, added, placed, turned]
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
@@ -88,6 +92,25 @@ def test_change(function: Callable[..., Any], compiled: bool) -> None:
     assert_same(tree_leaves(found), tree_leaves(expected), 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_results_that_are_views_of_a_changed_argument(dynamic: bool | None) -> None:
+    def change(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.mul_(2)[1:].t(), x * 3
+
+    torch._dynamo.reset()
+    run = torch.compile(change, backend="tenon", dynamic=dynamic)
+    for size in (5, 9):
+        held = torch.randn(size + 1, 4)
+        there = held.to("tenon")
+        expected = change(held[1:])
+        found = run(there[1:])
+        assert_same(found, expected)
+        assert found[0].stride() == expected[0].stride()
+        expected[0].zero_()
+        found[0].zero_()
+        assert_same(there, held)
+
+
 def one_diagonal(x: torch.Tensor, o: torch.Tensor) -> Any:
     o.diagonal().add_(x.diagonal())
 
@@ -96,7 +119,7 @@ def by_index(x: torch.Tensor, o: torch.Tensor) -> Any:
     return o.scatter_(1, x.long() * 0, x)
 
 
-@pytest.mark.parametrize("function", [window, one_diagonal, by_index])
+@pytest.mark.parametrize("function", [window, one_diagonal, by_index, turned])
 def test_nothing_else_is_written(
     function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, var
+from torch_tenon.ir.index import Index, Symbol, floordiv, less, mod, product, var
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, set_hint, weigh
 from torch_tenon.ops.lowerings import load_all
@@ -117,21 +117,24 @@ class SizeTable:
         return self._add(SizeSource(e), 64)
 
 
-def build(module: GraphModule, threads: int = 2) -> BuiltGraph:
+def build(
+    module: GraphModule, threads: int = 2, views: Mapping[int, int] | None = None
+) -> BuiltGraph:
     """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`.
 
-    Raises NotImplementedError for a graph with sizes that depend on data.
+    `views` are the results that the caller makes anew, as views of an argument: it asks for their
+    layouts alone. Raises NotImplementedError for a graph with sizes that depend on data.
     """
     load_all()
     try:
-        return _Builder(module, threads).build()
+        return _Builder(module, threads, views or {}).build()
     except CannotLower as reason:
         raise NotImplementedError(str(reason)) from reason
 
 
 class _Builder:
-    def __init__(self, module: GraphModule, threads: int) -> None:
-        self.module, self.threads = module, threads
+    def __init__(self, module: GraphModule, threads: int, views: Mapping[int, int]) -> None:
+        self.module, self.threads, self.views = module, threads, views
         self.program = Program()
         self.sizes = SizeTable(self.program)
         self.env: dict[Node, Any] = {}
@@ -342,17 +345,20 @@ class _Builder:
         for p in self.module.graph.find_nodes(op="placeholder"):
             if isinstance(self.env[p], Stored):
                 owners[self.env[p].buffer.storage] = memory_of(p)
-        for item in n.args[0]:  # type: ignore[union-attr]
+        for k, item in enumerate(n.args[0]):  # type: ignore[arg-type]
             value = self.env[item] if isinstance(item, Node) else item
+            seen = self._view_of(self.views[k], item) if k in self.views else None
             if not isinstance(value, Value):
                 self.outputs.append(value)
                 continue
             assert isinstance(item, Node)
             meta = self._results(item)[0]
             assert meta is not None
-            stored = self._as_described(self.program.current(value), meta, item)
+            stored = seen or self._as_described(self.program.current(value), meta, item)
             storage, owner = stored.buffer.storage, memory_of(item)
-            if owners.setdefault(storage, owner) != owner or storage.kind == "constant":
+            if seen is None and (
+                owners.setdefault(storage, owner) != owner or storage.kind == "constant"
+            ):
                 stored = self.program.copy(stored, meta.strides)
                 owners[stored.buffer.storage] = owner
             key = (stored.buffer, stored.layout)
@@ -360,6 +366,19 @@ class _Builder:
                 numbers[key] = len(self.program.outputs)
                 self.program.outputs.append(stored)
             self.outputs.append(Output(numbers[key]))
+
+    def _view_of(self, argument: int, item: Node) -> Stored | None:
+        """The argument's memory with the layout of `item`, where that lies within it."""
+        placeholder = self.module.graph.find_nodes(op="placeholder")[argument]
+        given, meta = self.env[placeholder], self._results(item)[0]
+        if not isinstance(given, Stored) or meta is None or given.dtype is not meta.dtype:
+            return None
+        base, seen = placeholder.meta["val"], item.meta["val"]
+        start = self.sizes.index(seen.storage_offset()) - self.sizes.index(base.storage_offset())
+        layout = Layout(meta.sizes, meta.strides, given.layout.offset + start)
+        if not less(layout.span(), given.layout.span() + 1):
+            return None
+        return Stored(given.buffer, layout)
 
     def _as_described(self, value: Value, meta: TensorMeta, item: Node) -> Stored:
         """Memory with exactly the strides that the graph's reader expects."""
