@@ -13,11 +13,12 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, var
+from torch_tenon.ir.index import Index, Symbol, floordiv, less, mod, product, var
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, set_hint, weigh
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import (
+    PARTIAL,
     RANDOM,
     WHOLE,
     Build,
@@ -116,21 +117,24 @@ class SizeTable:
         return self._add(SizeSource(e), 64)
 
 
-def build(module: GraphModule, threads: int = 2) -> BuiltGraph:
+def build(
+    module: GraphModule, threads: int = 2, views: Mapping[int, int] | None = None
+) -> BuiltGraph:
     """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`.
 
-    Raises NotImplementedError for a graph with sizes that depend on data.
+    `views` are the results that the caller makes anew, as views of an argument: it asks for their
+    layouts alone. Raises NotImplementedError for a graph with sizes that depend on data.
     """
     load_all()
     try:
-        return _Builder(module, threads).build()
+        return _Builder(module, threads, views or {}).build()
     except CannotLower as reason:
         raise NotImplementedError(str(reason)) from reason
 
 
 class _Builder:
-    def __init__(self, module: GraphModule, threads: int) -> None:
-        self.module, self.threads = module, threads
+    def __init__(self, module: GraphModule, threads: int, views: Mapping[int, int]) -> None:
+        self.module, self.threads, self.views = module, threads, views
         self.program = Program()
         self.sizes = SizeTable(self.program)
         self.env: dict[Node, Any] = {}
@@ -144,6 +148,7 @@ class _Builder:
         nodes = list(self.module.graph.nodes)
         self.order = {n: k for k, n in enumerate(nodes)}
         self.shared = _memory_of_several(nodes)
+        self.in_place = _changed_in_place(nodes, self.order)
         self._placeholders([n for n in nodes if n.op == "placeholder"])
         for n in nodes:
             if n.op == "get_attr":
@@ -250,7 +255,12 @@ class _Builder:
                 args[offset] = args[offset] - start + stored.layout.offset
         if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
+        if n in self.in_place:
+            args[0] = self.program.current(args[0])
+            self.program.taken = args[0].buffer.storage
+            self._keep_old(n, self.program.taken)
         result = self._lower(n, args, keywords)
+        self.program.taken = None
         self._weigh(n, result)
         return result
 
@@ -316,12 +326,17 @@ class _Builder:
             assert isinstance(n.args[0], Node)
             self.env[n.args[0]] = expanded = broadcast_to(cast(value, target.dtype), target.sizes)
             return expanded
-        for reader, lazy in self.readers.pop(current.buffer.storage, ()):
-            # Whoever still needs what is about to be overwritten has to be computed now.
-            if lazy is not value and any(self.order[u] > self.order[n] for u in reader.users):
-                self.program.realise(lazy)
+        if isinstance(value, Stored) and value.buffer is current.buffer:
+            return self.program.write(current, value)
+        self._keep_old(n, current.buffer.storage, value)
         source = cast(value, current.dtype, rounding=True)
         return self.program.write(current, broadcast_to(source, current.sizes))
+
+    def _keep_old(self, n: Node, storage: Storage, writing: Value | None = None) -> None:
+        """Computes what is needed after `n`, which is about to overwrite what it is made of."""
+        for reader, lazy in self.readers.pop(storage, ()):
+            if lazy is not writing and any(self.order[u] > self.order[n] for u in reader.users):
+                self.program.realise(lazy)
 
     def _output(self, n: Node) -> None:
         numbers: dict[Any, int] = {}
@@ -330,17 +345,20 @@ class _Builder:
         for p in self.module.graph.find_nodes(op="placeholder"):
             if isinstance(self.env[p], Stored):
                 owners[self.env[p].buffer.storage] = memory_of(p)
-        for item in n.args[0]:  # type: ignore[union-attr]
+        for k, item in enumerate(n.args[0]):  # type: ignore[arg-type]
             value = self.env[item] if isinstance(item, Node) else item
+            seen = self._view_of(self.views[k], item) if k in self.views else None
             if not isinstance(value, Value):
                 self.outputs.append(value)
                 continue
             assert isinstance(item, Node)
             meta = self._results(item)[0]
             assert meta is not None
-            stored = self._as_described(self.program.current(value), meta, item)
+            stored = seen or self._as_described(self.program.current(value), meta, item)
             storage, owner = stored.buffer.storage, memory_of(item)
-            if owners.setdefault(storage, owner) != owner or storage.kind == "constant":
+            if seen is None and (
+                owners.setdefault(storage, owner) != owner or storage.kind == "constant"
+            ):
                 stored = self.program.copy(stored, meta.strides)
                 owners[stored.buffer.storage] = owner
             key = (stored.buffer, stored.layout)
@@ -348,6 +366,19 @@ class _Builder:
                 numbers[key] = len(self.program.outputs)
                 self.program.outputs.append(stored)
             self.outputs.append(Output(numbers[key]))
+
+    def _view_of(self, argument: int, item: Node) -> Stored | None:
+        """The argument's memory with the layout of `item`, where that lies within it."""
+        placeholder = self.module.graph.find_nodes(op="placeholder")[argument]
+        given, meta = self.env[placeholder], self._results(item)[0]
+        if not isinstance(given, Stored) or meta is None or given.dtype is not meta.dtype:
+            return None
+        base, seen = placeholder.meta["val"], item.meta["val"]
+        start = self.sizes.index(seen.storage_offset()) - self.sizes.index(base.storage_offset())
+        layout = Layout(meta.sizes, meta.strides, given.layout.offset + start)
+        if not less(layout.span(), given.layout.span() + 1):
+            return None
+        return Stored(given.buffer, layout)
 
     def _as_described(self, value: Value, meta: TensorMeta, item: Node) -> Stored:
         """Memory with exactly the strides that the graph's reader expects."""
@@ -376,6 +407,54 @@ def _memory_of_several(nodes: Sequence[Node]) -> set[Node]:
         if n.op == "call_function":
             makers.setdefault(memory_of(n), n)
     return {n for m, n in makers.items() if m is not None and count[m] > 1}
+
+
+def _changed_in_place(nodes: Sequence[Node], order: Mapping[Node, int]) -> set[Node]:
+    """The ops that may change part of an input where it lies: the graph copies their result back
+    to it, and nobody reads in between what it held before."""
+    aliases: dict[int | None, list[Node]] = {}
+    for n in nodes:
+        aliases.setdefault(memory_of(n), []).append(n)
+    found: set[Node] = set()
+    for copy in nodes:
+        if copy.target is not torch.ops.aten.copy_.default:
+            continue
+        held = memory_of(copy.args[0])  # type: ignore[arg-type]
+        chain: list[Node] = []
+
+        def changes(x: Any, held: int | None = held, chain: list[Node] = chain) -> bool:
+            """Whether x is the input's memory, or that with changes, which join the chain."""
+            if isinstance(x, Node) and str(x.target).rpartition(".")[0] in PARTIAL:
+                if not changes(x.args[0]):
+                    return False
+                changes(x.args[1])  # a part that was changed before it is put back
+                chain.append(x)
+                return True
+            return isinstance(x, Node) and x in aliases[held]
+
+        if not changes(copy.args[1]):
+            continue
+        versions = [(-1, held), *((order[c], memory_of(c)) for c in chain)]
+        if not any(
+            order[u] > order[c] > made
+            and u is not copy
+            and not _moves_on(u, n, memory, held, chain)
+            for made, memory in versions
+            for n in aliases[memory]
+            for u in n.users
+            for c in chain
+        ):
+            found.update(chain)
+    return found
+
+
+def _moves_on(
+    u: Node, n: Node, memory: int | None, held: int | None, chain: Sequence[Node]
+) -> bool:
+    """Whether the user of an older version takes the newest for it, as the chain's ops do."""
+    if u in chain:
+        return u.args[0] is n or (n in chain and u.args[1] is n)
+    return memory_of(u) == memory or (u.op == "output" and memory == held)
 
 
 def memory_of(node: Node) -> int | None:

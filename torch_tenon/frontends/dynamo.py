@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd.schemas import OutputType
 from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
@@ -110,7 +112,7 @@ def compile_graph(
     try:
         places = places_of(module)
         with unset_fake_temporarily():  # constants of the graph are real tensors
-            built = build(module, torch.get_num_threads())
+            built = build(module, torch.get_num_threads(), _views(module))
             compiler = compiler or default_compiler()
             plan = Plan(built.program)
             plan.compile(compiler)
@@ -128,6 +130,22 @@ def compile_graph(
     run._boxed_call = True  # type: ignore[attr-defined]
     run.compiled = compiled  # type: ignore[attr-defined]
     return run
+
+
+def _views(module: GraphModule) -> dict[int, int]:
+    """The results that AOTAutograd makes anew as views of an argument: what the graph gives for
+    them is asked for its layout alone. By position, with the argument's."""
+    context = TracingContext.try_get()
+    facts = context.fw_metadata if context is not None else None
+    given = module.graph.find_nodes(op="placeholder")
+    if facts is None or any(n.name.startswith("tangents") for n in given):
+        return {}
+    first = len(facts.mutated_inp_runtime_indices)
+    return {
+        first + k: o.base_idx
+        for k, o in enumerate(facts.output_info)
+        if o.output_type is OutputType.alias_of_input and o.base_idx is not None
+    }
 
 
 class Places(NamedTuple):

@@ -52,6 +52,7 @@ from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
+    PARTIAL,
     WHOLE,
     Build,
     CannotLower,
@@ -153,7 +154,13 @@ class _Builder:
             if i not in outs
         }
         metas = self._metas(arguments, results, outs + [i for i in written if i not in outs])
+        if written == [0] and str(functional).rpartition(".")[0] in PARTIAL:
+            slot = self.slots[arguments[0][1]]
+            if slot.value is None and slot.base is not None:
+                self._keep_old(slot)
+                self.program.taken = slot.base.storage
         values = self._lower(functional, given, metas)
+        self.program.taken = None
         targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
         fresh = [r for r in results if r is None or r[0] != "argument"]
         for r, v in zip(fresh, values, strict=False):
@@ -355,7 +362,7 @@ class _Builder:
             and storage.nbytes == slot.nbytes
         )
 
-    def _keep_old(self, slot: Slot, writing: Value) -> None:
+    def _keep_old(self, slot: Slot, writing: Value | None = None) -> None:
         """Computes what still has to read the contents that are about to be overwritten."""
         assert slot.base is not None
         storage = slot.base.storage
@@ -409,6 +416,11 @@ class _Builder:
         if not isinstance(value, Value):
             value = constant((), value, dtype)
         layout = Layout(tuple(sizes), tuple(strides), offset)
+        if slot.value is None and isinstance(value, Stored) and slot.base is not None:
+            held = slot.base.storage.current
+            if value.buffer is held and _same_places(value.layout, layout):
+                slot.base = held  # it was changed where it lies
+                return
         source = broadcast_to(cast(value, dtype, rounding=True), layout.sizes)
         if (
             offset == 0

@@ -137,6 +137,7 @@ class Program:
         self.sizes: list[Symbol] = []  # run-time sizes, in the order of the plan's size arguments
         self.threads = torch.get_num_threads()
         self.origin = ""
+        self.taken: Storage | None = None  # what the op at hand may change: nobody needs the old
         self.random: tuple[Stored, Stored] | None = None  # seed and first offset, 0-dim int64
         self.random_ops = 0
 
@@ -241,8 +242,27 @@ class Program:
         self.add(node)
         return node
 
+    def takes(self, value: Value, sources: Sequence[Any] = ()) -> bool:
+        """Whether the memory of `value` is `taken`, and none of the values that it is changed by
+        reads it."""
+        if not isinstance(value, Stored) or value.buffer.storage is not self.taken:
+            return False
+        read = {b.storage for s in sources if isinstance(s, Value) for b in s.reads}
+        return value.buffer.storage not in read
+
+    def owned(self, value: Value, sources: Sequence[Any]) -> Stored:
+        """The contents of `value` in memory that may be changed: its own, or a copy."""
+        if isinstance(value, Stored) and self.takes(value, sources):
+            return value
+        return self.copy(value)
+
     def write(self, target: Stored, value: Value) -> Stored:
         """Writes `value` (broadcast already) into existing memory; returns the new version."""
+        if isinstance(value, Stored) and (value.buffer, value.layout) == (
+            target.buffer,
+            target.layout,
+        ):
+            return value  # it lies there already
         if not _reads_in_place(value, target):
             # A read of what is being written: safe in one loop only at the same place.
             value = self.copy(value)

@@ -20,7 +20,7 @@ from torch_tenon.ir.values import size_hint
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
 TILE = 1024  # lanes of a column
 CHUNKS = 8  # pieces of work wanted for the threads
-TILE_SIDE = 32  # of the tiles in which rows and columns are exchanged, as in scalar.h
+TILE_SIDE = 64  # of the tiles in which rows and columns are exchanged, as in scalar.h
 SHORT = 16  # iterations of a loop whose extent is written into the code
 PART = 512  # elements that one of several loops over a tile takes before the next one runs
 

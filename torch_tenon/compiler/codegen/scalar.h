@@ -517,14 +517,14 @@ INLINE int64_t philox_i64(int64_t seed, int64_t offset, int64_t element, int64_t
   return (int64_t)(lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3);
 }
 
-/* A tile of memory with rows and columns exchanged: to[c][r] = from[r][c]. Rows of `to` are 32
+/* A tile of memory with rows and columns exchanged: to[c][r] = from[r][c]. Rows of `to` are 64
  * elements apart, those of `from` `step`. */
 #define TURN(BITS, T)                                                                             \
   INLINE void turn_##BITS(void *to, const void *from, int64_t step, int64_t rows, int64_t columns) { \
     T *out = to;                                                                                  \
     const T *in = from;                                                                           \
     for (int64_t r = 0; r < rows; ++r)                                                            \
-      for (int64_t c = 0; c < columns; ++c) out[c * 32 + r] = in[r * step + c];                   \
+      for (int64_t c = 0; c < columns; ++c) out[c * 64 + r] = in[r * step + c];                   \
   }
 TURN(8, uint8_t)
 TURN(16, uint16_t)
@@ -541,7 +541,7 @@ INLINE void turn_32(void *to, const void *from, int64_t step, int64_t rows, int6
   for (int64_t r = 0; r < rows; r += 8)
     for (int64_t c = 0; c < columns; c += 8) {
       const uint32_t *in = (const uint32_t *)from + r * step + c;
-      uint32_t *out = (uint32_t *)to + c * 32 + r;
+      uint32_t *out = (uint32_t *)to + c * 64 + r;
       eight_t x[8], y[8];
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) x[k] = *(const eight_t *)(in + k * step);
@@ -557,9 +557,9 @@ INLINE void turn_32(void *to, const void *from, int64_t step, int64_t rows, int6
       }
 #pragma GCC unroll 4
       for (int k = 0; k < 4; ++k) {
-        *(eight_t *)(out + k * 32) =
+        *(eight_t *)(out + k * 64) =
             __builtin_shufflevector(x[k], x[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        *(eight_t *)(out + (k + 4) * 32) =
+        *(eight_t *)(out + (k + 4) * 64) =
             __builtin_shufflevector(x[k], x[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
       }
     }

@@ -10,7 +10,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral, reshape
+from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral, reindex, reshape
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
@@ -21,7 +21,7 @@ from torch_tenon.ops.lowerings.table import (
     lowering,
     number,
 )
-from torch_tenon.ops.lowerings.views import clamp_slice, reindex_lazy, wrap_dim
+from torch_tenon.ops.lowerings.views import clamp_slice, diagonal_of, select, wrap_dim
 
 
 @lowering("aten.embedding")
@@ -158,7 +158,7 @@ def _scatter_along(
         raise CannotLower(f"no loops over {x.dtype}")
     d = wrap_dim(dim, len(x.sizes))
     others = [k for k in range(len(x.sizes)) if k != d]
-    target = b.program.copy(_lazy(x))
+    target = b.program.owned(x, (at, source))
     read = source.load if isinstance(source, Value) else lambda p: number(source, x.dtype)
 
     def place(p: list[Index], r: list[Index]) -> tuple[list[Index], Index]:
@@ -182,10 +182,6 @@ def _scatter_along(
         return ops.to(read(position), x.dtype), where
 
     return scatter_node(b, target, body, outer, inner, mode)
-
-
-def _lazy(x: Value) -> Lazy:
-    return x if isinstance(x, Lazy) and x.realised is None else reindex_lazy(x)
 
 
 @lowering("aten.scatter.src", "aten.scatter.value")
@@ -268,7 +264,7 @@ def put(b: Build, x: Value, at: Value, source: Value, accumulate: bool = False) 
     """x with values stored or added at numbers of its elements."""
     count = at.numel()
     flat_at, values = reshape(at, (count,)), reshape(source, (count,))
-    target = b.program.copy(_lazy(reshape(x, (x.numel(),))))
+    target = b.program.owned(reshape(x, (x.numel(),)), (at, source))
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         where = ops.indirect(flat_at.load(r), x.numel(), "index", wrap=True)
@@ -294,7 +290,7 @@ def index_put(
     ):
         return _masked_put(x, at[0], values)
     plan = _IndexPlan(x, at)
-    target = b.program.copy(_lazy(x))
+    target = b.program.owned(x, (values, *plan.tensors))
     rank = len(plan.shape)
     kept = [*range(plan.start), *range(plan.start + rank, len(plan.sizes))]
     indexed = list(range(plan.start, plan.start + rank))
@@ -341,18 +337,26 @@ def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
     return Lazy(sizes, x.dtype, body, inputs)
 
 
+def _replaced(b: Build, x: Value, part: Value, source: Value, body: Any) -> Value:
+    """x with a part of it replaced: in its memory where that may be, else element by element."""
+    if b.program.takes(x) and isinstance(x, Stored) and isinstance(part, Stored):
+        return Stored(b.program.write(part, source).buffer, x.layout)
+    return Lazy(x.sizes, x.dtype, body, (x, source), 3)
+
+
 @lowering("aten.select_scatter")
-def selectscatter_node(b: Build, x: Value, source: Value, dim: int, at: Index) -> Value:
+def select_scatter(b: Build, x: Value, source: Value, dim: int, at: Index) -> Value:
     """x with one position of a dimension replaced."""
     d = wrap_dim(dim, len(x.sizes))
     where = at + x.sizes[d] if isinstance(at, int) and at < 0 else at
+    source = cast(source, x.dtype)
 
     def body(p: Position) -> Scalar:
         here = ops.eq(ops.index(p[d]), ops.index(where))
         new = ops.masked(here, lambda: source.load([*p[:d], *p[d + 1 :]]), 0)
         return ops.where(here, new, x.load(p))
 
-    return Lazy(x.sizes, x.dtype, body, (x, cast(source, x.dtype)))
+    return _replaced(b, x, select(b, x, dim, at), source, body)
 
 
 @lowering("aten.slice_scatter")
@@ -379,7 +383,8 @@ def slice_scatter(
         new = ops.masked(inside, lambda: source.load([*p[:d], at, *p[d + 1 :]]), 0)
         return ops.where(inside, new, x.load(p))
 
-    return Lazy(x.sizes, x.dtype, body, (x, source), 3)
+    part = reindex(x, source.sizes, lambda p: [*p[:d], first + p[d] * step, *p[d + 1 :]])
+    return _replaced(b, x, part, source, body)
 
 
 @lowering("aten.diagonal_scatter")
@@ -398,4 +403,4 @@ def diagonal_scatter(
         new = ops.masked(here, lambda: source.load([*rest, i]), 0)
         return ops.where(here, new, x.load(p))
 
-    return Lazy(x.sizes, x.dtype, body, (x, source), 3)
+    return _replaced(b, x, diagonal_of(x, source.sizes, offset, d1, d2), source, body)

@@ -434,7 +434,7 @@ def square(b: Build, x: Value) -> Value:
 def to_copy(b: Build, x: Value, *args: Any, dtype: Any = None, **keywords: Any) -> Value:
     """A conversion of dtype (device and layout stay)."""
     wanted = args[0] if args else dtype
-    return cast(x, wanted, rounding=True) if wanted is not None else clone(b, x)
+    return clone(b, x if wanted is None else cast(x, wanted, rounding=True))
 
 
 @lowering("aten.clone", "aten.lift_fresh_copy", "aten.contiguous")
@@ -448,7 +448,7 @@ def copy(b: Build, x: Value, source: Value, non_blocking: bool = False) -> Value
     """`source` with the dtype and sizes of `x`."""
     from torch_tenon.ops.lowerings.views import expand
 
-    return expand(b, cast(source, x.dtype, rounding=True), x.sizes)
+    return clone(b, expand(b, cast(source, x.dtype, rounding=True), x.sizes))
 
 
 @lowering("prims.fma")

@@ -33,6 +33,15 @@ RANDOM = {
         "geometric", "log_normal", "rrelu_with_noise_functional",
     )
 }  # fmt: skip
+# Ops that change part of their first argument and give all of it.
+PARTIAL = {
+    f"aten.{name}"
+    for name in (
+        "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter", "scatter",
+        "scatter_add", "scatter_reduce", "index_reduce", "put", "index_put", "_unsafe_index_put",
+        "index_add", "index_copy", "index_fill",
+    )
+}  # fmt: skip
 
 
 class CannotLower(Exception):

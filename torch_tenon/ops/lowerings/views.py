@@ -180,7 +180,12 @@ def unbind(b: Build, x: Value, dim: int = 0) -> list[Value]:
 def diagonal(b: Build, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
     """The diagonal of two dimensions, as a last one."""
     rank = len(x.sizes)
-    d1, d2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    return diagonal_of(x, b.out.sizes, offset, wrap_dim(dim1, rank), wrap_dim(dim2, rank))
+
+
+def diagonal_of(x: Value, sizes: Sequence[Index], offset: int, d1: int, d2: int) -> Value:
+    """The diagonal of dimensions d1 and d2, as a last one."""
+    rank = len(x.sizes)
     others = [d for d in range(rank) if d not in (d1, d2)]
 
     def position(p: Position) -> Position:
@@ -191,7 +196,7 @@ def diagonal(b: Build, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) 
         found[d2] = p[-1] + max(offset, 0)
         return found
 
-    return reindex(x, b.out.sizes, position)
+    return reindex(x, sizes, position)
 
 
 @lowering("aten.flip")
@@ -264,15 +269,14 @@ def as_strided_scatter(
     """A copy of the memory of x with a source stored by any layout."""
     stored = b.program.realise(x)
     span = stored.layout.span()
-    whole = b.program.copy(Stored(stored.buffer, Layout((span,), (1,))))
     place = as_strided(b, stored, sizes, steps, offset)
     assert isinstance(place, Stored)
-    if not less(place.layout.span(), span + 1):
-        raise CannotLower("a store beyond the tensor's own memory")
-    written = b.program.write(
-        Stored(whole.buffer, place.layout), reindex_lazy(cast(source, x.dtype))
-    )
-    return Stored(written.buffer, stored.layout)
+    if not b.program.takes(stored):
+        if not less(place.layout.span(), span + 1):
+            raise CannotLower("a store beyond the tensor's own memory")
+        whole = b.program.copy(Stored(stored.buffer, Layout((span,), (1,))))
+        place = Stored(whole.buffer, place.layout)
+    return Stored(b.program.write(place, cast(source, x.dtype)).buffer, stored.layout)
 
 
 @lowering("aten.cat")
@@ -319,16 +323,10 @@ def _cat_stores(b: Build, pieces: Sequence[Value], d: int) -> Value:
     for x in pieces:
         where = narrow(target, d, start, x.sizes[d])
         assert isinstance(where, Stored)
-        lazy = x if isinstance(x, Lazy) else reindex_lazy(x)
-        written = b.program.write(where, lazy)
+        written = b.program.write(where, x)
         target = Stored(written.buffer, target.layout)
         start = start + x.sizes[d]
     return target
-
-
-def reindex_lazy(x: Value) -> Lazy:
-    """A lazy value that reads `x`."""
-    return Lazy(x.sizes, x.dtype, x.load, (x,), 0)
 
 
 @lowering("aten.stack")
