@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.special as sp
 import torch
+from against_cpu import assert_same
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import build
@@ -88,3 +89,15 @@ def test_as_scipy(name: str, dtype: torch.dtype, kernels: Any) -> None:
     # Between a function's zeros the error is beside its size there, not beside the zero.
     rtol, atol = (1e-10, 1e-11) if dtype is torch.float64 else (2e-6, 1e-6)
     torch.testing.assert_close(got, want, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8])
+def test_polygamma_at_and_between_its_poles_is_as_pytorch_has_it(dtype: torch.dtype) -> None:
+    x = torch.cat([torch.arange(-30, 30), torch.empty(500).uniform_(-30, 30)]).to(dtype)
+
+    def orders(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.polygamma(n, x) for n in (1, 3)]  # of one sign: nothing cancels
+
+    got = torch.compile(orders, backend="tenon")(x.to("tenon"))
+    rtol = {torch.float64: 1e-8, torch.bfloat16: 0.02}.get(dtype, 1e-4)
+    assert_same(got, orders(x), rtol=rtol)

@@ -170,15 +170,21 @@ static double special_zeta_f64(double s, double q) {
   return sum;
 }
 SPECIAL_2(zeta)
+/* trigamma(x) of x < 1/2 by reflection. At a pole the sine of a rounded multiple of pi is not zero,
+ * and PyTorch's result is finite: the angle is rounded as there. */
+static double trigamma_reflected(double x, double angle) {
+  double s = sin(angle);
+  return PI * PI / (s * s) - special_zeta_f64(2, 1 - x);
+}
 static double special_polygamma_f64(double n, double x) {
   if (n == 0) return digamma_f64(x);
-  if (n == 1 && x < 0.5 && x != floor(x)) {
-    double s = sin(PI * x);
-    return PI * PI / (s * s) - special_zeta_f64(2, 1 - x);
-  }
+  if (n == 1 && x < 0.5) return trigamma_reflected(x, PI * x);
   return (fmod(n, 2) == 0 ? -1 : 1) * exp(lgamma(n + 1)) * special_zeta_f64(n + 1, x);
 }
-SPECIAL_2(polygamma)
+static float special_polygamma_f32(float n, float x) {
+  if (n == 1 && x < 0.5f) return (float)trigamma_reflected(x, (float)PI * x);
+  return (float)special_polygamma_f64(n, x);
+}
 
 /* The regularized incomplete gamma functions: lower (a series) and upper (a continued fraction) */
 static double gamma_part(double a, double x, int upper) {

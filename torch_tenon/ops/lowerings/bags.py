@@ -191,6 +191,8 @@ def embedding_bag_weights_backward(
     """The gradient of the weights: products of a bag's gradient with the rows of the table."""
     wide = TABLE[g.dtype].compute
     element = _bag_element(table, at, None, wide)
+    if bag_of.numel() == 0:  # PyTorch's fast kernels leave it out
+        bag_of = _bag_of(b, starts, at.numel(), g.sizes[0])
 
     def product_(p: list[Index], r: list[Index]) -> Scalar:
         home = ops.indirect(bag_of.load([p[0]]), g.sizes[0], "index")
