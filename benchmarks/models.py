@@ -70,7 +70,7 @@ def convnet() -> nn.Module:
     channels = 3
     for n in (32, 64, 128):
         layers += [
-            nn.Conv2d(channels, n, 3, padding=1),
+            nn.Conv2d(channels, n, 3, padding=1, bias=False),  # the norm takes a bias away
             nn.BatchNorm2d(n),
             nn.ReLU(),
             nn.MaxPool2d(2),
