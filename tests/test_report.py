@@ -117,4 +117,4 @@ def test_explain_runs_a_script_and_shows_its_kernels(tmp_path, end, status):
     assert done.stdout == "['5', '--wide']\n"
     assert ("ZeroDivisionError" in done.stderr) == (status == 1)
     rows = done.stderr.partition("Kernels of plans")[2].splitlines()[2:]
-    assert any(row.endswith("  sum") for row in rows), done.stderr
+    assert any(row.endswith("  mul, add, exp, sum") for row in rows), done.stderr

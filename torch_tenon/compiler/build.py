@@ -15,7 +15,16 @@ from torch.fx import GraphModule, Node
 
 from torch_tenon.ir.index import Index, Symbol, floordiv, less, mod, product, var
 from torch_tenon.ir.program import Program
-from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, set_hint, weigh
+from torch_tenon.ir.values import (
+    Layout,
+    Lazy,
+    Storage,
+    Stored,
+    Value,
+    name_origin,
+    set_hint,
+    weigh,
+)
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import (
     PARTIAL,
@@ -261,6 +270,7 @@ class _Builder:
             self._keep_old(n, self.program.taken)
         result = self._lower(n, args, keywords)
         self.program.taken = None
+        name_origin(result, self.program.origin)
         self._weigh(n, result)
         return result
 

@@ -43,6 +43,7 @@ from torch_tenon.ir.values import (
     Value,
     dense_layout,
     loop_symbol,
+    name_origin,
     reindex,
     weigh,
 )
@@ -208,6 +209,7 @@ class _Builder:
         """The results of a functional op, one for each that its schema has."""
         positional, keywords = _as_called(op, given)
         result = self.lowered(op, positional, keywords, metas)
+        name_origin(result, self.program.origin)
         return list(result) if len(op._schema.returns) != 1 else [result]
 
     def lowered(

@@ -239,6 +239,8 @@ class Program:
             index,
             combine,
         )
+        names = [*trace.origins, self.origin]
+        node.origin = ", ".join(dict.fromkeys(n for n in names if n))
         self.add(node)
         return node
 

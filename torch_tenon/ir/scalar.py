@@ -227,12 +227,14 @@ class Trace:
     """A record of scalars, each distinct one once.
 
     `memo` belongs to values that inline themselves: a producer asked twice for the same index
-    answers with the same scalar, so a shared subexpression costs nothing.
+    answers with the same scalar, so a shared subexpression costs nothing. `origins` are the ops of
+    those values, in order.
     """
 
     def __init__(self) -> None:
         self.scalars: list[Scalar] = []
         self.memo: dict[Any, Scalar] = {}
+        self.origins: dict[str, None] = {}
         self.mask: Scalar | None = None
         self._known: dict[Any, Scalar] = {}
         self._indirect: dict[Any, Symbol] = {}

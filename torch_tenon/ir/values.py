@@ -162,6 +162,7 @@ class Lazy(Value):
         for v in inputs:
             self.cost += v.cost
             self.reads |= v.reads
+        self.origin = ""  # the op whose result it is
         self.realised: Stored | None = None
         self.constant: Any = None  # the number that every element is, if it is one
 
@@ -173,10 +174,18 @@ class Lazy(Value):
         found = trace.memo.get(key)
         if found is None:
             found = trace.memo[key] = ops.to(self.body(position), self.dtype)
+            trace.origins |= {self.origin: None}
         return found
 
     def __repr__(self) -> str:
         return f"Lazy({self.dtype}, {self.sizes}, cost {self.cost})"
+
+
+def name_origin(results: Any, origin: str) -> None:
+    """Says which op the results are of, as far as they are computed where they are used."""
+    for v in results if isinstance(results, list | tuple) else (results,):
+        if isinstance(v, Lazy):
+            v.origin = v.origin or origin
 
 
 def neutral(combine: str, dtype: torch.dtype) -> Any:

@@ -534,7 +534,7 @@ class _Writer:
             names.append(f"{ctype} *const {name} = a[{self.storages.index(storage)}];")
         for k, _ in enumerate(self.nest.sizes):
             names.append(f"const int64_t n{k} = s[{k}];")
-        origin = ", ".join(dict.fromkeys(m.node.origin for m in self.members if m.node.origin))
+        origin = origin_of(self.members)
         work = self.nest.work
         return Kernel(
             _function(origin, "a", names + code),
@@ -581,6 +581,12 @@ def together(kernels: Sequence[Kernel]) -> Kernel:
         body=code,
         sets=len(kernels),
     )
+
+
+def origin_of(members: Sequence[Member]) -> str:
+    """The ops that a kernel came from, each once."""
+    names = (name for m in members for name in m.node.origin.split(", "))
+    return ", ".join(dict.fromkeys(filter(None, names)))
 
 
 def _function(origin: str, pointers: str, code: list[str]) -> str:

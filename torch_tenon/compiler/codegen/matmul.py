@@ -13,6 +13,7 @@ from torch_tenon.compiler.codegen.cpu import (
     _bytes_moved,
     _Segment,
     _Writer,
+    origin_of,
 )
 from torch_tenon.compiler.codegen.nest import Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
@@ -118,9 +119,7 @@ class _Epilogue(_Writer):
             lines += [*self.prelude.get(0, []), *self.nest.spans[0].around(body)]
             epilogue = [head, *indent(self._arguments() + lines), "}"]
         call = self._call()
-        origin = ", ".join(
-            dict.fromkeys(m.node.origin for m in self.whole.members if m.node.origin)
-        )
+        origin = origin_of(self.whole.members)
         function = [f"void @NAME@({HEAD}) {{", *indent(self._arguments() + call), "}"]
         source = "\n".join([INTERFACE, ENTRY, f"/* {origin} */", *epilogue, *function, ""])
         return Kernel(
