@@ -164,7 +164,10 @@ def _steps(program: Program, order: Schedule) -> list[Step]:
                     kept.add(b)
             if isinstance(n, Extern):
                 kept.update(n.reads)
-    kernels = [_kernel(g, kept) if g.call is None else None for g in order.groups]
+    kernels = []
+    for g in order.groups:
+        time.sleep(0)  # where plans are made in the background, others want the interpreter
+        kernels.append(_kernel(g, kept) if g.call is None else None)
     return [Step(g, kernel, g.call) for g, kernel in batches(order, kernels)]
 
 

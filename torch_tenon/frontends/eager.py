@@ -14,9 +14,11 @@ and a result ("argument", place), a tensor, ("list", results) or None.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -116,6 +118,7 @@ class _Builder:
 
     def build(self) -> BuiltWindow:
         for k, (name, _, arguments, results) in enumerate(self.calls):
+            time.sleep(0)  # the program that runs meanwhile wants the interpreter
             self._call(k, name, arguments, results)
         dirty = [s for s in self.slots if s.value is not None and s.alive and s.nbytes]
         for s in sorted(dirty, key=lambda s: s.changed):
@@ -666,6 +669,8 @@ def _values(x: Any) -> list[Value]:
 
 # The background
 
+_NICE = 10
+
 
 def start_builder() -> None:
     """Starts the thread that makes plans; the core calls it when the first window wants one."""
@@ -674,6 +679,10 @@ def start_builder() -> None:
 
 
 def _make_plans() -> None:
+    # On Linux this is the thread's own, and that of the C compilers that it starts: they take what
+    # the program that runs meanwhile leaves.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
     while (description := _C.next_window()) is not None:
         number = description[0]
         start = time.perf_counter()
