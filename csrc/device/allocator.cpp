@@ -1,5 +1,6 @@
 #include "device/allocator.h"
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -37,6 +38,7 @@ struct Block {
   size_t size;
   size_t requested = 0;
   bool allocated = false;
+  bool waiting = false;       // free, and in `Pool::waiting`
   Block* previous = nullptr;  // neighbours in the segment
   Block* next = nullptr;
 
@@ -61,6 +63,9 @@ using FreeBlocks = std::set<Block*, BySize>;
 
 struct Pool {
   FreeBlocks small, large;
+  // Small blocks that were just freed, by size in units of the alignment: the next request is most
+  // often for one of these, and what is neither merged nor split costs next to nothing.
+  std::array<std::vector<Block*>, kSmallLimit / kAlignment + 1> waiting;
   DeviceStats stats;
   std::optional<size_t> limit;
   size_t reserved = 0;  // bytes had from the target, those being asked for included
@@ -94,10 +99,16 @@ class CachingAllocator final : public DeviceAllocator {
     void* ptr = nullptr;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      Block* block = take_free(device, size, small);
-      if (block == nullptr)
-        block = new_segment(lock, device, size, small, nbytes);
-      split(block, size);
+      Block* block = small ? take_waiting(device, size) : nullptr;
+      if (block == nullptr) {
+        block = take_free(device, size, small);
+        if (block == nullptr && small && merge_waiting(device))
+          block = take_free(device, size, small);
+        if (block == nullptr)
+          block = new_segment(lock, device, size, small, nbytes);
+        split(block, size);
+        allocated_[block->ptr] = block;
+      }
       hand_out(block, nbytes);
       ptr = block->ptr;
     }
@@ -111,12 +122,11 @@ class CachingAllocator final : public DeviceAllocator {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       const auto found = allocated_.find(ptr);
-      if (found == allocated_.end())
+      if (found == allocated_.end() || !found->second->allocated)
         return false;
       Block* block = found->second;
       if (recorded().keep_block(ptr, block->device))
         return true;
-      allocated_.erase(found);
       device = block->device;
       size = static_cast<int64_t>(block->size);
       take_back(block);
@@ -206,6 +216,33 @@ class CachingAllocator final : public DeviceAllocator {
     return limit.has_value() ? *limit : target().total_memory(device);
   }
 
+  // A block that waits for a request of its size.
+  Block* take_waiting(c10::DeviceIndex device, size_t size) {
+    auto& blocks = pool(device).waiting[size / kAlignment];
+    if (blocks.empty())
+      return nullptr;
+    Block* block = blocks.back();
+    blocks.pop_back();
+    block->waiting = false;
+    count_inactive_split(*block, -1);
+    return block;
+  }
+
+  // Makes the blocks that wait free ones, merged with their neighbours. False: none waits.
+  bool merge_waiting(c10::DeviceIndex device) {
+    bool any = false;
+    for (auto& blocks : pool(device).waiting) {
+      for (Block* block : blocks) {
+        block->waiting = false;
+        count_inactive_split(*block, -1);
+        make_free(block);
+        any = true;
+      }
+      blocks.clear();
+    }
+    return any;
+  }
+
   Block* take_free(c10::DeviceIndex device, size_t size, bool small) {
     auto& free = pool(device).free_blocks(small);
     Block key{device, small, nullptr, size};
@@ -214,8 +251,7 @@ class CachingAllocator final : public DeviceAllocator {
       return nullptr;
     Block* block = *found;
     free.erase(found);
-    if (!block->whole_segment())
-      count_inactive_split(*block, -1);
+    count_inactive_split(*block, -1);
     return block;
   }
 
@@ -310,6 +346,7 @@ class CachingAllocator final : public DeviceAllocator {
 
   // Gives the segments that are wholly free back to the target.
   void release_cached(std::unique_lock<std::mutex>& lock, c10::DeviceIndex device) {
+    merge_waiting(device);
     std::vector<void*> free_segments;
     for (auto* free : {&pool(device).small, &pool(device).large}) {
       for (auto it = free->begin(); it != free->end();) {
@@ -360,7 +397,6 @@ class CachingAllocator final : public DeviceAllocator {
   void hand_out(Block* block, size_t requested) {
     block->allocated = true;
     block->requested = requested;
-    allocated_[block->ptr] = block;
     auto& stats = pool(block->device).stats;
     for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
       stats.allocation[type].increase(1);
@@ -381,16 +417,24 @@ class CachingAllocator final : public DeviceAllocator {
       stats.requested_bytes[type].decrease(block->requested);
     });
     block->allocated = false;
+    if (!block->small)
+      return make_free(block);
+    block->waiting = true;
+    pool(block->device).waiting[block->size / kAlignment].push_back(block);
+    count_inactive_split(*block, 1);
+  }
+
+  void make_free(Block* block) {
+    allocated_.erase(block->ptr);
     block = absorb(block, block->previous);
     block = absorb(block, block->next);
     pool(block->device).free_blocks(block->small).insert(block);
-    if (!block->whole_segment())
-      count_inactive_split(*block, 1);
+    count_inactive_split(*block, 1);
   }
 
   // Joins `block`, which is in no free list, with a neighbour if that is free.
   Block* absorb(Block* block, Block* neighbour) {
-    if (neighbour == nullptr || neighbour->allocated)
+    if (neighbour == nullptr || neighbour->allocated || neighbour->waiting)
       return block;
     count_inactive_split(*neighbour, -1);
     pool(block->device).free_blocks(block->small).erase(neighbour);
@@ -406,6 +450,8 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   void count_inactive_split(const Block& block, int sign) {
+    if (block.whole_segment())
+      return;
     auto& stats = pool(block.device).stats;
     for_each_selected_stat_type(block.stat_types(), [&](size_t type) {
       if (sign > 0) {

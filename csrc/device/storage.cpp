@@ -36,8 +36,8 @@ c10::DataPtr adopt_host_storage(const c10::Storage& host, c10::DeviceIndex devic
 bool is_device_storage(const c10::Storage& storage) {
   const auto& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   const auto deleter = data.get_deleter();
-  return deleter == device_allocator().raw_deleter() || deleter == &release_host_storage ||
-         data.get() == nullptr;
+  static const auto own = device_allocator().raw_deleter();
+  return deleter == own || deleter == &release_host_storage || data.get() == nullptr;
 }
 
 void resize_storage(c10::StorageImpl& storage, size_t nbytes) {

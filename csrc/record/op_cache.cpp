@@ -72,7 +72,7 @@ bool reads_whole_tensors(const std::string& name) {
 }
 
 ArgumentPlan plan_argument(
-    const IValue& value, const OpInfo& op, std::vector<TensorLayout>& tensors) {
+    const IValue& value, bool open_scalars, std::vector<TensorLayout>& tensors) {
   ArgumentPlan plan;
   if (value.isTensor() && value.toTensor().defined()) {
     const auto& tensor = value.toTensor();
@@ -81,19 +81,19 @@ ArgumentPlan plan_argument(
       tensors.push_back(TensorLayout::of(tensor));
       return plan;
     }
-    plan.kind = op.open_scalars ? ArgumentPlan::number : ArgumentPlan::constant;
+    plan.kind = open_scalars ? ArgumentPlan::number : ArgumentPlan::constant;
     plan.value = tensor.clone();  // the user may change it
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
       plan.value.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);
     return plan;
   }
   plan.value = value;
-  if (value.isDouble() && op.open_scalars) {
+  if (value.isDouble() && open_scalars) {
     plan.kind = ArgumentPlan::number;
   } else if (value.isList()) {
     bool plain = true;
     for (const IValue& element : value.toListRef()) {
-      plan.elements.push_back(plan_argument(element, op, tensors));
+      plan.elements.push_back(plan_argument(element, open_scalars, tensors));
       plain = plain && plan.elements.back().kind == ArgumentPlan::constant;
     }
     if (plain) {
@@ -188,13 +188,20 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   reference = &tenon::counter("reference", name);
 }
 
-OpEntry* OpInfo::find(const OpKey& key) const {
+OpEntry* OpInfo::find(const OpKey& key) {
   const auto range = entries.equal_range(key.hash());
   for (auto it = range.first; it != range.second; ++it) {
-    if (it->second->key == key.words())
-      return it->second.get();
+    if (it->second->key != key.words())
+      continue;
+    latest[key.hash() % latest.size()].store(it->second.get(), std::memory_order_release);
+    return it->second.get();
   }
   return nullptr;
+}
+
+OpEntry* OpInfo::find_latest(const OpKey& key) const {
+  auto* entry = latest[key.hash() % latest.size()].load(std::memory_order_acquire);
+  return entry != nullptr && entry->key == key.words() ? entry : nullptr;
 }
 
 void set_open_numbers(const std::string& op) {
@@ -220,6 +227,7 @@ bool TensorPlace::empty() const {
 std::unique_ptr<OpEntry> learn(
     OpInfo& op,
     const OpKey& key,
+    bool open_scalars,
     const std::vector<TensorPlace>& before,
     c10::ArrayRef<IValue> arguments,
     c10::ArrayRef<IValue> results) {
@@ -230,7 +238,7 @@ std::unique_ptr<OpEntry> learn(
   entry->hash = key.hash() ^ std::hash<std::string>{}(op.name);
   entry->key = key.words();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    entry->arguments.push_back(plan_argument(arguments[i], op, entry->tensors));
+    entry->arguments.push_back(plan_argument(arguments[i], open_scalars, entry->tensors));
     entry->written.resize(entry->tensors.size(), op.written[i]);
   }
   std::unordered_set<const void*> storages;

@@ -6,6 +6,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -72,10 +74,10 @@ struct OpInfo {
 
   c10::OperatorHandle op;
   std::string name;
-  bool recordable;                // false: every call runs at once
-  bool selects = false;           // makes a result by a list of indices
-  bool may_open = false;          // the lowering takes numbers as run-time values
-  bool open_scalars = false;      // ... and they were seen to change
+  bool recordable;                        // false: every call runs at once
+  bool selects = false;                   // makes a result by a list of indices
+  bool may_open = false;                  // the lowering takes numbers as run-time values
+  std::atomic<bool> open_scalars{false};  // ... and they were seen to change
   bool starts_from_memory;        // reads arguments from memory, so that nothing fuses into it
   std::vector<bool> written;      // by argument
   std::vector<int64_t> returned;  // by result: the argument that it is, or -1
@@ -84,8 +86,12 @@ struct OpInfo {
   // How many different keys there were that differ in numbers alone.
   std::unordered_map<uint64_t, int> spread;
   std::unordered_multimap<uint64_t, std::unique_ptr<OpEntry>> entries;
+  // Entries that were found last, by their keys' hashes: looked at without a lock, since an entry
+  // lives as long as the process and does not change.
+  std::array<std::atomic<OpEntry*>, 8> latest{};
 
-  OpEntry* find(const OpKey& key) const;
+  OpEntry* find(const OpKey& key);
+  OpEntry* find_latest(const OpKey& key) const;
 };
 
 // The op's lowering takes numbers as run-time values.
@@ -108,6 +114,7 @@ struct TensorPlace {
 std::unique_ptr<OpEntry> learn(
     OpInfo& op,
     const OpKey& key,
+    bool open_scalars,
     const std::vector<TensorPlace>& before,
     c10::ArrayRef<c10::IValue> arguments,
     c10::ArrayRef<c10::IValue> results);

@@ -145,17 +145,17 @@ void run_now(const OpInfo& info, Stack* stack, CommitReason reason, const std::s
 }
 
 // Runs a call whose key is new, and learns from it.
-void run_and_learn(OpInfo& info, Stack* stack) {
+void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   const auto& schema = info.op.schema();
   const std::vector<IValue> arguments(stack->end() - schema.arguments().size(), stack->end());
   OpKey key;  // over arguments that live until the end
-  key.build(arguments, info.open_scalars);
+  key.build(arguments, open);
   std::vector<TensorPlace> before;
   for (const auto* tensor : key.tensors())
     before.emplace_back(*tensor);
   run_now(info, stack, CommitReason::first_call, "its first call with these layouts");
   auto entry =
-      learn(info, key, before, arguments, torch::jit::last(*stack, schema.returns().size()));
+      learn(info, key, open, before, arguments, torch::jit::last(*stack, schema.returns().size()));
   auto& s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
   if (info.find(key) == nullptr)
@@ -172,29 +172,30 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
   OpKey& key = t_key;
   const auto count = info_.written.size();
   const auto arguments = torch::jit::last(*stack, count);
-  if (!key.build(arguments, info_.open_scalars))
+  bool open = info_.open_scalars.load(std::memory_order_relaxed);
+  if (!key.build(arguments, open))
     return run_now(info_, stack, kNot, "an argument is no plain tensor of one device");
   for (const auto* tensor : key.tensors()) {
     if (!is_device_storage(tensor->storage()))
       return run_now(info_, stack, kNot, "memory that somebody else allocated");
   }
-  OpEntry* entry;
-  {
+  auto* entry = info_.find_latest(key);
+  if (entry == nullptr) {
     std::lock_guard<std::mutex> lock(s.mutex);
     entry = info_.find(key);
-    if (entry == nullptr && info_.may_open && !info_.open_scalars && !key.scalars().empty()) {
+    if (entry == nullptr && info_.may_open && !open && !key.scalars().empty()) {
       // The second value of a number opens the op's numbers.
-      OpKey open;
-      open.build(arguments, true);
-      if (++info_.spread[open.hash()] > 1) {
-        info_.open_scalars = true;
-        key = open;
+      OpKey without;
+      without.build(arguments, true);
+      if (++info_.spread[without.hash()] > 1) {
+        info_.open_scalars = open = true;
+        key = without;
         entry = info_.find(key);
       }
     }
   }
   if (entry == nullptr)
-    return run_and_learn(info_, stack);
+    return run_and_learn(info_, stack, open);
   if (!entry->recorded)
     return run_now(info_, stack, kNot, entry->reason);
 
@@ -258,7 +259,7 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
       window.slots[index].used = window.slots[index].written = true;
       window.slots_of_calls.push_back(index);
     }
-    if (info_.open_scalars)
+    if (open)
       window.scalars.insert(window.scalars.end(), key.scalars().begin(), key.scalars().end());
     ++s.counts.calls;
     recorder.recent = recorder.recent << 16 | (entry->hash & 0xffff);
