@@ -87,6 +87,9 @@ CallStep call_step(py::handle x) {
     if (is_slot_tensor(value)) {
       has_tensors = true;
       tensors.tensors.push_back(slot_tensor(value));
+      const auto kind = argument.real_type()->kind();
+      if (kind == c10::TypeKind::FloatType || kind == c10::TypeKind::NumberType)
+        tensors.kind = Tensors::Kind::number;
     } else if (py::isinstance<py::list>(value)) {
       for (const auto y : value)
         has_tensors = has_tensors || is_slot_tensor(y);

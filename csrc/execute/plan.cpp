@@ -196,6 +196,9 @@ void Plan::Run::call(const CallStep& step, const PlanData& data) {
       case CallStep::Tensors::Kind::tensor:
         value = make(*argument.tensors[0]);
         break;
+      case CallStep::Tensors::Kind::number:
+        value = tensor(*argument.tensors[0]).item();
+        break;
       case CallStep::Tensors::Kind::list: {
         c10::List<at::Tensor> list;
         for (const auto& spec : argument.tensors)

@@ -53,9 +53,10 @@ struct KernelStep {
 
 // A call of an op on host tensors over slots.
 struct CallStep {
-  // An argument that holds tensors; none where an optional one is absent.
+  // An argument that holds tensors, none where an optional one is absent; or a number that is
+  // known when the plan runs, as a tensor without dimensions.
   struct Tensors {
-    enum class Kind { tensor, list, optional_list };
+    enum class Kind { tensor, list, optional_list, number };
     Kind kind;
     size_t argument;
     std::vector<std::optional<SlotTensor>> tensors;

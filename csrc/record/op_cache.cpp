@@ -31,6 +31,12 @@ bool only_tensors(const c10::FunctionSchema& schema) {
   return true;
 }
 
+// The op that random ops become (ops/random.cpp): the state of the generator, which no two calls
+// share, is a run-time value from the start.
+bool draws_numbers(const c10::OperatorHandle& op) {
+  return op.schema().name() == "tenon::draw_";
+}
+
 // An op whose results' layouts follow from its arguments' layouts: it has a kernel for tensors
 // without data, or is composed of others that have.
 bool layouts_follow(const c10::OperatorHandle& op) {
@@ -51,7 +57,7 @@ bool layouts_follow(const c10::OperatorHandle& op) {
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite())
       return false;  // a view
   }
-  return op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+  return draws_numbers(op) || op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
@@ -184,6 +190,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   }
   may_open = open_ops().count(name) > 0;
   starts_from_memory = reads_whole_tensors(name);
+  open_scalars = draws_numbers(op);
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
 }

@@ -137,37 +137,98 @@ def _seeded(b: Build) -> tuple[Value, Value]:
     return b.program.next_random()
 
 
-def uniform(b: Build, sizes: Sequence[Index], dtype: torch.dtype) -> Lazy:
-    """Numbers in [0, 1) with 24 random bits (53 for float64)."""
+def unit(b: Build, sizes: Sequence[Index], dtype: torch.dtype, seed: Value, offset: Value) -> Lazy:
+    """Numbers in [0, 1): 24 random bits as float32, for float64 53 bits."""
     if dtype not in TABLE or not dtype.is_floating_point:
         raise CannotLower(f"random numbers of {dtype}")
-    seed, offset = _seeded(b)
-    high = uniform_bits(b, sizes, seed, offset, 0)
-    low = uniform_bits(b, sizes, seed, offset, 1)
+    low = uniform_bits(b, sizes, seed, offset, 0)
+    high = uniform_bits(b, sizes, seed, offset, 1)
+    double = dtype is torch.float64
 
     def body(p: Position) -> Scalar:
-        bits = high.load(p)
-        if dtype is torch.float64:
-            whole = ops.add(ops.mul(ops.rshift(bits, 5), 2**26), ops.rshift(low.load(p), 6))
+        bits = low.load(p)
+        if double:
+            whole = ops.add(ops.mul(high.load(p), 2**21), ops.rshift(bits, 11))
             return ops.mul(ops.to(whole, dtype), 2.0**-53)
-        digits = {torch.bfloat16: 8, torch.float16: 11}.get(dtype, 24)
-        return ops.mul(ops.to(ops.rshift(bits, 32 - digits), torch.float32), 2.0**-digits)
+        return ops.mul(ops.to(ops.rshift(bits, 8), torch.float32), 2.0**-24)
 
-    return Lazy(sizes, dtype, body, (high,), 4)
+    made = torch.float64 if double else torch.float32
+    return Lazy(sizes, made, body, (low, high) if double else (low,), 4)
+
+
+def between(u: Lazy, low: Any, high: Any, dtype: torch.dtype) -> Value:
+    """Numbers in [low, high) of numbers in [0, 1): what rounds up to `high` is the one before."""
+    if low == 0 and high == 1 and u.dtype is dtype:
+        return u
+    narrow = {torch.bfloat16: ops.round_bf16, torch.float16: ops.round_f16}.get(dtype)
+    step = torch.finfo(dtype).eps / 2
+
+    def round(x: Scalar) -> Scalar:
+        x = ops.to(x, dtype)
+        return x if narrow is None else narrow(x)
+
+    def body(x: Scalar, a: Scalar, b: Scalar) -> Scalar:
+        span = ops.sub(b, a)
+        y = round(ops.add(ops.mul(x, span), a))
+        inside = ops.logical_or(ops.lt(ops.to(y, torch.float64), b), ops.eq(a, b))
+        return ops.where(inside, y, round(ops.sub(b, ops.mul(span, step))))
+
+    return elementwise(body, (u, low, high), torch.float64, dtype, 8)
+
+
+def below(u: Lazy, p: Any, dtype: torch.dtype) -> Value:
+    """1 with probability p, else 0, of numbers in [0, 1)."""
+    return elementwise(lambda x, y: ops.to(ops.lt(x, y), dtype), (u, p), torch.float32, dtype, 2)
+
+
+def integers(
+    b: Build, sizes: Sequence[Index], low: Any, count: Any, dtype: torch.dtype, *state: Value
+) -> Value:
+    """Whole numbers in [low, low + count), by the remainder of 63 bits."""
+    bits, more = (uniform_bits(b, sizes, state[0], state[1], lane) for lane in (0, 1))
+
+    def body(p: Position) -> Scalar:
+        high = ops.mul(ops.bitwise_and(more.load(p), 2**31 - 1), 2**32)
+        return ops.to(ops.add(ops.remainder(ops.add(high, bits.load(p)), count), low), dtype)
+
+    return Lazy(sizes, dtype, body, (bits, more), 8)
+
+
+@lowering("tenon.draw")
+def draw(
+    b: Build, x: Value, distribution: str, p: Any, q: Any, base: int, count: int, *state: Value
+) -> Value:
+    """The random numbers of recorded code (csrc/ops/random.cpp), bit for bit."""
+    dtype = b.out.dtype
+    if dtype not in TABLE:
+        raise CannotLower(f"random numbers of {dtype}")
+    if distribution == "uniform":
+        made = between(unit(b, x.sizes, dtype, *state), p, q, dtype)
+    elif distribution == "bernoulli":
+        made = below(unit(b, x.sizes, torch.float32, *state), p, dtype)
+    elif distribution == "integers" and count > 0:
+        made = integers(b, x.sizes, base, count, dtype, *state)
+    else:
+        raise CannotLower(f"the last bit of {distribution} is the host library's")
+    return b.program.realise(made)
+
+
+def uniform(b: Build, sizes: Sequence[Index], dtype: torch.dtype) -> Lazy:
+    """Numbers in [0, 1), as `unit` makes them, from the program's own seed."""
+    return unit(b, sizes, dtype, *_seeded(b))
 
 
 @lowering("aten.rand", "aten.rand_like")
 def rand(b: Build, *args: Any, **keywords: Any) -> Value:
     """Uniform in [0, 1)."""
-    return b.program.realise(uniform(b, b.out.sizes, b.out.dtype))
+    dtype = b.out.dtype
+    return b.program.realise(between(uniform(b, b.out.sizes, dtype), 0.0, 1.0, dtype))
 
 
 @lowering("aten.uniform.default")
 def uniform_between(b: Build, x: Value, low: Any = 0.0, high: Any = 1.0, **k: Any) -> Value:
     """Uniform in [low, high)."""
-    u = uniform(b, x.sizes, x.dtype)
-    scaled = Lazy(x.sizes, x.dtype, lambda p: ops.add(ops.mul(u.load(p), high - low), low), (u,))
-    return b.program.realise(scaled)
+    return b.program.realise(between(uniform(b, x.sizes, x.dtype), low, high, x.dtype))
 
 
 def standard_normal(b: Build, sizes: Sequence[Index], dtype: torch.dtype) -> Lazy:
@@ -287,28 +348,15 @@ def randint(b: Build, *args: Any, **keywords: Any) -> Value:
     """Whole numbers in [low, high)."""
     numbers = [a for a in args if isinstance(a, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
-    seed, offset = _seeded(b)
-    bits = uniform_bits(b, b.out.sizes, seed, offset, 0)
-    more = uniform_bits(b, b.out.sizes, seed, offset, 1)
-    dtype = b.out.dtype
-
-    def body(p: Position) -> Scalar:
-        whole = ops.add(ops.mul(ops.rshift(more.load(p), 1), 2**32), bits.load(p))
-        return ops.to(ops.add(ops.remainder(whole, high - low), low), dtype)
-
-    return b.program.realise(Lazy(b.out.sizes, dtype, body, (bits, more), 8))
+    made = integers(b, b.out.sizes, low, high - low, b.out.dtype, *_seeded(b))
+    return b.program.realise(made)
 
 
 @lowering("aten.bernoulli.default", "aten.bernoulli.p")
 def bernoulli(b: Build, x: Value, p: Any = None, **keywords: Any) -> Value:
     """1 with probability x (or p), else 0."""
     u = uniform(b, x.sizes, torch.float32)
-
-    def body(at: Position) -> Scalar:
-        chance = ops.to(x.load(at), torch.float32) if p is None else number(p, torch.float32)
-        return ops.to(ops.lt(u.load(at), chance), x.dtype)
-
-    return b.program.realise(Lazy(x.sizes, x.dtype, body, (x, u)))
+    return b.program.realise(below(u, x if p is None else p, x.dtype))
 
 
 @lowering("aten.native_dropout")
@@ -317,7 +365,7 @@ def native_dropout(b: Build, x: Value, p: float, train: bool | None = True) -> l
     if not train:
         return [x, constant(x.sizes, True, torch.bool)]
     u = uniform(b, x.sizes, torch.float32)
-    keep = b.program.realise(Lazy(x.sizes, torch.bool, lambda i: ops.ge(u.load(i), float(p)), (u,)))
+    keep = b.program.realise(below(u, 1 - p, torch.bool))
     scale = 0.0 if p == 1 else 1 / (1 - p)
 
     def body(i: Position) -> Scalar:

@@ -1,0 +1,70 @@
+"""torch.nn.LSTM's layers (csrc/ops/recurrent.cpp) against the CPU's."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+OPTIONS = [
+    dict(zip(("bias", "bidirectional", "batch_first", "num_layers"), row, strict=True))
+    for row in itertools.product((True, False), (True, False), (True, False), (1, 3))
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_layers_and_gradients(options: dict) -> None:
+    cpu = nn.LSTM(5, 7, dtype=torch.float64, **options)
+    tenon = copy.deepcopy(cpu).to("tenon")
+    count = options["num_layers"] * (2 if options["bidirectional"] else 1)
+    sizes = (4, 3, 5)
+    x = torch.randn(sizes, dtype=torch.float64)
+    state = torch.randn(2, count, 4 if options["batch_first"] else 3, 7, dtype=torch.float64)
+    results = []
+    for module, device in ((cpu, "cpu"), (tenon, "tenon")):
+        a = x.detach().to(device, copy=True).requires_grad_()
+        h, c = (s.to(device, copy=True).requires_grad_() for s in state)
+        y, (last_h, last_c) = module(a, (h, c))
+        weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).to(device).view(y.shape)
+        ((y * weight).sum() + last_h.square().sum() - last_c.square().sum()).backward()
+        grads = [p.grad for p in module.parameters()]
+        results.append([t.cpu() for t in (y, last_h, last_c, a.grad, h.grad, c.grad, *grads)])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_only_some_results_are_used() -> None:
+    cpu = nn.LSTM(4, 6)
+    tenon = copy.deepcopy(cpu).to("tenon")
+    x = torch.randn(5, 2, 4)
+    for pick in (lambda r: r[0][0], lambda r: r[1][0], lambda r: r[1][1]):
+        grads = []
+        for module, device in ((cpu, "cpu"), (tenon, "tenon")):
+            module.zero_grad()
+            pick(module(x.to(device))).sum().backward()
+            grads.append([p.grad.cpu() for p in module.parameters()])
+        for want, got in zip(*grads, strict=True):
+            torch.testing.assert_close(got, want)
+
+
+def test_gradients_of_gradients() -> None:
+    lstm = nn.LSTM(3, 4, dtype=torch.float64).to("tenon")
+    x = torch.randn(3, 2, 3, dtype=torch.float64).to("tenon").requires_grad_()
+    weights = [p.detach().clone().requires_grad_() for p in lstm.parameters()]
+
+    def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        names = [n for n, _ in lstm.named_parameters()]
+        return torch.func.functional_call(lstm, dict(zip(names, weights, strict=True)), x)[0]
+
+    assert torch.autograd.gradgradcheck(run, (x, *weights), nondet_tol=1e-9)
+
+
+def test_what_is_not_plain_is_as_on_the_cpu() -> None:
+    projected = nn.LSTM(4, 6, proj_size=3)
+    x = torch.randn(5, 2, 4)
+    want = projected(x)[0]
+    torch.testing.assert_close(projected.to("tenon")(x.to("tenon"))[0].cpu(), want)
+    lstm = nn.LSTM(4, 6).to("tenon")
+    with pytest.raises(RuntimeError):
+        lstm(torch.randn(5, 2, 3, device="tenon"))
