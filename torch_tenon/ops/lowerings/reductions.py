@@ -349,12 +349,9 @@ def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
     """exp(x) over its sum along a dimension."""
     exponentials, total, out = _exponentials(b, x, dim)
 
-    def divide(e: Scalar, t: Scalar) -> Scalar:
-        return ops.div(e, t)
-
-    return cast(
-        elementwise(divide, (exponentials, total), exponentials.dtype, exponentials.dtype), out
-    )
+    wide = exponentials.dtype
+    scale = b.program.realise(elementwise(ops.reciprocal, (total,), wide, wide))
+    return cast(elementwise(ops.mul, (exponentials, scale), wide, wide), out)
 
 
 @lowering("aten._log_softmax")
