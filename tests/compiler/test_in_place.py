@@ -134,3 +134,23 @@ def test_nothing_else_is_written(
     monkeypatch.setattr(dynamo, "build", kept)
     torch.compile(function, backend="tenon")(torch.randn(8, 8), torch.randn(8, 8))
     assert kinds == ["input", "input"]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [(50, 200), (3, 40, 130), (2, 9, 5, 64)], ids=str)
+def test_rows_added_by_index(shape: tuple[int, ...], threads: int) -> None:
+    def add(x: torch.Tensor, at: torch.Tensor, v: torch.Tensor, scale: torch.Tensor) -> Any:
+        return x.index_add(len(shape) - 2, at, v * scale.exp())
+
+    torch._dynamo.reset()
+    sizes = [*shape[:-2], 300, shape[-1]]
+    inputs = [
+        torch.randn(shape), torch.randint(shape[-2], (300,)), torch.randn(sizes), torch.randn(()),
+    ]  # fmt: skip
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        found = torch.compile(add, backend="tenon")(*[t.to("tenon") for t in inputs])
+    finally:
+        torch.set_num_threads(before)
+    assert_same(found, add(*inputs), 1e-4, 1e-4)

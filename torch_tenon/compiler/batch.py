@@ -43,10 +43,7 @@ def batches(order: Schedule, kernels: Sequence[Kernel | None]) -> list[tuple[Gro
 
 
 def _runs(
-    order: Schedule,
-    kernels: Sequence[Kernel | None],
-    place: dict[Group, int],
-    numbers: list[int],
+    order: Schedule, kernels: Sequence[Kernel | None], place: dict[Group, int], numbers: list[int]
 ) -> list[list[int]]:
     """`numbers` cut where a kernel needs something that does not run before the first."""
     runs: list[list[int]] = []

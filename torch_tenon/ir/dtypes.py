@@ -51,8 +51,3 @@ TABLE: dict[torch.dtype, DType] = {
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype that values of `dtype` have in registers (float32 for the 16-bit floats)."""
     return TABLE[dtype].compute
-
-
-def is_float(dtype: torch.dtype) -> bool:
-    """Whether `dtype` is a real floating dtype."""
-    return dtype.is_floating_point

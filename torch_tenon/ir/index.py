@@ -39,11 +39,7 @@ class Symbol(Atom):
     __slots__ = ("extent", "lower", "name", "scalar")
 
     def __init__(
-        self,
-        name: str,
-        extent: Index | None = None,
-        lower: int = 0,
-        scalar: Scalar | None = None,
+        self, name: str, extent: Index | None = None, lower: int = 0, scalar: Scalar | None = None
     ) -> None:
         super().__init__()
         self.name, self.extent, self.lower, self.scalar = name, extent, lower, scalar

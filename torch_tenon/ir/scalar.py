@@ -2,8 +2,8 @@
 
 A loop body is a Python function from an index to calls on this module (`ops.add(x, y)`). Calling it
 under a `Trace` records each distinct scalar once; everything that later wants the body (code
-generation, dependencies, printing, NumPy) walks the record through `interpret`, so a body's Python
-function runs once however often it is looked at.
+generation, dependencies) walks the record, so a body's Python function runs once however often it
+is looked at.
 
 Dtype rules, by the letter in `OPS`:
   s  operands share a dtype, and the result has it
@@ -17,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from torch_tenon.ir.dtypes import TABLE, compute_dtype
+from torch_tenon.ir.dtypes import compute_dtype
 from torch_tenon.ir.index import Expr, Index, Symbol, nonnegative, symbols, var
 
 # name: (number of operands, dtype rule, what it computes)
@@ -103,11 +103,7 @@ OPS: dict[str, tuple[int, str, str]] = {
     "bitwise_not": (1, "s", "bit by bit complement; not for bool"),
     "lshift": (2, "s", "x << y; 0 when y is negative or too large"),
     "rshift": (2, "s", "x >> y with sign; y too large shifts all out"),
-    "philox": (
-        4,
-        "s",
-        "random bits: seed, offset, element (int64), lane 0 to 3; int64 in [0, 2^32)",
-    ),
+    "philox": (4, "s", "random bits of seed, offset, element, lane 0 to 3; int64 in [0, 2^32)"),
 }
 # Special functions, for floating operands; those of two take an order or a degree among them.
 _SPECIAL = {
@@ -149,9 +145,6 @@ class Scalar:
     def __add__(self, other: Any) -> Scalar:
         return ops.add(self, other)
 
-    def __radd__(self, other: Any) -> Scalar:
-        return ops.add(other, self)
-
     def __sub__(self, other: Any) -> Scalar:
         return ops.sub(self, other)
 
@@ -161,14 +154,8 @@ class Scalar:
     def __mul__(self, other: Any) -> Scalar:
         return ops.mul(self, other)
 
-    def __rmul__(self, other: Any) -> Scalar:
-        return ops.mul(other, self)
-
     def __truediv__(self, other: Any) -> Scalar:
         return ops.div(self, other)
-
-    def __rtruediv__(self, other: Any) -> Scalar:
-        return ops.div(other, self)
 
     def __neg__(self) -> Scalar:
         return ops.neg(self)
@@ -181,46 +168,6 @@ class Scalar:
 
     def __invert__(self) -> Scalar:
         return ops.logical_not(self)
-
-    def __lt__(self, other: Any) -> Scalar:
-        return ops.lt(self, other)
-
-    def __le__(self, other: Any) -> Scalar:
-        return ops.le(self, other)
-
-    def __gt__(self, other: Any) -> Scalar:
-        return ops.gt(self, other)
-
-    def __ge__(self, other: Any) -> Scalar:
-        return ops.ge(self, other)
-
-
-class Handler(Protocol):
-    """What `interpret` calls for each recorded scalar; returns the handler's own kind of value."""
-
-    def constant(self, value: Any, dtype: torch.dtype) -> Any:
-        """A number."""
-
-    def index(self, e: Index, dtype: torch.dtype) -> Any:
-        """An index expression as a number."""
-
-    def load(self, buffer: Any, index: Index, mask: Any, other: Any, dtype: torch.dtype) -> Any:
-        """An element; `other` where `mask` (None: always true) is false, memory then untouched."""
-
-    def to(self, x: Any, dtype: torch.dtype, source: torch.dtype) -> Any:
-        """A conversion, with C's rules for float to integer."""
-
-    def bitcast(self, x: Any, dtype: torch.dtype, source: torch.dtype) -> Any:
-        """The same bits as another dtype of the same width."""
-
-    def where(self, condition: Any, x: Any, y: Any, dtype: torch.dtype) -> Any:
-        """x where the condition holds, else y."""
-
-    def check(self, x: Any, size: Index, message: str, mask: Any) -> Any:
-        """An int64 that has to be in `[0, size)`: reports `message` if not, and goes on with 0."""
-
-    def op(self, name: str, args: list[Any], dtype: torch.dtype, source: torch.dtype) -> Any:
-        """Any entry of `OPS`; `source` is the operands' dtype."""
 
 
 class Trace:
@@ -458,61 +405,3 @@ def _compare(name: str, x: Scalar, y: Scalar) -> bool | None:
     if nonnegative(-difference - 1):
         return False
     return None
-
-
-def interpret(scalars: list[Scalar], handler: Handler, values: dict[Scalar, Any]) -> None:
-    """Runs recorded scalars, in order, through `handler`; `values` receives what each gave."""
-    for s in scalars:
-        if s not in values:
-            values[s] = interpret_one(s, handler, values)
-
-
-def interpret_one(s: Scalar, handler: Handler, values: dict[Scalar, Any]) -> Any:
-    """What `handler` makes of one scalar whose operands are in `values`."""
-    get = values.__getitem__
-    a = s.args
-    if s.op == "constant":
-        return handler.constant(a[1].value, s.dtype)
-    if s.op == "index":
-        return handler.index(a[0], s.dtype)
-    if s.op == "load":
-        mask = None if a[2] is None else get(a[2])
-        return handler.load(a[0], a[1], mask, None if a[3] is None else get(a[3]), s.dtype)
-    if s.op == "to":
-        return handler.to(get(a[0]), s.dtype, a[0].dtype)
-    if s.op == "bitcast":
-        return handler.bitcast(get(a[0]), s.dtype, a[0].dtype)
-    if s.op == "where":
-        return handler.where(get(a[0]), get(a[1]), get(a[2]), s.dtype)
-    if s.op == "check":
-        return handler.check(get(a[0]), a[1], a[2], None if a[3] is None else get(a[3]))
-    return handler.op(s.op, [get(x) for x in a], s.dtype, a[0].dtype)
-
-
-class Printer:
-    """A handler that spells scalars for people: `add(t0, t1)`."""
-
-    def constant(self, value: Any, dtype: torch.dtype) -> str:
-        return f"{value!r}"
-
-    def index(self, e: Index, dtype: torch.dtype) -> str:
-        return f"[{e}]"
-
-    def load(self, buffer: Any, index: Index, mask: Any, other: Any, dtype: torch.dtype) -> str:
-        guard = "" if mask is None else f" if {mask}"
-        return f"{buffer.name}[{index}]{guard}"
-
-    def to(self, x: str, dtype: torch.dtype, source: torch.dtype) -> str:
-        return f"{TABLE[dtype].short}({x})"
-
-    def bitcast(self, x: str, dtype: torch.dtype, source: torch.dtype) -> str:
-        return f"bits_{TABLE[dtype].short}({x})"
-
-    def where(self, condition: str, x: str, y: str, dtype: torch.dtype) -> str:
-        return f"where({condition}, {x}, {y})"
-
-    def check(self, x: str, size: Index, message: str, mask: Any) -> str:
-        return f"check({x}, {size})"
-
-    def op(self, name: str, args: list[str], dtype: torch.dtype, source: torch.dtype) -> str:
-        return f"{name}({', '.join(args)})"

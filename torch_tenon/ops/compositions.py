@@ -25,6 +25,20 @@ COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 aten = torch.ops.aten
 Tensors = Sequence[Tensor]
 
+# Decompositions of PyTorch's beside those of its core table.
+_MORE = (
+    "native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit "
+    "_native_batch_norm_legit_no_training native_batch_norm_backward "
+    "_batch_norm_with_update_functional _batch_norm_no_update batch_norm_backward "
+    "native_group_norm_backward native_layer_norm_backward upsample_bilinear2d.vec "
+    "upsample_nearest2d.vec hardswish hardsigmoid _adaptive_avg_pool2d adaptive_max_pool2d "
+    "adaptive_max_pool3d addmv dist ldexp linalg_vector_norm max_pool2d_with_indices "
+    "max_pool2d_with_indices_backward max_pool3d_with_indices rrelu_with_noise_backward "
+    "tril_indices triu_indices unfold upsample_bicubic2d upsample_bilinear2d upsample_nearest1d "
+    "upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
+    "_upsample_nearest_exact3d upsample_trilinear3d"
+)
+
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -32,45 +46,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     load_all()
     # The public table adds what a trace decomposes anyhow, at a cost of 0.2 s.
     table: dict[Any, Callable[..., Any]] = dict(_core_aten_decompositions_post_autograd())
-    more: list[Any] = [
-        aten.native_batch_norm,
-        aten._native_batch_norm_legit_functional,
-        aten._native_batch_norm_legit,
-        aten._native_batch_norm_legit_no_training,
-        aten.native_batch_norm_backward,
-        aten._batch_norm_with_update_functional,
-        aten._batch_norm_no_update,
-        aten.batch_norm_backward,
-        aten.native_group_norm_backward,
-        aten.native_layer_norm_backward,
-        aten.upsample_bilinear2d.vec,
-        aten.upsample_nearest2d.vec,
-        aten.hardswish,
-        aten.hardsigmoid,
-        aten._adaptive_avg_pool2d,
-        aten.adaptive_max_pool2d,
-        aten.adaptive_max_pool3d,
-        aten.addmv,
-        aten.dist,
-        aten.ldexp,
-        aten.linalg_vector_norm,
-        aten.max_pool2d_with_indices,
-        aten.max_pool2d_with_indices_backward,
-        aten.max_pool3d_with_indices,
-        aten.rrelu_with_noise_backward,
-        aten.tril_indices,
-        aten.triu_indices,
-        aten.unfold,
-        aten.upsample_bicubic2d,
-        aten.upsample_bilinear2d,
-        aten.upsample_nearest1d,
-        aten.upsample_nearest2d,
-        aten.upsample_nearest3d,
-        aten._upsample_nearest_exact1d,
-        aten._upsample_nearest_exact2d,
-        aten._upsample_nearest_exact3d,
-        aten.upsample_trilinear3d,
-    ]
+    more: list[Any] = [functools.reduce(getattr, n.split("."), aten) for n in _MORE.split()]
     table.update(get_decompositions(more))
     table.update(attention.DECOMPOSITIONS)
     table.update(COMPOSITIONS)

@@ -17,13 +17,14 @@ from torch_tenon.compiler.codegen import innermost
 from torch_tenon.compiler.codegen.nest import BLOCK, TILE_SIDE, Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substitute, symbols
+from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substitute, symbols, var
 from torch_tenon.ir.scalar import Scalar
 from torch_tenon.ir.values import Buffer, Storage, size_hint
 
 PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 SCRATCH_BYTES = 1 << 18
+CACHED = 1 << 18  # elements that a cache may hold between two kernels
 TURNED = (1, 2, 4, 8)  # bytes of the elements that scalar.h turns tiles of
 
 # What a failed check raises: the text takes the value and the size.
@@ -371,6 +372,12 @@ class _Writer:
     def _scatter(self, m: Member, value: str, depth: int) -> None:
         b = m.node.buffer
         where = f"{self.pointer(b)}[{self.size(m.index)}]"
+        if self.nest.place is not None:
+            place = var(self.nest.place)
+            parts = "const int64_t parts = power_of_2_from(omp_get_max_threads());"
+            self.prelude.setdefault(0, []).append(parts)
+            mine = f"({self.size(place)} & (parts - 1)) == part"
+            self.line(self._index_depth(place), f"if (!({mine})) continue;")
         if m.node.combine != "store":
             dtype = m.node.accumulator()
             value = c.combination(m.node.combine, c.from_memory(where, b.dtype), value, dtype)
@@ -474,13 +481,27 @@ class _Writer:
                 innermost.Part(part, m.node.combine, m.node.accumulator())
                 for m, _, part in collected
             ]
-            if self.nest.layout == "column" and at == last - 1:
+            if (
+                self.nest.layout == "column"
+                and at == last - 1
+                and not self._runs_on(one, collected)
+            ):
                 lines = [text for d in (1, 2) for text in segment.lines.get(depth + d, [])]
                 code = innermost.jammed(lines, one, spans[-1], totals) or code
             elif self.nest.layout == "row" and segment.again:
                 code = innermost.streams(inside, one, totals, self.long) or code
         code = [*declared, *code, *self._take(collected)]
         return code if outer is None else outer.around(code)
+
+    def _runs_on(self, rows: Span, reductions: list[tuple[Member, str, str]]) -> bool:
+        """Whether the rows of a column lie one after the other in memory, and are more than a
+        cache holds: then they are read fastest in that order."""
+        assert self.nest.lane is not None and rows.symbol is not None
+        whole = self.nest.lane.extent
+        loads = [strides(e) or {} for m, _, _ in reductions for _, e in m.loads]
+        count = size_hint(product(s.extent for s in self.group.symbols()))
+        dense = self.nest.lanes == whole and any(k.get(rows.symbol) == whole for k in loads)
+        return dense and count > CACHED
 
     def _take(self, reductions: list[tuple[Member, str, str]]) -> list[str]:
         """Adds the parts to the totals."""

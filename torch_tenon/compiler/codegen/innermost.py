@@ -16,7 +16,7 @@ from torch_tenon.compiler.codegen.nest import Span, indent
 from torch_tenon.ir.values import size_hint
 
 STREAMS = 4  # pieces of a cached row that are added up side by side
-JAM = 8  # rows of a column that one pass over the lanes takes
+JAM = 8
 MOST_LINES = 12  # of an iteration that is short enough to be repeated
 NAME = re.compile(r"\bt\d+\b")
 DEFINITION = re.compile(r"const (\w+) (t\d+) = ")

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from torch_tenon.compiler.autotune import INTERFACE
 from torch_tenon.compiler.codegen import dialect as c
-from torch_tenon.compiler.codegen.cpu import (
-    Kernel,
-    _bytes_moved,
-    _Segment,
-    _Writer,
-    origin_of,
-)
+from torch_tenon.compiler.codegen.cpu import Kernel, _bytes_moved, _Segment, _Writer, origin_of
 from torch_tenon.compiler.codegen.nest import Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE

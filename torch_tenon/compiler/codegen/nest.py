@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch_tenon.compiler.codegen.dialect import LONG
 from torch_tenon.compiler.schedule import Group
-from torch_tenon.ir.index import Index, Symbol, product, spell, strides
+from torch_tenon.ir.index import Expr, Index, Symbol, product, spell, strides, symbols
 from torch_tenon.ir.values import size_hint
 
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
@@ -55,6 +55,7 @@ class Nest:
     Inside one (at depth `base`), `full` are the loops of the full members and `row` those of the
     row members. `depth` says for each loop variable how many loops are open where it is known.
     Where `in_parts` is set, the lanes of a tile pass through one loop for each long operation.
+    Where `place` is set, each thread takes the stores of which that coordinate falls to it.
     """
 
     def __init__(self, group: Group) -> None:
@@ -120,6 +121,7 @@ class Nest:
         self.lanes = 0
         self.in_parts = False
         self.turned: Symbol | None = None
+        self.place: Symbol | None = None
         if self.layout == "scatter":
             self.lane = self._best_lane(outer)[0] or (outer[-1] if outer else None)
         elif self.layout == "column":
@@ -148,6 +150,11 @@ class Nest:
             for s in (self.turned, self.lane):
                 spans.append(self._tile(s, TILE_SIDE))
                 inside.append(self._tiled(s, TILE_SIDE))
+        elif pieces < CHUNKS and (place := self._place()) is not None:
+            self.place = place
+            spans.append(Span("part", "0", "parts"))
+            assert self.lane is not None
+            inside.append(Span(names[self.lane], "0", self._end(self.lane), 1, self.lane))
         elif self.lane is not None:
             extent = self.lane.extent
             assert extent is not None
@@ -201,6 +208,19 @@ class Nest:
             for s in outer:
                 if steps.get(s) == 1 and s.extent is not None and size_hint(s.extent) >= 16:
                     return s
+        return None
+
+    def _place(self) -> Symbol | None:
+        """A coordinate of where a scatter stores that is one for many lanes, if there is one."""
+        if self.layout != "scatter" or self.lane is None or size_hint(self.lane.extent or 0) < 64:
+            return None
+        for s in symbols(self.members[0].index):
+            seen, left = set(), [s.scalar] if s.scalar is not None else []
+            for x in left:
+                seen |= {t for e in x.args if isinstance(e, Expr) for t in symbols(e)}
+                left += x.operands()
+            if seen & set(self.group.inner) and self.lane not in seen:
+                return s
         return None
 
     def _is_long(self) -> bool:

@@ -9,6 +9,8 @@
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 
 typedef _Bool bool_t;
+int omp_get_max_threads(void);
+INLINE int64_t power_of_2_from(int64_t n) { return n < 2 ? 1 : (int64_t)1 << (64 - __builtin_clzll(n - 1)); }
 
 INLINE uint32_t bits_u32(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
 INLINE int32_t bits_i32(float x) { int32_t u; memcpy(&u, &x, 4); return u; }
@@ -177,17 +179,16 @@ INLINE double sigmoid_f64(double x) { return 1 / (1 + exp(-x)); }
 
 /* float32: our own. Polynomials are minimax fits of the functions on the reduced range. */
 
-/* What is out of range is put right by a select at the end: a clamp before would be on the path
- * that everything waits for. A power of two is made from the low bits of a sum with ROUND. */
+/* A power of two is made from the low bits of a sum with ROUND. What depends on a sign is made of
+ * its bit: gcc would compute both sides of a choice. */
 #define ROUND 0x1.8p23f /* x + ROUND is x rounded to an integer, in the low bits */
 INLINE float power_of_2(float biased) { return bits_f32(bits_u32(biased) << 23); }
 /* exp(r) - 1 for |r| <= log(2) / 2, terms in pairs so that few wait for each other */
 INLINE float expm1_near_zero(float r) {
   float s = r * r;
-  float low = __builtin_fmaf(1.666666653e-01f, r, 5.000000014e-01f);
-  float middle = __builtin_fmaf(8.333360920e-03f, r, 4.166646407e-02f);
-  float high = __builtin_fmaf(1.985785492e-04f, r, 1.393375943e-03f);
-  float p = __builtin_fmaf(__builtin_fmaf(high, s, middle), s, low);
+  float low = __builtin_fmaf(1.666652113e-01f, r, 4.999999404e-01f);
+  float high = __builtin_fmaf(8.368745446e-03f, r, 4.166838899e-02f);
+  float p = __builtin_fmaf(__builtin_fmaf(1.381454058e-03f, s, high), s, low);
   return __builtin_fmaf(p, s, r);
 }
 /* x less n log(2) */
@@ -196,28 +197,28 @@ INLINE float less_log2(float x, float n) {
 }
 /* Results are made 2^64 times too large or too small, so that subnormal ones are rounded once. */
 INLINE float exp_f32(float x) {
-  float bias = x < 0.0f ? ROUND + 191.0f : ROUND + 63.0f;
-  float t = __builtin_fmaf(x, 0x1.715476p+0f, bias);
-  float y = expm1_near_zero(less_log2(x, t - bias)) + 1.0f;
-  y = y * power_of_2(t) * (x < 0.0f ? 0x1p-64f : 0x1p64f);
-  y = x > 89.0f ? INFINITY : y;
-  return x < -104.0f ? 0.0f : y;
+  uint32_t sign = bits_u32(x) & 0x80000000u;
+  float c = x < -105.0f ? -105.0f : x, bias = bits_f32(bits_u32(ROUND + 63.0f) + (sign >> 24));
+  float t = __builtin_fmaf(c, 0x1.715476p+0f, bias);
+  float y = expm1_near_zero(less_log2(c, t - bias)) + 1.0f;
+  y = y * power_of_2(t) * bits_f32(bits_u32(0x1p64f) - (sign >> 1));
+  return x > 89.0f ? INFINITY : y;
 }
 /* exp(-|x|) */
 INLINE float exp_below_1(float x) {
   float c = -__builtin_fabsf(x);
+  c = c < -105.0f ? -105.0f : c;
   float t = __builtin_fmaf(c, 0x1.715476p+0f, ROUND + 191.0f);
   float y = expm1_near_zero(less_log2(c, t - (ROUND + 191.0f))) + 1.0f;
-  y = y * power_of_2(t) * 0x1p-64f;
-  return c < -104.0f ? 0.0f : y;
+  return y * power_of_2(t) * 0x1p-64f;
 }
 INLINE float exp2_f32(float x) {
-  float bias = x < 0.0f ? ROUND + 191.0f : ROUND + 63.0f;
-  float t = x + bias;
-  float y = expm1_near_zero((x - (t - bias)) * 0x1.62e43p-1f) + 1.0f;
-  y = y * power_of_2(t) * (x < 0.0f ? 0x1p-64f : 0x1p64f);
-  y = x > 129.0f ? INFINITY : y;
-  return x < -151.0f ? 0.0f : y;
+  uint32_t sign = bits_u32(x) & 0x80000000u;
+  float c = x < -152.0f ? -152.0f : x, bias = bits_f32(bits_u32(ROUND + 63.0f) + (sign >> 24));
+  float t = c + bias;
+  float y = expm1_near_zero((c - (t - bias)) * 0x1.62e43p-1f) + 1.0f;
+  y = y * power_of_2(t) * bits_f32(bits_u32(0x1p64f) - (sign >> 1));
+  return x > 129.0f ? INFINITY : y;
 }
 /* for x in [-30, 86] */
 INLINE float expm1_moderate(float x) {

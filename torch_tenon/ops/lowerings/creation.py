@@ -16,14 +16,7 @@ from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, flat_index
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value
-from torch_tenon.ops.lowerings.table import (
-    Build,
-    CannotLower,
-    cast,
-    elementwise,
-    lowering,
-    number,
-)
+from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering, number
 
 
 def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:

@@ -12,8 +12,8 @@ from torch_tenon.ops.lowerings.reductions import moments, number_value, shared, 
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering
 
 
-def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value, Value]:
-    """x, its mean and 1 / sqrt(variance + eps) over `dims` (kept), in the statistics' dtype."""
+def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
+    """The mean and 1 / sqrt(variance + eps) over `dims` (kept), in the statistics' dtype."""
     wide = widest(x.dtype)
     average, squares = moments(b, x, dims, wide)
     count = product(x.sizes[d] for d in dims)
@@ -26,7 +26,7 @@ def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Val
             4,
         )
     )
-    return x, average, scale
+    return average, scale
 
 
 @lowering("aten.native_layer_norm")
@@ -39,7 +39,7 @@ def native_layer_norm(
     x = shared(b, x)
     wide = widest(x.dtype)
     dims = list(range(len(x.sizes) - len(shape), len(x.sizes)))
-    _, average, scale = _normalize(b, x, dims, eps)
+    average, scale = _normalize(b, x, dims, eps)
 
     def f(a: Scalar, m: Scalar, s: Scalar, w: Any, c: Any) -> Scalar:
         y = ops.mul(ops.sub(a, m), s)
@@ -70,7 +70,7 @@ def native_group_norm(
     x = shared(b, x)
     per = channels // groups
     split = reshape(x, (n, groups, per, space))
-    _, average, scale = _normalize(b, split, [2, 3], eps)
+    average, scale = _normalize(b, split, [2, 3], eps)
     shape = (1, groups, per, 1)
     w = None if weight is None else reshape(weight, shape)
     c = None if bias is None else reshape(bias, shape)

@@ -37,9 +37,9 @@ _BINARY = {
     "truth": "logical_and logical_or",
 }
 _CHEAP = {"neg", "abs", "sign", "bitwise_not", "logical_not"}
-_ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc"}
-
-
+_ROUNDING = {
+    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "round.default": "round",
+}  # fmt: skip
 _NOT_PREFIXED = {"i0", "igamma", "igammac"}
 _ALIASES = {"i0": "special_modified_bessel_i0", "i1": "special_modified_bessel_i1"}
 
@@ -74,6 +74,7 @@ for _name in SPECIAL:
         _enter(
             f"special_{_name}", "float", 60, _name if _name in _NOT_PREFIXED else f"special_{_name}"
         )
+_enter("digamma", "float", 30)
 for _rule, _names in _UNARY.items():
     for _name in _names.split():
         _enter(_name, _rule, 1 if _name in _CHEAP else 4)
@@ -95,18 +96,14 @@ for _aten, _name in _ROUNDING.items():
     _enter_rounding(_aten, _name)
 
 
-@lowering("aten.round.default")
-def round_default(b: Build, x: Value) -> Value:
-    """To the nearest integer, halves to even."""
-    return x if not x.dtype.is_floating_point else elementwise(ops.round, (x,), x.dtype, x.dtype)
-
-
 @lowering("aten.round.decimals")
 def round_decimals(b: Build, x: Value, *, decimals: int = 0) -> Value:
     """To so many decimals, as ATen does: by scaling, rounding and scaling back."""
     scale = 10.0 ** abs(decimals)
-    if not x.dtype.is_floating_point or decimals == 0:
-        return round_default(b, x) if decimals == 0 else _refuse("rounds an integer to decimals")
+    if not x.dtype.is_floating_point and decimals != 0:
+        raise CannotLower("rounds an integer to decimals")
+    if decimals == 0:
+        return LOWERINGS["aten.round.default"](b, x)
 
     def f(a: Scalar) -> Scalar:
         if decimals < 0:
@@ -114,10 +111,6 @@ def round_decimals(b: Build, x: Value, *, decimals: int = 0) -> Value:
         return ops.div(ops.round(ops.mul(a, scale)), scale)
 
     return elementwise(f, (x,), x.dtype, x.dtype, 3)
-
-
-def _refuse(why: str) -> Any:
-    raise CannotLower(why)
 
 
 def _scaled(name: str, x: Any, y: Any, alpha: Any) -> Value:
@@ -280,23 +273,18 @@ def logical_xor(b: Build, x: Any, y: Any) -> Value:
     return elementwise(ops.ne, (x, y), torch.bool, torch.bool)
 
 
-@lowering("aten.bitwise_left_shift", "aten.__lshift__")
-def left_shift(b: Build, x: Any, y: Any) -> Value:
-    """x << y."""
-    return _shift("lshift", x, y)
+def _shift(name: str) -> Callable[[Build, Any, Any], Value]:
+    def lower(b: Build, x: Any, y: Any) -> Value:
+        compute = promote(x, y)
+        if TABLE[compute].kind not in ("int", "uint"):
+            raise CannotLower(f"shift of {compute}")
+        return elementwise(getattr(ops, name), (x, y), compute, compute)
+
+    return lower
 
 
-@lowering("aten.bitwise_right_shift", "aten.__rshift__")
-def right_shift(b: Build, x: Any, y: Any) -> Value:
-    """x >> y."""
-    return _shift("rshift", x, y)
-
-
-def _shift(name: str, x: Any, y: Any) -> Value:
-    compute = promote(x, y)
-    if TABLE[compute].kind not in ("int", "uint"):
-        raise CannotLower(f"shift of {compute}")
-    return elementwise(getattr(ops, name), (x, y), compute, compute)
+lowering("aten.bitwise_left_shift", "aten.__lshift__")(_shift("lshift"))
+lowering("aten.bitwise_right_shift", "aten.__rshift__")(_shift("rshift"))
 
 
 def _classify(name: str) -> Callable[[Build, Value], Value]:
@@ -469,13 +457,6 @@ def alias(b: Build, x: Value) -> Value:
 def complex_ops(b: Build, *args: Any) -> Value:
     """Complex numbers stay with PyTorch."""
     raise CannotLower("complex numbers")
-
-
-@lowering("aten.digamma")
-def digamma(b: Build, x: Value) -> Value:
-    """The derivative of lgamma."""
-    dtype = float_type(x.dtype)
-    return elementwise(ops.digamma, (x,), dtype, dtype, 30)
 
 
 @lowering("aten.angle")

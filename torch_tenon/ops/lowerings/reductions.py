@@ -15,6 +15,7 @@ from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, floordiv, product
 from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
 from torch_tenon.ir.values import (
+    Layout,
     Lazy,
     Position,
     Stored,
@@ -143,11 +144,23 @@ def _typed(x: Value, dtype: torch.dtype) -> Element:
     return lambda p: ops.to(x.load(p), dtype)
 
 
-@lowering("aten.sum", "prims.sum")
-def sum_(b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The sum; integers add up in int64."""
-    out = b.out.dtype
-    return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "sum", keepdim, _typed(x, out)), out)
+def _reduction(combine: str, truth: bool = False) -> Callable[..., Value]:
+    def lower(
+        b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> Value:
+        out = b.out.dtype  # integers add up in int64
+        element = _typed(x, torch.bool if truth else out)
+        return cast(reduce(b, x, dims_of(dim, len(x.sizes)), combine, keepdim, element), out)
+
+    return lower
+
+
+lowering("aten.sum", "prims.sum")(_reduction("sum"))
+lowering("aten.prod")(_reduction("prod"))
+lowering("aten.any", "prims.any")(_reduction("any", True))
+lowering("aten.all")(_reduction("all", True))
+lowering("aten.amax", "prims.amax", "aten.max.default")(_reduction("max"))
+lowering("aten.amin", "prims.amin", "aten.min.default")(_reduction("min"))
 
 
 @lowering("aten.mean")
@@ -166,39 +179,6 @@ def number_value(n: Index) -> Any:
     return float(n) if isinstance(n, int) else n
 
 
-@lowering("aten.prod")
-def prod(b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The product."""
-    out = b.out.dtype
-    return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "prod", keepdim, _typed(x, out)), out)
-
-
-@lowering("aten.any", "prims.any")
-def any_(b: Build, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    """Whether any element is not zero."""
-    found = reduce(b, x, dims_of(dim, len(x.sizes)), "any", keepdim, _typed(x, torch.bool))
-    return cast(found, b.out.dtype)
-
-
-@lowering("aten.all")
-def all_(b: Build, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
-    """Whether all elements are not zero."""
-    found = reduce(b, x, dims_of(dim, len(x.sizes)), "all", keepdim, _typed(x, torch.bool))
-    return cast(found, b.out.dtype)
-
-
-@lowering("aten.amax", "prims.amax")
-def amax(b: Build, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
-    """The greatest element; NaN if there is one."""
-    return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "max", keepdim, x.load), x.dtype)
-
-
-@lowering("aten.amin", "prims.amin")
-def amin(b: Build, x: Value, dim: Any = (), keepdim: bool = False) -> Value:
-    """The least element; NaN if there is one."""
-    return cast(reduce(b, x, dims_of(dim, len(x.sizes)), "min", keepdim, x.load), x.dtype)
-
-
 @lowering("aten.hash_tensor")
 def hash_tensor(
     b: Build, x: Value, dim: Any = (), *, keepdim: bool = False, mode: int = 0
@@ -211,18 +191,6 @@ def hash_tensor(
 
     found = reduce(b, x, dims_of(dim, len(x.sizes)), "xor", keepdim, bits)
     return elementwise(lambda a: ops.bitcast(a, torch.uint64), (found,), None, torch.uint64)
-
-
-@lowering("aten.max.default")
-def max_default(b: Build, x: Value) -> Value:
-    """The greatest of all."""
-    return amax(b, x)
-
-
-@lowering("aten.min.default")
-def min_default(b: Build, x: Value) -> Value:
-    """The least of all."""
-    return amin(b, x)
 
 
 def _extreme(b: Build, x: Value, dim: int, keepdim: bool, combine: str) -> list[Value]:
@@ -247,35 +215,23 @@ def _extreme(b: Build, x: Value, dim: int, keepdim: bool, combine: str) -> list[
     return [cast(best, x.dtype), where]
 
 
-@lowering("aten.max.dim")
-def max_dim(b: Build, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
-    """The greatest along a dimension, and where."""
-    return _extreme(b, x, dim, keepdim, "max")
+def _along(combine: str) -> Callable[..., list[Value]]:
+    return lambda b, x, dim, keepdim=False: _extreme(b, x, dim, keepdim, combine)
 
 
-@lowering("aten.min.dim")
-def min_dim(b: Build, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
-    """The least along a dimension, and where."""
-    return _extreme(b, x, dim, keepdim, "min")
+def _arg(combine: str) -> Callable[..., Value]:
+    def lower(b: Build, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        if dim is not None:
+            return _extreme(b, x, dim, keepdim, combine)[1]
+        flat = reshape(x, (x.numel(),))
+        return reshape(_extreme(b, flat, 0, False, combine)[1], b.out.sizes)
+
+    return lower
 
 
-def _arg(b: Build, x: Value, dim: int | None, keepdim: bool, combine: str) -> Value:
-    if dim is not None:
-        return _extreme(b, x, dim, keepdim, combine)[1]
-    flat = reshape(x, (x.numel(),))
-    return reshape(_extreme(b, flat, 0, False, combine)[1], b.out.sizes)
-
-
-@lowering("aten.argmax")
-def argmax(b: Build, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """Where the greatest stands."""
-    return _arg(b, x, dim, keepdim, "max")
-
-
-@lowering("aten.argmin")
-def argmin(b: Build, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
-    """Where the least stands."""
-    return _arg(b, x, dim, keepdim, "min")
+for _name in ("max", "min"):
+    lowering(f"aten.{_name}.dim")(_along(_name))
+    lowering(f"aten.arg{_name}")(_arg(_name))
 
 
 def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple[Value, Value]:
@@ -347,14 +303,16 @@ def std(
 @lowering("aten._softmax")
 def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
     """exp(x) over its sum along a dimension."""
-    exponentials, total, out = _exponentials(b, x, dim)
-
-    def divide(e: Scalar, t: Scalar) -> Scalar:
-        return ops.div(e, t)
-
-    return cast(
-        elementwise(divide, (exponentials, total), exponentials.dtype, exponentials.dtype), out
+    out = b.out.dtype
+    x, wide = shared(b, x), _wide(out)
+    d = dims_of(dim, len(x.sizes))
+    top = reduce(b, x, d, "max", True, _typed(x, wide))
+    exponentials = b.program.realise(
+        elementwise(lambda a, m: ops.exp(ops.sub(a, m)), (x, top), wide, wide, 5)
     )
+    total = reduce(b, exponentials, d, "sum", True, exponentials.load)
+    scale = b.program.realise(elementwise(ops.reciprocal, (total,), wide, wide))
+    return cast(elementwise(ops.mul, (exponentials, scale), wide, wide), out)
 
 
 @lowering("aten._log_softmax")
@@ -380,19 +338,6 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     if dtype not in TABLE or not dtype.is_floating_point:
         raise CannotLower(f"softmax of {dtype}")
     return TABLE[dtype].compute
-
-
-def _exponentials(b: Build, x: Value, dim: int) -> tuple[Value, Value, torch.dtype]:
-    out = b.out.dtype
-    x = shared(b, x)
-    wide = _wide(out)
-    d = dims_of(dim, len(x.sizes))
-    top = reduce(b, x, d, "max", True, _typed(x, wide))
-    exponentials = b.program.realise(
-        elementwise(lambda a, m: ops.exp(ops.sub(a, m)), (x, top), wide, wide, 5)
-    )
-    total = reduce(b, exponentials, d, "sum", True, exponentials.load)
-    return exponentials, total, out
 
 
 @lowering("aten._softmax_backward_data")
@@ -432,7 +377,7 @@ def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
     if not x.sizes:
         return cast(x, out)
     d = wrap_dim(dim, len(x.sizes))
-    new = b.program.temporary(out, _layout(x.sizes))
+    new = b.program.temporary(out, Layout.contiguous(x.sizes))
     if product(x.sizes) == 0:
         return new
     if x.sizes[d] == 1:
@@ -450,22 +395,12 @@ def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
     return new
 
 
-def _layout(sizes: Sequence[Index]) -> Any:
-    from torch_tenon.ir.values import Layout
-
-    return Layout.contiguous(sizes)
+def _cumulative(combine: str) -> Callable[..., Value]:
+    return lambda b, x, dim, *, dtype=None: scan(b, x, dim, combine, b.out.dtype)
 
 
-@lowering("aten.cumsum")
-def cumsum(b: Build, x: Value, dim: int, *, dtype: Any = None) -> Value:
-    """Running sums."""
-    return scan(b, x, dim, "sum", b.out.dtype)
-
-
-@lowering("aten.cumprod")
-def cumprod(b: Build, x: Value, dim: int, *, dtype: Any = None) -> Value:
-    """Running products."""
-    return scan(b, x, dim, "prod", b.out.dtype)
+lowering("aten.cumsum")(_cumulative("sum"))
+lowering("aten.cumprod")(_cumulative("prod"))
 
 
 def widest(dtype: torch.dtype) -> torch.dtype:

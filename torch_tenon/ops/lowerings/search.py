@@ -142,11 +142,7 @@ def _compacted(
         return value(r[0], p[0]), target.layout.index([row, p[0]])
 
     done = scatter_node(b, target, body, [width], [mask.sizes[0]], "store")
-
-    def kept(p: Position) -> Scalar:
-        return done.load(p)
-
-    return Lazy((count, width), dtype, kept, (done,), 0)
+    return Lazy((count, width), dtype, done.load, (done,), 0)
 
 
 @lowering("aten.nonzero_static")

@@ -204,9 +204,7 @@ def flip(b: Build, x: Value, dims: Sequence[int]) -> Value:
     """Dimensions read backwards."""
     turned = {wrap_dim(d, len(x.sizes)) for d in dims}
     return reindex(
-        x,
-        x.sizes,
-        lambda p: [x.sizes[d] - 1 - i if d in turned else i for d, i in enumerate(p)],
+        x, x.sizes, lambda p: [x.sizes[d] - 1 - i if d in turned else i for d, i in enumerate(p)]
     )
 
 
