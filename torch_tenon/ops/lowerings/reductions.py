@@ -352,9 +352,9 @@ def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
     def divide(e: Scalar, t: Scalar) -> Scalar:
         return ops.div(e, t)
 
-    return cast(
-        elementwise(divide, (exponentials, total), exponentials.dtype, exponentials.dtype), out
-    )
+    # Its gradient sums it and multiplies by it: both have to see the same rounding.
+    wide = exponentials.dtype
+    return cast(elementwise(divide, (exponentials, total), wide, wide), out, rounding=True)
 
 
 @lowering("aten._log_softmax")
