@@ -462,6 +462,8 @@ class Composition(TorchDispatchMode):
         args, named = tree_map(self._tensor, (positional, keywords))
         with self:
             result = function(*args, **named)
+        if result is NotImplemented:
+            raise CannotLower("such arguments are not decomposed")
         return tree_map(self._value, result)
 
     def _tensor(self, x: Any) -> Any:
@@ -482,7 +484,9 @@ class Composition(TorchDispatchMode):
         composed = decompositions().get(op)
         if composed is not None and find(op) is None:
             with self:
-                return composed(*args, **kwargs)
+                result = composed(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if torch.Tag.data_dependent_output in op.tags:
             raise CannotLower(f"{op} needs data")
         functional = variants.functional_of(op)

@@ -83,3 +83,10 @@ def test_the_gradient_of_softmax_sees_one_rounding() -> None:
 
     for _ in range(2):
         same_on_both(gradient, rtol=0.02, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_are_interpolated_as_by_the_cpu(mode: str) -> None:
+    x = torch.randint(256, (2, 3, 40, 50), dtype=torch.uint8)
+    for _ in range(2):
+        same_on_both(lambda device: F.interpolate(x.to(device), (31, 77), mode=mode))
