@@ -148,6 +148,8 @@ class _Builder:
         functional = variants.functional_of(op)
         if functional is None:
             raise CannotLower(f"{name} has no functional variant")
+        if name in _FLAT_OUT and not _is_contiguous(arguments[-1]):
+            raise CannotLower(f"{name} takes what it writes for contiguous")
         self.program.origin = name.removeprefix("aten::").partition(".")[0]
         schema = op._schema.arguments
         written = [i for i, a in enumerate(schema) if variants.is_written(a)]
@@ -163,7 +165,7 @@ class _Builder:
             if slot.value is None and slot.base is not None:
                 self._keep_old(slot)
                 self.program.taken = slot.base.storage
-        values = self._lower(functional, given, metas)
+        values = self._lower(functional, given, metas, own=not written)
         self.program.taken = None
         targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
         fresh = [r for r in results if r is None or r[0] != "argument"]
@@ -208,10 +210,12 @@ class _Builder:
                 found.append(TensorMeta(t[2], t[3], t[4]) if t[0] == "tensor" else None)
         return found
 
-    def _lower(self, op: Any, given: dict[str, Any], metas: list[TensorMeta | None]) -> list[Any]:
+    def _lower(
+        self, op: Any, given: dict[str, Any], metas: list[TensorMeta | None], own: bool = True
+    ) -> list[Any]:
         """The results of a functional op, one for each that its schema has."""
         positional, keywords = _as_called(op, given)
-        result = self.lowered(op, positional, keywords, metas)
+        result = self.lowered(op, positional, keywords, metas, own)
         name_origin(result, self.program.origin)
         return list(result) if len(op._schema.returns) != 1 else [result]
 
@@ -221,8 +225,12 @@ class _Builder:
         positional: list[Any],
         keywords: dict[str, Any],
         metas: list[TensorMeta | None],
+        own: bool = True,
     ) -> Any:
-        """An op's result: by its lowering, by the ops that it is composed of, or by a call."""
+        """An op's result: by its lowering, by the ops that it is composed of, or by a call.
+
+        `metas` are its results', or, if not `own`, those of the tensors that take them.
+        """
         function = find(op)
         build_ = Build(self.program, metas, self.threads)
         try:
@@ -239,6 +247,9 @@ class _Builder:
             plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
             return function(build_, *positional, **plain)
         except CannotLower as reason:
+            if not own and _dtypes(op, positional, keywords) != [m.dtype for m in metas if m]:
+                # What an op computes in depends on what it writes, and it may convert.
+                raise CannotLower(f"{op} writes a tensor of another dtype") from None
             self.fallbacks[op.name()] = str(reason)
             log.debug("%s is a call: %s", op, reason)
             results = build_.call(op, positional, keywords, "fallback")
@@ -456,17 +467,12 @@ class Composition(TorchDispatchMode):
         args, named = tree_map(self._tensor, (positional, keywords))
         with self:
             result = function(*args, **named)
+        if result is NotImplemented:
+            raise CannotLower("such arguments are not decomposed")
         return tree_map(self._value, result)
 
     def _tensor(self, x: Any) -> Any:
-        if not isinstance(x, Value):
-            return x
-        strides = dense_layout(x.sizes).strides
-        if isinstance(x, Stored):
-            strides = x.layout.strides
-        sizes = tuple(map(_number, x.sizes))
-        t = torch.empty_strided(sizes, tuple(map(_number, strides)), dtype=x.dtype, device="meta")
-        return self._enter(t, x)
+        return self._enter(_meta_tensor(x), x) if isinstance(x, Value) else x
 
     def _enter(self, t: torch.Tensor, value: Value) -> torch.Tensor:
         self.values[id(t)] = (t, value)  # the tensor is kept, so that its identity is its own
@@ -483,7 +489,9 @@ class Composition(TorchDispatchMode):
         composed = decompositions().get(op)
         if composed is not None and find(op) is None:
             with self:
-                return composed(*args, **kwargs)
+                result = composed(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         if torch.Tag.data_dependent_output in op.tags:
             raise CannotLower(f"{op} needs data")
         functional = variants.functional_of(op)
@@ -530,6 +538,10 @@ class Composition(TorchDispatchMode):
 # Ops that write more than their schema says, and those that return it instead.
 _UNSAID = {"aten::native_batch_norm": torch.ops.aten._native_batch_norm_legit_functional.default}
 
+# Ops whose kernels on the host write the memory of `out` in order, whatever its strides. A plan
+# that knew better would not do what the reference does.
+_FLAT_OUT = ("aten::avg_pool3d.out", "aten::gelu.out", "aten::narrow_copy.out")
+
 
 @functools.cache
 def route_of(name: str) -> str:
@@ -552,6 +564,24 @@ def _foreach(op: Any) -> Any:
         return None
     name = base.removeprefix("aten::_foreach_")
     return LOWERINGS.get(f"aten.{name}")
+
+
+def _meta_tensor(x: Any) -> Any:
+    if not isinstance(x, Value):
+        return x
+    strides = x.layout.strides if isinstance(x, Stored) else dense_layout(x.sizes).strides
+    sizes = tuple(map(_number, x.sizes))
+    return torch.empty_strided(sizes, tuple(map(_number, strides)), dtype=x.dtype, device="meta")
+
+
+def _dtypes(op: Any, positional: list[Any], keywords: dict[str, Any]) -> list[torch.dtype]:
+    """The dtypes of an op's results; none where PyTorch cannot tell without running it."""
+    args, named = tree_map(_meta_tensor, (positional, keywords))
+    try:
+        result = op(*args, **named)
+    except (NotImplementedError, RuntimeError):
+        return []
+    return [t.dtype for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
 
 
 def _flat(x: Any) -> list[Any]:
@@ -585,6 +615,11 @@ def _is_default(argument: torch.Argument, value: Any) -> bool:
     if not argument.has_default_value() or isinstance(value, Value):
         return False
     return type(value) is type(default) and bool(value == default)
+
+
+def _is_contiguous(t: Sequence[Any]) -> bool:
+    sizes, strides = tuple(t[3]), tuple(t[4])
+    return _same_places(Layout(sizes, strides), dense_layout(sizes))
 
 
 def _is_dense(layout: Layout) -> bool:

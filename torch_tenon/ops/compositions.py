@@ -48,6 +48,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table: dict[Any, Callable[..., Any]] = dict(_core_aten_decompositions_post_autograd())
     more: list[Any] = [functools.reduce(getattr, n.split("."), aten) for n in _MORE.split()]
     table.update(get_decompositions(more))
+    for op in _WEIGHTED:
+        table[op] = _not_of_bytes(table[op])
     table.update(attention.DECOMPOSITIONS)
     table.update(COMPOSITIONS)
     for op in list(table):
@@ -55,6 +57,17 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
             del table[op]
     return table
+
+
+# PyTorch's kernels interpolate bytes with whole-number weights, its decompositions do not.
+_WEIGHTED = (aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default)
+
+
+def _not_of_bytes(function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Tensor, *args: Any, **keywords: Any) -> Any:
+        return NotImplemented if x.dtype is torch.uint8 else function(x, *args, **keywords)
+
+    return run
 
 
 def composition(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -37,3 +37,56 @@ def test_the_gradient_of_a_bags_weights(dtype: torch.dtype) -> None:
     tolerance = 0.05 if dtype is torch.bfloat16 else 1e-4
     for _ in range(2):  # the first call of its kind runs at once
         same_on_both(gradients, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_out_of_another_dtype_where_the_op_is_a_call(dtype: torch.dtype) -> None:
+    x = torch.randn(4, 5, dtype=torch.complex64)
+
+    def written(device: torch.device) -> list[torch.Tensor]:
+        y, outs = x.to(device), [torch.zeros(4, 5, dtype=dtype, device=device) for _ in range(3)]
+        torch.linspace(0, 5, 20, out=outs[0].view(20))
+        torch.cumsum(y, 0, out=outs[1])
+        torch.eq(y, y, out=outs[2])
+        return outs
+
+    for _ in range(2):
+        same_on_both(written, rtol=1e-7, atol=1e-5 if dtype is torch.float64 else 1)
+
+
+def test_out_of_other_strides_is_written_as_by_the_reference() -> None:
+    """PyTorch's kernels of these ops write such memory in its own order."""
+    x = torch.randn(2, 3, 4, 4)
+
+    def written(device: torch.device) -> list[torch.Tensor]:
+        y = x.to(device)
+        shapes = (1, 2, 1, 2, 2), (2, 2, 4, 4), (2, 3, 4, 4)
+        pooled, narrowed, smooth = (torch.zeros(s, device=device).mT for s in shapes)
+        torch._C._nn.avg_pool3d(y[None], (2, 2, 2), out=pooled)
+        torch.narrow_copy(y, 1, 0, 2, out=narrowed)
+        torch._C._nn.gelu(y, out=smooth)
+        return [pooled, narrowed, smooth]
+
+    for _ in range(2):
+        same_on_both(written)
+
+
+def test_the_gradient_of_softmax_sees_one_rounding() -> None:
+    """y * (g - sum(g * y)) of nearly equal g: what the roundings of y differ by would stay."""
+    x = torch.randn(6, 40, dtype=torch.bfloat16)
+    g = torch.full((6, 40), 64.0, dtype=torch.bfloat16)
+
+    def gradient(device: torch.device) -> torch.Tensor:
+        y = x.to(device).requires_grad_()
+        (gradient,) = torch.autograd.grad(torch.softmax(y, 1), y, g.to(device))
+        return gradient
+
+    for _ in range(2):
+        same_on_both(gradient, rtol=0.02, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_are_interpolated_as_by_the_cpu(mode: str) -> None:
+    x = torch.randint(256, (2, 3, 40, 50), dtype=torch.uint8)
+    for _ in range(2):
+        same_on_both(lambda device: F.interpolate(x.to(device), (31, 77), mode=mode))

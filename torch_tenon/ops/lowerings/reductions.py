@@ -312,7 +312,9 @@ def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
     )
     total = reduce(b, exponentials, d, "sum", True, exponentials.load)
     scale = b.program.realise(elementwise(ops.reciprocal, (total,), wide, wide))
-    return cast(elementwise(ops.mul, (exponentials, scale), wide, wide), out)
+    # Its gradient sums it and multiplies by it: both have to see the same rounding.
+    result = elementwise(ops.mul, (exponentials, scale), wide, wide)
+    return cast(result, out, rounding=True)
 
 
 @lowering("aten._log_softmax")
