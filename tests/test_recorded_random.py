@@ -1,4 +1,4 @@
-"""Random ops in windows: the numbers of a call that runs at once, from plans that are used again."""
+"""Random ops in windows: the numbers of a call that runs at once, by plans that are used again."""
 
 from collections.abc import Callable, Iterator
 
