@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "execute/plan.h"
+#include "interpreter_lock.h"
 
 namespace py = pybind11;
 
@@ -16,6 +17,7 @@ Slot::Kind slot_kind(const std::string& name) {
       {"input", Slot::Kind::input},
       {"output", Slot::Kind::output},
       {"temporary", Slot::Kind::temporary},
+      {"block", Slot::Kind::block},
       {"external", Slot::Kind::external},
       {"constant", Slot::Kind::constant},
       {"unused", Slot::Kind::unused}};
@@ -139,6 +141,7 @@ PlanData plan_data(
       step.work = kernel_step(x, addresses);
     else
       step.work = call_step(x);
+    step.allocated = x["allocated"].cast<std::vector<size_t>>();
     step.released = x["released"].cast<std::vector<size_t>>();
     plan.steps.push_back(std::move(step));
   }
@@ -164,10 +167,13 @@ void bind_plan(py::module_& m) {
       .def_property_readonly("arena_bytes", [](const Plan& p) { return p.data().arena_bytes; })
       .def(
           "run",
-          torch::wrap_pybind_function_no_gil(
-              [](const Plan& plan, std::vector<at::Tensor> inputs, c10::Device device) {
-                return plan.run(std::move(inputs), device);
-              }))
+          torch::wrap_pybind_function([](const Plan& plan, py::list inputs, c10::Device device) {
+            auto tensors = inputs.cast<std::vector<at::Tensor>>();
+            inputs.attr("clear")();
+            const WithoutInterpreterLock no_gil;
+            return plan.run(std::move(tensors), device);
+          }),
+          "Runs once; `inputs` is empty then, so that its tensors can be let go of.")
       .def(
           "run_in_place",
           torch::wrap_pybind_function_no_gil([](const Plan& plan,

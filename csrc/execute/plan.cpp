@@ -5,6 +5,8 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
+
 #include "device/allocator.h"
 #include "device/guard.h"
 #include "device/recorded.h"
@@ -59,12 +61,16 @@ at::Tensor tensor_over(
   return tensor;
 }
 
+// The bytes from the slot's start to the tensor's end.
+size_t nbytes_of(const SlotTensor& spec) {
+  return at::detail::computeStorageNbytes(
+      spec.sizes, spec.strides, c10::elementSize(spec.dtype), spec.offset);
+}
+
 // A host tensor over memory that somebody else keeps.
 at::Tensor borrowed(void* data, const SlotTensor& spec) {
-  const auto nbytes = at::detail::computeStorageNbytes(
-      spec.sizes, spec.strides, c10::elementSize(spec.dtype), spec.offset);
   c10::Storage storage(
-      c10::Storage::use_byte_size_t{}, nbytes, c10::DataPtr(data, c10::Device(c10::kCPU)));
+      c10::Storage::use_byte_size_t{}, nbytes_of(spec), c10::DataPtr(data, c10::Device(c10::kCPU)));
   return tensor_over(std::move(storage), c10::DispatchKey::CPU, spec, spec.offset);
 }
 
@@ -160,9 +166,16 @@ struct Plan::Run {
     }
   }
 
+  void allocate(size_t slot, const PlanData& data);
+  void release(size_t slot, const PlanData& data);
   void kernel(const KernelStep& step, const std::string& name);
   void call(const CallStep& step, const PlanData& data);
   void take(const SlotTensor& spec, at::Tensor got, const PlanData& data);
+  bool is_in_place(const at::Tensor& got, const SlotTensor& spec) const;
+  void clear_places(
+      std::vector<at::Tensor>& results,
+      const std::vector<std::optional<SlotTensor>>& specs,
+      const std::vector<std::pair<void*, size_t>>& places) const;
 
   at::Tensor tensor(const SlotTensor& spec) {
     return borrowed(pointers[spec.slot], spec);
@@ -170,11 +183,48 @@ struct Plan::Run {
 
   c10::Device device;
   c10::DataPtr arena;
+  std::vector<c10::DataPtr> blocks;   // by slot, as far as there are any
+  std::vector<c10::Storage> outputs;  // by slot, where they are allocated here
+  std::vector<at::Tensor> inputs;     // where they came as tensors
   std::vector<void*> pointers;        // by slot
   std::vector<void*> arguments;       // of the kernel in progress
   std::vector<at::Tensor> externals;  // by slot, as far as there are any
   std::vector<at::Tensor> passed;     // the tensors that the call in progress was given
 };
+
+void Plan::Run::allocate(size_t slot, const PlanData& data) {
+  const auto nbytes = data.slots[slot].number;
+  if (data.slots[slot].kind == Slot::Kind::block) {
+    blocks.resize(pointers.size());
+    blocks[slot] = allocate_arena(nbytes, device);
+    pointers[slot] = blocks[slot].get();
+  } else if (!outputs.empty()) {
+    outputs[slot] = device.is_cpu() ? c10::Storage(
+                                          c10::Storage::use_byte_size_t{},
+                                          nbytes,
+                                          c10::GetCPUAllocator()->allocate(nbytes),
+                                          c10::GetCPUAllocator(),
+                                          /*resizable=*/true)
+                                    : new_storage(nbytes, device.index());
+    pointers[slot] = outputs[slot].mutable_data();
+  }
+}
+
+void Plan::Run::release(size_t slot, const PlanData& data) {
+  switch (data.slots[slot].kind) {
+    case Slot::Kind::block:
+      blocks[slot].clear();
+      break;
+    case Slot::Kind::external:
+      externals[slot].reset();
+      break;
+    default:
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        if (data.inputs[k] == slot)
+          inputs[k].reset();
+      }
+  }
+}
 
 void Plan::Run::kernel(const KernelStep& step, const std::string& name) {
   arguments.clear();
@@ -215,13 +265,21 @@ void Plan::Run::call(const CallStep& step, const PlanData& data) {
       }
     }
   }
+  std::vector<std::pair<void*, size_t>> places;
+  for (const auto& spec : step.results) {
+    if (spec && data.slots[spec->slot].kind != Slot::Kind::external && spec->offset == 0)
+      places.emplace_back(pointers[spec->slot], nbytes_of(*spec));
+  }
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     std::optional<HostAllocationScope> on_device;
     if (!device.is_cpu())
       on_device.emplace(device.index());
-    step.op.callBoxed(&stack);
+    {
+      const HostPlacement placement(places);
+      step.op.callBoxed(&stack);
+    }
     if (!step.results.empty()) {
       auto results = tensors_of(stack);
       TORCH_CHECK(
@@ -232,6 +290,7 @@ void Plan::Run::call(const CallStep& step, const PlanData& data) {
           " results, and ",
           step.results.size(),
           " were promised");
+      clear_places(results, step.results, places);
       for (size_t k = 0; k < step.results.size(); ++k) {
         if (step.results[k])
           take(*step.results[k], std::move(results[k]), data);
@@ -239,6 +298,28 @@ void Plan::Run::call(const CallStep& step, const PlanData& data) {
     }
   }
   passed.clear();
+}
+
+// A call may have put one result where another one's place is, or where its own is in another order
+// of memory: out of the way with it, before the places are filled.
+void Plan::Run::clear_places(
+    std::vector<at::Tensor>& results,
+    const std::vector<std::optional<SlotTensor>>& specs,
+    const std::vector<std::pair<void*, size_t>>& places) const {
+  for (size_t k = 0; k < specs.size() && !places.empty(); ++k) {
+    if (!results[k].defined() || results[k].layout() != at::kStrided)
+      continue;
+    const void* data = results[k].storage().data();
+    const bool in_a_place = std::any_of(
+        places.begin(), places.end(), [data](const auto& place) { return place.first == data; });
+    if (in_a_place && !(specs[k] && is_in_place(results[k], *specs[k])))
+      results[k] = results[k].clone();
+  }
+}
+
+bool Plan::Run::is_in_place(const at::Tensor& got, const SlotTensor& spec) const {
+  return got.storage().data() == pointers[spec.slot] && got.storage_offset() == spec.offset &&
+         !got.is_conj() && !got.is_neg() && same_places(spec.sizes, got.strides(), spec.strides);
 }
 
 void Plan::Run::take(const SlotTensor& spec, at::Tensor got, const PlanData& data) {
@@ -255,7 +336,8 @@ void Plan::Run::take(const SlotTensor& spec, at::Tensor got, const PlanData& dat
       spec.dtype,
       " were promised");
   if (data.slots[spec.slot].kind != Slot::Kind::external) {
-    copy_into(tensor(spec), got);
+    if (!is_in_place(got, spec))
+      copy_into(tensor(spec), got);
     return;
   }
   // Kernels see raw memory; and what lies in an argument may be overwritten later.
@@ -278,6 +360,8 @@ void Plan::Run::take(const SlotTensor& spec, at::Tensor got, const PlanData& dat
 
 void Plan::execute(Run& run) const {
   for (const auto& step : data_.steps) {
+    for (const auto slot : step.allocated)
+      run.allocate(slot, data_);
     if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
       std::optional<CountedCall> timed;
       if (C10_UNLIKELY(g_timing.load(std::memory_order_relaxed)))
@@ -287,7 +371,7 @@ void Plan::execute(Run& run) const {
       run.call(std::get<CallStep>(step.work), data_);
     }
     for (const auto slot : step.released)
-      run.externals[slot].reset();
+      run.release(slot, data_);
   }
 }
 
@@ -325,40 +409,28 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
     recorded().settle(*t.storage().unsafeGetStorageImpl());
     run.pointers[data_.inputs[k]] = t.data_ptr();
   }
-  std::vector<c10::Storage> outputs(data_.slots.size());
-  for (const auto slot : data_.outputs) {
-    const auto nbytes = data_.slots[slot].number;
-    outputs[slot] = device.is_cpu() ? c10::Storage(
-                                          c10::Storage::use_byte_size_t{},
-                                          nbytes,
-                                          c10::GetCPUAllocator()->allocate(nbytes),
-                                          c10::GetCPUAllocator(),
-                                          /*resizable=*/true)
-                                    : new_storage(nbytes, run.device.index());
-    run.pointers[slot] = outputs[slot].mutable_data();
-  }
+  run.inputs = std::move(inputs);
+  run.outputs.resize(data_.slots.size());
   execute(run);
   std::vector<at::Tensor> results;
   results.reserve(data_.results.size());
   for (const auto& spec : data_.results)
-    results.push_back(result(spec, run, inputs, outputs));
+    results.push_back(result(spec, run));
   return results;
 }
 
-at::Tensor Plan::result(
-    const SlotTensor& spec,
-    Run& run,
-    const std::vector<at::Tensor>& inputs,
-    const std::vector<c10::Storage>& outputs) const {
+at::Tensor Plan::result(const SlotTensor& spec, Run& run) const {
   const auto& slot = data_.slots[spec.slot];
   const auto key = run.device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::PrivateUse1;
   switch (slot.kind) {
     case Slot::Kind::output:
-      return tensor_over(outputs[spec.slot], key, spec, spec.offset);
+      if (!run.outputs[spec.slot])  // no step writes it: it has no elements
+        run.allocate(spec.slot, data_);
+      return tensor_over(run.outputs[spec.slot], key, spec, spec.offset);
     case Slot::Kind::input:
-      for (size_t k = 0; k < inputs.size(); ++k) {
+      for (size_t k = 0; k < run.inputs.size(); ++k) {
         if (data_.inputs[k] == spec.slot)
-          return alias_of(inputs[k], spec);
+          return alias_of(run.inputs[k], spec);
       }
       break;
     case Slot::Kind::constant: {

@@ -36,12 +36,13 @@ struct Slot {
     input,      // memory of a tensor that the caller passes
     output,     // memory of the caller's, or allocated for it
     temporary,  // lies in the arena
+    block,      // a temporary with memory of its own, from its first step to its last
     external,   // memory that comes with the result of a call
     constant,   // memory of a tensor that the plan holds
     unused
   };
   Kind kind;
-  size_t number = 0;  // output: bytes; temporary: offset in the arena, in bytes
+  size_t number = 0;  // output, block: bytes; temporary: offset in the arena, in bytes
   at::Tensor tensor;  // constant
 };
 
@@ -73,7 +74,8 @@ struct Step {
   std::string name;  // the ops that it came from
   Counter* counter;  // of its kernel's runs, while they are timed
   std::variant<KernelStep, CallStep> work;
-  std::vector<size_t> released;  // external slots that no later step uses
+  std::vector<size_t> allocated;  // outputs and blocks that no step used before
+  std::vector<size_t> released;   // inputs, blocks and external slots that no later step uses
 };
 
 struct PlanData {
@@ -95,7 +97,8 @@ class Plan {
   // where temporaries are allocated: a device of the target, or the host.
   void run(c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;
 
-  // Runs once and makes tensors of the results on `device`. A result may lie in an input's storage.
+  // Runs once and makes tensors of the results on `device`. A result may lie in an input's storage;
+  // other inputs are let go of after their last step.
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, c10::Device device) const;
 
   // Both raise what PyTorch raises where an index is out of range, and what a called op raises.
@@ -108,11 +111,7 @@ class Plan {
   struct Run;
 
   void execute(Run& run) const;
-  at::Tensor result(
-      const SlotTensor& spec,
-      Run& run,
-      const std::vector<at::Tensor>& inputs,
-      const std::vector<c10::Storage>& outputs) const;
+  at::Tensor result(const SlotTensor& spec, Run& run) const;
 
   PlanData data_;
 };

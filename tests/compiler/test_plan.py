@@ -188,7 +188,15 @@ def by_hand(slots, steps, functions, results=(), inputs=(), outputs=()):
         "outputs": list(outputs),
         "results": [vector(k, n) for k, n in results],
         "arena_bytes": 1 << 16,
-        "steps": [{"name": f"step{k}", "released": [], **s} for k, s in enumerate(steps)],
+        "steps": [
+            {
+                "name": f"step{k}",
+                "allocated": list(outputs) if k == 0 else [],
+                "released": [],
+                **s,
+            }
+            for k, s in enumerate(steps)
+        ],
     }
     addresses = [
         f if isinstance(f, int) else ctypes.cast(f, ctypes.c_void_p).value for f in functions

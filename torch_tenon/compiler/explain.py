@@ -25,7 +25,7 @@ class Summary:
     calls: int
     bytes_by_op: int
     bytes_moved: int
-    arena_bytes: int
+    peak_bytes: int
     seconds: Mapping[str, float]
     fallbacks: Mapping[str, str]
 
@@ -38,9 +38,7 @@ def summarise(
     kernels = [s.kernel for s in plan.steps if s.kernel is not None]
     calls = [s.call for s in plan.steps if s.call is not None]
     moved = sum(k.bytes_moved for k in kernels) + sum(map(_call_bytes, calls))
-    return Summary(
-        len(kernels), len(calls), bytes_by_op, moved, plan.arena_bytes, stages, fallbacks
-    )
+    return Summary(len(kernels), len(calls), bytes_by_op, moved, plan.peak_bytes, stages, fallbacks)
 
 
 def least_bytes(plan: Plan) -> int:
@@ -83,11 +81,8 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
     least = least_bytes(plan)
     ratio = f", {moved / least:.2f} times the least possible {format_bytes(least)}" if least else ""
     seconds = ", ".join(f"{k} {1000 * s:.1f} ms" for k, s in plan.seconds.items())
-    made = {o.buffer.storage for o in plan.program.outputs if o.buffer.storage.kind == "output"}
-    peak = plan.arena_bytes + sum(size_hint(s.nbytes) for s in made)
     lines.append(
-        f"  moves {format_bytes(moved)}{ratio}; peak memory {format_bytes(peak)}, "
-        f"of which arena {format_bytes(plan.arena_bytes)}"
+        f"  moves {format_bytes(moved)}{ratio}; peak memory {format_bytes(plan.peak_bytes)}"
     )
     lines.append(f"  {len(plan.program.nodes)} nodes in {len(plan.steps)} steps; {seconds}")
     for op, why in fallbacks.items():

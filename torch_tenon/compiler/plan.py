@@ -6,6 +6,7 @@ the arena and all sizes as numbers, and of that a plan of the C++ core, which ru
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -31,18 +32,24 @@ memory_log = logging.getLogger("torch_tenon.memory")
 
 HOST = torch.device("cpu")
 
+# A temporary of this many bytes has a block of its own: a plan that runs then holds no more than it
+# needs at each step, and what an allocation costs is little beside what its kernel does.
+OWN_BYTES = 1 << 16
+
 
 class PlanData(TypedDict):
     """A plan for one set of sizes: strings, numbers, lists and dicts of them, as JSON has them.
 
-    slots       for each slot its kind and a number: the bytes of an output, a temporary's offset in
+    slots       for each slot its kind and a number: the bytes of an output or of a block (a large
+                temporary, which has its memory for as long as it is used), a temporary's offset in
                 the arena in bytes, a constant's place among the plan's constants
     inputs      slots of the tensors that the caller passes, in order
     outputs     slots that the caller passes memory for, or that are allocated
     results     tensors over slots that a run returns
     steps       kernels: the number of the source, slots of the pointers, sizes; calls: the op, its
                 arguments by name, a tensor or None for each result, the route and the op to count.
-                Each step has a name (the ops that it came from) and the slots released after it.
+                Each step has a name (the ops that it came from), the slots that are allocated
+                before it and those that are released after it.
 
     A tensor over a slot is a dict: slot, dtype, sizes, strides and offset (in elements). Arguments
     that are dtypes, layouts and memory formats are {"torch": name}, complex numbers
@@ -95,6 +102,7 @@ class Plan:
         self.overloads = {
             s.call: _overload(s.call.target, s.call.into) for s in self.steps if s.call is not None
         }
+        self.peak_bytes = 0  # the most that temporaries and outputs take, of any instance so far
         self._native: dict[tuple[int, ...], _C.Plan] = {}
 
     @property
@@ -118,7 +126,7 @@ class Plan:
         device: torch.device = HOST,
     ) -> list[torch.Tensor]:
         """Runs once."""
-        return self.native(tuple(sizes)).run(tensors, device)
+        return self.native(tuple(sizes)).run(list(tensors), device)
 
     def native(self, sizes: tuple[int, ...]) -> _C.Plan:
         """What runs for these sizes."""
@@ -132,11 +140,6 @@ class Plan:
     def instance(self, sizes: Sequence[int] = ()) -> PlanData:
         """The plan for these sizes as plain data."""
         return _Instance(self, sizes).data()
-
-    @property
-    def arena_bytes(self) -> int:
-        """The largest arena of any instance so far."""
-        return max((p.arena_bytes for p in self._native.values()), default=0)
 
 
 def _overload(target: Any, into: bool) -> Any:
@@ -194,8 +197,9 @@ class _Instance:
         for k, step in enumerate(self.plan.steps):
             for s in step.storages():
                 ranges.setdefault(s, [k, k])[1] = k
-        temporaries = [s for s in ranges if s.kind == "temporary"]
-        blocks = [(self.number(s.nbytes), *ranges[s]) for s in temporaries]
+        nbytes = {s: self.number(s.nbytes) for s in ranges}
+        temporaries = [s for s in ranges if s.kind == "temporary" and nbytes[s] < OWN_BYTES]
+        blocks = [(nbytes[s], *ranges[s]) for s in temporaries]
         places, arena_bytes = place(blocks)  # type: ignore[arg-type]
         offsets = dict(zip(temporaries, places, strict=True))
         memory_log.debug(
@@ -205,10 +209,15 @@ class _Instance:
             ", ".join(f"{p} {b}" for p, b in zip(places, blocks, strict=True)),
         )
         results = {o.buffer.storage for o in program.outputs}
+        allocated: list[list[int]] = [[] for _ in self.plan.steps]
         released: list[list[int]] = [[] for _ in self.plan.steps]
-        for s, (_, last) in ranges.items():
-            if s.kind == "external" and s not in results:
+        for s, (first, last) in ranges.items():
+            own = s.kind == "temporary" and s not in offsets
+            if own or s.kind == "output":
+                allocated[first].append(self.slot[s])
+            if own or (s.kind in ("external", "input") and s not in results):
                 released[last].append(self.slot[s])
+        self._note_peak(arena_bytes if blocks else 0, ranges, nbytes, offsets)
         steps, kernels = [], 0
         for k, step in enumerate(self.plan.steps):
             if step.kernel is not None:
@@ -217,9 +226,9 @@ class _Instance:
             else:
                 assert step.call is not None
                 found = self._call(step.call)
-            steps.append({**found, "released": released[k]})
+            steps.append({**found, "allocated": allocated[k], "released": released[k]})
         return {
-            "slots": self._slots(offsets),
+            "slots": self._slots(offsets, nbytes),
             "inputs": [self.slot[v.buffer.storage] for v in program.inputs],
             "outputs": [self.slot[s] for s in program.storages if s.kind == "output"],
             "results": [self._tensor(o) for o in program.outputs],
@@ -227,7 +236,24 @@ class _Instance:
             "steps": steps,
         }
 
-    def _slots(self, offsets: Mapping[Storage, int]) -> list[list[Any]]:
+    def _note_peak(
+        self,
+        arena_bytes: int,
+        ranges: Mapping[Storage, Sequence[int]],
+        nbytes: Mapping[Storage, int],
+        offsets: Mapping[Storage, int],
+    ) -> None:
+        changes = [0] * (len(self.plan.steps) + 1)
+        for s, (first, last) in ranges.items():
+            if s.kind == "output" or (s.kind == "temporary" and s not in offsets):
+                changes[first] += nbytes[s]
+                changes[last + 1 if s.kind == "temporary" else -1] -= nbytes[s]
+        most = max(itertools.accumulate(changes), default=0)
+        self.plan.peak_bytes = max(self.plan.peak_bytes, arena_bytes + most)
+
+    def _slots(
+        self, offsets: Mapping[Storage, int], nbytes: Mapping[Storage, int]
+    ) -> list[list[Any]]:
         found: list[list[Any]] = []
         constants = 0
         for s in self.plan.program.storages:
@@ -235,6 +261,9 @@ class _Instance:
             if s.kind == "output":
                 number = self.number(s.nbytes)
             elif s.kind == "temporary":
+                if s in nbytes and s not in offsets:
+                    found.append(["block", nbytes[s]])
+                    continue
                 number = offsets.get(s, -1)
             elif s.kind == "constant":
                 number, constants = constants, constants + 1
