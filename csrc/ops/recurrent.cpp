@@ -101,7 +101,7 @@ struct LstmSteps : torch::autograd::Function<LstmSteps> {
   // The outputs (T, N, H) and the last cell state. What backward needs goes to `kept`, if given.
   static std::tuple<Tensor, Tensor> run(
       const Tensor& gates, const Tensor& weight, Tensor h, Tensor c, Tensors* kept) {
-    const auto turned = weight.t();
+    const auto turned = weight.t().contiguous();  // once, and not packed for each step
     Tensors outputs;
     for (const auto& input : gates.unbind(0)) {
       const auto parts = input.addmm(h, turned).chunk(4, 1);
