@@ -55,10 +55,9 @@ def zeros(b: Build, *args: Any, **keywords: Any) -> Value:
     return constant(b.out.sizes, 0, b.out.dtype)
 
 
-@lowering("aten.ones", "aten.ones_like", "aten.new_ones")
-def ones(b: Build, *args: Any, **keywords: Any) -> Value:
-    """Ones."""
-    return constant(b.out.sizes, 1, b.out.dtype)
+lowering("aten.ones", "aten.ones_like", "aten.new_ones")(
+    lambda b, *a, **k: constant(b.out.sizes, 1, b.out.dtype)
+)
 
 
 @lowering("aten.arange.start_step", "aten.arange.start", "aten.arange.default")
@@ -253,30 +252,17 @@ def _normal(b: Build, mean: Any, deviation: Any, dtype: torch.dtype, f: Any = No
     return b.program.realise(cast(made, dtype))
 
 
-@lowering("aten.randn", "aten.randn_like")
-def randn(b: Build, *args: Any, **keywords: Any) -> Value:
-    """Standard normal."""
-    return _normal(b, 0.0, 1.0, b.out.dtype)
-
-
 @lowering("aten.normal")
 def normal(b: Build, mean: Any, std: Any = 1.0, *args: Any, **keywords: Any) -> Value:
     """Normal, with a mean and a deviation that are numbers or tensors."""
     return _normal(b, mean, std, b.out.dtype)
 
 
-@lowering("aten.normal_functional")
-def normal_functional(
-    b: Build, x: Value, mean: float = 0.0, std: float = 1.0, **keywords: Any
-) -> Value:
-    """Normal numbers of the sizes of x."""
-    return _normal(b, mean, std, b.out.dtype)
-
-
-@lowering("aten.log_normal")
-def log_normal(b: Build, x: Value, mean: float = 1.0, std: float = 2.0, **keywords: Any) -> Value:
-    """The exponential of a normal number."""
-    return _normal(b, mean, std, b.out.dtype, ops.exp)
+lowering("aten.randn", "aten.randn_like")(lambda b, *a, **k: normal(b, 0.0))
+lowering("aten.normal_functional")(lambda b, x, mean=0.0, std=1.0, **k: normal(b, mean, std))
+lowering("aten.log_normal")(
+    lambda b, x, mean=1.0, std=2.0, **k: _normal(b, mean, std, b.out.dtype, ops.exp)
+)
 
 
 def _from_uniform(b: Build, f: Any) -> Value:

@@ -227,18 +227,16 @@ def floor_divide(b: Build, x: Any, y: Any) -> Value:
     return div(b, x, y, rounding_mode="floor")
 
 
-@lowering("aten.remainder")
-def remainder(b: Build, x: Any, y: Any) -> Value:
-    """The remainder with the sign of y."""
-    compute = promote(x, y)
-    return elementwise(_whole("remainder"), (x, y), compute, compute, 4)
+def _rest(name: str) -> Callable[[Build, Any, Any], Value]:
+    def lower(b: Build, x: Any, y: Any) -> Value:
+        compute = promote(x, y)
+        return elementwise(_whole(name), (x, y), compute, compute, 4)
+
+    return lower
 
 
-@lowering("aten.fmod")
-def fmod(b: Build, x: Any, y: Any) -> Value:
-    """The remainder with the sign of x."""
-    compute = promote(x, y)
-    return elementwise(_whole("fmod"), (x, y), compute, compute, 4)
+lowering("aten.remainder")(_rest("remainder"))  # with the sign of y
+lowering("aten.fmod")(_rest("fmod"))  # with the sign of x
 
 
 @lowering("aten.pow", "aten.float_power")
