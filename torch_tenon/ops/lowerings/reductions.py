@@ -82,15 +82,10 @@ def reduce(
         return position
 
     rows, length = size_hint(product(outer_sizes)), size_hint(product(inner_sizes))
-    if rows < FEW_ROWS and length >= MANY_ELEMENTS and rows * length > 0:
-        result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
-    elif (
-        rows * PIECE <= length * 4
-        and rows < 1024
-        and length >= MANY_ELEMENTS
-        and inner != [d for d in range(rank) if d >= rank - len(inner)]
-    ):
-        # Columns: few lanes, many rows.
+    columns = (
+        rows < 1024 and rows * PIECE <= length * 4 and inner != list(range(rank))[-len(inner) :]
+    )
+    if rows > 0 and length >= MANY_ELEMENTS and (rows < FEW_ROWS or columns):
         result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
     else:
         result = b.program.reduce(
