@@ -60,8 +60,7 @@ def arange(b: Build, *args: Any, step: Any = 1, **keywords: Any) -> Value:
     """start, start + step, ..."""
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else step
-    dtype = b.out.dtype
-    return _progression(b.out.sizes, start, step, dtype)
+    return _progression(b.out.sizes, start, step, b.out.dtype)
 
 
 def _progression(sizes: Sequence[Index], start: Any, step: Any, dtype: torch.dtype) -> Value:
@@ -84,12 +83,8 @@ def iota(b: Build, length: Any, *, start: Any, step: Any, dtype: torch.dtype, **
 @lowering("aten.eye")
 def eye(b: Build, *args: Any, **keywords: Any) -> Value:
     """Ones on the diagonal."""
-    dtype = b.out.dtype
-
-    def body(p: Position) -> Scalar:
-        return ops.to(ops.eq(ops.index(p[0]), ops.index(p[1])), dtype)
-
-    return Lazy(b.out.sizes, dtype, body)
+    same = Lazy(b.out.sizes, torch.bool, lambda p: ops.eq(ops.index(p[0]), ops.index(p[1])))
+    return cast(same, b.out.dtype)
 
 
 def _triangle(upper: bool) -> Any:
