@@ -15,16 +15,7 @@ from torch.fx import GraphModule, Node
 
 from torch_tenon.ir.index import Index, Symbol, floordiv, less, mod, product, var
 from torch_tenon.ir.program import Program
-from torch_tenon.ir.values import (
-    Layout,
-    Lazy,
-    Storage,
-    Stored,
-    Value,
-    name_origin,
-    set_hint,
-    weigh,
-)
+from torch_tenon.ir.values import Layout, Lazy, Storage, Stored, Value, name_origin, set_hint, weigh
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import (
     PARTIAL,
@@ -231,8 +222,6 @@ class _Builder:
             return [self._argument(y) for y in x]
         if isinstance(x, torch.SymInt):
             return self.sizes.index(x)
-        if isinstance(x, slice):
-            return x
         return x
 
     def _call(self, n: Node) -> Any:

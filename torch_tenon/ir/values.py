@@ -31,8 +31,6 @@ Position = Sequence[Index]
 
 # A lazy value dearer than this is realised even when it has one user: code size, not speed.
 MOST_READS = 24
-
-
 MOST_COST = 300
 
 

@@ -24,6 +24,7 @@ COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 
 aten = torch.ops.aten
 Tensors = Sequence[Tensor]
+Ints = Sequence[int]
 
 # Decompositions of PyTorch's beside those of its core table.
 _MORE = (
@@ -247,19 +248,12 @@ def addbmm(c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) ->
 
 @composition(aten._trilinear.default)
 def trilinear(
-    x: Tensor,
-    y: Tensor,
-    z: Tensor,
-    expand1: Sequence[int],
-    expand2: Sequence[int],
-    expand3: Sequence[int],
-    sumdim: Sequence[int],
-    unroll_dim: int = 1,
+    x: Tensor, y: Tensor, z: Tensor, x1: Ints, y1: Ints, z1: Ints, sumdim: Ints, unroll_dim: int = 1
 ) -> Tensor:
     """The product of three tensors with new dimensions, summed over some."""
-    for dims, name in ((expand1, 0), (expand2, 1), (expand3, 2)):
-        for d in dims:
-            x, y, z = (t.unsqueeze(d) if k == name else t for k, t in enumerate((x, y, z)))
+    x, y, z = (
+        functools.reduce(torch.unsqueeze, dims, t) for t, dims in ((x, x1), (y, y1), (z, z1))
+    )
     # Two of them meet first over what the third does not have.
     return (x * z * y).sum(list(sumdim)) if sumdim else x * z * y
 

@@ -129,11 +129,8 @@ class Nest:
         elif self.layout == "flat" and outer:
             self.lane = self._best_lane(outer)[0] or outer[-1]
             self.turned = self._transposed(outer)
-        names: dict[Symbol, str] = {}
-        for k, s in enumerate(outer):
-            names[s] = f"i{k}"
-        for k, s in enumerate(inner):
-            names[s] = f"j{k}"
+        names = {s: f"i{k}" for k, s in enumerate(outer)}
+        names |= {s: f"j{k}" for k, s in enumerate(inner)}
         self.names = names
         if self.lane is not None:
             outer.remove(self.lane)

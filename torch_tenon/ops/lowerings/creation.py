@@ -43,22 +43,16 @@ def fill_tensor(b: Build, x: Value, value: Value) -> Value:
 
 
 @lowering("aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.empty", "aten.empty_like")
-@lowering(
-    "aten._efficientzerotensor",
-    "aten.empty_strided",
-    "aten.new_empty",
-    "aten.new_empty_strided",
-    "aten.empty_permuted",
-)
+@lowering("aten._efficientzerotensor", "aten.empty_strided", "aten.new_empty")
+@lowering("aten.new_empty_strided", "aten.empty_permuted")
 def zeros(b: Build, *args: Any, **keywords: Any) -> Value:
     """Zeros; also where any contents would do."""
     return constant(b.out.sizes, 0, b.out.dtype)
 
 
-@lowering("aten.ones", "aten.ones_like", "aten.new_ones")
-def ones(b: Build, *args: Any, **keywords: Any) -> Value:
-    """Ones."""
-    return constant(b.out.sizes, 1, b.out.dtype)
+lowering("aten.ones", "aten.ones_like", "aten.new_ones")(
+    lambda b, *a, **k: constant(b.out.sizes, 1, b.out.dtype)
+)
 
 
 @lowering("aten.arange.start_step", "aten.arange.start", "aten.arange.default")
@@ -66,8 +60,7 @@ def arange(b: Build, *args: Any, step: Any = 1, **keywords: Any) -> Value:
     """start, start + step, ..."""
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else step
-    dtype = b.out.dtype
-    return _progression(b.out.sizes, start, step, dtype)
+    return _progression(b.out.sizes, start, step, b.out.dtype)
 
 
 def _progression(sizes: Sequence[Index], start: Any, step: Any, dtype: torch.dtype) -> Value:
@@ -90,12 +83,8 @@ def iota(b: Build, length: Any, *, start: Any, step: Any, dtype: torch.dtype, **
 @lowering("aten.eye")
 def eye(b: Build, *args: Any, **keywords: Any) -> Value:
     """Ones on the diagonal."""
-    dtype = b.out.dtype
-
-    def body(p: Position) -> Scalar:
-        return ops.to(ops.eq(ops.index(p[0]), ops.index(p[1])), dtype)
-
-    return Lazy(b.out.sizes, dtype, body)
+    same = Lazy(b.out.sizes, torch.bool, lambda p: ops.eq(ops.index(p[0]), ops.index(p[1])))
+    return cast(same, b.out.dtype)
 
 
 def _triangle(upper: bool) -> Any:
@@ -253,30 +242,17 @@ def _normal(b: Build, mean: Any, deviation: Any, dtype: torch.dtype, f: Any = No
     return b.program.realise(cast(made, dtype))
 
 
-@lowering("aten.randn", "aten.randn_like")
-def randn(b: Build, *args: Any, **keywords: Any) -> Value:
-    """Standard normal."""
-    return _normal(b, 0.0, 1.0, b.out.dtype)
-
-
 @lowering("aten.normal")
 def normal(b: Build, mean: Any, std: Any = 1.0, *args: Any, **keywords: Any) -> Value:
     """Normal, with a mean and a deviation that are numbers or tensors."""
     return _normal(b, mean, std, b.out.dtype)
 
 
-@lowering("aten.normal_functional")
-def normal_functional(
-    b: Build, x: Value, mean: float = 0.0, std: float = 1.0, **keywords: Any
-) -> Value:
-    """Normal numbers of the sizes of x."""
-    return _normal(b, mean, std, b.out.dtype)
-
-
-@lowering("aten.log_normal")
-def log_normal(b: Build, x: Value, mean: float = 1.0, std: float = 2.0, **keywords: Any) -> Value:
-    """The exponential of a normal number."""
-    return _normal(b, mean, std, b.out.dtype, ops.exp)
+lowering("aten.randn", "aten.randn_like")(lambda b, *a, **k: normal(b, 0.0))
+lowering("aten.normal_functional")(lambda b, x, mean=0.0, std=1.0, **k: normal(b, mean, std))
+lowering("aten.log_normal")(
+    lambda b, x, mean=1.0, std=2.0, **k: _normal(b, mean, std, b.out.dtype, ops.exp)
+)
 
 
 def _from_uniform(b: Build, f: Any) -> Value:

@@ -5,6 +5,7 @@ Grid coordinates run from -1 to 1 over each dimension, the last dimension first.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from torch_tenon.ops.lowerings.reductions import shared
 from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, number
 
 BILINEAR, NEAREST = 0, 1
+_product = functools.partial(functools.reduce, ops.mul)
+_sum = functools.partial(functools.reduce, ops.add)
 ZEROS, BORDER, REFLECTION = 0, 1, 2
 
 
@@ -114,13 +117,6 @@ class _Sampler:
         return found
 
 
-def _product(factors: Sequence[Scalar]) -> Scalar:
-    total = factors[0]
-    for f in factors[1:]:
-        total = ops.mul(total, f)
-    return total
-
-
 def _forward(
     b: Build, x: Value, grid: Value, mode: int, padding: int, align: bool, *rest: Any
 ) -> Value:
@@ -128,14 +124,10 @@ def _forward(
     sampler = _Sampler(x, grid, mode, padding, align)
 
     def body(p: Position) -> Scalar:
-        terms = [
-            ops.mul(_product(c.weights), sampler.value(p[0], p[1], c))
+        return _sum(
+            _product([*c.weights, sampler.value(p[0], p[1], c)])
             for c in sampler.corners(p[0], p[2:])
-        ]
-        total = terms[0]
-        for t in terms[1:]:
-            total = ops.add(total, t)
-        return total
+        )
 
     cost = 20 << sampler.rank
     return cast(Lazy(b.out.sizes, sampler.wide, body, (x, grid), cost), x.dtype)
@@ -173,15 +165,14 @@ def _backward(
     elif wanted[1]:
 
         def slope(p: list[Index], r: list[Index]) -> Scalar:
-            total = None
+            terms = []
             for c in sampler.corners(p[0], p[1:-1]):
-                factors = []
+                factors = [sampler.value(p[0], r[0], c)]
                 for d, (w, s) in enumerate(zip(c.weights, c.slopes, strict=True)):
                     mine = ops.eq(ops.index(p[-1]), sampler.rank - 1 - d)
                     factors.append(ops.where(mine, ops.constant(s, wide), w))
-                term = ops.mul(_product(factors), sampler.value(p[0], r[0], c))
-                total = term if total is None else ops.add(total, term)
-            return ops.mul(total, ops.to(g.load([p[0], r[0], *p[1:-1]]), wide))
+                terms.append(_product(factors))
+            return ops.mul(_sum(terms), ops.to(g.load([p[0], r[0], *p[1:-1]]), wide))
 
         sums = b.program.reduce(grid.sizes, [x.sizes[1]], slope, "sum", wide)
 

@@ -42,9 +42,7 @@ def embedding_dense_backward(
     """The gradient of a table: each row the sum of the gradients of its uses."""
     if by_frequency:
         raise CannotLower("gradients scaled by frequency")
-    wide = TABLE[g.dtype].compute
-    width = g.sizes[-1]
-    count = at.numel()
+    wide, width, count = TABLE[g.dtype].compute, g.sizes[-1], at.numel()
     flat_g, flat_at = reshape(g, (count, width)), reshape(at, (count,))
     target = filled(b, (rows, width), 0, wide)
 

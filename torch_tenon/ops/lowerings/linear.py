@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,38 +32,26 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
     return out
 
 
-@lowering("aten.mm")
-def mm(b: Build, x: Value, y: Value) -> Value:
-    """The product of two matrices."""
-    return _product(b, aten.mm, [x, y])
+def _plain(target: Any) -> Callable[..., Value]:
+    return lambda b, x, y: _product(b, target, [x, y])
 
 
-@lowering("aten.bmm")
-def bmm(b: Build, x: Value, y: Value) -> Value:
-    """The products of matrices in batches."""
-    return _product(b, aten.bmm, [x, y])
-
-
-@lowering("aten.addmm")
-def addmm(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+def _added(target: Any) -> Callable[..., Value]:
     """beta * c + alpha * x @ y; the sum fuses with what follows."""
-    p = _product(b, aten.mm, [x, y])
-    return _combine(b, c, p, beta, alpha)
+
+    def lower(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+        def f(u: Any, v: Any) -> Any:
+            v = v if alpha == 1 else ops.mul(v, alpha)
+            if beta == 0:
+                return v
+            return ops.add(v, u if beta == 1 else ops.mul(u, beta))
+
+        return elementwise(f, (c, _product(b, target, [x, y])), b.out.dtype, b.out.dtype, 2)
+
+    return lower
 
 
-@lowering("aten.baddbmm")
-def baddbmm(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
-    """beta * c + alpha * x @ y in batches."""
-    return _combine(b, c, _product(b, aten.bmm, [x, y]), beta, alpha)
-
-
-def _combine(b: Build, c: Value, p: Value, beta: Any, alpha: Any) -> Value:
-    dtype = b.out.dtype
-
-    def f(u: Any, v: Any) -> Any:
-        v = v if alpha == 1 else ops.mul(v, alpha)
-        if beta == 0:
-            return v
-        return ops.add(v, u if beta == 1 else ops.mul(u, beta))
-
-    return elementwise(f, (c, p), dtype, dtype, 2)
+lowering("aten.mm")(_plain(aten.mm))
+lowering("aten.bmm")(_plain(aten.bmm))
+lowering("aten.addmm")(_added(aten.mm))
+lowering("aten.baddbmm")(_added(aten.bmm))

@@ -31,7 +31,7 @@ _UNARY = {
     "truth": "logical_not",
 }
 _BINARY = {
-    "same": "maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor gcd lcm",
+    "same": "mul maximum minimum fmax fmin bitwise_and bitwise_or bitwise_xor gcd lcm",
     "bool": "eq ne lt le gt ge",
     "float": "hypot nextafter copysign atan2",
     "truth": "logical_and logical_or",
@@ -113,30 +113,22 @@ def round_decimals(b: Build, x: Value, *, decimals: int = 0) -> Value:
     return elementwise(f, (x,), x.dtype, x.dtype, 3)
 
 
-def _scaled(name: str, x: Any, y: Any, alpha: Any) -> Value:
-    compute = promote(x, y)
-    scalar = getattr(ops, name)
-    if alpha == 1:
-        return elementwise(scalar, (x, y), compute, compute)
-    return elementwise(lambda a, c, k: scalar(a, ops.mul(c, k)), (x, y, alpha), compute, compute, 2)
+def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[..., Value]:
+    """x + alpha * y, and its kin."""
+
+    def lower(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
+        x, y, by = (y, x, *args, alpha)[:3] if turned else (x, y, *args, alpha)[:3]
+        dtype = promote(x, y)
+        if by == 1:
+            return elementwise(scalar, (x, y), dtype, dtype)
+        return elementwise(lambda a, c, k: scalar(a, ops.mul(c, k)), (x, y, by), dtype, dtype, 2)
+
+    return lower
 
 
-@lowering("aten.add")
-def add(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
-    """x + alpha * y."""
-    return _scaled("add", x, y, args[0] if args else alpha)
-
-
-@lowering("aten.sub")
-def sub(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
-    """x - alpha * y."""
-    return _scaled("sub", x, y, args[0] if args else alpha)
-
-
-@lowering("aten.rsub")
-def rsub(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
-    """y - alpha * x."""
-    return _scaled("sub", y, x, args[0] if args else alpha)
+lowering("aten.add")(_scaled(ops.add))
+lowering("aten.sub")(_scaled(ops.sub))
+lowering("aten.rsub")(_scaled(ops.sub, turned=True))
 
 
 @lowering("aten.addcmul")
@@ -170,13 +162,6 @@ def lerp(b: Build, x: Value, y: Value, weight: Any) -> Value:
         return ops.where(near, ops.add(a, ops.mul(w, difference)), from_end)
 
     return elementwise(f, (x, y, weight), x.dtype, x.dtype, 5)
-
-
-@lowering("aten.mul")
-def mul(b: Build, x: Any, y: Any) -> Value:
-    """x * y."""
-    compute = promote(x, y)
-    return elementwise(ops.mul, (x, y), compute, compute)
 
 
 def _whole(name: str) -> Callable[[Scalar, Scalar], Scalar]:
@@ -221,24 +206,19 @@ def div(b: Build, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
     return elementwise(_whole("trunc_div"), (x, y), compute, compute, 4)
 
 
-@lowering("aten.floor_divide")
-def floor_divide(b: Build, x: Any, y: Any) -> Value:
-    """x / y rounded down."""
-    return div(b, x, y, rounding_mode="floor")
+lowering("aten.floor_divide")(lambda b, x, y: div(b, x, y, rounding_mode="floor"))
 
 
-@lowering("aten.remainder")
-def remainder(b: Build, x: Any, y: Any) -> Value:
-    """The remainder with the sign of y."""
-    compute = promote(x, y)
-    return elementwise(_whole("remainder"), (x, y), compute, compute, 4)
+def _rest(name: str) -> Callable[[Build, Any, Any], Value]:
+    def lower(b: Build, x: Any, y: Any) -> Value:
+        compute = promote(x, y)
+        return elementwise(_whole(name), (x, y), compute, compute, 4)
+
+    return lower
 
 
-@lowering("aten.fmod")
-def fmod(b: Build, x: Any, y: Any) -> Value:
-    """The remainder with the sign of x."""
-    compute = promote(x, y)
-    return elementwise(_whole("fmod"), (x, y), compute, compute, 4)
+lowering("aten.remainder")(_rest("remainder"))  # with the sign of y
+lowering("aten.fmod")(_rest("fmod"))  # with the sign of x
 
 
 @lowering("aten.pow", "aten.float_power")
@@ -267,10 +247,7 @@ def _power(a: Scalar, n: int) -> Scalar:
     return ops.mul(square, a) if n % 2 else square
 
 
-@lowering("aten.logical_xor")
-def logical_xor(b: Build, x: Any, y: Any) -> Value:
-    """Exactly one of them."""
-    return elementwise(ops.ne, (x, y), torch.bool, torch.bool)
+lowering("aten.logical_xor")(lambda b, x, y: elementwise(ops.ne, (x, y), torch.bool, torch.bool))
 
 
 def _shift(name: str) -> Callable[[Build, Any, Any], Value]:
@@ -326,22 +303,9 @@ def clamp(b: Build, x: Value, low: Any = None, high: Any = None) -> Value:
     return elementwise(f, (x, low, high), compute, compute, 2)
 
 
-@lowering("aten.clamp_min")
-def clamp_min(b: Build, x: Value, low: Any) -> Value:
-    """x, but at least low."""
-    return clamp(b, x, low)
-
-
-@lowering("aten.clamp_max")
-def clamp_max(b: Build, x: Value, high: Any) -> Value:
-    """x, but at most high."""
-    return clamp(b, x, None, high)
-
-
-@lowering("aten.relu")
-def relu(b: Build, x: Value) -> Value:
-    """max(x, 0)."""
-    return elementwise(lambda a: ops.maximum(a, 0), (x,), x.dtype, x.dtype)
+lowering("aten.clamp_min")(clamp)
+lowering("aten.clamp_max")(lambda b, x, high: clamp(b, x, None, high))
+lowering("aten.relu")(lambda b, x: clamp(b, x, 0))
 
 
 @lowering("aten.hardtanh")
@@ -406,16 +370,12 @@ def gelu_backward(b: Build, g: Value, x: Value, *, approximate: str = "none") ->
     return elementwise(exact if approximate == "none" else tanh, (g, x), dtype, dtype, 14)
 
 
-@lowering("aten.silu")
-def silu(b: Build, x: Value) -> Value:
-    """x * sigmoid(x)."""
-    return elementwise(lambda a: ops.mul(a, ops.sigmoid(a)), (x,), x.dtype, x.dtype, 5)
-
-
-@lowering("aten.square")
-def square(b: Build, x: Value) -> Value:
-    """x * x."""
-    return elementwise(lambda a: ops.mul(a, a), (x,), b.out.dtype, b.out.dtype)
+lowering("aten.silu")(
+    lambda b, x: elementwise(lambda a: ops.mul(a, ops.sigmoid(a)), (x,), x.dtype, x.dtype, 5)
+)
+lowering("aten.square")(
+    lambda b, x: elementwise(lambda a: ops.mul(a, a), (x,), b.out.dtype, b.out.dtype)
+)
 
 
 @lowering("aten._to_copy", "prims.convert_element_type")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.reductions import shared
 from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
 
+Ints = Sequence[int]
 LARGEST_WINDOW = 64  # loads written out in one body
 
 
@@ -49,7 +51,7 @@ class _Windows:
         if self.divisor is not None:
             fixed: Scalar = ops.constant(self.divisor, wide)
             return fixed
-        total = None
+        extents = []
         for i, n, k, s, p in zip(
             place, self.sizes, self.kernel, self.stride, self.padding, strict=True
         ):
@@ -58,9 +60,8 @@ class _Windows:
             if not self.include_pad:
                 start = ops.maximum(start, 0)
                 end = ops.minimum(end, ops.index(n))
-            size = ops.sub(end, start)
-            total = size if total is None else ops.mul(total, size)
-        return ops.to(total, wide)
+            extents.append(ops.sub(end, start))
+        return ops.to(functools.reduce(ops.mul, extents), wide)
 
 
 def _between(i: Index, n: Index) -> Scalar:
@@ -77,8 +78,8 @@ def _forward(rank: int) -> Callable[..., Value]:
     def lower(
         b: Build,
         x: Value,
-        kernel: Sequence[int],
-        stride: Sequence[int] = (),
+        kernel: Ints,
+        stride: Ints = (),
         padding: Any = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
@@ -91,7 +92,7 @@ def _forward(rank: int) -> Callable[..., Value]:
         wide = TABLE[x.dtype].compute
 
         def body(p: Position) -> Scalar:
-            total = None
+            terms = []
             for offset in itertools.product(*map(range, windows.kernel)):
                 at = [
                     i * s - q + o
@@ -103,10 +104,8 @@ def _forward(rank: int) -> Callable[..., Value]:
                 for i, n in zip(at, windows.sizes, strict=True):
                     inside = inside & _between(i, n)
                 where = [*p[:-rank], *at]
-                value = ops.masked(inside, lambda w=where: ops.to(x.load(w), wide), 0)
-                total = value if total is None else ops.add(total, value)
-            assert total is not None
-            return _average(total, windows.count(p[-rank:], wide))
+                terms.append(ops.masked(inside, lambda w=where: ops.to(x.load(w), wide), 0))
+            return _average(functools.reduce(ops.add, terms), windows.count(p[-rank:], wide))
 
         y = Lazy(b.out.sizes, wide, body, (x,), 4 * math.prod(windows.kernel))
         return cast(y, x.dtype)
@@ -119,16 +118,13 @@ def _backward(rank: int) -> Callable[..., Value]:
         b: Build,
         g: Value,
         x: Value,
-        kernel: Sequence[int],
-        stride: Sequence[int],
+        kernel: Ints,
+        stride: Ints,
         padding: Any,
-        ceil_mode: bool,
-        count_include_pad: bool,
-        divisor_override: int | None,
+        ceil: bool,
+        *how: Any,
     ) -> Value:
-        windows = _Windows(
-            rank, x.sizes, kernel, stride, padding, count_include_pad, divisor_override
-        )
+        windows = _Windows(rank, x.sizes, kernel, stride, padding, *how)
         g = shared(b, g)
         wide = TABLE[g.dtype].compute
         spread = [-(-k // s) for k, s in zip(windows.kernel, windows.stride, strict=True)]
@@ -137,7 +133,7 @@ def _backward(rank: int) -> Callable[..., Value]:
 
         def body(p: Position) -> Scalar:
             # Each element gathers from the windows that hold it.
-            total = None
+            terms = []
             for back in itertools.product(*map(range, spread)):
                 inside = ops.constant(True, torch.bool)
                 at: list[Index] = []
@@ -153,10 +149,8 @@ def _backward(rank: int) -> Callable[..., Value]:
                     value: Scalar = ops.to(g.load(w), wide)
                     return _average(value, windows.count(w[-rank:], wide))
 
-                value = ops.masked(inside, share, 0)
-                total = value if total is None else ops.add(total, value)
-            assert total is not None
-            return total
+                terms.append(ops.masked(inside, share, 0))
+            return functools.reduce(ops.add, terms)
 
         y = Lazy(x.sizes, wide, body, (g,), 8 * math.prod(spread))
         return cast(y, x.dtype)

@@ -82,15 +82,10 @@ def reduce(
         return position
 
     rows, length = size_hint(product(outer_sizes)), size_hint(product(inner_sizes))
-    if rows < FEW_ROWS and length >= MANY_ELEMENTS and rows * length > 0:
-        result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
-    elif (
-        rows * PIECE <= length * 4
-        and rows < 1024
-        and length >= MANY_ELEMENTS
-        and inner != [d for d in range(rank) if d >= rank - len(inner)]
-    ):
-        # Columns: few lanes, many rows.
+    columns = (
+        rows < 1024 and rows * PIECE <= length * 4 and inner != list(range(rank))[-len(inner) :]
+    )
+    if rows > 0 and length >= MANY_ELEMENTS and (rows < FEW_ROWS or columns):
         result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
     else:
         result = b.program.reduce(
@@ -252,7 +247,10 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     return average, reduce(b, x, dims, "sum", True, element)
 
 
-def _variance(b: Build, x: Value, dim: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
+def _variance(
+    b: Build, x: Value, dim: Any, correction: Any = None, keepdim: bool = False
+) -> list[Value]:
+    """The variance and the mean."""
     dims = dims_of(dim, len(x.sizes))
     out = b.out.dtype
     if not out.is_floating_point:
@@ -270,7 +268,7 @@ def _variance(b: Build, x: Value, dim: Any, correction: Any, keepdim: bool) -> t
     if not keepdim:
         sizes = [n for d, n in enumerate(x.sizes) if d not in dims]
         variance, average = reshape(variance, sizes), reshape(average, sizes)
-    return cast(variance, out), cast(average, out)
+    return [cast(variance, out), cast(average, out)]
 
 
 @lowering("aten.var.correction", "aten.var.dim", "prims.var")
@@ -283,20 +281,13 @@ def var(
     return _variance(b, x, dim, correction, keepdim)[0]
 
 
-@lowering("aten.var_mean.correction")
-def var_mean(
-    b: Build, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> list[Value]:
-    """The variance and the mean."""
-    return list(_variance(b, x, dim, correction, keepdim))
+lowering("aten.var_mean.correction")(lambda b, x, dim=None, **how: _variance(b, x, dim, **how))
 
 
 @lowering("aten.std.correction")
-def std(
-    b: Build, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> Value:
+def std(b: Build, x: Value, dim: Any = None, **how: Any) -> Value:
     """The standard deviation."""
-    v = _variance(b, x, dim, correction, keepdim)[0]
+    v = _variance(b, x, dim, **how)[0]
     return elementwise(ops.sqrt, (v,), v.dtype, v.dtype, 2)
 
 
@@ -321,8 +312,7 @@ def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
 def log_softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
     """log(softmax(x)) without the division."""
     out = b.out.dtype
-    x = shared(b, x)
-    wide = _wide(out)
+    x, wide = shared(b, x), _wide(out)
     d = dims_of(dim, len(x.sizes))
     top = reduce(b, x, d, "max", True, _typed(x, wide))
 

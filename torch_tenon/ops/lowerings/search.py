@@ -186,9 +186,8 @@ def masked_scatter(b: Build, x: Value, mask: Value, source: Value) -> Value:
         here = held.load(p)
 
         def new() -> Scalar:
-            return values.load(
-                [ops.indirect(ops.sub(number_of.load(p), 1), values.numel(), "index")]
-            )
+            at = ops.sub(number_of.load(p), 1)
+            return values.load([ops.indirect(at, values.numel(), "index")])
 
         return ops.where(here, ops.masked(here, new, 0), old.load(p))
 

@@ -291,9 +291,6 @@ def cat(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
     if all(n != 0 for n in b.out.sizes) and sum(x.cost + 2 for x in pieces) > 24:
         return _cat_stores(b, pieces, d)
 
-    def body(p: Position) -> Scalar:
-        return _choose(p, 0, len(pieces))
-
     starts: list[Index] = [0]
     for x in pieces:
         starts.append(starts[-1] + x.sizes[d])
@@ -309,7 +306,8 @@ def cat(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
         right = ops.masked(~here, lambda: _choose(p, middle, last), 0)
         return ops.where(here, left, right)
 
-    return Lazy(b.out.sizes, dtype, body, pieces, len(pieces))
+    count = len(pieces)
+    return Lazy(b.out.sizes, dtype, lambda p: _choose(p, 0, count), pieces, count)
 
 
 def _cat_stores(b: Build, pieces: Sequence[Value], d: int) -> Value:
