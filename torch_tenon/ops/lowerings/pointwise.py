@@ -125,7 +125,13 @@ def _scaled(name: str, x: Any, y: Any, alpha: Any) -> Value:
     scalar = getattr(ops, name)
     if alpha == 1:
         return elementwise(scalar, (x, y), compute, compute)
-    return elementwise(lambda a, c, k: scalar(a, ops.mul(c, k)), (x, y, alpha), compute, compute, 2)
+
+    def f(a: Scalar, c: Scalar, k: Scalar) -> Scalar:
+        if compute.is_floating_point:  # rounded once, as by PyTorch's vectors
+            return ops.fma(c if name == "add" else ops.neg(c), k, a)
+        return scalar(a, ops.mul(c, k))
+
+    return elementwise(f, (x, y, alpha), compute, compute, 2)
 
 
 @lowering("aten.add")
