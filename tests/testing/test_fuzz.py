@@ -10,6 +10,7 @@ import pytest
 import torch
 from fresh_process import REMOTE_TARGET
 
+from torch_tenon.testing.fuzz.choose import Chooser
 from torch_tenon.testing.fuzz.compare import CPU, difference, expect
 from torch_tenon.testing.fuzz.generate import generate
 from torch_tenon.testing.fuzz.program import Observation, Program, Statement, run
@@ -122,3 +123,14 @@ def test_a_worker_that_crashes_is_a_finding() -> None:
     answer = worker.ask({"seed": 1, "length": 3, "modes": ["auto"]})
     assert "Failed to load the backend extension" in answer["failure"]
     assert worker.process is None
+
+
+def test_what_is_repeated_is_where_its_operands_are() -> None:
+    """Also when its name has since been given to a tensor of another device."""
+    chooser = Chooser(random.Random(3), 25)
+    chooser.add("made", "1", "(3,)", "torch.float32", "D1", place="D1", result="x")
+    chooser.add("neg", "x", result="y")
+    chooser.add("move", "x", "D0", place="D0", result="y")
+    chooser.repeat()
+    places = {s.operation: chooser.where[s.result or ""] for s in chooser.statements[3:]}
+    assert places == {"neg": "D1", "move": "D0"} | ({"made": "D1"} if "made" in places else {})

@@ -500,6 +500,8 @@ def unflatten(position: Index, sizes: Any) -> list[Index]:
     for k, n in reversed(list(enumerate(sizes))):
         if k == 0:
             index.append(0 if n == 1 else position)
+        elif n == 0:  # there is no position
+            index.append(0)
         else:
             index.append(mod(position, n))
             position = floordiv(position, n)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -90,3 +90,22 @@ def test_bytes_are_interpolated_as_by_the_cpu(mode: str) -> None:
     x = torch.randint(256, (2, 3, 40, 50), dtype=torch.uint8)
     for _ in range(2):
         same_on_both(lambda device: F.interpolate(x.to(device), (31, 77), mode=mode))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_scaled_sum_is_rounded_once(dtype: torch.dtype) -> None:
+    """As by PyTorch's vectors: what is left of nearly equal numbers shows it."""
+    x = torch.randn(64, dtype=dtype)
+    for _ in range(2):
+        same_on_both(lambda device: torch.sub(x.to(device), x.to(device), alpha=0.999))
+        same_on_both(lambda device: torch.add(x.to(device), x.to(device), alpha=-0.999))
+
+
+@pytest.mark.parametrize("reduce", [torch.std, lambda x, d: torch.min(x, d).indices])
+def test_reductions_to_nothing_have_a_plan(
+    reduce: Callable[[torch.Tensor, int], torch.Tensor], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        same_on_both(lambda device: reduce(torch.empty(5, 0, 7, device=device), 0))
+        _C.commit_all()  # nothing of nothing is ever asked for
+    assert not caplog.records

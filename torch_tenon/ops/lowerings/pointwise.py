@@ -121,7 +121,13 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
         dtype = promote(x, y)
         if by == 1:
             return elementwise(scalar, (x, y), dtype, dtype)
-        return elementwise(lambda a, c, k: scalar(a, ops.mul(c, k)), (x, y, by), dtype, dtype, 2)
+
+        def f(a: Scalar, c: Scalar, k: Scalar) -> Scalar:
+            if dtype.is_floating_point:  # rounded once, as by PyTorch's vectors
+                return ops.fma(ops.neg(c) if scalar == ops.sub else c, k, a)
+            return scalar(a, ops.mul(c, k))
+
+        return elementwise(f, (x, y, by), dtype, dtype, 2)
 
     return lower
 

@@ -28,6 +28,7 @@ class Chooser:
         self.rng = rng
         self.length = length
         self.statements: list[Statement] = []
+        self.places: list[str | None] = []  # where the result of each goes, if not to its operands
         self.scope: dict[str, object] = {**NAMESPACE, **CPU, "commit": lambda: None}
         self.where: dict[str, str] = {}  # which device a variable is on
         self.count = 0
@@ -130,7 +131,7 @@ class Chooser:
     ) -> None:
         """Runs the statement on the CPU and keeps it, if it is to be kept."""
         rng = self.rng
-        texts = tuple(str(x) for x in operands)
+        texts, given = tuple(str(x) for x in operands), place
         name: str | None = None
         if isinstance(result, str):
             name = result
@@ -151,21 +152,24 @@ class Chooser:
         except Exception as error:  # whatever the CPU raises: see `program.run`
             if not isinstance(error, NameError) and rng.random() < _KEEP_ERROR:
                 self.statements.append(statement)
+                self.places.append(given)
             return
         made = self.scope.get(name) if name else None
         if isinstance(made, torch.Tensor) and made.numel() > MOST_ELEMENTS:
             self.scope = before
             return
         self.statements.append(statement)
+        self.places.append(given)
         if name:
             self.where[name] = place
 
     def repeat(self) -> None:
         """The last few statements again, with other numbers: what a loop does."""
-        last = self.statements[-self.rng.randint(2, 8) :]
+        count = self.rng.randint(2, 8)
+        last = list(zip(self.statements[-count:], self.places[-count:], strict=True))
         for _ in range(self.rng.randint(1, 3)):
             renamed: dict[str, str] = {}
-            for s in last:
+            for s, place in last:
                 operands = []
                 for x in s.operands:
                     if x in renamed:
@@ -176,7 +180,6 @@ class Chooser:
                 known = [n for n in operands if n.strip("[]") in self.where or n[:1] != "a"]
                 if len(known) != len(operands):
                     continue
-                place = self.where.get(s.result or "", None)
                 if s.result is None:
                     self.add(s.operation, *operands, result=False)
                 else:
