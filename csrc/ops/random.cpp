@@ -121,6 +121,8 @@ at::Tensor& draw_on_host(
     int64_t range,
     const at::Tensor& seed,
     const at::Tensor& offset) {
+  if (self.is_meta())
+    return self;  // asked for the layout alone
   const RandomStream stream{
       static_cast<uint64_t>(seed.item<int64_t>()), static_cast<uint64_t>(offset.item<int64_t>())};
   if (distribution == "integers") {
@@ -229,6 +231,11 @@ TORCH_LIBRARY_FRAGMENT(tenon, m) {
 }
 
 TORCH_LIBRARY_IMPL(tenon, CPU, m) {
+  m.impl("draw_", draw_on_host);
+  m.impl("draw", draw_functional_on_host);
+}
+
+TORCH_LIBRARY_IMPL(tenon, Meta, m) {
   m.impl("draw_", draw_on_host);
   m.impl("draw", draw_functional_on_host);
 }

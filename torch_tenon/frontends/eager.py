@@ -547,7 +547,10 @@ _FLAT_OUT = ("aten::avg_pool3d.out", "aten::gelu.out", "aten::narrow_copy.out")
 def route_of(name: str) -> str:
     """How windows run an op (`aten::add_.Tensor`): `lowered`, `library` or `fallback`."""
     load_all()
-    op = variants.functional_of(variants.overload(name))
+    try:
+        op = variants.functional_of(variants.overload(name))
+    except AttributeError:  # its library was unloaded since
+        return "fallback"
     if name == "aten::copy_" or name in _UNSAID:
         return "lowered"
     if op is None:
@@ -576,7 +579,12 @@ def _meta_tensor(x: Any) -> Any:
 
 def _dtypes(op: Any, positional: list[Any], keywords: dict[str, Any]) -> list[torch.dtype]:
     """The dtypes of an op's results; none where PyTorch cannot tell without running it."""
-    args, named = tree_map(_meta_tensor, (positional, keywords))
+
+    def stand_in(x: Any) -> Any:
+        is_number = isinstance(x, Value) and x.is_number
+        return 1.0 if is_number else _meta_tensor(x)  # run-time numbers are real
+
+    args, named = tree_map(stand_in, (positional, keywords))
     try:
         result = op(*args, **named)
     except (NotImplementedError, RuntimeError):
