@@ -33,6 +33,7 @@ import torch
 from torch.testing._internal import common_methods_invocations as invocations
 from torch.testing._internal.common_utils import TestCase
 
+from torch_tenon import _C, config
 from torch_tenon.frontends import dynamo
 from torch_tenon.testing.conformance.comparison import Comparison, Mismatch
 from torch_tenon.testing.conformance.databases import op_infos
@@ -272,6 +273,8 @@ def main() -> int:
     if options.summarise:
         cases = [c for path in options.summarise for c in read(path)]
     else:
+        # Eager code beside the graphs, the seed's check for one, must not go over to plans midway.
+        _C.set_execute_mode(config.EXECUTE_MODES.index("compiled"))
         part, parts = (int(n) for n in options.part.split("/"))
         names = chosen(options.only)[part - 1 :: parts]
         for case in check(names, options.dtype, options.samples):
