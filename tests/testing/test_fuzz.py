@@ -19,17 +19,16 @@ from torch_tenon.testing.fuzz.workers import Worker, shrink
 
 
 def test_programs_on_the_device() -> None:
-    first = random.SystemRandom().randrange(1 << 30)
-    for seed in range(first, first + 6):
+    # The same programs every time: fresh ones are for `tenon fuzz`, where a person sees them.
+    for seed in range(6):
         found = check(generate(seed, 16), ["reference", "auto"])
         assert found is None, f"tenon fuzz --seed {seed} --length 16 --programs 1: {found}"
 
 
 def test_programs_where_the_host_cannot_reach_the_memory() -> None:
-    first = random.SystemRandom().randrange(1 << 30)
     worker = Worker({"TENON_TARGET": REMOTE_TARGET, "TENON_DEVICES": "2"}, 120)
     try:
-        for seed in range(first, first + 12):
+        for seed in range(12):
             request = {"seed": seed, "length": 25, "modes": ["reference", "auto"]}
             found = worker.ask(request)["failure"]
             assert found is None, f"tenon fuzz --seed {seed} --target {REMOTE_TARGET}: {found}"
