@@ -22,7 +22,7 @@ demo: $(BUILT)
 	$(BIN)/python examples/digits.py
 
 test: $(BUILT)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(BUILT)
 	$(BIN)/ruff check .

