@@ -6,6 +6,7 @@ the arena and all sizes as numbers, and of that a plan of the C++ core, which ru
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
@@ -136,6 +137,29 @@ class Plan:
             found = _C.Plan(self.instance(sizes), self.addresses, constants)
             self._native[sizes] = found
         return found
+
+    def tune(self) -> None:
+        """Chooses the way of every product that has none yet, so that no run has to: each runs once
+        on memory of its own. For a plan without run-time sizes."""
+        instance = _Instance(self, ())
+        storages = self.program.storages
+        nbytes = [max(instance.number(s.nbytes), 1) for s in storages]
+        products = [
+            {**found, "allocated": found["slots"], "released": found["slots"]}
+            for step, found in zip(self.steps, instance.data()["steps"], strict=True)
+            if step.kernel is not None and step.kernel.layout == "matmul"
+        ]
+        data: PlanData = {
+            "slots": [["block", n] for n in nbytes],
+            "inputs": [],
+            "outputs": [],
+            "results": [],
+            "arena_bytes": 0,
+            "steps": products,
+        }
+        # What is no index or has no memory is told by the run that matters.
+        with contextlib.suppress(IndexError, RuntimeError):
+            _C.Plan(data, self.addresses, []).run_in_place([], [], HOST)
 
     def instance(self, sizes: Sequence[int] = ()) -> PlanData:
         """The plan for these sizes as plain data."""

@@ -748,7 +748,9 @@ summaries: dict[int, Summary] = {}  # of the plans that were made, by the window
 def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow]:
     """The window's plan, compiled; raises CannotLower for one that has none."""
     built = build(description)
-    return Plan(built.program).compile(default_compiler()), built
+    plan = Plan(built.program).compile(default_compiler())
+    plan.tune()
+    return plan, built
 
 
 def _bytes_by_op(description: tuple[Any, ...]) -> int:
