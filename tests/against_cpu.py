@@ -1,10 +1,24 @@
 """Comparing what the device gives with what the CPU gives."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
+
+from torch_tenon import _C, config
+
+
+@contextmanager
+def executing(mode: str) -> Iterator[None]:
+    """Windows run as `TENON_EXECUTE=mode` has them run."""
+    before = _C.execute_mode()
+    _C.set_execute_mode(config.EXECUTE_MODES.index(mode))
+    try:
+        yield
+    finally:
+        _C.set_execute_mode(before)
 
 
 def to_cpu(value: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from against_cpu import executing
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,13 @@ def same_device_and_seed() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.tenon.set_device(0)
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    """Every window runs by a plan, and waits for it."""
+    with executing("compiled"):
+        yield
 
 
 @pytest.fixture

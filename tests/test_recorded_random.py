@@ -1,32 +1,21 @@
 """Random ops in windows: the numbers of a call that runs at once, by plans that are used again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
+from against_cpu import executing
 from torch import nn
 from torch.nn import functional as F
 
-from torch_tenon import _C, config
+from torch_tenon import _C
 
 
 def in_mode(name: str, work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
     """What `work` gives in an execute mode, from a fixed seed."""
-    before = _C.execute_mode()
-    _C.set_execute_mode(config.EXECUTE_MODES.index(name))
     torch.manual_seed(5)
-    try:
+    with executing(name):
         return [t.cpu() for t in work()]
-    finally:
-        _C.set_execute_mode(before)
-
-
-@pytest.fixture
-def compiled() -> Iterator[None]:
-    before = _C.execute_mode()
-    _C.set_execute_mode(config.EXECUTE_MODES.index("compiled"))
-    yield
-    _C.set_execute_mode(before)
 
 
 def empty(dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -128,10 +117,8 @@ def test_seeds_and_states_repeat_recorded_numbers(compiled: None) -> None:
 
     first = losses()
     assert losses() == first
-    before = _C.execute_mode()
-    _C.set_execute_mode(config.EXECUTE_MODES.index("reference"))
-    at_once = losses()
-    _C.set_execute_mode(before)
+    with executing("reference"):
+        at_once = losses()
     assert first == pytest.approx(at_once, rel=1e-5)
 
 

@@ -50,9 +50,9 @@ def register() -> None:
 
 
 def _start_builder() -> None:
-    from torch_tenon.frontends import eager
+    from torch_tenon.frontends import builder
 
-    eager.start_builder()
+    builder.start_builder()
 
 
 def _report_disagreement(*facts: Any) -> None:

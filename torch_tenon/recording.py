@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch_tenon import _C, accelerator
 from torch_tenon.compiler.explain import Summary, format_bytes
-from torch_tenon.frontends import eager
+from torch_tenon.frontends import builder
 
 # In the order of CommitReason in csrc/record/record.h.
 REASONS = (
@@ -126,7 +126,7 @@ def recording() -> Recording:
         calls,
         _C.calls_at_once(),
         {why: n for why, n in zip(REASONS, commits, strict=True) if n},
-        [WindowRuns(a, b, eager.summaries.get(k), why) for k, (a, b, why) in enumerate(runs)],
+        [WindowRuns(a, b, builder.summaries.get(k), why) for k, (a, b, why) in enumerate(runs)],
         _C.plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
     )

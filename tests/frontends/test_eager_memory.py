@@ -1,11 +1,11 @@
 """Windows in which a value's memory is a tensor's own, and is written later."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from torch_tenon import _C, config
+from torch_tenon import _C
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -43,15 +43,6 @@ def _dies(x: torch.Tensor) -> Tensors:
     b = a.repeat(1)
     a.neg_()
     return (b,)
-
-
-@pytest.fixture
-def compiled() -> Iterator[None]:
-    """Every window runs by a plan, and waits for it."""
-    before = _C.execute_mode()
-    _C.set_execute_mode(config.EXECUTE_MODES.index("compiled"))
-    yield
-    _C.set_execute_mode(before)
 
 
 @pytest.mark.parametrize("compute", [_mirrored, _copied, _copied_between, _lists, _dies])

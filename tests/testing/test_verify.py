@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from against_cpu import executing
 from typer.testing import CliRunner
 
-from torch_tenon import _C, cli, config
+from torch_tenon import _C, cli
 from torch_tenon.frontends import eager
 from torch_tenon.testing import window as windows
 from torch_tenon.testing.verify import PlanDiffers
@@ -20,10 +21,8 @@ from torch_tenon.testing.verify import PlanDiffers
 def verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every window runs both ways."""
     monkeypatch.setenv("TENON_CACHE_DIR", str(tmp_path / "cache"))
-    before = _C.execute_mode()
-    _C.set_execute_mode(config.EXECUTE_MODES.index("verify"))
-    yield
-    _C.set_execute_mode(before)
+    with executing("verify"):
+        yield
 
 
 @pytest.fixture

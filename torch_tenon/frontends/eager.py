@@ -14,26 +14,18 @@ and a result ("argument", place), a tensor, ("list", results) or None.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
-import math
-import os
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torch_tenon import _C, process
-from torch_tenon.compiler.cpu_compiler import default_compiler
-from torch_tenon.compiler.explain import Summary, summarise
-from torch_tenon.compiler.plan import Plan
-from torch_tenon.ir.index import Index, product, unflatten, var
+from torch_tenon.frontends.composition import Composition, as_called, meta_tensor, static
+from torch_tenon.ir.index import product, unflatten, var
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Trace, tracing
 from torch_tenon.ir.values import (
@@ -214,7 +206,7 @@ class _Builder:
         self, op: Any, given: dict[str, Any], metas: list[TensorMeta | None], own: bool = True
     ) -> list[Any]:
         """The results of a functional op, one for each that its schema has."""
-        positional, keywords = _as_called(op, given)
+        positional, keywords = as_called(op, given)
         result = self.lowered(op, positional, keywords, metas, own)
         name_origin(result, self.program.origin)
         return list(result) if len(op._schema.returns) != 1 else [result]
@@ -451,89 +443,8 @@ class _Builder:
         slot.base = self.program.write(Stored(buffer, layout), source).buffer
 
 
-class Composition(TorchDispatchMode):
-    """Runs a function of tensors on values: every op that it calls is lowered as it comes.
-
-    The tensors that the function sees have sizes and no memory.
-    """
-
-    def __init__(self, builder: _Builder) -> None:
-        super().__init__()
-        self.builder = builder
-        self.values: dict[int, tuple[torch.Tensor, Value]] = {}  # by the tensor's identity
-
-    def run(self, function: Any, positional: list[Any], keywords: dict[str, Any]) -> Any:
-        """The function's results, as values."""
-        args, named = tree_map(self._tensor, (positional, keywords))
-        with self:
-            result = function(*args, **named)
-        if result is NotImplemented:
-            raise CannotLower("such arguments are not decomposed")
-        return tree_map(self._value, result)
-
-    def _tensor(self, x: Any) -> Any:
-        return self._enter(_meta_tensor(x), x) if isinstance(x, Value) else x
-
-    def _enter(self, t: torch.Tensor, value: Value) -> torch.Tensor:
-        self.values[id(t)] = (t, value)  # the tensor is kept, so that its identity is its own
-        return t
-
-    def _value(self, x: Any) -> Any:
-        return self.values[id(x)][1] if isinstance(x, torch.Tensor) else x
-
-    def __torch_dispatch__(
-        self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Lowers one op."""
-        kwargs = kwargs or {}
-        composed = decompositions().get(op)
-        if composed is not None and find(op) is None:
-            with self:
-                result = composed(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
-        if torch.Tag.data_dependent_output in op.tags:
-            raise CannotLower(f"{op} needs data")
-        functional = variants.functional_of(op)
-        if functional is None:
-            raise CannotLower(f"{op} writes its arguments")
-        result = op(*args, **kwargs)
-        if any(
-            isinstance(t, torch.Tensor) and t.device.type != "meta"
-            for t in tree_leaves((args, kwargs, result))
-        ):
-            raise CannotLower(f"{op} makes a tensor outside of the device")
-        schema = op._schema.arguments
-        given = dict(zip((a.name for a in schema), args, strict=False)) | kwargs
-        written = [a for a in schema if variants.is_written(a)]
-        given = {
-            k: self._value_of_any(v)
-            for k, v in given.items()
-            if not any(a.name == k and variants.is_out(a) for a in written)
-        }
-        outputs = [result] if isinstance(result, torch.Tensor) else list(result or ())
-        metas = [
-            TensorMeta(t.dtype, tuple(t.shape), tuple(t.stride()))
-            for t in tree_leaves(outputs)
-            if isinstance(t, torch.Tensor)
-        ]
-        positional, keywords = _as_called(functional, given)
-        values = self.builder.lowered(functional, positional, keywords, list(metas))
-        if written:
-            if len(written) != 1 or not isinstance(result, torch.Tensor):
-                raise CannotLower(f"{op} writes several arguments")
-            value = cast(values, result.dtype)
-            self._enter(result, broadcast_to(value, tuple(result.shape)))
-            return result
-        if isinstance(result, torch.Tensor):
-            return self._enter(result, values)
-        for t, v in zip(tree_leaves(result), _flat(values), strict=True):
-            self._enter(t, v)
-        return result
-
-    def _value_of_any(self, x: Any) -> Any:
-        return tree_map(self._value, x)
-
+# Where a result goes, which its metadata says.
+_OPTIONS = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
 # Ops that write more than their schema says, and those that return it instead.
 _UNSAID = {"aten::native_batch_norm": torch.ops.aten._native_batch_norm_legit_functional.default}
@@ -569,20 +480,12 @@ def _foreach(op: Any) -> Any:
     return LOWERINGS.get(f"aten.{name}")
 
 
-def _meta_tensor(x: Any) -> Any:
-    if not isinstance(x, Value):
-        return x
-    strides = x.layout.strides if isinstance(x, Stored) else dense_layout(x.sizes).strides
-    sizes = tuple(map(_number, x.sizes))
-    return torch.empty_strided(sizes, tuple(map(_number, strides)), dtype=x.dtype, device="meta")
-
-
 def _dtypes(op: Any, positional: list[Any], keywords: dict[str, Any]) -> list[torch.dtype]:
     """The dtypes of an op's results; none where PyTorch cannot tell without running it."""
 
     def stand_in(x: Any) -> Any:
         is_number = isinstance(x, Value) and x.is_number
-        return 1.0 if is_number else _meta_tensor(x)  # run-time numbers are real
+        return 1.0 if is_number else meta_tensor(x)  # run-time numbers are real
 
     args, named = tree_map(stand_in, (positional, keywords))
     try:
@@ -590,39 +493,6 @@ def _dtypes(op: Any, positional: list[Any], keywords: dict[str, Any]) -> list[to
     except (NotImplementedError, RuntimeError):
         return []
     return [t.dtype for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
-
-
-def _flat(x: Any) -> list[Any]:
-    return [v for y in x for v in _flat(y)] if isinstance(x, list | tuple) else [x]
-
-
-# Where a result goes, which its metadata says.
-_OPTIONS = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
-
-
-def _as_called(op: Any, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments as a graph has them: defaults at the end are left out."""
-    positional: list[Any] = []
-    keywords: dict[str, Any] = {}
-    arguments = op._schema.arguments
-    for a in arguments:
-        value = given.get(a.name, a.default_value)
-        if not a.kwarg_only:
-            positional.append(value)
-        elif not _is_default(a, value):
-            keywords[a.name] = value
-    for a in reversed([a for a in arguments if not a.kwarg_only]):
-        if not _is_default(a, positional[-1]):
-            break
-        positional.pop()
-    return positional, keywords
-
-
-def _is_default(argument: torch.Argument, value: Any) -> bool:
-    default = argument.default_value
-    if not argument.has_default_value() or isinstance(value, Value):
-        return False
-    return type(value) is type(default) and bool(value == default)
 
 
 def _is_contiguous(t: Sequence[Any]) -> bool:
@@ -684,14 +554,9 @@ def _view(value: Value, held: Layout, wanted: Layout) -> Value | None:
             found[d] = i
         return found
 
-    if not _is_dense(held) or _number(wanted.span()) > _number(product(held.sizes)):
+    if not _is_dense(held) or static(wanted.span()) > static(product(held.sizes)):
         return None
     return reindex(value, wanted.sizes, position)
-
-
-def _number(size: Index) -> int:
-    assert isinstance(size, int), "a window's sizes are known"
-    return size
 
 
 def _loads_from(value: Lazy, storage: Storage) -> bool:
@@ -708,59 +573,3 @@ def _values(x: Any) -> list[Value]:
     if isinstance(x, list | tuple):
         return [v for y in x for v in _values(y)]
     return []
-
-
-# The background
-
-_NICE = 10
-
-
-def start_builder() -> None:
-    """Starts the thread that makes plans; the core calls it when the first window wants one."""
-    process.builder = threading.Thread(target=_make_plans, name="tenon-builder", daemon=True)
-    process.builder.start()
-
-
-def _make_plans() -> None:
-    # On Linux this is the thread's own, and that of the C compilers that it starts: they take what
-    # the program that runs meanwhile leaves.
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    while (description := _C.next_window()) is not None:
-        number = description[0]
-        start = time.perf_counter()
-        try:
-            with process.making_plans:
-                plan, built = make_plan(description)
-        except Exception as error:  # the window stays on reference execution
-            log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
-            log.debug("its plan failed", exc_info=True)
-            _C.finish_window(number, None, [], [], f"{type(error).__name__}: {error}")
-        else:
-            seconds = time.perf_counter() - start
-            summaries[number] = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
-            _C.finish_window(number, plan.native(()), built.inputs, built.outputs, "")
-
-
-summaries: dict[int, Summary] = {}  # of the plans that were made, by the window's number
-
-
-def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow]:
-    """The window's plan, compiled; raises CannotLower for one that has none."""
-    built = build(description)
-    plan = Plan(built.program).compile(default_compiler())
-    plan.tune()
-    return plan, built
-
-
-def _bytes_by_op(description: tuple[Any, ...]) -> int:
-    """What the window's calls read and write when each runs by itself."""
-
-    def count(x: Any) -> int:
-        if x is None or x[0] in ("constant", "number", "argument"):
-            return 0
-        if x[0] == "list":
-            return sum(map(count, x[1]))
-        return int(math.prod(x[3])) * x[2].itemsize
-
-    return sum(count(x) for _, _, arguments, results in description[1] for x in arguments + results)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from against_cpu import same_on_both
 
-from torch_tenon import _C, config
+from torch_tenon import _C
 
-
-@pytest.fixture(autouse=True)
-def compiled() -> Iterator[None]:
-    """Every window runs by a plan, and waits for it."""
-    before = _C.execute_mode()
-    _C.set_execute_mode(config.EXECUTE_MODES.index("compiled"))
-    yield
-    _C.set_execute_mode(before)
+pytestmark = pytest.mark.usefixtures("compiled")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

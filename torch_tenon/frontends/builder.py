@@ -1,0 +1,72 @@
+"""The thread that makes plans of windows while the program runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+from typing import Any
+
+from torch_tenon import _C, process
+from torch_tenon.compiler.cpu_compiler import default_compiler
+from torch_tenon.compiler.explain import Summary, summarise
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.frontends.eager import BuiltWindow, build
+
+log = logging.getLogger("torch_tenon.program")
+
+_NICE = 10
+
+
+def start_builder() -> None:
+    """Starts the thread that makes plans; the core calls it when the first window wants one."""
+    process.builder = threading.Thread(target=_make_plans, name="tenon-builder", daemon=True)
+    process.builder.start()
+
+
+def _make_plans() -> None:
+    # On Linux this is the thread's own, and that of the C compilers that it starts: they take what
+    # the program that runs meanwhile leaves.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    while (description := _C.next_window()) is not None:
+        number = description[0]
+        start = time.perf_counter()
+        try:
+            with process.making_plans:
+                plan, built = make_plan(description)
+        except Exception as error:  # the window stays on reference execution
+            log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
+            log.debug("its plan failed", exc_info=True)
+            _C.finish_window(number, None, [], [], f"{type(error).__name__}: {error}")
+        else:
+            seconds = time.perf_counter() - start
+            summaries[number] = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
+            _C.finish_window(number, plan.native(()), built.inputs, built.outputs, "")
+
+
+summaries: dict[int, Summary] = {}  # of the plans that were made, by the window's number
+
+
+def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow]:
+    """The window's plan, compiled; raises CannotLower for one that has none."""
+    built = build(description)
+    plan = Plan(built.program).compile(default_compiler())
+    plan.tune()
+    return plan, built
+
+
+def _bytes_by_op(description: tuple[Any, ...]) -> int:
+    """What the window's calls read and write when each runs by itself."""
+
+    def count(x: Any) -> int:
+        if x is None or x[0] in ("constant", "number", "argument"):
+            return 0
+        if x[0] == "list":
+            return sum(map(count, x[1]))
+        return int(math.prod(x[3])) * x[2].itemsize
+
+    return sum(count(x) for _, _, arguments, results in description[1] for x in arguments + results)
