@@ -1,5 +1,6 @@
 #include "bind_plan.h"
 
+#include <omp.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "execute/plan.h"
@@ -153,6 +154,10 @@ PlanData plan_data(
 }  // namespace
 
 void bind_plan(py::module_& m) {
+  m.def(
+      "release_threads",
+      [] { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); },
+      "Ends the OpenMP threads that work for the calling one.");
   m.def("set_timing", &set_timing, "Whether plans time their kernels, as counters of `plan`.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
       .def(

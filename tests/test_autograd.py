@@ -254,3 +254,21 @@ def test_saved_tensor_hooks() -> None:
         y = (x.exp() * x).sum()
     y.backward()
     assert_same(x.grad, torch.full((3,), 2 * torch.e), rtol=1e-6)
+
+
+def test_backward_runs_on_the_thread_that_asks_for_it() -> None:
+    def ran_here() -> bool:
+        seen: list[int] = []
+        x = torch.ones(3, device="tenon", requires_grad=True)
+        y = x * 2
+        y.register_hook(lambda _: seen.append(threading.get_ident()))
+        y.sum().backward()
+        return seen == [threading.get_ident()]
+
+    found = [ran_here()]
+    another = threading.Thread(target=lambda: found.append(ran_here()))
+    another.start()
+    another.join()
+    with torch.autograd.set_multithreading_enabled(True):
+        found.append(ran_here())
+    assert found == [True, True, False]

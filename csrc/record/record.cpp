@@ -1,7 +1,9 @@
 #include "record/record.h"
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/InferenceMode.h>
 
 #include <array>
 #include <map>
@@ -126,6 +128,18 @@ at::Tensor make_tensor(const ResultPlan& plan, c10::DeviceIndex device) {
 
 thread_local OpKey t_key;
 
+// Backward runs on the thread that asks for it, as it does on the CPU; a thread may have it
+// otherwise again (`torch.autograd.set_multithreading_enabled`). A thread of autograd's own would
+// bring OpenMP threads of its own, and when there are more of them than processors libgomp's go to
+// sleep after every loop: waking them costs more than most loops take.
+void keep_backward_here() {
+  static thread_local bool kept = false;
+  if (kept || c10::InferenceMode::is_enabled())
+    return;  // the end of inference mode would undo it
+  kept = true;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
 // Why a storage that is settled makes this thread commit.
 thread_local CommitReason t_reason = CommitReason::host_read;
 
@@ -166,6 +180,7 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
 
 void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   constexpr auto kNot = CommitReason::not_recorded;
+  keep_backward_here();
   if (!g_recording.load(std::memory_order_relaxed) || !info_.recordable || t_committing)
     return run_now(info_, stack, kNot, "its results' layouts are known only once it ran");
   auto& s = state();

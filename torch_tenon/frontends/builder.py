@@ -38,6 +38,8 @@ def _make_plans() -> None:
         try:
             with process.making_plans:
                 plan, built = make_plan(description)
+            # With more of them than processors, those of the program would not wait awake.
+            _C.release_threads()
         except Exception as error:  # the window stays on reference execution
             log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
             log.debug("its plan failed", exc_info=True)
