@@ -7,8 +7,8 @@
 // (ATen/native/cuda/RNN.cu) have it. As there, half precision is computed in float.
 
 #include <ATen/ATen.h>
-#include <ATen/FuncTorchTLS.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/lstm_native.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -32,6 +32,68 @@ Tensor biased(const Tensor& gates, const OptionalTensor& bias) {
   return bias.has_value() && bias->defined() ? wide(gates).add(*bias) : wide(gates);
 }
 
+// What follows a step's products, on any device: the new states and the gates.
+std::tuple<Tensor, Tensor, Tensor> cell(const Tensor& gates, const Tensor& cx) {
+  const auto parts = gates.chunk(4, 1);
+  const auto i = parts[0].sigmoid(), f = parts[1].sigmoid();
+  const auto g = parts[2].tanh(), o = parts[3].sigmoid();
+  const auto cy = f.mul(cx).add(i.mul(g));
+  return {o.mul(cy.tanh()), cy, at::cat({i, f, g, o}, 1)};
+}
+
+// The gradients of the gates before their activations, and of cx; at least one of hy and cy has one.
+std::tuple<Tensor, Tensor> cell_backward(
+    const OptionalTensor& grad_hy,
+    const OptionalTensor& grad_cy,
+    const Tensor& cx,
+    const Tensor& cy,
+    const Tensor& workspace) {
+  const auto parts = workspace.chunk(4, 1);
+  const auto &i = parts[0], &f = parts[1], &g = parts[2], &o = parts[3];
+  Tensor grad_c, grad_o;
+  if (grad_hy.has_value()) {
+    const auto tanh_cy = cy.tanh();
+    grad_c = at::tanh_backward(grad_hy->mul(o), tanh_cy);
+    if (grad_cy.has_value())
+      grad_c = grad_c.add(*grad_cy);
+    grad_o = at::sigmoid_backward(grad_hy->mul(tanh_cy), o);
+  } else {
+    grad_c = *grad_cy;
+    grad_o = at::zeros_like(o);
+  }
+  const auto grad_gates = at::cat(
+      {at::sigmoid_backward(grad_c.mul(g), i),
+       at::sigmoid_backward(grad_c.mul(cx), f),
+       at::tanh_backward(grad_c.mul(i), g),
+       grad_o},
+      1);
+  return {grad_gates, grad_c.mul(f)};
+}
+
+// The same as one call that is recorded: a sequence has one at every step.
+template <class Function>
+const auto& recorded(const char* name) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
+  return op;
+}
+
+std::tuple<Tensor, Tensor, Tensor> recorded_cell(const Tensor& gates, const Tensor& cx) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return recorded<decltype(cell)>("tenon::lstm_cell").call(gates, cx);
+}
+
+std::tuple<Tensor, Tensor> recorded_cell_backward(
+    const OptionalTensor& grad_hy,
+    const OptionalTensor& grad_cy,
+    const Tensor& cx,
+    const Tensor& cy,
+    const Tensor& workspace) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return recorded<decltype(cell_backward)>("tenon::lstm_cell_backward")
+      .call(grad_hy, grad_cy, cx, cy, workspace);
+}
+
 std::tuple<Tensor, Tensor, Tensor> lstm_cell(
     const Tensor& input_gates,
     const Tensor& hidden_gates,
@@ -41,52 +103,32 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell(
   static Counter& counted = counter("decomposed", "aten::_thnn_fused_lstm_cell");
   const CountedCall counted_call(counted);
   const auto gates = biased(hidden_gates, hidden_bias).add(biased(input_gates, input_bias));
-  const auto parts = gates.chunk(4, 1);
-  const auto i = parts[0].sigmoid(), f = parts[1].sigmoid();
-  const auto g = parts[2].tanh(), o = parts[3].sigmoid();
-  const auto cy = f.mul(cx).add(i.mul(g));
-  const auto hy = o.mul(cy.tanh());
+  const auto [hy, cy, workspace] = recorded_cell(gates, wide(cx));
   const auto dtype = input_gates.scalar_type();
-  return {hy.to(dtype), cy.to(dtype), at::cat({i, f, g, o}, 1).to(dtype)};
+  return {hy.to(dtype), cy.to(dtype), workspace.to(dtype)};
 }
 
 // Of the gates (the same for input and hidden), of cx, and of the biases (the same for both).
 std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(
     const OptionalTensor& grad_hy,
     const OptionalTensor& grad_cy,
-    const Tensor& cx_,
-    const Tensor& cy_,
-    const Tensor& workspace_,
+    const Tensor& cx,
+    const Tensor& cy,
+    const Tensor& workspace,
     bool has_bias) {
   static Counter& counted = counter("decomposed", "aten::_thnn_fused_lstm_cell_backward_impl");
   const CountedCall counted_call(counted);
-  const bool has_hy = grad_hy.has_value() && grad_hy->defined();
-  const bool has_cy = grad_cy.has_value() && grad_cy->defined();
-  if (!has_hy && !has_cy)
+  const auto given = [](const OptionalTensor& t) {
+    return t.has_value() && t->defined() ? OptionalTensor(wide(*t)) : std::nullopt;
+  };
+  const auto of_hy = given(grad_hy), of_cy = given(grad_cy);
+  if (!of_hy && !of_cy)
     return {};
-  const auto dtype = workspace_.scalar_type();
-  const auto cx = wide(cx_), cy = wide(cy_);
-  const auto parts = wide(workspace_).chunk(4, 1);
-  const auto &i = parts[0], &f = parts[1], &g = parts[2], &o = parts[3];
-  Tensor grad_c, grad_o;
-  if (has_hy) {
-    const auto tanh_cy = cy.tanh(), grad_h = wide(*grad_hy);
-    grad_c = at::tanh_backward(grad_h.mul(o), tanh_cy);
-    if (has_cy)
-      grad_c = grad_c.add(wide(*grad_cy));
-    grad_o = at::sigmoid_backward(grad_h.mul(tanh_cy), o);
-  } else {
-    grad_c = wide(*grad_cy);
-    grad_o = at::zeros_like(o);
-  }
-  const auto grad_gates = at::cat(
-                              {at::sigmoid_backward(grad_c.mul(g), i),
-                               at::sigmoid_backward(grad_c.mul(cx), f),
-                               at::tanh_backward(grad_c.mul(i), g),
-                               grad_o},
-                              1)
-                              .to(dtype);
-  return {grad_gates, grad_c.mul(f).to(dtype), has_bias ? grad_gates.sum(0) : Tensor()};
+  const auto dtype = workspace.scalar_type();
+  const auto [wide_gates, grad_cx] =
+      recorded_cell_backward(of_hy, of_cy, wide(cx), wide(cy), wide(workspace));
+  const auto grad_gates = wide_gates.to(dtype);
+  return {grad_gates, grad_cx.to(dtype), has_bias ? grad_gates.sum(0) : Tensor()};
 }
 
 // torch.nn.LSTM. PyTorch has the input's products of all steps in one for the CPU alone, and
@@ -104,13 +146,12 @@ struct LstmSteps : torch::autograd::Function<LstmSteps> {
     const auto turned = weight.t().contiguous();  // once, and not packed for each step
     Tensors outputs;
     for (const auto& input : gates.unbind(0)) {
-      const auto parts = input.addmm(h, turned).chunk(4, 1);
-      const auto i = parts[0].sigmoid(), f = parts[1].sigmoid();
-      const auto g = parts[2].tanh(), o = parts[3].sigmoid();
+      const auto summed = input.addmm(h, turned);
+      const auto before = c;
+      Tensor workspace;
+      std::tie(h, c, workspace) = kept != nullptr ? recorded_cell(summed, c) : cell(summed, c);
       if (kept != nullptr)
-        kept->insert(kept->end(), {i, f, g, o, c});
-      c = f.mul(c).add(i.mul(g));
-      h = o.mul(c.tanh());
+        kept->insert(kept->end(), {workspace, before});
       outputs.push_back(h);
     }
     return {at::stack(outputs), c};
@@ -151,18 +192,10 @@ struct LstmSteps : torch::autograd::Function<LstmSteps> {
     Tensor of_h, of_c = grads[1];
     Tensors of_gates(steps);
     for (int64_t t = steps - 1; t >= 0; --t) {
-      const auto* kept = &saved[4 + 5 * t];
-      const auto &i = kept[0], &f = kept[1], &g = kept[2], &o = kept[3], &before = kept[4];
-      const auto after = (t + 1 < steps ? kept[9] : saved[saved.size() - 2]).tanh();
+      const auto* kept = &saved[4 + 2 * t];
+      const auto& after = t + 1 < steps ? kept[3] : saved[saved.size() - 2];
       const auto grad = of_h.defined() ? of_outputs[t].add(of_h) : of_outputs[t];
-      of_c = of_c.add(at::tanh_backward(grad.mul(o), after));
-      of_gates[t] = at::cat(
-          {at::sigmoid_backward(of_c.mul(g), i),
-           at::sigmoid_backward(of_c.mul(before), f),
-           at::tanh_backward(of_c.mul(i), g),
-           at::sigmoid_backward(grad.mul(after), o)},
-          1);
-      of_c = of_c.mul(f);
+      std::tie(of_gates[t], of_c) = recorded_cell_backward(grad, of_c, kept[1], after, kept[0]);
       of_h = of_gates[t].mm(weight);
     }
     const auto gates = at::stack(of_gates);
@@ -177,7 +210,7 @@ bool is_plain(
     const Tensor& input, at::TensorList hx, at::TensorList params, int64_t count, int64_t per) {
   if (hx.size() != 2 || params.size() != static_cast<size_t>(count * per) || input.dim() != 3 ||
       input.numel() == 0 || at::autocast::is_autocast_enabled(kTenon) ||
-      at::functorch::functorchTLSAccessor() != nullptr ||
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
       (input.scalar_type() != at::kFloat && input.scalar_type() != at::kDouble))
     return false;
   const auto like = [&](const Tensor& t) {
@@ -232,6 +265,29 @@ std::tuple<Tensor, Tensor, Tensor> lstm(
       x = at::dropout(x, dropout, true);
   }
   return {batch_first ? x.transpose(0, 1) : x, at::stack(last_h), at::stack(last_c)};
+}
+
+TORCH_LIBRARY_FRAGMENT(tenon, m) {
+  m.def("lstm_cell(Tensor gates, Tensor cx) -> (Tensor hy, Tensor cy, Tensor workspace)");
+  m.def(
+      "lstm_cell_backward(Tensor? grad_hy, Tensor? grad_cy, Tensor cx, Tensor cy, "
+      "Tensor workspace) -> (Tensor gates, Tensor cx)");
+}
+
+void compose(torch::Library& m) {
+  m.impl("lstm_cell", cell);
+  m.impl("lstm_cell_backward", cell_backward);
+}
+
+// What the host runs; what tells layouts; what plans and graphs are made of.
+TORCH_LIBRARY_IMPL(tenon, CPU, m) {
+  compose(m);
+}
+TORCH_LIBRARY_IMPL(tenon, Meta, m) {
+  compose(m);
+}
+TORCH_LIBRARY_IMPL(tenon, CompositeImplicitAutograd, m) {
+  compose(m);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

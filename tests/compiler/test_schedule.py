@@ -35,12 +35,19 @@ ONE_KERNEL = {
     "two outputs of one loop": lambda x: [x + 1, x * 2],
     "a value and its row sums": lambda x: [x.exp(), x.exp().sum(1)],
     "a transposed reader": lambda x: x.t() * 2 + 1,
+    "the parts of a concatenation": lambda x: torch.cat([x.exp().sigmoid(), x.tanh().exp()], 1),
 }
 
 
 @pytest.mark.parametrize("name", ONE_KERNEL)
 def test_one_kernel(name: str) -> None:
     assert len(kernels(ONE_KERNEL[name], torch.randn(128, 256))) == 1
+
+
+def test_what_crosses_the_rows_of_a_product_has_a_loop_of_its_own() -> None:
+    x = torch.randn(128, 128)
+    assert len(kernels(lambda x: (x @ x + 1).t().contiguous(), x)) == 2
+    assert len(kernels(lambda x: (x @ x + 1) * x, x)) == 1
 
 
 def test_rows_that_nobody_else_sees_stay_on_the_stack() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from torch_tenon.ir.index import (
     Index,
     Symbol,
@@ -13,6 +16,7 @@ from torch_tenon.ir.index import (
     flat_index,
     floordiv,
     mod,
+    never_meet,
     strides,
     substitute,
     unflatten,
@@ -70,3 +74,27 @@ def test_what_ranges_decide_is_never_built() -> None:
     assert strides(var(i) * 4 + var(j) + 3) == {i: 4, j: 1}
     assert strides(floordiv(var(i), 4)) is None
     assert substitute(floordiv(var(i), 4), {i: var(j)}) == 0
+
+
+@given(st.data())
+def test_indices_that_never_meet(data: st.DataObject) -> None:
+    loops = [Symbol("ijk"[n], data.draw(st.integers(1, 4))) for n in range(3)]
+    a: Index = data.draw(st.integers(0, 20))
+    for s in loops:
+        a = a + var(s) * data.draw(st.integers(1, 12))
+    b = a + data.draw(st.integers(-40, 40))
+    positions = [
+        dict(zip(loops, p, strict=True))
+        for p in itertools.product(*(range(s.extent) for s in loops))  # type: ignore[arg-type]
+    ]
+    meet = {evaluate(a, p) for p in positions} & {evaluate(b, p) for p in positions}
+    if never_meet(a, b):
+        assert not meet
+
+
+def test_the_parts_of_a_concatenation_never_meet() -> None:
+    i, j = Symbol("i", 6), Symbol("j", 4)
+    first = var(i) * 12 + var(j)
+    assert never_meet(first, first + 4) and never_meet(first + 8, first)
+    assert not never_meet(first, first + 3) and not never_meet(first, first + 12)
+    assert not never_meet(first, var(i) * 12 + 4)

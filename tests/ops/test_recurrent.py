@@ -5,7 +5,10 @@ import itertools
 
 import pytest
 import torch
+from against_cpu import same_on_both
 from torch import nn
+
+from torch_tenon import _C
 
 OPTIONS = [
     dict(zip(("bias", "bidirectional", "batch_first", "num_layers"), row, strict=True))
@@ -68,3 +71,16 @@ def test_what_is_not_plain_is_as_on_the_cpu() -> None:
     lstm = nn.LSTM(4, 6).to("tenon")
     with pytest.raises(RuntimeError):
         lstm(torch.randn(5, 2, 3, device="tenon"))
+
+
+def test_transforms_that_ended_leave_no_trace() -> None:
+    layers = torch.nn.LSTM(4, 5).to("tenon")
+    x = torch.rand(3, 2, 4)
+    torch.func.vmap(torch.sin)(x)
+    before = _steps()
+    same_on_both(lambda device: layers.to(device)(x.to(device))[0], rtol=1e-5, atol=1e-6)
+    assert _steps() > before
+
+
+def _steps() -> int:
+    return sum(n for _, op, n, *_ in _C.counter_values() if op == "tenon::lstm_cell")

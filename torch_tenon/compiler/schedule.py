@@ -17,7 +17,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, substitute, symbols, var
+from torch_tenon.ir.index import (
+    Expr,
+    Index,
+    Symbol,
+    never_meet,
+    product,
+    strides,
+    substitute,
+    symbols,
+    var,
+)
 from torch_tenon.ir.program import Extern, Loop, Matmul, Node, Program
 from torch_tenon.ir.values import Buffer, Storage, size_hint
 
@@ -335,17 +345,26 @@ def template_problem(members: list[Member]) -> str | None:
         return None
     if len(products) > 1:
         return "two products"
-    product = products[0].node
-    assert isinstance(product, Matmul)
+    matmul = products[0].node
+    assert isinstance(matmul, Matmul)
     if any(m.node.kind not in ("pointwise", "matmul") or not m.full for m in members):
         return "more than pointwise loops after a product"
     # The whole of both operands is read for each piece.
-    read = {b.storage for b in product.reads}
+    read = {b.storage for b in matmul.reads}
     if any(m.node.buffer.storage in read for m in members):
         return "it writes what the product reads"
-    column = product.axes[-1]
-    if column is not None and len(symbols(products[0].values[column])) != 1:
+    column = matmul.axes[-1]
+    if column is None:
+        return None
+    columns = symbols(products[0].values[column])
+    if len(columns) != 1:
         return "it splits the product's rows"
+    (across,) = columns
+    # Pieces are gone through by rows, and memory that is dense the other way has a loop of its own.
+    if size_hint(product(s.extent for s in matmul.outer)) > FEW:
+        for e in (e for m in members for e in (m.index, *(i for _, i in m.loads))):
+            if (strides(e) or {}).get(across, 0) not in (0, 1):
+                return "it goes through memory across the product's rows"
     return None
 
 
@@ -543,7 +562,8 @@ def _stages(members: list[Member]) -> str | None:
                 stage = max(stage, w.stage + 1 if m.full else w.stage)
         storage = m.node.buffer.storage
         for before, e, _ in by_storage.get(storage, ()):
-            if e != m.index or before.full is not m.full:
+            apart = e != m.index and not never_meet(e, m.index)
+            if apart or before.full is not m.full:
                 return f"{storage.name} is overwritten at another place"
             stage = max(stage, before.stage)
         m.stage = stage

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch_tenon.ir.index import Index
 from torch_tenon.ir.values import Stored, Value, dense_layout
 from torch_tenon.ops import variants
-from torch_tenon.ops.compositions import decompositions
+from torch_tenon.ops.compositions import composition_of
 from torch_tenon.ops.lowerings.table import CannotLower, TensorMeta, broadcast_to, cast, find
 
 
@@ -63,7 +63,7 @@ class Composition(TorchDispatchMode):
     ) -> Any:
         """Lowers one op."""
         kwargs = kwargs or {}
-        composed = decompositions().get(op)
+        composed = composition_of(op)
         if composed is not None and find(op) is None:
             with self:
                 result = composed(*args, **kwargs)

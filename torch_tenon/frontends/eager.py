@@ -42,7 +42,7 @@ from torch_tenon.ir.values import (
     weigh,
 )
 from torch_tenon.ops import variants
-from torch_tenon.ops.compositions import decompositions
+from torch_tenon.ops.compositions import composition_of
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
@@ -232,7 +232,7 @@ class _Builder:
             if each is not None:
                 return self._each(each, positional, keywords, metas)
             if function is None:
-                composed = decompositions().get(op)
+                composed = composition_of(op)
                 if composed is None:
                     raise CannotLower("no lowering")
                 return Composition(self).run(composed, positional, keywords)
@@ -468,7 +468,7 @@ def route_of(name: str) -> str:
         return "fallback"
     if find(op) is not None:
         return "library" if str(op) in WHOLE else "lowered"
-    return "lowered" if _foreach(op) is not None or op in decompositions() else "fallback"
+    return "lowered" if _foreach(op) is not None or composition_of(op) is not None else "fallback"
 
 
 def _foreach(op: Any) -> Any:

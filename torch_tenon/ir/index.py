@@ -461,6 +461,34 @@ def _strides(e: Expr) -> dict[Symbol, Index] | None:
     return found
 
 
+def never_meet(a: Index, b: Index) -> bool:
+    """Whether two affine indices over the same loops never name one place, whatever positions they
+    are at, as those of a concatenation's parts do. False where that is not seen."""
+    steps, apart = strides(a), a - b
+    if steps is None or not isinstance(apart, int):
+        return False
+    loops = []
+    for s, k in steps.items():
+        if not isinstance(k, int) or not isinstance(s.extent, int):
+            return False
+        loops.append((abs(k), s.extent - 1))
+    return not _may_reach(apart, sorted(loops))
+
+
+def _may_reach(distance: int, loops: list[tuple[int, int]]) -> bool:
+    """Whether steps (length, most of them either way) may add up to a distance."""
+    if not loops:
+        return distance == 0
+    *rest, (length, most) = loops
+    slack = sum(k * n for k, n in rest)
+    low, high = -((slack - distance) // length), (distance + slack) // length
+    if high - low > 1:
+        return True  # loops that overlap: not worth a search
+    return any(
+        _may_reach(distance - n * length, rest) for n in range(low, high + 1) if abs(n) <= most
+    )
+
+
 def evaluate(e: Index, values: Mapping[Any, int]) -> int:
     """The value of `e` with a number for each of its symbols."""
     if isinstance(e, int):

@@ -60,6 +60,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return table
 
 
+def composition_of(op: Any) -> Callable[..., Any] | None:
+    """The function that computes an op by others, if there is one: an entry, or what PyTorch or an
+    extension in C++ registered as implicit composition."""
+    found = decompositions().get(op)
+    return op.decompose if found is None and op._can_decompose() else found
+
+
 # PyTorch's kernels interpolate bytes with whole-number weights, its decompositions do not.
 _WEIGHTED = (aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default)
 
