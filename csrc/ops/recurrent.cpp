@@ -41,7 +41,8 @@ std::tuple<Tensor, Tensor, Tensor> cell(const Tensor& gates, const Tensor& cx) {
   return {o.mul(cy.tanh()), cy, at::cat({i, f, g, o}, 1)};
 }
 
-// The gradients of the gates before their activations, and of cx; at least one of hy and cy has one.
+// The gradients of the gates before their activations, and of cx; at least one of hy and cy has
+// one.
 std::tuple<Tensor, Tensor> cell_backward(
     const OptionalTensor& grad_hy,
     const OptionalTensor& grad_cy,
@@ -73,8 +74,7 @@ std::tuple<Tensor, Tensor> cell_backward(
 // The same as one call that is recorded: a sequence has one at every step.
 template <class Function>
 const auto& recorded(const char* name) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Function>();
   return op;
 }
 
