@@ -18,6 +18,7 @@ Slot::Kind slot_kind(const std::string& name) {
       {"input", Slot::Kind::input},
       {"output", Slot::Kind::output},
       {"temporary", Slot::Kind::temporary},
+      {"lodged", Slot::Kind::lodged},
       {"block", Slot::Kind::block},
       {"external", Slot::Kind::external},
       {"constant", Slot::Kind::constant},
@@ -127,7 +128,9 @@ PlanData plan_data(
     const std::vector<at::Tensor>& constants) {
   PlanData plan;
   for (const auto x : data["slots"]) {
-    Slot slot{slot_kind(x[py::int_(0)].cast<std::string>()), x[py::int_(1)].cast<size_t>(), {}};
+    Slot slot{slot_kind(x[py::int_(0)].cast<std::string>()), x[py::int_(1)].cast<size_t>()};
+    if (slot.kind == Slot::Kind::lodged)
+      slot.host = x[py::int_(2)].cast<size_t>();
     if (slot.kind == Slot::Kind::constant)
       slot.tensor = constants.at(slot.number);
     plan.slots.push_back(std::move(slot));

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from against_cpu import executing
 from torch import nn
 from torch.nn import functional as F
 
@@ -92,3 +93,23 @@ def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
     assert after["structures"] - before["structures"] <= 1, "the one in which `steps` ends"
     assert sum(after[k] - before[k] for k in ("hits", "reference")) >= 20 * period // 512
     torch.testing.assert_close(x.cpu(), steps(copy, 40))
+
+
+def test_a_window_holds_no_more_than_eager_code_would() -> None:
+    """The input and the result of each layer, beside the weights; what died is let go of, though
+    the calls that read it run later."""
+    weights = [torch.rand(512, 512, device="tenon") / 512 for _ in range(6)]
+    layer = weights[0].untyped_storage().nbytes()
+
+    def forward() -> int:
+        x = torch.rand(512, 512, device="tenon")
+        torch.tenon.synchronize()
+        before = torch.tenon.memory_allocated()
+        torch.tenon.reset_peak_memory_stats()
+        for w in weights:
+            x = torch.relu(x @ w + 1)
+        torch.tenon.synchronize()
+        return (torch.tenon.max_memory_allocated() - before) // layer
+
+    with executing("compiled"):
+        assert [forward() for _ in range(3)][-1] <= 2

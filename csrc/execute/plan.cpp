@@ -183,13 +183,14 @@ struct Plan::Run {
 
   c10::Device device;
   c10::DataPtr arena;
-  std::vector<c10::DataPtr> blocks;   // by slot, as far as there are any
-  std::vector<c10::Storage> outputs;  // by slot, where they are allocated here
-  std::vector<at::Tensor> inputs;     // where they came as tensors
-  std::vector<void*> pointers;        // by slot
-  std::vector<void*> arguments;       // of the kernel in progress
-  std::vector<at::Tensor> externals;  // by slot, as far as there are any
-  std::vector<at::Tensor> passed;     // the tensors that the call in progress was given
+  std::function<void(size_t)> released;  // what happens to an input that nobody needs any more
+  std::vector<c10::DataPtr> blocks;      // by slot, as far as there are any
+  std::vector<c10::Storage> outputs;     // by slot, where they are allocated here
+  std::vector<at::Tensor> inputs;        // where they came as tensors
+  std::vector<void*> pointers;           // by slot
+  std::vector<void*> arguments;          // of the kernel in progress
+  std::vector<at::Tensor> externals;     // by slot, as far as there are any
+  std::vector<at::Tensor> passed;        // the tensors that the call in progress was given
 };
 
 void Plan::Run::allocate(size_t slot, const PlanData& data) {
@@ -219,10 +220,7 @@ void Plan::Run::release(size_t slot, const PlanData& data) {
       externals[slot].reset();
       break;
     default:
-      for (size_t k = 0; k < inputs.size(); ++k) {
-        if (data.inputs[k] == slot)
-          inputs[k].reset();
-      }
+      released(slot);
   }
 }
 
@@ -375,8 +373,16 @@ void Plan::execute(Run& run) const {
   }
 }
 
+Plan::Plan(PlanData data) : data_(std::move(data)), inputs_(data_.slots.size()) {
+  for (size_t k = 0; k < data_.inputs.size(); ++k)
+    inputs_[data_.inputs[k]] = k;
+}
+
 void Plan::run(
-    c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const {
+    c10::ArrayRef<void*> inputs,
+    c10::ArrayRef<void*> outputs,
+    c10::Device device,
+    const Release& release) const {
   TORCH_CHECK(
       inputs.size() == data_.inputs.size() && outputs.size() == data_.outputs.size(),
       "the plan takes ",
@@ -389,6 +395,15 @@ void Plan::run(
     run.pointers[data_.inputs[k]] = inputs[k];
   for (size_t k = 0; k < outputs.size(); ++k)
     run.pointers[data_.outputs[k]] = outputs[k];
+  run.released = [&](size_t slot) {
+    if (release)
+      release(inputs_[slot]);
+  };
+  for (size_t k = 0; k < data_.slots.size(); ++k) {
+    const auto& slot = data_.slots[k];
+    if (slot.kind == Slot::Kind::lodged)
+      run.pointers[k] = static_cast<char*>(run.pointers[slot.host]) + slot.number;
+  }
   execute(run);
 }
 
@@ -410,6 +425,7 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
     run.pointers[data_.inputs[k]] = t.data_ptr();
   }
   run.inputs = std::move(inputs);
+  run.released = [&](size_t slot) { run.inputs[inputs_[slot]].reset(); };
   run.outputs.resize(data_.slots.size());
   execute(run);
   std::vector<at::Tensor> results;

@@ -10,6 +10,7 @@
 #include <ATen/core/stack.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -36,13 +37,15 @@ struct Slot {
     input,      // memory of a tensor that the caller passes
     output,     // memory of the caller's, or allocated for it
     temporary,  // lies in the arena
+    lodged,     // a temporary in memory of a result that is written later
     block,      // a temporary with memory of its own, from its first step to its last
     external,   // memory that comes with the result of a call
     constant,   // memory of a tensor that the plan holds
     unused
   };
   Kind kind;
-  size_t number = 0;  // output, block: bytes; temporary: offset in the arena, in bytes
+  size_t number = 0;  // output, block: bytes; temporary, lodged: offset in bytes
+  size_t host = 0;    // lodged: in this slot
   at::Tensor tensor;  // constant
 };
 
@@ -91,11 +94,18 @@ void set_timing(bool on);
 
 class Plan {
  public:
-  explicit Plan(PlanData data) : data_(std::move(data)) {}
+  // Called with an input's number after the last step that uses it.
+  using Release = std::function<void(size_t)>;
+
+  explicit Plan(PlanData data);
 
   // Runs once over memory of the caller's, one address for each input and output slot. `device` is
   // where temporaries are allocated: a device of the target, or the host.
-  void run(c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;
+  void run(
+      c10::ArrayRef<void*> inputs,
+      c10::ArrayRef<void*> outputs,
+      c10::Device device,
+      const Release& release = {}) const;
 
   // Runs once and makes tensors of the results on `device`. A result may lie in an input's storage;
   // other inputs are let go of after their last step.
@@ -114,6 +124,7 @@ class Plan {
   at::Tensor result(const SlotTensor& spec, Run& run) const;
 
   PlanData data_;
+  std::vector<size_t> inputs_;  // by slot: which input it is
 };
 
 }  // namespace tenon

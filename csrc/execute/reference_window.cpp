@@ -35,9 +35,13 @@ IValue number(const IValue& like, int64_t bits) {
 
 class Runner {
  public:
-  Runner(const Window& window, c10::DeviceIndex device)
+  Runner(
+      const Window& window,
+      c10::DeviceIndex device,
+      const std::function<void(const WindowSlot&)>& release)
       : window_(window),
         device_(device),
+        release_(release),
         host_memory_(target().host_memory),
         storages_(window.slots.size()),
         last_use_(window.slots.size(), -1) {
@@ -101,8 +105,12 @@ class Runner {
     }
     for (auto k = call.first_slot; k < next_slot_; ++k) {
       const auto slot = window_.slots_of_calls[k];
-      if (last_use_[slot] == number_of_call && is_temporary(slot))
+      if (last_use_[slot] != number_of_call)
+        continue;
+      if (is_temporary(slot) || window_.slots[slot].is_kept())
         storages_[slot] = c10::Storage();
+      if (release_ && window_.slots[slot].is_kept())
+        release_(window_.slots[slot]);
     }
   }
 
@@ -254,6 +262,7 @@ class Runner {
 
   const Window& window_;
   c10::DeviceIndex device_;
+  const std::function<void(const WindowSlot&)>& release_;
   bool host_memory_;
   std::vector<c10::Storage> storages_;  // by slot, on the host
   std::vector<int64_t> last_use_;       // by slot: the last call that uses it
@@ -262,8 +271,11 @@ class Runner {
 
 }  // namespace
 
-void run_window_by_reference(const Window& window, c10::DeviceIndex device) {
-  Runner(window, device).run();
+void run_window_by_reference(
+    const Window& window,
+    c10::DeviceIndex device,
+    const std::function<void(const WindowSlot&)>& release) {
+  Runner(window, device, release).run();
 }
 
 }  // namespace tenon

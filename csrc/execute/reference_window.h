@@ -2,12 +2,17 @@
 // the window's storages have.
 #pragma once
 
+#include <functional>
+
 #include "record/window.h"
 
 namespace tenon {
 
 // Raises what a kernel raises, with the op that was running at the end of the message. The calls
-// after it do not run.
-void run_window_by_reference(const Window& window, c10::DeviceIndex device);
+// after it do not run. `release` as for `run_window`.
+void run_window_by_reference(
+    const Window& window,
+    c10::DeviceIndex device,
+    const std::function<void(const WindowSlot&)>& release = {});
 
 }  // namespace tenon

@@ -62,19 +62,25 @@ bool layouts_follow(const c10::OperatorHandle& op) {
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-// Products, convolutions and attention: they read whole tensors, often more than once.
-bool reads_whole_tensors(const std::string& name) {
+bool is_one_of(const std::unordered_set<std::string>& bases, const std::string& name) {
+  const auto start = name.find("::") + 2;
+  return bases.count(name.substr(start, name.find('.') - start)) > 0;
+}
+
+// Convolutions and attention: a library's kernels, with which nothing fuses.
+bool is_whole(const std::string& name) {
   static const auto* bases = new std::unordered_set<std::string>{
-      "mm",
-      "addmm",
-      "bmm",
-      "baddbmm",
-      "convolution_overrideable",
-      "convolution_backward_overrideable",
+      "_convolution",
+      "convolution_backward",
       "_scaled_dot_product_flash_attention_for_cpu",
       "_scaled_dot_product_flash_attention_for_cpu_backward"};
-  const auto start = name.find("::") + 2;
-  return bases->count(name.substr(start, name.find('.') - start)) > 0;
+  return is_one_of(*bases, name);
+}
+
+// These read whole tensors, often more than once, and so do products.
+bool reads_whole_tensors(const std::string& name) {
+  static const auto* bases = new std::unordered_set<std::string>{"mm", "addmm", "bmm", "baddbmm"};
+  return is_whole(name) || is_one_of(*bases, name);
 }
 
 ArgumentPlan plan_argument(
@@ -190,6 +196,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   }
   may_open = open_ops().count(name) > 0;
   starts_from_memory = reads_whole_tensors(name);
+  ends_in_memory = is_whole(name);
   open_scalars = draws_numbers(op);
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);

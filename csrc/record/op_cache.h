@@ -79,6 +79,7 @@ struct OpInfo {
   bool may_open = false;                  // the lowering takes numbers as run-time values
   std::atomic<bool> open_scalars{false};  // ... and they were seen to change
   bool starts_from_memory;                // reads whole tensors, so that nothing fuses into it
+  bool ends_in_memory;                    // and its results into nothing
   std::vector<bool> written;              // by argument
   std::vector<int64_t> returned;          // by result: the argument that it is, or -1
   Counter* counter;                       // of recorded calls

@@ -78,7 +78,11 @@ std::shared_ptr<WindowPlan> find_or_add(Plans& p, const Window& window) {
   return made;
 }
 
-void run_plan(const WindowPlan& found, const Window& window, c10::DeviceIndex device) {
+void run_plan(
+    const WindowPlan& found,
+    const Window& window,
+    c10::DeviceIndex device,
+    const std::function<void(const WindowSlot&)>& release = {}) {
   const auto order = window.used_slots();
   std::vector<void*> inputs, outputs;
   inputs.reserve(found.inputs.size());
@@ -91,14 +95,23 @@ void run_plan(const WindowPlan& found, const Window& window, c10::DeviceIndex de
   }
   for (const auto k : found.outputs)
     outputs.push_back(window.slots[order[k]].block);
-  found.plan->run(inputs, outputs, c10::Device(kTenon, device));
+  const auto release_input = [&](size_t input) {
+    const auto k = found.inputs[input];
+    if (release && k >= 0 && window.slots[order[k]].is_kept())
+      release(window.slots[order[k]]);
+  };
+  found.plan->run(inputs, outputs, c10::Device(kTenon, device), release_input);
 }
 
 }  // namespace
 
-void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode) {
+void run_window(
+    const Window& window,
+    c10::DeviceIndex device,
+    ExecuteMode mode,
+    const std::function<void(const WindowSlot&)>& release) {
   if (!target().host_memory)
-    return run_window_by_reference(window, device);
+    return run_window_by_reference(window, device, release);
   const HostOverflow overflow;
   auto& p = plans();
   std::shared_ptr<WindowPlan> found;
@@ -136,9 +149,9 @@ void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode)
   if (ready && mode == ExecuteMode::verify)
     verify_window(*found, window, device, [&] { run_plan(*found, window, device); });
   else if (ready)
-    run_plan(*found, window, device);
+    run_plan(*found, window, device, release);
   else
-    run_window_by_reference(window, device);
+    run_window_by_reference(window, device, release);
 }
 
 std::shared_ptr<const WindowPlan> next_window() {

@@ -36,8 +36,13 @@ struct WindowPlan {
 
 // Runs a window: by its plan where there is one, else by reference. In `automatic` mode a plan is
 // asked for when a structure comes for the second time; `compiled` waits for it,
-// and `verify` compares both.
-void run_window(const Window& window, c10::DeviceIndex device, ExecuteMode mode);
+// and `verify` compares both. `release` is called for each slot that was older than the window and
+// died in it, after its last use; in `verify` it is not.
+void run_window(
+    const Window& window,
+    c10::DeviceIndex device,
+    ExecuteMode mode,
+    const std::function<void(const WindowSlot&)>& release);
 
 // The builder's side. `next_window` waits for a window that wants a plan, until `stop_building`
 // (nullptr); `finish_window` brings the plan, or the reason why there is none.

@@ -34,8 +34,11 @@ constexpr size_t kShortest = 16;
 // Without such a place a window ends here, and from then on where one ended before.
 constexpr size_t kLongest = 512;
 constexpr size_t kMostPlaces = 1024;
-// Memory that eager execution would have freed by now, in bytes.
+// Memory that eager execution would have freed by now, in bytes: at most, and where a window may
+// end, at most this and this share of what the next call makes.
 constexpr size_t kMostKept = size_t{32} << 20;
+constexpr size_t kLittleKept = size_t{256} << 10;
+constexpr size_t kShareKept = 16;
 
 constexpr size_t kMostDevices = 128;  // of a c10::DeviceIndex
 
@@ -45,17 +48,31 @@ struct Recorder {
   Window spare;                       // an emptied window, for its memory
   const Window* in_flight = nullptr;  // being run
   std::vector<void*> freed_in_flight;
-  uint64_t recent = 0;                  // hashes of the last four calls
-  std::array<uint64_t, 2> before{};     // hashes at the last two places where windows may end
-  std::unordered_set<uint64_t> places;  // `recent` where windows became too long
+  std::atomic<bool> after_whole{false};  // nothing fuses with the last call
+  uint64_t recent = 0;                   // hashes of the last four calls
+  std::array<uint64_t, 2> before{};      // hashes at the last two places where windows may end
+  std::unordered_set<uint64_t> places;   // `recent` where windows became too long
 };
 
-// Whether the window may end before a call that starts from memory.
-bool may_end(Recorder& recorder, uint64_t call) {
-  const auto hash = (recorder.recent ^ call) * 0x9E3779B97F4A7C15ull;
-  const bool lowest = hash <= recorder.before[0] && hash <= recorder.before[1];
-  recorder.before = {recorder.before[1], hash};
-  return lowest && recorder.open.calls.size() >= kShortest;
+// Whether the window ends before a call, where nothing is lost by it: the call starts from memory,
+// or nothing fuses with the last one.
+std::optional<CommitReason> may_end(Recorder& recorder, const OpEntry& call) {
+  if (call.op->starts_from_memory) {
+    const auto hash = (recorder.recent ^ call.hash) * 0x9E3779B97F4A7C15ull;
+    const bool lowest = hash <= recorder.before[0] && hash <= recorder.before[1];
+    recorder.before = {recorder.before[1], hash};
+    if (lowest && recorder.open.calls.size() >= kShortest)
+      return CommitReason::boundary;
+  }
+  size_t made = 0;
+  for (const auto& result : call.results)
+    made += result.nbytes;
+  // A library's kernel takes memory of its own while all that the window makes has its already.
+  const auto& window = recorder.open;
+  const auto kept = window.kept_bytes + (call.op->ends_in_memory ? window.made_bytes : 0);
+  if (kept > kLittleKept && kept > made / kShareKept)
+    return CommitReason::memory;
+  return std::nullopt;
 }
 
 // Whether the window that was just recorded into has to end.
@@ -104,6 +121,8 @@ bool keep_block(void* block, c10::DeviceIndex device) {
     auto& slot = window.slots[index];
     slot.alive = false;
     window.table.erase(block);
+    if (slot.fresh && slot.used)
+      window.made_bytes -= slot.nbytes;
     if (!slot.fresh && slot.used) {
       window.kept.push_back(block);
       window.kept_bytes += slot.nbytes;
@@ -215,14 +234,14 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
     return run_now(info_, stack, kNot, entry->reason);
 
   const auto device = key.device();
-  if (info_.starts_from_memory) {
-    bool ends = false;
+  if (info_.starts_from_memory || s.recorders[device].after_whole) {
+    std::optional<CommitReason> ends;
     {
       std::lock_guard<std::mutex> lock(s.mutex);
-      ends = may_end(s.recorders[device], entry->hash);
+      ends = may_end(s.recorders[device], *entry);
     }
     if (ends)
-      commit(device, CommitReason::boundary);
+      commit(device, *ends);
   }
   for (const auto k : entry->resized) {
     const auto& layout = entry->tensors[k];
@@ -272,12 +291,14 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
       const auto index =
           window.fresh_slot(storage._mutable_data_ptr_no_checks().get(), storage.nbytes());
       window.slots[index].used = window.slots[index].written = true;
+      window.made_bytes += storage.nbytes();
       window.slots_of_calls.push_back(index);
     }
     if (open)
       window.scalars.insert(window.scalars.end(), key.scalars().begin(), key.scalars().end());
     ++s.counts.calls;
     recorder.recent = recorder.recent << 16 | (entry->hash & 0xffff);
+    recorder.after_whole = info_.ends_in_memory;
     reason = must_end(recorder);
   }
   info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
@@ -339,7 +360,17 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
   std::exception_ptr error;
   try {
     const c10::DeviceGuard guard(c10::Device(kTenon, device));
-    run_window(window, device, s.mode);
+    run_window(window, device, s.mode, [&](const WindowSlot& slot) {
+      {
+        std::lock_guard<std::mutex> lock(s.mutex);
+        const auto kept = std::find(window.kept.begin(), window.kept.end(), slot.block);
+        if (kept == window.kept.end())
+          return;
+        window.kept.erase(kept);
+        window.table.erase(slot.block);
+      }
+      device_allocator().release_block(slot.block);
+    });
   } catch (...) {
     error = std::current_exception();
   }

@@ -123,7 +123,7 @@ void Window::clear() {
   scalars.clear();
   slots.clear();
   kept.clear();
-  kept_bytes = 0;
+  kept_bytes = made_bytes = 0;
   table.clear();
 }
 

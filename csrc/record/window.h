@@ -21,6 +21,11 @@ struct WindowSlot {
   bool alive = true;
   bool used = false;  // a call reads or writes it
   bool written = false;
+
+  // Whether it was older than the window and died in it, so that its block waits to be released.
+  bool is_kept() const {
+    return !fresh && !alive && used;
+  }
 };
 
 struct RecordedCall {
@@ -59,6 +64,7 @@ struct Window {
   std::vector<WindowSlot> slots;
   std::vector<void*> kept;  // blocks whose storages died, to be released after the commit
   size_t kept_bytes = 0;
+  size_t made_bytes = 0;  // of results that are alive
   SlotTable table;
 
   // The slot of a storage; a new one where the window does not know it.

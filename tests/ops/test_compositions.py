@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from against_cpu import same_on_both
+from torch.nn import functional as F
 
 
 @pytest.fixture(autouse=True)
@@ -67,3 +69,30 @@ def test_random_permutation_and_choice() -> None:
     )
     assert sorted(order.tolist()) == list(range(50))
     assert sorted(chosen.tolist()) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("sizes", [(5,), (7, 5), (3, 5, 4, 2)])
+def test_gradients_of_a_likelihood(
+    sizes: tuple[int, ...], reduction: str, weighted: bool, compiled: None
+) -> None:
+    x = torch.randn(sizes)
+    target = torch.randint(5, (sizes[0], *sizes[2:]) if len(sizes) > 1 else ())
+    weights = torch.rand(5) if weighted else None
+    if target.numel() > 2:
+        target.view(-1)[1] = -100
+
+    def compute(device: torch.device) -> torch.Tensor:
+        leaf = x.to(device).requires_grad_()
+        loss = F.nll_loss(
+            leaf.log_softmax(1 if len(sizes) > 1 else 0),
+            target.to(device),
+            None if weights is None else weights.to(device),
+            reduction=reduction,
+        )
+        (gradient,) = torch.autograd.grad(loss.sum() * 3, leaf)
+        return gradient
+
+    for _ in range(2):  # the first call of an op runs at once
+        same_on_both(compute, rtol=1e-5, atol=1e-6)

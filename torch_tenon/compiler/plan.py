@@ -22,7 +22,7 @@ from torch_tenon.compiler.batch import batches
 from torch_tenon.compiler.codegen.cpu import Kernel, generate
 from torch_tenon.compiler.codegen.matmul import generate_matmul
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
-from torch_tenon.compiler.memory import place
+from torch_tenon.compiler.memory import lodge, place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
 from torch_tenon.ir.program import Extern, Matmul, Program
@@ -43,7 +43,8 @@ class PlanData(TypedDict):
 
     slots       for each slot its kind and a number: the bytes of an output or of a block (a large
                 temporary, which has its memory for as long as it is used), a temporary's offset in
-                the arena in bytes, a constant's place among the plan's constants
+                the arena in bytes, a constant's place among the plan's constants; for one that
+                lies in another slot's memory the offset there, and that slot
     inputs      slots of the tensors that the caller passes, in order
     outputs     slots that the caller passes memory for, or that are allocated
     results     tensors over slots that a run returns
@@ -226,6 +227,8 @@ class _Instance:
         blocks = [(nbytes[s], *ranges[s]) for s in temporaries]
         places, arena_bytes = place(blocks)  # type: ignore[arg-type]
         offsets = dict(zip(temporaries, places, strict=True))
+        own = [s for s in ranges if s.kind == "temporary" and s not in offsets]
+        lodged = self._lodge(own, ranges, nbytes)
         memory_log.debug(
             "arena of %d bytes for %d; at (bytes, first step, last step): %s",
             arena_bytes,
@@ -236,12 +239,12 @@ class _Instance:
         allocated: list[list[int]] = [[] for _ in self.plan.steps]
         released: list[list[int]] = [[] for _ in self.plan.steps]
         for s, (first, last) in ranges.items():
-            own = s.kind == "temporary" and s not in offsets
-            if own or s.kind == "output":
+            block = s.kind == "temporary" and s not in offsets and s not in lodged
+            if block or s.kind == "output":
                 allocated[first].append(self.slot[s])
-            if own or (s.kind in ("external", "input") and s not in results):
+            if block or (s.kind in ("external", "input") and s not in results):
                 released[last].append(self.slot[s])
-        self._note_peak(arena_bytes if blocks else 0, ranges, nbytes, offsets)
+        self._note_peak(arena_bytes if blocks else 0, ranges, nbytes, {**offsets, **lodged})
         steps, kernels = [], 0
         for k, step in enumerate(self.plan.steps):
             if step.kernel is not None:
@@ -252,7 +255,7 @@ class _Instance:
                 found = self._call(step.call)
             steps.append({**found, "allocated": allocated[k], "released": released[k]})
         return {
-            "slots": self._slots(offsets, nbytes),
+            "slots": self._slots(offsets, nbytes, lodged),
             "inputs": [self.slot[v.buffer.storage] for v in program.inputs],
             "outputs": [self.slot[s] for s in program.storages if s.kind == "output"],
             "results": [self._tensor(o) for o in program.outputs],
@@ -260,23 +263,44 @@ class _Instance:
             "steps": steps,
         }
 
+    def _lodge(
+        self,
+        guests: Sequence[Storage],
+        ranges: Mapping[Storage, Sequence[int]],
+        nbytes: Mapping[Storage, int],
+    ) -> dict[Storage, tuple[int, int]]:
+        """Temporaries that can lie in memory which the caller has given for results that are
+        written later: for each the slot and the offset in it."""
+        if not self.plan.program.promised:
+            return {}
+        rooms = {s: (nbytes[s], 0, ranges[s][0] - 1) for s in ranges if s.kind == "output"}
+        blocks = [(nbytes[s], ranges[s][0], ranges[s][1]) for s in guests]
+        slots = [self.slot[s] for s in rooms]
+        places = lodge(blocks, list(rooms.values()))
+        return {
+            s: (slots[p[0]], p[1]) for s, p in zip(guests, places, strict=True) if p is not None
+        }
+
     def _note_peak(
         self,
         arena_bytes: int,
         ranges: Mapping[Storage, Sequence[int]],
         nbytes: Mapping[Storage, int],
-        offsets: Mapping[Storage, int],
+        placed: Mapping[Storage, Any],
     ) -> None:
         changes = [0] * (len(self.plan.steps) + 1)
         for s, (first, last) in ranges.items():
-            if s.kind == "output" or (s.kind == "temporary" and s not in offsets):
+            if s.kind == "output" or (s.kind == "temporary" and s not in placed):
                 changes[first] += nbytes[s]
                 changes[last + 1 if s.kind == "temporary" else -1] -= nbytes[s]
         most = max(itertools.accumulate(changes), default=0)
         self.plan.peak_bytes = max(self.plan.peak_bytes, arena_bytes + most)
 
     def _slots(
-        self, offsets: Mapping[Storage, int], nbytes: Mapping[Storage, int]
+        self,
+        offsets: Mapping[Storage, int],
+        nbytes: Mapping[Storage, int],
+        lodged: Mapping[Storage, tuple[int, int]],
     ) -> list[list[Any]]:
         found: list[list[Any]] = []
         constants = 0
@@ -284,6 +308,10 @@ class _Instance:
             number = 0
             if s.kind == "output":
                 number = self.number(s.nbytes)
+            elif s in lodged:
+                host, offset = lodged[s]
+                found.append(["lodged", offset, host])
+                continue
             elif s.kind == "temporary":
                 if s in nbytes and s not in offsets:
                     found.append(["block", nbytes[s]])

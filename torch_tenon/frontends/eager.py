@@ -123,6 +123,7 @@ class _Builder:
                 layout = Layout((s.nbytes // storage.current.dtype.itemsize,), (1,))
                 self.program.outputs.append(Stored(storage.current, layout))
                 self.outputs[storage] = s.number
+        self.program.promised = True
         outputs = [self.outputs[s] for s in self.program.storages if s.kind == "output"]
         return BuiltWindow(self.program, self.inputs, outputs, self.fallbacks)
 

@@ -135,6 +135,7 @@ class Program:
         self.inputs: list[Stored] = []
         self.outputs: list[Stored] = []
         self.sizes: list[Symbol] = []  # run-time sizes, in the order of the plan's size arguments
+        self.promised = False  # whether memory for the results is there from the start
         self.threads = torch.get_num_threads()
         self.origin = ""
         self.taken: Storage | None = None  # what the op at hand may change: nobody needs the old

@@ -335,3 +335,26 @@ def embedding_bag_backward(
     return aten._embedding_bag_dense_backward(
         g, at, bag_of, sizes, places, rows, scale_by_frequency, mode, weights, padding
     )
+
+
+@composition(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(
+    g: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weights: Tensor | None,
+    reduction: int,
+    ignored: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """One number for each position, at the class that was meant: a choice that fuses with what
+    follows, where a scatter would write zeros first."""
+    channel = 0 if x.dim() < 2 else 1
+    classes = torch.arange(x.shape[channel], dtype=target.dtype, device=x.device)
+    classes = classes.view(-1, *[1] * (x.dim() - 1 - channel))
+    if reduction == 1:  # the mean
+        g = g / total_weight
+    target, g = target.unsqueeze(channel), g.unsqueeze(channel) if g.dim() else g
+    if weights is not None:
+        g = g * weights.view(classes.shape)
+    return torch.where((classes == target) & (target != ignored), -g, 0)
