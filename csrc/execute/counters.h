@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tenon {
@@ -50,6 +51,16 @@ class CountedCall {
   Counter& counter_;
   std::chrono::steady_clock::time_point start_;
 };
+
+// A hand-written kernel, or one of PyTorch's that is right for the device as well, that counts its
+// calls.
+template <class Result, class... Arguments>
+auto counted(const char* op, Result (*kernel)(Arguments...)) {
+  return [&counter = counter("kernel", op), kernel](Arguments... arguments) -> Result {
+    const CountedCall call(counter);
+    return kernel(std::forward<Arguments>(arguments)...);
+  };
+}
 
 }  // namespace tenon
 
