@@ -21,15 +21,8 @@ struct Counter {
 // The counter of that route and op, made on first use. The address stays the same for good.
 Counter& counter(const std::string& route, const std::string& op);
 
-struct CounterValue {
-  std::string route;
-  std::string op;
-  int64_t calls;
-  int64_t nanoseconds;
-  int64_t bytes_copied;
-};
-
-std::vector<CounterValue> counter_values();
+// Those with calls.
+std::vector<const Counter*> counters();
 void reset_counters();
 
 // Counts one call and the time until the end of the scope.

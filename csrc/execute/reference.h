@@ -14,14 +14,17 @@ namespace tenon {
 struct ReferenceRule {
   std::vector<std::string> host_arguments;  // may lie on the host beside device arguments
   std::vector<std::string> mutates;         // written by the CPU kernel, against the schema
-  bool host_results = false;                // results stay on the host
 };
 
 // `op`: name and overload, as in "aten::index.Tensor".
 void set_reference_rule(const std::string& op, ReferenceRule rule);
 
-// Does the op write an argument of which its schema does not say so?
-bool writes_unsaid(const std::string& op, const std::string& argument);
+// By argument: does the op write it, as its schema or its rule says?
+std::vector<bool> arguments_written(const c10::OperatorHandle& op);
+// By result: the argument that the schema says it is (`Tensor(a!)`), or -1.
+std::vector<int64_t> arguments_returned(const c10::FunctionSchema& schema);
+// Does the schema say that a result is a view of an argument?
+bool makes_views(const c10::FunctionSchema& schema);
 
 // Warn once per op that falls back.
 void set_warn_fallback(bool warn);
@@ -29,5 +32,10 @@ void set_warn_fallback(bool warn);
 // A boxed kernel. Takes the arguments from the stack and leaves the results there. Raises what the
 // CPU kernel raises, and c10::Error where tensors of several devices meet.
 void run_reference(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+
+// The calls of a window one by one, on the memory that its storages have. Raises what a kernel
+// raises, with the op that was running at the end of the message. The calls after it do not run.
+struct Window;
+void run_window_by_reference(const Window& window, c10::DeviceIndex device);
 
 }  // namespace tenon

@@ -224,8 +224,8 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
       target().host_memory || self.device() == src.device() || !on_device(self) || !on_device(src);
   if (direct && is_plain(self) && is_plain(src) && is_byte_copy(self, src)) {
     if (self.numel() > 0) {
-      recorded().settle(*self.storage().unsafeGetStorageImpl());
-      recorded().settle(*src.storage().unsafeGetStorageImpl());
+      settle(*self.storage().unsafeGetStorageImpl());
+      settle(*src.storage().unsafeGetStorageImpl());
       copy_bytes(
           self.mutable_data_ptr(),
           src.const_data_ptr(),
@@ -260,7 +260,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TENON_COUNT_KERNEL("aten::_local_scalar_dense");
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
-  recorded().settle(*self.storage().unsafeGetStorageImpl());
+  settle(*self.storage().unsafeGetStorageImpl());
   // One element, not its storage.
   at::Tensor host = at::empty({}, self.options().device(at::kCPU));
   copy_bytes(

@@ -31,7 +31,7 @@ def register_ops(target: Target) -> None:
     _C.set_warn_fallback(config.WARN_FALLBACK.read())
     for entry in entries.values():
         if entry.host_arguments or entry.mutates:
-            _C.set_reference_rule(entry.op, list(entry.host_arguments), list(entry.mutates), False)
+            _C.set_reference_rule(entry.op, list(entry.host_arguments), list(entry.mutates))
         if entry.run_time_numbers:
             _C.set_open_numbers(entry.op)
     for op, kernel in target.library.items():
