@@ -6,8 +6,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bind_plan.h"
-#include "bind_record.h"
-#include "compat.h"
 #include "device/allocator.h"
 #include "device/generator.h"
 #include "device/guard.h"
@@ -23,15 +21,16 @@ namespace tenon {
 namespace {
 
 // Python's choice among the ways to multiply: `choose(key, trial)` gives the number of a way, where
-// `trial(way, repeats)` gives the seconds of one run. The object lives for good, as kernels may.
-MatmulTuner bind_tuner(py::object object) {
-  auto* held = new py::object(std::move(object));
-  return [held](const MatmulKey& key, const MatmulTrial& trial) {
-    py::gil_scoped_acquire gil;
-    const auto timed = [&](int64_t route, int64_t repeats) {
+// `trial(way, repeats)` gives the seconds of one run.
+MatmulTuner bind_tuner(const py::object& object) {
+  using Trial = std::function<double(int64_t, int64_t)>;
+  using Choose = std::function<int64_t(const MatmulKey&, Trial)>;
+  // It lives for good, as kernels may.
+  auto* choose = new Choose(object.cast<Choose>());
+  return [choose](const MatmulKey& key, const MatmulTrial& trial) {
+    return static_cast<MatmulRoute>((*choose)(key, [&](int64_t route, int64_t repeats) {
       return trial(static_cast<MatmulRoute>(route), repeats);
-    };
-    return static_cast<MatmulRoute>((*held)(key, py::cpp_function(timed)).cast<int64_t>());
+    }));
   };
 }
 
@@ -78,24 +77,18 @@ void bind_device(py::module_& m) {
 void bind_execute(py::module_& m) {
   m.def("set_warn_fallback", &set_warn_fallback);
   m.def(
-      "set_reference_rule",
+      "set_op_rule",
       [](const std::string& op,
          std::vector<std::string> host_arguments,
-         std::vector<std::string> mutates) {
-        set_reference_rule(op, {std::move(host_arguments), std::move(mutates)});
+         std::vector<std::string> mutates,
+         bool run_time_numbers) {
+        set_op_rule(op, {std::move(host_arguments), std::move(mutates), run_time_numbers});
       });
   m.def("register_reference_kernels", &register_reference_kernels);
   m.def("reset_counters", &reset_counters);
   m.def(
       "counter_values",
-      [] {
-        py::list rows;
-        for (const auto* c : counters())
-          rows.append(
-              py::make_tuple(
-                  c->route, c->op, c->calls.load(), c->nanoseconds.load(), c->bytes_copied.load()));
-        return rows;
-      },
+      &counter_values,
       "Tuples (route, op with overload, calls, nanoseconds, bytes copied).");
   m.def("count", [](const std::string& route, const std::string& op, int64_t nanoseconds) {
     auto& c = counter(route, op);
@@ -103,7 +96,7 @@ void bind_execute(py::module_& m) {
     c.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
   });
   m.def("set_matmul_tuner", [](py::object choose) {
-    set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(std::move(choose)));
+    set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(choose));
   });
   m.def("set_matmul_driver", [](uintptr_t address) {
     set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address));

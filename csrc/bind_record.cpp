@@ -1,4 +1,4 @@
-#include "bind_record.h"
+#include "bind_plan.h"
 
 #include <pybind11/functional.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
@@ -125,7 +125,6 @@ void bind_record(py::module_& m) {
     set_execute_mode(static_cast<ExecuteMode>(mode));
   });
   m.def("execute_mode", [] { return static_cast<int>(execute_mode()); });
-  m.def("set_open_numbers", &set_open_numbers, "See `run_time_numbers` in ops/manifest.yaml.");
   m.def("commit", [](int index) {
     commit(check_index(static_cast<c10::DeviceIndex>(index)), CommitReason::request);
   });

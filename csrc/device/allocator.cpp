@@ -1,5 +1,7 @@
 #include "device/allocator.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +11,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "compat.h"
 #include "device/guard.h"
 #include "device/recorded.h"
 #include "device/target.h"
@@ -187,7 +188,8 @@ class CachingAllocator final : public DeviceAllocator {
     each_stat(device, [](auto& stat) { stat.reset_peak(); });
   }
 
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) TENON_OVERRIDE_SINCE_2_13 {
+  // It overrides since PyTorch 2.13.
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto total = limit_of(check_index(device));
     const auto reserved = pool(device).reserved;
@@ -266,21 +268,18 @@ class CachingAllocator final : public DeviceAllocator {
         if (pool(device).reserved + segment_size > limit_of(device))
           continue;
         pool(device).reserved += segment_size;
-        lock.unlock();
         void* ptr = nullptr;
-        try {
+        {
+          const auto asked = c10::make_scope_exit([&] {
+            lock.lock();
+            if (ptr == nullptr)
+              pool(device).reserved -= segment_size;
+          });
+          lock.unlock();
           ptr = reinterpret_cast<void*>(target().allocate(segment_size, device));
-        } catch (...) {
-          lock.lock();
-          pool(device).reserved -= segment_size;
-          throw;
         }
-        lock.lock();
-        if (ptr == nullptr) {
-          pool(device).reserved -= segment_size;
-          continue;
-        }
-        return add_segment(ptr, segment_size, device, small);
+        if (ptr != nullptr)
+          return add_segment(ptr, segment_size, device, small);
       }
       if (!retry) {
         ++pool(device).stats.num_alloc_retries;

@@ -11,7 +11,6 @@
 #include <chrono>
 #include <vector>
 
-#include "compat.h"
 #include "device/recorded.h"
 #include "device/target.h"
 
@@ -87,7 +86,8 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return previous;
   }
 
-  void* getStreamNativeHandle(const c10::Stream stream) const TENON_OVERRIDE_SINCE_2_13 {
+  // It overrides since PyTorch 2.13.
+  void* getStreamNativeHandle(const c10::Stream stream) const {
     return reinterpret_cast<void*>(stream.id());
   }
 

@@ -33,15 +33,15 @@ Counter& counter(const std::string& route, const std::string& op) {
   return *slot;
 }
 
-std::vector<const Counter*> counters() {
+std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> counter_values() {
   auto& c = table();
   std::lock_guard<std::mutex> lock(c.mutex);
-  std::vector<const Counter*> found;
+  std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> values;
   for (const auto& one : c.all) {
     if (one.calls > 0)
-      found.push_back(&one);
+      values.emplace_back(one.route, one.op, one.calls, one.nanoseconds, one.bytes_copied);
   }
-  return found;
+  return values;
 }
 
 void reset_counters() {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -21,8 +22,8 @@ struct Counter {
 // The counter of that route and op, made on first use. The address stays the same for good.
 Counter& counter(const std::string& route, const std::string& op);
 
-// Those with calls.
-std::vector<const Counter*> counters();
+// Those with calls: route, op, calls, nanoseconds, bytes copied.
+std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> counter_values();
 void reset_counters();
 
 // Counts one call and the time until the end of the scope.

@@ -24,8 +24,8 @@ using c10::FunctionSchema;
 using c10::IValue;
 using torch::jit::Stack;
 
-std::unordered_map<std::string, ReferenceRule>& rules() {
-  static auto* instance = new std::unordered_map<std::string, ReferenceRule>();
+std::unordered_map<std::string, OpRule>& rules() {
+  static auto* instance = new std::unordered_map<std::string, OpRule>();
   return *instance;
 }
 
@@ -50,7 +50,7 @@ void for_each_tensor(const IValue& value, F&& f) {
 // The device that the op runs on: that of the first tensor of the device, else that of a device
 // argument. Raises where tensors of different devices meet that may not.
 c10::Device choose_device(
-    const c10::OperatorHandle& op, const ReferenceRule* rule, c10::ArrayRef<IValue> arguments) {
+    const c10::OperatorHandle& op, const OpRule& rule, c10::ArrayRef<IValue> arguments) {
   const auto& schema = op.schema();
   std::optional<c10::Device> device;
   for (const auto& value : arguments) {
@@ -66,8 +66,7 @@ c10::Device choose_device(
           return;
         // A scalar of the host may meet tensors of any device, as everywhere in PyTorch.
         if (t.device().is_cpu() &&
-            (t.dim() == 0 ||
-             (rule != nullptr && contains(rule->host_arguments, schema.arguments()[i].name()))))
+            (t.dim() == 0 || contains(rule.host_arguments, schema.arguments()[i].name())))
           return;
         TORCH_CHECK(
             false,
@@ -120,33 +119,6 @@ at::Generator seeded_host_generator(
       (static_cast<uint64_t>(words[1]) << 32) | words[0]);
 }
 
-// For an op that draws from the host's default generator and takes none: seeds that one from the
-// device's generator, and gives it its own state back at the end.
-class SeededDefaultGenerator {
- public:
-  explicit SeededDefaultGenerator(c10::DeviceIndex device)
-      : lock_(mutex()), generator_(at::detail::getDefaultCPUGenerator()) {
-    const auto words = draw(std::nullopt, device)(0);
-    std::lock_guard<std::mutex> generator_lock(generator_.mutex());
-    saved_ = generator_.get_state();
-    generator_.set_current_seed((static_cast<uint64_t>(words[1]) << 32) | words[0]);
-  }
-  ~SeededDefaultGenerator() {
-    std::lock_guard<std::mutex> generator_lock(generator_.mutex());
-    generator_.set_state(saved_);
-  }
-
- private:
-  static std::mutex& mutex() {
-    static auto* instance = new std::mutex();
-    return *instance;
-  }
-
-  std::lock_guard<std::mutex> lock_;
-  at::Generator generator_;
-  at::Tensor saved_;
-};
-
 // A value with `f` of each tensor in it.
 template <class F>
 IValue map_tensors(const IValue& value, F&& f) {
@@ -177,43 +149,36 @@ void mark_written(HostViews& views, const IValue& device, const IValue& host) {
   }
 }
 
-const ReferenceRule* rule_of(const std::string& op) {
-  const auto found = rules().find(op);
-  return found == rules().end() ? nullptr : &found->second;
-}
-
 bool takes_generator(const c10::Argument& argument) {
   return argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
 }
 
 // Has the host a kernel, of its own or composed of other ops, for any layout?
 bool has_host_kernel(const c10::OperatorHandle& op) {
-  for (const auto key :
-       {c10::DispatchKey::CPU,
-        c10::DispatchKey::SparseCPU,
-        c10::DispatchKey::SparseCsrCPU,
-        c10::DispatchKey::QuantizedCPU,
-        c10::DispatchKey::NestedTensorCPU}) {
-    if (op.hasComputedKernelForDispatchKey(key))
-      return true;
-  }
-  return false;
+  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const auto& keys) {
+    return op.hasComputedKernelForDispatchKey(keys.second);
+  });
 }
 
 }  // namespace
 
-void set_reference_rule(const std::string& op, ReferenceRule rule) {
+void set_op_rule(const std::string& op, OpRule rule) {
   rules()[op] = std::move(rule);
 }
 
+const OpRule& op_rule(const std::string& op) {
+  static const auto* none = new OpRule();
+  const auto found = rules().find(op);
+  return found == rules().end() ? *none : found->second;
+}
+
 std::vector<bool> arguments_written(const c10::OperatorHandle& op) {
-  const auto* rule = rule_of(toString(op.operator_name()));
+  const auto& rule = op_rule(toString(op.operator_name()));
   std::vector<bool> found;
   for (const auto& argument : op.schema().arguments()) {
     const auto* alias = argument.alias_info();
     found.push_back(
-        (alias != nullptr && alias->isWrite()) ||
-        (rule != nullptr && contains(rule->mutates, argument.name())));
+        (alias != nullptr && alias->isWrite()) || contains(rule.mutates, argument.name()));
   }
   return found;
 }
@@ -260,14 +225,13 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
 
   const auto count = schema.arguments().size();
   const std::vector<IValue> arguments = torch::jit::pop(*stack, count);
-  const auto device = choose_device(op, rule_of(name), arguments);
+  const auto device = choose_device(op, op_rule(name), arguments);
   const auto results_device = elsewhere(device, arguments);
   const c10::OptionalDeviceGuard device_guard(device);
 
   HostViews views(device);
   Stack host_arguments;
   host_arguments.reserve(count);
-  bool has_generator = false;
   const bool seeded = op.hasTag(at::Tag::nondeterministic_seeded);
   for (size_t i = 0; i < count; ++i) {
     const auto& value = arguments[i];
@@ -276,7 +240,6 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
       // A generator of the host that was passed on purpose is used as it is.
       const bool host = given && given->device().is_cpu();
       host_arguments.emplace_back(host ? *given : seeded_host_generator(given, device.index()));
-      has_generator = true;
     } else if (value.isDevice() && value.toDevice().type() == kTenon) {
       host_arguments.emplace_back(c10::Device(c10::kCPU));
     } else {
@@ -289,9 +252,6 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    std::optional<SeededDefaultGenerator> default_generator;
-    if (seeded && !has_generator)
-      default_generator.emplace(device.index());
     const HostAllocationScope on_device(results_device ? c10::DeviceIndex{-1} : device.index());
     op.callBoxed(&host_arguments);
   }

@@ -6,18 +6,29 @@
 #include <ATen/core/stack.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tenon {
 
+// The keys of the device, each with the host's for the same layout.
+constexpr std::pair<c10::DispatchKey, c10::DispatchKey> kKeys[] = {
+    {c10::DispatchKey::PrivateUse1, c10::DispatchKey::CPU},
+    {c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCPU},
+    {c10::DispatchKey::SparseCsrPrivateUse1, c10::DispatchKey::SparseCsrCPU},
+    {c10::DispatchKey::QuantizedPrivateUse1, c10::DispatchKey::QuantizedCPU},
+    {c10::DispatchKey::NestedTensorPrivateUse1, c10::DispatchKey::NestedTensorCPU}};
+
 // What a schema does not say of an op (see the fields of torch_tenon/ops/manifest.yaml).
-struct ReferenceRule {
+struct OpRule {
   std::vector<std::string> host_arguments;  // may lie on the host beside device arguments
   std::vector<std::string> mutates;         // written by the CPU kernel, against the schema
+  bool run_time_numbers = false;            // the lowering takes numbers as run-time values
 };
 
 // `op`: name and overload, as in "aten::index.Tensor".
-void set_reference_rule(const std::string& op, ReferenceRule rule);
+void set_op_rule(const std::string& op, OpRule rule);
+const OpRule& op_rule(const std::string& op);
 
 // By argument: does the op write it, as its schema or its rule says?
 std::vector<bool> arguments_written(const c10::OperatorHandle& op);

@@ -10,6 +10,8 @@
 namespace tenon {
 namespace {
 
+using c10::DispatchKey;
+
 // Such an op says where its results go, which is not always where it runs.
 bool takes_device(const c10::FunctionSchema& schema) {
   for (const auto& argument : schema.arguments()) {
@@ -21,14 +23,6 @@ bool takes_device(const c10::FunctionSchema& schema) {
 }
 
 using c10::DispatchKey;
-
-// The keys of the device, each with the host's for the same layout.
-constexpr std::pair<DispatchKey, DispatchKey> kKeys[] = {
-    {DispatchKey::PrivateUse1, DispatchKey::CPU},
-    {DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU},
-    {DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU},
-    {DispatchKey::QuantizedPrivateUse1, DispatchKey::QuantizedCPU},
-    {DispatchKey::NestedTensorPrivateUse1, DispatchKey::NestedTensorCPU}};
 
 bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
   if (op.hasKernelForDispatchKey(host_key))

@@ -12,11 +12,6 @@ namespace {
 
 using c10::IValue;
 
-std::unordered_set<std::string>& open_ops() {
-  static auto* instance = new std::unordered_set<std::string>();
-  return *instance;
-}
-
 bool only_tensors(const c10::FunctionSchema& schema) {
   for (const auto& result : schema.returns()) {
     const auto& type = *result.type();
@@ -163,7 +158,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
-  may_open = open_ops().count(name) > 0;
+  may_open = op_rule(name).run_time_numbers;
   starts_from_memory = reads_whole_tensors(name);
   open_scalars = draws_numbers(op);
   counter = &tenon::counter("recorded", name);
@@ -184,10 +179,6 @@ OpEntry* OpInfo::find(const OpKey& key) {
 OpEntry* OpInfo::find_latest(const OpKey& key) const {
   auto* entry = latest[key.hash() % latest.size()].load(std::memory_order_acquire);
   return entry != nullptr && entry->key == key.words() ? entry : nullptr;
-}
-
-void set_open_numbers(const std::string& op) {
-  open_ops().insert(op);
 }
 
 TensorPlace::TensorPlace(const at::Tensor& t)

@@ -95,9 +95,6 @@ struct OpInfo {
   OpEntry* find_latest(const OpKey& key) const;
 };
 
-// The op's lowering takes numbers as run-time values.
-void set_open_numbers(const std::string& op);
-
 // The layout and memory of a tensor, to see whether a call changed them.
 struct TensorPlace {
   explicit TensorPlace(const at::Tensor& tensor);
