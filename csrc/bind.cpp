@@ -1,14 +1,11 @@
 // All that Python sees of the core.
 
 #include <c10/core/Device.h>
+#include <pybind11/functional.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <cstdlib>
-
 #include "bind_plan.h"
-#include "bind_record.h"
-#include "compat.h"
 #include "device/allocator.h"
 #include "device/generator.h"
 #include "device/guard.h"
@@ -16,7 +13,7 @@
 #include "execute/counters.h"
 #include "execute/reference.h"
 #include "ops/matmul.h"
-#include "record/dispatch.h"
+#include "record/record.h"
 
 namespace py = pybind11;
 
@@ -24,130 +21,74 @@ namespace tenon {
 namespace {
 
 // Python's choice among the ways to multiply: `choose(key, trial)` gives the number of a way, where
-// `trial(way, repeats)` gives the seconds of one run. The object lives for good, as kernels may.
-MatmulTuner bind_tuner(py::object object) {
-  auto* held = new py::object(std::move(object));
-  return [held](const MatmulKey& key, const MatmulTrial& trial) {
-    py::gil_scoped_acquire gil;
-    const auto timed = [&](int64_t route, int64_t repeats) {
+// `trial(way, repeats)` gives the seconds of one run.
+MatmulTuner bind_tuner(const py::object& object) {
+  using Trial = std::function<double(int64_t, int64_t)>;
+  using Choose = std::function<int64_t(const MatmulKey&, Trial)>;
+  // It lives for good, as kernels may.
+  auto* choose = new Choose(object.cast<Choose>());
+  return [choose](const MatmulKey& key, const MatmulTrial& trial) {
+    return static_cast<MatmulRoute>((*choose)(key, [&](int64_t route, int64_t repeats) {
       return trial(static_cast<MatmulRoute>(route), repeats);
-    };
-    return static_cast<MatmulRoute>((*held)(key, py::cpp_function(timed)).cast<int64_t>());
+    }));
   };
 }
 
-// Python's `Target` as the core's. The object lives for good: tensors may die after the
-// interpreter.
-Target bind_target(py::object object) {
-  auto* held = new py::object(std::move(object));
+// Python's `Target` as the core's. Calls of its methods take the interpreter's lock.
+Target bind_target(const py::object& object) {
   Target t;
-  t.name = held->attr("name").cast<std::string>();
-  t.host_memory = held->attr("host_memory").cast<bool>();
-  t.device_count = held->attr("devices")().cast<c10::DeviceIndex>();
-  t.allocate = [held](size_t nbytes, c10::DeviceIndex device) {
-    py::gil_scoped_acquire gil;
-    return reinterpret_cast<void*>(
-        held->attr("allocate")(nbytes, static_cast<int>(device)).cast<uintptr_t>());
-  };
-  t.free = [held](void* ptr, c10::DeviceIndex device) {
-    py::gil_scoped_acquire gil;
-    held->attr("free")(reinterpret_cast<uintptr_t>(ptr), static_cast<int>(device));
-  };
-  t.copy = [held](
-               void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device) {
-    py::gil_scoped_acquire gil;
-    held->attr("copy")(
-        reinterpret_cast<uintptr_t>(dst),
-        reinterpret_cast<uintptr_t>(src),
-        nbytes,
-        static_cast<int>(kind),
-        static_cast<int>(device));
-  };
-  t.synchronize = [held](c10::DeviceIndex device) {
-    py::gil_scoped_acquire gil;
-    held->attr("synchronize")(static_cast<int>(device));
-  };
+  t.name = object.attr("name").cast<std::string>();
+  t.host_memory = object.attr("host_memory").cast<bool>();
+  t.device_count = object.attr("devices")().cast<c10::DeviceIndex>();
+  t.allocate = object.attr("allocate").cast<decltype(t.allocate)>();
+  t.free = object.attr("free").cast<decltype(t.free)>();
+  t.copy = object.attr("copy").cast<decltype(t.copy)>();
+  t.synchronize = object.attr("synchronize").cast<decltype(t.synchronize)>();
   // Most targets compute nothing behind the host's back: asked once, it is not asked again.
-  if (held->attr("asynchronous").cast<bool>()) {
-    t.idle = [held](c10::DeviceIndex device) {
-      py::gil_scoped_acquire gil;
-      return held->attr("idle")(static_cast<int>(device)).cast<bool>();
-    };
-  } else {
-    t.idle = [](c10::DeviceIndex) { return true; };
-  }
-  std::vector<size_t> totals;
+  t.idle = [](c10::DeviceIndex) { return true; };
+  if (object.attr("asynchronous").cast<bool>())
+    t.idle = object.attr("idle").cast<decltype(t.idle)>();
   for (int i = 0; i < t.device_count; ++i)
-    totals.push_back(held->attr("total_memory")(i).cast<size_t>());
-  t.total_memory = [totals](c10::DeviceIndex device) { return totals.at(device); };
+    t.total_memory.push_back(object.attr("total_memory")(i).cast<size_t>());
   return t;
 }
 
-uintptr_t host_allocate(size_t nbytes) {
-  constexpr size_t kHugePage = size_t{2} << 20;  // the kernel can then back it with huge pages
-  void* ptr = nullptr;
-  return posix_memalign(&ptr, kHugePage, nbytes) == 0 ? reinterpret_cast<uintptr_t>(ptr) : 0;
-}
-
-void host_free(uintptr_t ptr) {
-  std::free(reinterpret_cast<void*>(ptr));
-}
-
 void bind_device(py::module_& m) {
-  m.def("set_target", [](py::object target) { set_target(bind_target(std::move(target))); });
-  m.def("host_allocate", &host_allocate, "Host memory of `nbytes` bytes; 0 where there is none.");
-  m.def("host_free", &host_free);
-  m.def("device_count", [] { return static_cast<int>(target().device_count); });
-  m.def("current_device", [] { return static_cast<int>(current_device()); });
-  m.def("set_device", [](int index) { exchange_device(static_cast<c10::DeviceIndex>(index)); });
-  m.def("exchange_device", [](int index) {
-    if (index < 0)
-      return static_cast<int>(current_device());
-    return static_cast<int>(exchange_device(static_cast<c10::DeviceIndex>(index)));
-  });
+  m.def("set_target", [](py::object target) { set_target(bind_target(target)); });
+  m.def("device_count", &device_count);
+  m.def("current_device", &current_device);
+  m.def("exchange_device", &exchange_device);
   m.def("check_index", [](int index) {
     TORCH_CHECK(index >= -1 && index < 128, "tenon:", index, " is no device index");
-    return static_cast<int>(check_index(static_cast<c10::DeviceIndex>(index)));
+    return check_index(static_cast<c10::DeviceIndex>(index));
   });
   m.def("stop_autograd_threads", [] {
     py::gil_scoped_release no_gil;
     torch::autograd::Engine::get_default_engine().stop();
   });
-  m.def("synchronize", [](int index) {
-    py::gil_scoped_release no_gil;
-    synchronize(static_cast<c10::DeviceIndex>(index));
+  m.def("synchronize", &synchronize, py::call_guard<py::gil_scoped_release>());
+  m.def("default_generator", &default_generator);
+  m.def("set_memory_limit", [](c10::DeviceIndex index, std::optional<size_t> nbytes) {
+    device_allocator().set_limit(index, nbytes);
   });
-  m.def("default_generator", [](int index) {
-    return default_generator(static_cast<c10::DeviceIndex>(index));
-  });
-  m.def("set_memory_limit", [](int index, std::optional<size_t> nbytes) {
-    device_allocator().set_limit(static_cast<c10::DeviceIndex>(index), nbytes);
-  });
-  m.def("memory_limit", [](int index) {
-    return device_allocator().limit(static_cast<c10::DeviceIndex>(index));
-  });
+  m.def("memory_limit", [](c10::DeviceIndex index) { return device_allocator().limit(index); });
 }
 
 void bind_execute(py::module_& m) {
   m.def("set_warn_fallback", &set_warn_fallback);
   m.def(
-      "set_reference_rule",
+      "set_op_rule",
       [](const std::string& op,
          std::vector<std::string> host_arguments,
          std::vector<std::string> mutates,
-         bool host_results) {
-        set_reference_rule(op, {std::move(host_arguments), std::move(mutates), host_results});
+         bool run_time_numbers) {
+        set_op_rule(op, {std::move(host_arguments), std::move(mutates), run_time_numbers});
       });
   m.def("register_reference_kernels", &register_reference_kernels);
   m.def("reset_counters", &reset_counters);
   m.def(
       "counter_values",
-      [] {
-        py::list rows;
-        for (const auto& v : counter_values())
-          rows.append(py::make_tuple(v.route, v.op, v.calls, v.nanoseconds, v.bytes_copied));
-        return rows;
-      },
+      &counter_values,
       "Tuples (route, op with overload, calls, nanoseconds, bytes copied).");
   m.def("count", [](const std::string& route, const std::string& op, int64_t nanoseconds) {
     auto& c = counter(route, op);
@@ -155,7 +96,7 @@ void bind_execute(py::module_& m) {
     c.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
   });
   m.def("set_matmul_tuner", [](py::object choose) {
-    set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(std::move(choose)));
+    set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(choose));
   });
   m.def("set_matmul_driver", [](uintptr_t address) {
     set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address));

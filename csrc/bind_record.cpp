@@ -1,28 +1,22 @@
-#include "bind_record.h"
+#include "bind_plan.h"
 
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/DynamicTypes.h>
+#include <pybind11/functional.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "device/target.h"
 #include "record/plans.h"
 #include "record/record.h"
-#include "record/verify.h"
 
 namespace py = pybind11;
 
 namespace tenon {
 namespace {
 
-py::object dtype_object(at::ScalarType dtype) {
-  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(dtype)));
-}
-
 py::tuple tensor_facts(int32_t slot, const TensorLayout& t) {
   return py::make_tuple(
       "tensor",
       slot,
-      dtype_object(t.dtype),
+      t.dtype,
       py::tuple(py::cast(t.sizes)),
       py::tuple(py::cast(t.strides)),
       t.offset);
@@ -30,17 +24,15 @@ py::tuple tensor_facts(int32_t slot, const TensorLayout& t) {
 
 // A constant as Python code would pass it.
 py::object constant(const c10::IValue& value, const c10::TypePtr& type) {
-  auto kind = type->kind();
-  if (kind == c10::TypeKind::OptionalType)
-    kind = type->castRaw<c10::OptionalType>()->getElementType()->kind();
-  if (kind == c10::TypeKind::ScalarTypeType && value.isInt())
-    return dtype_object(static_cast<at::ScalarType>(value.toInt()));
-  if (kind == c10::TypeKind::MemoryFormatType && value.isInt())
-    return py::reinterpret_borrow<py::object>(
-        torch::utils::getTHPMemoryFormat(static_cast<at::MemoryFormat>(value.toInt())));
-  if (kind == c10::TypeKind::LayoutType && value.isInt())
-    return py::reinterpret_borrow<py::object>(
-        reinterpret_cast<PyObject*>(torch::getTHPLayout(static_cast<at::Layout>(value.toInt()))));
+  const auto kind = value.isInt() && type->kind() == c10::TypeKind::OptionalType
+                        ? type->castRaw<c10::OptionalType>()->getElementType()->kind()
+                        : type->kind();
+  if (value.isInt() && kind == c10::TypeKind::ScalarTypeType)
+    return py::cast(value.toScalarType());
+  if (value.isInt() && kind == c10::TypeKind::MemoryFormatType)
+    return py::cast(value.toMemoryFormat());
+  if (value.isInt() && kind == c10::TypeKind::LayoutType)
+    return py::cast(value.toLayout());
   // A Python number reaches an op that takes tensors as a tensor that says so.
   if (value.isTensor() && value.toTensor().defined() &&
       value.toTensor().unsafeGetTensorImpl()->is_wrapped_number())
@@ -50,23 +42,34 @@ py::object constant(const c10::IValue& value, const c10::TypePtr& type) {
   return torch::jit::toPyObject(value);
 }
 
+// A window as Python sees it: see frontends/eager.py.
 class Describer {
  public:
-  Describer(const OpEntry& entry, const std::vector<int32_t>& slots, int64_t& next_number)
-      : entry_(entry), slots_(slots), next_number_(next_number) {}
+  explicit Describer(const WindowPlan& window)
+      : window_(window), next_slot_(window.slots_of_calls.begin()) {}
 
   py::tuple describe() {
-    const auto& schema = entry_.op->op.schema();
-    py::list arguments;
-    for (size_t i = 0; i < entry_.arguments.size(); ++i)
-      arguments.append(argument(entry_.arguments[i], schema.arguments()[i].real_type()));
-    py::list results;
-    for (const auto& plan : entry_.results)
-      results.append(result(plan));
-    return py::make_tuple(entry_.op->name, entry_.id, arguments, results);
+    py::list calls, slots;
+    for (const auto* entry : window_.calls)
+      calls.append(call(*entry));
+    for (const auto& slot : window_.slots)
+      slots.append(py::make_tuple(slot.nbytes, slot.fresh, slot.alive, slot.written));
+    return py::make_tuple(window_.id, calls, slots);
   }
 
  private:
+  py::tuple call(const OpEntry& entry) {
+    next_tensor_ = entry.tensors.begin();
+    next_fresh_ = entry.fresh.begin();
+    const auto& schema = entry.op->op.schema();
+    py::list arguments, results;
+    for (size_t i = 0; i < entry.arguments.size(); ++i)
+      arguments.append(argument(entry.arguments[i], schema.arguments()[i].real_type()));
+    for (const auto& plan : entry.results)
+      results.append(result(plan));
+    return py::make_tuple(entry.op->name, entry.id, arguments, results);
+  }
+
   py::object argument(const ArgumentPlan& plan, const c10::TypePtr& type) {
     switch (plan.kind) {
       case ArgumentPlan::constant:
@@ -77,12 +80,10 @@ class Describer {
         const bool wrapped =
             !is_tensor || plan.value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
         const bool real = !is_tensor || number_kind(plan.value.toTensor()) == kDouble;
-        return py::make_tuple("number", next_number_++, dtype_object(dtype), wrapped, real);
+        return py::make_tuple("number", next_number_++, dtype, wrapped, real);
       }
-      case ArgumentPlan::tensor: {
-        const auto k = next_tensor_++;
-        return tensor_facts(slots_[k], entry_.tensors[k]);
-      }
+      case ArgumentPlan::tensor:
+        return tensor_facts(*next_slot_++, *next_tensor_++);
       case ArgumentPlan::list:
         break;
     }
@@ -98,31 +99,22 @@ class Describer {
   py::object result(const ResultPlan& plan) {
     if (plan.argument >= 0)
       return py::make_tuple("argument", plan.argument);
-    if (plan.list) {
-      py::list elements;
-      for (const auto& element : plan.elements)
-        elements.append(result(element));
-      return py::make_tuple("list", elements);
-    }
-    if (!plan.defined)
-      return py::none();
-    return tensor_facts(slots_[entry_.tensors.size() + next_fresh_++], plan.layout);
+    py::list elements;
+    for (const bool defined : plan.defined)
+      elements.append(
+          defined ? py::object(tensor_facts(*next_slot_++, *next_fresh_++)) : py::none());
+    return plan.list ? py::object(py::make_tuple("list", elements)) : py::object(elements[0]);
   }
 
-  const OpEntry& entry_;
-  const std::vector<int32_t>& slots_;
-  int64_t& next_number_;
-  size_t next_tensor_ = 0, next_fresh_ = 0;
+  const WindowPlan& window_;
+  std::vector<int32_t>::const_iterator next_slot_;
+  std::vector<TensorLayout>::const_iterator next_tensor_, next_fresh_;
+  int64_t next_number_ = 0;
 };
 
-py::object describe(const WindowPlan& window) {
-  py::list calls, slots;
-  int64_t next_number = 0;
-  for (size_t k = 0; k < window.calls.size(); ++k)
-    calls.append(Describer(*window.calls[k], window.slots_of_calls[k], next_number).describe());
-  for (const auto& slot : window.slots)
-    slots.append(py::make_tuple(slot.nbytes, slot.fresh, slot.alive, slot.written));
-  return py::make_tuple(window.id, calls, slots);
+// A run of the window for Python to call; it raises what PyTorch raises.
+py::cpp_function without_lock(const std::function<void()>& run) {
+  return torch::wrap_pybind_function_no_gil([run] { run(); });
 }
 
 }  // namespace
@@ -133,38 +125,20 @@ void bind_record(py::module_& m) {
     set_execute_mode(static_cast<ExecuteMode>(mode));
   });
   m.def("execute_mode", [] { return static_cast<int>(execute_mode()); });
-  m.def("set_open_numbers", &set_open_numbers, "See `run_time_numbers` in ops/manifest.yaml.");
   m.def("commit", [](int index) {
     commit(check_index(static_cast<c10::DeviceIndex>(index)), CommitReason::request);
   });
   m.def("commit_all", [] { commit_all(CommitReason::request); });
   m.def(
       "record_counts",
-      [] {
-        const auto counts = record_counts();
-        return py::make_tuple(
-            counts.calls,
-            std::vector<int64_t>(std::begin(counts.commits), std::end(counts.commits)));
-      },
+      &record_counts,
       "Calls recorded, and windows by reason of commit, in the order of CommitReason.");
   m.def(
       "window_runs",
-      [] {
-        py::list rows;
-        for (const auto& w : window_runs())
-          rows.append(py::make_tuple(w.by_plan, w.by_reference, w.error));
-        return rows;
-      },
+      &window_runs,
       "By number of the window: runs by its plan, by reference, and why it has no plan.");
-  m.def(
-      "calls_at_once",
-      [] {
-        py::list rows;
-        for (const auto& c : calls_at_once())
-          rows.append(py::make_tuple(c.op, c.reason, c.calls));
-        return rows;
-      },
-      "Tuples (op, why it was not recorded, calls).");
+  m.def("calls_at_once", &calls_at_once, "Tuples (op, why it was not recorded, calls).");
+  m.def("plan_counts", &plan_counts);
   m.def(
       "next_window",
       []() -> py::object {
@@ -173,60 +147,30 @@ void bind_record(py::module_& m) {
           py::gil_scoped_release no_gil;
           found = next_window();
         }
-        return found == nullptr ? py::none() : describe(*found);
+        return found == nullptr ? py::none() : py::object(Describer(*found).describe());
       },
       "Waits for a window that wants a plan; see frontends/eager.py for its form.");
-  m.def(
-      "finish_window",
-      [](int64_t id,
-         std::shared_ptr<Plan> plan,
-         std::vector<int32_t> inputs,
-         std::vector<int32_t> outputs,
-         std::string error) {
-        finish_window(id, std::move(plan), std::move(inputs), std::move(outputs), std::move(error));
-      });
+  m.def("finish_window", &finish_window);
   m.def("stop_building", &stop_building);
   m.def("forget_builder", &forget_builder);
-  m.def("set_start_builder", [](py::object start) {
-    auto* held = new py::object(std::move(start));
-    set_start_builder([held] {
-      py::gil_scoped_acquire gil;
-      (*held)();
-    });
-  });
+  m.def("set_start_builder", &set_start_builder);
   m.def(
-      "set_report_disagreement",
-      [](py::object report) {
-        auto* held = new py::object(std::move(report));
-        set_report_disagreement([held](const Disagreement& d) {
+      "set_verify",
+      [](py::object verify) {
+        set_verify([verify = std::move(verify)](const Verification& v) {
           py::gil_scoped_acquire gil;
-          const auto bytes = [](const SlotBytes& slots) {
-            py::list found;
-            for (const auto& slot : slots)
-              found.append(py::bytes(slot));
-            return found;
-          };
-          (*held)(
-              describe(d.window),
-              d.numbers,
-              bytes(d.before),
-              bytes(d.by_plan),
-              bytes(d.by_reference));
+          std::vector<uintptr_t> blocks;
+          for (const auto& slot : v.slots)
+            blocks.push_back(reinterpret_cast<uintptr_t>(slot.block));
+          verify(
+              Describer(v.plan).describe(),
+              v.numbers,
+              blocks,
+              without_lock(v.run_plan),
+              without_lock(v.run_reference));
         });
       },
-      "What `verify` calls with a window, its numbers, and its slots' bytes: before, by its plan, "
-      "by "
-      "reference.");
-  m.def("plan_counts", [] {
-    const auto c = plan_counts();
-    return py::dict(
-        py::arg("hits") = c.hits,
-        py::arg("reference") = c.reference,
-        py::arg("structures") = c.structures,
-        py::arg("ready") = c.ready,
-        py::arg("failed") = c.failed,
-        py::arg("waiting") = c.waiting);
-  });
+      "What `verify` calls with a window, its numbers, its slots' addresses and its two runs.");
 }
 
 }  // namespace tenon

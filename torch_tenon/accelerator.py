@@ -85,7 +85,7 @@ def current_device() -> int:
 
 def set_device(device: Device) -> None:
     """Makes a device the current one of this thread."""
-    _C.set_device(_index(device))
+    _C.exchange_device(_index(device))
 
 
 def _exchange_device(device: int) -> int:

@@ -42,7 +42,7 @@ def register() -> None:
     accelerator.apply_settings()
     ops.register_ops(found)
     _C.set_start_builder(_start_builder)
-    _C.set_report_disagreement(_report_disagreement)
+    _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()
     process.install()
@@ -55,7 +55,7 @@ def _start_builder() -> None:
     builder.start_builder()
 
 
-def _report_disagreement(*facts: Any) -> None:
+def _verify(*window: Any) -> None:
     from torch_tenon.testing import verify
 
-    verify.report(*facts)
+    verify.run_twice(*window)

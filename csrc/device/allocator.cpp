@@ -1,5 +1,7 @@
 #include "device/allocator.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -9,7 +11,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "compat.h"
 #include "device/guard.h"
 #include "device/recorded.h"
 #include "device/target.h"
@@ -17,9 +18,8 @@
 namespace tenon {
 namespace {
 
-using c10::CachingAllocator::for_each_selected_stat_type;
+using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
-using c10::CachingAllocator::StatTypes;
 
 constexpr size_t kAlignment = 512;  // bytes; a block's size and address are multiples of it
 constexpr size_t kSmallLimit = size_t{1} << 20;  // up to here a block comes from a small segment
@@ -45,12 +45,6 @@ struct Block {
   bool whole_segment() const {
     return previous == nullptr && next == nullptr;
   }
-  StatTypes stat_types() const {
-    StatTypes types = {false};
-    types[static_cast<size_t>(StatType::AGGREGATE)] = true;
-    types[static_cast<size_t>(small ? StatType::SMALL_POOL : StatType::LARGE_POOL)] = true;
-    return types;
-  }
 };
 
 struct BySize {
@@ -58,6 +52,23 @@ struct BySize {
     return a->size != b->size ? a->size < b->size : a->ptr < b->ptr;
   }
 };
+
+// A stretch of memory, by its start.
+struct Range {
+  size_t size;
+  c10::DeviceIndex device = -1;
+};
+using Ranges = std::map<const void*, Range>;
+
+// The range that `ptr` lies in, also inside of it.
+const Range* find(const Ranges& ranges, const void* ptr) {
+  const auto after = ranges.upper_bound(ptr);
+  if (after == ranges.begin())
+    return nullptr;
+  const auto& [start, range] = *std::prev(after);
+  const auto* end = static_cast<const char*>(start) + range.size;
+  return static_cast<const char*>(ptr) < end ? &range : nullptr;
+}
 
 using FreeBlocks = std::set<Block*, BySize>;
 
@@ -96,55 +107,44 @@ class CachingAllocator final : public DeviceAllocator {
     check_index(device);
     const size_t size = round_up(std::max(nbytes, kAlignment), kAlignment);
     const bool small = size <= kSmallLimit;
-    void* ptr = nullptr;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      Block* block = small ? take_waiting(device, size) : nullptr;
-      if (block == nullptr) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    Block* block = small ? take_waiting(device, size) : nullptr;
+    if (block == nullptr) {
+      block = take_free(device, size, small);
+      if (block == nullptr && small && merge_waiting(device))
         block = take_free(device, size, small);
-        if (block == nullptr && small && merge_waiting(device))
-          block = take_free(device, size, small);
-        if (block == nullptr)
-          block = new_segment(lock, device, size, small, nbytes);
-        split(block, size);
-        allocated_[block->ptr] = block;
-      }
-      hand_out(block, nbytes);
-      ptr = block->ptr;
+      if (block == nullptr)
+        block = new_segment(lock, device, size, small, nbytes);
+      split(block, size);
+      allocated_[block->ptr] = block;
     }
-    report(ptr, static_cast<int64_t>(size), device);
-    return ptr;
+    block->allocated = true;
+    block->requested = nbytes;
+    count_allocated(*block, 1);
+    return block->ptr;
   }
 
   bool release_block(void* ptr) override {
-    c10::DeviceIndex device = 0;
-    int64_t size = 0;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      const auto found = allocated_.find(ptr);
-      if (found == allocated_.end() || !found->second->allocated)
-        return false;
-      Block* block = found->second;
-      if (recorded().keep_block(ptr, block->device))
-        return true;
-      device = block->device;
-      size = static_cast<int64_t>(block->size);
-      take_back(block);
-    }
-    report(ptr, -size, device);
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = allocated_.find(ptr);
+    if (found == allocated_.end() || !found->second->allocated)
+      return false;
+    Block* block = found->second;
+    if (keep_block(ptr, block->device))
+      return true;
+    count_allocated(*block, -1);
+    block->allocated = false;
+    if (block->small)
+      make_wait(block);
+    else
+      make_free(block);
     return true;
   }
 
   std::optional<c10::DeviceIndex> device_of(const void* ptr) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto after = segments_.upper_bound(ptr);
-    if (after == segments_.begin())
-      return std::nullopt;
-    const auto& [start, segment] = *std::prev(after);
-    const auto offset = static_cast<const char*>(ptr) - static_cast<const char*>(start);
-    if (static_cast<size_t>(offset) >= segment.size)
-      return std::nullopt;
-    return segment.device;
+    const auto* segment = find(segments_, ptr);
+    return segment != nullptr ? std::optional(segment->device) : std::nullopt;
   }
 
   void set_limit(c10::DeviceIndex device, std::optional<size_t> nbytes) override {
@@ -188,7 +188,8 @@ class CachingAllocator final : public DeviceAllocator {
     each_stat(device, [](auto& stat) { stat.reset_peak(); });
   }
 
-  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) TENON_OVERRIDE_SINCE_2_13 {
+  // It overrides since PyTorch 2.13.
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto total = limit_of(check_index(device));
     const auto reserved = pool(device).reserved;
@@ -196,11 +197,6 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
  private:
-  struct Segment {
-    size_t size;
-    c10::DeviceIndex device;
-  };
-
   static void release_untyped(void* ptr) {
     device_allocator().release_block(ptr);
   }
@@ -213,7 +209,7 @@ class CachingAllocator final : public DeviceAllocator {
 
   size_t limit_of(c10::DeviceIndex device) {
     auto& limit = pool(device).limit;
-    return limit.has_value() ? *limit : target().total_memory(device);
+    return limit.has_value() ? *limit : target().total_memory.at(device);
   }
 
   // A block that waits for a request of its size.
@@ -272,26 +268,23 @@ class CachingAllocator final : public DeviceAllocator {
         if (pool(device).reserved + segment_size > limit_of(device))
           continue;
         pool(device).reserved += segment_size;
-        lock.unlock();
         void* ptr = nullptr;
-        try {
-          ptr = target().allocate(segment_size, device);
-        } catch (...) {
-          lock.lock();
-          pool(device).reserved -= segment_size;
-          throw;
+        {
+          const auto asked = c10::make_scope_exit([&] {
+            lock.lock();
+            if (ptr == nullptr)
+              pool(device).reserved -= segment_size;
+          });
+          lock.unlock();
+          ptr = reinterpret_cast<void*>(target().allocate(segment_size, device));
         }
-        lock.lock();
-        if (ptr == nullptr) {
-          pool(device).reserved -= segment_size;
-          continue;
-        }
-        return add_segment(ptr, segment_size, device, small);
+        if (ptr != nullptr)
+          return add_segment(ptr, segment_size, device, small);
       }
       if (!retry) {
         ++pool(device).stats.num_alloc_retries;
         lock.unlock();
-        recorded().make_room(device);
+        commit(device, CommitReason::memory);
         lock.lock();
         release_cached(lock, device);
         if (Block* block = take_free(device, size, small))  // another thread freed one meanwhile
@@ -335,12 +328,8 @@ class CachingAllocator final : public DeviceAllocator {
   Block* add_segment(void* ptr, size_t size, c10::DeviceIndex device, bool small) {
     auto* block = new Block{device, small, ptr, size};
     segments_[ptr] = {size, device};
-    auto& stats = pool(device).stats;
-    ++stats.num_device_alloc;
-    for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
-      stats.segment[type].increase(1);
-      stats.reserved_bytes[type].increase(size);
-    });
+    ++pool(device).stats.num_device_alloc;
+    count_segment(*block, 1);
     return block;
   }
 
@@ -358,12 +347,8 @@ class CachingAllocator final : public DeviceAllocator {
         it = free->erase(it);
         free_segments.push_back(block->ptr);
         segments_.erase(block->ptr);
-        auto& stats = pool(device).stats;
-        ++stats.num_device_free;
-        for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
-          stats.segment[type].decrease(1);
-          stats.reserved_bytes[type].decrease(block->size);
-        });
+        ++pool(device).stats.num_device_free;
+        count_segment(*block, -1);
         pool(device).reserved -= block->size;
         delete block;
       }
@@ -373,7 +358,7 @@ class CachingAllocator final : public DeviceAllocator {
     lock.unlock();
     target().synchronize(device);  // work in flight may still use them
     for (void* ptr : free_segments)
-      target().free(ptr, device);
+      target().free(reinterpret_cast<uintptr_t>(ptr), device);
     lock.lock();
   }
 
@@ -394,31 +379,7 @@ class CachingAllocator final : public DeviceAllocator {
     count_inactive_split(*rest, 1);
   }
 
-  void hand_out(Block* block, size_t requested) {
-    block->allocated = true;
-    block->requested = requested;
-    auto& stats = pool(block->device).stats;
-    for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
-      stats.allocation[type].increase(1);
-      stats.active[type].increase(1);
-      stats.allocated_bytes[type].increase(block->size);
-      stats.active_bytes[type].increase(block->size);
-      stats.requested_bytes[type].increase(requested);
-    });
-  }
-
-  void take_back(Block* block) {
-    auto& stats = pool(block->device).stats;
-    for_each_selected_stat_type(block->stat_types(), [&](size_t type) {
-      stats.allocation[type].decrease(1);
-      stats.active[type].decrease(1);
-      stats.allocated_bytes[type].decrease(block->size);
-      stats.active_bytes[type].decrease(block->size);
-      stats.requested_bytes[type].decrease(block->requested);
-    });
-    block->allocated = false;
-    if (!block->small)
-      return make_free(block);
+  void make_wait(Block* block) {
     block->waiting = true;
     pool(block->device).waiting[block->size / kAlignment].push_back(block);
     count_inactive_split(*block, 1);
@@ -449,19 +410,50 @@ class CachingAllocator final : public DeviceAllocator {
     return left;
   }
 
+  // Counts a block in statistics of its device, each with the amount that it adds; with the sign -1
+  // no longer.
+  static void count(
+      const Block& block, int sign, std::initializer_list<std::pair<StatArray&, size_t>> stats) {
+    for (const auto& [array, amount] : stats) {
+      for (const auto type :
+           {StatType::AGGREGATE, block.small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
+        auto& stat = array[static_cast<size_t>(type)];
+        sign > 0 ? stat.increase(amount) : stat.decrease(amount);
+      }
+    }
+  }
+
+  void count_segment(const Block& block, int sign) {
+    auto& stats = pool(block.device).stats;
+    count(block, sign, {{stats.segment, 1}, {stats.reserved_bytes, block.size}});
+  }
+
   void count_inactive_split(const Block& block, int sign) {
     if (block.whole_segment())
       return;
     auto& stats = pool(block.device).stats;
-    for_each_selected_stat_type(block.stat_types(), [&](size_t type) {
-      if (sign > 0) {
-        stats.inactive_split[type].increase(1);
-        stats.inactive_split_bytes[type].increase(block.size);
-      } else {
-        stats.inactive_split[type].decrease(1);
-        stats.inactive_split_bytes[type].decrease(block.size);
-      }
-    });
+    count(block, sign, {{stats.inactive_split, 1}, {stats.inactive_split_bytes, block.size}});
+  }
+
+  void count_allocated(const Block& block, int sign) {
+    auto& stats = pool(block.device).stats;
+    count(
+        block,
+        sign,
+        {{stats.allocation, 1},
+         {stats.active, 1},
+         {stats.allocated_bytes, block.size},
+         {stats.active_bytes, block.size},
+         {stats.requested_bytes, block.requested}});
+    if (!c10::memoryProfilingEnabled())  // torch.profiler (profile_memory=True)
+      return;
+    constexpr auto kAll = static_cast<size_t>(StatType::AGGREGATE);
+    c10::reportMemoryUsageToProfiler(
+        block.ptr,
+        sign * static_cast<int64_t>(block.size),
+        stats.allocated_bytes[kAll].current,
+        stats.reserved_bytes[kAll].current,
+        c10::Device(kTenon, block.device));
   }
 
   template <class F>
@@ -484,25 +476,10 @@ class CachingAllocator final : public DeviceAllocator {
     }
   }
 
-  // Tells torch.profiler (profile_memory=True).
-  void report(void* ptr, int64_t nbytes, c10::DeviceIndex device) {
-    if (!c10::memoryProfilingEnabled())
-      return;
-    size_t allocated = 0, reserved = 0;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      const auto& stats = pool(device).stats;
-      constexpr auto kAll = static_cast<size_t>(StatType::AGGREGATE);
-      allocated = stats.allocated_bytes[kAll].current;
-      reserved = stats.reserved_bytes[kAll].current;
-    }
-    c10::reportMemoryUsageToProfiler(ptr, nbytes, allocated, reserved, c10::Device(kTenon, device));
-  }
-
   std::mutex mutex_;
   std::vector<Pool> pools_;
   std::unordered_map<void*, Block*> allocated_;
-  std::map<const void*, Segment> segments_;
+  Ranges segments_;
 };
 
 class PinnedAllocator final : public c10::Allocator {
@@ -518,7 +495,7 @@ class PinnedAllocator final : public c10::Allocator {
         nbytes,
         " bytes of pinned host memory");
     std::lock_guard<std::mutex> lock(mutex_);
-    blocks_[ptr] = nbytes;
+    blocks_[ptr] = {nbytes};
     return {ptr, ptr, &release, c10::Device(c10::kCPU)};
   }
 
@@ -532,18 +509,14 @@ class PinnedAllocator final : public c10::Allocator {
 
   bool contains(const void* ptr) {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto after = blocks_.upper_bound(ptr);
-    if (after == blocks_.begin())
-      return false;
-    const auto& [start, size] = *std::prev(after);
-    return static_cast<const char*>(ptr) < static_cast<const char*>(start) + size;
+    return find(blocks_, ptr) != nullptr;
   }
 
  private:
   static void release(void* ptr);
 
   std::mutex mutex_;
-  std::map<const void*, size_t> blocks_;
+  Ranges blocks_;
 };
 
 // Both are leaked on purpose: tensors may die after static destructors have run.

@@ -18,27 +18,10 @@ GeneratorImpl::GeneratorImpl(c10::DeviceIndex device)
     : c10::GeneratorImpl(
           c10::Device(kTenon, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
 
-void GeneratorImpl::set_current_seed(uint64_t seed) {
-  seed_ = seed;
-  offset_ = 0;
-}
-
-uint64_t GeneratorImpl::current_seed() const {
-  return seed_;
-}
-
 uint64_t GeneratorImpl::seed() {
   const auto random = c10::detail::getNonDeterministicRandom();
   set_current_seed(random);
   return random;
-}
-
-void GeneratorImpl::set_offset(uint64_t offset) {
-  offset_ = offset;
-}
-
-uint64_t GeneratorImpl::get_offset() const {
-  return offset_;
 }
 
 void GeneratorImpl::set_state(const c10::TensorImpl& state) {
@@ -58,14 +41,6 @@ c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
   std::memcpy(bytes, &seed_, sizeof(seed_));
   std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));
   return state.getIntrusivePtr();
-}
-
-RandomStream GeneratorImpl::next() {
-  return {seed_, offset_++};
-}
-
-c10::DeviceType GeneratorImpl::device_type() {
-  return kTenon;
 }
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {

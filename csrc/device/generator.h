@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/PhiloxRNGEngine.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include <array>
@@ -15,34 +16,13 @@ namespace tenon {
 
 using PhiloxWords = std::array<uint32_t, 4>;
 
-inline PhiloxWords philox(uint64_t key, uint64_t index, uint64_t offset) {
-  constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-  constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
-  auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  PhiloxWords c = {
-      static_cast<uint32_t>(index),
-      static_cast<uint32_t>(index >> 32),
-      static_cast<uint32_t>(offset),
-      static_cast<uint32_t>(offset >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = kMultiplier0 * c[0], p1 = kMultiplier1 * c[2];
-    c = {
-        static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k0,
-        static_cast<uint32_t>(p1),
-        static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k1,
-        static_cast<uint32_t>(p0)};
-    k0 += kWeyl0;
-    k1 += kWeyl1;
-  }
-  return c;
-}
-
 // The stream of random numbers that one op gets.
 struct RandomStream {
   uint64_t seed;
   uint64_t offset;
   PhiloxWords operator()(uint64_t index) const {
-    return philox(seed, index, offset);
+    at::philox_engine words(seed, /*subsequence=*/offset, /*offset=*/index);
+    return {words(), words(), words(), words()};
   }
 };
 
@@ -50,18 +30,32 @@ class GeneratorImpl final : public c10::GeneratorImpl {
  public:
   explicit GeneratorImpl(c10::DeviceIndex device);
 
-  void set_current_seed(uint64_t seed) override;  // resets the offset as well
-  uint64_t current_seed() const override;
-  uint64_t seed() override;                   // seeds from the system's source of randomness
-  void set_offset(uint64_t offset) override;  // offset: random ops run since the seed was set
-  uint64_t get_offset() const override;
+  uint64_t seed() override;  // seeds from the system's source of randomness
+  uint64_t current_seed() const override {
+    return seed_;
+  }
+  void set_current_seed(uint64_t seed) override {
+    seed_ = seed;
+    offset_ = 0;
+  }
+  // Offset: random ops run since the seed was set.
+  uint64_t get_offset() const override {
+    return offset_;
+  }
+  void set_offset(uint64_t offset) override {
+    offset_ = offset;
+  }
   // The state is 16 bytes on the host: seed and offset, little-endian.
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
-  RandomStream next();
+  RandomStream next() {
+    return {seed_, offset_++};
+  }
 
-  static c10::DeviceType device_type();
+  static c10::DeviceType device_type() {
+    return c10::DeviceType::PrivateUse1;
+  }
 
  private:
   GeneratorImpl* clone_impl() const override;

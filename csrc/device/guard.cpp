@@ -11,7 +11,6 @@
 #include <chrono>
 #include <vector>
 
-#include "compat.h"
 #include "device/recorded.h"
 #include "device/target.h"
 
@@ -27,7 +26,6 @@ std::atomic<int64_t> g_pool_stream{0};
 std::atomic<int64_t> g_new_stream{kPoolSize};
 
 struct Event {
-  c10::StreamId stream = 0;
   std::chrono::steady_clock::time_point time;
   bool timed = false;
   std::atomic<bool> done{false};
@@ -88,12 +86,13 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     return previous;
   }
 
-  void* getStreamNativeHandle(const c10::Stream stream) const TENON_OVERRIDE_SINCE_2_13 {
+  // It overrides since PyTorch 2.13.
+  void* getStreamNativeHandle(const c10::Stream stream) const {
     return reinterpret_cast<void*>(stream.id());
   }
 
   c10::DeviceIndex deviceCount() const noexcept override {
-    return has_target() ? target().device_count : c10::DeviceIndex{0};
+    return device_count();
   }
 
   bool queryStream(const c10::Stream& stream) const override {
@@ -122,7 +121,6 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     if (*event == nullptr)
       *event = new Event();
     auto* e = as_event(*event);
-    e->stream = stream.id();
     e->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
     e->done = target().idle(stream.device_index());
     // A target tells no time of completion: an event that is to tell one waits for it.
@@ -193,7 +191,7 @@ c10::Stream current_stream(c10::DeviceIndex index) {
 
 void synchronize(c10::DeviceIndex index) {
   index = check_index(index);
-  recorded().commit(index);
+  commit(index, CommitReason::synchronize);
   target().synchronize(index);
 }
 

@@ -28,7 +28,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void init() const override {}
 
   c10::DeviceIndex deviceCount() const override {
-    return has_target() ? target().device_count : c10::DeviceIndex{0};
+    return device_count();
   }
 
   void setCurrentDevice(c10::DeviceIndex device) const override {

@@ -13,24 +13,32 @@ void release_host_storage(void* keep) {
   delete static_cast<c10::Storage*>(keep);
 }
 
-}  // namespace
-
-c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
-  auto& allocator = device_allocator();
+c10::Storage storage_over(c10::DataPtr data, size_t nbytes) {
   return c10::Storage(
       c10::Storage::use_byte_size_t{},
       nbytes,
-      data_ptr_of_block(allocator.allocate_block(nbytes, device), device),
-      &allocator,
+      std::move(data),
+      &device_allocator(),
       /*resizable=*/true);
 }
 
-c10::DataPtr adopt_host_storage(const c10::Storage& host, c10::DeviceIndex device) {
-  return {
-      const_cast<void*>(host.data()),
-      new c10::Storage(host),
-      &release_host_storage,
-      c10::Device(kTenon, device)};
+}  // namespace
+
+c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
+  return storage_over(
+      data_ptr_of_block(device_allocator().allocate_block(nbytes, device), device), nbytes);
+}
+
+c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {
+  const auto nbytes = host.nbytes();
+  void* data = const_cast<void*>(host.data());
+  if (nbytes > 0 && target().host_memory && device_allocator().device_of(data) == device) {
+    return storage_over(
+        {data, new c10::Storage(host), &release_host_storage, c10::Device(kTenon, device)}, nbytes);
+  }
+  auto made = new_storage(nbytes, device);
+  copy_bytes(made.mutable_data(), data, nbytes, CopyKind::host_to_device, device);
+  return made;
 }
 
 bool is_device_storage(const c10::Storage& storage) {
@@ -42,7 +50,7 @@ bool is_device_storage(const c10::Storage& storage) {
 
 void resize_storage(c10::StorageImpl& storage, size_t nbytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
-  recorded().settle(storage);
+  settle(storage);
   const auto device = storage.device().index();
   auto data = data_ptr_of_block(device_allocator().allocate_block(nbytes, device), device);
   const auto kept = std::min(nbytes, storage.nbytes());

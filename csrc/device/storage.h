@@ -11,8 +11,9 @@ c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device);
 // Gives a storage another size; what fits of its content is kept.
 void resize_storage(c10::StorageImpl& storage, size_t nbytes);
 
-// A block that came with a host's storage, as memory of the device: it lives as long as both do.
-c10::DataPtr adopt_host_storage(const c10::Storage& host, c10::DeviceIndex device);
+// A storage of `device` with what the host storage holds: over the same memory where that is a
+// block of the device, which then lives as long as both do, else a copy.
+c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device);
 
 // Does the storage tell the device's allocator when it dies?
 bool is_device_storage(const c10::Storage& storage);

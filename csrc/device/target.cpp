@@ -34,6 +34,10 @@ bool has_target() noexcept {
   return slot().has_value();
 }
 
+c10::DeviceIndex device_count() noexcept {
+  return has_target() ? slot()->device_count : c10::DeviceIndex{0};
+}
+
 c10::DeviceIndex check_index(c10::DeviceIndex index) {
   if (index == -1)
     return current_device();
@@ -59,7 +63,12 @@ void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::D
       target().synchronize(device);
     std::memmove(dst, src, nbytes);
   } else {
-    target().copy(dst, src, nbytes, kind, device);
+    target().copy(
+        reinterpret_cast<uintptr_t>(dst),
+        reinterpret_cast<uintptr_t>(src),
+        nbytes,
+        static_cast<int>(kind),
+        device);
   }
 }
 

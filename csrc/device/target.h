@@ -5,8 +5,10 @@
 #include <c10/core/Device.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace tenon {
 
@@ -18,18 +20,20 @@ struct Target {
   std::string name;
   bool host_memory = true;  // can the host dereference a device pointer?
   c10::DeviceIndex device_count = 0;
-  std::function<void*(size_t nbytes, c10::DeviceIndex)> allocate;  // nullptr: out of memory
-  std::function<void(void*, c10::DeviceIndex)> free;
-  std::function<void(void* dst, const void* src, size_t nbytes, CopyKind, c10::DeviceIndex)> copy;
+  // Addresses are integers, as Python has them.
+  std::function<uintptr_t(size_t nbytes, c10::DeviceIndex)> allocate;  // 0: out of memory
+  std::function<void(uintptr_t, c10::DeviceIndex)> free;
+  std::function<void(uintptr_t dst, uintptr_t src, size_t nbytes, int kind, c10::DeviceIndex)> copy;
   std::function<void(c10::DeviceIndex)> synchronize;
   std::function<bool(c10::DeviceIndex)> idle;
-  std::function<size_t(c10::DeviceIndex)> total_memory;  // bytes
+  std::vector<size_t> total_memory;  // bytes, by device
 };
 
 // The target is set once, when the package is imported; it raises when none is set yet.
 void set_target(Target target);
 const Target& target();
 bool has_target() noexcept;
+c10::DeviceIndex device_count() noexcept;  // 0 without a target
 
 // Raises when `index` is not one of the target's devices; -1 stands for the current device.
 c10::DeviceIndex check_index(c10::DeviceIndex index);

@@ -7,22 +7,22 @@
 namespace tenon {
 namespace {
 
-struct Counters {
+struct Table {
   std::mutex mutex;
   std::deque<Counter> all;  // a deque keeps addresses
   std::unordered_map<std::string, Counter*> by_name;
 };
 
 // Leaked on purpose: threads may still count while the process exits.
-Counters& counters() {
-  static auto* instance = new Counters();
+Table& table() {
+  static auto* instance = new Table();
   return *instance;
 }
 
 }  // namespace
 
 Counter& counter(const std::string& route, const std::string& op) {
-  auto& c = counters();
+  auto& c = table();
   std::lock_guard<std::mutex> lock(c.mutex);
   auto& slot = c.by_name[route + "::" + op];
   if (slot == nullptr) {
@@ -33,19 +33,19 @@ Counter& counter(const std::string& route, const std::string& op) {
   return *slot;
 }
 
-std::vector<CounterValue> counter_values() {
-  auto& c = counters();
+std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> counter_values() {
+  auto& c = table();
   std::lock_guard<std::mutex> lock(c.mutex);
-  std::vector<CounterValue> values;
+  std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> values;
   for (const auto& one : c.all) {
     if (one.calls > 0)
-      values.push_back({one.route, one.op, one.calls, one.nanoseconds, one.bytes_copied});
+      values.emplace_back(one.route, one.op, one.calls, one.nanoseconds, one.bytes_copied);
   }
   return values;
 }
 
 void reset_counters() {
-  auto& c = counters();
+  auto& c = table();
   std::lock_guard<std::mutex> lock(c.mutex);
   for (auto& one : c.all)
     one.calls = one.nanoseconds = one.bytes_copied = 0;

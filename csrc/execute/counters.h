@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace tenon {
@@ -20,15 +22,8 @@ struct Counter {
 // The counter of that route and op, made on first use. The address stays the same for good.
 Counter& counter(const std::string& route, const std::string& op);
 
-struct CounterValue {
-  std::string route;
-  std::string op;
-  int64_t calls;
-  int64_t nanoseconds;
-  int64_t bytes_copied;
-};
-
-std::vector<CounterValue> counter_values();
+// Those with calls: route, op, calls, nanoseconds, bytes copied.
+std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> counter_values();
 void reset_counters();
 
 // Counts one call and the time until the end of the scope.
@@ -50,6 +45,16 @@ class CountedCall {
   Counter& counter_;
   std::chrono::steady_clock::time_point start_;
 };
+
+// A hand-written kernel, or one of PyTorch's that is right for the device as well, that counts its
+// calls.
+template <class Result, class... Arguments>
+auto counted(const char* op, Result (*kernel)(Arguments...)) {
+  return [&counter = counter("kernel", op), kernel](Arguments... arguments) -> Result {
+    const CountedCall call(counter);
+    return kernel(std::forward<Arguments>(arguments)...);
+  };
+}
 
 }  // namespace tenon
 

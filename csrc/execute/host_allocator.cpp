@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "device/allocator.h"
-#include "device/storage.h"
 #include "device/target.h"
 
 namespace tenon {
@@ -16,7 +15,7 @@ constexpr c10::DeviceIndex kHost = -1;
 // On which device a host allocation of this thread is made.
 thread_local c10::DeviceIndex t_device = kHost;
 // Blocks that wait for an allocation of their size (bytes; 0 once it came).
-thread_local std::vector<std::pair<void*, size_t>> t_places;
+thread_local Blocks t_places;
 thread_local bool t_overflow = false;
 
 bool is_place(const void* ptr) {
@@ -86,29 +85,14 @@ void HostAllocator::release(void* ptr) {
 
 }  // namespace
 
-HostAllocationScope::HostAllocationScope(c10::DeviceIndex device) : previous_(t_device) {
-  if (target().host_memory) {
-    host_allocator();
-    t_device = device;
-  }
+HostAllocationScope::HostAllocationScope(c10::DeviceIndex device)
+    : Exchanged(t_device, target().host_memory ? device : t_device) {
+  host_allocator();
 }
 
-HostAllocationScope::~HostAllocationScope() {
-  t_device = previous_;
-}
+HostPlacement::HostPlacement(Blocks blocks) : Exchanged(t_places, std::move(blocks)) {}
 
-HostPlacement::HostPlacement(std::vector<std::pair<void*, size_t>> blocks)
-    : previous_(std::exchange(t_places, std::move(blocks))) {}
-
-HostPlacement::~HostPlacement() {
-  t_places = std::move(previous_);
-}
-
-HostOverflow::HostOverflow() : previous_(std::exchange(t_overflow, true)) {}
-
-HostOverflow::~HostOverflow() {
-  t_overflow = previous_;
-}
+HostOverflow::HostOverflow() : Exchanged(t_overflow, true) {}
 
 c10::DataPtr allocate_on(size_t nbytes, c10::DeviceIndex device) {
   return instance().allocate_block(nbytes, device);
@@ -116,25 +100,6 @@ c10::DataPtr allocate_on(size_t nbytes, c10::DeviceIndex device) {
 
 c10::Allocator* host_allocator() {
   return &instance();
-}
-
-bool is_device_block(const c10::Storage& host, c10::DeviceIndex device) {
-  return device_allocator().device_of(host.data()) == device;
-}
-
-c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {
-  const auto nbytes = host.nbytes();
-  if (nbytes > 0 && target().host_memory && is_device_block(host, device)) {
-    return c10::Storage(
-        c10::Storage::use_byte_size_t{},
-        nbytes,
-        adopt_host_storage(host, device),
-        &device_allocator(),
-        /*resizable=*/true);
-  }
-  auto made = new_storage(nbytes, device);
-  copy_bytes(made.mutable_data(), host.data(), nbytes, CopyKind::host_to_device, device);
-  return made;
 }
 
 }  // namespace tenon

@@ -18,87 +18,82 @@
 namespace tenon {
 namespace {
 
-using c10::DispatchKey;
-using c10::DispatchKeySet;
+bool is_sparse(const at::Tensor& t) {
+  return t.layout() == at::kSparse || at::sparse_csr::is_sparse_compressed(t);
+}
 
-// The parts of a sparse compressed tensor that hold plain indices: crow and col, or ccol and row.
-std::pair<at::Tensor, at::Tensor> compressed_indices(const at::Tensor& t) {
+// The strided tensors that a tensor consists of: itself, or what a sparse one has for its indices
+// and values.
+std::vector<at::Tensor> parts_of(const at::Tensor& t) {
+  if (t.layout() == at::kSparse)
+    return {t._indices(), t._values()};
+  if (!at::sparse_csr::is_sparse_compressed(t))
+    return {t};
   const auto* impl = at::sparse_csr::get_sparse_csr_impl(t);
-  return {impl->compressed_indices(), impl->plain_indices()};
+  return {impl->compressed_indices(), impl->plain_indices(), impl->values()};
 }
 
-const at::Tensor& compressed_values(const at::Tensor& t) {
-  return at::sparse_csr::get_sparse_csr_impl(t)->values();
+// Makes a sparse tensor consist of `parts`, with the sizes of `like`.
+void set_parts(
+    c10::TensorImpl* impl, const std::vector<at::Tensor>& parts, const at::Tensor& like) {
+  if (like.layout() == at::kSparse) {
+    auto* coo = static_cast<at::SparseTensorImpl*>(impl);
+    coo->raw_resize_(like.sparse_dim(), like.dense_dim(), like.sizes());
+    coo->set_indices_and_values_unsafe(parts[0], parts[1]);
+    coo->set_coalesced(like.is_coalesced());
+  } else {
+    static_cast<at::SparseCsrTensorImpl*>(impl)->set_member_tensors(
+        parts[0], parts[1], parts[2], like.sizes());
+  }
 }
 
-at::Tensor make_coo(
-    DispatchKey key, const at::Tensor& like, const at::Tensor& indices, const at::Tensor& values) {
-  auto result = at::detail::make_tensor<at::SparseTensorImpl>(DispatchKeySet(key), like.dtype());
-  auto* impl = static_cast<at::SparseTensorImpl*>(result.unsafeGetTensorImpl());
-  impl->raw_resize_(like.sparse_dim(), like.dense_dim(), like.sizes());
-  impl->set_indices_and_values_unsafe(indices, values);
-  impl->set_coalesced(like.is_coalesced());
+// The key for tensors of the kind of `like` (dense, sparse, quantised, nested) on a device.
+c10::DispatchKeySet keys_on(c10::DeviceType device, const at::Tensor& like) {
+  constexpr c10::DispatchKeySet kKinds{
+      c10::DispatchKey::Dense,
+      c10::DispatchKey::Sparse,
+      c10::DispatchKey::SparseCsr,
+      c10::DispatchKey::Quantized,
+      c10::DispatchKey::NestedTensor};
+  const auto backend =
+      device == kTenon ? c10::BackendComponent::PrivateUse1Bit : c10::BackendComponent::CPUBit;
+  return (like.key_set() & kKinds) | c10::DispatchKeySet(backend);
+}
+
+at::Tensor make_sparse(
+    c10::Device device, const std::vector<at::Tensor>& parts, const at::Tensor& like) {
+  const auto keys = keys_on(device.type(), like);
+  auto result = like.layout() == at::kSparse
+                    ? at::detail::make_tensor<at::SparseTensorImpl>(keys, like.dtype())
+                    : at::detail::make_tensor<at::SparseCsrTensorImpl>(
+                          keys, device, like.layout(), like.dtype());
+  set_parts(result.unsafeGetTensorImpl(), parts, like);
   return result;
 }
 
-at::Tensor make_compressed(
-    DispatchKey key,
-    c10::Device device,
-    const at::Tensor& like,
-    const at::Tensor& compressed,
-    const at::Tensor& plain,
-    const at::Tensor& values) {
-  auto result = at::detail::make_tensor<at::SparseCsrTensorImpl>(
-      DispatchKeySet(key), device, like.layout(), like.dtype());
-  static_cast<at::SparseCsrTensorImpl*>(result.unsafeGetTensorImpl())
-      ->set_member_tensors(compressed, plain, values, like.sizes());
-  return result;
-}
-
-const at::native::NestedTensorImpl& nested_impl(const at::Tensor& t) {
-  return *static_cast<const at::native::NestedTensorImpl*>(t.unsafeGetTensorImpl());
-}
-
-// Conjugate and negative bits: what a tensor carries beside its layout.
-void copy_marks(const at::Tensor& from, const at::Tensor& to) {
-  if (from.is_conj())
-    to._set_conj(true);
-  if (from.is_neg())
-    to._set_neg(true);
-  if (from.unsafeGetTensorImpl()->is_wrapped_number())
-    to.unsafeGetTensorImpl()->set_wrapped_number(true);
-}
-
-at::Tensor make_strided(
-    c10::Storage storage,
-    DispatchKey dense_key,
-    DispatchKey quantized_key,
-    DispatchKey nested_key,
-    const at::Tensor& like) {
+at::Tensor make_strided(c10::Device device, c10::Storage storage, const at::Tensor& like) {
+  const auto keys = keys_on(device.type(), like);
   if (like.is_nested()) {
-    const auto& nested = nested_impl(like);
+    const auto* nested = at::native::get_nested_tensor_impl(like);
     return at::detail::make_tensor<at::native::NestedTensorImpl>(
         std::move(storage),
-        DispatchKeySet(nested_key) | DispatchKeySet(DispatchKey::AutogradNestedTensor),
+        keys | c10::DispatchKeySet(c10::DispatchKey::AutogradNestedTensor),
         like.dtype(),
-        nested.get_nested_sizes(),
-        nested.get_nested_strides(),
-        nested.get_storage_offsets());
+        nested->get_nested_sizes(),
+        nested->get_nested_strides(),
+        nested->get_storage_offsets());
   }
-  at::Tensor result;
-  if (like.is_quantized()) {
-    result = at::detail::make_tensor<at::QTensorImpl>(
-        std::move(storage),
-        DispatchKeySet(quantized_key),
-        like.dtype(),
-        at::get_qtensorimpl(like)->quantizer());
-  } else {
-    result = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), DispatchKeySet(dense_key), like.dtype());
-  }
-  result.unsafeGetTensorImpl()->set_sizes_and_strides(
-      like.sizes(), like.strides(), like.storage_offset());
-  copy_marks(like, result);
+  auto result =
+      like.is_quantized()
+          ? at::detail::make_tensor<at::QTensorImpl>(
+                std::move(storage), keys, like.dtype(), at::get_qtensorimpl(like)->quantizer())
+          : at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys, like.dtype());
+  auto* impl = result.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  result._set_conj(like.is_conj());
+  result._set_neg(like.is_neg());
+  if (like.unsafeGetTensorImpl()->is_wrapped_number())
+    impl->set_wrapped_number(true);
   return result;
 }
 
@@ -119,84 +114,42 @@ void require_supported(const at::Tensor& t) {
 at::Tensor HostViews::to_host(const at::Tensor& t) {
   if (!t.defined() || t.device().type() != kTenon)
     return t;
-  // A sparse kernel may ask whether two arguments are the same tensor.
-  const bool sparse = t.layout() != at::kStrided;
-  if (sparse) {
-    const auto found = sparse_.find(t.unsafeGetTensorImpl());
-    if (found != sparse_.end())
-      return found->second;
+  // A kernel may ask whether two arguments are the same tensor.
+  const auto found = views_.find(t.unsafeGetTensorImpl());
+  if (found != views_.end())
+    return found->second.host;
+  at::Tensor host;
+  if (t._is_zerotensor()) {
+    host = at::_efficientzerotensor(t.sizes(), t.options().device(at::kCPU));
+  } else if (is_sparse(t)) {
+    auto parts = parts_of(t);
+    for (auto& part : parts)
+      part = to_host(part);
+    host = make_sparse(at::kCPU, parts, t);
+  } else {
+    require_supported(t);
+    host = make_strided(at::kCPU, host_storage(t.storage()), t);
   }
-  const auto host = view_on_host(t);
-  if (sparse)
-    sparse_.emplace(t.unsafeGetTensorImpl(), host);
+  views_.emplace(t.unsafeGetTensorImpl(), View{t, host});
   // Some kernels keep what only the backward needs, and look at their arguments to know.
   if (c10::GradMode::is_enabled() && t.requires_grad())
     host.unsafeGetTensorImpl()->set_requires_grad(true);
   return host;
 }
 
-at::Tensor HostViews::view_on_host(const at::Tensor& t) {
-  if (t.layout() == at::kSparse) {
-    return make_coo(DispatchKey::SparseCPU, t, to_host(t._indices()), to_host(t._values()));
-  }
-  if (at::sparse_csr::is_sparse_compressed(t)) {
-    const auto [compressed, plain] = compressed_indices(t);
-    return make_compressed(
-        DispatchKey::SparseCsrCPU,
-        c10::Device(c10::kCPU),
-        t,
-        to_host(compressed),
-        to_host(plain),
-        to_host(compressed_values(t)));
-  }
-  return dense_to_host(t);
-}
-
 at::Tensor HostViews::to_device(const at::Tensor& host) {
   if (!host.defined() || host.device().type() == kTenon)
     return host;
-  if (host.layout() == at::kSparse) {
-    return make_coo(
-        DispatchKey::SparsePrivateUse1,
-        host,
-        to_device(host._indices()),
-        to_device(host._values()));
-  }
-  if (at::sparse_csr::is_sparse_compressed(host)) {
-    const auto [compressed, plain] = compressed_indices(host);
-    return make_compressed(
-        DispatchKey::SparseCsrPrivateUse1,
-        device_,
-        host,
-        to_device(compressed),
-        to_device(plain),
-        to_device(compressed_values(host)));
-  }
-  return dense_to_device(host);
-}
-
-at::Tensor HostViews::dense_to_host(const at::Tensor& t) {
-  if (t._is_zerotensor())
-    return at::_efficientzerotensor(t.sizes(), t.options().device(at::kCPU));
-  require_supported(t);
-  return make_strided(
-      host_storage(t.storage()),
-      DispatchKey::CPU,
-      DispatchKey::QuantizedCPU,
-      DispatchKey::NestedTensorCPU,
-      t);
-}
-
-at::Tensor HostViews::dense_to_device(const at::Tensor& host) {
   if (host._is_zerotensor())
     return at::_efficientzerotensor(host.sizes(), host.options().device(device_));
+  if (is_sparse(host)) {
+    auto parts = parts_of(host);
+    for (auto& part : parts)
+      part = to_device(part);
+    return make_sparse(device_, parts, host);
+  }
   require_supported(host);
-  return make_strided(
-      device_storage(host.storage()),
-      DispatchKey::PrivateUse1,
-      DispatchKey::QuantizedPrivateUse1,
-      DispatchKey::NestedTensorPrivateUse1,
-      host);
+  return make_strided(device_, device_storage(host.storage()), host);
 }
 
 const c10::Storage& HostViews::host_storage(const c10::Storage& device) {
@@ -204,7 +157,7 @@ const c10::Storage& HostViews::host_storage(const c10::Storage& device) {
   const auto found = by_device_.find(impl);
   if (found != by_device_.end())
     return found->second.host;
-  recorded().settle(*impl);
+  settle(*impl);
   const auto nbytes = device.nbytes();
   c10::DataPtr data(device.mutable_data(), c10::Device(c10::kCPU));  // borrowed
   if (!target().host_memory) {
@@ -239,23 +192,14 @@ c10::Storage HostViews::device_storage(const c10::Storage& host) {
 }
 
 void HostViews::written(const at::Tensor& t, const at::Tensor& host) {
-  if (!t.defined() || t.device().type() != kTenon)
+  if (!t.defined() || t.device().type() != kTenon || t._is_zerotensor())
     return;
-  if (t.layout() == at::kSparse) {
-    auto* impl = static_cast<at::SparseTensorImpl*>(t.unsafeGetTensorImpl());
-    const auto indices = to_device(host._indices()), values = to_device(host._values());
-    impl->raw_resize_(host.sparse_dim(), host.dense_dim(), host.sizes());
-    impl->set_indices_and_values_unsafe(indices, values);
-    impl->set_coalesced(host.is_coalesced());
-  } else if (at::sparse_csr::is_sparse_compressed(t)) {
-    const auto [compressed, plain] = compressed_indices(host);
-    static_cast<at::SparseCsrTensorImpl*>(t.unsafeGetTensorImpl())
-        ->set_member_tensors(
-            to_device(compressed),
-            to_device(plain),
-            to_device(compressed_values(host)),
-            host.sizes());
-  } else if (!t.is_nested() && !t._is_zerotensor()) {
+  if (is_sparse(t)) {
+    auto parts = parts_of(host);
+    for (auto& part : parts)
+      part = to_device(part);
+    set_parts(t.unsafeGetTensorImpl(), parts, host);
+  } else if (!t.is_nested()) {
     auto* impl = t.unsafeGetTensorImpl();
     if (!impl->storage().is_alias_of(device_storage(host.storage())))
       impl->set_storage_keep_dtype(device_storage(host.storage()));
@@ -266,22 +210,10 @@ void HostViews::written(const at::Tensor& t, const at::Tensor& host) {
     t._set_conj(host.is_conj());
     t._set_neg(host.is_neg());
   }
-  // Every storage that the tensor consists of, whatever its layout.
-  const auto mark = [this](const at::Tensor& part) {
+  for (const auto& part : parts_of(t)) {
     const auto pair = by_device_.find(part.storage().unsafeGetStorageImpl());
     if (pair != by_device_.end())
       pair->second.written = true;
-  };
-  if (t.layout() == at::kSparse) {
-    mark(t._indices());
-    mark(t._values());
-  } else if (at::sparse_csr::is_sparse_compressed(t)) {
-    const auto [compressed, plain] = compressed_indices(t);
-    mark(compressed);
-    mark(plain);
-    mark(compressed_values(t));
-  } else if (!t._is_zerotensor()) {
-    mark(t);
   }
 }
 
@@ -295,22 +227,15 @@ void HostViews::take_over(Pair& pair) {
   const auto index = device.device().index();
   const auto nbytes = pair.host.nbytes();
   const bool replaced = pair.host.data() != pair.host_data;
-  if (target().host_memory) {
-    if (!replaced && nbytes == device.nbytes())
-      return;
-    if (replaced && nbytes > 0 && is_device_block(pair.host, index)) {
-      device.set_data_ptr(adopt_host_storage(pair.host, index));
-      device.set_nbytes(nbytes);
-      return;
-    }
-    resize_storage(device, nbytes);
-    if (replaced)
-      copy_bytes(device.mutable_data(), pair.host.data(), nbytes, CopyKind::host_to_device, index);
+  if (replaced && target().host_memory) {
+    auto made = to_device_storage(pair.host, index);
+    device.set_data_ptr(std::move(made.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
+    device.set_nbytes(nbytes);
     return;
   }
   if (nbytes != device.nbytes())
     resize_storage(device, nbytes);
-  if (replaced || pair.written) {
+  if (!target().host_memory && (replaced || pair.written)) {
     copy_bytes(device.mutable_data(), pair.host.data(), nbytes, CopyKind::host_to_device, index);
     bytes_copied_ += static_cast<int64_t>(nbytes);
   }

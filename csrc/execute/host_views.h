@@ -41,6 +41,11 @@ class HostViews {
   }
 
  private:
+  struct View {
+    at::Tensor device;  // lives as long as its address is a key
+    at::Tensor host;
+  };
+
   struct Pair {
     c10::Storage device;
     c10::Storage host;
@@ -50,15 +55,11 @@ class HostViews {
 
   const c10::Storage& host_storage(const c10::Storage& device);
   c10::Storage device_storage(const c10::Storage& host);
-  at::Tensor view_on_host(const at::Tensor& tensor);
-  at::Tensor dense_to_host(const at::Tensor& tensor);
-  at::Tensor dense_to_device(const at::Tensor& host);
   void take_over(Pair& pair);
 
   c10::Device device_;
   std::unordered_map<const c10::StorageImpl*, Pair> by_device_;
-  // The host views of sparse tensors, by the tensor of the device.
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> sparse_;
+  std::unordered_map<const c10::TensorImpl*, View> views_;
   // By the host's storage; values are device storages. `results_` keeps fresh host storages alive.
   std::unordered_map<const c10::StorageImpl*, c10::Storage> by_host_;
   std::vector<c10::Storage> results_;

@@ -421,7 +421,7 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
       require_host_memory(t.device().index());
     if (t.is_conj() || t.is_neg())
       t = t.resolve_conj().resolve_neg();
-    recorded().settle(*t.storage().unsafeGetStorageImpl());
+    settle(*t.storage().unsafeGetStorageImpl());
     run.pointers[data_.inputs[k]] = t.data_ptr();
   }
   run.inputs = std::move(inputs);

@@ -24,8 +24,8 @@ using c10::FunctionSchema;
 using c10::IValue;
 using torch::jit::Stack;
 
-std::unordered_map<std::string, ReferenceRule>& rules() {
-  static auto* instance = new std::unordered_map<std::string, ReferenceRule>();
+std::unordered_map<std::string, OpRule>& rules() {
+  static auto* instance = new std::unordered_map<std::string, OpRule>();
   return *instance;
 }
 
@@ -50,7 +50,7 @@ void for_each_tensor(const IValue& value, F&& f) {
 // The device that the op runs on: that of the first tensor of the device, else that of a device
 // argument. Raises where tensors of different devices meet that may not.
 c10::Device choose_device(
-    const c10::OperatorHandle& op, const ReferenceRule* rule, c10::ArrayRef<IValue> arguments) {
+    const c10::OperatorHandle& op, const OpRule& rule, c10::ArrayRef<IValue> arguments) {
   const auto& schema = op.schema();
   std::optional<c10::Device> device;
   for (const auto& value : arguments) {
@@ -66,8 +66,7 @@ c10::Device choose_device(
           return;
         // A scalar of the host may meet tensors of any device, as everywhere in PyTorch.
         if (t.device().is_cpu() &&
-            (t.dim() == 0 ||
-             (rule != nullptr && contains(rule->host_arguments, schema.arguments()[i].name()))))
+            (t.dim() == 0 || contains(rule.host_arguments, schema.arguments()[i].name())))
           return;
         TORCH_CHECK(
             false,
@@ -120,67 +119,22 @@ at::Generator seeded_host_generator(
       (static_cast<uint64_t>(words[1]) << 32) | words[0]);
 }
 
-// For an op that draws from the host's default generator and takes none: seeds that one from the
-// device's generator, and gives it its own state back at the end.
-class SeededDefaultGenerator {
- public:
-  explicit SeededDefaultGenerator(c10::DeviceIndex device)
-      : lock_(mutex()), generator_(at::detail::getDefaultCPUGenerator()) {
-    const auto words = draw(std::nullopt, device)(0);
-    std::lock_guard<std::mutex> generator_lock(generator_.mutex());
-    saved_ = generator_.get_state();
-    generator_.set_current_seed((static_cast<uint64_t>(words[1]) << 32) | words[0]);
-  }
-  ~SeededDefaultGenerator() {
-    std::lock_guard<std::mutex> generator_lock(generator_.mutex());
-    generator_.set_state(saved_);
-  }
-
- private:
-  static std::mutex& mutex() {
-    static auto* instance = new std::mutex();
-    return *instance;
-  }
-
-  std::lock_guard<std::mutex> lock_;
-  at::Generator generator_;
-  at::Tensor saved_;
-};
-
-IValue to_host(HostViews& views, const IValue& value) {
+// A value with `f` of each tensor in it.
+template <class F>
+IValue map_tensors(const IValue& value, F&& f) {
   if (value.isTensor())
-    return views.to_host(value.toTensor());
+    return f(value.toTensor());
   if (value.isTensorList()) {
-    c10::List<at::Tensor> converted;
+    c10::List<at::Tensor> mapped;
     for (const at::Tensor& t : value.toTensorList())
-      converted.push_back(views.to_host(t));
-    return converted;
+      mapped.push_back(f(t));
+    return mapped;
   }
   if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> converted;
+    c10::List<std::optional<at::Tensor>> mapped;
     for (const std::optional<at::Tensor> t : value.toOptionalTensorList())
-      converted.push_back(t ? std::optional(views.to_host(*t)) : std::nullopt);
-    return converted;
-  }
-  if (value.isDevice() && value.toDevice().type() == kTenon)
-    return c10::Device(c10::kCPU);
-  return value;
-}
-
-IValue to_device(HostViews& views, const IValue& value) {
-  if (value.isTensor())
-    return views.to_device(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> converted;
-    for (const at::Tensor& t : value.toTensorList())
-      converted.push_back(views.to_device(t));
-    return converted;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> converted;
-    for (const std::optional<at::Tensor> t : value.toOptionalTensorList())
-      converted.push_back(t ? std::optional(views.to_device(*t)) : std::nullopt);
-    return converted;
+      mapped.push_back(t ? std::optional(f(*t)) : std::nullopt);
+    return mapped;
   }
   return value;
 }
@@ -195,46 +149,58 @@ void mark_written(HostViews& views, const IValue& device, const IValue& host) {
   }
 }
 
-bool writes(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
-// For a result that the schema says is an argument (`Tensor(a!)`): that argument, else -1.
-int64_t argument_returned(const FunctionSchema& schema, const c10::Argument& result) {
-  if (!writes(result))
-    return -1;
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    const auto* info = schema.arguments()[i].alias_info();
-    if (info != nullptr && info->isWrite() &&
-        info->beforeSets() == result.alias_info()->beforeSets())
-      return static_cast<int64_t>(i);
-  }
-  return -1;
+bool takes_generator(const c10::Argument& argument) {
+  return argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
 }
 
 // Has the host a kernel, of its own or composed of other ops, for any layout?
 bool has_host_kernel(const c10::OperatorHandle& op) {
-  for (const auto key :
-       {c10::DispatchKey::CPU,
-        c10::DispatchKey::SparseCPU,
-        c10::DispatchKey::SparseCsrCPU,
-        c10::DispatchKey::QuantizedCPU,
-        c10::DispatchKey::NestedTensorCPU}) {
-    if (op.hasComputedKernelForDispatchKey(key))
-      return true;
-  }
-  return false;
+  return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const auto& keys) {
+    return op.hasComputedKernelForDispatchKey(keys.second);
+  });
 }
 
 }  // namespace
 
-void set_reference_rule(const std::string& op, ReferenceRule rule) {
+void set_op_rule(const std::string& op, OpRule rule) {
   rules()[op] = std::move(rule);
 }
 
-bool writes_unsaid(const std::string& op, const std::string& argument) {
+const OpRule& op_rule(const std::string& op) {
+  static const auto* none = new OpRule();
   const auto found = rules().find(op);
-  return found != rules().end() && contains(found->second.mutates, argument);
+  return found == rules().end() ? *none : found->second;
+}
+
+std::vector<bool> arguments_written(const c10::OperatorHandle& op) {
+  const auto& rule = op_rule(toString(op.operator_name()));
+  std::vector<bool> found;
+  for (const auto& argument : op.schema().arguments()) {
+    const auto* alias = argument.alias_info();
+    found.push_back(
+        (alias != nullptr && alias->isWrite()) || contains(rule.mutates, argument.name()));
+  }
+  return found;
+}
+
+std::vector<int64_t> arguments_returned(const FunctionSchema& schema) {
+  std::vector<int64_t> found;
+  for (const auto& result : schema.returns()) {
+    found.push_back(-1);
+    const auto* alias = result.alias_info();
+    for (size_t i = 0; alias != nullptr && alias->isWrite() && i < schema.arguments().size(); ++i) {
+      const auto* same = schema.arguments()[i].alias_info();
+      if (same != nullptr && same->beforeSets() == alias->beforeSets())
+        found.back() = static_cast<int64_t>(i);
+    }
+  }
+  return found;
+}
+
+bool makes_views(const FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
 }
 
 void set_warn_fallback(bool warn) {
@@ -258,32 +224,27 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   CountedCall counted_call(counted);
 
   const auto count = schema.arguments().size();
-  const auto rule_found = rules().find(name);
-  const auto* rule = rule_found == rules().end() ? nullptr : &rule_found->second;
   const std::vector<IValue> arguments = torch::jit::pop(*stack, count);
-  const auto device = choose_device(op, rule, arguments);
+  const auto device = choose_device(op, op_rule(name), arguments);
   const auto results_device = elsewhere(device, arguments);
   const c10::OptionalDeviceGuard device_guard(device);
 
   HostViews views(device);
   Stack host_arguments;
   host_arguments.reserve(count);
-  bool has_generator = false;
   const bool seeded = op.hasTag(at::Tag::nondeterministic_seeded);
   for (size_t i = 0; i < count; ++i) {
-    const auto& type = *schema.arguments()[i].type();
-    const bool takes_generator = type.kind() == c10::TypeKind::GeneratorType ||
-                                 (type.kind() == c10::TypeKind::OptionalType &&
-                                  type.castRaw<c10::OptionalType>()->getElementType()->kind() ==
-                                      c10::TypeKind::GeneratorType);
-    if (takes_generator && (seeded || !arguments[i].isNone())) {
-      const auto given = arguments[i].toOptional<at::Generator>();
+    const auto& value = arguments[i];
+    if (takes_generator(schema.arguments()[i]) && (seeded || !value.isNone())) {
+      const auto given = value.toOptional<at::Generator>();
       // A generator of the host that was passed on purpose is used as it is.
       const bool host = given && given->device().is_cpu();
       host_arguments.emplace_back(host ? *given : seeded_host_generator(given, device.index()));
-      has_generator = true;
+    } else if (value.isDevice() && value.toDevice().type() == kTenon) {
+      host_arguments.emplace_back(c10::Device(c10::kCPU));
     } else {
-      host_arguments.push_back(to_host(views, arguments[i]));
+      host_arguments.push_back(
+          map_tensors(value, [&](const at::Tensor& t) { return views.to_host(t); }));
     }
   }
   const Stack host_before = host_arguments;  // the call takes the arguments off its stack
@@ -291,34 +252,29 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    std::optional<SeededDefaultGenerator> default_generator;
-    if (seeded && !has_generator)
-      default_generator.emplace(device.index());
     const HostAllocationScope on_device(results_device ? c10::DeviceIndex{-1} : device.index());
     op.callBoxed(&host_arguments);
   }
 
+  const auto written = arguments_written(op);
   for (size_t i = 0; i < count; ++i) {
-    const auto& argument = schema.arguments()[i];
-    if (writes(argument) || (rule != nullptr && contains(rule->mutates, argument.name())))
+    if (written[i])
       mark_written(views, arguments[i], host_before[i]);
   }
   std::optional<HostViews> there;
   if (results_device)
     there.emplace(*results_device);
-  const auto results = schema.returns().size();
-  for (size_t i = 0; i < results; ++i) {
-    const IValue& result = torch::jit::peek(host_arguments, i, results);
-    const auto same = argument_returned(schema, schema.returns()[i]);
-    if (same >= 0)
-      torch::jit::push(*stack, arguments[same]);
-    else if (
-        (rule != nullptr && rule->host_results) || (results_device && results_device->is_cpu()))
+  const auto returned = arguments_returned(schema);
+  for (size_t i = 0; i < returned.size(); ++i) {
+    const IValue& result = torch::jit::peek(host_arguments, i, returned.size());
+    if (returned[i] >= 0)
+      torch::jit::push(*stack, arguments[returned[i]]);
+    else if (results_device && results_device->is_cpu())
       torch::jit::push(*stack, result);
-    else if (results_device)
-      torch::jit::push(*stack, to_device(*there, result));
     else
-      torch::jit::push(*stack, to_device(views, result));
+      torch::jit::push(*stack, map_tensors(result, [&](const at::Tensor& t) {
+        return (there ? *there : views).to_device(t);
+      }));
   }
   views.finish();
   counted.bytes_copied.fetch_add(views.bytes_copied(), std::memory_order_relaxed);

@@ -1,14 +1,13 @@
-#include "execute/reference_window.h"
-
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/GradMode.h>
 
 #include <cstring>
 
 #include "device/allocator.h"
 #include "device/target.h"
 #include "execute/host_allocator.h"
+#include "execute/reference.h"
+#include "record/window.h"
 
 namespace tenon {
 namespace {
@@ -42,83 +41,70 @@ class Runner {
       : window_(window),
         device_(device),
         release_(release),
-        host_memory_(target().host_memory),
         storages_(window.slots.size()),
-        last_use_(window.slots.size(), -1) {
+        last_use_(window.slots.size()) {
     for (size_t c = 0; c < window.calls.size(); ++c) {
       const auto& call = window.calls[c];
-      const auto count = call.entry->tensors.size() + call.entry->fresh;
+      const auto count = call.entry->tensors.size() + call.entry->fresh.size();
       for (size_t k = 0; k < count; ++k)
-        last_use_[window.slots_of_calls[call.first_slot + k]] = static_cast<int64_t>(c);
+        last_use_[window.slots_of_calls[call.first_slot + k]] = c;
     }
   }
 
   void run() {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    for (size_t c = 0; c < window_.calls.size(); ++c) {
-      try {
-        run_call(window_.calls[c], static_cast<int64_t>(c));
-      } catch (c10::Error& error) {
-        // Raised at another line than the call's: the op tells which call it was.
-        error.add_context("in " + window_.calls[c].entry->op->name + ", recorded before");
-        write_back();
-        throw;
-      } catch (...) {
-        write_back();
-        throw;
-      }
+    size_t c = 0;
+    try {
+      for (; c < window_.calls.size(); ++c)
+        run_call(c);
+    } catch (c10::Error& error) {
+      // Raised at another line than the call's: the op tells which call it was.
+      error.add_context("in " + window_.calls[c].entry->op->name + ", recorded before");
+      write_back();
+      throw;
+    } catch (...) {
+      write_back();
+      throw;
     }
     write_back();
   }
 
  private:
-  void run_call(const RecordedCall& call, int64_t number_of_call) {
+  void run_call(size_t number_of_call) {
+    const auto& call = window_.calls[number_of_call];
     const auto& entry = *call.entry;
+    const auto* slots = &window_.slots_of_calls[call.first_slot];
+    const auto* fresh_slots = slots + entry.tensors.size();
     next_tensor_ = 0;
-    next_slot_ = call.first_slot;
     next_scalar_ = call.first_scalar;
     Stack stack;
     stack.reserve(entry.arguments.size());
     for (const auto& argument : entry.arguments)
-      stack.push_back(value_of(argument, entry));
-    const auto first_result = next_slot_;
+      stack.push_back(value_of(argument, entry, slots));
     {
       const CountedCall counted(*entry.op->reference);
       const HostAllocationScope on_device(device_);
-      const HostPlacement placement(places(entry, first_result));
+      const HostPlacement placement(places(entry, fresh_slots));
       entry.op->op.callBoxed(&stack);
     }
-    next_slot_ = first_result;
-    move_misplaced(entry, first_result, stack);
-    for (size_t i = 0; i < entry.results.size(); ++i) {
-      const auto& plan = entry.results[i];
-      if (plan.argument >= 0)
+    auto results = fresh_results(entry, stack);
+    stack.clear();
+    move_misplaced(results, fresh_slots);
+    for (size_t k = 0; k < results.size(); ++k)
+      take(entry, entry.fresh[k], results[k], fresh_slots[k]);
+    for (const auto* slot = slots; slot != fresh_slots + entry.fresh.size(); ++slot) {
+      const auto& known = window_.slots[*slot];
+      if (last_use_[*slot] != number_of_call)
         continue;
-      if (!plan.list) {
-        take(plan, stack[i], entry);
-        continue;
-      }
-      const auto list = stack[i].toListRef();
-      for (size_t k = 0; k < plan.elements.size(); ++k)
-        take(plan.elements[k], list[k], entry);
-    }
-    for (auto k = call.first_slot; k < next_slot_; ++k) {
-      const auto slot = window_.slots_of_calls[k];
-      if (last_use_[slot] != number_of_call)
-        continue;
-      if (is_temporary(slot) || window_.slots[slot].is_kept())
-        storages_[slot] = c10::Storage();
-      if (release_ && window_.slots[slot].is_kept())
-        release_(window_.slots[slot]);
+      if (known.is_temporary() || known.is_kept())
+        storages_[*slot] = c10::Storage();
+      if (release_ && known.is_kept())
+        release_(known);
     }
   }
 
-  bool is_temporary(int32_t slot) const {
-    return window_.slots[slot].fresh && !window_.slots[slot].alive;
-  }
-
-  IValue value_of(const ArgumentPlan& plan, const OpEntry& entry) {
+  IValue value_of(const ArgumentPlan& plan, const OpEntry& entry, const int32_t* slots) {
     switch (plan.kind) {
       case ArgumentPlan::constant:
         return plan.value.isDevice() && plan.value.toDevice().type() == kTenon
@@ -126,14 +112,16 @@ class Runner {
                    : plan.value;
       case ArgumentPlan::number:
         return number(plan.value, window_.scalars[next_scalar_++]);
-      case ArgumentPlan::tensor:
-        return host_tensor(window_.slots_of_calls[next_slot_++], entry.tensors[next_tensor_++]);
+      case ArgumentPlan::tensor: {
+        const auto k = next_tensor_++;
+        return host_tensor(slots[k], entry.tensors[k]);
+      }
       case ArgumentPlan::list:
         break;
     }
     c10::impl::GenericList list(plan.value.toList().elementType());
     for (const auto& element : plan.elements)
-      list.push_back(value_of(element, entry));
+      list.push_back(value_of(element, entry, slots));
     return list;
   }
 
@@ -143,7 +131,7 @@ class Runner {
       return storage;
     const auto& slot = window_.slots[index];
     c10::DataPtr data;
-    if (host_memory_ && !is_temporary(index)) {
+    if (host_memory_ && !slot.is_temporary()) {
       data = c10::DataPtr(slot.block, c10::Device(c10::kCPU));  // borrowed
     } else {
       const HostAllocationScope on_device(device_);
@@ -175,56 +163,49 @@ class Runner {
   }
 
   // Where the host's allocator puts results: into the blocks that they have.
-  std::vector<std::pair<void*, size_t>> places(const OpEntry& entry, size_t first_result) const {
-    std::vector<std::pair<void*, size_t>> found;
-    for (int64_t k = 0; host_memory_ && k < entry.fresh; ++k) {
-      const auto index = window_.slots_of_calls[first_result + k];
-      const auto& slot = window_.slots[index];
-      if (!is_temporary(index) && slot.block != nullptr)
+  Blocks places(const OpEntry& entry, const int32_t* fresh_slots) const {
+    Blocks found;
+    for (size_t k = 0; host_memory_ && k < entry.fresh.size(); ++k) {
+      const auto& slot = window_.slots[fresh_slots[k]];
+      if (!slot.is_temporary() && slot.block != nullptr)
         found.emplace_back(slot.block, slot.nbytes);
+    }
+    return found;
+  }
+
+  // The fresh tensors among a call's results.
+  static std::vector<at::Tensor> fresh_results(const OpEntry& entry, const Stack& stack) {
+    std::vector<at::Tensor> found;
+    for (size_t i = 0; i < entry.results.size(); ++i) {
+      const auto& plan = entry.results[i];
+      if (plan.argument >= 0)
+        continue;
+      const auto tensors = tensors_of(stack[i]);
+      for (size_t k = 0; k < plan.defined.size(); ++k) {
+        if (plan.defined[k])
+          found.push_back(tensors.at(k));
+      }
     }
     return found;
   }
 
   // A kernel may put one result where another one's place is: out of the way with it, before the
   // places are filled.
-  void move_misplaced(const OpEntry& entry, size_t first_result, Stack& stack) const {
-    std::vector<void*> blocks;
-    for (int64_t k = 0; k < entry.fresh; ++k)
-      blocks.push_back(window_.slots[window_.slots_of_calls[first_result + k]].block);
-    size_t next = 0;
-    const auto moved = [&](const at::Tensor& t) {
-      const void* own = blocks[next++];
-      const void* data = t.storage().data();
-      const bool misplaced = data != own && data != nullptr &&
-                             std::find(blocks.begin(), blocks.end(), data) != blocks.end();
-      return misplaced ? t.clone() : t;
-    };
-    for (size_t i = 0; host_memory_ && entry.fresh > 1 && i < entry.results.size(); ++i) {
-      const auto& plan = entry.results[i];
-      if (plan.argument >= 0 || (!plan.list && !plan.defined))
-        continue;
-      if (!plan.list) {
-        stack[i] = moved(stack[i].toTensor());
-        continue;
+  void move_misplaced(std::vector<at::Tensor>& results, const int32_t* fresh_slots) const {
+    for (size_t k = 0; host_memory_ && k < results.size(); ++k) {
+      const void* data = results[k].defined() ? results[k].storage().data() : nullptr;
+      for (size_t other = 0; data != nullptr && other < results.size(); ++other) {
+        if (other != k && data == window_.slots[fresh_slots[other]].block) {
+          results[k] = results[k].clone();
+          break;
+        }
       }
-      auto list = stack[i].toTensorVector();
-      for (size_t k = 0; k < list.size(); ++k) {
-        if (plan.elements[k].defined)
-          list[k] = moved(list[k]);
-      }
-      stack[i] = c10::List<at::Tensor>(list);
     }
   }
 
-  void take(const ResultPlan& plan, const IValue& value, const OpEntry& entry) {
-    if (!plan.defined)
-      return;
-    const auto index = window_.slots_of_calls[next_slot_++];
-    const auto& got = value.toTensor();
-    const auto& want = plan.layout;
+  void take(const OpEntry& entry, const TensorLayout& want, const at::Tensor& got, int32_t index) {
     TORCH_CHECK(
-        got.defined() && got.scalar_type() == want.dtype && got.sizes().vec() == want.sizes,
+        got.defined() && got.scalar_type() == want.dtype && got.sizes() == want.sizes,
         "tenon: ",
         entry.op->name,
         " gave a result of dtype ",
@@ -239,9 +220,9 @@ class Runner {
     const auto& slot = window_.slots[index];
     if (slot.block == nullptr)
       return;
-    const bool in_place = got.strides().vec() == want.strides && got.storage_offset() == 0 &&
+    const bool in_place = got.strides() == want.strides && got.storage_offset() == 0 &&
                           !got.is_conj() && !got.is_neg();
-    if (in_place && (is_temporary(index) || !host_memory_) && got.storage().use_count() == 1 &&
+    if (in_place && (slot.is_temporary() || !host_memory_) && got.storage().use_count() == 1 &&
         got.storage().nbytes() >= slot.nbytes) {
       storages_[index] = got.storage();
     } else if (!(in_place && got.storage().data() == slot.block)) {
@@ -263,10 +244,10 @@ class Runner {
   const Window& window_;
   c10::DeviceIndex device_;
   const std::function<void(const WindowSlot&)>& release_;
-  bool host_memory_;
+  const bool host_memory_ = target().host_memory;
   std::vector<c10::Storage> storages_;  // by slot, on the host
-  std::vector<int64_t> last_use_;       // by slot: the last call that uses it
-  size_t next_tensor_ = 0, next_slot_ = 0, next_scalar_ = 0;
+  std::vector<size_t> last_use_;        // by slot: the last call that uses it
+  size_t next_tensor_ = 0, next_scalar_ = 0;
 };
 
 }  // namespace

@@ -12,8 +12,7 @@
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/zeros_like.h>
+#include <ATen/ops/native_dropout_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -125,26 +124,22 @@ at::Tensor& draw_on_host(
     return self;  // asked for the layout alone
   const RandomStream stream{
       static_cast<uint64_t>(seed.item<int64_t>()), static_cast<uint64_t>(offset.item<int64_t>())};
+  const auto of_any_dtype = [&](auto value) {
+    dispatch_all(self, [&](auto zero) { fill<decltype(zero)>(self, stream, value); });
+  };
   if (distribution == "integers") {
-    dispatch_all(self, [&](auto zero) {
-      fill<decltype(zero)>(self, stream, [=](const PhiloxWords& w, int64_t) {
-        return integer(w, base, static_cast<uint64_t>(range));
-      });
+    of_any_dtype([=](const PhiloxWords& w, int64_t) {
+      return integer(w, base, static_cast<uint64_t>(range));
     });
     return self;
   }
   if (distribution == "bernoulli") {
-    dispatch_all(self, [&](auto zero) {
-      fill<decltype(zero)>(
-          self, stream, [=](const PhiloxWords& w, int64_t) { return bernoulli(w, a); });
-    });
+    of_any_dtype([=](const PhiloxWords& w, int64_t) { return bernoulli(w, a); });
     return self;
   }
   if (distribution == "geometric") {
-    dispatch_all(self, [&](auto zero) {
-      fill<decltype(zero)>(self, stream, [=](const PhiloxWords& w, int64_t) {
-        return std::max(1.0, std::ceil(std::log(open_uniform(low_64(w))) / std::log1p(-a)));
-      });
+    of_any_dtype([=](const PhiloxWords& w, int64_t) {
+      return std::max(1.0, std::ceil(std::log(open_uniform(low_64(w))) / std::log1p(-a)));
     });
     return self;
   }
@@ -180,17 +175,14 @@ at::Tensor& draw_on_host(
   return self;
 }
 
-at::Tensor draw_functional_on_host(
-    const at::Tensor& self,
-    std::string_view distribution,
-    double a,
-    double b,
-    int64_t base,
-    int64_t range,
-    const at::Tensor& seed,
-    const at::Tensor& offset) {
-  auto made = at::empty_like(self);
-  return draw_on_host(made, distribution, a, b, base, range, seed, offset);
+// An op in place as one that makes its result, with the layout of the first argument.
+template <class... Rest>
+auto functional(at::Tensor& (*in_place)(at::Tensor&, Rest...)) {
+  return [in_place](const at::Tensor& self, Rest... rest) {
+    auto made = at::empty_like(self);
+    in_place(made, rest...);
+    return made;
+  };
 }
 
 // What every random op on the device becomes: a call that is recorded like any other, with the
@@ -232,57 +224,42 @@ TORCH_LIBRARY_FRAGMENT(tenon, m) {
 
 TORCH_LIBRARY_IMPL(tenon, CPU, m) {
   m.impl("draw_", draw_on_host);
-  m.impl("draw", draw_functional_on_host);
+  m.impl("draw", functional(draw_on_host));
 }
 
 TORCH_LIBRARY_IMPL(tenon, Meta, m) {
   m.impl("draw_", draw_on_host);
-  m.impl("draw", draw_functional_on_host);
+  m.impl("draw", functional(draw_on_host));
 }
 
 // The kernels that PyTorch's templates call once the arguments are checked. `RNG` is theirs.
 
-template <class RNG>
-struct UniformKernel {
-  void operator()(at::TensorIteratorBase& iter, double from, double to, OptionalGenerator gen) {
-    draw_into(iter.output(), gen, "uniform", from, to);
-  }
-};
+const at::Tensor& output(at::TensorIteratorBase& iter) {
+  return iter.output();
+}
 
-template <class RNG>
-struct NormalKernel {
-  void operator()(const at::Tensor& self, double mean, double std, OptionalGenerator gen) {
-    draw_into(self, gen, "normal", mean, std);
-  }
-};
+const at::Tensor& output(const at::Tensor& self) {
+  return self;
+}
 
-template <class RNG>
-struct LogNormalKernel {
-  void operator()(at::TensorIteratorBase& iter, double mean, double std, OptionalGenerator gen) {
-    draw_into(iter.output(), gen, "log_normal", mean, std);
-  }
-};
+constexpr char kUniform[] = "uniform", kNormal[] = "normal", kLogNormal[] = "log_normal";
+constexpr char kExponential[] = "exponential", kCauchy[] = "cauchy", kGeometric[] = "geometric";
+constexpr char kBernoulli[] = "bernoulli";
 
-template <class RNG>
-struct ExponentialKernel {
-  void operator()(at::TensorIteratorBase& iter, double lambda, OptionalGenerator gen) {
-    draw_into(iter.output(), gen, "exponential", lambda);
-  }
-};
-
-template <class RNG>
-struct CauchyKernel {
-  void operator()(
-      at::TensorIteratorBase& iter, double median, double sigma, OptionalGenerator gen) {
-    draw_into(iter.output(), gen, "cauchy", median, sigma);
-  }
-};
-
-template <class RNG>
-struct GeometricKernel {
-  void operator()(at::TensorIteratorBase& iter, double p, OptionalGenerator gen) {
-    draw_into(iter.output(), gen, "geometric", p);
-  }
+// Of a distribution with one parameter or two.
+template <const char* distribution>
+struct Distribution {
+  template <class RNG>
+  struct Kernel {
+    template <class Target>
+    void operator()(Target&& target, double a, double b, const OptionalGenerator& gen) {
+      draw_into(output(target), gen, distribution, a, b);
+    }
+    template <class Target>
+    void operator()(Target&& target, double a, const OptionalGenerator& gen) {
+      draw_into(output(target), gen, distribution, a);
+    }
+  };
 };
 
 template <class RNG>
@@ -318,13 +295,6 @@ struct RandomKernel {
   }
 };
 
-template <class RNG>
-struct BernoulliScalarKernel {
-  void operator()(const at::Tensor& self, double p, OptionalGenerator gen) {
-    draw_into(self, gen, "bernoulli", p);
-  }
-};
-
 // The chances are looked at, so this runs at once.
 template <class RNG>
 struct BernoulliTensorKernel {
@@ -348,93 +318,29 @@ struct BernoulliTensorKernel {
   }
 };
 
-namespace templates = at::native::templates;
-using Rng = GeneratorImpl;
-
-at::Tensor& uniform_(at::Tensor& self, double from, double to, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::uniform_");
-  return templates::uniform_impl_<UniformKernel, Rng>(self, from, to, gen);
-}
-
-at::Tensor& normal_(at::Tensor& self, double mean, double std, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::normal_");
-  return templates::normal_impl_<NormalKernel, Rng>(self, mean, std, gen);
-}
-
-at::Tensor& log_normal_(at::Tensor& self, double mean, double std, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::log_normal_");
-  return templates::log_normal_impl_<LogNormalKernel, Rng>(self, mean, std, gen);
-}
-
-at::Tensor& exponential_(at::Tensor& self, double lambda, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::exponential_");
-  return templates::exponential_impl_<ExponentialKernel, Rng>(self, lambda, gen);
-}
-
-at::Tensor& cauchy_(at::Tensor& self, double median, double sigma, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::cauchy_");
-  return templates::cauchy_impl_<CauchyKernel, Rng>(self, median, sigma, gen);
-}
-
-at::Tensor& geometric_(at::Tensor& self, double p, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::geometric_");
-  return templates::geometric_impl_<GeometricKernel, Rng>(self, p, gen);
-}
-
-at::Tensor& random_(at::Tensor& self, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::random_");
-  return templates::random_impl<RandomKernel, Rng>(self, gen);
-}
-
-at::Tensor& random_from(
-    at::Tensor& self, int64_t from, std::optional<int64_t> to, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::random_.from");
-  return templates::random_from_to_impl<RandomFromToKernel, Rng>(self, from, to, gen);
-}
-
 at::Tensor& random_to(at::Tensor& self, int64_t to, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::random_.to");
-  return templates::random_from_to_impl<RandomFromToKernel, Rng>(self, 0, to, gen);
-}
-
-at::Tensor& bernoulli_scalar(at::Tensor& self, double p, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::bernoulli_.float");
-  return templates::bernoulli_impl_<BernoulliScalarKernel, Rng>(self, p, gen);
-}
-
-at::Tensor& bernoulli_tensor(at::Tensor& self, const at::Tensor& p, OptionalGenerator gen) {
-  TENON_COUNT_KERNEL("aten::bernoulli_.Tensor");
-  return templates::bernoulli_impl_<BernoulliTensorKernel, Rng>(self, p, gen);
-}
-
-std::tuple<at::Tensor, at::Tensor> native_dropout(
-    const at::Tensor& input, double p, std::optional<bool> train) {
-  TENON_COUNT_KERNEL("aten::native_dropout");
-  if (input.numel() == 0)
-    return {input, at::empty_like(input, input.options())};
-  if (train.has_value() && !*train)
-    return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
-  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
-  auto mask = at::empty_like(input, input.options().dtype(at::kBool));
-  bernoulli_scalar(mask, 1 - p, std::nullopt);
-  if (p == 1)
-    return {at::zeros_like(input), mask};
-  return {input.mul(mask).mul_(1 / (1 - p)), mask};
+  return at::native::templates::random_from_to_impl<RandomFromToKernel, GeneratorImpl>(
+      self, 0, to, gen);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("uniform_", uniform_);
-  m.impl("normal_", normal_);
-  m.impl("log_normal_", log_normal_);
-  m.impl("exponential_", exponential_);
-  m.impl("cauchy_", cauchy_);
-  m.impl("geometric_", geometric_);
-  m.impl("random_", random_);
-  m.impl("random_.from", random_from);
-  m.impl("random_.to", random_to);
-  m.impl("bernoulli_.float", bernoulli_scalar);
-  m.impl("bernoulli_.Tensor", bernoulli_tensor);
-  m.impl("native_dropout", native_dropout);
+  using namespace at::native::templates;
+  using Rng = GeneratorImpl;
+  using InPlace = at::Tensor& (*)(at::Tensor&, double, OptionalGenerator);
+  using InPlaceOfTensor = at::Tensor& (*)(at::Tensor&, const at::Tensor&, OptionalGenerator);
+  const auto add = [&m](const char* op, auto* kernel) { m.impl(op, counted(op, kernel)); };
+  add("aten::uniform_", uniform_impl_<Distribution<kUniform>::Kernel, Rng>);
+  add("aten::normal_", normal_impl_<Distribution<kNormal>::Kernel, Rng>);
+  add("aten::log_normal_", log_normal_impl_<Distribution<kLogNormal>::Kernel, Rng>);
+  add("aten::exponential_", exponential_impl_<Distribution<kExponential>::Kernel, Rng>);
+  add("aten::cauchy_", cauchy_impl_<Distribution<kCauchy>::Kernel, Rng>);
+  add("aten::geometric_", geometric_impl_<Distribution<kGeometric>::Kernel, Rng>);
+  add("aten::random_", random_impl<RandomKernel, Rng>);
+  add("aten::random_.from", random_from_to_impl<RandomFromToKernel, Rng>);
+  add("aten::random_.to", random_to);
+  add("aten::bernoulli_.float", InPlace(bernoulli_impl_<Distribution<kBernoulli>::Kernel, Rng>));
+  add("aten::bernoulli_.Tensor", InPlaceOfTensor(bernoulli_impl_<BernoulliTensorKernel, Rng>));
+  add("aten::native_dropout", at::native::native_dropout_cpu);
 }
 
 }  // namespace

@@ -6,36 +6,15 @@
 #include <ATen/ExpandUtils.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
-#include <ATen/ops/_coalesced_native.h>
-#include <ATen/ops/_dimI_native.h>
-#include <ATen/ops/_dimV_native.h>
 #include <ATen/ops/_foreach_copy_native.h>
-#include <ATen/ops/_indices_native.h>
-#include <ATen/ops/_nested_tensor_size_native.h>
-#include <ATen/ops/_nested_tensor_storage_offsets_native.h>
-#include <ATen/ops/_nested_tensor_strides_native.h>
-#include <ATen/ops/_nnz_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors_native.h>
-#include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
-#include <ATen/ops/_values_native.h>
 #include <ATen/ops/as_strided_native.h>
-#include <ATen/ops/ccol_indices_native.h>
-#include <ATen/ops/col_indices_native.h>
 #include <ATen/ops/convolution_native.h>
-#include <ATen/ops/copy_native.h>
-#include <ATen/ops/copy_sparse_to_sparse_native.h>
-#include <ATen/ops/crow_indices_native.h>
-#include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/indices_native.h>
-#include <ATen/ops/is_coalesced_native.h>
 #include <ATen/ops/resize_as_native.h>
-#include <ATen/ops/row_indices_native.h>
-#include <ATen/ops/sparse_dim_native.h>
+#include <ATen/ops/set_native.h>
 #include <ATen/ops/tensor_split_native.h>
 #include <ATen/ops/unfold_native.h>
-#include <ATen/ops/values_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
@@ -124,64 +103,15 @@ at::Tensor efficient_zero_tensor(
   return result;
 }
 
-at::Tensor as_strided(
-    const at::Tensor& self,
-    at::IntArrayRef size,
-    at::IntArrayRef stride,
-    std::optional<int64_t> storage_offset) {
-  TENON_COUNT_KERNEL("aten::as_strided");
-  return at::native::as_strided_tensorimpl(self, size, stride, storage_offset);
-}
-
-at::Tensor as_strided_quantized(
-    const at::Tensor& self,
-    at::IntArrayRef size,
-    at::IntArrayRef stride,
-    std::optional<int64_t> storage_offset) {
-  TENON_COUNT_KERNEL("aten::as_strided");
-  return at::native::as_strided_qtensorimpl(self, size, stride, storage_offset);
-}
-
-at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
-  TENON_COUNT_KERNEL("aten::view");
-  return at::native::view(self, size);
-}
-
-at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
-  TENON_COUNT_KERNEL("aten::_reshape_alias");
-  return at::native::_reshape_alias(self, size, stride);
-}
-
-at::Tensor unfold(const at::Tensor& self, int64_t dimension, int64_t size, int64_t step) {
-  TENON_COUNT_KERNEL("aten::unfold");
-  return at::native::unfold(self, dimension, size, step);
-}
-
-at::Tensor view_as_real(const at::Tensor& self) {
-  TENON_COUNT_KERNEL("aten::view_as_real");
-  return at::native::view_as_real(self);
-}
-
-at::Tensor view_as_complex(const at::Tensor& self) {
-  TENON_COUNT_KERNEL("aten::view_as_complex");
-  return at::native::view_as_complex(self);
-}
-
 // Gives a tensor other sizes and, where they are given, strides; its storage grows as needed.
 void resize(
     c10::TensorImpl* self, at::IntArrayRef size, at::OptionalIntArrayRef stride = std::nullopt) {
   if (self->sizes() == size && (!stride.has_value() || self->strides() == *stride))
     return;
-  const auto itemsize = self->dtype().itemsize();
-  size_t nbytes = 0;
-  if (stride.has_value()) {
-    self->set_sizes_and_strides(size, *stride);
-    nbytes = at::detail::computeStorageNbytes(size, *stride, itemsize, self->storage_offset());
-  } else {
-    self->set_sizes_contiguous(size);
-    nbytes = at::detail::computeStorageNbytesContiguous(size, itemsize, self->storage_offset());
-  }
-  if (self->numel() > 0 && nbytes > self->storage().nbytes())
+  at::native::resize_impl_cpu_(self, size, stride, /*resize_storage=*/false);
+  const auto nbytes = at::detail::computeStorageNbytes(
+      self->sizes(), self->strides(), self->dtype().itemsize(), self->storage_offset());
+  if (nbytes > self->storage().nbytes())
     resize_storage(*self->unsafe_storage().unsafeGetStorageImpl(), nbytes);
 }
 
@@ -217,18 +147,6 @@ at::Tensor& set_storage_offset(
       size,
       stride.data() != nullptr ? at::OptionalIntArrayRef(stride) : std::nullopt);
   return self;
-}
-
-at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
-  const auto count = static_cast<int64_t>(source.nbytes() / self.dtype().itemsize());
-  return set_storage_offset(self, std::move(source), 0, count, {});
-}
-
-at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
-  if (self.is_same(source))
-    return self;
-  return set_storage_offset(
-      self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
 }
 
 // Can a tensor take the place of another one inside of the same object (`x.data = y`,
@@ -306,8 +224,8 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
       target().host_memory || self.device() == src.device() || !on_device(self) || !on_device(src);
   if (direct && is_plain(self) && is_plain(src) && is_byte_copy(self, src)) {
     if (self.numel() > 0) {
-      recorded().settle(*self.storage().unsafeGetStorageImpl());
-      recorded().settle(*src.storage().unsafeGetStorageImpl());
+      settle(*self.storage().unsafeGetStorageImpl());
+      settle(*src.storage().unsafeGetStorageImpl());
       copy_bytes(
           self.mutable_data_ptr(),
           src.const_data_ptr(),
@@ -342,7 +260,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TENON_COUNT_KERNEL("aten::_local_scalar_dense");
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
-  recorded().settle(*self.storage().unsafeGetStorageImpl());
+  settle(*self.storage().unsafeGetStorageImpl());
   // One element, not its storage.
   at::Tensor host = at::empty({}, self.options().device(at::kCPU));
   copy_bytes(
@@ -373,18 +291,19 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", empty);
   m.impl("empty_strided", empty_strided);
   m.impl("_efficientzerotensor", efficient_zero_tensor);
-  m.impl("as_strided", as_strided);
-  m.impl("view", view);
-  m.impl("_unsafe_view", view);  // the host's is a view as well, which its schema does not say
-  m.impl("_reshape_alias", reshape_alias);
-  m.impl("unfold", unfold);
-  m.impl("view_as_real", view_as_real);
-  m.impl("view_as_complex", view_as_complex);
+  m.impl("as_strided", counted("aten::as_strided", at::native::as_strided_tensorimpl));
+  m.impl("view", counted("aten::view", at::native::view));
+  // The host's is a view as well, which its schema does not say.
+  m.impl("_unsafe_view", counted("aten::view", at::native::view));
+  m.impl("_reshape_alias", counted("aten::_reshape_alias", at::native::_reshape_alias));
+  m.impl("unfold", counted("aten::unfold", at::native::unfold));
+  m.impl("view_as_real", counted("aten::view_as_real", at::native::view_as_real));
+  m.impl("view_as_complex", counted("aten::view_as_complex", at::native::view_as_complex));
   m.impl("resize_", resize_);
   m.impl("resize_as_", at::native::resize_as_);  // the template may be anywhere
-  m.impl("set_.source_Storage", set_storage);
+  m.impl("set_.source_Storage", at::native::set_);
   m.impl("set_.source_Storage_storage_offset", set_storage_offset);
-  m.impl("set_.source_Tensor", set_tensor);
+  m.impl("set_.source_Tensor", at::native::set_tensor_);
   m.impl("set_", set_empty);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("convolution", at::native::convolution);  // calls _convolution, which can be traced
@@ -400,58 +319,68 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 // Composed of slices, also for autograd.
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
-}
-
-TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
 }
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   m.impl("_copy_from", copy_from);
-  m.impl("as_strided", as_strided_quantized);
-  m.impl("view", view);
-  m.impl("_reshape_alias", reshape_alias);
-  m.impl("unfold", unfold);
+  m.impl("as_strided", counted("aten::as_strided", at::native::as_strided_qtensorimpl));
+  m.impl("view", counted("aten::view", at::native::view));
+  m.impl("_reshape_alias", counted("aten::_reshape_alias", at::native::_reshape_alias));
+  m.impl("unfold", counted("aten::unfold", at::native::unfold));
 }
 
-// Structure of nested tensors lies on the host on every device.
+// The host's kernels, for ops that look at a tensor's structure alone: they are right for any
+// device.
+template <c10::DispatchKey host_key>
+void run_host_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  op.redispatchBoxed(c10::DispatchKeySet(host_key), stack);
+}
+
+template <c10::DispatchKey host_key>
+void share_host_kernels(torch::Library& m, std::initializer_list<const char*> ops) {
+  for (const char* op : ops)
+    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&run_host_kernel<host_key>>());
+}
+
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
-  m.impl("_nested_tensor_size", at::native::_nested_tensor_size);
-  m.impl("_nested_tensor_strides", at::native::_nested_tensor_strides);
-  m.impl("_nested_tensor_storage_offsets", at::native::_nested_tensor_storage_offsets);
+  share_host_kernels<c10::DispatchKey::NestedTensorCPU>(
+      m, {"_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets"});
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
-  m.impl("copy_", at::native::copy_sparse_wrapper_);
-  m.impl("copy_sparse_to_sparse_", at::native::copy_sparse_);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
-  m.impl("_sparse_coo_tensor_with_dims", at::native::new_with_dims_sparse);
-  m.impl(
-      "_sparse_coo_tensor_with_dims_and_tensors",
-      at::native::new_with_dims_and_tensor_sparse_symint);
-  m.impl("_indices", at::native::_indices_sparse);
-  m.impl("_values", at::native::_values_sparse);
-  m.impl("_nnz", at::native::_nnz_sparse);
-  m.impl("_dimI", at::native::sparse_dim_sparse);
-  m.impl("_dimV", at::native::dense_dim_sparse);
-  m.impl("sparse_dim", at::native::sparse_dim_sparse);
-  m.impl("dense_dim", at::native::dense_dim_sparse);
-  m.impl("_coalesced_", at::native::_coalesced_sparse_);
-  m.impl("is_coalesced", at::native::is_coalesced_sparse);
-  m.impl("indices", at::native::indices_sparse);
-  m.impl("values", at::native::values_sparse);
+  share_host_kernels<c10::DispatchKey::SparseCPU>(
+      m,
+      {"copy_",
+       "copy_sparse_to_sparse_",
+       "_sparse_coo_tensor_with_dims",
+       "_sparse_coo_tensor_with_dims_and_tensors",
+       "_indices",
+       "_values",
+       "_nnz",
+       "_dimI",
+       "_dimV",
+       "sparse_dim",
+       "dense_dim",
+       "_coalesced_",
+       "is_coalesced",
+       "indices",
+       "values"});
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  m.impl("copy_", at::native::copy_sparse_compressed_);
-  m.impl("_nnz", at::native::_nnz_sparse_csr);
-  m.impl("sparse_dim", at::native::sparse_dim_sparse_csr);
-  m.impl("dense_dim", at::native::dense_dim_sparse_csr);
-  m.impl("values", at::native::values_sparse_csr);
-  m.impl("crow_indices", at::native::crow_indices_sparse_csr);
-  m.impl("col_indices", at::native::col_indices_sparse_csr);
-  m.impl("ccol_indices", at::native::ccol_indices_sparse_csr);
-  m.impl("row_indices", at::native::row_indices_sparse_csr);
+  share_host_kernels<c10::DispatchKey::SparseCsrCPU>(
+      m,
+      {"copy_",
+       "_nnz",
+       "sparse_dim",
+       "dense_dim",
+       "values",
+       "crow_indices",
+       "col_indices",
+       "ccol_indices",
+       "row_indices"});
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
-#include "record/dispatch.h"
+// Where ops reach the device.
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include <deque>
 
@@ -11,31 +10,7 @@
 namespace tenon {
 namespace {
 
-// Ops that come later, such as those of another package's extension, and those that only sparse,
-// quantised or nested tensors have.
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_reference>());
-}
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_reference>());
-}
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_reference>());
-}
-TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_reference>());
-}
-TORCH_LIBRARY_IMPL(_, NestedTensorPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_reference>());
-}
-
-bool makes_views(const c10::FunctionSchema& schema) {
-  for (const auto& result : schema.returns()) {
-    if (result.alias_info() != nullptr && !result.alias_info()->isWrite())
-      return true;
-  }
-  return false;
-}
+using c10::DispatchKey;
 
 // Such an op says where its results go, which is not always where it runs.
 bool takes_device(const c10::FunctionSchema& schema) {
@@ -48,14 +23,6 @@ bool takes_device(const c10::FunctionSchema& schema) {
 }
 
 using c10::DispatchKey;
-
-// The keys of the device, each with the host's for the same layout.
-constexpr std::pair<DispatchKey, DispatchKey> kKeys[] = {
-    {DispatchKey::PrivateUse1, DispatchKey::CPU},
-    {DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU},
-    {DispatchKey::SparseCsrPrivateUse1, DispatchKey::SparseCsrCPU},
-    {DispatchKey::QuantizedPrivateUse1, DispatchKey::QuantizedCPU},
-    {DispatchKey::NestedTensorPrivateUse1, DispatchKey::NestedTensorCPU}};
 
 bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
   if (op.hasKernelForDispatchKey(host_key))
@@ -72,6 +39,11 @@ int64_t register_reference_kernels() {
   // The registrations last as long as the process.
   static auto* handles = new std::deque<c10::RegistrationHandleRAII>();
   auto& dispatcher = c10::Dispatcher::singleton();
+  const auto by_reference = c10::KernelFunction::makeFromBoxedFunction<&run_reference>();
+  // Ops that come later, such as those of another package's extension, and those that only sparse,
+  // quantised or nested tensors have.
+  for (const auto& [device_key, host_key] : kKeys)
+    handles->push_back(dispatcher.registerFallback(device_key, by_reference, "torch_tenon"));
   int64_t count = 0;
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);
@@ -85,7 +57,7 @@ int64_t register_reference_kernels() {
           device_key,
           device_key == DispatchKey::PrivateUse1
               ? c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<RecordKernel>(*op))
-              : c10::KernelFunction::makeFromBoxedFunction<&run_reference>(),
+              : by_reference,
           std::nullopt,
           nullptr,
           "registered by torch_tenon: recorded, or run by reference"));

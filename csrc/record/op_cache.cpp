@@ -12,15 +12,6 @@ namespace {
 
 using c10::IValue;
 
-std::unordered_set<std::string>& open_ops() {
-  static auto* instance = new std::unordered_set<std::string>();
-  return *instance;
-}
-
-bool writes(const c10::Argument& argument) {
-  return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
-}
-
 bool only_tensors(const c10::FunctionSchema& schema) {
   for (const auto& result : schema.returns()) {
     const auto& type = *result.type();
@@ -53,10 +44,8 @@ bool layouts_follow(const c10::OperatorHandle& op) {
                      schema.name() != "aten::_scaled_dot_product_flash_attention_for_cpu";
   if (draws)
     return false;
-  for (const auto& result : schema.returns()) {
-    if (result.alias_info() != nullptr && !result.alias_info()->isWrite())
-      return false;  // a view
-  }
+  if (makes_views(schema))
+    return false;
   return draws_numbers(op) || op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
@@ -121,35 +110,15 @@ ArgumentPlan plan_argument(
   return plan;
 }
 
-// False where the tensor is not fresh, dense memory of its own.
-bool plan_result(
-    const at::Tensor& tensor,
-    c10::DeviceIndex device,
-    std::unordered_set<const void*>& storages,
-    ResultPlan& plan) {
-  if (!tensor.defined()) {
-    plan.defined = false;
-    return true;
-  }
+// Is the tensor fresh, dense memory of its own? `storages`: those that others have.
+bool is_fresh(
+    const at::Tensor& tensor, c10::DeviceIndex device, std::unordered_set<const void*>& storages) {
   constexpr c10::DispatchKeySet kOdd{
       c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor};
-  if (tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_nested() ||
-      tensor.key_set().has_any(kOdd) || tensor.device() != c10::Device(kTenon, device) ||
-      tensor.storage_offset() != 0 ||
-      !storages.insert(tensor.storage().unsafeGetStorageImpl()).second)
-    return false;
-  plan.layout = TensorLayout::of(tensor);
-  plan.layout.differentiable = false;
-  plan.nbytes =
-      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.dtype().itemsize());
-  return true;
-}
-
-bool is_mask(const IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined())
-    return false;
-  const auto dtype = value.toTensor().scalar_type();
-  return dtype == at::kBool || dtype == at::kByte;
+  return tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested() &&
+         !tensor.key_set().has_any(kOdd) && tensor.device() == c10::Device(kTenon, device) &&
+         tensor.storage_offset() == 0 &&
+         storages.insert(tensor.storage().unsafeGetStorageImpl()).second;
 }
 
 bool selects_by_mask(c10::ArrayRef<IValue> arguments) {
@@ -157,7 +126,10 @@ bool selects_by_mask(c10::ArrayRef<IValue> arguments) {
     if (!value.isList())
       continue;
     for (const IValue& element : value.toListRef()) {
-      if (is_mask(element))
+      if (!element.isTensor() || !element.toTensor().defined())
+        continue;
+      const auto dtype = element.toTensor().scalar_type();
+      if (dtype == at::kBool || dtype == at::kByte)
         return true;
     }
   }
@@ -166,35 +138,33 @@ bool selects_by_mask(c10::ArrayRef<IValue> arguments) {
 
 }  // namespace
 
+std::vector<at::Tensor> tensors_of(const IValue& value) {
+  return value.isList() ? value.toTensorVector() : std::vector{value.toTensor()};
+}
+
 TensorLayout TensorLayout::of(const at::Tensor& tensor) {
   return {
       tensor.scalar_type(),
       tensor.sizes().vec(),
       tensor.strides().vec(),
       tensor.storage_offset(),
+      at::detail::computeStorageNbytes(
+          tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset()),
       tensor.requires_grad() && c10::GradMode::is_enabled(),
       tensor.unsafeGetTensorImpl()->is_wrapped_number()};
 }
 
 OpInfo::OpInfo(const c10::OperatorHandle& op)
-    : op(op), name(toString(op.operator_name())), recordable(layouts_follow(op)) {
-  const auto& schema = op.schema();
-  for (const auto& argument : schema.arguments())
-    written.push_back(writes(argument) || writes_unsaid(name, argument.name()));
-  for (const auto& result : schema.returns()) {
-    int64_t same = -1;
-    for (size_t i = 0; writes(result) && i < schema.arguments().size(); ++i) {
-      const auto* info = schema.arguments()[i].alias_info();
-      if (info != nullptr && info->beforeSets() == result.alias_info()->beforeSets())
-        same = static_cast<int64_t>(i);
-    }
-    returned.push_back(same);
-  }
-  for (const auto& argument : schema.arguments()) {
+    : op(op),
+      name(toString(op.operator_name())),
+      recordable(layouts_follow(op)),
+      written(arguments_written(op)),
+      returned(arguments_returned(op.schema())) {
+  for (const auto& argument : op.schema().arguments()) {
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
-  may_open = open_ops().count(name) > 0;
+  may_open = op_rule(name).run_time_numbers;
   starts_from_memory = reads_whole_tensors(name);
   ends_in_memory = is_whole(name);
   open_scalars = draws_numbers(op);
@@ -218,10 +188,6 @@ OpEntry* OpInfo::find_latest(const OpKey& key) const {
   return entry != nullptr && entry->key == key.words() ? entry : nullptr;
 }
 
-void set_open_numbers(const std::string& op) {
-  open_ops().insert(op);
-}
-
 TensorPlace::TensorPlace(const at::Tensor& t)
     : sizes(t.sizes().vec()),
       strides(t.strides().vec()),
@@ -232,10 +198,6 @@ TensorPlace::TensorPlace(const at::Tensor& t)
 bool TensorPlace::operator==(const TensorPlace& other) const {
   return sizes == other.sizes && strides == other.strides && offset == other.offset &&
          storage == other.storage && data == other.data;
-}
-
-bool TensorPlace::empty() const {
-  return data == nullptr && offset == 0;
 }
 
 std::unique_ptr<OpEntry> learn(
@@ -262,8 +224,9 @@ std::unique_ptr<OpEntry> learn(
     const TensorPlace after(tensor);
     if (after == before[k])
       continue;
-    const bool grew = entry->written[k] && before[k].empty() && after.offset == 0 &&
-                      after.storage == before[k].storage && tensor.is_non_overlapping_and_dense();
+    const bool grew = entry->written[k] && before[k].data == nullptr && before[k].offset == 0 &&
+                      after.offset == 0 && after.storage == before[k].storage &&
+                      tensor.is_non_overlapping_and_dense();
     if (!grew)
       entry->reason = "it changes the layout of an argument";
     entry->resized.push_back(k);
@@ -271,28 +234,24 @@ std::unique_ptr<OpEntry> learn(
   if (op.selects && selects_by_mask(arguments))
     entry->reason = "a mask is an index: the shape depends on data";
   for (size_t i = 0; i < results.size() && entry->reason.empty(); ++i) {
-    ResultPlan plan;
+    auto& plan = entry->results.emplace_back();
     plan.argument = op.returned[i];
-    bool plain = true;
-    if (plan.argument < 0 && results[i].isTensor()) {
-      plain = plan_result(results[i].toTensor(), key.device(), storages, plan);
-      entry->fresh += plan.defined ? 1 : 0;
-    } else if (plan.argument < 0) {
-      plan.list = true;
-      for (const IValue& tensor : results[i].toListRef()) {
-        ResultPlan element;
-        plain = plain && plan_result(tensor.toTensor(), key.device(), storages, element);
-        entry->fresh += element.defined ? 1 : 0;
-        plan.elements.push_back(std::move(element));
-      }
+    if (plan.argument >= 0)
+      continue;
+    plan.list = results[i].isList();
+    for (const auto& tensor : tensors_of(results[i])) {
+      plan.defined.push_back(tensor.defined());
+      if (!tensor.defined())
+        continue;
+      if (is_fresh(tensor, key.device(), storages))
+        entry->fresh.push_back(TensorLayout::of(tensor));
+      else
+        entry->reason = "a result is no dense memory of its own";
     }
-    if (!plain)
-      entry->reason = "a result is no dense memory of its own";
-    entry->results.push_back(std::move(plan));
   }
   const bool writes_any = std::count(entry->written.begin(), entry->written.end(), true) > 0;
   // Such a call is there for its errors.
-  if (entry->reason.empty() && entry->fresh == 0 && !writes_any)
+  if (entry->reason.empty() && entry->fresh.empty() && !writes_any)
     entry->reason = "it has no results";
   entry->recorded = entry->reason.empty();
   return entry;

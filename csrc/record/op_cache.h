@@ -23,11 +23,15 @@ struct TensorLayout {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   int64_t offset = 0;  // elements
+  size_t nbytes = 0;   // of a storage that holds it
   bool differentiable = false;
   bool wrapped_number = false;
 
   static TensorLayout of(const at::Tensor& tensor);
 };
+
+// The tensors of a result that is one, or a list of them.
+std::vector<at::Tensor> tensors_of(const c10::IValue& value);
 
 // An argument of a recorded call: a constant, a tensor of the device (the next of the entry's
 // `tensors`), a number that is given at run time (the next of the window's), or a list of these.
@@ -39,14 +43,11 @@ struct ArgumentPlan {
   bool written = false;  // the call writes to it
 };
 
-// A result: an argument that was written, or fresh memory.
+// A result: an argument that was written, a fresh tensor, or a list of these.
 struct ResultPlan {
-  int64_t argument = -1;  // which argument it is; -1: fresh
-  bool defined = true;
-  TensorLayout layout;
-  size_t nbytes = 0;
-  bool list = false;  // a list of fresh tensors
-  std::vector<ResultPlan> elements;
+  int64_t argument = -1;      // which argument it is; -1: fresh
+  bool list = false;          // a list of fresh tensors
+  std::vector<bool> defined;  // for each fresh tensor, one where it is no list: is there one
 };
 
 struct OpInfo;
@@ -66,7 +67,7 @@ struct OpEntry {
   // they become.
   std::vector<size_t> resized;
   std::vector<ResultPlan> results;
-  int64_t fresh = 0;  // how many fresh tensors the call makes
+  std::vector<TensorLayout> fresh;  // the tensors that the call makes, in order
 };
 
 struct OpInfo {
@@ -95,14 +96,10 @@ struct OpInfo {
   OpEntry* find_latest(const OpKey& key) const;
 };
 
-// The op's lowering takes numbers as run-time values.
-void set_open_numbers(const std::string& op);
-
 // The layout and memory of a tensor, to see whether a call changed them.
 struct TensorPlace {
   explicit TensorPlace(const at::Tensor& tensor);
   bool operator==(const TensorPlace& other) const;
-  bool empty() const;
 
   std::vector<int64_t> sizes, strides;
   int64_t offset;

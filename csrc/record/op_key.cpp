@@ -1,7 +1,7 @@
 #include "record/op_key.h"
 
 #include <ATen/Context.h>
-#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 
@@ -52,36 +52,9 @@ NumberKind number_kind(const at::Tensor& tensor) {
 }
 
 int64_t number_bits(const at::Tensor& tensor) {
-  // By hand: `item` goes through the dispatcher.
-  const void* data = tensor.const_data_ptr();
-  switch (tensor.scalar_type()) {
-    case at::kDouble:
-      return bits_of(*static_cast<const double*>(data));
-    case at::kFloat:
-      return bits_of(*static_cast<const float*>(data));
-    case at::kHalf:
-      return bits_of(static_cast<float>(*static_cast<const c10::Half*>(data)));
-    case at::kBFloat16:
-      return bits_of(static_cast<float>(*static_cast<const c10::BFloat16*>(data)));
-    case at::kLong:
-      return *static_cast<const int64_t*>(data);
-    case at::kInt:
-      return *static_cast<const int32_t*>(data);
-    case at::kShort:
-      return *static_cast<const int16_t*>(data);
-    case at::kChar:
-      return *static_cast<const int8_t*>(data);
-    case at::kByte:
-      return *static_cast<const uint8_t*>(data);
-    case at::kBool:
-      return *static_cast<const bool*>(data) ? 1 : 0;
-    case at::kUInt16:
-      return *static_cast<const uint16_t*>(data);
-    case at::kUInt32:
-      return *static_cast<const uint32_t*>(data);
-    default:
-      TORCH_INTERNAL_ASSERT(false, "a number of dtype ", tensor.scalar_type());
-  }
+  // The kernel by itself: `item` goes through the dispatcher.
+  const auto value = at::native::_local_scalar_dense_cpu(tensor);
+  return value.isFloatingPoint() ? bits_of(value.toDouble()) : value.toLong();
 }
 
 bool OpKey::build(c10::ArrayRef<IValue> arguments, bool open_scalars) {

@@ -9,6 +9,12 @@
 
 namespace tenon {
 
+// One step of a hash over words.
+inline uint64_t mixed(uint64_t hash, int64_t word) {
+  hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
+  return hash ^ hash >> 29;
+}
+
 class OpKey {
  public:
   // Takes in the arguments of a call. False for a call that is not recorded: no tensor of the
@@ -40,8 +46,7 @@ class OpKey {
   void add_number(int64_t kind, int64_t bits, bool open);
   void put(int64_t word) {
     words_.push_back(word);
-    hash_ = (hash_ ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
-    hash_ ^= hash_ >> 29;
+    hash_ = mixed(hash_, word);
   }
 
   std::vector<int64_t> words_;

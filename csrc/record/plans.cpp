@@ -7,8 +7,7 @@
 
 #include "device/target.h"
 #include "execute/host_allocator.h"
-#include "execute/reference_window.h"
-#include "record/verify.h"
+#include "execute/reference.h"
 
 namespace tenon {
 namespace {
@@ -20,8 +19,8 @@ struct Plans {
   std::vector<std::shared_ptr<WindowPlan>> by_id;
   std::deque<std::shared_ptr<WindowPlan>> queue;
   std::function<void()> start_builder;
+  std::function<void(const Verification&)> verify;
   bool building = false, stopped = false;
-  PlanCounts counts;
 };
 
 // Leaked on purpose: the builder's thread may wait on it while the process exits.
@@ -30,60 +29,50 @@ Plans& plans() {
   return *instance;
 }
 
-uint64_t hash_of(const std::vector<int64_t>& words) {
-  uint64_t hash = words.size();
-  for (const auto word : words) {
-    hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
-
-// The window as the builder sees it, and for each of its slots the window's.
-std::shared_ptr<WindowPlan> describe(const Window& window, std::vector<int64_t> structure) {
-  auto made = std::make_shared<WindowPlan>();
-  made->structure = std::move(structure);
-  const auto order = window.used_slots();
-  std::vector<int32_t> numbers(window.slots.size(), -1);
-  for (size_t k = 0; k < order.size(); ++k) {
-    numbers[order[k]] = static_cast<int32_t>(k);
-    const auto& slot = window.slots[order[k]];
-    made->slots.push_back({slot.nbytes, slot.fresh, slot.alive, slot.written});
-  }
-  for (const auto& call : window.calls) {
-    made->calls.push_back(call.entry);
-    auto& slots = made->slots_of_calls.emplace_back();
-    const auto count = call.entry->tensors.size() + call.entry->fresh;
-    for (size_t k = 0; k < count; ++k)
-      slots.push_back(numbers[window.slots_of_calls[call.first_slot + k]]);
-  }
-  return made;
+// The slots of a window in the order of their first use.
+std::vector<WindowSlot> slots_in(const std::vector<int32_t>& order, const Window& window) {
+  std::vector<WindowSlot> found;
+  for (const auto index : order)
+    found.push_back(window.slots[index]);
+  return found;
 }
 
 // The plan of a window's structure, known from now on.
-std::shared_ptr<WindowPlan> find_or_add(Plans& p, const Window& window) {
-  static thread_local std::vector<int64_t> structure;
-  window.structure(structure);
-  const auto hash = hash_of(structure);
+std::shared_ptr<WindowPlan> find_or_add(
+    Plans& p,
+    const Window& window,
+    const std::vector<int64_t>& structure,
+    const std::vector<int32_t>& order) {
+  uint64_t hash = structure.size();
+  for (const auto word : structure)
+    hash = mixed(hash, word);
   const auto range = p.by_structure.equal_range(hash);
   for (auto it = range.first; it != range.second; ++it) {
     if (it->second->structure == structure)
       return it->second;
   }
-  auto made = describe(window, structure);
+  auto made = std::make_shared<WindowPlan>();
   made->id = static_cast<int64_t>(p.by_id.size());
+  made->structure = structure;
+  made->slots = slots_in(order, window);
+  for (const auto& call : window.calls)
+    made->calls.push_back(call.entry);
+  std::vector<int32_t> numbers(window.slots.size(), -1);
+  for (size_t k = 0; k < order.size(); ++k)
+    numbers[order[k]] = static_cast<int32_t>(k);
+  for (const auto index : window.slots_of_calls)
+    made->slots_of_calls.push_back(numbers[index]);
   p.by_id.push_back(made);
   p.by_structure.emplace(hash, made);
-  ++p.counts.structures;
   return made;
 }
 
 void run_plan(
     const WindowPlan& found,
     const Window& window,
+    const std::vector<int32_t>& order,
     c10::DeviceIndex device,
-    const std::function<void(const WindowSlot&)>& release = {}) {
-  const auto order = window.used_slots();
+    const std::function<void(const WindowSlot&)>& release) {
   std::vector<void*> inputs, outputs;
   inputs.reserve(found.inputs.size());
   outputs.reserve(found.outputs.size());
@@ -110,48 +99,41 @@ void run_window(
     c10::DeviceIndex device,
     ExecuteMode mode,
     const std::function<void(const WindowSlot&)>& release) {
+  const bool verifies = mode == ExecuteMode::verify && target().host_memory;
+  const auto& releases = verifies ? std::function<void(const WindowSlot&)>() : release;
+  const auto by_reference = [&] { run_window_by_reference(window, device, releases); };
   if (!target().host_memory)
-    return run_window_by_reference(window, device, release);
+    return by_reference();
   const HostOverflow overflow;
-  auto& p = plans();
-  std::shared_ptr<WindowPlan> found;
-  std::function<void()> start;
+  static thread_local std::vector<int64_t> structure;
+  const auto order = window.structure(structure);
   const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
-  bool ready = false;
-  {
-    std::unique_lock<std::mutex> lock(p.mutex);
-    const auto before = p.counts.structures;
-    found = find_or_add(p, window);
-    const bool again = p.counts.structures == before;
-    if (found->state == WindowPlan::seen && (again || waits)) {
-      found->state = WindowPlan::waiting;
-      p.queue.push_back(found);
-      p.changed.notify_all();
-      if (!p.building && p.start_builder) {
-        p.building = true;
-        start = p.start_builder;
-      }
+  auto& p = plans();
+  std::unique_lock<std::mutex> lock(p.mutex);
+  const auto found = find_or_add(p, window, structure, order);
+  const bool again = found->by_plan + found->by_reference > 0;
+  if (found->state == WindowPlan::seen && (again || waits)) {
+    found->state = WindowPlan::waiting;
+    p.queue.push_back(found);
+    p.changed.notify_all();
+    if (p.start_builder && !std::exchange(p.building, true)) {
+      lock.unlock();
+      p.start_builder();
+      lock.lock();
     }
-    ready = found->state == WindowPlan::ready;
   }
-  if (start)
-    start();
-  if (waits && !ready) {
-    std::unique_lock<std::mutex> lock(p.mutex);
+  if (waits)
     p.changed.wait(lock, [&] { return found->state != WindowPlan::waiting || p.stopped; });
-    ready = found->state == WindowPlan::ready;
-  }
-  {
-    std::lock_guard<std::mutex> lock(p.mutex);
-    ++(ready ? p.counts.hits : p.counts.reference);
-    ++(ready ? found->by_plan : found->by_reference);
-  }
-  if (ready && mode == ExecuteMode::verify)
-    verify_window(*found, window, device, [&] { run_plan(*found, window, device); });
+  const bool ready = found->state == WindowPlan::ready;
+  ++(ready ? found->by_plan : found->by_reference);
+  lock.unlock();
+  const auto by_plan = [&] { run_plan(*found, window, order, device, releases); };
+  if (ready && verifies)
+    p.verify({*found, window.scalars, slots_in(order, window), by_plan, by_reference});
   else if (ready)
-    run_plan(*found, window, device, release);
+    by_plan();
   else
-    run_window_by_reference(window, device, release);
+    by_reference();
 }
 
 std::shared_ptr<const WindowPlan> next_window() {
@@ -167,7 +149,7 @@ std::shared_ptr<const WindowPlan> next_window() {
 
 void finish_window(
     int64_t id,
-    std::shared_ptr<const Plan> plan,
+    std::shared_ptr<Plan> plan,
     std::vector<int32_t> inputs,
     std::vector<int32_t> outputs,
     std::string error) {
@@ -179,7 +161,6 @@ void finish_window(
   found.outputs = std::move(outputs);
   found.error = std::move(error);
   found.state = found.plan != nullptr ? WindowPlan::ready : WindowPlan::failed;
-  ++(found.plan != nullptr ? p.counts.ready : p.counts.failed);
   p.changed.notify_all();
 }
 
@@ -191,9 +172,11 @@ void stop_building() {
 }
 
 void set_start_builder(std::function<void()> start) {
-  auto& p = plans();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  p.start_builder = std::move(start);
+  plans().start_builder = std::move(start);
+}
+
+void set_verify(std::function<void(const Verification&)> verify) {
+  plans().verify = std::move(verify);
 }
 
 void forget_builder() {
@@ -209,22 +192,32 @@ void forget_builder() {
   }
 }
 
-std::vector<WindowRuns> window_runs() {
+std::map<std::string, int64_t> plan_counts() {
   auto& p = plans();
   std::lock_guard<std::mutex> lock(p.mutex);
-  std::vector<WindowRuns> runs;
-  for (const auto& found : p.by_id)
-    runs.push_back({found->by_plan, found->by_reference, found->error});
-  return runs;
+  std::map<WindowPlan::State, int64_t> states;
+  int64_t hits = 0, reference = 0;
+  for (const auto& found : p.by_id) {
+    ++states[found->state];
+    hits += found->by_plan;
+    reference += found->by_reference;
+  }
+  return {
+      {"hits", hits},
+      {"reference", reference},
+      {"structures", static_cast<int64_t>(p.by_id.size())},
+      {"waiting", states[WindowPlan::waiting]},
+      {"ready", states[WindowPlan::ready]},
+      {"failed", states[WindowPlan::failed]}};
 }
 
-PlanCounts plan_counts() {
+std::vector<std::tuple<int64_t, int64_t, std::string>> window_runs() {
   auto& p = plans();
   std::lock_guard<std::mutex> lock(p.mutex);
-  auto counts = p.counts;
+  std::vector<std::tuple<int64_t, int64_t, std::string>> runs;
   for (const auto& found : p.by_id)
-    counts.waiting += found->state == WindowPlan::waiting ? 1 : 0;
-  return counts;
+    runs.emplace_back(found->by_plan, found->by_reference, found->error);
+  return runs;
 }
 
 }  // namespace tenon

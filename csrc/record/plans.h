@@ -1,8 +1,11 @@
 // Plans of windows: found by the window's structure, made in the background.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "execute/plan.h"
@@ -15,16 +18,11 @@ namespace tenon {
 struct WindowPlan {
   enum State : int { seen, waiting, ready, failed };
 
-  struct SlotFacts {
-    size_t nbytes;
-    bool fresh, alive, written;
-  };
-
   int64_t id = 0;
   std::vector<int64_t> structure;
   std::vector<const OpEntry*> calls;
-  std::vector<std::vector<int32_t>> slots_of_calls;
-  std::vector<SlotFacts> slots;
+  std::vector<int32_t> slots_of_calls;  // of each call its tensors', then its fresh results'
+  std::vector<WindowSlot> slots;        // of the first such window
 
   State state = seen;  // guarded by the plans' mutex, as all that follows
   std::shared_ptr<const Plan> plan;
@@ -35,21 +33,32 @@ struct WindowPlan {
 };
 
 // Runs a window: by its plan where there is one, else by reference. In `automatic` mode a plan is
-// asked for when a structure comes for the second time; `compiled` waits for it,
-// and `verify` compares both. `release` is called for each slot that was older than the window and
-// died in it, after its last use; in `verify` it is not.
+// asked for when a structure comes for the second time; `compiled` waits for it, and `verify` has
+// both runs compared. `release` is called for each slot that was older than the window and died in
+// it, after its last use; in `verify` it is not.
 void run_window(
     const Window& window,
     c10::DeviceIndex device,
     ExecuteMode mode,
     const std::function<void(const WindowSlot&)>& release);
 
+// A window that is to run twice, by its plan and by reference. The slots are the window's own.
+struct Verification {
+  const WindowPlan& plan;
+  const std::vector<int64_t>& numbers;
+  std::vector<WindowSlot> slots;
+  std::function<void()> run_plan, run_reference;
+};
+
+// What runs and compares them.
+void set_verify(std::function<void(const Verification&)> verify);
+
 // The builder's side. `next_window` waits for a window that wants a plan, until `stop_building`
 // (nullptr); `finish_window` brings the plan, or the reason why there is none.
 std::shared_ptr<const WindowPlan> next_window();
 void finish_window(
     int64_t id,
-    std::shared_ptr<const Plan> plan,
+    std::shared_ptr<Plan> plan,
     std::vector<int32_t> inputs,
     std::vector<int32_t> outputs,
     std::string error);
@@ -59,18 +68,10 @@ void set_start_builder(std::function<void()> start);
 // After a fork: the threads that built are gone.
 void forget_builder();
 
-struct PlanCounts {
-  int64_t hits = 0;       // windows that ran by a plan
-  int64_t reference = 0;  // windows that ran by reference
-  int64_t structures = 0, ready = 0, failed = 0, waiting = 0;
-};
-PlanCounts plan_counts();
+// Windows that ran by a plan (`hits`) and by reference; structures, and those by state.
+std::map<std::string, int64_t> plan_counts();
 
-// How often each window's structure ran, and why it has no plan, by its number.
-struct WindowRuns {
-  int64_t by_plan, by_reference;
-  std::string error;
-};
-std::vector<WindowRuns> window_runs();
+// For each window's structure, by its number: runs by its plan, by reference, and why it has none.
+std::vector<std::tuple<int64_t, int64_t, std::string>> window_runs();
 
 }  // namespace tenon

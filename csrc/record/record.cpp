@@ -1,9 +1,9 @@
 #include "record/record.h"
 
-#include <ATen/EmptyTensor.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/ScopeExit.h>
 
 #include <array>
 #include <map>
@@ -65,7 +65,7 @@ std::optional<CommitReason> may_end(Recorder& recorder, const OpEntry& call) {
       return CommitReason::boundary;
   }
   size_t made = 0;
-  for (const auto& result : call.results)
+  for (const auto& result : call.fresh)
     made += result.nbytes;
   // A library's kernel takes memory of its own while all that the window makes has its already.
   const auto& window = recorder.open;
@@ -96,7 +96,8 @@ struct State {
   // Guards everything here but `Recorder::commit`; held for a record, never for a run.
   std::mutex mutex;
   std::array<Recorder, kMostDevices> recorders;
-  RecordCounts counts;
+  int64_t calls = 0;
+  std::vector<int64_t> commits = std::vector<int64_t>(static_cast<int>(CommitReason::count_));
   std::map<std::pair<std::string, std::string>, int64_t> at_once;  // by op and reason
   ExecuteMode mode = ExecuteMode::reference;
 };
@@ -110,38 +111,12 @@ State& state() {
 thread_local bool t_committing = false;
 std::atomic<bool> g_recording{false};
 
-// A storage died. False: its block may be released now.
-bool keep_block(void* block, c10::DeviceIndex device) {
-  auto& s = state();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  auto& recorder = s.recorders[device];
-  auto& window = recorder.open;
-  const auto index = window.table.find(block);
-  if (index >= 0) {
-    auto& slot = window.slots[index];
-    slot.alive = false;
-    window.table.erase(block);
-    if (slot.fresh && slot.used)
-      window.made_bytes -= slot.nbytes;
-    if (!slot.fresh && slot.used) {
-      window.kept.push_back(block);
-      window.kept_bytes += slot.nbytes;
-      return true;
-    }
-  }
-  if (recorder.in_flight != nullptr && recorder.in_flight->table.find(block) >= 0) {
-    recorder.freed_in_flight.push_back(block);
-    return true;
-  }
-  return false;
-}
-
-at::Tensor make_tensor(const ResultPlan& plan, c10::DeviceIndex device) {
+at::Tensor make_tensor(const TensorLayout& layout, c10::DeviceIndex device) {
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      new_storage(plan.nbytes, device),
+      new_storage(layout.nbytes, device),
       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(plan.layout.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(plan.layout.sizes, plan.layout.strides);
+      c10::scalarTypeToTypeMeta(layout.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
   return tensor;
 }
 
@@ -168,12 +143,8 @@ void run_now(const OpInfo& info, Stack* stack, CommitReason reason, const std::s
     std::lock_guard<std::mutex> lock(state().mutex);
     ++state().at_once[{info.name, why}];
   }
-  struct Restore {
-    CommitReason previous;
-    ~Restore() {
-      t_reason = previous;
-    }
-  } restore{std::exchange(t_reason, reason)};
+  const auto restore =
+      c10::make_scope_exit([previous = std::exchange(t_reason, reason)] { t_reason = previous; });
   run_reference(info.op, stack);
 }
 
@@ -248,25 +219,12 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
     auto& impl = *key.tensors()[k]->unsafeGetTensorImpl();
     impl.set_sizes_and_strides(layout.sizes, layout.strides);
     auto& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
-    resize_storage(
-        storage,
-        at::detail::computeStorageNbytes(layout.sizes, layout.strides, impl.dtype().itemsize()));
+    resize_storage(storage, layout.nbytes);
     note_fresh(storage);
   }
   c10::SmallVector<at::Tensor, 4> fresh;
-  for (const auto& plan : entry->results) {
-    if (plan.argument >= 0)
-      continue;
-    if (!plan.list) {
-      if (plan.defined)
-        fresh.push_back(make_tensor(plan, device));
-    } else {
-      for (const auto& element : plan.elements) {
-        if (element.defined)
-          fresh.push_back(make_tensor(element, device));
-      }
-    }
-  }
+  for (const auto& layout : entry->fresh)
+    fresh.push_back(make_tensor(layout, device));
 
   std::optional<CommitReason> reason;
   {
@@ -296,7 +254,7 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
     }
     if (open)
       window.scalars.insert(window.scalars.end(), key.scalars().begin(), key.scalars().end());
-    ++s.counts.calls;
+    ++s.calls;
     recorder.recent = recorder.recent << 16 | (entry->hash & 0xffff);
     recorder.after_whole = info_.ends_in_memory;
     reason = must_end(recorder);
@@ -304,16 +262,17 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
   info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
 
   c10::SmallVector<IValue, 4> results;
-  size_t next = 0;
+  auto next = fresh.begin();
+  const auto take = [&](bool defined) { return defined ? std::move(*next++) : at::Tensor(); };
   for (const auto& plan : entry->results) {
     if (plan.argument >= 0) {
       results.push_back(arguments[plan.argument]);
     } else if (!plan.list) {
-      results.emplace_back(plan.defined ? fresh[next++] : at::Tensor());
+      results.emplace_back(take(plan.defined[0]));
     } else {
       c10::List<at::Tensor> list;
-      for (const auto& element : plan.elements)
-        list.push_back(element.defined ? fresh[next++] : at::Tensor());
+      for (const bool defined : plan.defined)
+        list.push_back(take(defined));
       results.emplace_back(std::move(list));
     }
   }
@@ -354,7 +313,7 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
     std::swap(window, recorder.open);
     std::swap(recorder.open, recorder.spare);
     recorder.in_flight = &window;
-    ++s.counts.commits[static_cast<int>(reason)];
+    ++s.commits[static_cast<int>(reason)];
   }
   t_committing = true;
   std::exception_ptr error;
@@ -367,7 +326,7 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
         if (kept == window.kept.end())
           return;
         window.kept.erase(kept);
-        window.table.erase(slot.block);
+        window.by_block.erase(slot.block);
       }
       device_allocator().release_block(slot.block);
     });
@@ -392,47 +351,56 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
 }
 
 void commit_all(CommitReason reason) {
-  if (!has_target())
-    return;
-  for (c10::DeviceIndex device = 0; device < target().device_count; ++device)
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device)
     commit(device, reason);
 }
 
-namespace {
-
-void settle_recorded(const c10::StorageImpl& storage) {
-  if (storage.device_type() != kTenon || t_committing)
+void settle(const c10::StorageImpl& storage) {
+  if (storage.device_type() != kTenon || t_committing || storage.data() == nullptr)
     return;
   const auto device = storage.device().index();
   auto& s = state();
   {
     std::lock_guard<std::mutex> lock(s.mutex);
     auto& recorder = s.recorders[device];
-    const void* block = storage.data();
-    if (block == nullptr)
-      return;
-    const auto index = recorder.open.table.find(block);
-    if (index >= 0 && !recorder.open.slots[index].used) {
+    const auto index = recorder.open.find(storage.data());
+    bool waits = recorder.in_flight != nullptr && recorder.in_flight->find(storage.data()) >= 0;
+    if (index >= 0) {
+      auto& slot = recorder.open.slots[index];
+      waits = waits || slot.used;
       // Made in this window, and the host is about to give it contents.
-      recorder.open.slots[index].fresh = false;
+      slot.fresh = slot.fresh && slot.used;
     }
-    const bool waits = recorder.in_flight != nullptr && recorder.in_flight->table.find(block) >= 0;
-    if (!waits && (index < 0 || !recorder.open.slots[index].used))
+    if (!waits)
       return;
   }
   commit(device, t_reason);
 }
 
-const bool answers = [] {
-  set_recorded(
-      {&keep_block,
-       &settle_recorded,
-       [](c10::DeviceIndex device) { commit(device, CommitReason::synchronize); },
-       [](c10::DeviceIndex device) { commit(device, CommitReason::memory); }});
-  return true;
-}();
-
-}  // namespace
+bool keep_block(void* block, c10::DeviceIndex device) {
+  auto& s = state();
+  std::lock_guard<std::mutex> lock(s.mutex);
+  auto& recorder = s.recorders[device];
+  auto& window = recorder.open;
+  const auto found = window.by_block.find(block);
+  if (found != window.by_block.end()) {
+    auto& slot = window.slots[found->second];
+    slot.alive = false;
+    window.by_block.erase(found);
+    if (slot.fresh && slot.used)
+      window.made_bytes -= slot.nbytes;
+    if (!slot.fresh && slot.used) {
+      window.kept.push_back(block);
+      window.kept_bytes += slot.nbytes;
+      return true;
+    }
+  }
+  if (recorder.in_flight != nullptr && recorder.in_flight->find(block) >= 0) {
+    recorder.freed_in_flight.push_back(block);
+    return true;
+  }
+  return false;
+}
 
 bool record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   if (!g_recording.load(std::memory_order_relaxed) || t_committing)
@@ -456,19 +424,19 @@ void note_fresh(const c10::StorageImpl& storage) {
   window.fresh_slot(const_cast<void*>(storage.data()), storage.nbytes());
 }
 
-std::vector<CallAtOnce> calls_at_once() {
+std::vector<std::tuple<std::string, std::string, int64_t>> calls_at_once() {
   auto& s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
-  std::vector<CallAtOnce> found;
+  std::vector<std::tuple<std::string, std::string, int64_t>> found;
   for (const auto& [what, calls] : s.at_once)
-    found.push_back({what.first, what.second, calls});
+    found.emplace_back(what.first, what.second, calls);
   return found;
 }
 
-RecordCounts record_counts() {
+std::pair<int64_t, std::vector<int64_t>> record_counts() {
   auto& s = state();
   std::lock_guard<std::mutex> lock(s.mutex);
-  return s.counts;
+  return {s.calls, s.commits};
 }
 
 }  // namespace tenon

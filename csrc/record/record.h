@@ -2,32 +2,19 @@
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
-#include <c10/core/Storage.h>
 
-#include <functional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "device/recorded.h"
 #include "record/op_cache.h"
 #include "record/window.h"
 
 namespace tenon {
 
 enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verify = 3 };
-
-// Why a window was committed; the names are those of the report.
-enum class CommitReason : int {
-  host_read,     // the host needs a value
-  host_write,    // the host writes memory that the window uses
-  first_call,    // a call whose results' layouts are not known yet
-  not_recorded,  // an op that runs at once
-  synchronize,
-  boundary,  // a place chosen by the content of the window
-  length,    // the window is as long as it may be
-  memory,    // it keeps as much memory as it may
-  request,   // torch_tenon.commit(), fork
-  count_
-};
 
 // The kernel of an op for the dispatch key of the device.
 class RecordKernel final : public c10::OperatorKernel {
@@ -42,31 +29,28 @@ class RecordKernel final : public c10::OperatorKernel {
   OpInfo info_;
 };
 
+// Registers a RecordKernel for every op that the host has whole: those with a CPU kernel, and those
+// that PyTorch composes of others below autograd, as far as they make new results and draw no
+// random numbers. Ops that have a kernel for the device keep it; those of sparse, quantised and
+// nested tensors run by reference. Returns how many.
+//
+// Without it these ops would reach the device in their parts: more calls, counted under other
+// names, and some compositions ask for a list of devices that PyTorch knows.
+int64_t register_reference_kernels();
+
 void set_execute_mode(ExecuteMode mode);
 ExecuteMode execute_mode();
 
-// Runs what was recorded for a device. Does nothing inside of a commit.
-void commit(c10::DeviceIndex device, CommitReason reason);
+// See `commit` in device/recorded.h.
 void commit_all(CommitReason reason);
 
 // Records `self.copy_(src)` for tensors of one device; false: nothing is recorded at present.
 bool record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking);
 
-// A storage was made now and holds nothing yet.
-void note_fresh(const c10::StorageImpl& storage);
+// Calls recorded, and windows by the reason of their commit.
+std::pair<int64_t, std::vector<int64_t>> record_counts();
 
-// How windows were committed: by reason; calls recorded.
-struct RecordCounts {
-  int64_t commits[static_cast<int>(CommitReason::count_)] = {};
-  int64_t calls = 0;
-};
-RecordCounts record_counts();
-
-// The calls that were not recorded, by op and reason.
-struct CallAtOnce {
-  std::string op, reason;
-  int64_t calls;
-};
-std::vector<CallAtOnce> calls_at_once();
+// The calls that were not recorded: op, reason, how many.
+std::vector<std::tuple<std::string, std::string, int64_t>> calls_at_once();
 
 }  // namespace tenon

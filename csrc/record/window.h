@@ -6,6 +6,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <cstdint>
 #include <vector>
@@ -22,6 +23,9 @@ struct WindowSlot {
   bool used = false;  // a call reads or writes it
   bool written = false;
 
+  bool is_temporary() const {
+    return fresh && !alive;
+  }
   // Whether it was older than the window and died in it, so that its block waits to be released.
   bool is_kept() const {
     return !fresh && !alive && used;
@@ -34,27 +38,11 @@ struct RecordedCall {
   uint32_t first_scalar = 0;  // in `scalars`
 };
 
-// Blocks to slots: open addressing, emptied by a new generation.
-class SlotTable {
- public:
-  SlotTable() : entries_(256) {}
-  int32_t find(const void* block) const;
-  void insert(const void* block, int32_t slot);
-  void erase(const void* block);
-  void clear();
-
- private:
-  struct Entry {
-    const void* block = nullptr;
-    int32_t slot = -1;
-    uint32_t generation = 0;
-  };
-  size_t position(const void* block) const;
-  void grow();
-
-  std::vector<Entry> entries_;
-  size_t count_ = 0;
-  uint32_t generation_ = 1;
+struct BlockHash {
+  using hash_policy = ska::fibonacci_hash_policy;
+  size_t operator()(const void* block) const {
+    return reinterpret_cast<size_t>(block);
+  }
 };
 
 struct Window {
@@ -65,19 +53,20 @@ struct Window {
   std::vector<void*> kept;  // blocks whose storages died, to be released after the commit
   size_t kept_bytes = 0;
   size_t made_bytes = 0;  // of results that are alive
-  SlotTable table;
+  ska::flat_hash_map<const void*, int32_t, BlockHash> by_block;
 
+  // The slot of a block; -1 where the window does not know it.
+  int32_t find(const void* block) const;
   // The slot of a storage; a new one where the window does not know it.
   int32_t slot_of(void* block, size_t nbytes);
   // A slot for a storage that was made now.
   int32_t fresh_slot(void* block, size_t nbytes);
 
-  // What tells windows of one plan: calls, how their slots connect, and which slots are new and
-  // which outlive the window.
-  void structure(std::vector<int64_t>& words) const;
-
-  // The slots that calls use, in the order of their first use.
-  std::vector<int32_t> used_slots() const;
+  // Writes what tells windows of one plan: calls, how their slots connect, and which slots are new
+  // and which outlive the window. Gives the slots that calls use, in the order of their first use:
+  // by it they are numbered, so that those without a use (memory that was made and not written yet)
+  // have no place in the plan.
+  std::vector<int32_t> structure(std::vector<int64_t>& words) const;
 
   void clear();
 };

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 
-from torch_tenon.ops import attention
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 
@@ -51,7 +50,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table.update(get_decompositions(more))
     for op in _WEIGHTED:
         table[op] = _not_of_bytes(table[op])
-    table.update(attention.DECOMPOSITIONS)
     table.update(COMPOSITIONS)
     for op in list(table):
         name = str(op)

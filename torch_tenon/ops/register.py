@@ -30,10 +30,9 @@ def register_ops(target: Target) -> None:
     entries = manifest.load()
     _C.set_warn_fallback(config.WARN_FALLBACK.read())
     for entry in entries.values():
-        if entry.host_arguments or entry.mutates:
-            _C.set_reference_rule(entry.op, list(entry.host_arguments), list(entry.mutates), False)
-        if entry.run_time_numbers:
-            _C.set_open_numbers(entry.op)
+        if entry.host_arguments or entry.mutates or entry.run_time_numbers:
+            rule = list(entry.host_arguments), list(entry.mutates), entry.run_time_numbers
+            _C.set_op_rule(entry.op, *rule)
     for op, kernel in target.library.items():
         _register(_library, op, "library", kernel)
     decomposed = [op for op, entry in entries.items() if entry.route == "decomposed"]

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from torch_tenon import _C, config, log
+from torch_tenon import config, log
 from torch_tenon.targets.target import CompileError, Event, Kernel, Target, TargetError
 
+_LIBC = ctypes.CDLL(None)
+_HUGE_PAGE = ctypes.c_size_t(2 << 20)
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=gnu11")
 
 
@@ -119,11 +121,13 @@ class CpuTarget(Target):
 
     def allocate(self, nbytes: int, device: int) -> int:
         """Memory of the host, aligned so that huge pages can back it."""
-        return _C.host_allocate(nbytes)
+        found = ctypes.c_void_p()
+        failed = _LIBC.posix_memalign(ctypes.byref(found), _HUGE_PAGE, ctypes.c_size_t(nbytes))
+        return 0 if failed else found.value or 0
 
     def free(self, pointer: int, device: int) -> None:
         """Gives it back to the system."""
-        _C.host_free(pointer)
+        _LIBC.free(ctypes.c_void_p(pointer))
 
     def compile(self, source: str, entry: str) -> CpuKernel:
         """Compiles C, or finds what an earlier process compiled from the same source.

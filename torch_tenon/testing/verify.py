@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,61 @@ class PlanDiffers(UserWarning):
     """A compiled plan gave other numbers than PyTorch's kernels; those of the kernels stay."""
 
 
+def run_twice(
+    description: tuple[Any, ...],
+    numbers: list[int],
+    blocks: list[int],
+    run_plan: Callable[[], None],
+    run_reference: Callable[[], None],
+) -> None:
+    """Called by the core with a window: runs it by its plan, and then, on the same inputs, by
+    reference; what that leaves stays. Raises what either raises."""
+    slots = [_Slot(block, *facts) for block, facts in zip(blocks, description[2], strict=True)]
+    # What was never written holds anything: both runs begin with zeros.
+    before = [bytes(slot.nbytes) if slot.fresh else slot.read() for slot in slots]
+
+    def run_on_inputs(run: Callable[[], None]) -> list[bytes]:
+        for slot, data in zip(slots, before, strict=True):
+            slot.restore(data)
+        run()
+        return [slot.read() for slot in slots]
+
+    error: Exception | None = None
+    by_plan: list[bytes] = []
+    try:
+        by_plan = run_on_inputs(run_plan)
+    except Exception as raised:
+        error = raised
+    by_reference = run_on_inputs(run_reference)
+    if error is not None:
+        raise error
+    if any(s.alive and a != b for s, a, b in zip(slots, by_plan, by_reference, strict=True)):
+        report(description, numbers, before, by_plan, by_reference)
+
+
+@dataclass
+class _Slot:
+    """A slot's memory during a run: none where the window made it and let go of it, since the block
+    may be another tensor's by now."""
+
+    block: int
+    nbytes: int
+    fresh: bool
+    alive: bool
+    written: bool
+
+    def __post_init__(self) -> None:
+        if self.fresh and not self.alive:
+            self.nbytes = 0
+
+    def read(self) -> bytes:
+        return ctypes.string_at(self.block, self.nbytes)
+
+    def restore(self, data: bytes) -> None:
+        if self.written:
+            ctypes.memmove(self.block, data, self.nbytes)
+
+
 def report(
     description: tuple[Any, ...],
     numbers: list[int],
@@ -25,7 +83,7 @@ def report(
     by_plan: list[bytes],
     by_reference: list[bytes],
 ) -> None:
-    """Called by the core with a window whose two runs left different bytes.
+    """What to do with a window whose two runs left different bytes.
 
     Where they differ by more than rounding: names the first op whose result does, saves a window
     that shows it, and warns with PlanDiffers.
