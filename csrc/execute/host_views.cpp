@@ -119,16 +119,12 @@ void require_supported(const at::Tensor& t) {
 at::Tensor HostViews::to_host(const at::Tensor& t) {
   if (!t.defined() || t.device().type() != kTenon)
     return t;
-  // A sparse kernel may ask whether two arguments are the same tensor.
-  const bool sparse = t.layout() != at::kStrided;
-  if (sparse) {
-    const auto found = sparse_.find(t.unsafeGetTensorImpl());
-    if (found != sparse_.end())
-      return found->second;
-  }
+  // A kernel may ask whether two arguments are the same tensor.
+  const auto found = views_.find(t.unsafeGetTensorImpl());
+  if (found != views_.end())
+    return found->second;
   const auto host = view_on_host(t);
-  if (sparse)
-    sparse_.emplace(t.unsafeGetTensorImpl(), host);
+  views_.emplace(t.unsafeGetTensorImpl(), host);
   // Some kernels keep what only the backward needs, and look at their arguments to know.
   if (c10::GradMode::is_enabled() && t.requires_grad())
     host.unsafeGetTensorImpl()->set_requires_grad(true);

@@ -57,8 +57,8 @@ class HostViews {
 
   c10::Device device_;
   std::unordered_map<const c10::StorageImpl*, Pair> by_device_;
-  // The host views of sparse tensors, by the tensor of the device.
-  std::unordered_map<const c10::TensorImpl*, at::Tensor> sparse_;
+  // The host views, by the tensor of the device.
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> views_;
   // By the host's storage; values are device storages. `results_` keeps fresh host storages alive.
   std::unordered_map<const c10::StorageImpl*, c10::Storage> by_host_;
   std::vector<c10::Storage> results_;
