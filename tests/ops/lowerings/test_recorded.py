@@ -47,6 +47,20 @@ def test_out_of_another_dtype_where_the_op_is_a_call(dtype: torch.dtype) -> None
         same_on_both(written, rtol=1e-7, atol=1e-5 if dtype is torch.float64 else 1)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
+def test_out_of_a_wider_dtype_takes_what_is_left_of_a_power(dtype: torch.dtype) -> None:
+    x, y = torch.randint(30, 90, (2, 5), dtype=dtype), torch.tensor(5, dtype=dtype)
+
+    def written(device: torch.device) -> list[torch.Tensor]:
+        outs = [torch.zeros(2, 5, dtype=torch.int64, device=device) for _ in range(2)]
+        torch.pow(x.to(device), y.to(device), out=outs[0])
+        torch.pow(x.to(device), 3, out=outs[1])
+        return outs
+
+    for _ in range(2):
+        same_on_both(written)
+
+
 def test_out_of_other_strides_is_written_as_by_the_reference() -> None:
     """PyTorch's kernels of these ops write such memory in its own order."""
     x = torch.randn(2, 3, 4, 4)
