@@ -108,6 +108,28 @@ def test_a_scaled_sum_is_rounded_once(dtype: torch.dtype) -> None:
         same_on_both(lambda device: torch.add(x.to(device), x.to(device), alpha=-0.999))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_compared_is_what_memory_holds(dtype: torch.dtype) -> None:
+    """Registers keep more digits than memory: no number would be the greatest of its row."""
+    x, scales = torch.rand(64, 64).to(dtype), [1.1]
+
+    def places(device: torch.device) -> list[torch.Tensor]:
+        y = x.to(device) * scales[-1]
+        greatest, small = y.amax(1, keepdim=True), y * 2.0**-14
+        found = [y.argmax(1), y.min(1).indices, y.cummax(1).indices, y == greatest]
+        found += [y >= greatest, y == 0.33, (y * 256).int(), (small * small).any(1)]
+        return [*found, torch.searchsorted(y.sort().values, y), (y * 2.0**16).isinf()]
+
+    def gradient(device: torch.device) -> torch.Tensor:
+        y = x.to(device).requires_grad_()
+        return torch.autograd.grad((y * scales[-1]).amax(1).sum(), y)[0]
+
+    for scale in (1.1, 1.3, 1.7):  # a number that changes is an argument of the kernel
+        scales.append(scale)
+        same_on_both(places)
+        same_on_both(gradient, rtol=0.01)
+
+
 @pytest.mark.parametrize("reduce", [torch.std, lambda x, d: torch.min(x, d).indices])
 def test_reductions_to_nothing_have_a_plan(
     reduce: Callable[[torch.Tensor, int], torch.Tensor], caplog: pytest.LogCaptureFixture
