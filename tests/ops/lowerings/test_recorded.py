@@ -130,6 +130,18 @@ def test_what_is_compared_is_what_memory_holds(dtype: torch.dtype) -> None:
         same_on_both(gradient, rtol=0.01)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mean_and_the_deviations_are_of_the_same_numbers(dtype: torch.dtype) -> None:
+    """Of equal numbers the deviations are nothing but what the mean's rounding leaves."""
+
+    def normalised(device: torch.device) -> list[torch.Tensor]:
+        x = torch.full((6, 40), 7.7, dtype=dtype, device=device) * 7.7
+        return [F.layer_norm(x, (40,)), F.group_norm(x, 1), x.var(1)]
+
+    for _ in range(2):
+        same_on_both(normalised, atol=1e-2)
+
+
 @pytest.mark.parametrize("reduce", [torch.std, lambda x, d: torch.min(x, d).indices])
 def test_reductions_to_nothing_have_a_plan(
     reduce: Callable[[torch.Tensor, int], torch.Tensor], caplog: pytest.LogCaptureFixture
