@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from against_cpu import same_on_both
 
 from torch_tenon import _C
+from torch_tenon.counting import counters
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -150,3 +151,10 @@ def test_reductions_to_nothing_have_a_plan(
         same_on_both(lambda device: reduce(torch.empty(5, 0, 7, device=device), 0))
         _C.commit_all()  # nothing of nothing is ever asked for
     assert not caplog.records
+
+
+def test_arguments_in_another_order_in_place() -> None:
+    x = torch.rand(40) + 0.5
+    for _ in range(2):  # polygamma(n, self) and polygamma_(self, n)
+        same_on_both(lambda device: x.to(device, copy=True).polygamma_(2), rtol=1e-5)
+    assert "fallback::aten::polygamma_" not in counters()
