@@ -220,11 +220,12 @@ TensorPlace::TensorPlace(const at::Tensor& t)
       strides(t.strides().vec()),
       offset(t.storage_offset()),
       storage(t.storage().unsafeGetStorageImpl()),
-      data(t.storage().data()) {}
+      data(t.storage().data()),
+      marked(t.is_conj() || t.is_neg()) {}
 
 bool TensorPlace::operator==(const TensorPlace& other) const {
   return sizes == other.sizes && strides == other.strides && offset == other.offset &&
-         storage == other.storage && data == other.data;
+         storage == other.storage && data == other.data && marked == other.marked;
 }
 
 bool TensorPlace::empty() const {
@@ -256,7 +257,8 @@ std::unique_ptr<OpEntry> learn(
     if (after == before[k])
       continue;
     const bool grew = entry->written[k] && before[k].empty() && after.offset == 0 &&
-                      after.storage == before[k].storage && tensor.is_non_overlapping_and_dense();
+                      after.storage == before[k].storage && !after.marked &&
+                      tensor.is_non_overlapping_and_dense();
     if (!grew)
       entry->reason = "it changes the layout of an argument";
     entry->resized.push_back(k);

@@ -158,3 +158,17 @@ def test_arguments_in_another_order_in_place() -> None:
     for _ in range(2):  # polygamma(n, self) and polygamma_(self, n)
         same_on_both(lambda device: x.to(device, copy=True).polygamma_(2), rtol=1e-5)
     assert "fallback::aten::polygamma_" not in counters()
+
+
+def test_an_out_that_becomes_conjugate() -> None:
+    """The CPU's kernel leaves the conjugate of the solution, and marks it as such."""
+    factors, pivots = torch.linalg.lu_factor(torch.randn(3, 3, dtype=torch.complex128))
+    b = torch.randn(4, 3, dtype=torch.complex128)
+
+    def solved(device: torch.device) -> torch.Tensor:
+        out = torch.empty(4, 3, dtype=torch.complex128, device=device)
+        given = [t.to(device) for t in (factors, pivots, b)]
+        return torch.linalg.lu_solve(*given, left=False, out=out).resolve_conj()
+
+    for _ in range(3):
+        same_on_both(solved, rtol=1e-12, atol=1e-12)
