@@ -172,3 +172,10 @@ def test_an_out_that_becomes_conjugate() -> None:
 
     for _ in range(3):
         same_on_both(solved, rtol=1e-12, atol=1e-12)
+
+
+def test_a_pool_of_nothing_has_a_plan(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        same_on_both(lambda device: F.max_pool1d(torch.ones(0, 3, 4, device=device), 2))
+        _C.commit_all()
+    assert not caplog.records
