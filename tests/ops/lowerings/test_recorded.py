@@ -179,3 +179,14 @@ def test_a_pool_of_nothing_has_a_plan(caplog: pytest.LogCaptureFixture) -> None:
         same_on_both(lambda device: F.max_pool1d(torch.ones(0, 3, 4, device=device), 2))
         _C.commit_all()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32])
+def test_a_weight_decides_the_dtype(dtype: torch.dtype) -> None:
+    x, y = torch.randint(9, (2, 40)).to(dtype)
+
+    def between(device: torch.device) -> torch.Tensor:
+        return torch.lerp(x.to(device), y.to(device), torch.tensor(0.3, device=device))
+
+    for _ in range(2):
+        same_on_both(between, rtol=1e-5, atol=1e-6)

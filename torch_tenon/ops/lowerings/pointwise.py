@@ -167,7 +167,8 @@ def lerp(b: Build, x: Value, y: Value, weight: Any) -> Value:
         from_end = ops.sub(c, ops.mul(difference, ops.sub(ops.constant(1, w.dtype), w)))
         return ops.where(near, ops.add(a, ops.mul(w, difference)), from_end)
 
-    return elementwise(f, (x, y, weight), x.dtype, x.dtype, 5)
+    compute = promote(x, y, weight)
+    return elementwise(f, (x, y, weight), compute, compute, 5)
 
 
 def _whole(name: str) -> Callable[[Scalar, Scalar], Scalar]:
