@@ -18,6 +18,9 @@ WRONG = {
     "add_shapes": lambda d: ones(2, 3, device=d) + ones(2, 4, device=d),
     "bmm_dims": lambda d: torch.bmm(ones(2, 3, device=d), ones(2, 3, device=d)),
     "cat_shapes": lambda d: torch.cat([ones(2, 3, device=d), ones(3, 4, device=d)]),
+    "cat_out_is_an_empty_argument": lambda d: torch.cat(
+        [(x := ones(0, 16, device=d)), x], 1, out=x
+    ),
     "stack_shapes": lambda d: torch.stack([ones(2, device=d), ones(3, device=d)]),
     "view_shape": lambda d: ones(2, 3, device=d).view(4),
     "reshape_shape": lambda d: ones(2, 3, device=d).reshape(4, -1),

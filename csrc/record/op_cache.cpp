@@ -193,11 +193,12 @@ TensorPlace::TensorPlace(const at::Tensor& t)
       strides(t.strides().vec()),
       offset(t.storage_offset()),
       storage(t.storage().unsafeGetStorageImpl()),
-      data(t.storage().data()) {}
+      data(t.storage().data()),
+      marked(t.is_conj() || t.is_neg()) {}
 
 bool TensorPlace::operator==(const TensorPlace& other) const {
   return sizes == other.sizes && strides == other.strides && offset == other.offset &&
-         storage == other.storage && data == other.data;
+         storage == other.storage && data == other.data && marked == other.marked;
 }
 
 std::unique_ptr<OpEntry> learn(
@@ -225,7 +226,7 @@ std::unique_ptr<OpEntry> learn(
     if (after == before[k])
       continue;
     const bool grew = entry->written[k] && before[k].data == nullptr && before[k].offset == 0 &&
-                      after.offset == 0 && after.storage == before[k].storage &&
+                      after.offset == 0 && after.storage == before[k].storage && !after.marked &&
                       tensor.is_non_overlapping_and_dense();
     if (!grew)
       entry->reason = "it changes the layout of an argument";

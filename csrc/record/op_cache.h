@@ -105,6 +105,7 @@ struct TensorPlace {
   int64_t offset;
   const void* storage;
   const void* data;
+  bool marked;  // conjugate or negative: its memory holds other numbers than it does
 };
 
 // The entry that a call teaches. `before`: the key's tensors before the call; the arguments'

@@ -271,6 +271,12 @@ def test_another_rounding_is_a_note_and_another_value_fails() -> None:
     assert not as_accurate({"a": x + 1e-4}, {"a": x}, {"a": x.double() + 5e-8})
     assert not as_accurate({"a": x + 1}, {"a": x}, {"a": x.double() + 1})
     assert not as_accurate([x, 1], [x, 2], [x.double(), 1])
+    # 0.2 * 400 * 400 in 16 bits is infinite on its way, and fits at its end.
+    x, exact = torch.tensor([2.0, torch.inf]).half(), torch.tensor([2.0, 32000.0]).double()
+    assert as_accurate(exact.half(), x, exact)
+    assert not as_accurate(exact.half() * 1.1, x, exact)
+    assert not as_accurate(exact.half(), x, exact * torch.tensor([1, torch.inf]))
+    assert not as_accurate(exact.half() * torch.tensor([1.1, 1]).half(), x, exact)
 
 
 # Random ops.

@@ -98,6 +98,56 @@ def test_rounding_may_differ_by_what_it_moves() -> None:
     assert difference(expected, moved) is not None
 
 
+def test_a_nan_has_no_sign() -> None:
+    program = Program(
+        [
+            Statement("made", ("3", "(8,)", "torch.float32", "D0"), "a0"),
+            Statement("sqrt", ("a0",), "a1"),
+            Statement("copysign", ("a0", "a1"), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    root = got[1].value
+    root[root.isnan()] = -root[root.isnan()]
+    got[2].value = torch.copysign(got[0].value, root)
+    assert root.isnan().any()
+    assert difference(expected, got) is None
+    got[2].value = torch.copysign(got[0].value, -root)
+    assert difference(expected, got) is not None
+
+
+def test_a_sum_may_be_nearer_to_the_exact_one() -> None:
+    program = Program(
+        [
+            Statement("empty_fill", ("(816,)", "0.996", "torch.float32", "D0"), "a0"),
+            Statement("norm", ("a0", "1", "None"), "a1"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    exact = (816 * got[0].value[0].double()).float()
+    assert not torch.allclose(got[1].value, exact, rtol=5e-6)
+    got[1].value = exact
+    assert difference(expected, got) is None
+    got[1].value = exact * 1.01
+    assert difference(expected, got) is not None
+
+
+def test_how_a_reduction_is_taken_may_decide() -> None:
+    """The CPU's running mean with an infinity is no number, unless the infinity is last."""
+    program = Program(
+        [
+            Statement("tensor", ("[4, 2, 0, 1]", "torch.float32", "D0"), "a0"),
+            Statement("rdiv", ("a0", "1"), "a1"),
+            Statement("var_mean", ("a1", "0", "1"), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    assert got[2].value.isnan()
+    got[2].value = got[1].value.mean()
+    assert got[2].value.isinf()
+    assert difference(expected, got) is None
+
+
 class _Fails:
     """Stands for a worker: a program fails as long as it has these statements, in order."""
 

@@ -153,6 +153,8 @@ class _Builder:
             if i not in outs
         }
         metas = self._metas(arguments, results, outs + [i for i in written if i not in outs])
+        if metas and all(m is not None and product(m.sizes) == 0 for m in metas):
+            return  # nothing is to be computed, and decompositions stumble over it
         if written == [0] and str(functional).rpartition(".")[0] in PARTIAL:
             slot = self.slots[arguments[0][1]]
             if slot.value is None and slot.base is not None:

@@ -60,7 +60,12 @@ def functional_of(op: OpOverload) -> OpOverload | None:
     arguments first, then the others."""
     if not any(is_written(a) for a in op._schema.arguments):
         return op
-    wanted = _signature(op)
+
+    def signature(op: OpOverload) -> tuple[object, ...]:
+        arguments, results = _signature(op)
+        return sorted(arguments), results  # polygamma(n, self), but polygamma_(self, n)
+
+    wanted = signature(op)
     base = op._schema.name.split("::")[1]
     names = [base, base.removesuffix("_")]
     if base.startswith("__i") and base.endswith("__"):
@@ -71,7 +76,7 @@ def functional_of(op: OpOverload) -> OpOverload | None:
         for suffix in packet.overloads() if packet is not None else ():
             candidate: OpOverload = getattr(packet, suffix)
             writes = any(is_written(a) for a in candidate._schema.arguments)
-            if not writes and _signature(candidate) == wanted:
+            if not writes and signature(candidate) == wanted:
                 return candidate
     return None
 
@@ -262,7 +267,7 @@ def _candidates(functional: OpOverload) -> Iterator[tuple[str, OpOverload]]:
                 yield "mutable", op
 
 
-def _signature(op: OpOverload) -> tuple[object, ...]:
+def _signature(op: OpOverload) -> tuple[tuple[Any, ...], tuple[str, ...]]:
     # What variants agree in: arguments without out= and without a factory's options, and results,
     # of which a written argument is one. Defaults may differ; a kernel is given every argument.
     schema = op._schema

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from against_cpu import same_on_both
 
 from torch_tenon import _C
+from torch_tenon.counting import counters
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -45,6 +46,20 @@ def test_out_of_another_dtype_where_the_op_is_a_call(dtype: torch.dtype) -> None
 
     for _ in range(2):
         same_on_both(written, rtol=1e-7, atol=1e-5 if dtype is torch.float64 else 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16])
+def test_out_of_a_wider_dtype_takes_what_is_left_of_a_power(dtype: torch.dtype) -> None:
+    x, y = torch.randint(30, 90, (2, 5), dtype=dtype), torch.tensor(5, dtype=dtype)
+
+    def written(device: torch.device) -> list[torch.Tensor]:
+        outs = [torch.zeros(2, 5, dtype=torch.int64, device=device) for _ in range(2)]
+        torch.pow(x.to(device), y.to(device), out=outs[0])
+        torch.pow(x.to(device), 3, out=outs[1])
+        return outs
+
+    for _ in range(2):
+        same_on_both(written)
 
 
 def test_out_of_other_strides_is_written_as_by_the_reference() -> None:
@@ -94,6 +109,40 @@ def test_a_scaled_sum_is_rounded_once(dtype: torch.dtype) -> None:
         same_on_both(lambda device: torch.add(x.to(device), x.to(device), alpha=-0.999))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_is_compared_is_what_memory_holds(dtype: torch.dtype) -> None:
+    """Registers keep more digits than memory: no number would be the greatest of its row."""
+    x, scales = torch.rand(64, 64).to(dtype), [1.1]
+
+    def places(device: torch.device) -> list[torch.Tensor]:
+        y = x.to(device) * scales[-1]
+        greatest, small = y.amax(1, keepdim=True), y * 2.0**-14
+        found = [y.argmax(1), y.min(1).indices, y.cummax(1).indices, y == greatest]
+        found += [y >= greatest, y == 0.33, (y * 256).int(), (small * small).any(1)]
+        return [*found, torch.searchsorted(y.sort().values, y), (y * 2.0**16).isinf()]
+
+    def gradient(device: torch.device) -> torch.Tensor:
+        y = x.to(device).requires_grad_()
+        return torch.autograd.grad((y * scales[-1]).amax(1).sum(), y)[0]
+
+    for scale in (1.1, 1.3, 1.7):  # a number that changes is an argument of the kernel
+        scales.append(scale)
+        same_on_both(places)
+        same_on_both(gradient, rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_mean_and_the_deviations_are_of_the_same_numbers(dtype: torch.dtype) -> None:
+    """Of equal numbers the deviations are nothing but what the mean's rounding leaves."""
+
+    def normalised(device: torch.device) -> list[torch.Tensor]:
+        x = torch.full((6, 40), 7.7, dtype=dtype, device=device) * 7.7
+        return [F.layer_norm(x, (40,)), F.group_norm(x, 1), x.var(1)]
+
+    for _ in range(2):
+        same_on_both(normalised, atol=1e-2)
+
+
 @pytest.mark.parametrize("reduce", [torch.std, lambda x, d: torch.min(x, d).indices])
 def test_reductions_to_nothing_have_a_plan(
     reduce: Callable[[torch.Tensor, int], torch.Tensor], caplog: pytest.LogCaptureFixture
@@ -102,3 +151,42 @@ def test_reductions_to_nothing_have_a_plan(
         same_on_both(lambda device: reduce(torch.empty(5, 0, 7, device=device), 0))
         _C.commit_all()  # nothing of nothing is ever asked for
     assert not caplog.records
+
+
+def test_arguments_in_another_order_in_place() -> None:
+    x = torch.rand(40) + 0.5
+    for _ in range(2):  # polygamma(n, self) and polygamma_(self, n)
+        same_on_both(lambda device: x.to(device, copy=True).polygamma_(2), rtol=1e-5)
+    assert "fallback::aten::polygamma_" not in counters()
+
+
+def test_an_out_that_becomes_conjugate() -> None:
+    """The CPU's kernel leaves the conjugate of the solution, and marks it as such."""
+    factors, pivots = torch.linalg.lu_factor(torch.randn(3, 3, dtype=torch.complex128))
+    b = torch.randn(4, 3, dtype=torch.complex128)
+
+    def solved(device: torch.device) -> torch.Tensor:
+        out = torch.empty(4, 3, dtype=torch.complex128, device=device)
+        given = [t.to(device) for t in (factors, pivots, b)]
+        return torch.linalg.lu_solve(*given, left=False, out=out).resolve_conj()
+
+    for _ in range(3):
+        same_on_both(solved, rtol=1e-12, atol=1e-12)
+
+
+def test_a_pool_of_nothing_has_a_plan(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        same_on_both(lambda device: F.max_pool1d(torch.ones(0, 3, 4, device=device), 2))
+        _C.commit_all()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32])
+def test_a_weight_decides_the_dtype(dtype: torch.dtype) -> None:
+    x, y = torch.randint(9, (2, 40)).to(dtype)
+
+    def between(device: torch.device) -> torch.Tensor:
+        return torch.lerp(x.to(device), y.to(device), torch.tensor(0.3, device=device))
+
+    for _ in range(2):
+        same_on_both(between, rtol=1e-5, atol=1e-6)

@@ -170,6 +170,12 @@ class _Writer:
         buffer = s.args[0]
         if buffer in self.forward:
             text, depth = self.forward[buffer]
+            narrow = {torch.bfloat16: "round_bf16", torch.float16: "round_f16"}.get(buffer.dtype)
+            if narrow and (buffer in self.kept or buffer in self.later):
+                # Other loops read it from memory: a mean and the deviations from it are of the
+                # same numbers.
+                text = c.operation(narrow, [text], s.dtype, s.dtype)
+                text, depth = self.put((text, s.dtype), text, c.register_type(s.dtype), depth)
             if s.args[2] is None:
                 return text, depth
         elif buffer in self.scratch:

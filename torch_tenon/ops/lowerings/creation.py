@@ -16,7 +16,15 @@ from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, flat_index
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value
-from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering, number
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    cast,
+    elementwise,
+    held,
+    lowering,
+    number,
+)
 
 
 def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
@@ -142,12 +150,10 @@ def between(u: Lazy, low: Any, high: Any, dtype: torch.dtype) -> Value:
     """Numbers in [low, high) of numbers in [0, 1): what rounds up to `high` is the one before."""
     if low == 0 and high == 1 and u.dtype is dtype:
         return u
-    narrow = {torch.bfloat16: ops.round_bf16, torch.float16: ops.round_f16}.get(dtype)
     step = torch.finfo(dtype).eps / 2
 
     def round(x: Scalar) -> Scalar:
-        x = ops.to(x, dtype)
-        return x if narrow is None else narrow(x)
+        return held(ops.to(x, dtype), dtype)
 
     def body(x: Scalar, a: Scalar, b: Scalar) -> Scalar:
         span = ops.sub(b, a)

@@ -167,7 +167,8 @@ def lerp(b: Build, x: Value, y: Value, weight: Any) -> Value:
         from_end = ops.sub(c, ops.mul(difference, ops.sub(ops.constant(1, w.dtype), w)))
         return ops.where(near, ops.add(a, ops.mul(w, difference)), from_end)
 
-    return elementwise(f, (x, y, weight), x.dtype, x.dtype, 5)
+    compute = promote(x, y, weight)
+    return elementwise(f, (x, y, weight), compute, compute, 5)
 
 
 def _whole(name: str) -> Callable[[Scalar, Scalar], Scalar]:
@@ -227,10 +228,10 @@ lowering("aten.remainder")(_rest("remainder"))  # with the sign of y
 lowering("aten.fmod")(_rest("fmod"))  # with the sign of x
 
 
-@lowering("aten.pow", "aten.float_power")
+@lowering("aten.pow")
 def pow_(b: Build, x: Any, y: Any) -> Value:
     """x to the y; small whole exponents become multiplications."""
-    compute = b.out.dtype
+    compute = promote(x, y)
     if isinstance(x, Value) and isinstance(y, int | float) and not isinstance(y, bool):
         if compute.is_floating_point and y in (0.5, -0.5):
             return elementwise(ops.sqrt if y > 0 else ops.rsqrt, (x,), compute, compute, 2)

@@ -32,6 +32,7 @@ from torch_tenon.ops.lowerings.table import (
     cast,
     elementwise,
     float_type,
+    held,
     lowering,
 )
 from torch_tenon.ops.lowerings.views import wrap_dim
@@ -136,7 +137,9 @@ def shared(b: Build, x: Value) -> Value:
 
 
 def _typed(x: Value, dtype: torch.dtype) -> Element:
-    return lambda p: ops.to(x.load(p), dtype)
+    if dtype.is_floating_point:
+        return lambda p: ops.to(x.load(p), dtype)
+    return lambda p: ops.to(held(x.load(p), x.dtype), dtype)
 
 
 def _reduction(combine: str, truth: bool = False) -> Callable[..., Value]:
@@ -182,7 +185,7 @@ def hash_tensor(
     wide = torch.float64 if x.dtype.is_floating_point else torch.int64
 
     def bits(p: Position) -> Scalar:
-        return ops.bitcast(ops.to(x.load(p), wide), torch.int64)
+        return ops.bitcast(ops.to(held(x.load(p), x.dtype), wide), torch.int64)
 
     found = reduce(b, x, dims_of(dim, len(x.sizes)), "xor", keepdim, bits)
     return elementwise(lambda a: ops.bitcast(a, torch.uint64), (found,), None, torch.uint64)
@@ -195,10 +198,11 @@ def _extreme(b: Build, x: Value, dim: int, keepdim: bool, combine: str) -> list[
     if rank == 0:
         return [x, Lazy((), torch.int64, lambda p: ops.constant(0, torch.int64))]
     d = wrap_dim(dim, rank)
-    best = reduce(b, x, [d], combine, True, x.load)
+    load = lambda p: held(x.load(p), x.dtype)  # noqa: E731
+    best = reduce(b, x, [d], combine, True, load)
 
     def element(p: Position) -> Scalar:
-        value, top = x.load(p), broadcast_load(best, x.sizes, p)
+        value, top = load(p), broadcast_load(best, x.sizes, p)
         hit = ops.eq(value, top)
         if value.dtype.is_floating_point:
             hit = hit | (ops.isnan(value) & ops.isnan(top))

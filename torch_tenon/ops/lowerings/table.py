@@ -191,23 +191,30 @@ def elementwise(
     dtype: torch.dtype,
     cost: int = 1,
 ) -> Lazy:
-    """`function` over broadcast operands, each converted to `compute` (None: left as it is)."""
+    """`function` over broadcast operands, each converted to `compute` (None: left as it is).
+
+    What gives no float decides by them, and sees them as memory holds them.
+    """
     values = [a for a in args if isinstance(a, Value)]
     for v in values:
         if v.dtype not in TABLE:
             raise CannotLower(f"no loops over {v.dtype}")
     sizes = broadcast_sizes(*(v.sizes for v in values))
+    decides = not dtype.is_floating_point
 
     def body(position: Position) -> Scalar:
         operands: list[Any] = []
         for a in args:
             if isinstance(a, Value):
                 x = broadcast_load(a, sizes, position)
-                operands.append(x if compute is None else ops.to(x, compute))
+                x = held(x, a.dtype) if decides else x
+                x = x if compute is None else ops.to(x, compute)
             elif a is None:
                 operands.append(None)
+                continue
             else:
-                operands.append(number(a, compute or dtype))
+                x = number(a, compute or dtype)
+            operands.append(held(x, compute) if decides and compute is not None else x)
         return function(*operands)
 
     return Lazy(sizes, dtype, body, values, cost)
@@ -223,16 +230,29 @@ def number(a: Any, dtype: torch.dtype) -> Scalar:
     return made
 
 
+def held(x: Scalar, dtype: torch.dtype) -> Scalar:
+    """A number of `dtype` as memory holds it.
+
+    Registers keep 16-bit floats wide. What is compared has to be one number, whether it is computed
+    again, kept or read from memory.
+    """
+    if dtype not in (torch.bfloat16, torch.float16):
+        return x
+    if x.op == "load" and x.args[0].dtype is dtype and x.args[0].writer is None:
+        return x
+    made: Scalar = ops.round_bf16(x) if dtype is torch.bfloat16 else ops.round_f16(x)
+    return made
+
+
 def cast(value: Value, dtype: torch.dtype, rounding: bool = False) -> Value:
     """`value` converted to `dtype`; with `rounding`, also where registers could stay wide."""
     if value.dtype is dtype:
         return value
     if dtype not in TABLE or value.dtype not in TABLE:
         raise CannotLower(f"no loops from {value.dtype} to {dtype}")
-    narrow = {torch.bfloat16: ops.round_bf16, torch.float16: ops.round_f16}.get(dtype)
 
     def convert(x: Scalar) -> Scalar:
         x = ops.to(x, dtype)
-        return narrow(x) if rounding and narrow is not None else x
+        return held(x, dtype) if rounding else x
 
     return elementwise(convert, (value,), None, dtype, 1)

@@ -38,7 +38,8 @@ def as_accurate(actual: Any, expected: Any, judge: Any) -> bool:
     Near means that the largest error is at most `FACTOR` times the largest of `expected`, plus the
     last rounding of the largest element. A judge from which `expected` is further than
     twice the square root of the dtype's precision has computed something else, and decides nothing.
-    Where `expected` or `judge` is not finite, `actual` has to be what `expected` is.
+    Where `judge` is not finite, `actual` has to be what `expected` is. Where `expected` alone is
+    not, it overflowed on its way: `actual` is that, or within `FACTOR` roundings of `judge`.
     """
     leaves = [_leaves(value) for value in (actual, expected, judge)]
     if len({len(side) for side in leaves}) != 1:
@@ -56,14 +57,19 @@ def _leaf_as_accurate(actual: Any, expected: Any, judge: Any) -> bool:
     if not (actual.shape == expected.shape == judge.shape):
         return False
     finite = expected.isfinite() & judge.isfinite()
-    if not torch.equal(actual[~finite].nan_to_num(), expected[~finite].nan_to_num()):
-        return False
-    if torch.equal(actual[finite], expected[finite]):
+    same = (actual == expected) | (actual.isnan() & expected.isnan())
+    if bool((same | finite).all()) and torch.equal(actual[finite], expected[finite]):
         return True
     if dtype not in _WIDE:
         return False
+    eps = torch.finfo(dtype).eps
+    near = judge.isfinite() & ((actual - judge).abs() <= FACTOR * eps * judge.abs())
+    if not bool((same | near)[~finite].all()):
+        return False
+    if not bool(finite.any()):
+        return True
     errors = [(side - judge)[finite].abs().max().item() for side in (actual, expected)]
-    largest, eps = judge[finite].abs().max().item(), torch.finfo(dtype).eps
+    largest = judge[finite].abs().max().item()
     if errors[1] > 2 * math.sqrt(eps) * largest:
         return False
     return errors[0] <= FACTOR * errors[1] + eps * largest

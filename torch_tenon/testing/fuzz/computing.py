@@ -256,7 +256,9 @@ class Computing(Chooser):
             )
             self.add(kind, x, mask)
         elif kind == "bucketize":
-            self.add(kind, x, self.beside(x, lambda y: y.numel() > 0 and y.dtype is t.dtype))
+            y = self.beside(x, lambda y: y.numel() > 0 and y.dtype is t.dtype)
+            if self.where[y] == self.where[x]:
+                self.add(kind, x, y)
         elif kind == "take_along":
             self.add(kind, x, d)
         elif kind == "flip":
