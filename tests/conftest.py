@@ -11,6 +11,8 @@ import pytest
 import torch
 from against_cpu import executing
 
+from torch_tenon import _C
+
 
 @pytest.fixture(autouse=True)
 def same_device_and_seed() -> Iterator[None]:
@@ -31,11 +33,15 @@ def compiled() -> Iterator[None]:
 @pytest.fixture
 def nothing_leaked() -> Iterator[None]:
     """The test's device memory is free at its end."""
-    gc.collect()
-    before = [torch.tenon.memory_allocated(i) for i in range(torch.tenon.device_count())]
+
+    def allocated() -> list[int]:
+        gc.collect()
+        _C.commit_all()  # calls that wait keep what they read
+        return [torch.tenon.memory_allocated(i) for i in range(torch.tenon.device_count())]
+
+    before = allocated()
     yield
-    gc.collect()
-    after = [torch.tenon.memory_allocated(i) for i in range(torch.tenon.device_count())]
+    after = allocated()
     assert after == before, f"bytes allocated by device, before {before}, after {after}"
 
 
