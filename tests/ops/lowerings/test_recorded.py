@@ -190,3 +190,13 @@ def test_a_weight_decides_the_dtype(dtype: torch.dtype) -> None:
 
     for _ in range(2):
         same_on_both(between, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_number_has_the_digits_of_its_dtype(dtype: torch.dtype) -> None:
+    def wide(device: torch.device) -> torch.Tensor:
+        filled = torch.empty(40, dtype=dtype, device=device).fill_(0.649)
+        return torch.ones(40, dtype=torch.float64, device=device) + filled
+
+    for _ in range(2):
+        same_on_both(wide)
