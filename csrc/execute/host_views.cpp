@@ -132,7 +132,8 @@ at::Tensor HostViews::to_host(const at::Tensor& t) {
   }
   views_.emplace(t.unsafeGetTensorImpl(), View{t, host});
   // Some kernels keep what only the backward needs, and look at their arguments to know.
-  if (c10::GradMode::is_enabled() && t.requires_grad())
+  // (A whole number that a comparison wrote says that it requires a gradient, too.)
+  if (c10::GradMode::is_enabled() && t.requires_grad() && (t.is_floating_point() || t.is_complex()))
     host.unsafeGetTensorImpl()->set_requires_grad(true);
   return host;
 }

@@ -150,7 +150,8 @@ TensorLayout TensorLayout::of(const at::Tensor& tensor) {
       tensor.storage_offset(),
       at::detail::computeStorageNbytes(
           tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset()),
-      tensor.requires_grad() && c10::GradMode::is_enabled(),
+      tensor.requires_grad() && c10::GradMode::is_enabled() &&
+          (tensor.is_floating_point() || tensor.is_complex()),
       tensor.unsafeGetTensorImpl()->is_wrapped_number()};
 }
 

@@ -15,6 +15,7 @@ Dtype rules, by the letter in `OPS`:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -253,7 +254,7 @@ class _Ops:
         if dtype is torch.bool:
             value = bool(value)
         elif dtype.is_floating_point:
-            value = float(value)
+            value = ctypes.c_float(value).value if dtype is torch.float32 else float(value)
         else:
             info = torch.iinfo(dtype)
             value = int(value) if not isinstance(value, float) or math.isfinite(value) else 0

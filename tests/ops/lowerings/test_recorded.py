@@ -190,3 +190,25 @@ def test_a_weight_decides_the_dtype(dtype: torch.dtype) -> None:
 
     for _ in range(2):
         same_on_both(between, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_number_has_the_digits_of_its_dtype(dtype: torch.dtype) -> None:
+    def wide(device: torch.device) -> torch.Tensor:
+        filled = torch.empty(40, dtype=dtype, device=device).fill_(0.649)
+        return torch.ones(40, dtype=torch.float64, device=device) + filled
+
+    for _ in range(2):
+        same_on_both(wide)
+
+
+def test_whole_numbers_that_require_a_gradient() -> None:
+    """A comparison in place with what requires one says that its result does."""
+
+    def compared(device: torch.device) -> torch.Tensor:
+        x = torch.arange(5, device=device)
+        x.lt_(torch.tensor(3.0, device=device, requires_grad=True))
+        return torch.bitwise_xor(x, x)
+
+    for _ in range(3):
+        same_on_both(compared)

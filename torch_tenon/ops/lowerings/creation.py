@@ -31,6 +31,8 @@ def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
     """One number everywhere."""
     if dtype not in TABLE:
         raise CannotLower(f"no loops over {dtype}")
+    if isinstance(value, float) and dtype.is_floating_point:
+        value = torch.tensor(value, dtype=dtype).item()
     made = Lazy(sizes, dtype, lambda p: number(value, dtype), (), 0)
     made.constant = value
     return made
