@@ -55,9 +55,9 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork() -> None:
     # OpenMP's threads stay behind in the parent, and a parallel region of the child would wait for
-    # them for good: the child computes on one thread. Backward through a device needs autograd's
-    # own threads; in a child of a process that used them PyTorch raises and says to spawn. A
-    # program that did not use the device is left alone.
+    # them for good: the child computes on one thread. The first backward starts autograd's
+    # threads, used or not; in a child of a process that has them PyTorch raises and says to spawn.
+    # A program that did not use the device is left alone.
     if making_plans.locked():
         making_plans.release()
     _C.forget_builder()
