@@ -1,6 +1,8 @@
-"""What the device does when the process forks, exits or sends tensors to another one."""
+"""The thread that makes plans, and what the device does when the process forks, exits or sends
+tensors to another one."""
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -17,6 +19,7 @@ from torch_tenon import _C
 # an import as well, stays locked in the child for good.
 making_plans = threading.Lock()
 builder: threading.Thread | None = None  # the thread that makes plans
+_NICE = 10
 _FORK_WAIT = 30.0  # seconds, for one plan
 _EXIT_WAIT = 5.0  # seconds for threads to end; at most one plan is left to make
 
@@ -29,6 +32,23 @@ def install() -> None:
         before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork
     )
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
+
+
+def start_builder() -> None:
+    """Starts the thread that makes plans; the core calls it when the first window wants one."""
+    global builder
+    builder = threading.Thread(target=_make_plans, name="tenon-builder", daemon=True)
+    builder.start()
+
+
+def _make_plans() -> None:
+    # On Linux this is the thread's own, and that of the C compilers that it starts: they take what
+    # the program that runs meanwhile leaves.
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    with making_plans:
+        from torch_tenon.frontends.builder import make_plans  # the compiler; nobody waits for it
+    make_plans()
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> Any:

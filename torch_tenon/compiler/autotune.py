@@ -13,11 +13,10 @@ import logging
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
-from rich.progress import Progress
 
 from torch_tenon import _C
 from torch_tenon.compiler.cache import digest
@@ -121,12 +120,15 @@ def _race(ways: dict[str, Callable[[], float]], title: str) -> dict[str, float]:
     start = time.perf_counter()
     rounds = 1 if len(running) < 2 else ROUNDS
     each = sum(times[w][0] for w in running)
-    with Progress(transient=True, disable=each * rounds < LONG) as progress:
-        task = progress.add_task(f"timing the product {title}", total=rounds)
-        for k in range(rounds):
-            for w in running:
-                times[w].append(ways[w]())
-            progress.advance(task)
-            if k >= 1 and time.perf_counter() - start > SECONDS:
-                break
+    for k in _shown(range(rounds), title) if each * rounds >= LONG else range(rounds):
+        for w in running:
+            times[w].append(ways[w]())
+        if k >= 1 and time.perf_counter() - start > SECONDS:
+            break
     return {w: statistics.quantiles(times[w], n=4)[0] for w in running}
+
+
+def _shown(rounds: range, title: str) -> Iterable[int]:
+    from rich.progress import track  # it takes as long to import as the compiler
+
+    return track(rounds, f"timing the product {title}", transient=True)

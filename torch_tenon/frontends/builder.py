@@ -1,12 +1,9 @@
-"""The thread that makes plans of windows while the program runs on."""
+"""Makes plans of windows, on a thread of its own, while the program runs on."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import os
-import threading
 import time
 from typing import Any
 
@@ -18,20 +15,9 @@ from torch_tenon.frontends.eager import BuiltWindow, build
 
 log = logging.getLogger("torch_tenon.program")
 
-_NICE = 10
 
-
-def start_builder() -> None:
-    """Starts the thread that makes plans; the core calls it when the first window wants one."""
-    process.builder = threading.Thread(target=_make_plans, name="tenon-builder", daemon=True)
-    process.builder.start()
-
-
-def _make_plans() -> None:
-    # On Linux this is the thread's own, and that of the C compilers that it starts: they take what
-    # the program that runs meanwhile leaves.
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+def make_plans() -> None:
+    """Makes plans of windows as they come, until the process ends."""
     while (description := _C.next_window()) is not None:
         number = description[0]
         start = time.perf_counter()
