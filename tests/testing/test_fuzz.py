@@ -148,6 +148,36 @@ def test_how_a_reduction_is_taken_may_decide() -> None:
     assert difference(expected, got) is None
 
 
+def test_which_of_two_zeros_is_the_larger_is_open() -> None:
+    program = Program(
+        [
+            Statement("tensor", ("[0.0, 0.0]", "torch.float32", "D0"), "a0"),
+            Statement("neg", ("a0",), "a1"),
+            Statement("maximum", ("a1", "a0"), "a2"),
+            Statement("atan2", ("a0", "a2"), "a3"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    got[3].value = torch.pi - got[3].value
+    assert difference(expected, got) is None
+    got[3].value = got[3].value + 100
+    assert difference(expected, got) is not None
+
+
+def test_what_a_failing_out_leaves_is_open() -> None:
+    """The CPU makes it larger, and then it raises."""
+    program = Program(
+        [
+            Statement("made", ("410", "(0, 16)", "torch.uint8", "D0"), "a0"),
+            Statement("cat_out", ("a0", "a0", "1")),
+            Statement("made", ("410", "(2,)", "torch.uint8", "D0"), "a1"),
+        ]
+    )
+    seen = run(program, CPU)
+    assert [(o.where, o.value) for o in seen[:1]] == [("line 1", "RuntimeError")]
+    assert [o.where for o in seen[1:]] == ["a1"]
+
+
 class _Fails:
     """Stands for a worker: a program fails as long as it has these statements, in order."""
 

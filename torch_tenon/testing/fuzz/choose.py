@@ -153,6 +153,8 @@ class Chooser:
             if not isinstance(error, NameError) and rng.random() < _KEEP_ERROR:
                 self.statements.append(statement)
                 self.places.append(given)
+                for names in (self.scope, self.where):
+                    names.pop(statement.spoiled(), None)
             return
         made = self.scope.get(name) if name else None
         if isinstance(made, torch.Tensor) and made.numel() > MOST_ELEMENTS:

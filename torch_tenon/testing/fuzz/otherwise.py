@@ -17,9 +17,13 @@ _WIDER = {
     torch.complex64: torch.complex128,
 }
 
+# Of two zeros with different signs they return whichever comes first, or last.
+_SYMMETRIC = {"aten::maximum", "aten::minimum", "aten::fmax", "aten::fmin"}
+
 
 class Otherwise(TorchDispatchMode):
-    """Each op of narrow floats runs in double precision, reductions by PyTorch's decompositions.
+    """Each op of narrow floats runs in double precision, reductions by PyTorch's decompositions,
+    the larger and the smaller of two with these exchanged.
 
     It rounds once, to the dtype of the result. So it shows how far the CPU's own sums are off, and
     what depends on how they are taken: the CPU's running mean of numbers with an infinity is NaN,
@@ -42,6 +46,8 @@ class Otherwise(TorchDispatchMode):
         if not any(_narrow(x) for x in tree_leaves(given)):
             return func(*args, **kwargs)
         wide_args, wide_kwargs = tree_map(_widened, (args, kwargs))
+        if func._schema.name in _SYMMETRIC:
+            wide_args = wide_args[1::-1] + wide_args[2:]
         result = func(*args, **kwargs)
         way = decomposition_table.get(func, func) if torch.Tag.reduction in tags else func
         try:

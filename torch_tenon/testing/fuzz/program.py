@@ -43,6 +43,11 @@ class Statement:
             text = f"{self.result} = {text}"
         return f"with torch.no_grad(): {text}" if self.no_grad else text
 
+    def spoiled(self) -> str:
+        """The variable whose contents are anybody's guess once the statement raised: the CPU gives
+        an `out=` its new sizes before it looks at what else is wrong. Empty: none."""
+        return self.operands[0] if "out={0}" in self.definition.source else ""
+
     def variables(self) -> set[str]:
         """The variables that its operands name."""
         return {w for x in self.operands for w in re.findall(r"\b[a-z]\d+\b", x)}
@@ -98,6 +103,7 @@ class Program:
             line = f"print({s.operands[0]})" if s.definition.reads else s.source()
             if k in raising:
                 line = f"try: {line}\nexcept Exception as error: print(type(error))"
+                live.pop(s.spoiled(), None)
             elif s.operation == "del":
                 live.pop(s.operands[0], None)
             elif s.result is not None:
@@ -166,6 +172,7 @@ def run(
             exec(compile(s.source(), f"<line {k}>", "exec"), scope)
         except Exception as error:  # an exception is a result
             seen.append(Observation(f"line {k}", type(error).__name__))
+            scope.pop(s.spoiled(), None)
             del error
             continue
         if perturb is not None:
