@@ -369,6 +369,9 @@ class _Writer:
             lines.setdefault(depth, []).append(
                 f"{acc} = {c.combination(m.node.combine, acc, value, dtype)};"
             )
+            element = c.register_type(m.node.buffer.dtype)
+            if ctype == "double" and element == "float":
+                return self.put((acc, "scan"), f"(float){acc}", element, depth)
             return self.put((acc, "scan"), acc, ctype, depth)
         lines.setdefault(depth, []).append(
             f"{part} = {c.combination(m.node.combine, part, value, dtype)};"

@@ -367,7 +367,8 @@ def log_softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dt
 
 
 def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
-    """Running combinations along a dimension."""
+    """Running combinations along a dimension; sums and products of float32 in double precision, as
+    the CPU has them: a product may leave float32's range and come back."""
     if out not in TABLE:
         raise CannotLower(f"no loops over {out}")
     if not x.sizes:
@@ -379,13 +380,15 @@ def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
     if x.sizes[d] == 1:
         return cast(x, out)
     others = [k for k in range(len(x.sizes)) if k != d]
+    wide = out is torch.float32 and combine in ("sum", "prod")
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         position: list[Index] = [0] * len(x.sizes)
         position[d] = r[0]
         for k, i in zip(others, p, strict=True):
             position[k] = i
-        return ops.to(x.load(position), out), new.layout.index(position)
+        value = ops.to(x.load(position), out)
+        return ops.to(value, torch.float64) if wide else value, new.layout.index(position)
 
     b.program.loop("scan", body, [x.sizes[k] for k in others], [x.sizes[d]], new.buffer, combine)
     return new
