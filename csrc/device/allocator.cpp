@@ -1,6 +1,7 @@
 #include "device/allocator.h"
 
 #include <c10/util/ScopeExit.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <cstdio>
@@ -26,6 +27,9 @@ constexpr size_t kSmallLimit = size_t{1} << 20;  // up to here a block comes fro
 constexpr size_t kSmallSegment = size_t{2} << 20;
 constexpr size_t kLargeSegment = size_t{20} << 20;  // for blocks under half of it
 constexpr size_t kSegmentRounding = size_t{2} << 20;
+constexpr size_t kPage = 4096;
+// Addresses for blocks that are promised and, as expected, never written; they cost nothing.
+constexpr size_t kAddresses = size_t{1} << 38;
 
 size_t round_up(size_t n, size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -39,6 +43,8 @@ struct Block {
   size_t requested = 0;
   bool allocated = false;
   bool waiting = false;       // free, and in `Pool::waiting`
+  bool of_addresses = false;  // from `promise_block`
+  bool promised = false;      // ... and without memory
   Block* previous = nullptr;  // neighbours in the segment
   Block* next = nullptr;
 
@@ -77,6 +83,7 @@ struct Pool {
   // Small blocks that were just freed, by size in units of the alignment: the next request is most
   // often for one of these, and what is neither merged nor split costs next to nothing.
   std::array<std::vector<Block*>, kSmallLimit / kAlignment + 1> waiting;
+  std::unordered_map<size_t, std::vector<Block*>> promised;  // free ones, by size
   DeviceStats stats;
   std::optional<size_t> limit;
   size_t reserved = 0;  // bytes had from the target, those being asked for included
@@ -124,6 +131,36 @@ class CachingAllocator final : public DeviceAllocator {
     return block->ptr;
   }
 
+  void* promise_block(size_t nbytes, c10::DeviceIndex device) override {
+    if (!target().host_memory || nbytes == 0)
+      return nullptr;
+    const size_t size = round_up(nbytes, kPage);
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& free = pool(check_index(device)).promised[size];
+    if (free.empty()) {
+      void* address = take_addresses(size);
+      if (address == nullptr)
+        return nullptr;
+      auto* made = new Block{device, /*small=*/false, address, size};
+      made->of_addresses = true;
+      segments_[address] = {size, device};
+      allocated_[address] = made;
+      free.push_back(made);
+    }
+    Block* block = free.back();
+    free.pop_back();
+    block->allocated = block->promised = true;
+    block->requested = nbytes;
+    return block->ptr;
+  }
+
+  void back_block(void* ptr) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = allocated_.find(ptr);
+    if (found != allocated_.end() && std::exchange(found->second->promised, false))
+      count_allocated(*found->second, 1);
+  }
+
   bool release_block(void* ptr) override {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = allocated_.find(ptr);
@@ -132,9 +169,12 @@ class CachingAllocator final : public DeviceAllocator {
     Block* block = found->second;
     if (keep_block(ptr, block->device))
       return true;
-    count_allocated(*block, -1);
     block->allocated = false;
-    if (block->small)
+    if (!block->promised)
+      count_allocated(*block, -1);
+    if (block->of_addresses)
+      forget_contents(block);
+    else if (block->small)
       make_wait(block);
     else
       make_free(block);
@@ -210,6 +250,32 @@ class CachingAllocator final : public DeviceAllocator {
   size_t limit_of(c10::DeviceIndex device) {
     auto& limit = pool(device).limit;
     return limit.has_value() ? *limit : target().total_memory.at(device);
+  }
+
+  // The next addresses; nullptr when the process may not have so many.
+  void* take_addresses(size_t size) {
+    if (addresses_ == nullptr) {
+      void* got = mmap(
+          nullptr,
+          kAddresses,
+          PROT_READ | PROT_WRITE,
+          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+          /*fd=*/-1,
+          /*offset=*/0);
+      addresses_left_ = got != MAP_FAILED ? kAddresses : 0;
+      addresses_ = static_cast<char*>(got);
+    }
+    if (addresses_left_ < size)
+      return nullptr;
+    addresses_left_ -= size;
+    return std::exchange(addresses_, addresses_ + size);
+  }
+
+  // What the host's system did not give memory for yet, or gives none any more, needs none.
+  void forget_contents(Block* block) {
+    if (!block->promised)
+      madvise(block->ptr, block->size, MADV_DONTNEED);
+    pool(block->device).promised[block->size].push_back(block);
   }
 
   // A block that waits for a request of its size.
@@ -480,6 +546,8 @@ class CachingAllocator final : public DeviceAllocator {
   std::vector<Pool> pools_;
   std::unordered_map<void*, Block*> allocated_;
   Ranges segments_;
+  char* addresses_ = nullptr;  // the next one
+  size_t addresses_left_ = 0;
 };
 
 class PinnedAllocator final : public c10::Allocator {
@@ -488,7 +556,6 @@ class PinnedAllocator final : public c10::Allocator {
     if (nbytes == 0)
       return {nullptr, c10::Device(c10::kCPU)};
     void* ptr = nullptr;
-    constexpr size_t kPage = 4096;
     TORCH_CHECK(
         posix_memalign(&ptr, kPage, round_up(nbytes, kPage)) == 0,
         "Could not allocate ",

@@ -17,7 +17,12 @@ class DeviceAllocator : public c10::DeviceAllocator {
  public:
   // A block of at least `nbytes` on `device`, nullptr for none; raises c10::OutOfMemoryError.
   virtual void* allocate_block(size_t nbytes, c10::DeviceIndex device) = 0;
-  // Takes back what `allocate_block` gave; false for a pointer that it did not give.
+  // The same for contents that are not expected to be written: an address, whose memory is neither
+  // counted nor there until `back_block`. nullptr where there is no such thing.
+  virtual void* promise_block(size_t nbytes, c10::DeviceIndex device) = 0;
+  // A block is about to be written, whatever was expected of it.
+  virtual void back_block(void* ptr) = 0;
+  // Takes back what these gave; false for a pointer that it did not give.
   virtual bool release_block(void* ptr) = 0;
   // The device on whose memory `ptr` lies, also inside of a block.
   virtual std::optional<c10::DeviceIndex> device_of(const void* ptr) = 0;

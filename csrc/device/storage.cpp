@@ -24,9 +24,12 @@ c10::Storage storage_over(c10::DataPtr data, size_t nbytes) {
 
 }  // namespace
 
-c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
-  return storage_over(
-      data_ptr_of_block(device_allocator().allocate_block(nbytes, device), device), nbytes);
+c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device, bool brief) {
+  auto& allocator = device_allocator();
+  void* block = brief ? allocator.promise_block(nbytes, device) : nullptr;
+  if (block == nullptr)
+    block = allocator.allocate_block(nbytes, device);
+  return storage_over(data_ptr_of_block(block, device), nbytes);
 }
 
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {

@@ -5,8 +5,8 @@
 
 namespace tenon {
 
-// An empty storage of `nbytes` on `device`, resizable.
-c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device);
+// An empty storage of `nbytes` on `device`, resizable; `brief`: it is expected to die unwritten.
+c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device, bool brief = false);
 
 // Gives a storage another size; what fits of its content is kept.
 void resize_storage(c10::StorageImpl& storage, size_t nbytes);

@@ -10,6 +10,8 @@
 namespace tenon {
 namespace {
 
+constexpr size_t kLarge = size_t{1} << 20;  // bytes of a call's results
+
 using c10::IValue;
 
 bool only_tensors(const c10::FunctionSchema& schema) {
@@ -251,6 +253,10 @@ std::unique_ptr<OpEntry> learn(
         entry->reason = "a result is no dense memory of its own";
     }
   }
+  size_t made = 0;
+  for (const auto& layout : entry->fresh)
+    made += layout.nbytes;
+  entry->large = made >= kLarge;
   const bool writes_any = std::count(entry->written.begin(), entry->written.end(), true) > 0;
   // Such a call is there for its errors.
   if (entry->reason.empty() && entry->fresh.empty() && !writes_any)

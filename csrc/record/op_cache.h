@@ -68,6 +68,9 @@ struct OpEntry {
   std::vector<size_t> resized;
   std::vector<ResultPlan> results;
   std::vector<TensorLayout> fresh;  // the tensors that the call makes, in order
+  bool large = false;               // ... and that they take much memory
+  // How many of these died in the windows that made them; far below zero once one did not.
+  mutable std::atomic<int> died_early{0};
 };
 
 struct OpInfo {

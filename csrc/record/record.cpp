@@ -6,6 +6,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <array>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -39,6 +40,8 @@ constexpr size_t kMostPlaces = 1024;
 constexpr size_t kMostKept = size_t{32} << 20;
 constexpr size_t kLittleKept = size_t{256} << 10;
 constexpr size_t kShareKept = 16;
+
+constexpr int kOften = 2;  // so many results that died unwritten tell how the next ones end
 
 constexpr size_t kMostDevices = 128;  // of a c10::DeviceIndex
 
@@ -111,9 +114,9 @@ State& state() {
 thread_local bool t_committing = false;
 std::atomic<bool> g_recording{false};
 
-at::Tensor make_tensor(const TensorLayout& layout, c10::DeviceIndex device) {
+at::Tensor make_tensor(const TensorLayout& layout, c10::DeviceIndex device, bool brief) {
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      new_storage(layout.nbytes, device),
+      new_storage(layout.nbytes, device, brief),
       c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(layout.dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
@@ -222,9 +225,11 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
     resize_storage(storage, layout.nbytes);
     note_fresh(storage);
   }
+  // What died unwritten so far will again, so that no memory has to wait for it.
+  const bool brief = entry->large && entry->died_early.load(std::memory_order_relaxed) == kOften;
   c10::SmallVector<at::Tensor, 4> fresh;
   for (const auto& layout : entry->fresh)
-    fresh.push_back(make_tensor(layout, device));
+    fresh.push_back(make_tensor(layout, device, brief));
 
   std::optional<CommitReason> reason;
   {
@@ -250,6 +255,8 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
           window.fresh_slot(storage._mutable_data_ptr_no_checks().get(), storage.nbytes());
       window.slots[index].used = window.slots[index].written = true;
       window.made_bytes += storage.nbytes();
+      if (entry->large)
+        window.large.emplace_back(entry, index);
       window.slots_of_calls.push_back(index);
     }
     if (open)
@@ -306,6 +313,7 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
   const WithoutInterpreterLock no_gil;
   std::unique_lock<std::mutex> one(recorder.commit);
   Window window;
+  std::vector<void*> outlive;
   {
     std::lock_guard<std::mutex> lock(s.mutex);
     if (recorder.open.calls.empty())
@@ -313,8 +321,21 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
     std::swap(window, recorder.open);
     std::swap(recorder.open, recorder.spare);
     recorder.in_flight = &window;
+    for (const auto& [entry, index] : window.large) {
+      const auto& slot = window.slots[index];
+      if (slot.alive) {
+        // Windows end anywhere while calls are new; later ones tell.
+        if (reason != CommitReason::first_call)
+          entry->died_early = std::numeric_limits<int>::min();
+        outlive.push_back(slot.block);
+      } else if (entry->died_early < kOften) {
+        ++entry->died_early;
+      }
+    }
     ++s.commits[static_cast<int>(reason)];
   }
+  for (void* block : outlive)
+    device_allocator().back_block(block);
   t_committing = true;
   std::exception_ptr error;
   try {

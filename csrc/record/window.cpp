@@ -49,6 +49,7 @@ void Window::clear() {
   scalars.clear();
   slots.clear();
   kept.clear();
+  large.clear();
   kept_bytes = made_bytes = 0;
   by_block.clear();
 }

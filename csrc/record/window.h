@@ -51,6 +51,7 @@ struct Window {
   std::vector<int64_t> scalars;
   std::vector<WindowSlot> slots;
   std::vector<void*> kept;  // blocks whose storages died, to be released after the commit
+  std::vector<std::pair<const OpEntry*, int32_t>> large;  // results, by their slots
   size_t kept_bytes = 0;
   size_t made_bytes = 0;  // of results that are alive
   ska::flat_hash_map<const void*, int32_t, BlockHash> by_block;
