@@ -113,3 +113,32 @@ def test_a_window_holds_no_more_than_eager_code_would() -> None:
 
     with executing("compiled"):
         assert [forward() for _ in range(3)][-1] <= 2
+
+
+def test_what_always_dies_unwritten_takes_no_memory() -> None:
+    """A list of results that dies in the window that made it: an address, until one outlives it."""
+    tensors = [torch.rand(512, 1024, device="tenon") for _ in range(4)]
+    torch.tenon.synchronize()
+    before = torch.tenon.memory_allocated()
+
+    def step() -> int:
+        torch.tenon.reset_peak_memory_stats()
+        roots = torch._foreach_sqrt(tensors)
+        torch._foreach_add_(tensors, roots)
+        del roots
+        peak = torch.tenon.max_memory_allocated() - before
+        torch.tenon.synchronize()
+        return peak
+
+    with executing("compiled"):
+        assert [step() for _ in range(4)][-1] == 0
+        roots = torch._foreach_sqrt(tensors)
+        addresses = [r.data_ptr() for r in roots]
+        torch.tenon.synchronize()
+        assert torch.tenon.memory_allocated() - before == sum(r.nbytes for r in roots)
+        for r, t, address in zip(roots, tensors, addresses, strict=True):
+            torch.testing.assert_close(r.cpu(), t.cpu().sqrt())
+            assert r.data_ptr() == address
+        del roots, r
+        assert torch.tenon.memory_allocated() == before
+        assert step() > 0  # not expected any more

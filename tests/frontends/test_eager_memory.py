@@ -45,7 +45,14 @@ def _dies(x: torch.Tensor) -> Tensors:
     return (b,)
 
 
-@pytest.mark.parametrize("compute", [_mirrored, _copied, _copied_between, _lists, _dies])
+def _turned(x: torch.Tensor) -> Tensors:
+    a = x.flip(0)
+    x[:9].copy_(a[:9].exp())
+    x[9:].neg_()
+    return a + x, a, x
+
+
+@pytest.mark.parametrize("compute", [_mirrored, _copied, _copied_between, _lists, _dies, _turned])
 def test_memory_that_is_written_later(
     compute: Callable[[torch.Tensor], Tensors], compiled: None
 ) -> None:

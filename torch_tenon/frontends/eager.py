@@ -379,7 +379,10 @@ class _Builder:
         storage = slot.base.storage
         for other in self.readers.pop(storage, ()):
             v = other.value
-            if (
+            if isinstance(v, Stored) and v.buffer.storage is storage and other is not slot:
+                # A view of it: what is computed of that later may read the new contents as well.
+                other.value = self.program.copy(v, v.layout.strides)
+            elif (
                 isinstance(v, Lazy)
                 and v is not writing
                 and v.realised is None
@@ -405,12 +408,11 @@ class _Builder:
 
     def _set(self, k: int, slot: Slot, value: Value, layout: Layout) -> None:
         slot.value, slot.layout, slot.changed = value, layout, k
-        if isinstance(value, Lazy):
-            if weigh(value, self.users.get((k, slot.number), 0)):
-                self.program.realise(value, layout.strides)
-            else:
-                for b in value.reads:
-                    self.readers.setdefault(b.storage, []).append(slot)
+        if weigh(value, self.users.get((k, slot.number), 0)):
+            self.program.realise(value, layout.strides)
+        else:
+            for b in value.reads:
+                self.readers.setdefault(b.storage, []).append(slot)
 
     def _write(self, k: int, target: Any, value: Any) -> None:
         """A write in place, through whatever view `target` is."""
