@@ -135,6 +135,12 @@ def foreach_pow_scalar(base: Any, exponents: Tensors) -> list[Tensor]:
     return [aten.pow(base, x) for x in exponents]
 
 
+@composition(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
+    """The gradient where the input lay beyond the limit (N, ...); NaN lies nowhere."""
+    return torch.where((x >= -limit) & (x <= limit), 0, grad)
+
+
 # Fused optimizers: one step of each parameter. With `found_inf` of 1 the step is not made.
 
 

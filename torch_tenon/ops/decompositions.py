@@ -92,6 +92,20 @@ def gru_cell_backward(
     return grad_input, grad_hidden, (grad_hy * z).to(dtype), input_bias, hidden_bias
 
 
+@decomposition("aten::equal")
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same sizes and elements; NaN equals nothing."""
+    return input.shape == other.shape and bool((input == other).all())
+
+
+@decomposition("aten::allclose")
+def allclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether all elements are as near as `isclose` asks."""
+    return bool(torch.isclose(input, other, rtol, atol, equal_nan).all())
+
+
 @decomposition("aten::_pack_padded_sequence")
 def pack_padded_sequence(
     input: Tensor, lengths: Tensor, batch_first: bool
