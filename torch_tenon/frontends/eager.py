@@ -163,11 +163,17 @@ class _Builder:
         values = self._lower(functional, given, metas, own=not written)
         self.program.taken = None
         targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
-        fresh = [r for r in results if r is None or r[0] != "argument"]
-        for r, v in zip(fresh, values, strict=False):
-            self._take(k, r, v)
-        for target, v in zip(targets, values[len(fresh) :], strict=True):
-            self._write(k, target, v)
+        # A call gives the tensors of a list among its results one by one.
+        left = iter([v for x in values for v in (x if isinstance(x, list | tuple) else [x])])
+
+        def value_of(t: Any) -> Any:
+            return [next(left) for _ in t[1]] if t is not None and t[0] == "list" else next(left)
+
+        for r in results:
+            if r is None or r[0] != "argument":
+                self._take(k, r, value_of(r))
+        for target in targets:
+            self._write(k, target, value_of(target))
 
     def _moving_statistics(
         self, k: int, name: str, arguments: list[Any], results: list[Any]
@@ -175,13 +181,14 @@ class _Builder:
         """Batch norm, whose older schema does not say that it writes the running statistics."""
         op = _UNSAID[name]
         self.program.origin = "native_batch_norm"
-        statistics = arguments[3:5]
-        if any(x[0] != "tensor" for x in statistics):
-            raise CannotLower(f"{name} without running statistics")
+        statistics = [x for x in arguments[3:5] if x[0] == "tensor"]
+        if not statistics:
+            op = torch.ops.aten._native_batch_norm_legit.no_stats
+            arguments = arguments[:3] + arguments[5:]
         given = {
             a.name: self._argument(x) for a, x in zip(op._schema.arguments, arguments, strict=True)
         }
-        metas = self._metas([*statistics], results, [0, 1])
+        metas = self._metas(statistics, results, list(range(len(statistics))))
         values = self._lower(op, given, metas)
         for r, v in zip(results, values, strict=False):
             self._take(k, r, v)

@@ -141,6 +141,33 @@ def shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
     return torch.where((x >= -limit) & (x <= limit), 0, grad)
 
 
+# Gradient scaling (torch.amp.GradScaler).
+
+
+@composition(aten._amp_foreach_non_finite_check_and_unscale.default)
+def amp_unscale(
+    gradients: Tensors, found_inf: Tensor, inverse: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """Gradients times the inverse of the scale; `found_inf` is 1 where one is not finite."""
+    for g in gradients:
+        found_inf = torch.where(g.isfinite().all(), found_inf, 1.0)
+    wide = [g * inverse.to(torch.promote_types(g.dtype, torch.float32)) for g in gradients]
+    return [w.to(g.dtype) for w, g in zip(wide, gradients, strict=True)], found_inf
+
+
+@composition(aten._amp_update_scale.default)
+def amp_update_scale(
+    scale: Tensor, tracker: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int
+) -> tuple[Tensor, Tensor]:
+    """The scale for the next step, and how many steps in a row were finite."""
+    bad, steps = found_inf != 0, tracker + 1
+    grown = torch.where((steps == interval) & (scale * growth).isfinite(), scale * growth, scale)
+    return (
+        torch.where(bad, scale * backoff, grown),
+        torch.where(bad | (steps == interval), 0, steps).to(tracker.dtype),
+    )
+
+
 # Fused optimizers: one step of each parameter. With `found_inf` of 1 the step is not made.
 
 

@@ -1,0 +1,63 @@
+"""Steps of training get plans: none of their windows stays on reference execution."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from torch_tenon import _C
+
+
+@pytest.fixture(autouse=True)
+def all_by_plans(compiled: None) -> Iterator[None]:
+    before = _C.plan_counts()
+    yield
+    _C.commit_all()
+    after = _C.plan_counts()
+    assert after["failed"] == before["failed"]
+    assert after["ready"] > before["ready"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_that_are_scaled(dtype: torch.dtype) -> None:
+    """Two steps have gradients that are not finite: they are left out and the scale shrinks."""
+    start = [torch.randn(16, 8), torch.randn(3, 16)]
+    inputs = [torch.randn(5, 8) * (1e30 if k in (4, 9) else 1) for k in range(12)]
+
+    def train(device: str) -> tuple[list[float], list[torch.Tensor]]:
+        weights = [nn.Parameter((w / 4).to(device, copy=True)) for w in start]
+        optimizer = torch.optim.SGD(weights, lr=0.05)
+        scaler = torch.amp.GradScaler(device, init_scale=2.0**14, growth_interval=3)
+        scales = []
+        for x in inputs:
+            optimizer.zero_grad()
+            with torch.autocast(device, dtype=dtype):
+                hidden = F.linear(x.to(device), weights[0]).relu()
+                loss = F.linear(hidden, weights[1]).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return scales, [w.detach().cpu() for w in weights]
+
+    (want, theirs), (got, ours) = train("cpu"), train("tenon")
+    assert got == want
+    assert any(b < a for a, b in itertools.pairwise(got))
+    torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-3)
+
+
+def test_batch_norm_of_the_batch_alone() -> None:
+    weight = torch.rand(3)
+    for _ in range(2):  # the first call of an op runs at once
+        x, grad = torch.randn(2, 4, 3, 5, 5).unbind()
+        results = []
+        for device in ("cpu", "tenon"):
+            leaf = x.to(device, copy=True).requires_grad_()
+            y = F.batch_norm(leaf * 2, None, None, weight.to(device), training=True)
+            y.backward(grad.to(device))
+            assert leaf.grad is not None
+            results.append((y.detach().cpu(), leaf.grad.cpu()))
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
