@@ -41,18 +41,12 @@ def register() -> None:
     )
     accelerator.apply_settings()
     ops.register_ops(found)
-    _C.set_start_builder(_start_builder)
+    _C.set_ask_for_plan(process.ask_for_plan)
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()
     process.install()
     doors.install()
-
-
-def _start_builder() -> None:
-    from torch_tenon.frontends import builder
-
-    builder.start_builder()
 
 
 def _verify(*window: Any) -> None:

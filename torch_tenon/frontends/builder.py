@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from torch_tenon import _C, process
@@ -21,33 +22,91 @@ log = logging.getLogger("torch_tenon.program")
 _NICE = 10
 
 
-def start_builder() -> None:
-    """Starts the thread that makes plans; the core calls it when the first window wants one."""
-    process.builder = threading.Thread(target=_make_plans, name="tenon-builder", daemon=True)
-    process.builder.start()
+class Builder:
+    """The windows that want a plan, and the thread that makes them; it starts with the first."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.waiting: deque[_C.Window] = deque()  # the first is in work
+        self.thread: threading.Thread | None = None
+        self.stopped = False
+
+    def ask(self, window: _C.Window, wait: bool) -> None:
+        """Puts a window in the queue, once; with `wait` it comes back when that one is done, or
+        nobody will do it."""
+        with self.changed:
+            if window not in self.waiting:
+                self.waiting.append(window)
+                self.changed.notify_all()
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="tenon-builder", daemon=True)
+                self.thread.start()
+            if wait:
+                self.changed.wait_for(lambda: self.stopped or window not in self.waiting)
+
+    def stop(self, timeout: float) -> None:
+        """Ends the thread after the plan that it makes."""
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+        if self.thread is not None:
+            self.thread.join(timeout)
+
+    def forget(self) -> None:
+        """After a fork: the thread is gone, and whose plan it owed may ask again."""
+        self.changed, self.thread = threading.Condition(), None
+        while self.waiting:
+            self.waiting.pop().finish(None, [], [], "")
+
+    def _run(self) -> None:
+        # On Linux this is the thread's own, and that of the C compilers that it starts: they take
+        # what the program that runs meanwhile leaves.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.stopped or self.waiting)
+                if self.stopped:
+                    return
+            _make_and_finish(self.waiting[0])
+            with self.changed:
+                self.waiting.popleft()
+                self.changed.notify_all()
 
 
-def _make_plans() -> None:
-    # On Linux this is the thread's own, and that of the C compilers that it starts: they take what
-    # the program that runs meanwhile leaves.
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    while (description := _C.next_window()) is not None:
-        number = description[0]
-        start = time.perf_counter()
-        try:
-            with process.making_plans:
-                plan, built = make_plan(description)
-            # With more of them than processors, those of the program would not wait awake.
-            _C.release_threads()
-        except Exception as error:  # the window stays on reference execution
-            log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
-            log.debug("its plan failed", exc_info=True)
-            _C.finish_window(number, None, [], [], f"{type(error).__name__}: {error}")
-        else:
-            seconds = time.perf_counter() - start
-            summaries[number] = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
-            _C.finish_window(number, plan.native(()), built.inputs, built.outputs, "")
+process.builder = builder = Builder()
+
+
+def _make_and_finish(window: _C.Window) -> None:
+    description = window.describe()
+    start = time.perf_counter()
+    try:
+        with process.making_plans:
+            plan, built = make_plan(description)
+        # With more of them than processors, those of the program would not wait awake.
+        _C.release_threads()
+    except Exception as error:  # the window stays on reference execution
+        log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
+        log.debug("its plan failed", exc_info=True)
+        window.finish(None, [], [], f"{type(error).__name__}: {error}")
+    else:
+        seconds = time.perf_counter() - start
+        bytes_by_op = _bytes_by_op(description)
+        summaries[window.number] = summarise(plan, bytes_by_op, built.fallbacks, seconds)
+        window.finish(plan.native(()), built.inputs, built.outputs, "")
+
+
+def plan_counts() -> dict[str, int]:
+    """Windows that ran by a plan (`hits`) and by reference; structures, and how many of them have a
+    plan that is waited for, is ready or failed."""
+    runs = _C.window_runs()
+    states = [state for _, _, state, _ in runs]
+    return {
+        "hits": sum(by_plan for by_plan, *_ in runs),
+        "reference": sum(by_reference for _, by_reference, *_ in runs),
+        "structures": len(runs),
+        **{name: states.count(k) for k, name in enumerate(("waiting", "ready", "failed"), 1)},
+    }
 
 
 summaries: dict[int, Summary] = {}  # of the plans that were made, by the window's number
