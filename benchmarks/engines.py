@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases import Bench, Case, Compile, Work
-from torch_tenon import _C
+from torch_tenon.frontends.builder import plan_counts
 
 SETTLE_SECONDS = 60.0  # most to wait for plans
 
@@ -46,11 +46,11 @@ class Engine:
         while time.monotonic() < end:
             for _ in range(3):
                 run()
-            counts = _C.plan_counts()
+            counts = plan_counts()
             if counts["ready"] == ready and not counts["waiting"]:
                 return
             ready = counts["ready"]
-            while _C.plan_counts()["waiting"] and time.monotonic() < end:
+            while plan_counts()["waiting"] and time.monotonic() < end:
                 time.sleep(0.02)
 
     def waiting(self, run: Callable[[], Any]) -> Callable[[], Any]:

@@ -28,7 +28,7 @@ from benchmarks.bench import WIDTH
 from benchmarks.cases import CASES
 from benchmarks.engines import ENGINES
 from benchmarks.models import GPT, Block
-from torch_tenon import _C
+from torch_tenon.frontends.builder import plan_counts
 
 FIRST_STEPS = 10
 LATER_STEPS = 100
@@ -92,17 +92,17 @@ def steps(name: str, engine_name: str, scale: float) -> dict[str, Any]:
     found: dict[str, Any] = {"first_s": time.perf_counter() - start}
     if engine.device == "cpu":
         return found
-    before = _C.plan_counts()
+    before = plan_counts()
     for _ in range(LATER_STEPS):
         run()
-    after = _C.plan_counts()
+    after = plan_counts()
     windows = sum(after[k] - before[k] for k in ("hits", "reference"))
     found["known"] = 1 - (after["structures"] - before["structures"]) / windows
     found["by_plan"] = (after["hits"] - before["hits"]) / windows
     found["asked_later"] = _asked(after) - _asked(before)
-    while _C.plan_counts()["waiting"]:
+    while plan_counts()["waiting"]:
         time.sleep(0.01)
-    found["plans"] = _C.plan_counts()["ready"]
+    found["plans"] = plan_counts()["ready"]
     found["ready_s"] = time.perf_counter() - start
     return found
 
@@ -125,9 +125,9 @@ def change_a_layer() -> tuple[int, int]:
     the second, and the plans that it asked for beyond those of the first."""
     for _ in range(2):  # plans are asked for when a structure comes for the second time
         _train(Block)
-    before = _asked(_C.plan_counts())
+    before = _asked(plan_counts())
     windows = _train(OtherBlock)
-    return windows, _asked(_C.plan_counts()) - before
+    return windows, _asked(plan_counts()) - before
 
 
 def _train(middle: type[Block]) -> int:
@@ -150,7 +150,7 @@ def _train(middle: type[Block]) -> int:
 
 
 def _windows() -> int:
-    counts = _C.plan_counts()
+    counts = plan_counts()
     return counts["hits"] + counts["reference"]
 
 

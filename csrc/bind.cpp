@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "bind_plan.h"
 #include "device/allocator.h"
 #include "device/generator.h"
 #include "device/guard.h"
@@ -18,6 +17,10 @@
 namespace py = pybind11;
 
 namespace tenon {
+
+void bind_plan(py::module_& m);    // bind_plan.cpp
+void bind_record(py::module_& m);  // bind_record.cpp
+
 namespace {
 
 // Python's choice among the ways to multiply: `choose(key, trial)` gives the number of a way, where
@@ -81,8 +84,11 @@ void bind_execute(py::module_& m) {
       [](const std::string& op,
          std::vector<std::string> host_arguments,
          std::vector<std::string> mutates,
-         bool run_time_numbers) {
-        set_op_rule(op, {std::move(host_arguments), std::move(mutates), run_time_numbers});
+         bool run_time_numbers,
+         bool starts,
+         bool ends) {
+        set_op_rule(
+            op, {std::move(host_arguments), std::move(mutates), run_time_numbers, starts, ends});
       });
   m.def("register_reference_kernels", &register_reference_kernels);
   m.def("reset_counters", &reset_counters);

@@ -1,29 +1,21 @@
-#include "bind_plan.h"
-
+#include <ATen/EmptyTensor.h>
 #include <omp.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "execute/plan.h"
-#include "interpreter_lock.h"
 
 namespace py = pybind11;
 
 namespace tenon {
 namespace {
 
-using torch::jit::toIValue;
-
 Slot::Kind slot_kind(const std::string& name) {
-  static const std::unordered_map<std::string, Slot::Kind> kinds = {
-      {"input", Slot::Kind::input},
-      {"output", Slot::Kind::output},
-      {"temporary", Slot::Kind::temporary},
-      {"lodged", Slot::Kind::lodged},
-      {"block", Slot::Kind::block},
-      {"external", Slot::Kind::external},
-      {"constant", Slot::Kind::constant},
-      {"unused", Slot::Kind::unused}};
-  return kinds.at(name);
+  // In the order of the enumeration.
+  static const std::vector<std::string> names = {
+      "input", "output", "temporary", "lodged", "block", "external", "constant", "unused"};
+  const auto found = std::find(names.begin(), names.end(), name);
+  TORCH_CHECK(found != names.end(), "'", name, "' is no kind of slot");
+  return static_cast<Slot::Kind>(found - names.begin());
 }
 
 bool is_slot_tensor(py::handle x) {
@@ -47,18 +39,14 @@ py::object decoded(py::handle x) {
 }
 
 SlotTensor slot_tensor(py::handle x) {
-  return {
-      x["slot"].cast<size_t>(),
-      py::module_::import("torch")
-          .attr(x["dtype"].cast<std::string>().c_str())
-          .cast<at::ScalarType>(),
+  TensorLayout layout{
+      py::module_::import("torch").attr(x["dtype"]).cast<at::ScalarType>(),
       x["sizes"].cast<std::vector<int64_t>>(),
       x["strides"].cast<std::vector<int64_t>>(),
       x["offset"].cast<int64_t>()};
-}
-
-std::optional<SlotTensor> optional_slot_tensor(py::handle x) {
-  return x.is_none() ? std::nullopt : std::optional(slot_tensor(x));
+  layout.nbytes = at::detail::computeStorageNbytes(
+      layout.sizes, layout.strides, c10::elementSize(layout.dtype), layout.offset);
+  return {x["slot"].cast<size_t>(), std::move(layout)};
 }
 
 KernelStep kernel_step(py::handle x, const std::vector<uintptr_t>& addresses) {
@@ -68,56 +56,54 @@ KernelStep kernel_step(py::handle x, const std::vector<uintptr_t>& addresses) {
       x["sizes"].cast<std::vector<int64_t>>()};
 }
 
+// An argument of that type; its tensors are added to the step's.
+ArgumentPlan argument_plan(const py::object& x, const c10::Argument& argument, CallStep& step) {
+  if (is_slot_tensor(x)) {
+    step.tensors.push_back(slot_tensor(x));
+    const auto kind = argument.real_type()->kind();
+    const bool number = kind == c10::TypeKind::FloatType || kind == c10::TypeKind::NumberType;
+    return {number ? ArgumentPlan::number : ArgumentPlan::tensor, {}, {}};
+  }
+  if (py::isinstance<py::list>(x) && std::any_of(x.begin(), x.end(), is_slot_tensor)) {
+    const bool plain = argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
+    const auto type = (plain ? c10::ListType::ofTensors() : c10::ListType::ofOptionalTensors());
+    ArgumentPlan list{
+        ArgumentPlan::list,
+        c10::impl::GenericList(type->castRaw<c10::ListType>()->getElementType()),
+        {}};
+    for (const auto y : x)
+      list.elements.push_back(
+          y.is_none() ? ArgumentPlan()
+                      : argument_plan(py::reinterpret_borrow<py::object>(y), argument, step));
+    return list;
+  }
+  // `x * 2` reaches an op that takes tensors with a number.
+  const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
+  return {
+      ArgumentPlan::constant, torch::jit::toIValue(decoded(x), argument.type(), argument.N()), {}};
+}
+
 CallStep call_step(py::handle x) {
-  using Tensors = CallStep::Tensors;
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
       x["op"].cast<std::string>().c_str(), x["overload"].cast<std::string>().c_str());
-  CallStep step{
-      op, {}, {}, {}, &counter(x["route"].cast<std::string>(), x["counted"].cast<std::string>())};
+  auto& counted = counter(x["route"].cast<std::string>(), x["counted"].cast<std::string>());
+  CallStep step{op, {}, {}, {}, &counted};
   const py::dict given = x["arguments"];
   const auto& schema = op.schema();
   size_t used = 0;
   for (const auto& argument : schema.arguments()) {
-    if (!given.contains(argument.name())) {
-      TORCH_CHECK(
-          argument.default_value().has_value(), schema.name(), " lacks '", argument.name(), "'");
-      step.arguments.push_back(*argument.default_value());
+    if (given.contains(argument.name())) {
+      step.arguments.push_back(argument_plan(given[argument.name().c_str()], argument, step));
+      ++used;
       continue;
     }
-    ++used;
-    const py::object value = given[argument.name().c_str()];
-    Tensors tensors{Tensors::Kind::tensor, step.arguments.size(), {}};
-    bool has_tensors = false;
-    if (is_slot_tensor(value)) {
-      has_tensors = true;
-      tensors.tensors.push_back(slot_tensor(value));
-      const auto kind = argument.real_type()->kind();
-      if (kind == c10::TypeKind::FloatType || kind == c10::TypeKind::NumberType)
-        tensors.kind = Tensors::Kind::number;
-    } else if (py::isinstance<py::list>(value)) {
-      for (const auto y : value)
-        has_tensors = has_tensors || is_slot_tensor(y);
-      if (has_tensors) {
-        for (const auto y : value)
-          tensors.tensors.push_back(optional_slot_tensor(y));
-        const bool optional = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
-        tensors.kind = optional && !argument.type()->isSubtypeOf(*c10::ListType::ofTensors())
-                           ? Tensors::Kind::optional_list
-                           : Tensors::Kind::list;
-      }
-    }
-    if (has_tensors) {
-      step.tensors.push_back(std::move(tensors));
-      step.arguments.emplace_back();
-    } else {
-      // `x * 2` reaches an op that takes tensors with a number.
-      const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
-      step.arguments.push_back(toIValue(decoded(value), argument.type(), argument.N()));
-    }
+    const auto& value = argument.default_value();
+    TORCH_CHECK(value.has_value(), schema.name(), " lacks '", argument.name(), "'");
+    step.arguments.push_back({ArgumentPlan::constant, *value, {}});
   }
   TORCH_CHECK(used == given.size(), schema.name(), " does not take all that is given");
-  for (const auto result : x["results"])
-    step.results.push_back(optional_slot_tensor(result));
+  for (const auto y : x["results"])
+    step.results.push_back(y.is_none() ? std::nullopt : std::optional(slot_tensor(y)));
   return step;
 }
 
@@ -172,13 +158,12 @@ void bind_plan(py::module_& m) {
           py::arg("data"),
           py::arg("addresses"),
           py::arg("constants"))
-      .def_property_readonly("arena_bytes", [](const Plan& p) { return p.data().arena_bytes; })
       .def(
           "run",
           torch::wrap_pybind_function([](const Plan& plan, py::list inputs, c10::Device device) {
             auto tensors = inputs.cast<std::vector<at::Tensor>>();
             inputs.attr("clear")();
-            const WithoutInterpreterLock no_gil;
+            const py::gil_scoped_release no_gil;
             return plan.run(std::move(tensors), device);
           }),
           "Runs once; `inputs` is empty then, so that its tensors can be let go of.")
@@ -189,10 +174,8 @@ void bind_plan(py::module_& m) {
                                                 const std::vector<uintptr_t>& outputs,
                                                 c10::Device device) {
             const auto pointers = [](const std::vector<uintptr_t>& addresses) {
-              std::vector<void*> found;
-              for (const auto address : addresses)
-                found.push_back(reinterpret_cast<void*>(address));
-              return found;
+              auto* first = reinterpret_cast<void* const*>(addresses.data());
+              return c10::ArrayRef<void*>(first, addresses.size());
             };
             plan.run(pointers(inputs), pointers(outputs), device);
           }));

@@ -1,5 +1,3 @@
-#include "bind_plan.h"
-
 #include <pybind11/functional.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
@@ -136,38 +134,31 @@ void bind_record(py::module_& m) {
   m.def(
       "window_runs",
       &window_runs,
-      "By number of the window: runs by its plan, by reference, and why it has no plan.");
-  m.def("calls_at_once", &calls_at_once, "Tuples (op, why it was not recorded, calls).");
-  m.def("plan_counts", &plan_counts);
-  m.def(
-      "next_window",
-      []() -> py::object {
-        std::shared_ptr<const WindowPlan> found;
-        {
-          py::gil_scoped_release no_gil;
-          found = next_window();
-        }
-        return found == nullptr ? py::none() : py::object(Describer(*found).describe());
-      },
-      "Waits for a window that wants a plan; see frontends/eager.py for its form.");
-  m.def("finish_window", &finish_window);
-  m.def("stop_building", &stop_building);
-  m.def("forget_builder", &forget_builder);
-  m.def("set_start_builder", &set_start_builder);
+      "By number of the window: runs by its plan, by reference, its state, why it has no plan.");
+  py::class_<WindowPlan, std::shared_ptr<WindowPlan>>(m, "Window")
+      .def_readonly("number", &WindowPlan::id)
+      .def(
+          "describe",
+          [](const WindowPlan& window) { return Describer(window).describe(); },
+          "Its calls and slots: see frontends/eager.py for their form.")
+      .def("finish", &finish_window);
+  m.def("set_ask_for_plan", &set_ask_for_plan);
   m.def(
       "set_verify",
       [](py::object verify) {
-        set_verify([verify = std::move(verify)](const Verification& v) {
+        set_verify([verify = std::move(verify)](
+                       const WindowPlan& window,
+                       const std::vector<int64_t>& numbers,
+                       const std::vector<uintptr_t>& blocks,
+                       const std::function<void()>& run_plan,
+                       const std::function<void()>& run_reference) {
           py::gil_scoped_acquire gil;
-          std::vector<uintptr_t> blocks;
-          for (const auto& slot : v.slots)
-            blocks.push_back(reinterpret_cast<uintptr_t>(slot.block));
           verify(
-              Describer(v.plan).describe(),
-              v.numbers,
+              Describer(window).describe(),
+              numbers,
               blocks,
-              without_lock(v.run_plan),
-              without_lock(v.run_reference));
+              without_lock(run_plan),
+              without_lock(run_reference));
         });
       },
       "What `verify` calls with a window, its numbers, its slots' addresses and its two runs.");

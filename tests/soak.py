@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from torch_tenon import _C
+from torch_tenon.frontends.builder import plan_counts
 
 WARM_UP = 100
 # Python and the C library keep what they once took, at times late: so much is no leak. (A leak of
@@ -65,7 +65,7 @@ def soak(steps: int, report_every: int = 0) -> tuple[Held, Held]:
             step += 1
             if step == WARM_UP:
                 del loss
-                while _C.plan_counts()["waiting"]:  # what compiles holds memory of its own
+                while plan_counts()["waiting"]:  # what compiles holds memory of its own
                     time.sleep(0.05)
                 first = held()
             elif report_every and step % report_every == 0:

@@ -16,6 +16,7 @@ from fresh_process import output, run
 PREAMBLE = """
 import time, torch
 from torch_tenon import _C
+from torch_tenon.frontends.builder import plan_counts
 
 def step(x):
     y = (x * 2 + 1).sin()
@@ -26,7 +27,7 @@ def step(x):
 def settle():
     _C.commit_all()
     end = time.monotonic() + 60
-    while _C.plan_counts()["waiting"]:
+    while plan_counts()["waiting"]:
         assert time.monotonic() < end, "a plan is never made"
         time.sleep(0.005)
 
@@ -55,7 +56,7 @@ def _script(path: Path, body: str) -> str:
     ],
 )
 def test_a_compiler_that_fails(compiler: str, mode: str, tmp_path: Path) -> None:
-    code = PREAMBLE + "work(); c = _C.plan_counts(); print(c['hits'], c['failed'] > 0)"
+    code = PREAMBLE + "work(); c = plan_counts(); print(c['hits'], c['failed'] > 0)"
     done = output(
         code,
         TENON_CC=_script(tmp_path / "cc", compiler),
@@ -66,7 +67,7 @@ def test_a_compiler_that_fails(compiler: str, mode: str, tmp_path: Path) -> None
 
 
 def test_no_compiler(tmp_path: Path) -> None:
-    code = PREAMBLE + "work(); c = _C.plan_counts(); print(c['hits'], c['failed'] > 0)"
+    code = PREAMBLE + "work(); c = plan_counts(); print(c['hits'], c['failed'] > 0)"
     (tmp_path / "empty").mkdir()
     done = output(
         code,
@@ -80,7 +81,7 @@ def test_no_compiler(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["cut", "other"])
 def test_a_damaged_cache(damage: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    code = PREAMBLE + "work(); c = _C.plan_counts(); print(c['hits'] > 0, c['failed'])"
+    code = PREAMBLE + "work(); c = plan_counts(); print(c['hits'] > 0, c['failed'])"
     assert output(code, TENON_CACHE_DIR=str(cache)) == "True 0"
     files = [p for p in cache.rglob("*") if p.is_file()]
     assert any(p.suffix == ".so" for p in files)
@@ -323,7 +324,7 @@ def test_a_process_killed_while_it_compiles(tmp_path: Path) -> None:
         done = run(killed, TENON_CACHE_DIR=cache, TENON_CC=slow)
         assert done.returncode == -9, done.stderr
     found = output(
-        PREAMBLE + "work(); print(_C.plan_counts()['failed'])",
+        PREAMBLE + "work(); print(plan_counts()['failed'])",
         TENON_CACHE_DIR=cache,
         TENON_CC=slow,
     )

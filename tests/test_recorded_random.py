@@ -8,7 +8,8 @@ from against_cpu import executing
 from torch import nn
 from torch.nn import functional as F
 
-from torch_tenon import _C
+from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.recording import calls_at_once
 
 
 def in_mode(name: str, work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
@@ -54,9 +55,9 @@ def test_a_plan_draws_what_a_call_that_runs_at_once_draws(name: str) -> None:
 
     expected = in_mode("reference", work)
     assert not torch.equal(expected[0], expected[1])
-    before = _C.plan_counts()
+    before = plan_counts()
     got = in_mode("compiled", work)
-    after = _C.plan_counts()
+    after = plan_counts()
     assert after["failed"] == before["failed"] and after["hits"] > before["hits"]
     for a, b in zip(expected, got, strict=True):
         assert torch.equal(a, b)
@@ -89,14 +90,14 @@ def steps(model: Model, x: torch.Tensor, count: int) -> list[float]:
 def test_training_with_dropout_runs_by_plans_from_the_third_step_on(compiled: None) -> None:
     model, x = Model().to("tenon"), torch.randn(8, 12, device="tenon")
     steps(model, x, 3)  # where windows end is settled by now
-    before, calls = _C.plan_counts(), dict.fromkeys(_C.calls_at_once())
+    before, calls = plan_counts(), dict.fromkeys(calls_at_once())
     losses = steps(model, x, 4)
-    after = _C.plan_counts()
+    after = plan_counts()
     assert len(set(losses)) == 4
     assert after["structures"] == before["structures"], "no window is new"
     assert after["reference"] == before["reference"]
     assert after["hits"] - before["hits"] == 4, "a step is one window"
-    assert [c for c in _C.calls_at_once() if c not in calls and "draw" in c[0]] == []
+    assert [c for c in calls_at_once() if c not in calls and "draw" in c[0]] == []
 
 
 def test_seeds_and_states_repeat_recorded_numbers(compiled: None) -> None:

@@ -8,14 +8,14 @@ from against_cpu import executing
 from torch import nn
 from torch.nn import functional as F
 
-from torch_tenon import _C
+from torch_tenon.frontends.builder import plan_counts
 
 WIDTH = 22
 
 
 def settled() -> dict[str, int]:
     torch.tenon.synchronize()
-    return _C.plan_counts()
+    return plan_counts()
 
 
 def asked() -> int:
@@ -87,9 +87,9 @@ def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
     x = steps(x, 20)
     copy = x.cpu()
     x = steps(x, 20)
-    before = _C.plan_counts()
+    before = plan_counts()
     x = steps(x, 20)
-    after = _C.plan_counts()
+    after = plan_counts()
     assert after["structures"] - before["structures"] <= 1, "the one in which `steps` ends"
     assert sum(after[k] - before[k] for k in ("hits", "reference")) >= 20 * period // 512
     torch.testing.assert_close(x.cpu(), steps(copy, 40))

@@ -41,7 +41,7 @@ def register() -> None:
     )
     accelerator.apply_settings()
     ops.register_ops(found)
-    _C.set_start_builder(process.start_builder)
+    _C.set_ask_for_plan(process.ask_for_plan)
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()

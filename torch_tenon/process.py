@@ -1,25 +1,27 @@
-"""The thread that makes plans, and what the device does when the process forks, exits or sends
-tensors to another one."""
+"""What the device does when the process forks, exits or sends tensors to another one."""
+
+from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 import time
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import reduce_storage
 
 from torch_tenon import _C
 
+if TYPE_CHECKING:
+    from torch_tenon.frontends.builder import Builder
+
 # Held while a plan is made. A process forks between two plans: a lock that another thread holds, of
 # an import as well, stays locked in the child for good.
 making_plans = threading.Lock()
-builder: threading.Thread | None = None  # the thread that makes plans
-_NICE = 10
+builder: Builder | None = None  # of plans, once one is wanted
 _FORK_WAIT = 30.0  # seconds, for one plan
 _EXIT_WAIT = 5.0  # seconds for threads to end; at most one plan is left to make
 
@@ -32,23 +34,6 @@ def install() -> None:
         before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork
     )
     ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
-
-
-def start_builder() -> None:
-    """Starts the thread that makes plans; the core calls it when the first window wants one."""
-    global builder
-    builder = threading.Thread(target=_make_plans, name="tenon-builder", daemon=True)
-    builder.start()
-
-
-def _make_plans() -> None:
-    # On Linux this is the thread's own, and that of the C compilers that it starts: they take what
-    # the program that runs meanwhile leaves.
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-    with making_plans:
-        from torch_tenon.frontends.builder import make_plans  # the compiler; nobody waits for it
-    make_plans()
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> Any:
@@ -80,16 +65,24 @@ def _after_fork() -> None:
     # A program that did not use the device is left alone.
     if making_plans.locked():
         making_plans.release()
-    _C.forget_builder()
+    if builder is not None:
+        builder.forget()
     if _C.counter_values():
         torch.set_num_threads(1)
 
 
+def ask_for_plan(window: _C.Window, wait: bool) -> None:
+    """What the core calls with a window that wants a plan."""
+    from torch_tenon.frontends.builder import builder
+
+    builder.ask(window, wait)
+
+
 def _stop_builder() -> None:
     # A thread that comes back from C++ to an interpreter that is going down aborts the process.
-    _C.stop_building()
+    _C.set_ask_for_plan(None)
     if builder is not None:
-        builder.join(_EXIT_WAIT)
+        builder.stop(_EXIT_WAIT)
 
 
 def _end_autograd_threads() -> None:

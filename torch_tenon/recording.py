@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from torch_tenon import _C, accelerator
 from torch_tenon.compiler.explain import Summary, format_bytes
-from torch_tenon.frontends import builder
+from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.frontends.planning import summaries
 
 # In the order of CommitReason in csrc/record/record.h.
 REASONS = (
@@ -48,7 +49,7 @@ class Recording:
     """What recording did since the process started; `str` of it is a page to read."""
 
     calls: int  # recorded
-    at_once: list[tuple[str, str, int]]  # op, why it was not recorded, calls
+    at_once: list[tuple[str, str, int]]  # op, why it was not recorded, calls since `reset_counters`
     commits: dict[str, int]  # windows by reason
     windows: list[WindowRuns]  # by structure
     waiting: int  # plans that are not made yet
@@ -121,12 +122,18 @@ def recording() -> Recording:
     """What recording did so far."""
     _C.commit_all()
     calls, commits = _C.record_counts()
-    runs = _C.window_runs()
+    runs = enumerate(_C.window_runs())
     return Recording(
         calls,
-        _C.calls_at_once(),
+        calls_at_once(),
         {why: n for why, n in zip(REASONS, commits, strict=True) if n},
-        [WindowRuns(a, b, builder.summaries.get(k), why) for k, (a, b, why) in enumerate(runs)],
-        _C.plan_counts()["waiting"],
+        [WindowRuns(a, b, summaries.get(k), why) for k, (a, b, _, why) in runs],
+        plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
     )
+
+
+def calls_at_once() -> list[tuple[str, str, int]]:
+    """The calls that were not recorded: op, why, how many."""
+    rows = ((op, route.partition("at once: "), n) for route, op, n, *_ in _C.counter_values())
+    return [(op, why, n) for op, (_, at_once, why), n in rows if at_once]

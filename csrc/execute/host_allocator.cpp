@@ -86,7 +86,7 @@ void HostAllocator::release(void* ptr) {
 }  // namespace
 
 HostAllocationScope::HostAllocationScope(c10::DeviceIndex device)
-    : Exchanged(t_device, target().host_memory ? device : t_device) {
+    : Exchanged(t_device, has_target() && target().host_memory ? device : t_device) {
   host_allocator();
 }
 

@@ -100,13 +100,8 @@ at::Tensor make_strided(c10::Device device, c10::Storage storage, const at::Tens
 void require_supported(const at::Tensor& t) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       t.layout() != at::kMkldnn && t.has_storage(),
-      "tenon cannot hold a tensor of the layout ",
-      t.layout(),
-      " (dtype ",
-      t.dtype(),
-      ", sizes ",
-      t.sizes(),
-      "); convert it with to_dense() first");
+      c10::str("tenon cannot hold a tensor of the layout ", t.layout(), " (dtype ", t.dtype()),
+      c10::str(", sizes ", t.sizes(), "); convert it with to_dense() first"));
 }
 
 }  // namespace

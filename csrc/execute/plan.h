@@ -5,10 +5,6 @@
 // threads may run one plan at once: what changes during a run is the run's own.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/ivalue.h>
-#include <ATen/core/stack.h>
-
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -17,6 +13,7 @@
 #include <vector>
 
 #include "execute/counters.h"
+#include "execute/host_call.h"
 
 namespace tenon {
 
@@ -24,12 +21,10 @@ namespace tenon {
 // `status`.
 using HostKernel = void (*)(void* const* pointers, const int64_t* sizes, int64_t* status);
 
-// A tensor over a slot; the offset is in elements from the slot's start.
+// A tensor over a slot; its offset is from the slot's start.
 struct SlotTensor {
   size_t slot;
-  at::ScalarType dtype;
-  std::vector<int64_t> sizes, strides;
-  int64_t offset = 0;
+  TensorLayout layout;
 };
 
 struct Slot {
@@ -57,17 +52,9 @@ struct KernelStep {
 
 // A call of an op on host tensors over slots.
 struct CallStep {
-  // An argument that holds tensors, none where an optional one is absent; or a number that is
-  // known when the plan runs, as a tensor without dimensions.
-  struct Tensors {
-    enum class Kind { tensor, list, optional_list, number };
-    Kind kind;
-    size_t argument;
-    std::vector<std::optional<SlotTensor>> tensors;
-  };
   c10::OperatorHandle op;
-  torch::jit::Stack arguments;  // in the schema's order; those with tensors are filled in
-  std::vector<Tensors> tensors;
+  std::vector<ArgumentPlan> arguments;  // in the schema's order
+  std::vector<SlotTensor> tensors;      // of the arguments; a number is a tensor without dimensions
   // What becomes of each result: an external slot takes over its memory, any other one a copy.
   std::vector<std::optional<SlotTensor>> results;
   Counter* counter;
@@ -112,10 +99,6 @@ class Plan {
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, c10::Device device) const;
 
   // Both raise what PyTorch raises where an index is out of range, and what a called op raises.
-
-  const PlanData& data() const {
-    return data_;
-  }
 
  private:
   struct Run;

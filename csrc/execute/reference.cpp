@@ -1,8 +1,6 @@
 #include "execute/reference.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <mutex>
@@ -14,7 +12,7 @@
 #include "device/guard.h"
 #include "device/target.h"
 #include "execute/counters.h"
-#include "execute/host_allocator.h"
+#include "execute/host_call.h"
 #include "execute/host_views.h"
 
 namespace tenon {
@@ -47,6 +45,17 @@ void for_each_tensor(const IValue& value, F&& f) {
   }
 }
 
+// Where an op is told to put its results (`device=`).
+std::optional<c10::Device> device_argument(c10::ArrayRef<IValue> arguments) {
+  for (const auto& value : arguments) {
+    if (!value.isDevice())
+      continue;
+    const auto device = value.toDevice();
+    return device.type() == kTenon ? c10::Device(kTenon, check_index(device.index())) : device;
+  }
+  return std::nullopt;
+}
+
 // The device that the op runs on: that of the first tensor of the device, else that of a device
 // argument. Raises where tensors of different devices meet that may not.
 c10::Device choose_device(
@@ -71,44 +80,20 @@ c10::Device choose_device(
         TORCH_CHECK(
             false,
             "Expected all tensors to be on the same device, but found at least two devices, ",
-            *device,
-            " and ",
-            t.device(),
-            "! (when checking argument ",
-            schema.arguments()[i].name(),
-            " in ",
-            schema.name(),
-            ")");
+            c10::str(*device, " and ", t.device(), "! (when checking argument "),
+            c10::str(schema.arguments()[i].name(), " in ", schema.name(), ")"));
       });
     }
     return *device;
   }
-  for (const auto& value : arguments) {
-    if (value.isDevice() && value.toDevice().type() == kTenon) {
-      const auto index = value.toDevice().index();
-      return {kTenon, check_index(index)};
-    }
-  }
+  if (const auto asked = device_argument(arguments); asked && asked->type() == kTenon)
+    return *asked;
   // A generator brings an op of the host's tensors here too.
   for (const auto& value : arguments) {
     if (value.isGenerator())
       check_generator(c10::Device(c10::kCPU), value.toGenerator());
   }
   return {kTenon, current_device()};
-}
-
-// Where an op says that its results go (`device=`), where that is not the device that it runs on.
-std::optional<c10::Device> elsewhere(c10::Device device, c10::ArrayRef<IValue> arguments) {
-  for (const auto& value : arguments) {
-    if (!value.isDevice())
-      continue;
-    auto wanted = value.toDevice();
-    if (wanted.type() == kTenon)
-      wanted.set_index(check_index(wanted.index()));
-    if (wanted != device)
-      return wanted;
-  }
-  return std::nullopt;
 }
 
 // A generator of the host, seeded by a number that the device's generator drew.
@@ -137,16 +122,6 @@ IValue map_tensors(const IValue& value, F&& f) {
     return mapped;
   }
   return value;
-}
-
-void mark_written(HostViews& views, const IValue& device, const IValue& host) {
-  if (device.isTensor()) {
-    views.written(device.toTensor(), host.toTensor());
-  } else if (device.isList()) {
-    const auto device_list = device.toListRef(), host_list = host.toListRef();
-    for (size_t i = 0; i < device_list.size(); ++i)
-      mark_written(views, device_list[i], host_list[i]);
-  }
 }
 
 bool takes_generator(const c10::Argument& argument) {
@@ -226,7 +201,9 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   const auto count = schema.arguments().size();
   const std::vector<IValue> arguments = torch::jit::pop(*stack, count);
   const auto device = choose_device(op, op_rule(name), arguments);
-  const auto results_device = elsewhere(device, arguments);
+  auto results_device = device_argument(arguments);
+  if (results_device == device)
+    results_device.reset();
   const c10::OptionalDeviceGuard device_guard(device);
 
   HostViews views(device);
@@ -247,19 +224,13 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
           map_tensors(value, [&](const at::Tensor& t) { return views.to_host(t); }));
     }
   }
-  const Stack host_before = host_arguments;  // the call takes the arguments off its stack
-
-  {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    const HostAllocationScope on_device(results_device ? c10::DeviceIndex{-1} : device.index());
-    op.callBoxed(&host_arguments);
-  }
+  call_on_host(op, host_arguments, results_device ? c10::DeviceIndex{-1} : device.index());
 
   const auto written = arguments_written(op);
   for (size_t i = 0; i < count; ++i) {
     if (written[i])
-      mark_written(views, arguments[i], host_before[i]);
+      for_each_tensor(
+          arguments[i], [&](const at::Tensor& t) { views.written(t, views.to_host(t)); });
   }
   std::optional<HostViews> there;
   if (results_device)

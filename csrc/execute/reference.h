@@ -25,6 +25,8 @@ struct OpRule {
   std::vector<std::string> host_arguments;  // may lie on the host beside device arguments
   std::vector<std::string> mutates;         // written by the CPU kernel, against the schema
   bool run_time_numbers = false;            // the lowering takes numbers as run-time values
+  bool starts_from_memory = false;          // reads whole tensors, so that nothing fuses into it
+  bool ends_in_memory = false;              // and its results into nothing
 };
 
 // `op`: name and overload, as in "aten::index.Tensor".

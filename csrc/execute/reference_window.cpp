@@ -1,11 +1,11 @@
-#include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/full.h>
 
 #include <cstring>
 
 #include "device/allocator.h"
 #include "device/target.h"
 #include "execute/host_allocator.h"
+#include "execute/host_call.h"
 #include "execute/reference.h"
 #include "record/window.h"
 
@@ -21,7 +21,7 @@ double as_double(int64_t bits) {
   return value;
 }
 
-IValue number(const IValue& like, int64_t bits) {
+IValue number_like(const IValue& like, int64_t bits) {
   if (like.isDouble())
     return as_double(bits);
   const auto& t = like.toTensor();
@@ -42,27 +42,15 @@ class Runner {
         device_(device),
         release_(release),
         storages_(window.slots.size()),
-        last_use_(window.slots.size()) {
-    for (size_t c = 0; c < window.calls.size(); ++c) {
-      const auto& call = window.calls[c];
-      const auto count = call.entry->tensors.size() + call.entry->fresh.size();
-      for (size_t k = 0; k < count; ++k)
-        last_use_[window.slots_of_calls[call.first_slot + k]] = c;
-    }
+        uses_left_(window.slots.size()) {
+    for (const auto slot : window.slots_of_calls)
+      ++uses_left_[slot];
   }
 
   void run() {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    size_t c = 0;
     try {
-      for (; c < window_.calls.size(); ++c)
-        run_call(c);
-    } catch (c10::Error& error) {
-      // Raised at another line than the call's: the op tells which call it was.
-      error.add_context("in " + window_.calls[c].entry->op->name + ", recorded before");
-      write_back();
-      throw;
+      for (const auto& call : window_.calls)
+        run_call(call);
     } catch (...) {
       write_back();
       throw;
@@ -71,31 +59,20 @@ class Runner {
   }
 
  private:
-  void run_call(size_t number_of_call) {
-    const auto& call = window_.calls[number_of_call];
+  void run_call(const RecordedCall& call) {
     const auto& entry = *call.entry;
     const auto* slots = &window_.slots_of_calls[call.first_slot];
     const auto* fresh_slots = slots + entry.tensors.size();
-    next_tensor_ = 0;
-    next_scalar_ = call.first_scalar;
-    Stack stack;
-    stack.reserve(entry.arguments.size());
-    for (const auto& argument : entry.arguments)
-      stack.push_back(value_of(argument, entry, slots));
-    {
-      const CountedCall counted(*entry.op->reference);
-      const HostAllocationScope on_device(device_);
-      const HostPlacement placement(places(entry, fresh_slots));
-      entry.op->op.callBoxed(&stack);
+    try {
+      run_entry(entry, slots, fresh_slots, window_.scalars.data() + call.first_scalar);
+    } catch (c10::Error& error) {
+      // Raised at another line than the call's: the op tells which call it was.
+      error.add_context("in " + entry.op->name + ", recorded before");
+      throw;
     }
-    auto results = fresh_results(entry, stack);
-    stack.clear();
-    move_misplaced(results, fresh_slots);
-    for (size_t k = 0; k < results.size(); ++k)
-      take(entry, entry.fresh[k], results[k], fresh_slots[k]);
     for (const auto* slot = slots; slot != fresh_slots + entry.fresh.size(); ++slot) {
       const auto& known = window_.slots[*slot];
-      if (last_use_[*slot] != number_of_call)
+      if (--uses_left_[*slot] > 0)
         continue;
       if (known.is_temporary() || known.is_kept())
         storages_[*slot] = c10::Storage();
@@ -104,25 +81,36 @@ class Runner {
     }
   }
 
-  IValue value_of(const ArgumentPlan& plan, const OpEntry& entry, const int32_t* slots) {
-    switch (plan.kind) {
-      case ArgumentPlan::constant:
-        return plan.value.isDevice() && plan.value.toDevice().type() == kTenon
-                   ? IValue(c10::Device(c10::kCPU))
-                   : plan.value;
-      case ArgumentPlan::number:
-        return number(plan.value, window_.scalars[next_scalar_++]);
-      case ArgumentPlan::tensor: {
-        const auto k = next_tensor_++;
-        return host_tensor(slots[k], entry.tensors[k]);
-      }
-      case ArgumentPlan::list:
-        break;
+  void run_entry(
+      const OpEntry& entry,
+      const int32_t* slots,
+      const int32_t* fresh_slots,
+      const int64_t* next_scalar) {
+    auto layout = entry.tensors.begin();
+    const auto tensor = [&] { return host_tensor(*slots++, *layout++); };
+    const auto number = [&](const IValue& like) { return number_like(like, *next_scalar++); };
+    Stack stack;
+    stack.reserve(entry.arguments.size());
+    for (const auto& argument : entry.arguments)
+      stack.push_back(host_argument(argument, tensor, number));
+    // Results land in the blocks that they have; a temporary takes what it gets.
+    std::vector<Promise> promises;
+    for (size_t k = 0; k < entry.fresh.size(); ++k) {
+      const auto& slot = window_.slots[fresh_slots[k]];
+      const bool has_place = host_memory_ && !slot.is_temporary();
+      promises.push_back({&entry.fresh[k], has_place ? slot.block : nullptr});
     }
-    c10::impl::GenericList list(plan.value.toList().elementType());
-    for (const auto& element : plan.elements)
-      list.push_back(value_of(element, entry, slots));
-    return list;
+    {
+      const CountedCall counted(*entry.op->reference);
+      call_on_host(entry.op->op, stack, device_, promises);
+    }
+    auto results = fresh_results(entry, stack);
+    stack.clear();
+    keep_promises(entry.op->op, results, device_, promises);
+    for (size_t k = 0; k < promises.size(); ++k) {
+      if (promises[k].place == nullptr)
+        storages_[fresh_slots[k]] = results[k].storage();
+    }
   }
 
   const c10::Storage& storage_of(int32_t index) {
@@ -149,12 +137,8 @@ class Runner {
   }
 
   at::Tensor host_tensor(int32_t slot, const TensorLayout& layout) {
-    auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-        c10::Storage(storage_of(slot)),
-        c10::DispatchKeySet(c10::DispatchKey::CPU),
-        c10::scalarTypeToTypeMeta(layout.dtype));
+    auto tensor = tensor_over(storage_of(slot), layout);
     auto* impl = tensor.unsafeGetTensorImpl();
-    impl->set_sizes_and_strides(layout.sizes, layout.strides, layout.offset);
     if (layout.wrapped_number)
       impl->set_wrapped_number(true);
     if (layout.differentiable)
@@ -162,72 +146,18 @@ class Runner {
     return tensor;
   }
 
-  // Where the host's allocator puts results: into the blocks that they have.
-  Blocks places(const OpEntry& entry, const int32_t* fresh_slots) const {
-    Blocks found;
-    for (size_t k = 0; host_memory_ && k < entry.fresh.size(); ++k) {
-      const auto& slot = window_.slots[fresh_slots[k]];
-      if (!slot.is_temporary() && slot.block != nullptr)
-        found.emplace_back(slot.block, slot.nbytes);
-    }
-    return found;
-  }
-
   // The fresh tensors among a call's results.
   static std::vector<at::Tensor> fresh_results(const OpEntry& entry, const Stack& stack) {
     std::vector<at::Tensor> found;
     for (size_t i = 0; i < entry.results.size(); ++i) {
-      const auto& plan = entry.results[i];
-      if (plan.argument >= 0)
+      if (entry.results[i].argument >= 0)
         continue;
-      const auto tensors = tensors_of(stack[i]);
-      for (size_t k = 0; k < plan.defined.size(); ++k) {
-        if (plan.defined[k])
-          found.push_back(tensors.at(k));
+      for (const auto& tensor : tensors_of(stack[i])) {
+        if (tensor.defined())
+          found.push_back(tensor);
       }
     }
     return found;
-  }
-
-  // A kernel may put one result where another one's place is: out of the way with it, before the
-  // places are filled.
-  void move_misplaced(std::vector<at::Tensor>& results, const int32_t* fresh_slots) const {
-    for (size_t k = 0; host_memory_ && k < results.size(); ++k) {
-      const void* data = results[k].defined() ? results[k].storage().data() : nullptr;
-      for (size_t other = 0; data != nullptr && other < results.size(); ++other) {
-        if (other != k && data == window_.slots[fresh_slots[other]].block) {
-          results[k] = results[k].clone();
-          break;
-        }
-      }
-    }
-  }
-
-  void take(const OpEntry& entry, const TensorLayout& want, const at::Tensor& got, int32_t index) {
-    TORCH_CHECK(
-        got.defined() && got.scalar_type() == want.dtype && got.sizes() == want.sizes,
-        "tenon: ",
-        entry.op->name,
-        " gave a result of dtype ",
-        got.scalar_type(),
-        " and sizes ",
-        got.sizes(),
-        " where one of ",
-        want.dtype,
-        " and ",
-        want.sizes,
-        " was expected: its shape depends on data. Report it, and set TENON_EXECUTE=reference");
-    const auto& slot = window_.slots[index];
-    if (slot.block == nullptr)
-      return;
-    const bool in_place = got.strides() == want.strides && got.storage_offset() == 0 &&
-                          !got.is_conj() && !got.is_neg();
-    if (in_place && (slot.is_temporary() || !host_memory_) && got.storage().use_count() == 1 &&
-        got.storage().nbytes() >= slot.nbytes) {
-      storages_[index] = got.storage();
-    } else if (!(in_place && got.storage().data() == slot.block)) {
-      host_tensor(index, want).copy_(got);
-    }
   }
 
   // On a target without host memory: what was written goes to the device.
@@ -246,8 +176,7 @@ class Runner {
   const std::function<void(const WindowSlot&)>& release_;
   const bool host_memory_ = target().host_memory;
   std::vector<c10::Storage> storages_;  // by slot, on the host
-  std::vector<size_t> last_use_;        // by slot: the last call that uses it
-  size_t next_tensor_ = 0, next_scalar_ = 0;
+  std::vector<size_t> uses_left_;       // by slot: by how many arguments and results of calls
 };
 
 }  // namespace

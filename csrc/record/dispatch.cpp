@@ -22,8 +22,6 @@ bool takes_device(const c10::FunctionSchema& schema) {
   return false;
 }
 
-using c10::DispatchKey;
-
 bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
   if (op.hasKernelForDispatchKey(host_key))
     return true;

@@ -1,7 +1,5 @@
 #include "record/op_cache.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include <unordered_set>
 
 #include "device/target.h"
@@ -15,13 +13,10 @@ constexpr size_t kLarge = size_t{1} << 20;  // bytes of a call's results
 using c10::IValue;
 
 bool only_tensors(const c10::FunctionSchema& schema) {
-  for (const auto& result : schema.returns()) {
-    const auto& type = *result.type();
-    if (!type.isSubtypeOf(*c10::TensorType::get()) &&
-        !type.isSubtypeOf(*c10::ListType::ofTensors()))
-      return false;
-  }
-  return true;
+  return std::all_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+    return result.type()->isSubtypeOf(*c10::TensorType::get()) ||
+           result.type()->isSubtypeOf(*c10::ListType::ofTensors());
+  });
 }
 
 // The op that random ops become (ops/random.cpp): the state of the generator, which no two calls
@@ -36,42 +31,16 @@ bool layouts_follow(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   if (schema.is_vararg() || !only_tensors(schema))
     return false;
-  for (const auto tag :
-       {at::Tag::data_dependent_output, at::Tag::dynamic_output_shape, at::Tag::inplace_view}) {
-    if (op.hasTag(tag))
-      return false;
-  }
   // The CPU's attention is tagged for a dropout that it does not have.
   const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) &&
                      schema.name() != "aten::_scaled_dot_product_flash_attention_for_cpu";
-  if (draws)
-    return false;
-  if (makes_views(schema))
+  if (draws || op.hasTag(at::Tag::data_dependent_output) ||
+      op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::inplace_view) ||
+      makes_views(schema))
     return false;
   return draws_numbers(op) || op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
-}
-
-bool is_one_of(const std::unordered_set<std::string>& bases, const std::string& name) {
-  const auto start = name.find("::") + 2;
-  return bases.count(name.substr(start, name.find('.') - start)) > 0;
-}
-
-// Convolutions and attention: a library's kernels, with which nothing fuses.
-bool is_whole(const std::string& name) {
-  static const auto* bases = new std::unordered_set<std::string>{
-      "_convolution",
-      "convolution_backward",
-      "_scaled_dot_product_flash_attention_for_cpu",
-      "_scaled_dot_product_flash_attention_for_cpu_backward"};
-  return is_one_of(*bases, name);
-}
-
-// These read whole tensors, often more than once, and so do products.
-bool reads_whole_tensors(const std::string& name) {
-  static const auto* bases = new std::unordered_set<std::string>{"mm", "addmm", "bmm", "baddbmm"};
-  return is_whole(name) || is_one_of(*bases, name);
 }
 
 ArgumentPlan plan_argument(
@@ -115,10 +84,7 @@ ArgumentPlan plan_argument(
 // Is the tensor fresh, dense memory of its own? `storages`: those that others have.
 bool is_fresh(
     const at::Tensor& tensor, c10::DeviceIndex device, std::unordered_set<const void*>& storages) {
-  constexpr c10::DispatchKeySet kOdd{
-      c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor};
-  return tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested() &&
-         !tensor.key_set().has_any(kOdd) && tensor.device() == c10::Device(kTenon, device) &&
+  return is_plain(tensor) && tensor.device() == c10::Device(kTenon, device) &&
          tensor.storage_offset() == 0 &&
          storages.insert(tensor.storage().unsafeGetStorageImpl()).second;
 }
@@ -128,10 +94,9 @@ bool selects_by_mask(c10::ArrayRef<IValue> arguments) {
     if (!value.isList())
       continue;
     for (const IValue& element : value.toListRef()) {
-      if (!element.isTensor() || !element.toTensor().defined())
-        continue;
-      const auto dtype = element.toTensor().scalar_type();
-      if (dtype == at::kBool || dtype == at::kByte)
+      const auto tensor = element.isTensor() ? element.toTensor() : at::Tensor();
+      if (tensor.defined() &&
+          (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte))
         return true;
     }
   }
@@ -139,23 +104,6 @@ bool selects_by_mask(c10::ArrayRef<IValue> arguments) {
 }
 
 }  // namespace
-
-std::vector<at::Tensor> tensors_of(const IValue& value) {
-  return value.isList() ? value.toTensorVector() : std::vector{value.toTensor()};
-}
-
-TensorLayout TensorLayout::of(const at::Tensor& tensor) {
-  return {
-      tensor.scalar_type(),
-      tensor.sizes().vec(),
-      tensor.strides().vec(),
-      tensor.storage_offset(),
-      at::detail::computeStorageNbytes(
-          tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset()),
-      tensor.requires_grad() && c10::GradMode::is_enabled() &&
-          (tensor.is_floating_point() || tensor.is_complex()),
-      tensor.unsafeGetTensorImpl()->is_wrapped_number()};
-}
 
 OpInfo::OpInfo(const c10::OperatorHandle& op)
     : op(op),
@@ -167,9 +115,10 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
-  may_open = op_rule(name).run_time_numbers;
-  starts_from_memory = reads_whole_tensors(name);
-  ends_in_memory = is_whole(name);
+  const auto& rule = op_rule(name);
+  may_open = rule.run_time_numbers;
+  starts_from_memory = rule.starts_from_memory;
+  ends_in_memory = rule.ends_in_memory;
   open_scalars = draws_numbers(op);
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
@@ -191,24 +140,22 @@ OpEntry* OpInfo::find_latest(const OpKey& key) const {
   return entry != nullptr && entry->key == key.words() ? entry : nullptr;
 }
 
-TensorPlace::TensorPlace(const at::Tensor& t)
-    : sizes(t.sizes().vec()),
-      strides(t.strides().vec()),
-      offset(t.storage_offset()),
-      storage(t.storage().unsafeGetStorageImpl()),
-      data(t.storage().data()),
-      marked(t.is_conj() || t.is_neg()) {}
+TensorBefore::TensorBefore(const at::Tensor& t)
+    : tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(/*version_counter=*/0, false)),
+      data(t.storage().data()) {}
 
-bool TensorPlace::operator==(const TensorPlace& other) const {
-  return sizes == other.sizes && strides == other.strides && offset == other.offset &&
-         storage == other.storage && data == other.data && marked == other.marked;
+// A tensor that became conjugate or negative holds other numbers than its memory does.
+bool TensorBefore::is_unchanged(const at::Tensor& now) const {
+  return now.sizes() == tensor.sizes() && now.strides() == tensor.strides() &&
+         now.storage_offset() == tensor.storage_offset() && now.is_alias_of(tensor) &&
+         now.storage().data() == data && !now.is_conj() && !now.is_neg();
 }
 
 std::unique_ptr<OpEntry> learn(
     OpInfo& op,
     const OpKey& key,
     bool open_scalars,
-    const std::vector<TensorPlace>& before,
+    const std::vector<TensorBefore>& before,
     c10::ArrayRef<IValue> arguments,
     c10::ArrayRef<IValue> results) {
   static std::atomic<int64_t> next_id{0};
@@ -225,11 +172,12 @@ std::unique_ptr<OpEntry> learn(
   for (size_t k = 0; k < before.size(); ++k) {
     const auto& tensor = *key.tensors()[k];
     storages.insert(tensor.storage().unsafeGetStorageImpl());
-    const TensorPlace after(tensor);
-    if (after == before[k])
+    if (before[k].is_unchanged(tensor))
       continue;
-    const bool grew = entry->written[k] && before[k].data == nullptr && before[k].offset == 0 &&
-                      after.offset == 0 && after.storage == before[k].storage && !after.marked &&
+    const auto& was = before[k].tensor;
+    const bool grew = entry->written[k] && before[k].data == nullptr && was.storage_offset() == 0 &&
+                      tensor.storage_offset() == 0 && tensor.is_alias_of(was) &&
+                      !tensor.is_conj() && !tensor.is_neg() &&
                       tensor.is_non_overlapping_and_dense();
     if (!grew)
       entry->reason = "it changes the layout of an argument";

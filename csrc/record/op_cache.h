@@ -3,9 +3,6 @@
 // layouts and errors are the CPU's own, for any op, and no rule is written twice.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
-
 #include <array>
 #include <atomic>
 #include <memory>
@@ -14,34 +11,10 @@
 #include <vector>
 
 #include "execute/counters.h"
+#include "execute/host_call.h"
 #include "record/op_key.h"
 
 namespace tenon {
-
-struct TensorLayout {
-  at::ScalarType dtype;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
-  int64_t offset = 0;  // elements
-  size_t nbytes = 0;   // of a storage that holds it
-  bool differentiable = false;
-  bool wrapped_number = false;
-
-  static TensorLayout of(const at::Tensor& tensor);
-};
-
-// The tensors of a result that is one, or a list of them.
-std::vector<at::Tensor> tensors_of(const c10::IValue& value);
-
-// An argument of a recorded call: a constant, a tensor of the device (the next of the entry's
-// `tensors`), a number that is given at run time (the next of the window's), or a list of these.
-struct ArgumentPlan {
-  enum Kind { constant, tensor, number, list } kind = constant;
-  // A constant: itself; a number: a tensor or number of the same dtype; a list: an empty one.
-  c10::IValue value;
-  std::vector<ArgumentPlan> elements;
-  bool written = false;  // the call writes to it
-};
 
 // A result: an argument that was written, a fresh tensor, or a list of these.
 struct ResultPlan {
@@ -52,7 +25,8 @@ struct ResultPlan {
 
 struct OpInfo;
 
-// One op with arguments of known layouts.
+// One op with arguments of known layouts. Its tensors, and its numbers that are open, are the next
+// of the window's slots and numbers.
 struct OpEntry {
   const OpInfo* op = nullptr;
   int64_t id = 0;
@@ -99,16 +73,13 @@ struct OpInfo {
   OpEntry* find_latest(const OpKey& key) const;
 };
 
-// The layout and memory of a tensor, to see whether a call changed them.
-struct TensorPlace {
-  explicit TensorPlace(const at::Tensor& tensor);
-  bool operator==(const TensorPlace& other) const;
+// A tensor as it was before a call, to see whether that changed its layout or memory.
+struct TensorBefore {
+  explicit TensorBefore(const at::Tensor& tensor);
+  bool is_unchanged(const at::Tensor& now) const;
 
-  std::vector<int64_t> sizes, strides;
-  int64_t offset;
-  const void* storage;
-  const void* data;
-  bool marked;  // conjugate or negative: its memory holds other numbers than it does
+  at::Tensor tensor;  // another one over the same storage
+  const void* data;   // which the storage had
 };
 
 // The entry that a call teaches. `before`: the key's tensors before the call; the arguments'
@@ -117,7 +88,7 @@ std::unique_ptr<OpEntry> learn(
     OpInfo& op,
     const OpKey& key,
     bool open_scalars,
-    const std::vector<TensorPlace>& before,
+    const std::vector<TensorBefore>& before,
     c10::ArrayRef<c10::IValue> arguments,
     c10::ArrayRef<c10::IValue> results);
 

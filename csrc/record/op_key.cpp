@@ -42,6 +42,16 @@ int64_t surroundings() {
 
 }  // namespace
 
+bool is_plain(const at::Tensor& tensor) {
+  constexpr c10::DispatchKeySet kOdd{
+      c10::DispatchKey::Conjugate,
+      c10::DispatchKey::Negative,
+      c10::DispatchKey::ZeroTensor,
+      c10::DispatchKey::Python};
+  return tensor.layout() == at::kStrided && !tensor.key_set().has_any(kOdd) &&
+         !tensor.is_quantized() && !tensor.is_nested() && tensor.has_storage();
+}
+
 NumberKind number_kind(const at::Tensor& tensor) {
   const auto dtype = tensor.scalar_type();
   if (dtype == at::kBool)
@@ -86,8 +96,7 @@ bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
   }
   const auto* impl = tensor.unsafeGetTensorImpl();
   if (impl->device_type() != kTenon) {
-    if (!tensor.is_cpu() || impl->dim() != 0 || tensor.layout() != at::kStrided ||
-        impl->is_conj() || impl->is_neg() || tensor._is_zerotensor() || tensor.is_quantized())
+    if (!tensor.is_cpu() || impl->dim() != 0 || !is_plain(tensor))
       return false;
     const auto kind = number_kind(tensor);
     if (kind == kNoNumber)
@@ -97,13 +106,7 @@ bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
     add_number(kind, number_bits(tensor), open_scalars);
     return true;
   }
-  constexpr c10::DispatchKeySet kOdd{
-      c10::DispatchKey::Conjugate,
-      c10::DispatchKey::Negative,
-      c10::DispatchKey::ZeroTensor,
-      c10::DispatchKey::Python};
-  if (impl->layout() != at::kStrided || impl->key_set().has_any(kOdd) || tensor.is_quantized() ||
-      tensor.is_nested() || !impl->has_storage())
+  if (!is_plain(tensor))
     return false;
   const auto device = impl->device().index();
   if (device_ >= 0 && device != device_)

@@ -15,6 +15,9 @@ inline uint64_t mixed(uint64_t hash, int64_t word) {
   return hash ^ hash >> 29;
 }
 
+// Strided memory that holds the numbers that the tensor does, and no Python object's say in it.
+bool is_plain(const at::Tensor& tensor);
+
 class OpKey {
  public:
   // Takes in the arguments of a call. False for a call that is not recorded: no tensor of the

@@ -1,7 +1,5 @@
 #include "record/plans.h"
 
-#include <condition_variable>
-#include <deque>
 #include <mutex>
 #include <unordered_map>
 
@@ -13,28 +11,17 @@ namespace tenon {
 namespace {
 
 struct Plans {
-  std::mutex mutex;
-  std::condition_variable changed;
+  std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
   std::unordered_multimap<uint64_t, std::shared_ptr<WindowPlan>> by_structure;
   std::vector<std::shared_ptr<WindowPlan>> by_id;
-  std::deque<std::shared_ptr<WindowPlan>> queue;
-  std::function<void()> start_builder;
-  std::function<void(const Verification&)> verify;
-  bool building = false, stopped = false;
+  std::shared_ptr<const AskForPlan> ask;
+  Verify verify;
 };
 
-// Leaked on purpose: the builder's thread may wait on it while the process exits.
+// Leaked on purpose: windows may be committed while the process exits.
 Plans& plans() {
   static auto* instance = new Plans();
   return *instance;
-}
-
-// The slots of a window in the order of their first use.
-std::vector<WindowSlot> slots_in(const std::vector<int32_t>& order, const Window& window) {
-  std::vector<WindowSlot> found;
-  for (const auto index : order)
-    found.push_back(window.slots[index]);
-  return found;
 }
 
 // The plan of a window's structure, known from now on.
@@ -54,7 +41,8 @@ std::shared_ptr<WindowPlan> find_or_add(
   auto made = std::make_shared<WindowPlan>();
   made->id = static_cast<int64_t>(p.by_id.size());
   made->structure = structure;
-  made->slots = slots_in(order, window);
+  for (const auto index : order)
+    made->slots.push_back(window.slots[index]);
   for (const auto& call : window.calls)
     made->calls.push_back(call.entry);
   std::vector<int32_t> numbers(window.slots.size(), -1);
@@ -112,111 +100,63 @@ void run_window(
   std::unique_lock<std::mutex> lock(p.mutex);
   const auto found = find_or_add(p, window, structure, order);
   const bool again = found->by_plan + found->by_reference > 0;
-  if (found->state == WindowPlan::seen && (again || waits)) {
+  const bool asks =
+      waits ? found->state <= WindowPlan::waiting : again && found->state == WindowPlan::seen;
+  if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
-    p.queue.push_back(found);
-    p.changed.notify_all();
-    if (p.start_builder && !std::exchange(p.building, true)) {
-      lock.unlock();
-      p.start_builder();
-      lock.lock();
-    }
+    const auto ask = p.ask;
+    lock.unlock();
+    (*ask)(found, waits);
+    lock.lock();
   }
-  if (waits)
-    p.changed.wait(lock, [&] { return found->state != WindowPlan::waiting || p.stopped; });
   const bool ready = found->state == WindowPlan::ready;
   ++(ready ? found->by_plan : found->by_reference);
   lock.unlock();
   const auto by_plan = [&] { run_plan(*found, window, order, device, releases); };
-  if (ready && verifies)
-    p.verify({*found, window.scalars, slots_in(order, window), by_plan, by_reference});
-  else if (ready)
+  if (ready && verifies) {
+    std::vector<uintptr_t> blocks;
+    for (const auto index : order)
+      blocks.push_back(reinterpret_cast<uintptr_t>(window.slots[index].block));
+    p.verify(*found, window.scalars, blocks, by_plan, by_reference);
+  } else if (ready) {
     by_plan();
-  else
+  } else {
     by_reference();
-}
-
-std::shared_ptr<const WindowPlan> next_window() {
-  auto& p = plans();
-  std::unique_lock<std::mutex> lock(p.mutex);
-  p.changed.wait(lock, [&] { return p.stopped || !p.queue.empty(); });
-  if (p.stopped)
-    return nullptr;
-  auto found = p.queue.front();
-  p.queue.pop_front();
-  return found;
+  }
 }
 
 void finish_window(
-    int64_t id,
+    WindowPlan& window,
     std::shared_ptr<Plan> plan,
     std::vector<int32_t> inputs,
     std::vector<int32_t> outputs,
     std::string error) {
-  auto& p = plans();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  auto& found = *p.by_id.at(id);
-  found.plan = std::move(plan);
-  found.inputs = std::move(inputs);
-  found.outputs = std::move(outputs);
-  found.error = std::move(error);
-  found.state = found.plan != nullptr ? WindowPlan::ready : WindowPlan::failed;
-  p.changed.notify_all();
+  std::lock_guard<std::mutex> lock(plans().mutex);
+  window.plan = std::move(plan);
+  window.inputs = std::move(inputs);
+  window.outputs = std::move(outputs);
+  window.error = std::move(error);
+  window.state = window.plan != nullptr  ? WindowPlan::ready
+                 : !window.error.empty() ? WindowPlan::failed
+                                         : WindowPlan::seen;
 }
 
-void stop_building() {
-  auto& p = plans();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  p.stopped = true;
-  p.changed.notify_all();
+void set_ask_for_plan(AskForPlan ask) {
+  auto made = ask ? std::make_shared<const AskForPlan>(std::move(ask)) : nullptr;
+  std::lock_guard<std::mutex> lock(plans().mutex);
+  plans().ask.swap(made);
 }
 
-void set_start_builder(std::function<void()> start) {
-  plans().start_builder = std::move(start);
-}
-
-void set_verify(std::function<void(const Verification&)> verify) {
+void set_verify(Verify verify) {
   plans().verify = std::move(verify);
 }
 
-void forget_builder() {
-  // The builder may have held the mutex when the process was copied: a new one takes its place.
-  auto& p = plans();
-  new (&p.mutex) std::mutex();
-  new (&p.changed) std::condition_variable();
-  p.building = false;
-  p.queue.clear();
-  for (auto& found : p.by_id) {
-    if (found->state == WindowPlan::waiting)
-      found->state = WindowPlan::seen;
-  }
-}
-
-std::map<std::string, int64_t> plan_counts() {
+std::vector<std::tuple<int64_t, int64_t, int, std::string>> window_runs() {
   auto& p = plans();
   std::lock_guard<std::mutex> lock(p.mutex);
-  std::map<WindowPlan::State, int64_t> states;
-  int64_t hits = 0, reference = 0;
-  for (const auto& found : p.by_id) {
-    ++states[found->state];
-    hits += found->by_plan;
-    reference += found->by_reference;
-  }
-  return {
-      {"hits", hits},
-      {"reference", reference},
-      {"structures", static_cast<int64_t>(p.by_id.size())},
-      {"waiting", states[WindowPlan::waiting]},
-      {"ready", states[WindowPlan::ready]},
-      {"failed", states[WindowPlan::failed]}};
-}
-
-std::vector<std::tuple<int64_t, int64_t, std::string>> window_runs() {
-  auto& p = plans();
-  std::lock_guard<std::mutex> lock(p.mutex);
-  std::vector<std::tuple<int64_t, int64_t, std::string>> runs;
+  std::vector<std::tuple<int64_t, int64_t, int, std::string>> runs;
   for (const auto& found : p.by_id)
-    runs.emplace_back(found->by_plan, found->by_reference, found->error);
+    runs.emplace_back(found->by_plan, found->by_reference, found->state, found->error);
   return runs;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -42,36 +41,29 @@ void run_window(
     ExecuteMode mode,
     const std::function<void(const WindowSlot&)>& release);
 
-// A window that is to run twice, by its plan and by reference. The slots are the window's own.
-struct Verification {
-  const WindowPlan& plan;
-  const std::vector<int64_t>& numbers;
-  std::vector<WindowSlot> slots;
-  std::function<void()> run_plan, run_reference;
-};
+// Both are Python's. The first is asked for the plan of a window whose state is `waiting`, and
+// answers with `finish_window`, or comes back from a wait without an answer once nobody makes plans
+// any more. The second gets a window with its numbers, its slots' addresses and its two runs.
+using AskForPlan = std::function<void(std::shared_ptr<WindowPlan>, bool wait)>;
+using Verify = std::function<void(
+    const WindowPlan&,
+    const std::vector<int64_t>&,
+    const std::vector<uintptr_t>&,
+    const std::function<void()>& run_plan,
+    const std::function<void()>& run_reference)>;
+void set_ask_for_plan(AskForPlan ask);
+void set_verify(Verify verify);
 
-// What runs and compares them.
-void set_verify(std::function<void(const Verification&)> verify);
-
-// The builder's side. `next_window` waits for a window that wants a plan, until `stop_building`
-// (nullptr); `finish_window` brings the plan, or the reason why there is none.
-std::shared_ptr<const WindowPlan> next_window();
+// Brings a plan, or the reason why there is none. Without either nobody has asked any more.
 void finish_window(
-    int64_t id,
+    WindowPlan& window,
     std::shared_ptr<Plan> plan,
     std::vector<int32_t> inputs,
     std::vector<int32_t> outputs,
     std::string error);
-void stop_building();
-// Called once a window waits, when nobody builds yet: it starts somebody who does.
-void set_start_builder(std::function<void()> start);
-// After a fork: the threads that built are gone.
-void forget_builder();
 
-// Windows that ran by a plan (`hits`) and by reference; structures, and those by state.
-std::map<std::string, int64_t> plan_counts();
-
-// For each window's structure, by its number: runs by its plan, by reference, and why it has none.
-std::vector<std::tuple<int64_t, int64_t, std::string>> window_runs();
+// For each window's structure, by its number: runs by its plan, by reference, its state, and why it
+// has no plan.
+std::vector<std::tuple<int64_t, int64_t, int, std::string>> window_runs();
 
 }  // namespace tenon

@@ -4,10 +4,10 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
+#include <pybind11/gil_simple.h>
 
 #include <array>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_set>
@@ -18,7 +18,6 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/reference.h"
-#include "interpreter_lock.h"
 #include "record/plans.h"
 
 namespace tenon {
@@ -101,7 +100,6 @@ struct State {
   std::array<Recorder, kMostDevices> recorders;
   int64_t calls = 0;
   std::vector<int64_t> commits = std::vector<int64_t>(static_cast<int>(CommitReason::count_));
-  std::map<std::pair<std::string, std::string>, int64_t> at_once;  // by op and reason
   ExecuteMode mode = ExecuteMode::reference;
 };
 
@@ -113,15 +111,6 @@ State& state() {
 
 thread_local bool t_committing = false;
 std::atomic<bool> g_recording{false};
-
-at::Tensor make_tensor(const TensorLayout& layout, c10::DeviceIndex device, bool brief) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      new_storage(layout.nbytes, device, brief),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(layout.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(layout.sizes, layout.strides);
-  return tensor;
-}
 
 thread_local OpKey t_key;
 
@@ -143,8 +132,7 @@ thread_local CommitReason t_reason = CommitReason::host_read;
 // Runs a call at once, for a reason that is counted. It settles the storages that it touches.
 void run_now(const OpInfo& info, Stack* stack, CommitReason reason, const std::string& why) {
   if (g_recording.load(std::memory_order_relaxed) && !t_committing) {
-    std::lock_guard<std::mutex> lock(state().mutex);
-    ++state().at_once[{info.name, why}];
+    counter("at once: " + why, info.name).calls.fetch_add(1, std::memory_order_relaxed);
   }
   const auto restore =
       c10::make_scope_exit([previous = std::exchange(t_reason, reason)] { t_reason = previous; });
@@ -157,7 +145,7 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   const std::vector<IValue> arguments(stack->end() - schema.arguments().size(), stack->end());
   OpKey key;  // over arguments that live until the end
   key.build(arguments, open);
-  std::vector<TensorPlace> before;
+  std::vector<TensorBefore> before;
   for (const auto* tensor : key.tensors())
     before.emplace_back(*tensor);
   run_now(info, stack, CommitReason::first_call, "its first call with these layouts");
@@ -229,7 +217,7 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
   const bool brief = entry->large && entry->died_early.load(std::memory_order_relaxed) == kOften;
   c10::SmallVector<at::Tensor, 4> fresh;
   for (const auto& layout : entry->fresh)
-    fresh.push_back(make_tensor(layout, device, brief));
+    fresh.push_back(tensor_over(new_storage(layout.nbytes, device, brief), layout));
 
   std::optional<CommitReason> reason;
   {
@@ -310,7 +298,9 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
     if (recorder.open.calls.empty() && recorder.in_flight == nullptr)
       return;
   }
-  const WithoutInterpreterLock no_gil;
+  std::optional<pybind11::gil_scoped_release_simple> no_gil;
+  if (Py_IsInitialized() && PyGILState_Check())
+    no_gil.emplace();
   std::unique_lock<std::mutex> one(recorder.commit);
   Window window;
   std::vector<void*> outlive;
@@ -337,38 +327,33 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
   for (void* block : outlive)
     device_allocator().back_block(block);
   t_committing = true;
-  std::exception_ptr error;
-  try {
-    const c10::DeviceGuard guard(c10::Device(kTenon, device));
-    run_window(window, device, s.mode, [&](const WindowSlot& slot) {
-      {
-        std::lock_guard<std::mutex> lock(s.mutex);
-        const auto kept = std::find(window.kept.begin(), window.kept.end(), slot.block);
-        if (kept == window.kept.end())
-          return;
-        window.kept.erase(kept);
-        window.by_block.erase(slot.block);
-      }
-      device_allocator().release_block(slot.block);
-    });
-  } catch (...) {
-    error = std::current_exception();
-  }
-  std::vector<void*> blocks;
-  {
-    std::lock_guard<std::mutex> lock(s.mutex);
-    recorder.in_flight = nullptr;
-    blocks.swap(recorder.freed_in_flight);
-    blocks.insert(blocks.end(), window.kept.begin(), window.kept.end());
-    window.clear();
-    std::swap(window, recorder.spare);
-  }
-  t_committing = false;
-  one.unlock();
-  for (void* block : blocks)
-    device_allocator().release_block(block);
-  if (error)
-    std::rethrow_exception(error);
+  const auto finish = c10::make_scope_exit([&] {
+    std::vector<void*> blocks;
+    {
+      std::lock_guard<std::mutex> lock(s.mutex);
+      recorder.in_flight = nullptr;
+      blocks.swap(recorder.freed_in_flight);
+      blocks.insert(blocks.end(), window.kept.begin(), window.kept.end());
+      window.clear();
+      std::swap(window, recorder.spare);
+    }
+    t_committing = false;
+    one.unlock();
+    for (void* block : blocks)
+      device_allocator().release_block(block);
+  });
+  const c10::DeviceGuard guard(c10::Device(kTenon, device));
+  run_window(window, device, s.mode, [&](const WindowSlot& slot) {
+    {
+      std::lock_guard<std::mutex> lock(s.mutex);
+      const auto kept = std::find(window.kept.begin(), window.kept.end(), slot.block);
+      if (kept == window.kept.end())
+        return;
+      window.kept.erase(kept);
+      window.by_block.erase(slot.block);
+    }
+    device_allocator().release_block(slot.block);
+  });
 }
 
 void commit_all(CommitReason reason) {
@@ -443,15 +428,6 @@ void note_fresh(const c10::StorageImpl& storage) {
   if (window.calls.empty() && window.slots.size() >= kLongest)
     window.clear();
   window.fresh_slot(const_cast<void*>(storage.data()), storage.nbytes());
-}
-
-std::vector<std::tuple<std::string, std::string, int64_t>> calls_at_once() {
-  auto& s = state();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  std::vector<std::tuple<std::string, std::string, int64_t>> found;
-  for (const auto& [what, calls] : s.at_once)
-    found.emplace_back(what.first, what.second, calls);
-  return found;
 }
 
 std::pair<int64_t, std::vector<int64_t>> record_counts() {

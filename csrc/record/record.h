@@ -4,7 +4,6 @@
 #include <ATen/core/boxing/KernelFunction.h>
 
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -49,8 +48,5 @@ bool record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blockin
 
 // Calls recorded, and windows by the reason of their commit.
 std::pair<int64_t, std::vector<int64_t>> record_counts();
-
-// The calls that were not recorded: op, reason, how many.
-std::vector<std::tuple<std::string, std::string, int64_t>> calls_at_once();
 
 }  // namespace tenon

@@ -9,14 +9,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from torch_tenon import _C
+from torch_tenon.frontends.builder import plan_counts
 
 
 @pytest.fixture(autouse=True)
 def all_by_plans(compiled: None) -> Iterator[None]:
-    before = _C.plan_counts()
+    before = plan_counts()
     yield
     _C.commit_all()
-    after = _C.plan_counts()
+    after = plan_counts()
     assert after["failed"] == before["failed"]
     assert after["ready"] > before["ready"]
 

@@ -1,60 +1,83 @@
-"""Makes plans of windows, on a thread of its own, while the program runs on."""
+"""The thread that makes plans of windows while the program runs on."""
 
 from __future__ import annotations
 
-import logging
-import math
-import time
-from typing import Any
+import contextlib
+import os
+import threading
+from collections import deque
 
 from torch_tenon import _C, process
-from torch_tenon.compiler.cpu_compiler import default_compiler
-from torch_tenon.compiler.explain import Summary, summarise
-from torch_tenon.compiler.plan import Plan
-from torch_tenon.frontends.eager import BuiltWindow, build
 
-log = logging.getLogger("torch_tenon.program")
+_NICE = 10
 
 
-def make_plans() -> None:
-    """Makes plans of windows as they come, until the process ends."""
-    while (description := _C.next_window()) is not None:
-        number = description[0]
-        start = time.perf_counter()
-        try:
+class Builder:
+    """The windows that want a plan, and the thread that makes them; it starts with the first."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.waiting: deque[_C.Window] = deque()  # the first is in work
+        self.thread: threading.Thread | None = None
+        self.stopped = False
+
+    def ask(self, window: _C.Window, wait: bool) -> None:
+        """Puts a window in the queue, once; with `wait` it comes back when that one is done, or
+        nobody will do it."""
+        with self.changed:
+            if window not in self.waiting:
+                self.waiting.append(window)
+                self.changed.notify_all()
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="tenon-builder", daemon=True)
+                self.thread.start()
+            if wait:
+                self.changed.wait_for(lambda: self.stopped or window not in self.waiting)
+
+    def stop(self, timeout: float) -> None:
+        """Ends the thread after the plan that it makes."""
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+        if self.thread is not None:
+            self.thread.join(timeout)
+
+    def forget(self) -> None:
+        """After a fork: the thread is gone, and whose plan it owed may ask again."""
+        self.changed, self.thread = threading.Condition(), None
+        while self.waiting:
+            self.waiting.pop().finish(None, [], [], "")
+
+    def _run(self) -> None:
+        # On Linux this is the thread's own, and that of the C compilers that it starts: they take
+        # what the program that runs meanwhile leaves.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        with process.making_plans:  # the compiler takes its time to load: nobody waits for it
+            from torch_tenon.frontends.planning import plan_window
+        while True:
+            with self.changed:
+                self.changed.wait_for(lambda: self.stopped or self.waiting)
+                if self.stopped:
+                    return
             with process.making_plans:
-                plan, built = make_plan(description)
-            # With more of them than processors, those of the program would not wait awake.
-            _C.release_threads()
-        except Exception as error:  # the window stays on reference execution
-            log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
-            log.debug("its plan failed", exc_info=True)
-            _C.finish_window(number, None, [], [], f"{type(error).__name__}: {error}")
-        else:
-            seconds = time.perf_counter() - start
-            summaries[number] = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
-            _C.finish_window(number, plan.native(()), built.inputs, built.outputs, "")
+                plan_window(self.waiting[0])
+            with self.changed:
+                self.waiting.popleft()
+                self.changed.notify_all()
 
 
-summaries: dict[int, Summary] = {}  # of the plans that were made, by the window's number
+process.builder = builder = Builder()
 
 
-def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow]:
-    """The window's plan, compiled; raises CannotLower for one that has none."""
-    built = build(description)
-    plan = Plan(built.program).compile(default_compiler())
-    plan.tune()
-    return plan, built
-
-
-def _bytes_by_op(description: tuple[Any, ...]) -> int:
-    """What the window's calls read and write when each runs by itself."""
-
-    def count(x: Any) -> int:
-        if x is None or x[0] in ("constant", "number", "argument"):
-            return 0
-        if x[0] == "list":
-            return sum(map(count, x[1]))
-        return int(math.prod(x[3])) * x[2].itemsize
-
-    return sum(count(x) for _, _, arguments, results in description[1] for x in arguments + results)
+def plan_counts() -> dict[str, int]:
+    """Windows that ran by a plan (`hits`) and by reference; structures, and how many of them have a
+    plan that is waited for, is ready or failed."""
+    runs = _C.window_runs()
+    states = [state for _, _, state, _ in runs]
+    return {
+        "hits": sum(by_plan for by_plan, *_ in runs),
+        "reference": sum(by_reference for _, by_reference, *_ in runs),
+        "structures": len(runs),
+        **{name: states.count(k) for k, name in enumerate(("waiting", "ready", "failed"), 1)},
+    }

@@ -20,7 +20,7 @@ MANIFEST = Path(__file__).with_name("manifest.yaml")
 ROUTES = ("lowered", "library", "kernel", "decomposed", "fallback")
 
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
-_FIELDS = ("op", "route", "why", "host_arguments", "mutates", "run_time_numbers")
+_FIELDS = ("op", "route", "why", "host_arguments", "mutates", "run_time_numbers", "whole")
 
 
 class ManifestError(ValueError):
@@ -37,6 +37,7 @@ class Entry:
     host_arguments: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     run_time_numbers: bool = False
+    whole: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,10 @@ def _entry(row: object, place: str) -> Entry:
     open_numbers = row.get("run_time_numbers", False)
     if not isinstance(open_numbers, bool):
         raise ManifestError(f"{place} `run_time_numbers` must be true or false")
-    return Entry(op, route, why, **arguments, run_time_numbers=open_numbers)
+    whole = row.get("whole", "")
+    if whole not in ("", "arguments", "both"):
+        raise ManifestError(f"{place} `whole` must be `arguments` or `both`, and is {whole!r}")
+    return Entry(op, route, why, **arguments, run_time_numbers=open_numbers, whole=whole)
 
 
 @functools.cache

@@ -30,9 +30,10 @@ def register_ops(target: Target) -> None:
     entries = manifest.load()
     _C.set_warn_fallback(config.WARN_FALLBACK.read())
     for entry in entries.values():
-        if entry.host_arguments or entry.mutates or entry.run_time_numbers:
-            rule = list(entry.host_arguments), list(entry.mutates), entry.run_time_numbers
-            _C.set_op_rule(entry.op, *rule)
+        names = list(entry.host_arguments), list(entry.mutates)
+        flags = entry.run_time_numbers, entry.whole != "", entry.whole == "both"
+        if any((*names, *flags)):
+            _C.set_op_rule(entry.op, *names, *flags)
     for op, kernel in target.library.items():
         _register(_library, op, "library", kernel)
     decomposed = [op for op, entry in entries.items() if entry.route == "decomposed"]

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from torch_tenon import _C, config
+from torch_tenon.frontends.builder import plan_counts
 from torch_tenon.testing.fuzz.compare import difference, expect
 from torch_tenon.testing.fuzz.generate import generate
 from torch_tenon.testing.fuzz.program import Program, run
@@ -86,7 +87,7 @@ def wait_for_plans() -> None:
     """Returns when every plan that was asked for is made."""
     _C.commit_all()
     deadline = time.monotonic() + _PLAN_WAIT
-    while _C.plan_counts()["waiting"]:
+    while plan_counts()["waiting"]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"a plan is not made within {_PLAN_WAIT:.0f} s")
         time.sleep(0.002)

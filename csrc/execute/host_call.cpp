@@ -1,0 +1,164 @@
+#include "execute/host_call.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+
+#include "device/target.h"
+#include "execute/host_allocator.h"
+
+namespace tenon {
+namespace {
+
+// Do both strides mean the same places? Those of dimensions with one element do not matter.
+bool same_places(at::IntArrayRef sizes, at::IntArrayRef a, at::IntArrayRef b) {
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 0)
+      return true;
+    if (sizes[d] != 1 && a[d] != b[d])
+      return false;
+  }
+  return true;
+}
+
+bool is_kept(const at::Tensor& got, const Promise& promise) {
+  const auto& want = *promise.layout;
+  if (!got.is_cpu() || got.sizes() != want.sizes || got.storage_offset() != want.offset ||
+      got.is_conj() || got.is_neg() || !same_places(want.sizes, got.strides(), want.strides))
+    return false;
+  return promise.place != nullptr ? got.storage().data() == promise.place
+                                  : got.storage().use_count() == 1;
+}
+
+void copy_into(at::Tensor target, at::Tensor source) {
+  // What is expanded is written once.
+  for (int64_t d = 0; d < target.dim(); ++d) {
+    if (target.stride(d) == 0 && target.size(d) > 1) {
+      target = target.narrow(d, 0, 1);
+      source = source.narrow(d, 0, 1);
+    }
+  }
+  target.copy_(source);
+}
+
+}  // namespace
+
+TensorLayout TensorLayout::of(const at::Tensor& tensor) {
+  return {
+      tensor.scalar_type(),
+      tensor.sizes().vec(),
+      tensor.strides().vec(),
+      tensor.storage_offset(),
+      at::detail::computeStorageNbytes(
+          tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset()),
+      tensor.requires_grad() && c10::GradMode::is_enabled() &&
+          (tensor.is_floating_point() || tensor.is_complex()),
+      tensor.unsafeGetTensorImpl()->is_wrapped_number()};
+}
+
+at::Tensor tensor_over(c10::Storage storage, const TensorLayout& layout, int64_t start) {
+  const auto key =
+      storage.device_type() == kTenon ? c10::DispatchKey::PrivateUse1 : c10::DispatchKey::CPU;
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(layout.dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
+      layout.sizes, layout.strides, start + layout.offset);
+  return tensor;
+}
+
+c10::Storage borrowed(void* data, size_t nbytes) {
+  return {c10::Storage::use_byte_size_t{}, nbytes, c10::DataPtr(data, c10::Device(c10::kCPU))};
+}
+
+std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+  return value.isList() ? value.toTensorVector() : std::vector{value.toTensor()};
+}
+
+c10::IValue host_argument(
+    const ArgumentPlan& plan,
+    c10::function_ref<at::Tensor()> tensor,
+    c10::function_ref<c10::IValue(const c10::IValue&)> number) {
+  switch (plan.kind) {
+    case ArgumentPlan::constant:
+      return plan.value.isDevice() && plan.value.toDevice().type() == kTenon
+                 ? c10::IValue(c10::Device(c10::kCPU))
+                 : plan.value;
+    case ArgumentPlan::number:
+      return number(plan.value);
+    case ArgumentPlan::tensor:
+      return tensor();
+    case ArgumentPlan::list:
+      break;
+  }
+  c10::impl::GenericList list(plan.value.toList().elementType());
+  for (const auto& element : plan.elements)
+    list.push_back(host_argument(element, tensor, number));
+  return list;
+}
+
+void call_on_host(
+    const c10::OperatorHandle& op,
+    torch::jit::Stack& stack,
+    c10::DeviceIndex device,
+    c10::ArrayRef<Promise> promises) {
+  Blocks places;
+  for (const auto& [layout, place] : promises) {
+    if (place != nullptr && layout->offset == 0)
+      places.emplace_back(place, layout->nbytes);
+  }
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const HostAllocationScope on_device(device);
+  const HostPlacement placement(std::move(places));
+  op.callBoxed(&stack);
+}
+
+void keep_promises(
+    const c10::OperatorHandle& op,
+    std::vector<at::Tensor>& results,
+    c10::DeviceIndex device,
+    c10::ArrayRef<Promise> promises) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const HostAllocationScope on_device(device);
+  const auto& name = op.operator_name();
+  TORCH_CHECK(results.size() >= promises.size(), name, " gave fewer results than were promised");
+  // A call may have put one result where another one's place is, or where its own is in another
+  // order of memory: out of the way with it, before the places are filled.
+  for (size_t k = 0; k < promises.size(); ++k) {
+    auto& got = results[k];
+    if (!got.defined() || got.layout() != at::kStrided)
+      continue;
+    const void* data = got.storage().data();
+    const bool in_a_place = std::any_of(promises.begin(), promises.end(), [data](const auto& p) {
+      return p.place != nullptr && p.place == data;
+    });
+    if (in_a_place && !(promises[k].layout != nullptr && is_kept(got, promises[k])))
+      got = got.clone();
+  }
+  for (size_t k = 0; k < promises.size(); ++k) {
+    if (promises[k].layout == nullptr)
+      continue;
+    auto& got = results[k];
+    const auto& want = *promises[k].layout;
+    TORCH_CHECK(got.defined(), name, " did not give a result that was promised");
+    const bool as_promised = got.sizes() == want.sizes && got.scalar_type() == want.dtype;
+    TORCH_CHECK(
+        as_promised && got.layout() == at::kStrided,
+        c10::str(name, " gave a result of sizes ", got.sizes(), " and dtype ", got.scalar_type()),
+        c10::str(", and ", at::IntArrayRef(want.sizes), " and ", want.dtype, " were promised: "),
+        "its shape depends on data, or what computes it beforehand is wrong. Report it; eager code "
+        "runs with TENON_EXECUTE=reference");
+    if (is_kept(got, promises[k]))
+      continue;
+    const auto target = promises[k].place != nullptr
+                            ? tensor_over(borrowed(promises[k].place, want.nbytes), want)
+                            : at::empty_strided(want.sizes, want.strides, want.dtype);
+    copy_into(target, got);
+    got = target;
+  }
+}
+
+}  // namespace tenon

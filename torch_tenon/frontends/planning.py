@@ -1,0 +1,58 @@
+"""A window's plan: built, compiled, tuned and given to the core."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+from torch_tenon import _C
+from torch_tenon.compiler.cpu_compiler import default_compiler
+from torch_tenon.compiler.explain import Summary, summarise
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.frontends.eager import BuiltWindow, build
+
+log = logging.getLogger("torch_tenon.program")
+
+summaries: dict[int, Summary] = {}  # of the plans that were made, by the window's number
+
+
+def plan_window(window: _C.Window) -> None:
+    """Gives a window its plan, or says why it has none and stays on reference execution."""
+    description = window.describe()
+    start = time.perf_counter()
+    try:
+        plan, built = make_plan(description)
+        # With more of them than processors, those of the program would not wait awake.
+        _C.release_threads()
+    except Exception as error:  # the window stays on reference execution
+        log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
+        log.debug("its plan failed", exc_info=True)
+        window.finish(None, [], [], f"{type(error).__name__}: {error}")
+    else:
+        seconds = time.perf_counter() - start
+        bytes_by_op = _bytes_by_op(description)
+        summaries[window.number] = summarise(plan, bytes_by_op, built.fallbacks, seconds)
+        window.finish(plan.native(()), built.inputs, built.outputs, "")
+
+
+def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow]:
+    """The window's plan, compiled; raises CannotLower for one that has none."""
+    built = build(description)
+    plan = Plan(built.program).compile(default_compiler())
+    plan.tune()
+    return plan, built
+
+
+def _bytes_by_op(description: tuple[Any, ...]) -> int:
+    """What the window's calls read and write when each runs by itself."""
+
+    def count(x: Any) -> int:
+        if x is None or x[0] in ("constant", "number", "argument"):
+            return 0
+        if x[0] == "list":
+            return sum(map(count, x[1]))
+        return int(math.prod(x[3])) * x[2].itemsize
+
+    return sum(count(x) for _, _, arguments, results in description[1] for x in arguments + results)
