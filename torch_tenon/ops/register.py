@@ -33,15 +33,21 @@ def register_ops(target: Target) -> None:
         if entry.host_arguments or entry.mutates or entry.run_time_numbers:
             rule = list(entry.host_arguments), list(entry.mutates), entry.run_time_numbers
             _C.set_op_rule(entry.op, *rule)
+        for layout in entry.host_layouts:
+            overload = variants.overload(entry.op)
+            host = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"{layout}CPU"))
+            on_host = functools.partial(overload.redispatch, host)
+            _library.impl(overload, on_host, f"{layout}PrivateUse1")
     for op, kernel in target.library.items():
         _register(_library, op, "library", kernel)
     decomposed = [op for op, entry in entries.items() if entry.route == "decomposed"]
     if decomposed:
-        from torch_tenon.ops.decompositions import DECOMPOSITIONS
+        from torch_tenon.ops.decompositions import AT_ONCE, DECOMPOSITIONS
 
         for op in decomposed:
             if op not in target.library:
-                _register(_library, op, "decomposed", DECOMPOSITIONS[op])
+                key = "PrivateUse1" if op in AT_ONCE else "CPU"
+                _register(_library, op, "decomposed", DECOMPOSITIONS[op], key)
     count = _C.register_reference_kernels()
     log.stage("ops").debug("reference execution for %d ops", count)
 
@@ -52,9 +58,13 @@ def routes_in_python() -> dict[str, str]:
 
 
 def _register(
-    library: torch.library.Library, op: str, route: str, kernel: Callable[..., Any]
+    library: torch.library.Library,
+    op: str,
+    route: str,
+    kernel: Callable[..., Any],
+    key: str = "PrivateUse1",
 ) -> None:
-    for name in variants.register_with_variants(library, op, counted(route, op, kernel)):
+    for name in variants.register_with_variants(library, op, counted(route, op, kernel), key):
         _routes[name] = route
         log.stage("ops").debug("%s: %s", name, route)
 
