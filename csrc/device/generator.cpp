@@ -27,26 +27,21 @@ uint64_t GeneratorImpl::seed() {
 void GeneratorImpl::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
   TORCH_CHECK(
-      state.numel() == 2 * sizeof(uint64_t),
+      state.numel() == sizeof(stream_),
       "The state of a tenon generator has 16 bytes, this one has ",
       state.numel());
-  const auto* bytes = static_cast<const char*>(state.data());
-  std::memcpy(&seed_, bytes, sizeof(seed_));
-  std::memcpy(&offset_, bytes + sizeof(seed_), sizeof(offset_));
+  std::memcpy(&stream_, state.data(), sizeof(stream_));
 }
 
 c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
-  auto state = at::empty({2 * sizeof(uint64_t)}, at::device(at::kCPU).dtype(at::kByte));
-  auto* bytes = state.mutable_data_ptr<uint8_t>();
-  std::memcpy(bytes, &seed_, sizeof(seed_));
-  std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));
+  auto state = at::empty({sizeof(stream_)}, at::device(at::kCPU).dtype(at::kByte));
+  std::memcpy(state.mutable_data_ptr(), &stream_, sizeof(stream_));
   return state.getIntrusivePtr();
 }
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {
   auto* copy = new GeneratorImpl(device().index());
-  copy->seed_ = seed_;
-  copy->offset_ = offset_;
+  copy->stream_ = stream_;
   return copy;
 }
 
