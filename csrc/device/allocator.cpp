@@ -66,17 +66,13 @@ const Range* find(const Ranges& ranges, const void* ptr) {
 using FreeBlocks = std::map<std::pair<size_t, void*>, Block*>;  // by size, then address
 
 struct Pool {
-  FreeBlocks small, large;
+  FreeBlocks free[2];  // large blocks, small ones
   // Small blocks that were just freed, by size in units of the alignment: the next request is most
   // often for one of these, and what is neither merged nor split costs next to nothing.
   std::array<std::vector<Block*>, kSmallLimit / kAlignment + 1> waiting;
   DeviceStats stats;
   std::optional<size_t> limit;
   size_t reserved = 0;  // bytes had from the target, those being asked for included
-
-  FreeBlocks& free_blocks(bool is_small) {
-    return is_small ? small : large;
-  }
 };
 
 class CachingAllocator final : public DeviceAllocator {
@@ -233,7 +229,7 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   Block* take_free(c10::DeviceIndex device, size_t size, bool small) {
-    auto& free = pool(device).free_blocks(small);
+    auto& free = pool(device).free[small];
     const auto found = free.lower_bound({size, nullptr});
     if (found == free.end())
       return nullptr;
@@ -325,8 +321,8 @@ class CachingAllocator final : public DeviceAllocator {
   void release_cached(std::unique_lock<std::mutex>& lock, c10::DeviceIndex device) {
     merge_waiting(device);
     std::vector<void*> free_segments;
-    for (auto* free : {&pool(device).small, &pool(device).large}) {
-      std::erase_if(*free, [&](const auto& entry) {
+    for (auto& free : pool(device).free) {
+      std::erase_if(free, [&](const auto& entry) {
         Block* block = entry.second;
         if (!block->whole_segment())
           return false;
@@ -377,14 +373,12 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   void enter_free(Block* block) {
-    pool(block->device)
-        .free_blocks(block->small)
-        .emplace(std::pair(block->size, block->ptr), block);
+    pool(block->device).free[block->small].emplace(std::pair(block->size, block->ptr), block);
     count_inactive_split(*block, 1);
   }
 
   void leave_free(Block* block) {
-    pool(block->device).free_blocks(block->small).erase({block->size, block->ptr});
+    pool(block->device).free[block->small].erase({block->size, block->ptr});
     count_inactive_split(*block, -1);
   }
 

@@ -3,11 +3,10 @@
 #include <ATen/Utils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/CallOnce.h>
 
 #include <cstring>
-#include <deque>
 #include <mutex>
+#include <vector>
 
 #include "device/guard.h"
 #include "device/target.h"
@@ -46,14 +45,15 @@ GeneratorImpl* GeneratorImpl::clone_impl() const {
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
-  // Leaked on purpose: threads may still draw while the process exits. A deque keeps addresses.
-  static auto* mutex = new std::mutex();
-  static auto* generators = new std::deque<at::Generator>();
-  const auto index = static_cast<size_t>(check_index(device));
-  std::lock_guard<std::mutex> lock(*mutex);
-  while (generators->size() <= index)
-    generators->push_back(at::make_generator<GeneratorImpl>(generators->size()));
-  return (*generators)[index];
+  const auto index = check_index(device);  // raises before there is a target
+  // Leaked on purpose: threads may still draw while the process exits.
+  static const auto* generators = [] {
+    auto* made = new std::vector<at::Generator>();
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i)
+      made->push_back(at::make_generator<GeneratorImpl>(i));
+    return made;
+  }();
+  return generators->at(index);
 }
 
 void check_generator(c10::Device tensor, const std::optional<at::Generator>& generator) {

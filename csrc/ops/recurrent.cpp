@@ -131,9 +131,7 @@ std::tuple<Tensor, Tensor, Tensor> lstm(
     for (int64_t direction = 0; direction < directions; ++direction) {
       const auto k = layer * directions + direction;
       const auto* p = &params[k * per];
-      std::optional<Tensor> bias;
-      if (has_biases)
-        bias = p[2].add(p[3]);
+      const auto bias = has_biases ? std::optional(p[2].add(p[3])) : std::nullopt;
       auto gates = at::linear(x, p[0], bias);
       if (direction == 1)
         gates = gates.flip({0});

@@ -19,7 +19,6 @@
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
-#include <ATen/ops/zero.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -38,8 +37,7 @@ namespace {
 constexpr c10::DispatchKeySet kDense{c10::DispatchKey::PrivateUse1};
 
 c10::Device device_or_current(std::optional<at::Device> device) {
-  const auto index = device.has_value() ? device->index() : c10::DeviceIndex{-1};
-  return {kTenon, check_index(index)};
+  return {kTenon, check_index(device.has_value() ? device->index() : c10::DeviceIndex{-1})};
 }
 
 // Checks the options of a new tensor and makes it on its device.

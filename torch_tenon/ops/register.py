@@ -45,9 +45,13 @@ def register_ops(target: Target) -> None:
         from torch_tenon.ops.decompositions import AT_ONCE, DECOMPOSITIONS
 
         for op in decomposed:
-            if op not in target.library:
-                key = "PrivateUse1" if op in AT_ONCE else "CPU"
-                _register(_library, op, "decomposed", DECOMPOSITIONS[op], key)
+            if op in target.library:
+                continue
+            if op in AT_ONCE:
+                _register(_library, op, "decomposed", DECOMPOSITIONS[op])
+            else:  # for the host, and for the layouts of the results alone
+                kernel = counted("decomposed", op, DECOMPOSITIONS[op])
+                _library.impl(variants.overload(op), kernel, "CompositeExplicitAutograd")
     count = _C.register_reference_kernels()
     log.stage("ops").debug("reference execution for %d ops", count)
 
@@ -58,13 +62,9 @@ def routes_in_python() -> dict[str, str]:
 
 
 def _register(
-    library: torch.library.Library,
-    op: str,
-    route: str,
-    kernel: Callable[..., Any],
-    key: str = "PrivateUse1",
+    library: torch.library.Library, op: str, route: str, kernel: Callable[..., Any]
 ) -> None:
-    for name in variants.register_with_variants(library, op, counted(route, op, kernel), key):
+    for name in variants.register_with_variants(library, op, counted(route, op, kernel)):
         _routes[name] = route
         log.stage("ops").debug("%s: %s", name, route)
 
