@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -53,12 +52,6 @@ struct Block {
   }
 };
 
-struct BySize {
-  bool operator()(const Block* a, const Block* b) const {
-    return a->size != b->size ? a->size < b->size : a->ptr < b->ptr;
-  }
-};
-
 // A stretch of memory, by its start.
 struct Range {
   size_t size;
@@ -76,10 +69,10 @@ const Range* find(const Ranges& ranges, const void* ptr) {
   return static_cast<const char*>(ptr) < end ? &range : nullptr;
 }
 
-using FreeBlocks = std::set<Block*, BySize>;
+using FreeBlocks = std::map<std::pair<size_t, void*>, Block*>;  // by size, then address
 
 struct Pool {
-  FreeBlocks small, large;
+  FreeBlocks free[2];  // large blocks, small ones
   // Small blocks that were just freed, by size in units of the alignment: the next request is most
   // often for one of these, and what is neither merged nor split costs next to nothing.
   std::array<std::vector<Block*>, kSmallLimit / kAlignment + 1> waiting;
@@ -87,10 +80,6 @@ struct Pool {
   DeviceStats stats;
   std::optional<size_t> limit;
   size_t reserved = 0;  // bytes had from the target, those being asked for included
-
-  FreeBlocks& free_blocks(bool is_small) {
-    return is_small ? small : large;
-  }
 };
 
 class CachingAllocator final : public DeviceAllocator {
@@ -306,14 +295,12 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   Block* take_free(c10::DeviceIndex device, size_t size, bool small) {
-    auto& free = pool(device).free_blocks(small);
-    Block key{device, small, nullptr, size};
-    const auto found = free.lower_bound(&key);
+    auto& free = pool(device).free[small];
+    const auto found = free.lower_bound({size, nullptr});
     if (found == free.end())
       return nullptr;
-    Block* block = *found;
-    free.erase(found);
-    count_inactive_split(*block, -1);
+    Block* block = found->second;
+    leave_free(block);
     return block;
   }
 
@@ -360,24 +347,21 @@ class CachingAllocator final : public DeviceAllocator {
     auto& stats = pool(device).stats;
     ++stats.num_ooms;
     const auto allocated = stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current;
-    const auto limit = limit_of(device);
-    const auto reserved = pool(device).reserved;
-    lock.unlock();
-    TORCH_CHECK_WITH(
-        OutOfMemoryError,
-        false,
+    const auto message = c10::str(
         "tenon out of memory. Tried to allocate ",
         format_size(requested),
-        ". tenon:",
-        static_cast<int>(device),
+        ". ",
+        c10::Device(kTenon, device),
         " may hold ",
-        format_size(limit),
+        format_size(limit_of(device)),
         ", of which ",
         format_size(allocated),
         " is allocated and ",
-        format_size(reserved - allocated),
+        format_size(pool(device).reserved - allocated),
         " is cached or split. Free tensors, or raise the limit (TENON_MEMORY_LIMIT, "
         "torch.tenon.set_memory_limit).");
+    lock.unlock();
+    TORCH_CHECK_WITH(OutOfMemoryError, false, message);
   }
 
   static std::string format_size(size_t nbytes) {
@@ -403,21 +387,19 @@ class CachingAllocator final : public DeviceAllocator {
   void release_cached(std::unique_lock<std::mutex>& lock, c10::DeviceIndex device) {
     merge_waiting(device);
     std::vector<void*> free_segments;
-    for (auto* free : {&pool(device).small, &pool(device).large}) {
-      for (auto it = free->begin(); it != free->end();) {
-        Block* block = *it;
-        if (!block->whole_segment()) {
-          ++it;
-          continue;
-        }
-        it = free->erase(it);
+    for (auto& free : pool(device).free) {
+      std::erase_if(free, [&](const auto& entry) {
+        Block* block = entry.second;
+        if (!block->whole_segment())
+          return false;
         free_segments.push_back(block->ptr);
         segments_.erase(block->ptr);
         ++pool(device).stats.num_device_free;
         count_segment(*block, -1);
         pool(device).reserved -= block->size;
         delete block;
-      }
+        return true;
+      });
     }
     if (free_segments.empty())
       return;
@@ -441,8 +423,7 @@ class CachingAllocator final : public DeviceAllocator {
       rest->next->previous = rest;
     block->next = rest;
     block->size = size;
-    pool(block->device).free_blocks(block->small).insert(rest);
-    count_inactive_split(*rest, 1);
+    enter_free(rest);
   }
 
   void make_wait(Block* block) {
@@ -454,17 +435,24 @@ class CachingAllocator final : public DeviceAllocator {
   void make_free(Block* block) {
     allocated_.erase(block->ptr);
     block = absorb(block, block->previous);
-    block = absorb(block, block->next);
-    pool(block->device).free_blocks(block->small).insert(block);
+    enter_free(absorb(block, block->next));
+  }
+
+  void enter_free(Block* block) {
+    pool(block->device).free[block->small].emplace(std::pair(block->size, block->ptr), block);
     count_inactive_split(*block, 1);
+  }
+
+  void leave_free(Block* block) {
+    pool(block->device).free[block->small].erase({block->size, block->ptr});
+    count_inactive_split(*block, -1);
   }
 
   // Joins `block`, which is in no free list, with a neighbour if that is free.
   Block* absorb(Block* block, Block* neighbour) {
     if (neighbour == nullptr || neighbour->allocated || neighbour->waiting)
       return block;
-    count_inactive_split(*neighbour, -1);
-    pool(block->device).free_blocks(block->small).erase(neighbour);
+    leave_free(neighbour);
     const bool before = block->previous == neighbour;
     Block* left = before ? neighbour : block;
     Block* right = before ? block : neighbour;
@@ -552,6 +540,12 @@ class CachingAllocator final : public DeviceAllocator {
 
 class PinnedAllocator final : public c10::Allocator {
  public:
+  // Leaked on purpose: tensors may die after static destructors have run.
+  static PinnedAllocator& instance() {
+    static auto* allocator = new PinnedAllocator();
+    return *allocator;
+  }
+
   c10::DataPtr allocate(size_t nbytes) override {
     if (nbytes == 0)
       return {nullptr, c10::Device(c10::kCPU)};
@@ -580,35 +574,23 @@ class PinnedAllocator final : public c10::Allocator {
   }
 
  private:
-  static void release(void* ptr);
+  static void release(void* ptr) {
+    std::lock_guard<std::mutex> lock(instance().mutex_);
+    instance().blocks_.erase(ptr);
+    std::free(ptr);
+  }
 
   std::mutex mutex_;
   Ranges blocks_;
 };
 
-// Both are leaked on purpose: tensors may die after static destructors have run.
-PinnedAllocator& pinned() {
-  static auto* allocator = new PinnedAllocator();
-  return *allocator;
-}
-
+// Leaked on purpose, as above.
 CachingAllocator& caching() {
   static auto* allocator = new CachingAllocator();
   return *allocator;
 }
 
-void PinnedAllocator::release(void* ptr) {
-  {
-    std::lock_guard<std::mutex> lock(pinned().mutex_);
-    pinned().blocks_.erase(ptr);
-  }
-  std::free(ptr);
-}
-
-const bool registered = [] {
-  c10::SetAllocator(kTenon, &caching());
-  return true;
-}();
+REGISTER_ALLOCATOR(kTenon, &caching());
 
 }  // namespace
 
@@ -621,11 +603,11 @@ c10::DataPtr data_ptr_of_block(void* ptr, c10::DeviceIndex device) {
 }
 
 c10::Allocator* pinned_allocator() {
-  return &pinned();
+  return &PinnedAllocator::instance();
 }
 
 bool is_pinned(const void* ptr) {
-  return pinned().contains(ptr);
+  return PinnedAllocator::instance().contains(ptr);
 }
 
 }  // namespace tenon

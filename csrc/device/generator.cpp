@@ -3,11 +3,10 @@
 #include <ATen/Utils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/CallOnce.h>
 
 #include <cstring>
-#include <deque>
 #include <mutex>
+#include <vector>
 
 #include "device/guard.h"
 #include "device/target.h"
@@ -27,38 +26,34 @@ uint64_t GeneratorImpl::seed() {
 void GeneratorImpl::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
   TORCH_CHECK(
-      state.numel() == 2 * sizeof(uint64_t),
+      state.numel() == sizeof(stream_),
       "The state of a tenon generator has 16 bytes, this one has ",
       state.numel());
-  const auto* bytes = static_cast<const char*>(state.data());
-  std::memcpy(&seed_, bytes, sizeof(seed_));
-  std::memcpy(&offset_, bytes + sizeof(seed_), sizeof(offset_));
+  std::memcpy(&stream_, state.data(), sizeof(stream_));
 }
 
 c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
-  auto state = at::empty({2 * sizeof(uint64_t)}, at::device(at::kCPU).dtype(at::kByte));
-  auto* bytes = state.mutable_data_ptr<uint8_t>();
-  std::memcpy(bytes, &seed_, sizeof(seed_));
-  std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));
+  auto state = at::empty({sizeof(stream_)}, at::device(at::kCPU).dtype(at::kByte));
+  std::memcpy(state.mutable_data_ptr(), &stream_, sizeof(stream_));
   return state.getIntrusivePtr();
 }
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {
   auto* copy = new GeneratorImpl(device().index());
-  copy->seed_ = seed_;
-  copy->offset_ = offset_;
+  copy->stream_ = stream_;
   return copy;
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
-  // Leaked on purpose: threads may still draw while the process exits. A deque keeps addresses.
-  static auto* mutex = new std::mutex();
-  static auto* generators = new std::deque<at::Generator>();
-  const auto index = static_cast<size_t>(check_index(device));
-  std::lock_guard<std::mutex> lock(*mutex);
-  while (generators->size() <= index)
-    generators->push_back(at::make_generator<GeneratorImpl>(generators->size()));
-  return (*generators)[index];
+  const auto index = check_index(device);  // raises before there is a target
+  // Leaked on purpose: threads may still draw while the process exits.
+  static const auto* generators = [] {
+    auto* made = new std::vector<at::Generator>();
+    for (c10::DeviceIndex i = 0; i < device_count(); ++i)
+      made->push_back(at::make_generator<GeneratorImpl>(i));
+    return made;
+  }();
+  return generators->at(index);
 }
 
 void check_generator(c10::Device tensor, const std::optional<at::Generator>& generator) {

@@ -32,25 +32,24 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
   uint64_t seed() override;  // seeds from the system's source of randomness
   uint64_t current_seed() const override {
-    return seed_;
+    return stream_.seed;
   }
   void set_current_seed(uint64_t seed) override {
-    seed_ = seed;
-    offset_ = 0;
+    stream_ = {seed, 0};
   }
   // Offset: random ops run since the seed was set.
   uint64_t get_offset() const override {
-    return offset_;
+    return stream_.offset;
   }
   void set_offset(uint64_t offset) override {
-    offset_ = offset;
+    stream_.offset = offset;
   }
   // The state is 16 bytes on the host: seed and offset, little-endian.
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
   RandomStream next() {
-    return {seed_, offset_++};
+    return {stream_.seed, stream_.offset++};
   }
 
   static c10::DeviceType device_type() {
@@ -60,8 +59,7 @@ class GeneratorImpl final : public c10::GeneratorImpl {
  private:
   GeneratorImpl* clone_impl() const override;
 
-  uint64_t seed_ = c10::default_rng_seed_val;
-  uint64_t offset_ = 0;
+  RandomStream stream_{c10::default_rng_seed_val, 0};  // of the next op
 };
 
 const at::Generator& default_generator(c10::DeviceIndex device);

@@ -7,9 +7,10 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
-#include <vector>
+#include <limits>
 
 #include "device/recorded.h"
 #include "device/target.h"
@@ -20,12 +21,13 @@ namespace {
 constexpr int64_t kPoolSize = 32;  // streams of the global pool, as many as CUDA has
 
 thread_local c10::DeviceIndex t_device = 0;
-// The current stream of each device, by index; a missing one is the default stream, 0.
-thread_local std::vector<c10::StreamId> t_streams;
+// The current stream of each device, by index; the default stream is 0.
+thread_local std::array<c10::StreamId, std::numeric_limits<c10::DeviceIndex>::max()> t_streams{};
 std::atomic<int64_t> g_pool_stream{0};
 std::atomic<int64_t> g_new_stream{kPoolSize};
 
 struct Event {
+  c10::DeviceIndex device = 0;
   std::chrono::steady_clock::time_point time;
   bool timed = false;
   std::atomic<bool> done{false};
@@ -80,8 +82,6 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const auto device = check_index(stream.device_index());
     const auto previous = current_stream(device);
-    if (t_streams.size() <= static_cast<size_t>(device))
-      t_streams.resize(device + 1, 0);
     t_streams[device] = stream.id();
     return previous;
   }
@@ -114,18 +114,19 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
       const c10::EventFlag flag) const override {
     TORCH_CHECK(
         device == -1 || device == stream.device_index(),
-        "Event device tenon:",
-        static_cast<int>(device),
-        " does not match recording stream's device tenon:",
-        static_cast<int>(stream.device_index()));
+        "Event device ",
+        c10::Device(kTenon, device),
+        " does not match recording stream's device ",
+        stream.device());
     if (*event == nullptr)
       *event = new Event();
     auto* e = as_event(*event);
+    e->device = stream.device_index();
     e->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
-    e->done = target().idle(stream.device_index());
+    e->done = target().idle(e->device);
     // A target tells no time of completion: an event that is to tell one waits for it.
     if (e->timed && !e->done) {
-      synchronize(stream.device_index());
+      synchronize(e->device);
       e->done = true;
     }
     e->time = std::chrono::steady_clock::now();
@@ -136,21 +137,16 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   bool queryEvent(void* event) const override {
-    if (event == nullptr || as_event(event)->done)
-      return true;
-    for (c10::DeviceIndex i = 0; i < deviceCount(); ++i) {
-      if (!target().idle(i))
-        return false;
-    }
-    return as_event(event)->done = true;
+    auto* e = as_event(event);
+    return e == nullptr || e->done || (e->done = target().idle(e->device));
   }
 
   void synchronizeEvent(void* event) const override {
-    if (event == nullptr || as_event(event)->done)
+    auto* e = as_event(event);
+    if (e == nullptr || e->done)
       return;
-    for (c10::DeviceIndex i = 0; i < deviceCount(); ++i)
-      synchronize(i);
-    as_event(event)->done = true;
+    synchronize(e->device);
+    e->done = true;
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
@@ -185,8 +181,7 @@ c10::DeviceIndex exchange_device(c10::DeviceIndex index) {
 
 c10::Stream current_stream(c10::DeviceIndex index) {
   const auto device = check_index(index);
-  const auto known = static_cast<size_t>(device) < t_streams.size();
-  return stream_of(device, known ? t_streams[device] : 0);
+  return stream_of(device, t_streams[device]);
 }
 
 void synchronize(c10::DeviceIndex index) {

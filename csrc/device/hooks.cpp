@@ -25,8 +25,6 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return has_target();
   }
 
-  void init() const override {}
-
   c10::DeviceIndex deviceCount() const override {
     return device_count();
   }

@@ -12,26 +12,17 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <shared_mutex>
-#include <unordered_map>
 
 namespace tenon {
 namespace {
 
 using at::Tensor;
 
-struct Hash {
-  size_t operator()(const MatmulKey& key) const {
-    size_t h = 0;
-    for (const auto part : key)
-      h = (h ^ static_cast<size_t>(part)) * 0x9e3779b97f4a7c15ull;
-    return h ^ (h >> 29);
-  }
-};
-
 std::shared_mutex table_mutex;
-std::unordered_map<MatmulKey, MatmulRoute, Hash> table;
+std::map<MatmulKey, MatmulRoute> table;
 MatmulTuner tuner;
 std::atomic<void (*)(const tenon_matmul_t*)> generated{nullptr};
 
@@ -48,8 +39,12 @@ MatmulKey key_of(const tenon_matmul_t& p) {
 }
 
 // A host tensor over memory that outlives it: cheaper than from_blob, which asks who owns it.
-Tensor over(
-    const void* data, int64_t dtype, c10::ArrayRef<int64_t> sizes, c10::ArrayRef<int64_t> strides) {
+Tensor operand(
+    const tenon_matmul_t& p,
+    const void* data,
+    int64_t rows,
+    int64_t columns,
+    const int64_t* strides) {
   c10::Storage storage(
       c10::Storage::use_byte_size_t(),
       SIZE_MAX / 4,
@@ -57,21 +52,12 @@ Tensor over(
   auto result = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage),
       c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(kDtypes[dtype]));
-  result.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
-  return result;
-}
-
-Tensor operand(
-    const tenon_matmul_t& p,
-    const void* data,
-    int64_t rows,
-    int64_t columns,
-    const int64_t* strides) {
+      c10::scalarTypeToTypeMeta(kDtypes[p.dtype]));
   const std::array<int64_t, 3> sizes = {p.batch, rows, columns};
-  if (p.batch == 1)
-    return over(data, p.dtype, {rows, columns}, {strides[1], strides[2]});
-  return over(data, p.dtype, sizes, {strides, 3});
+  const size_t first = p.batch == 1 ? 1 : 0;
+  result.unsafeGetTensorImpl()->set_sizes_and_strides(
+      c10::IntArrayRef(sizes).slice(first), c10::IntArrayRef(strides, 3).slice(first));
+  return result;
 }
 
 Tensor onednn(const Tensor& a, const Tensor& b) {
@@ -87,6 +73,10 @@ Tensor onednn(const Tensor& a, const Tensor& b) {
                              .typed<Linear>();
   const at::AutoDispatchBelowADInplaceOrView guard;
   return op.call(a, b.t(), std::nullopt, "none", c10::List<std::optional<at::Scalar>>(), "");
+}
+
+Tensor& pytorch(const Tensor& a, const Tensor& b, Tensor& out) {
+  return a.dim() == 2 ? at::cpu::mm_out(out, a, b) : at::cpu::bmm_out(out, a, b);
 }
 
 // The epilogue over a product that lies in memory, on all threads.
@@ -116,8 +106,6 @@ void run_epilogue(const tenon_matmul_t& p, const void* product, int64_t step, in
     }
   });
 }
-
-MatmulRoute choose(const tenon_matmul_t& p);
 
 }  // namespace
 
@@ -153,10 +141,7 @@ void multiply_by(MatmulRoute route, const tenon_matmul_t& p) {
       const std::array<int64_t, 3> sizes = {p.batch, p.m, p.n};
       product = at::empty(c10::IntArrayRef(sizes).slice(p.batch == 1 ? 1 : 0), a.options());
     }
-    if (p.batch == 1)
-      at::cpu::mm_out(product, a, b);
-    else
-      at::cpu::bmm_out(product, a, b);
+    pytorch(a, b, product);
   }
   if (p.epilogue != nullptr) {
     const auto step = product.stride(-2);
@@ -244,42 +229,31 @@ bool describe(const Tensor& a, const Tensor& b, const Tensor& out, tenon_matmul_
   return true;
 }
 
-Tensor& tuned_out(const Tensor& a, const Tensor& b, Tensor& out, int64_t dims, const char* name) {
+// Of two matrices or two batches of them.
+Tensor& tuned_out(const Tensor& a, const Tensor& b, Tensor& out) {
+  const auto d = a.dim();
   TORCH_CHECK(
-      a.dim() == dims && b.dim() == dims && a.size(-1) == b.size(-2) &&
-          (dims == 2 || a.size(0) == b.size(0)),
-      name,
+      (d == 2 || d == 3) && b.dim() == d && a.size(-1) == b.size(-2) &&
+          (d == 2 || a.size(0) == b.size(0)),
+      d == 3 ? "tenon::bmm" : "tenon::mm",
       ": shapes ",
       a.sizes(),
       " and ",
       b.sizes(),
       " cannot be multiplied");
-  const auto library = [&]() -> Tensor& {
-    return dims == 2 ? at::cpu::mm_out(out, a, b) : at::cpu::bmm_out(out, a, b);
-  };
   tenon_matmul_t p{};
   auto sizes = a.sizes().vec();
   sizes.back() = b.size(-1);
   if (out.sizes() != sizes)
     at::native::resize_output(out, sizes);
-  if (!describe(a, b, out, p))
-    return library();
-  const auto route = choose(p);
+  const auto route = describe(a, b, out, p) ? choose(p) : MatmulRoute::kPyTorch;
   if (route == MatmulRoute::kPyTorch)
-    return library();
+    return pytorch(a, b, out);
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, a);
   at::assert_no_overlap(out, b);
   multiply_by(route, p);
   return out;
-}
-
-Tensor& mm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  return tuned_out(a, b, out, 2, "tenon::mm");
-}
-
-Tensor& bmm_out(const Tensor& a, const Tensor& b, Tensor& out) {
-  return tuned_out(a, b, out, 3, "tenon::bmm");
 }
 
 TORCH_LIBRARY_FRAGMENT(tenon, m) {
@@ -288,8 +262,8 @@ TORCH_LIBRARY_FRAGMENT(tenon, m) {
 }
 
 TORCH_LIBRARY_IMPL(tenon, CPU, m) {
-  m.impl("mm.out", mm_out);
-  m.impl("bmm.out", bmm_out);
+  m.impl("mm.out", tuned_out);
+  m.impl("bmm.out", tuned_out);
 }
 
 }  // namespace

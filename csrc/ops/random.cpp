@@ -4,25 +4,22 @@
 // call of `tenon::draw_` is recorded.
 
 #include <ATen/Dispatch_v2.h>
-#include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
 #include <ATen/ScalarOps.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/DistributionTemplates.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_dropout_native.h>
-#include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
 #include <cmath>
 #include <limits>
 
 #include "device/generator.h"
-#include "device/target.h"
 #include "execute/counters.h"
-#include "execute/host_views.h"
 
 namespace tenon {
 namespace {
@@ -32,12 +29,9 @@ using OptionalGenerator = std::optional<at::Generator>;
 constexpr double kPi = 3.14159265358979323846;
 constexpr int64_t kGrain = 4096;  // elements for a thread to be worth it
 
-uint64_t low_64(const PhiloxWords& w) {
-  return (static_cast<uint64_t>(w[1]) << 32) | w[0];
-}
-
-uint64_t high_64(const PhiloxWords& w) {
-  return (static_cast<uint64_t>(w[3]) << 32) | w[2];
+// The first or the second 64 bits.
+uint64_t bits_of(const PhiloxWords& w, int half) {
+  return (static_cast<uint64_t>(w[2 * half + 1]) << 32) | w[2 * half];
 }
 
 // In (0, 1), symmetric, neither end possible: the top 52 bits, and half a step.
@@ -49,50 +43,35 @@ double open_uniform(uint64_t bits) {
 template <class scalar_t>
 double half_open_uniform(const PhiloxWords& w) {
   if constexpr (std::is_same_v<scalar_t, double>)
-    return static_cast<double>(low_64(w) >> 11) * 0x1p-53;
+    return static_cast<double>(bits_of(w, 0) >> 11) * 0x1p-53;
   else
     return (w[0] >> 8) * 0x1p-24;
 }
 
-// A comparison in float, as vectors do it fastest.
-bool bernoulli(const PhiloxWords& w, double p) {
-  return half_open_uniform<float>(w) < static_cast<float>(p);
-}
-
 double standard_normal(const PhiloxWords& w) {  // Box and Muller, 1958
-  return std::sqrt(-2 * std::log(open_uniform(low_64(w)))) *
-         std::cos(2 * kPi * open_uniform(high_64(w)));
+  return std::sqrt(-2 * std::log(open_uniform(bits_of(w, 0)))) *
+         std::cos(2 * kPi * open_uniform(bits_of(w, 1)));
 }
 
 // In [base, base + range); 0: all of int64.
 int64_t integer(const PhiloxWords& w, int64_t base, uint64_t range) {
   constexpr uint64_t kHalf = uint64_t{1} << 63;
-  const auto bits = low_64(w);
+  const auto bits = bits_of(w, 0);
   const auto below = range == 0 ? bits : range > kHalf ? bits % range : (bits % kHalf) % range;
   return static_cast<int64_t>(below + static_cast<uint64_t>(base));
 }
 
-// Runs `fill(host)` on a contiguous host tensor with the sizes and dtype of `host`, and brings what
-// it wrote there.
-template <class Fill>
-void fill_dense(const at::Tensor& host, Fill&& fill) {
-  if (host.is_contiguous())
-    return fill(host);
-  const auto dense = at::empty(host.sizes(), host.options());
-  fill(dense);
-  host.copy_(dense);
-}
-
-// host[i] = value(words of counter i, i), for i in row-major order.
+// host[i] = value(words of counter i), for i in row-major order.
 template <class scalar_t, class Value>
 void fill(const at::Tensor& host, const RandomStream& stream, Value&& value) {
-  fill_dense(host, [&](const at::Tensor& dense) {
-    auto* out = dense.mutable_data_ptr<scalar_t>();
-    at::parallel_for(0, dense.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        out[i] = static_cast<scalar_t>(value(stream(i), i));
-    });
+  const auto dense = host.is_contiguous() ? host : at::empty(host.sizes(), host.options());
+  auto* out = dense.mutable_data_ptr<scalar_t>();
+  at::parallel_for(0, dense.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      out[i] = static_cast<scalar_t>(value(stream(i)));
   });
+  if (!dense.is_same(host))
+    host.copy_(dense);
 }
 
 template <class F>
@@ -124,30 +103,24 @@ at::Tensor& draw_on_host(
     return self;  // asked for the layout alone
   const RandomStream stream{
       static_cast<uint64_t>(seed.item<int64_t>()), static_cast<uint64_t>(offset.item<int64_t>())};
-  const auto of_any_dtype = [&](auto value) {
-    dispatch_all(self, [&](auto zero) { fill<decltype(zero)>(self, stream, value); });
-  };
-  if (distribution == "integers") {
-    of_any_dtype([=](const PhiloxWords& w, int64_t) {
-      return integer(w, base, static_cast<uint64_t>(range));
-    });
-    return self;
-  }
-  if (distribution == "bernoulli") {
-    of_any_dtype([=](const PhiloxWords& w, int64_t) { return bernoulli(w, a); });
-    return self;
-  }
-  if (distribution == "geometric") {
-    of_any_dtype([=](const PhiloxWords& w, int64_t) {
-      return std::max(1.0, std::ceil(std::log(open_uniform(low_64(w))) / std::log1p(-a)));
-    });
-    return self;
-  }
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, self.scalar_type(), "random", [&] {
-    const auto with = [&](auto value) {
-      fill<scalar_t>(self, stream, [=](const PhiloxWords& w, int64_t) { return value(w); });
-    };
-    if (distribution == "uniform") {
+  dispatch_all(self, [&](auto zero) {
+    using scalar_t = decltype(zero);
+    const auto with = [&](auto value) { fill<scalar_t>(self, stream, value); };
+    if (distribution == "integers") {
+      with([=](const PhiloxWords& w) { return integer(w, base, static_cast<uint64_t>(range)); });
+    } else if (distribution == "bernoulli") {
+      // A comparison in float, as vectors do it fastest.
+      with([p = static_cast<float>(a)](const PhiloxWords& w) {
+        return half_open_uniform<float>(w) < p;
+      });
+    } else if (distribution == "geometric") {
+      with([=](const PhiloxWords& w) {
+        return std::max(1.0, std::ceil(std::log(open_uniform(bits_of(w, 0))) / std::log1p(-a)));
+      });
+    } else if constexpr (std::numeric_limits<scalar_t>::is_integer) {
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          false, '"', distribution, "\" not implemented for '", self.scalar_type(), "'");
+    } else if (distribution == "uniform") {
       // What rounds up to `b` becomes the number before it.
       constexpr int digits = std::numeric_limits<scalar_t>::digits;
       const auto last = static_cast<scalar_t>(b - (b - a) * std::ldexp(1.0, -digits));
@@ -161,14 +134,14 @@ at::Tensor& draw_on_host(
       with([=](const PhiloxWords& w) { return std::exp(a + b * standard_normal(w)); });
     } else if (distribution == "cauchy") {
       with([=](const PhiloxWords& w) {
-        return a + b * std::tan(kPi * (open_uniform(low_64(w)) - 0.5));
+        return a + b * std::tan(kPi * (open_uniform(bits_of(w, 0)) - 0.5));
       });
     } else {
       TORCH_CHECK(distribution == "exponential", "no distribution '", distribution, "'");
       // Never 0, also after rounding: `multinomial` divides by it.
       const double least = std::numeric_limits<scalar_t>::min();
       with([=](const PhiloxWords& w) {
-        return std::max(-std::log(open_uniform(low_64(w))) / a, least);
+        return std::max(-std::log(open_uniform(bits_of(w, 0))) / a, least);
       });
     }
   });
@@ -213,23 +186,17 @@ void draw_into(
       c10::scalar_to_tensor(static_cast<int64_t>(stream.offset)));
 }
 
+// On the host, and for the layout alone; the device records them.
 TORCH_LIBRARY_FRAGMENT(tenon, m) {
+  constexpr auto kHere = c10::DispatchKey::CompositeExplicitAutograd;
   m.def(
       "draw_(Tensor(a!) self, str distribution, float a, float b, int base, int range, "
-      "Tensor seed, Tensor offset) -> Tensor(a!)");
+      "Tensor seed, Tensor offset) -> Tensor(a!)",
+      torch::dispatch(kHere, draw_on_host));
   m.def(
       "draw(Tensor self, str distribution, float a, float b, int base, int range, "
-      "Tensor seed, Tensor offset) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(tenon, CPU, m) {
-  m.impl("draw_", draw_on_host);
-  m.impl("draw", functional(draw_on_host));
-}
-
-TORCH_LIBRARY_IMPL(tenon, Meta, m) {
-  m.impl("draw_", draw_on_host);
-  m.impl("draw", functional(draw_on_host));
+      "Tensor seed, Tensor offset) -> Tensor",
+      torch::dispatch(kHere, functional(draw_on_host)));
 }
 
 // The kernels that PyTorch's templates call once the arguments are checked. `RNG` is theirs.
@@ -280,41 +247,28 @@ struct RandomKernel {
   // Every value of an integer type that is not negative, every integer that a floating one holds
   // exactly up to its precision.
   void operator()(at::TensorIteratorBase& iter, OptionalGenerator gen) {
-    uint64_t range = 2;
+    uint64_t range = 0;
     dispatch_all(iter.output(), [&](auto zero) {
-      using scalar_t = decltype(zero);
-      constexpr auto digits = std::numeric_limits<scalar_t>::digits;
-      if constexpr (std::is_same_v<scalar_t, bool>)
-        range = 2;
-      else if constexpr (std::is_integral_v<scalar_t>)
-        range = digits < 64 ? uint64_t{1} << (digits % 64) : 0;
-      else
-        range = (uint64_t{1} << digits) + 1;
+      using Limits = std::numeric_limits<decltype(zero)>;
+      const auto power = Limits::digits < 64 ? uint64_t{1} << (Limits::digits % 64) : 0;
+      range = Limits::is_integer ? power : power + 1;
     });
     draw_into(iter.output(), gen, "integers", 0, 0, 0, range);
   }
 };
 
-// The chances are looked at, so this runs at once.
+// The chances are looked at, so what was recorded of them runs first.
 template <class RNG>
 struct BernoulliTensorKernel {
   void operator()(const at::Tensor& self, const at::Tensor& p, OptionalGenerator gen) {
     check_generator(self.device(), gen);
-    const auto chance = p.to(at::kCPU).to(at::kDouble).expand(self.sizes()).contiguous();
-    const auto* chances = chance.template const_data_ptr<double>();
-    for (int64_t i = 0; i < chance.numel(); ++i) {
-      const auto p_in = chances[i];
+    const auto chances = p.expand(self.sizes()).to(self.device(), at::kFloat);
+    const auto [least, most] = at::aminmax(p);
+    for (const auto p_in : {least.item<double>(), most.item<double>()})
       TORCH_CHECK(p_in >= 0 && p_in <= 1);  // the CPU's words: it names no more either
-    }
-    const auto stream = draw(gen, self.device().index());
-    HostViews views(self.device());
-    const auto host = views.to_host(self);
-    dispatch_all(host, [&](auto zero) {
-      fill<decltype(zero)>(
-          host, stream, [=](const PhiloxWords& w, int64_t i) { return bernoulli(w, chances[i]); });
-    });
-    views.written(self, host);
-    views.finish();
+    const auto numbers = at::empty(self.sizes(), chances.options());
+    draw_into(numbers, gen, kUniform, 0, 1);
+    self.copy_(numbers.lt(chances));
   }
 };
 

@@ -12,13 +12,13 @@
 #include <ATen/ops/convolution_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/resize_as_native.h>
+#include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/tensor_split_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
-#include <ATen/ops/zero.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
@@ -37,22 +37,27 @@ namespace {
 constexpr c10::DispatchKeySet kDense{c10::DispatchKey::PrivateUse1};
 
 c10::Device device_or_current(std::optional<at::Device> device) {
-  const auto index = device.has_value() ? device->index() : c10::DeviceIndex{-1};
-  return {kTenon, check_index(index)};
+  return {kTenon, check_index(device.has_value() ? device->index() : c10::DeviceIndex{-1})};
 }
 
-void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
+// Checks the options of a new tensor and makes it on its device.
+template <class Make>
+at::Tensor make_empty(
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory,
+    Make&& make) {
   TORCH_CHECK(
       c10::layout_or_default(layout) == at::kStrided,
       "empty: expected a strided layout, got ",
       c10::layout_or_default(layout));
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "Only dense CPU tensors can be pinned");
-}
-
-void fill_if_deterministic(at::Tensor& tensor) {
+  const c10::DeviceGuard guard(device_or_current(device));
+  at::Tensor result = make();
   if (at::globalContext().deterministicAlgorithms() &&
       at::globalContext().deterministicFillUninitializedMemory())
-    at::native::fill_empty_deterministic_(tensor);
+    at::native::fill_empty_deterministic_(result);
+  return result;
 }
 
 at::Tensor empty(
@@ -63,12 +68,10 @@ at::Tensor empty(
     std::optional<bool> pin_memory,
     std::optional<at::MemoryFormat> memory_format) {
   TENON_COUNT_KERNEL("aten::empty.memory_format");
-  check_options(layout, pin_memory);
-  const c10::DeviceGuard guard(device_or_current(device));
-  at::Tensor result = at::detail::empty_generic(
-      size, &device_allocator(), kDense, c10::dtype_or_default(dtype), memory_format);
-  fill_if_deterministic(result);
-  return result;
+  return make_empty(layout, device, pin_memory, [&] {
+    return at::detail::empty_generic(
+        size, &device_allocator(), kDense, c10::dtype_or_default(dtype), memory_format);
+  });
 }
 
 at::Tensor empty_strided(
@@ -79,12 +82,10 @@ at::Tensor empty_strided(
     std::optional<at::Device> device,
     std::optional<bool> pin_memory) {
   TENON_COUNT_KERNEL("aten::empty_strided");
-  check_options(layout, pin_memory);
-  const c10::DeviceGuard guard(device_or_current(device));
-  at::Tensor result = at::detail::empty_strided_generic(
-      size, stride, &device_allocator(), kDense, c10::dtype_or_default(dtype));
-  fill_if_deterministic(result);
-  return result;
+  return make_empty(layout, device, pin_memory, [&] {
+    return at::detail::empty_strided_generic(
+        size, stride, &device_allocator(), kDense, c10::dtype_or_default(dtype));
+  });
 }
 
 at::Tensor efficient_zero_tensor(
@@ -95,12 +96,10 @@ at::Tensor efficient_zero_tensor(
     std::optional<bool>) {
   TENON_COUNT_KERNEL("aten::_efficientzerotensor");
   // All zeros and no memory: the dispatch key tells.
-  auto result = at::detail::make_tensor<c10::TensorImpl>(
-      new_storage(0, device_or_current(device).index()),
-      kDense | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor),
-      c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype)));
-  result.unsafeGetTensorImpl()->set_sizes_contiguous(size);
-  return result;
+  at::native::ZeroTensorAllocator allocator(device_or_current(device));
+  constexpr auto keys = kDense | c10::DispatchKeySet(c10::DispatchKey::ZeroTensor);
+  return at::detail::empty_generic(
+      size, &allocator, keys, c10::dtype_or_default(dtype), std::nullopt);
 }
 
 // Gives a tensor other sizes and, where they are given, strides; its storage grows as needed.
@@ -122,11 +121,7 @@ const at::Tensor& resize_(
   at::detail::check_size_nonnegative(size);
   const auto old_nbytes = self.storage().nbytes();
   resize(self.unsafeGetTensorImpl(), size);
-  if (memory_format.has_value()) {
-    TORCH_CHECK(
-        *memory_format != at::MemoryFormat::Preserve, "Unsupported memory format", *memory_format);
-    self.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
-  }
+  at::native::resize_(self, size, memory_format);  // strides in that format
   if (at::globalContext().deterministicAlgorithms() &&
       at::globalContext().deterministicFillUninitializedMemory())
     at::native::fill_resize_deterministic_(self, static_cast<int64_t>(old_nbytes));
@@ -194,17 +189,15 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   TORCH_CHECK(self.defined() && src.defined(), "copy_: tensors must be defined");
   if (self.is_same(src))
     return self;
-  for (const at::Tensor* t : {static_cast<const at::Tensor*>(&self), &src}) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        on_device(*t) || t->is_cpu(),
-        "copy_: tenon copies to and from the CPU only, not ",
-        src.device(),
-        " to ",
-        self.device(),
-        " (sizes ",
-        self.sizes(),
-        "); go by way of the CPU");
-  }
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      (on_device(self) || self.is_cpu()) && (on_device(src) || src.is_cpu()),
+      "copy_: tenon copies to and from the CPU only, not ",
+      src.device(),
+      " to ",
+      self.device(),
+      " (sizes ",
+      self.sizes(),
+      "); go by way of the CPU");
   if (src._is_zerotensor()) {
     TORCH_CHECK(
         at::is_expandable_to(src.sizes(), self.sizes()),
@@ -246,45 +239,22 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   return self;
 }
 
-at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
-  at::Tensor result = dst;
-  copy(result, self, non_blocking);
-  return result;
-}
-
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
-  dst.resize_(self.sizes());
-  return copy_from(self, dst, false);
+  return dst.resize_(self.sizes()).copy_(self);
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TENON_COUNT_KERNEL("aten::_local_scalar_dense");
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
-  settle(*self.storage().unsafeGetStorageImpl());
   // One element, not its storage.
   at::Tensor host = at::empty({}, self.options().device(at::kCPU));
-  copy_bytes(
-      host.mutable_data_ptr(),
-      self.const_data_ptr(),
-      self.element_size(),
-      CopyKind::device_to_host,
-      self.device().index());
-  if (self.is_conj())
-    host._set_conj(true);
-  if (self.is_neg())
-    host._set_neg(true);
-  return host.item();
+  return copy(host, at::native::as_strided_tensorimpl(self, {}, {}), false).item();
 }
 
 // Where to split is for the host to know, wherever the indices lie.
 std::vector<at::Tensor> tensor_split(
     const at::Tensor& self, const at::Tensor& indices_or_sections, int64_t dim) {
   return at::native::tensor_split(self, indices_or_sections.cpu(), dim);
-}
-
-void record_stream(at::Tensor& self, c10::Stream stream) {
-  TENON_COUNT_KERNEL("aten::record_stream");
-  device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -308,10 +278,10 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("convolution", at::native::convolution);  // calls _convolution, which can be traced
   m.impl("copy_", copy);
-  m.impl("_copy_from", copy_from);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);
-  m.impl("record_stream", record_stream);
+  // The queue is in order: a block that is handed out again is written by later work.
+  m.impl("record_stream", [](at::Tensor&, c10::Stream) {});
   m.impl("tensor_split.tensor_indices_or_sections", tensor_split);
   m.impl("_foreach_copy_", at::native::foreach_tensor_copy_list_kernel_slow_);
 }
@@ -323,64 +293,11 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
 }
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
-  m.impl("_copy_from", copy_from);
-  m.impl("as_strided", counted("aten::as_strided", at::native::as_strided_qtensorimpl));
-  m.impl("view", counted("aten::view", at::native::view));
-  m.impl("_reshape_alias", counted("aten::_reshape_alias", at::native::_reshape_alias));
-  m.impl("unfold", counted("aten::unfold", at::native::unfold));
-}
-
-// The host's kernels, for ops that look at a tensor's structure alone: they are right for any
-// device.
-template <c10::DispatchKey host_key>
-void run_host_kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  op.redispatchBoxed(c10::DispatchKeySet(host_key), stack);
-}
-
-template <c10::DispatchKey host_key>
-void share_host_kernels(torch::Library& m, std::initializer_list<const char*> ops) {
-  for (const char* op : ops)
-    m.impl(op, torch::CppFunction::makeFromBoxedFunction<&run_host_kernel<host_key>>());
-}
-
-TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
-  share_host_kernels<c10::DispatchKey::NestedTensorCPU>(
-      m, {"_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets"});
+  m.impl("copy_", copy);
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
-  share_host_kernels<c10::DispatchKey::SparseCPU>(
-      m,
-      {"copy_",
-       "copy_sparse_to_sparse_",
-       "_sparse_coo_tensor_with_dims",
-       "_sparse_coo_tensor_with_dims_and_tensors",
-       "_indices",
-       "_values",
-       "_nnz",
-       "_dimI",
-       "_dimV",
-       "sparse_dim",
-       "dense_dim",
-       "_coalesced_",
-       "is_coalesced",
-       "indices",
-       "values"});
-}
-
-TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
-  share_host_kernels<c10::DispatchKey::SparseCsrCPU>(
-      m,
-      {"copy_",
-       "_nnz",
-       "sparse_dim",
-       "dense_dim",
-       "values",
-       "crow_indices",
-       "col_indices",
-       "ccol_indices",
-       "row_indices"});
 }
 
 }  // namespace

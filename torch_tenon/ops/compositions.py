@@ -15,8 +15,10 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 
+from torch_tenon.ops.decompositions import AT_ONCE, DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
+from torch_tenon.ops.variants import overload
 
 COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """Overload -> the function that computes it."""
@@ -51,6 +53,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for op in _WEIGHTED:
         table[op] = _not_of_bytes(table[op])
     table.update(COMPOSITIONS)
+    table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if op not in AT_ONCE)
     for op in list(table):
         name = str(op)
         if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:

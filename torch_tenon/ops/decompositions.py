@@ -1,8 +1,9 @@
 """Ops that the device runs as other ops: the table, and its entries.
 
 An entry is for an op that PyTorch calls on a private device and that has neither a kernel for the
-host nor a decomposition of PyTorch's own. It takes the op's arguments and returns new tensors, or
-None where PyTorch's kernel would leave a result undefined.
+host nor a decomposition of PyTorch's own: the entry becomes the host's kernel, so that the op is
+recorded whole, and a plan is made of its parts. It takes the op's arguments and returns new
+tensors, or None where PyTorch's kernel would leave a result undefined.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from torch import Tensor
 
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
 """Qualified op -> the function that computes it with other ops."""
+
+AT_ONCE = {"aten::_pack_padded_sequence"}
+"""Those that the device runs in their parts at once: a result of theirs is the host's."""
 
 aten = torch.ops.aten
 
@@ -32,11 +36,10 @@ def decomposition(op: str) -> Callable[[F], F]:
     return enter
 
 
-# Recurrent cells. torch.nn's GRU uses the fused ops on any device but the CPU, with the two matmuls
-# outside: batch N, hidden size H, gates side by side in the second dimension. The forward returns a
-# workspace, and the backward op gets nothing else of the forward pass; it is laid out as PyTorch's
-# GPU kernels (ATen/native/cuda/RNN.cu) have it. As there, half precision is computed in float. The
-# LSTM's are in csrc/ops/recurrent.cpp.
+# Recurrent cells. torch.nn's LSTM and GRU use the fused ops on any device but the CPU, with the two
+# matmuls outside: batch N, hidden size H, gates side by side in the second dimension. The forward
+# returns a workspace, laid out as PyTorch's GPU kernels (ATen/native/cuda/RNN.cu) have it; a GRU's
+# backward gets nothing else of it. As there, half precision is computed in float.
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
@@ -48,6 +51,58 @@ def _wide(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
     (gates,) = _wide(gates)
     return gates if bias is None else gates + bias
+
+
+@decomposition("aten::_thnn_fused_lstm_cell")
+def lstm_cell(
+    input_gates: Tensor,
+    hidden_gates: Tensor,
+    cx: Tensor,
+    input_bias: Tensor | None = None,
+    hidden_bias: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """One step of an LSTM, after the matmuls: gates (N, 4H) in the order input, forget, cell,
+    output; cx (N, H). Returns hy and cy (N, H), and the gates after their activations (N, 4H).
+    """
+    gates = _biased(hidden_gates, hidden_bias) + _biased(input_gates, input_bias)
+    i, f, g, o = gates.chunk(4, 1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    (wide_cx,) = _wide(cx)
+    cy = f * wide_cx + i * g
+    made = o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
+    return tuple(t.to(input_gates.dtype) for t in made)
+
+
+@decomposition("aten::_thnn_fused_lstm_cell_backward_impl")
+def lstm_cell_backward(
+    grad_hy: Tensor | None,
+    grad_cy: Tensor | None,
+    cx: Tensor,
+    cy: Tensor,
+    workspace: Tensor,
+    has_bias: bool,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of `lstm_cell`: of the gates (N, 4H), the same for input and hidden, of cx (N, H),
+    and of the biases (4H), the same for both, or None.
+    """
+    if grad_hy is None and grad_cy is None:
+        return None, None, None
+    dtype = workspace.dtype
+    cx, cy, workspace = _wide(cx, cy, workspace)
+    i, f, g, o = workspace.chunk(4, 1)
+    tanh_cy = cy.tanh()
+    (of_h,) = _wide(torch.zeros_like(cy) if grad_hy is None else grad_hy)
+    grad_c = aten.tanh_backward(of_h * o, tanh_cy)
+    if grad_cy is not None:
+        grad_c = grad_c + grad_cy
+    grads = [
+        aten.sigmoid_backward(grad_c * g, i),
+        aten.sigmoid_backward(grad_c * cx, f),
+        aten.tanh_backward(grad_c * i, g),
+        aten.sigmoid_backward(of_h * tanh_cy, o),
+    ]
+    grad_gates = torch.cat(grads, 1).to(dtype)
+    return grad_gates, (grad_c * f).to(dtype), grad_gates.sum(0) if has_bias else None
 
 
 @decomposition("aten::_thnn_fused_gru_cell")

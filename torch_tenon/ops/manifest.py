@@ -20,7 +20,16 @@ MANIFEST = Path(__file__).with_name("manifest.yaml")
 ROUTES = ("lowered", "library", "kernel", "decomposed", "fallback")
 
 _QUALIFIED = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
-_FIELDS = ("op", "route", "why", "host_arguments", "mutates", "run_time_numbers", "whole")
+_FIELDS = (
+    "op",
+    "route",
+    "why",
+    "host_arguments",
+    "mutates",
+    "host_layouts",
+    "run_time_numbers",
+    "whole",
+)
 
 
 class ManifestError(ValueError):
@@ -36,6 +45,7 @@ class Entry:
     why: str = ""
     host_arguments: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
+    host_layouts: tuple[str, ...] = ()
     run_time_numbers: bool = False
     whole: str = ""
 
@@ -93,10 +103,10 @@ def _entry(row: object, place: str) -> Entry:
     if not isinstance(why, str) or "\n" in why:
         raise ManifestError(f"{place} `why` must be one line of text")
     arguments = {}
-    for field in ("host_arguments", "mutates"):
+    for field in ("host_arguments", "mutates", "host_layouts"):
         names = row.get(field, [])
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ManifestError(f"{place} `{field}` must be a list of argument names")
+            raise ManifestError(f"{place} `{field}` must be a list of names")
         arguments[field] = tuple(names)
     open_numbers = row.get("run_time_numbers", False)
     if not isinstance(open_numbers, bool):

@@ -34,15 +34,25 @@ def register_ops(target: Target) -> None:
         flags = entry.run_time_numbers, entry.whole != "", entry.whole == "both"
         if any((*names, *flags)):
             _C.set_op_rule(entry.op, *names, *flags)
+        for layout in entry.host_layouts:
+            overload = variants.overload(entry.op)
+            host = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"{layout}CPU"))
+            on_host = functools.partial(overload.redispatch, host)
+            _library.impl(overload, on_host, f"{layout}PrivateUse1")
     for op, kernel in target.library.items():
         _register(_library, op, "library", kernel)
     decomposed = [op for op, entry in entries.items() if entry.route == "decomposed"]
     if decomposed:
-        from torch_tenon.ops.decompositions import DECOMPOSITIONS
+        from torch_tenon.ops.decompositions import AT_ONCE, DECOMPOSITIONS
 
         for op in decomposed:
-            if op not in target.library:
+            if op in target.library:
+                continue
+            if op in AT_ONCE:
                 _register(_library, op, "decomposed", DECOMPOSITIONS[op])
+            else:  # for the host, and for the layouts of the results alone
+                kernel = counted("decomposed", op, DECOMPOSITIONS[op])
+                _library.impl(variants.overload(op), kernel, "CompositeExplicitAutograd")
     count = _C.register_reference_kernels()
     log.stage("ops").debug("reference execution for %d ops", count)
 
