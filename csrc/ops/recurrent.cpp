@@ -1,9 +1,12 @@
-// torch.nn.LSTM. PyTorch has the input's products of all steps in one for the CPU alone, and
-// differentiates the hidden ones step by step: a gradient of the weights for each step, and a sum
-// of them. Here both weights meet one product, forward and backward, over all steps at once. What
-// follows a step's products is PyTorch's fused cell, a call that is recorded
-// (torch_tenon/ops/decompositions.py); here and not in Python, since a sequence has one at every
-// step. Batch N, hidden size H; gates (N, 4H).
+// torch.nn.LSTM, and its fused cell, which PyTorch has for GPUs alone: composed here, for the host,
+// for layouts and for plans; the device records it as one call. PyTorch has the input's products of
+// all steps in one for the CPU alone, and differentiates the hidden ones step by step: a gradient
+// of the weights for each step, and a sum of them. Here both weights meet one product, forward and
+// backward, over all steps at once. What follows a step's products is the cell; here and not in
+// Python, since a sequence has one at every step. Batch N, hidden size H; gates (N, 4H) in the
+// order input, forget, cell, output. The workspace is the gates after their activations, as
+// PyTorch's GPU kernels (ATen/native/cuda/RNN.cu) have it; as there, half precision is computed in
+// float.
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -18,6 +21,64 @@ namespace tenon {
 namespace {
 
 using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+Tensor wide(const Tensor& t) {
+  const auto dtype = t.scalar_type();
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? t.to(at::kFloat) : t;
+}
+
+Tensor biased(const Tensor& gates, const OptionalTensor& bias) {
+  return bias.has_value() && bias->defined() ? wide(gates).add(*bias) : wide(gates);
+}
+
+// hy, cy and the workspace.
+std::tuple<Tensor, Tensor, Tensor> cell(
+    const Tensor& input_gates,
+    const Tensor& hidden_gates,
+    const Tensor& cx,
+    const OptionalTensor& input_bias,
+    const OptionalTensor& hidden_bias) {
+  const auto gates = biased(hidden_gates, hidden_bias).add(biased(input_gates, input_bias));
+  const auto size = cx.size(1);
+  const auto in_and_forget = gates.narrow(1, 0, 2 * size).sigmoid();
+  const auto g = gates.narrow(1, 2 * size, size).tanh();
+  const auto o = gates.narrow(1, 3 * size, size).sigmoid();
+  const auto parts = in_and_forget.chunk(2, 1);
+  const auto cy = parts[1].mul(wide(cx)).add(parts[0].mul(g));
+  const auto dtype = input_gates.scalar_type();
+  return {o.mul(cy.tanh()).to(dtype), cy.to(dtype), at::cat({in_and_forget, g, o}, 1).to(dtype)};
+}
+
+// The gradients of the gates, the same for input and hidden, of cx, and of the biases.
+std::tuple<Tensor, Tensor, Tensor> cell_backward(
+    const OptionalTensor& grad_hy,
+    const OptionalTensor& grad_cy,
+    const Tensor& cx,
+    const Tensor& cy,
+    const Tensor& workspace,
+    bool has_bias) {
+  const bool of_hy = grad_hy.has_value() && grad_hy->defined();
+  const bool of_cy = grad_cy.has_value() && grad_cy->defined();
+  if (!of_hy && !of_cy)
+    return {};
+  const auto parts = wide(workspace).chunk(4, 1);
+  const auto &i = parts[0], &f = parts[1], &g = parts[2], &o = parts[3];
+  const auto tanh_cy = wide(cy).tanh();
+  const auto h = of_hy ? wide(*grad_hy) : at::zeros_like(o);
+  auto c = at::tanh_backward(h.mul(o), tanh_cy);
+  if (of_cy)
+    c = c.add(*grad_cy);
+  const auto dtype = workspace.scalar_type();
+  const auto gates = at::cat(
+                         {at::sigmoid_backward(c.mul(g), i),
+                          at::sigmoid_backward(c.mul(wide(cx)), f),
+                          at::tanh_backward(c.mul(i), g),
+                          at::sigmoid_backward(h.mul(tanh_cy), o)},
+                         1)
+                         .to(dtype);
+  return {gates, c.mul(f).to(dtype), has_bias ? gates.sum(0) : Tensor()};
+}
 
 // The steps of one layer in one direction, for input gates (T, N, 4H) with all biases in them.
 struct LstmSteps : torch::autograd::Function<LstmSteps> {
@@ -145,6 +206,11 @@ std::tuple<Tensor, Tensor, Tensor> lstm(
       x = at::dropout(x, dropout, true);
   }
   return {batch_first ? x.transpose(0, 1) : x, at::stack(last_h), at::stack(last_c)};
+}
+
+TORCH_LIBRARY_IMPL(aten, CompositeExplicitAutograd, m) {
+  m.impl("_thnn_fused_lstm_cell", cell);
+  m.impl("_thnn_fused_lstm_cell_backward_impl", cell_backward);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {

@@ -324,8 +324,6 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
     }
     ++s.commits[static_cast<int>(reason)];
   }
-  for (void* block : outlive)
-    device_allocator().back_block(block);
   t_committing = true;
   const auto finish = c10::make_scope_exit([&] {
     std::vector<void*> blocks;
@@ -342,6 +340,8 @@ void commit(c10::DeviceIndex device, CommitReason reason) {
     for (void* block : blocks)
       device_allocator().release_block(block);
   });
+  for (void* block : outlive)
+    device_allocator().back_block(block);
   const c10::DeviceGuard guard(c10::Device(kTenon, device));
   run_window(window, device, s.mode, [&](const WindowSlot& slot) {
     {

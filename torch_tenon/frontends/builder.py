@@ -10,6 +10,7 @@ from collections import deque
 from torch_tenon import _C, process
 
 _NICE = 10
+_GRACE = 0.5  # seconds that a program has for its first steps, before anything is compiled
 
 
 class Builder:
@@ -19,7 +20,7 @@ class Builder:
         self.changed = threading.Condition()
         self.waiting: deque[_C.Window] = deque()  # the first is in work
         self.thread: threading.Thread | None = None
-        self.stopped = False
+        self.awaited = self.stopped = False
 
     def ask(self, window: _C.Window, wait: bool) -> None:
         """Puts a window in the queue, once; with `wait` it comes back when that one is done, or
@@ -27,7 +28,8 @@ class Builder:
         with self.changed:
             if window not in self.waiting:
                 self.waiting.append(window)
-                self.changed.notify_all()
+            self.awaited = self.awaited or wait
+            self.changed.notify_all()
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="tenon-builder", daemon=True)
                 self.thread.start()
@@ -53,6 +55,10 @@ class Builder:
         # what the program that runs meanwhile leaves.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        with self.changed:
+            self.changed.wait_for(lambda: self.stopped or self.awaited, _GRACE)
+            if self.stopped:
+                return
         with process.making_plans:  # the compiler takes its time to load: nobody waits for it
             from torch_tenon.frontends.planning import plan_window
         while True:

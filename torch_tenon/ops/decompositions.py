@@ -6,6 +6,7 @@ recorded whole, and a plan is made of its parts. It takes the op's arguments and
 tensors, or None where PyTorch's kernel would leave a result undefined.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from torch import Tensor
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
 """Qualified op -> the function that computes it with other ops."""
 
-AT_ONCE = {"aten::_pack_padded_sequence"}
+AT_ONCE = {"aten::_pack_padded_sequence", "aten::equal", "aten::allclose"}
 """Those that the device runs in their parts at once: a result of theirs is the host's."""
 
 aten = torch.ops.aten
@@ -53,56 +54,11 @@ def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
     return gates if bias is None else gates + bias
 
 
-@decomposition("aten::_thnn_fused_lstm_cell")
-def lstm_cell(
-    input_gates: Tensor,
-    hidden_gates: Tensor,
-    cx: Tensor,
-    input_bias: Tensor | None = None,
-    hidden_bias: Tensor | None = None,
-) -> tuple[Tensor, ...]:
-    """One step of an LSTM, after the matmuls: gates (N, 4H) in the order input, forget, cell,
-    output; cx (N, H). Returns hy and cy (N, H), and the gates after their activations (N, 4H).
-    """
-    gates = _biased(hidden_gates, hidden_bias) + _biased(input_gates, input_bias)
-    i, f, g, o = gates.chunk(4, 1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    (wide_cx,) = _wide(cx)
-    cy = f * wide_cx + i * g
-    made = o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
-    return tuple(t.to(input_gates.dtype) for t in made)
-
-
-@decomposition("aten::_thnn_fused_lstm_cell_backward_impl")
-def lstm_cell_backward(
-    grad_hy: Tensor | None,
-    grad_cy: Tensor | None,
-    cx: Tensor,
-    cy: Tensor,
-    workspace: Tensor,
-    has_bias: bool,
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of `lstm_cell`: of the gates (N, 4H), the same for input and hidden, of cx (N, H),
-    and of the biases (4H), the same for both, or None.
-    """
-    if grad_hy is None and grad_cy is None:
-        return None, None, None
-    dtype = workspace.dtype
-    cx, cy, workspace = _wide(cx, cy, workspace)
-    i, f, g, o = workspace.chunk(4, 1)
-    tanh_cy = cy.tanh()
-    (of_h,) = _wide(torch.zeros_like(cy) if grad_hy is None else grad_hy)
-    grad_c = aten.tanh_backward(of_h * o, tanh_cy)
-    if grad_cy is not None:
-        grad_c = grad_c + grad_cy
-    grads = [
-        aten.sigmoid_backward(grad_c * g, i),
-        aten.sigmoid_backward(grad_c * cx, f),
-        aten.tanh_backward(grad_c * i, g),
-        aten.sigmoid_backward(of_h * tanh_cy, o),
-    ]
-    grad_gates = torch.cat(grads, 1).to(dtype)
-    return grad_gates, (grad_c * f).to(dtype), grad_gates.sum(0) if has_bias else None
+for _op in (aten._thnn_fused_lstm_cell.default, aten._thnn_fused_lstm_cell_backward_impl.default):
+    # In C++: csrc/ops/recurrent.cpp.
+    decomposition(_op._schema.name)(
+        functools.partial(_op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
+    )
 
 
 @decomposition("aten::_thnn_fused_gru_cell")

@@ -19,6 +19,8 @@ from torch_tenon.targets.target import Target
 # Registrations last as long as this object.
 _library: torch.library.Library | None = None
 
+_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
+
 # The route of each op that was registered from Python, variants included.
 _routes: dict[str, str] = {}
 
@@ -50,9 +52,10 @@ def register_ops(target: Target) -> None:
                 continue
             if op in AT_ONCE:
                 _register(_library, op, "decomposed", DECOMPOSITIONS[op])
-            else:  # for the host, and for the layouts of the results alone
+            elif not variants.overload(op).has_kernel_for_dispatch_key(_COMPOSITE):
+                # For the host, and for the layouts of the results alone.
                 kernel = counted("decomposed", op, DECOMPOSITIONS[op])
-                _library.impl(variants.overload(op), kernel, "CompositeExplicitAutograd")
+                _library.impl(variants.overload(op), kernel, _COMPOSITE.name)
     count = _C.register_reference_kernels()
     log.stage("ops").debug("reference execution for %d ops", count)
 
