@@ -9,33 +9,8 @@ namespace py = pybind11;
 namespace tenon {
 namespace {
 
-Slot::Kind slot_kind(const std::string& name) {
-  // In the order of the enumeration.
-  static const std::vector<std::string> names = {
-      "input", "output", "temporary", "lodged", "block", "external", "constant", "unused"};
-  const auto found = std::find(names.begin(), names.end(), name);
-  TORCH_CHECK(found != names.end(), "'", name, "' is no kind of slot");
-  return static_cast<Slot::Kind>(found - names.begin());
-}
-
 bool is_slot_tensor(py::handle x) {
   return py::isinstance<py::dict>(x) && x.contains("slot");
-}
-
-// Python's objects where data has their names: {"torch": "float32"}, {"complex": [0.0, 1.0]}.
-py::object decoded(py::handle x) {
-  if (py::isinstance<py::list>(x)) {
-    py::list found;
-    for (const auto y : x)
-      found.append(decoded(y));
-    return std::move(found);
-  }
-  if (!py::isinstance<py::dict>(x))
-    return py::reinterpret_borrow<py::object>(x);
-  if (x.contains("torch"))
-    return py::module_::import("torch").attr(x["torch"].cast<std::string>().c_str());
-  const auto parts = x["complex"].cast<std::vector<double>>();
-  return py::cast(c10::complex<double>(parts.at(0), parts.at(1)));
 }
 
 SlotTensor slot_tensor(py::handle x) {
@@ -79,8 +54,7 @@ ArgumentPlan argument_plan(const py::object& x, const c10::Argument& argument, C
   }
   // `x * 2` reaches an op that takes tensors with a number.
   const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
-  return {
-      ArgumentPlan::constant, torch::jit::toIValue(decoded(x), argument.type(), argument.N()), {}};
+  return {ArgumentPlan::constant, torch::jit::toIValue(x, argument.type(), argument.N()), {}};
 }
 
 CallStep call_step(py::handle x) {
@@ -107,14 +81,15 @@ CallStep call_step(py::handle x) {
   return step;
 }
 
-// See `PlanData` in torch_tenon/compiler/plan.py for the form of `data`.
+// See `PlanData` and `native` in torch_tenon/compiler/plan.py for the form of `data`.
 PlanData plan_data(
     const py::dict& data,
     const std::vector<uintptr_t>& addresses,
     const std::vector<at::Tensor>& constants) {
   PlanData plan;
   for (const auto x : data["slots"]) {
-    Slot slot{slot_kind(x[py::int_(0)].cast<std::string>()), x[py::int_(1)].cast<size_t>()};
+    const auto kind = static_cast<Slot::Kind>(x[py::int_(0)].cast<int>());
+    Slot slot{kind, x[py::int_(1)].cast<size_t>()};
     if (slot.kind == Slot::Kind::lodged)
       slot.host = x[py::int_(2)].cast<size_t>();
     if (slot.kind == Slot::Kind::constant)

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from torch_tenon.compiler.plan import PlanData
 from torch_tenon.targets.target import Target
 
 def set_target(target: Target) -> None: ...
@@ -21,7 +20,7 @@ def memory_limit(index: int) -> int: ...
 
 class Plan:
     def __init__(
-        self, data: PlanData, addresses: Sequence[int], constants: Sequence[torch.Tensor]
+        self, data: dict[str, object], addresses: Sequence[int], constants: Sequence[torch.Tensor]
     ) -> None: ...
     def run(self, inputs: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]: ...
     def run_in_place(

@@ -349,30 +349,19 @@ class CachingAllocator final : public DeviceAllocator {
     const auto allocated = stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current;
     const auto message = c10::str(
         "tenon out of memory. Tried to allocate ",
-        format_size(requested),
+        c10::CachingAllocator::format_size(requested),
         ". ",
         c10::Device(kTenon, device),
         " may hold ",
-        format_size(limit_of(device)),
+        c10::CachingAllocator::format_size(limit_of(device)),
         ", of which ",
-        format_size(allocated),
+        c10::CachingAllocator::format_size(allocated),
         " is allocated and ",
-        format_size(pool(device).reserved - allocated),
+        c10::CachingAllocator::format_size(pool(device).reserved - allocated),
         " is cached or split. Free tensors, or raise the limit (TENON_MEMORY_LIMIT, "
         "torch.tenon.set_memory_limit).");
     lock.unlock();
     TORCH_CHECK_WITH(OutOfMemoryError, false, message);
-  }
-
-  static std::string format_size(size_t nbytes) {
-    const char* units[] = {"KiB", "MiB", "GiB"};
-    double value = static_cast<double>(nbytes) / 1024;
-    int unit = 0;
-    for (; value >= 1024 && unit < 2; ++unit)
-      value /= 1024;
-    char text[32];
-    std::snprintf(text, sizeof(text), "%.2f %s", value, units[unit]);
-    return text;
   }
 
   Block* add_segment(void* ptr, size_t size, c10::DeviceIndex device, bool small) {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torch_tenon import _C
-from torch_tenon.compiler.plan import Plan
+from torch_tenon.compiler.plan import Plan, native
 from torch_tenon.frontends.dynamo import default_compiler
 from torch_tenon.ir.index import Symbol, var
 from torch_tenon.ir.program import Program
@@ -201,7 +201,7 @@ def by_hand(slots, steps, functions, results=(), inputs=(), outputs=()):
     addresses = [
         f if isinstance(f, int) else ctypes.cast(f, ctypes.c_void_p).value for f in functions
     ]
-    return _C.Plan(data, addresses, [])
+    return native(data, addresses, [])
 
 
 def vector(slot, n):

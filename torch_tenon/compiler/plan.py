@@ -33,6 +33,9 @@ memory_log = logging.getLogger("torch_tenon.memory")
 
 HOST = torch.device("cpu")
 
+# As `Slot::Kind` in csrc/execute/plan.h has them.
+SLOT_KINDS = ["input", "output", "temporary", "lodged", "block", "external", "constant", "unused"]
+
 # A temporary of this many bytes has a block of its own: a plan that runs then holds no more than it
 # needs at each step, and what an allocation costs is little beside what its kernel does.
 OWN_BYTES = 1 << 16
@@ -135,7 +138,7 @@ class Plan:
         found = self._native.get(sizes)
         if found is None:
             constants = [s.tensor for s in self.program.storages if s.tensor is not None]
-            found = _C.Plan(self.instance(sizes), self.addresses, constants)
+            found = native(self.instance(sizes), self.addresses, constants)
             self._native[sizes] = found
         return found
 
@@ -160,7 +163,7 @@ class Plan:
         }
         # What is no index or has no memory is told by the run that matters.
         with contextlib.suppress(IndexError, RuntimeError):
-            _C.Plan(data, self.addresses, []).run_in_place([], [], HOST)
+            native(data, self.addresses, []).run_in_place([], [], HOST)
 
     def instance(self, sizes: Sequence[int] = ()) -> PlanData:
         """The plan for these sizes as plain data."""
@@ -376,6 +379,25 @@ class _Instance:
         if x is None or isinstance(x, bool | int | float | str):
             return x
         raise NotImplementedError(f"a plan cannot hold {x!r}, an argument of a call")
+
+
+def native(data: PlanData, addresses: Sequence[int], constants: Sequence[torch.Tensor]) -> _C.Plan:
+    """What runs a plan with kernels at these addresses."""
+    steps = [
+        {**s, "arguments": _objects(s["arguments"])} if "op" in s else s for s in data["steps"]
+    ]
+    slots = [[SLOT_KINDS.index(kind), *numbers] for kind, *numbers in data["slots"]]
+    return _C.Plan({**data, "slots": slots, "steps": steps}, addresses, constants)
+
+
+def _objects(x: Any) -> Any:
+    if isinstance(x, list):
+        return [_objects(y) for y in x]
+    if not isinstance(x, dict):
+        return x
+    if "torch" in x:
+        return getattr(torch, x["torch"])
+    return complex(*x["complex"]) if "complex" in x else {k: _objects(y) for k, y in x.items()}
 
 
 def _torch_name(x: Any) -> str:
