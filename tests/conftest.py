@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("TENON_DEVICES", "2")  # Read when PyTorch is imported.
 
 import gc
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from against_cpu import executing
 
 from torch_tenon import _C
+from torch_tenon.frontends.builder import plan_counts
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +32,25 @@ def compiled() -> Iterator[None]:
         yield
 
 
+def wait_for_plans() -> None:
+    _C.commit_all()
+    while plan_counts()["waiting"]:
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def no_plan_in_work() -> None:
+    """What tests before this one asked for is compiled: the background is quiet."""
+    wait_for_plans()
+
+
 @pytest.fixture
 def nothing_leaked() -> Iterator[None]:
     """The test's device memory is free at its end."""
 
     def allocated() -> list[int]:
         gc.collect()
-        _C.commit_all()  # calls that wait keep what they read
+        wait_for_plans()  # to make a plan takes memory for a while; calls that wait keep theirs
         return [torch.tenon.memory_allocated(i) for i in range(torch.tenon.device_count())]
 
     before = allocated()

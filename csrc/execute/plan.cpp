@@ -111,6 +111,7 @@ void Plan::Run::allocate(size_t slot) {
 
 void Plan::Run::release(size_t slot) {
   memory[slot] = c10::Storage();
+  pointers[slot] = nullptr;  // a later step may have memory there once more
   if (released && data.slots[slot].kind == Slot::Kind::input)
     released(slot);
 }

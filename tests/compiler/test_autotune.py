@@ -112,7 +112,9 @@ def test_the_choice_outlives_the_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"body": {"winner": "magic"}, "digest": "0"}'])
-def test_a_damaged_choice_is_made_anew(damage: bytes, tmp_path: Path) -> None:
+def test_a_damaged_choice_is_made_anew(
+    damage: bytes, tmp_path: Path, no_plan_in_work: None
+) -> None:
     x, y, out = torch.randn(20, 20), torch.randn(20, 20), torch.empty(20, 20)
     for _ in range(2):
         Tuner(CpuCompiler(Cache(tmp_path / "cache"))).install()

@@ -2,11 +2,14 @@
 
 import torch
 
-from torch_tenon.ops import native
+from torch_tenon.ops import manifest, native
 
 
 def test_required_is_what_the_dispatcher_has_no_kernel_for() -> None:
+    ours = {entry.op for entry in manifest.read() if entry.route == "decomposed"}
     for name, op in native.load().items():
+        if name in ours:
+            continue
         registered = [
             torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
             for key in native.COMPOSITE_KEYS
