@@ -101,3 +101,15 @@ def test_polygamma_at_and_between_its_poles_is_as_pytorch_has_it(dtype: torch.dt
     got = torch.compile(orders, backend="tenon")(x.to("tenon"))
     rtol = {torch.float64: 1e-8, torch.bfloat16: 0.02}.get(dtype, 1e-4)
     assert_same(got, orders(x), rtol=rtol)
+
+
+def test_at_infinity_as_pytorch_has_it() -> None:
+    """No number, mostly: a result is not to change when a plan takes over."""
+    x = torch.tensor([torch.inf, -torch.inf, torch.nan]).repeat(3)
+    names = "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 i0 i0e i1 i1e modified_bessel_k0"
+
+    def every(x: torch.Tensor) -> list[torch.Tensor]:
+        return [getattr(special, name)(x) for name in names.split()]
+
+    got = torch.compile(every, backend="tenon")(x.to("tenon"))
+    assert_same(got, every(x), rtol=1e-6)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from against_cpu import same_on_both
+from against_cpu import executing, same_on_both
 from torch.nn import functional as F
 
 
@@ -96,3 +96,17 @@ def test_gradients_of_a_likelihood(
 
     for _ in range(2):  # the first call of an op runs at once
         same_on_both(compute, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shrink", [F.softshrink, F.hardshrink])
+def test_the_gradient_of_what_is_no_number_is_nothing(shrink: Any) -> None:
+    x = torch.tensor([torch.nan, 1.0, 0.25, -torch.inf] * 8)  # whole vectors
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(shrink(x).sum(), x)
+        return found
+
+    with executing("compiled"):
+        got = [gradient(x.to("tenon")).cpu() for _ in range(2)][-1]
+    torch.testing.assert_close(got, gradient(x))

@@ -140,8 +140,9 @@ def foreach_pow_scalar(base: Any, exponents: Tensors) -> list[Tensor]:
 
 @composition(aten.hardshrink_backward.default, aten.softshrink_backward.default)
 def shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
-    """The gradient where the input lay beyond the limit (N, ...); NaN lies nowhere."""
-    return torch.where((x >= -limit) & (x <= limit), 0, grad)
+    """The gradient where the input lay beyond the limit (N, ...), nothing where it is NaN: as the
+    CPU's kernel of vectors has it; that for what is left over at the end lets NaN through."""
+    return torch.where((x < -limit) | (x > limit), grad, 0)
 
 
 # Gradient scaling (torch.amp.GradScaler).
