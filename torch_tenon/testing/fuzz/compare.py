@@ -71,10 +71,12 @@ def noise(seed: int) -> Callable[[torch.Tensor], None]:
         if not x.is_floating_point() or x.numel() == 0:
             return
         unit = torch.finfo(x.dtype).eps
+        smallest = torch.finfo(x.dtype).smallest_normal * unit  # the last place of the tiniest
         # Amounts of all sizes: signs alone would leave equal what is equal, too often.
         amount = torch.rand(x.shape, generator=generator, dtype=torch.float64) * 2 - 1
         data = x.data  # its version is its own: autograd does not see the change
-        moved = (data.double() * (1 + _NOISE * unit * amount)).to(data.dtype)
+        last = (data != 0) * smallest
+        moved = (data.double() * (1 + _NOISE * unit * amount) + _NOISE * last * amount).to(x.dtype)
         moved = torch.where(data.isnan() & (amount < 0), -data, moved)
         try:
             data.copy_(moved)
