@@ -62,3 +62,11 @@ def test_batch_norm_of_the_batch_alone() -> None:
             assert leaf.grad is not None
             results.append((y.detach().cpu(), leaf.grad.cpu()))
         torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+
+
+def test_equal_numbers_are_their_mean() -> None:
+    """Times the inverse of a small epsilon's root, a last bit of the mean would show."""
+    for _ in range(2):
+        x = (torch.rand(40, 1) * torch.ones(40, 3)).to("tenon")
+        assert int(F.layer_norm(x * 1, (3,)).count_nonzero()) == 0
+        assert int(torch.var(x * 1, 1).count_nonzero()) == 0

@@ -236,19 +236,28 @@ for _name in ("max", "min"):
 def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple[Value, Value]:
     """The mean and the sum of squared deviations over `dims`, kept as dimensions of size 1.
 
-    Two passes: the second over deviations from the mean, which loses no digits.
+    Two passes: the second over deviations from the mean, which loses no digits, and by their own
+    mean mends what the first one rounded. So equal numbers are their mean, and deviate by nothing.
     """
     count = product(x.sizes[d] for d in dims)
     total = reduce(b, x, dims, "sum", True, _typed(x, wide))
-    average = b.program.realise(
-        elementwise(ops.div, (total, number_value(count)), total.dtype, total.dtype)
-    )
+    dtype = total.dtype
+    first = b.program.realise(elementwise(ops.div, (total, number_value(count)), dtype, dtype))
 
-    def element(p: Position) -> Scalar:
-        d = ops.sub(ops.to(x.load(p), wide), broadcast_load(average, x.sizes, p))
+    def deviation(p: Position) -> Scalar:
+        return ops.sub(ops.to(x.load(p), wide), broadcast_load(first, x.sizes, p))
+
+    def square(p: Position) -> Scalar:
+        d = deviation(p)
         return ops.mul(d, d)
 
-    return average, reduce(b, x, dims, "sum", True, element)
+    rest = reduce(b, x, dims, "sum", True, deviation)
+    squares = reduce(b, x, dims, "sum", True, square)
+    left = elementwise(ops.div, (rest, number_value(count)), dtype, dtype)
+    average = b.program.realise(elementwise(ops.add, (first, left), dtype, dtype))
+    return average, elementwise(
+        lambda s, r, a: ops.sub(s, ops.mul(r, a)), (squares, rest, left), dtype, dtype, 2
+    )
 
 
 def _variance(
