@@ -135,7 +135,7 @@ void keep_promises(
     const bool in_a_place = std::any_of(promises.begin(), promises.end(), [data](const auto& p) {
       return p.place != nullptr && p.place == data;
     });
-    if (in_a_place && !(promises[k].layout != nullptr && is_kept(got, promises[k])))
+    if (in_a_place && !(promises[k].place != nullptr && is_kept(got, promises[k])))
       got = got.clone();
   }
   for (size_t k = 0; k < promises.size(); ++k) {
