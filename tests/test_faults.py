@@ -307,6 +307,22 @@ def test_exit_while_plans_are_made(tmp_path: Path) -> None:
     assert "Fatal" not in done.stderr and "terminate" not in done.stderr, done.stderr
 
 
+def test_exit_while_the_compiler_never_ends(tmp_path: Path) -> None:
+    slow = _script(tmp_path / "cc", f"echo $$ >> {tmp_path}/started; sleep 1000; exit 1")
+    code = """
+    while not os.path.exists(STARTED):
+        kept = step(torch.rand(3, 5, device="tenon"))
+        _C.commit_all()
+    """
+    code = PREAMBLE + "import os\n" + textwrap.dedent(code)
+    code = code.replace("STARTED", repr(str(tmp_path / "started")))
+    cache = str(tmp_path / "cache")
+    done = run(code, timeout=100, TENON_CACHE_DIR=cache, TENON_CC=slow)
+    assert done.returncode == 0 and done.stderr == ""
+    for line in (tmp_path / "started").read_text().split():
+        assert not Path(f"/proc/{line}").exists()
+
+
 def test_a_process_killed_while_it_compiles(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     slow = _script(tmp_path / "cc", 'sleep 0.3; exec cc "$@"')

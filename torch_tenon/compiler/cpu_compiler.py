@@ -6,12 +6,14 @@ shared objects together: starting the compiler costs more than most kernels do.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import logging
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -42,6 +44,11 @@ FLAGS = [
 ]
 HEADER = Path(__file__).parent / "codegen" / "scalar.h"
 SPECIAL = Path(__file__).parent / "codegen" / "special.h"  # read by kernels that name one of it
+# Most processor time of a run, in seconds: some loops keep a compiler busy for hours.
+SECONDS = 60
+_LIMITED = 'ulimit -S -t "$0"; exec "$@"'
+
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 class CompilerMissing(RuntimeError):
@@ -80,15 +87,23 @@ def _open(path: Path) -> ctypes.CDLL:
     return library
 
 
+def stop() -> None:
+    """Ends the compilers that run, for a process that ends."""
+    while _running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(_running.pop().pid, signal.SIGKILL)
+
+
 class CpuCompiler:
     """Compiles kernels and finds those compiled before.
 
-    `command` is the compiler (gcc's or clang's command line), `cache` where objects are kept.
+    `command` is the compiler (gcc's or clang's command line), `cache` where objects are kept,
+    `seconds` the processor time that a run may take, and one more for each of its kernels.
     Raises CompilerMissing when a kernel has to be compiled and the command does not exist.
     """
 
-    def __init__(self, cache: Cache, command: str = "gcc") -> None:
-        self.cache, self.command = cache, command
+    def __init__(self, cache: Cache, command: str = "gcc", seconds: int = SECONDS) -> None:
+        self.cache, self.command, self.seconds = cache, command, seconds
         self.header, self.special = HEADER.read_text(), SPECIAL.read_text()
         self.compiled = 0
         self._functions: dict[str, int] = {}
@@ -161,6 +176,9 @@ class CpuCompiler:
             started = [self._start(Path(folder), k, u) for k, u in enumerate(units)]
             for unit, (process, target, text) in zip(units, started, strict=True):
                 errors = process.communicate()[1].decode(errors="replace")
+                if process not in _running:
+                    raise CompileError(f"{self.command} was stopped: the process ends")
+                _running.discard(process)
                 if process.returncode != 0:
                     raise self._failure(text, errors, process.returncode)
                 self._keep(unit, target)
@@ -179,7 +197,12 @@ class CpuCompiler:
         # Compile with OpenMP, link with the runtime that PyTorch has loaded already.
         command[1:1] = ["-fopenmp"] if runtime is None else ["-fopenmp", "-nostartfiles"]
         command += ["-lm"] if runtime is None else [runtime, "-lm"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        limited = ["/bin/sh", "-c", _LIMITED, str(self.seconds + len(unit)), *command]
+        # A group of its own, so that `stop` reaches what the compiler starts.
+        process = subprocess.Popen(
+            limited, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
+        )
+        _running.add(process)
         return process, target, text
 
     def _keep(self, unit: dict[str, str], target: Path) -> None:

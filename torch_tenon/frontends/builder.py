@@ -37,11 +37,18 @@ class Builder:
                 self.changed.wait_for(lambda: self.stopped or window not in self.waiting)
 
     def stop(self, timeout: float) -> None:
-        """Ends the thread after the plan that it makes."""
+        """Ends the thread after the plan that it makes, if that takes no longer than `timeout`
+        seconds."""
         with self.changed:
             self.stopped = True
             self.changed.notify_all()
-        if self.thread is not None:
+        if self.thread is None:
+            return
+        self.thread.join(timeout)
+        if self.thread.is_alive():
+            from torch_tenon.compiler import cpu_compiler
+
+            cpu_compiler.stop()
             self.thread.join(timeout)
 
     def forget(self) -> None:

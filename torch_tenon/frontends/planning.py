@@ -7,7 +7,7 @@ import math
 import time
 from typing import Any
 
-from torch_tenon import _C
+from torch_tenon import _C, process
 from torch_tenon.compiler.cpu_compiler import default_compiler
 from torch_tenon.compiler.explain import Summary, summarise
 from torch_tenon.compiler.plan import Plan
@@ -27,7 +27,8 @@ def plan_window(window: _C.Window) -> None:
         # With more of them than processors, those of the program would not wait awake.
         _C.release_threads()
     except Exception as error:  # the window stays on reference execution
-        log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
+        if process.builder is None or not process.builder.stopped:
+            log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
         log.debug("its plan failed", exc_info=True)
         window.finish(None, [], [], f"{type(error).__name__}: {error}")
     else:

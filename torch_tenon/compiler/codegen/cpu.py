@@ -14,7 +14,7 @@ import torch
 
 from torch_tenon.compiler.codegen import dialect as c
 from torch_tenon.compiler.codegen import innermost
-from torch_tenon.compiler.codegen.nest import BLOCK, TILE_SIDE, Nest, Span, indent
+from torch_tenon.compiler.codegen.nest import BLOCK, FAR, TILE_SIDE, Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, spell, strides, substitute, symbols, var
@@ -86,6 +86,18 @@ class _Writer:
     def size(self, e: Index) -> str:
         """An index expression in C; loop variables and run-time sizes by their names."""
         return spell(e, self._name)
+
+    def _place(self, b: Buffer, index: Index) -> str:
+        """An element of a buffer in C. Long steps of the vector loop are run-time arguments: gcc
+        takes the elements between two for a group to load and sort, and minutes to write that."""
+        steps = strides(index) or {}
+        for s in self.nest.vector:
+            step = steps.get(s, 0)
+            if isinstance(step, int) and abs(step) > FAR:
+                rest = index - step * var(s)
+                text = f"{self._name(s)}*{self.nest.step(step)}"
+                return f"{self.pointer(b)}[{f'{self.size(rest)} + ' if rest != 0 else ''}{text}]"
+        return f"{self.pointer(b)}[{self.size(index)}]"
 
     def _name(self, s: Symbol) -> str:
         if s.scalar is not None:
@@ -184,7 +196,7 @@ class _Writer:
         else:
             index = substitute(s.args[1], m.values)
             depth = self._index_depth(index)
-            where = f"{self.pointer(buffer)}[{self.size(index)}]"
+            where = self._place(buffer, index)
             if s.args[2] is None and buffer.dtype.itemsize in TURNED:
                 where = self._turned(where, index, buffer) or where
             text = c.from_memory(where, buffer.dtype)
@@ -333,7 +345,7 @@ class _Writer:
     def _store(self, m: Member, value: str, depth: int) -> None:
         b = m.node.buffer
         text = c.to_memory(value, b.dtype)
-        self.line(depth, f"{self.pointer(b)}[{self.size(m.index)}] = {text};")
+        self.line(depth, f"{self._place(b, m.index)} = {text};")
 
     def _keep_lanes(self, m: Member, value: str, depth: int) -> None:
         """In columns, a row member's result is an array over the lanes for what comes after."""
@@ -380,7 +392,7 @@ class _Writer:
 
     def _scatter(self, m: Member, value: str, depth: int) -> None:
         b = m.node.buffer
-        where = f"{self.pointer(b)}[{self.size(m.index)}]"
+        where = self._place(b, m.index)
         if self.nest.place is not None:
             place = var(self.nest.place)
             parts = "const int64_t parts = power_of_2_from(omp_get_max_threads());"
@@ -544,7 +556,7 @@ class _Writer:
         if b not in self.kept:
             return []
         value = c.to_memory(self._total(m, acc)[0], b.dtype)
-        text = f"{self.pointer(b)}[{self.size(m.index)}] = {value};"
+        text = f"{self._place(b, m.index)} = {value};"
         return ["#pragma omp simd", *self.nest.row[0].around([text])] if "[" in acc else [text]
 
     def _function(self, body: list[str]) -> Kernel:

@@ -22,6 +22,7 @@ TILE = 1024  # lanes of a column
 CHUNKS = 8  # pieces of work wanted for the threads
 TILE_SIDE = 64  # of the tiles in which rows and columns are exchanged, as in scalar.h
 SHORT = 16  # iterations of a loop whose extent is written into the code
+FAR = 16  # elements of a step in memory from which it is an argument of the kernel
 PART = 512  # elements that one of several loops over a tile takes before the next one runs
 
 
@@ -53,7 +54,8 @@ class Nest:
 
     `spans` are the loops around an iteration, of which the threads share the outermost `collapse`.
     Inside one (at depth `base`), `full` are the loops of the full members and `row` those of the
-    row members. `depth` says for each loop variable how many loops are open where it is known.
+    row members; `vector` are the innermost loops' variables. `depth` says for each loop variable
+    how many loops are open where it is known.
     Where `in_parts` is set, the lanes of a tile pass through one loop for each long operation.
     Where `place` is set, each thread takes the stores of which that coordinate falls to it.
     """
@@ -63,6 +65,7 @@ class Nest:
         self.members = group.members
         self.sizes: list[Symbol | int] = []  # in the order of the kernel's arguments
         self.ends: dict[Symbol, str] = {}
+        self.steps: dict[int, str] = {}
         self.layout = self._choose_layout()
         self._lay_out()
 
@@ -78,17 +81,18 @@ class Nest:
             self.sizes.append(s)
         return f"n{self.sizes.index(s)}"
 
-    def _accesses(self, full: bool = True) -> list[tuple[dict[Symbol, Index], int]]:
-        """Strides of every affine access, stores counting double."""
+    def _accesses(self) -> list[tuple[dict[Symbol, Index], int]]:
+        """Strides of the affine accesses in the loops over every element, each with how many
+        elements it reads, or twice as many as it writes."""
         found = []
         for m in self.members:
-            if m.full is not full and full:
+            if not m.full:
                 continue
             for _, e in m.loads:
                 found.append((strides(e), 1))
-            if not (m.full and m.node.kind == "reduce"):
+            if m.node.kind != "reduce":
                 found.append((strides(m.index), 2))
-        return [(s, w) for s, w in found if s is not None]
+        return [(k, w * size_hint(product(s.extent for s in k))) for k, w in found if k is not None]
 
     def _best_lane(self, loops: Sequence[Symbol]) -> tuple[Symbol | None, int]:
         best: Symbol | None = None
@@ -185,6 +189,8 @@ class Nest:
             self.full, self.row = self.inner, []
         else:
             self.full, self.row = inside, []
+        found = [t[-1].symbol for t in (self.full, self.row) if t]
+        self.vector = [s for s in dict.fromkeys(found) if s is not None]
         self.collapse = self._collapse()
         self.depth: dict[Symbol, int] = {}
         for k, span in enumerate(spans):
@@ -231,9 +237,18 @@ class Nest:
         if not isinstance(s.extent, int) or s.extent < SHORT:
             return self.size(s.extent)
         if s not in self.ends:
-            self.ends[s] = f"n{len(self.sizes)}"
-            self.sizes.append(s.extent)
+            self.ends[s] = self._argument(s.extent)
         return self.ends[s]
+
+    def step(self, n: int) -> str:
+        """The argument of the kernel that a step in memory is."""
+        if n not in self.steps:
+            self.steps[n] = self._argument(n)
+        return self.steps[n]
+
+    def _argument(self, n: int) -> str:
+        self.sizes.append(n)
+        return f"n{len(self.sizes) - 1}"
 
     def _span(self, s: Symbol) -> Span:
         assert s.extent is not None

@@ -1,0 +1,68 @@
+"""A compiler that does not come to an end, and the loops that once kept one busy for hours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torch_tenon.compiler.build import build
+from torch_tenon.compiler.cache import Cache
+from torch_tenon.compiler.cpu_compiler import CompileError, CpuCompiler
+from torch_tenon.compiler.plan import Plan
+
+
+def plan(function: Callable[..., list[torch.Tensor]], *inputs: torch.Tensor) -> Plan:
+    return Plan(build(make_fx(function, tracing_mode="fake")(*inputs)).program)
+
+
+def test_a_compiler_may_take_so_much_time_and_no_more(tmp_path: Path) -> None:
+    endless = tmp_path / "cc"
+    endless.write_text("#!/bin/sh\nwhile :; do :; done\n")
+    endless.chmod(0o700)
+    compiler = CpuCompiler(Cache(tmp_path / "cache"), str(endless), seconds=0)
+    with pytest.raises(CompileError, match="source is in"):
+        plan(lambda x: [x * 3 + 1], torch.randn(40)).compile(compiler)
+
+
+def batch_norm(x: torch.Tensor, *vectors: torch.Tensor) -> list[torch.Tensor]:
+    """Channels (1) between what is reduced (0, 2), and vectors with a number for each."""
+    m, v, w, b = vectors
+    mean, scale = x.mean((0, 2)), (x.var((0, 2)) + 1e-5).rsqrt()
+    y = (x - mean[:, None]) * (scale * w)[:, None] + b[:, None]
+    return [y.relu(), mean, scale, 0.9 * m + mean, 0.9 * v + scale]
+
+
+def transposed_columns(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> list[torch.Tensor]:
+    """The lanes are dense in two inputs and a row apart in the other."""
+    return [(x * z + y.t()).sum(0), (x * y.t() - z).pow(2).sum(0)]
+
+
+def far_columns(x: torch.Tensor) -> list[torch.Tensor]:
+    """Elements near each other in rows far apart."""
+    return [x[:, 0] * x[:, 1] + x[:, 3]]
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes", "layout"),
+    [
+        (batch_norm, [(4, 64, 1024), (64,), (64,), (64,), (64,)], "row"),
+        (transposed_columns, [(1024, 1024)] * 3, "column"),
+        (far_columns, [(512, 1024)], "flat"),
+    ],
+)
+def test_rows_far_apart(
+    function: Callable[..., list[torch.Tensor]],
+    sizes: list[tuple[int, ...]],
+    layout: str,
+    tmp_path: Path,
+) -> None:
+    inputs = [torch.randn(s) for s in sizes]
+    made = plan(function, *inputs)
+    assert layout in {s.kernel.layout for s in made.steps if s.kernel is not None}
+    made.compile(CpuCompiler(Cache(tmp_path / "cache"), seconds=10))
+    for got, want in zip(made.run(inputs), function(*inputs), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
