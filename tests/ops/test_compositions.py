@@ -98,6 +98,22 @@ def test_gradients_of_a_likelihood(
         same_on_both(compute, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
+@pytest.mark.parametrize(("limit", "value"), [(-0.25, 3), (0.7, 2.5), (True, 7)])
+def test_a_threshold_is_of_the_inputs_dtype(dtype: torch.dtype, limit: Any, value: Any) -> None:
+    x = torch.randint(0, 4, (50,)).to(dtype)
+    found = []
+    for device in ("cpu", "tenon"):
+        try:
+            found.append(F.threshold(x.to(device), limit, value).cpu())
+        except RuntimeError as error:
+            found.append(type(error))
+    if isinstance(found[0], torch.Tensor):
+        torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    else:
+        assert found[0] is found[1]
+
+
 @pytest.mark.parametrize("shrink", [F.softshrink, F.hardshrink])
 def test_the_gradient_of_what_is_no_number_is_nothing(shrink: Any) -> None:
     x = torch.tensor([torch.nan, 1.0, 0.25, -torch.inf] * 8)  # whole vectors

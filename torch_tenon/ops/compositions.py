@@ -145,6 +145,15 @@ def shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
     return torch.where((x < -limit) | (x > limit), grad, 0)
 
 
+@composition(aten.threshold.default)
+def threshold(x: Tensor, limit: Any, value: Any) -> Tensor:
+    """`value` where the input (any shape) is at most the limit; both become of its dtype first, so
+    that whole numbers are compared with a whole one."""
+    if not x.dtype.is_floating_point:
+        limit, value = (x.new_full((), number) for number in (limit, value))
+    return torch.where(x <= limit, value, x)
+
+
 # Gradient scaling (torch.amp.GradScaler).
 
 
