@@ -13,6 +13,7 @@ from fresh_process import REMOTE_TARGET
 from torch_tenon.testing.fuzz.choose import Chooser
 from torch_tenon.testing.fuzz.compare import CPU, difference, expect
 from torch_tenon.testing.fuzz.generate import generate
+from torch_tenon.testing.fuzz.otherwise import Otherwise
 from torch_tenon.testing.fuzz.program import Observation, Program, Statement, run
 from torch_tenon.testing.fuzz.worker import check
 from torch_tenon.testing.fuzz.workers import Worker, shrink
@@ -176,6 +177,47 @@ def test_what_a_failing_out_leaves_is_open() -> None:
     seen = run(program, CPU)
     assert [(o.where, o.value) for o in seen[:1]] == [("line 1", "RuntimeError")]
     assert [o.where for o in seen[1:]] == ["a1"]
+
+
+def test_a_mean_of_equal_numbers_may_be_exact() -> None:
+    """Then nothing is left of them, and nothing by nothing is no number."""
+    program = Program(
+        [
+            Statement("empty_fill", ("(2, 1, 7)", "0.1", "torch.float32", "D0"), "a0"),
+            Statement("batch_norm", ("a0",), "a1"),
+            Statement("div", ("a1", "a1"), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    assert (got[2].value == 1).all()
+    got[1].value = torch.zeros_like(got[1].value)
+    got[2].value = got[1].value / got[1].value
+    assert difference(expected, got) is None
+    got[1].value = got[1].value + 1
+    assert difference(expected, got) is not None
+
+
+def test_a_fused_loop_need_not_round_to_16_bits() -> None:
+    x = torch.tensor([300.0], dtype=torch.bfloat16)
+    found = []
+    for way in (None, *range(8)):
+        with Otherwise(way):
+            found.append(float(x + 1 - x))
+    assert found[0] == 0 and set(found) == {0, 1}
+
+
+def test_vectors_and_single_numbers_may_differ() -> None:
+    """The remainder of the largest number is NaN for the CPU's vectors."""
+    program = Program(
+        [
+            Statement("empty_fill", ("(32,)", "3.4028234e38", "torch.float32", "D0"), "a0"),
+            Statement("fmod", ("a0", "0.7"), "a1"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    assert got[1].value.isnan().all()
+    got[1].value = torch.full((32,), 0.116862)
+    assert difference(expected, got) is None
 
 
 class _Fails:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -28,7 +29,8 @@ class Chooser:
         self.rng = rng
         self.length = length
         self.statements: list[Statement] = []
-        self.places: list[str | None] = []  # where the result of each goes, if not to its operands
+        # Where the result of each goes, if not to its operands, and where those are.
+        self.places: list[tuple[str | None, list[str]]] = []
         self.scope: dict[str, object] = {**NAMESPACE, **CPU, "commit": lambda: None}
         self.where: dict[str, str] = {}  # which device a variable is on
         self.count = 0
@@ -46,6 +48,11 @@ class Chooser:
         value = self.scope[name]
         assert isinstance(value, torch.Tensor)
         return value
+
+    def homes(self, operands: Sequence[str]) -> list[str]:
+        """The devices of the variables among operands, in their order."""
+        named = [n for x in operands for n in re.findall(r"\w+", x) if n in self.where]
+        return [self.where[n] for n in named]
 
     def names(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> list[str]:
         return [
@@ -131,7 +138,9 @@ class Chooser:
     ) -> None:
         """Runs the statement on the CPU and keeps it, if it is to be kept."""
         rng = self.rng
-        texts, given = tuple(str(x) for x in operands), place
+        texts = tuple(str(x) for x in operands)
+        homes = self.homes(texts)
+        placed = (place, homes)
         name: str | None = None
         if isinstance(result, str):
             name = result
@@ -140,8 +149,7 @@ class Chooser:
             name = rng.choice(reuse) if reuse and rng.random() < 0.12 else f"a{self.count}"
             self.count += 1
         if place is None:
-            first = [n for x in texts for n in [x.strip("[]()")] if n in self.where]
-            place = self.where[first[0]] if first else "D0"
+            place = homes[0] if homes else "D0"
         writes = OPERATIONS[operation].writes
         gradients = any(self.tensor(n).requires_grad for n in self.names() if n in texts)
         no_grad = gradients and rng.random() < (0.5 if writes is not None else 0.1)
@@ -152,7 +160,7 @@ class Chooser:
         except Exception as error:  # whatever the CPU raises: see `program.run`
             if not isinstance(error, NameError) and rng.random() < _KEEP_ERROR:
                 self.statements.append(statement)
-                self.places.append(given)
+                self.places.append(placed)
                 for names in (self.scope, self.where):
                     names.pop(statement.spoiled(), None)
             return
@@ -161,7 +169,7 @@ class Chooser:
             self.scope = before
             return
         self.statements.append(statement)
-        self.places.append(given)
+        self.places.append(placed)
         if name:
             self.where[name] = place
 
@@ -171,7 +179,7 @@ class Chooser:
         last = list(zip(self.statements[-count:], self.places[-count:], strict=True))
         for _ in range(self.rng.randint(1, 3)):
             renamed: dict[str, str] = {}
-            for s, place in last:
+            for s, (place, homes) in last:
                 operands = []
                 for x in s.operands:
                     if x in renamed:
@@ -180,7 +188,8 @@ class Chooser:
                         x = f"{self.rng.random():.3f}"
                     operands.append(x)
                 known = [n for n in operands if n.strip("[]") in self.where or n[:1] != "a"]
-                if len(known) != len(operands):
+                # A name may stand for something else by now, on another device as well.
+                if len(known) != len(operands) or self.homes(operands) != homes:
                     continue
                 if s.result is None:
                     self.add(s.operation, *operands, result=False)

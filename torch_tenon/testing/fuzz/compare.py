@@ -28,6 +28,7 @@ _BASE = {
 _NOISE = 4.0  # units in the last place
 NOISY_RUNS = 5
 _MORE_RUNS = 20
+_WAYS = 12  # of which 16-bit numbers a fused loop may round
 _SPREAD = 16.0  # how many times the measured spread is allowed
 # Below it float32 numbers may become zero: vector math flushes some of the smallest.
 _TINY = {torch.float64: 1e-300, torch.float32: 1e-36, torch.float16: 2e-7, torch.bfloat16: 1e-36}
@@ -42,13 +43,14 @@ class Expected:
     noisy: list[list[Observation]]
 
     def look_closer(self) -> None:
-        """More runs under noise, and one with each op computed in another right way."""
+        """More runs under noise, and some with each op computed in another right way."""
         if len(self.noisy) > NOISY_RUNS:
             return
         seeds = range(NOISY_RUNS, NOISY_RUNS + _MORE_RUNS)
         self.noisy += [run(self.program, CPU, noise(seed)) for seed in seeds]
-        with Otherwise():
-            self.noisy.append(run(self.program, CPU))
+        for way in (None, *range(_WAYS)):
+            with Otherwise(way):
+                self.noisy.append(run(self.program, CPU))
 
 
 CPU = {"D0": torch.device("cpu"), "D1": torch.device("cpu"), "H": torch.device("cpu")}
@@ -61,7 +63,8 @@ def expect(program: Program) -> Expected:
 
 
 def noise(seed: int) -> Callable[[torch.Tensor], None]:
-    """Moves each number of a tensor up or down by a few units in the last place.
+    """Moves each number of a tensor up or down by a few units in the last place, by at most one
+    where the seed is odd: so that it meets the few numbers there are in 16 bits beside it.
 
     The sign of NaN, which no standard settles, becomes anything.
     """
@@ -76,7 +79,8 @@ def noise(seed: int) -> Callable[[torch.Tensor], None]:
         amount = torch.rand(x.shape, generator=generator, dtype=torch.float64) * 2 - 1
         data = x.data  # its version is its own: autograd does not see the change
         last = (data != 0) * smallest
-        moved = (data.double() * (1 + _NOISE * unit * amount) + _NOISE * last * amount).to(x.dtype)
+        amount *= 1 if seed % 2 else _NOISE
+        moved = (data.double() * (1 + unit * amount) + last * amount).to(x.dtype)
         moved = torch.where(data.isnan() & (amount < 0), -data, moved)
         try:
             data.copy_(moved)

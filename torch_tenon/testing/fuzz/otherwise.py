@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _WIDER = {
     torch.float16: torch.float64,
@@ -19,16 +21,27 @@ _WIDER = {
 
 # Of two zeros with different signs they return whichever comes first, or last.
 _SYMMETRIC = {"aten::maximum", "aten::minimum", "aten::fmax", "aten::fmin"}
+# Their result depends on the dtype that they run in.
+_OF_DTYPE = {"aten::nan_to_num", "aten::nan_to_num_"}
+# They subtract a mean: of equal numbers nothing is left, or what the mean is off by.
+_CENTRED = {f"aten::native_{name}_norm" for name in ("batch", "group", "layer")}
 
 
 class Otherwise(TorchDispatchMode):
     """Each op of narrow floats runs in double precision, reductions by PyTorch's decompositions,
-    the larger and the smaller of two with these exchanged.
+    the larger and the smaller of two with these exchanged, the mean of equal numbers is exact.
 
-    It rounds once, to the dtype of the result. So it shows how far the CPU's own sums are off, and
-    what depends on how they are taken: the CPU's running mean of numbers with an infinity is NaN,
-    their sum by their count is the infinity.
+    It rounds once, to the dtype of the result; with a `seed`, what later ops read of 16-bit results
+    is by chance not rounded, as within a fused loop. So it shows how far the CPU's own sums are
+    off, and what depends on how they are taken: the CPU's running mean of numbers with an infinity
+    is NaN, their sum by their count is the infinity.
     """
+
+    def __init__(self, seed: int | None = None) -> None:
+        super().__init__()
+        self._random = None if seed is None else random.Random(seed)
+        # What 16-bit numbers were before they were rounded, and the version of the tensor then.
+        self._unrounded = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
         self,
@@ -40,12 +53,14 @@ class Otherwise(TorchDispatchMode):
         """The op as it is, its results replaced by those in double precision."""
         kwargs = dict(kwargs or {})
         tags = set(func.tags)
+        if func._schema.name in _OF_DTYPE:
+            return func(*args, **kwargs)
         if func.is_view or tags & {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}:
             return func(*args, **kwargs)
         given = [*args, *kwargs.values()]
         if not any(_narrow(x) for x in tree_leaves(given)):
             return func(*args, **kwargs)
-        wide_args, wide_kwargs = tree_map(_widened, (args, kwargs))
+        wide_args, wide_kwargs = tree_map(self._widened, (args, kwargs))
         if func._schema.name in _SYMMETRIC:
             wide_args = wide_args[1::-1] + wide_args[2:]
         result = func(*args, **kwargs)
@@ -54,6 +69,8 @@ class Otherwise(TorchDispatchMode):
             wide = way(*wide_args, **wide_kwargs)
         except RuntimeError:
             return result  # no kernel for doubles
+        if func._schema.name in _CENTRED:
+            wide[0].masked_fill_(wide[0].abs() < torch.finfo(torch.float32).eps, 0)
         pairs = [(result, wide)]
         for k, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
@@ -66,15 +83,21 @@ class Otherwise(TorchDispatchMode):
             for narrow, exact in zip(tree_leaves(x), tree_leaves(y), strict=True):
                 if _narrow(narrow) and narrow.shape == exact.shape:
                     narrow.copy_(exact)
+                    if self._random is not None and narrow.dtype.itemsize == 2:
+                        self._unrounded[narrow] = (narrow._version, exact)
         return result
+
+    def _widened(self, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return _WIDER.get(x, x) if isinstance(x, torch.dtype) else x
+        version, wide = self._unrounded.get(x, (None, None))
+        if version != x._version or self._random is None or self._random.random() < 0.5:
+            # What the op writes is not to reach the tensor itself.
+            wide = x.to(_WIDER.get(x.dtype, x.dtype), copy=True)
+        # Between two elements lies another, so that the CPU takes them one by one: its vectors'
+        # fmod of huge numbers is NaN.
+        return torch.stack((wide, wide), -1)[..., 0] if _narrow(x) else wide
 
 
 def _narrow(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in _WIDER
-
-
-def _widened(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        # What the op writes is not to reach the tensor itself.
-        return x.to(_WIDER.get(x.dtype, x.dtype), copy=True)
-    return _WIDER.get(x, x) if isinstance(x, torch.dtype) else x
