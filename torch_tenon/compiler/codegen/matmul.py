@@ -48,6 +48,7 @@ class _PieceNest(Nest):
                 self._name_parts(name, depth, symbol)
         self.spans = [Span("i", "top", "bottom")]
         self.full = [Span("j", "left", "right")]
+        self.vector = [s for s, name in self.names.items() if name == "j"]
         self.base = 1
         self.work = 0
 

@@ -189,8 +189,8 @@ class Nest:
             self.full, self.row = self.inner, []
         else:
             self.full, self.row = inside, []
-        found = [t[-1].symbol for t in (self.full, self.row) if t]
-        self.vector = [s for s in dict.fromkeys(found) if s is not None]
+        innermost = [t[-1].symbol for t in (self.full, self.row) if t]
+        self.vector = [s for s in dict.fromkeys(innermost) if s is not None]
         self.collapse = self._collapse()
         self.depth: dict[Symbol, int] = {}
         for k, span in enumerate(spans):
