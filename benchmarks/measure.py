@@ -45,7 +45,7 @@ def measure(
     runs = {}
     for engine in engines:
         work = eager if engine.name == "eager" else engine.make(case, scale)
-        before = torch.tenon.memory_allocated()
+        before = _requested("current")
         if work is not eager:
             check(case, engine, work, expected)
         runs[engine.name] = run = engine.waiting(work.run)
@@ -87,15 +87,16 @@ def check(case: Case, engine: Engine, work: Work, expected: Sequence[list[torch.
 def peak_bytes(engine: Engine, work: Work, run: Callable[[], Any], before: int) -> int:
     """The most memory of a run in its steady state, beyond what the case was made with.
 
-    Both counts are those of PyTorch's allocators, exact and repeatable: for tenon the device's own
-    peak (a plan's arena is in it), for CPU tensors every allocation that the profiler saw, on top
-    of what earlier runs left behind, such as gradients. Neither sees a library's own buffers.
+    Both counts are those of PyTorch's allocators, of the bytes that were asked for, exact and
+    repeatable: for tenon the device's own peak (a plan's arena is in it), for CPU tensors every
+    allocation that the profiler saw, on top of what earlier runs left behind, such as gradients.
+    Neither sees a library's own buffers, nor what an allocator rounds up.
     """
     gc.collect()
     if engine.device == "tenon":
         torch.tenon.reset_peak_memory_stats()
         run()
-        return torch.tenon.max_memory_allocated() - before
+        return _requested("peak") - before
     # What a run frees of an earlier one is only seen if the profiler saw that too.
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as traced:
         run()
@@ -110,6 +111,10 @@ def peak_bytes(engine: Engine, work: Work, run: Callable[[], Any], before: int) 
             held += change
             most = max(most, held)
     return most
+
+
+def _requested(when: str) -> int:
+    return int(torch.tenon.memory_stats()[f"requested_bytes.all.{when}"])
 
 
 def interleaved(
