@@ -212,3 +212,10 @@ def test_whole_numbers_that_require_a_gradient() -> None:
 
     for _ in range(3):
         same_on_both(compared)
+
+
+def test_a_mean_with_an_infinity_is_the_infinity() -> None:
+    x = torch.randn(5, 3)
+    x[4, 1] = -torch.inf  # where it is last the CPU has it so as well
+    for _ in range(3):
+        same_on_both(lambda device: torch.var_mean(x.to(device), 0), rtol=1e-5, atol=1e-5)

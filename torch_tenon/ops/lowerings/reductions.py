@@ -254,7 +254,12 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     rest = reduce(b, x, dims, "sum", True, deviation)
     squares = reduce(b, x, dims, "sum", True, square)
     left = elementwise(ops.div, (rest, number_value(count)), dtype, dtype)
-    average = b.program.realise(elementwise(ops.add, (first, left), dtype, dtype))
+    # The deviations from an infinite mean have none.
+    average = b.program.realise(
+        elementwise(
+            lambda f, a: ops.where(ops.isnan(a), f, ops.add(f, a)), (first, left), dtype, dtype
+        )
+    )
     return average, elementwise(
         lambda s, r, a: ops.sub(s, ops.mul(r, a)), (squares, rest, left), dtype, dtype, 2
     )
