@@ -219,3 +219,16 @@ def test_a_mean_with_an_infinity_is_the_infinity() -> None:
     x[4, 1] = -torch.inf  # where it is last the CPU has it so as well
     for _ in range(3):
         same_on_both(lambda device: torch.var_mean(x.to(device), 0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("whole", [torch.int8, torch.int32, torch.int64, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_a_whole_number_has_no_negative_zero(dtype: torch.dtype, whole: torch.dtype) -> None:
+    x = torch.cat([torch.rand(40) - 0.5, torch.tensor([-0.0, -1.5, 1.5, 3.0])]).to(dtype)
+
+    def signs(device: torch.device) -> list[torch.Tensor]:
+        k = x.to(device).to(whole)
+        return [k, torch.copysign(torch.ones_like(x, device=device), k)]
+
+    for _ in range(3):
+        same_on_both(signs)

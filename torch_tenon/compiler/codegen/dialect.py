@@ -91,10 +91,9 @@ def convert(x: str, dtype: torch.dtype, source: torch.dtype) -> str:
         return f"{x} != 0"
     if source.is_floating_point and not dtype.is_floating_point:
         # What PyTorch's casts do: through a wide signed integer, then cut.
-        via = "int32_t" if dtype in (torch.int8, torch.int16, torch.int32) else "int64_t"
-        if dtype is torch.uint64:
-            return f"{x} >= 0x1p63 ? (uint64_t){x} : (uint64_t)(int64_t){x}"
-        return f"({register_type(dtype)})({via}){x}"
+        via = "i32" if dtype in (torch.int8, torch.int16, torch.int32) else "i64"
+        whole = f"({register_type(dtype)})whole_{via}_{TABLE[source].short}({x})"
+        return f"{x} >= 0x1p63 ? (uint64_t){x} : {whole}" if dtype is torch.uint64 else whole
     return f"({register_type(dtype)}){x}"
 
 

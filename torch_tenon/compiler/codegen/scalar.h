@@ -114,8 +114,11 @@ INLINE int64_t floor_mod_i64(int64_t x, int64_t y) { return remainder_i64(x, y);
 INLINE bool_t minimum_bool(bool_t x, bool_t y) { return x & y; }
 INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
 
-/* Both floating types */
+/* Both floating types. What is whole and becomes a float again is trunc(x) to gcc, which has negative
+ * zeros where integers have one: it does not see through this. */
 #define FLOATING(T, S, F)                                                                         \
+  INLINE int32_t whole_i32_##S(T x) { return x > 0 ? (int32_t)x : -(int32_t)-x; }                 \
+  INLINE int64_t whole_i64_##S(T x) { return x > 0 ? (int64_t)x : -(int64_t)-x; }                 \
   INLINE T minimum_##S(T x, T y) { return (x < y) | (x != x) ? x : y; }                           \
   INLINE T maximum_##S(T x, T y) { return (x > y) | (x != x) ? x : y; }                           \
   INLINE T fmin_##S(T x, T y) { return (x < y) | (y != y) ? x : y; }                              \
