@@ -218,6 +218,17 @@ def test_vectors_and_single_numbers_may_differ() -> None:
     assert got[1].value.isnan().all()
     got[1].value = torch.full((32,), 0.116862)
     assert difference(expected, got) is None
+    program = Program(
+        [
+            Statement("empty_fill", ("(32,)", "-0.1", "torch.float64", "D0"), "a0"),
+            Statement("F_softshrink", ("a0",), "a1"),
+            Statement("atan2", ("a1", "a1"), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    assert not got[2].value.any()
+    got[2].value = got[2].value - torch.pi
+    assert difference(expected, got) is None
 
 
 class _Fails:

@@ -16,7 +16,9 @@ _WIDER = {
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
     torch.float32: torch.float64,
+    torch.float64: torch.float64,
     torch.complex64: torch.complex128,
+    torch.complex128: torch.complex128,
 }
 
 # Of two zeros with different signs they return whichever comes first, or last.
@@ -28,7 +30,7 @@ _CENTRED = {f"aten::native_{name}_norm" for name in ("batch", "group", "layer")}
 
 
 class Otherwise(TorchDispatchMode):
-    """Each op of narrow floats runs in double precision, reductions by PyTorch's decompositions,
+    """Each op of floats runs in double precision, reductions by PyTorch's decompositions,
     the larger and the smaller of two with these exchanged, the mean of equal numbers is exact.
 
     It rounds once, to the dtype of the result; with a `seed`, what later ops read of 16-bit results
@@ -58,7 +60,7 @@ class Otherwise(TorchDispatchMode):
         if func.is_view or tags & {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}:
             return func(*args, **kwargs)
         given = [*args, *kwargs.values()]
-        if not any(_narrow(x) for x in tree_leaves(given)):
+        if not any(_floating(x) for x in tree_leaves(given)):
             return func(*args, **kwargs)
         wide_args, wide_kwargs = tree_map(self._widened, (args, kwargs))
         if func._schema.name in _SYMMETRIC:
@@ -80,11 +82,11 @@ class Otherwise(TorchDispatchMode):
             elif k < len(args):
                 pairs.append((args[k], wide_args[k]))
         for x, y in pairs:
-            for narrow, exact in zip(tree_leaves(x), tree_leaves(y), strict=True):
-                if _narrow(narrow) and narrow.shape == exact.shape:
-                    narrow.copy_(exact)
-                    if self._random is not None and narrow.dtype.itemsize == 2:
-                        self._unrounded[narrow] = (narrow._version, exact)
+            for rounded, exact in zip(tree_leaves(x), tree_leaves(y), strict=True):
+                if _floating(rounded) and rounded.shape == exact.shape:
+                    rounded.copy_(exact)
+                    if self._random is not None and rounded.dtype.itemsize == 2:
+                        self._unrounded[rounded] = (rounded._version, exact)
         return result
 
     def _widened(self, x: Any) -> Any:
@@ -95,9 +97,9 @@ class Otherwise(TorchDispatchMode):
             # What the op writes is not to reach the tensor itself.
             wide = x.to(_WIDER.get(x.dtype, x.dtype), copy=True)
         # Between two elements lies another, so that the CPU takes them one by one: its vectors'
-        # fmod of huge numbers is NaN.
-        return torch.stack((wide, wide), -1)[..., 0] if _narrow(x) else wide
+        # fmod of huge numbers is NaN, and what they shrink to nothing has no sign.
+        return torch.stack((wide, wide), -1)[..., 0] if _floating(x) else wide
 
 
-def _narrow(x: Any) -> bool:
+def _floating(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in _WIDER
