@@ -250,6 +250,14 @@ def test_shrinking() -> None:
     assert answer["failure"] == "wrong"
 
 
+def test_a_result_is_on_the_device_of_an_operand() -> None:
+    chooser = Chooser(random.Random(3), 25)
+    chooser.add("scalar", "True", place="H", result="c")
+    chooser.add("made", "1", "(3,)", "torch.float32", "D1", place="D1", result="x")
+    chooser.add("where", "c", "x", "c", result="y")
+    assert chooser.where["y"] == "D1"
+
+
 def test_a_worker_that_crashes_is_a_finding() -> None:
     worker = Worker({"TENON_TARGET": "no-such-target"}, 60)
     answer = worker.ask({"seed": 1, "length": 3, "modes": ["auto"]})

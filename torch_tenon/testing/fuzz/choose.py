@@ -149,7 +149,8 @@ class Chooser:
             name = rng.choice(reuse) if reuse and rng.random() < 0.12 else f"a{self.count}"
             self.count += 1
         if place is None:
-            place = homes[0] if homes else "D0"
+            # A number of the host's beside a tensor of a device leaves the result there.
+            place = next((h for h in homes if h != "H"), homes[0] if homes else "D0")
         writes = OPERATIONS[operation].writes
         gradients = any(self.tensor(n).requires_grad for n in self.names() if n in texts)
         no_grad = gradients and rng.random() < (0.5 if writes is not None else 0.1)
