@@ -10,7 +10,7 @@ import pytest
 import torch
 from fresh_process import REMOTE_TARGET
 
-from torch_tenon.testing.fuzz.choose import Chooser
+from torch_tenon.testing.fuzz.choose import Chooser, Nothing
 from torch_tenon.testing.fuzz.compare import CPU, difference, expect
 from torch_tenon.testing.fuzz.generate import generate
 from torch_tenon.testing.fuzz.otherwise import Otherwise
@@ -256,6 +256,16 @@ def test_a_result_is_on_the_device_of_an_operand() -> None:
     chooser.add("made", "1", "(3,)", "torch.float32", "D1", place="D1", result="x")
     chooser.add("where", "c", "x", "c", result="y")
     assert chooser.where["y"] == "D1"
+
+
+def test_memory_behind_a_result_is_nobodys() -> None:
+    """The CPU's mean of squared errors is the first of them, in their memory."""
+    chooser = Chooser(random.Random(3), 25)
+    loss = torch.nn.functional.mse_loss(torch.ones(9), torch.zeros(9))
+    assert loss.untyped_storage().nbytes() > loss.nbytes
+    with pytest.raises(Nothing):
+        chooser.room(loss.view(1))
+    assert chooser.room(torch.ones(9)[2:4]) == 9
 
 
 def test_a_worker_that_crashes_is_a_finding() -> None:

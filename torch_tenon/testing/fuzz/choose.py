@@ -97,6 +97,16 @@ class Chooser:
 
         return fits
 
+    def room(self, t: torch.Tensor) -> int:
+        """How many elements of a tensor's dtype its storage holds. Nothing fits where that is more
+        than it was made for: a kernel of the CPU leaves the memory that it worked in there."""
+        base = t if t._base is None else t._base
+        last = sum((n - 1) * k for n, k in zip(base.shape, base.stride(), strict=True))
+        whole = (base.storage_offset() + last + 1 if base.numel() else 0) * base.element_size()
+        if t.untyped_storage().nbytes() > whole:
+            raise Nothing
+        return t.untyped_storage().nbytes() // t.element_size()
+
     def dim(self, x: torch.Tensor) -> int:
         if x.dim() == 0:
             raise Nothing

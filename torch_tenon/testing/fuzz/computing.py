@@ -364,7 +364,7 @@ class Computing(Chooser):
 
     def as_strided(self, x: str) -> None:
         rng, t = self.rng, self.tensor(x)
-        room = t.untyped_storage().nbytes() // t.element_size()
+        room = self.room(t)
         sizes = [rng.choice([1, 2, 3, 4]) for _ in range(rng.randint(0, 3))]
         strides = [rng.choice([0, 1, 1, 2, 3, 4, 8]) for _ in sizes]
         span = 1 + sum((n - 1) * k for n, k in zip(sizes, strides, strict=True))

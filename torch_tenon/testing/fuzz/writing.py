@@ -149,7 +149,7 @@ class Writing(Chooser):
         elif name in ("resize_", "resize_fill"):
             shape = self.shape()
             if name == "resize_":
-                room = t.untyped_storage().nbytes() // t.element_size() - t.storage_offset()
+                room = self.room(t) - t.storage_offset()
                 if math.prod(shape) > room:
                     raise Nothing  # what is new would hold anything
                 self.add(name, x, shape, result=False)
