@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,13 +22,34 @@ def plan(function: Callable[..., list[torch.Tensor]], *inputs: torch.Tensor) -> 
     return Plan(build(make_fx(function, tracing_mode="fake")(*inputs)).program)
 
 
+def compiler(folder: Path, script: str, seconds: int) -> CpuCompiler:
+    command = folder / "cc"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o700)
+    return CpuCompiler(Cache(folder / "cache"), str(command), seconds)
+
+
 def test_a_compiler_may_take_so_much_time_and_no_more(tmp_path: Path) -> None:
-    endless = tmp_path / "cc"
-    endless.write_text("#!/bin/sh\nwhile :; do :; done\n")
-    endless.chmod(0o700)
-    compiler = CpuCompiler(Cache(tmp_path / "cache"), str(endless), seconds=0)
+    endless = compiler(tmp_path, "while :; do :; done", seconds=0)
     with pytest.raises(CompileError, match="source is in"):
-        plan(lambda x: [x * 3 + 1], torch.randn(40)).compile(compiler)
+        plan(lambda x: [x * 3 + 1], torch.randn(40)).compile(endless)
+
+
+def test_an_interrupt_ends_the_compiler(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    asleep = compiler(tmp_path, f"echo $$ > {started}; sleep 1000; exit 1", seconds=60)
+
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        while not started.exists() or not started.read_text():
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        plan(lambda x: [x * 3 + 1], torch.randn(40)).compile(asleep)
+    assert not Path(f"/proc/{started.read_text().strip()}").exists()
 
 
 def batch_norm(x: torch.Tensor, *vectors: torch.Tensor) -> list[torch.Tensor]:

@@ -89,9 +89,15 @@ def _open(path: Path) -> ctypes.CDLL:
 
 def stop() -> None:
     """Ends the compilers that run, for a process that ends."""
-    while _running:
+    for process in list(_running):
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    _running.discard(process)
+    if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(_running.pop().pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 class CpuCompiler:
@@ -174,14 +180,18 @@ class CpuCompiler:
             min(units, key=lambda u: sum(map(len, u.values())))[name] = source
         with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
             started = [self._start(Path(folder), k, u) for k, u in enumerate(units)]
-            for unit, (process, target, text) in zip(units, started, strict=True):
-                errors = process.communicate()[1].decode(errors="replace")
-                if process not in _running:
-                    raise CompileError(f"{self.command} was stopped: the process ends")
-                _running.discard(process)
-                if process.returncode != 0:
-                    raise self._failure(text, errors, process.returncode)
-                self._keep(unit, target)
+            try:
+                for unit, (process, target, text) in zip(units, started, strict=True):
+                    errors = process.communicate()[1].decode(errors="replace")
+                    if process not in _running:
+                        raise CompileError(f"{self.command} was stopped: the process ends")
+                    if process.returncode != 0:
+                        raise self._failure(text, errors, process.returncode)
+                    self._keep(unit, target)
+            finally:  # also of an interrupt, which the compilers do not see
+                for process, _, _ in started:
+                    _end(process)
+                    process.wait()
 
     def _start(
         self, folder: Path, number: int, unit: dict[str, str]
