@@ -46,7 +46,7 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path) -> None:
             time.sleep(0.01)
         signal.pthread_kill(main, signal.SIGINT)
 
-    threading.Thread(target=interrupt).start()
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         plan(lambda x: [x * 3 + 1], torch.randn(40)).compile(asleep)
     assert not Path(f"/proc/{started.read_text().strip()}").exists()

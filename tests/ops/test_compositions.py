@@ -102,16 +102,18 @@ def test_gradients_of_a_likelihood(
 @pytest.mark.parametrize(("limit", "value"), [(-0.25, 3), (0.7, 2.5), (True, 7)])
 def test_a_threshold_is_of_the_inputs_dtype(dtype: torch.dtype, limit: Any, value: Any) -> None:
     x = torch.randint(0, 4, (50,)).to(dtype)
-    found = []
-    for device in ("cpu", "tenon"):
-        try:
-            found.append(F.threshold(x.to(device), limit, value).cpu())
-        except RuntimeError as error:
-            found.append(type(error))
-    if isinstance(found[0], torch.Tensor):
-        torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
-    else:
-        assert found[0] is found[1]
+    found: list[Any] = []
+    with executing("compiled"):
+        for device in ("cpu", "tenon", "tenon"):  # the first call of an op runs at once
+            try:
+                found.append(F.threshold(x.to(device), limit, value).cpu())
+            except RuntimeError as error:
+                found.append(type(error))
+    for got in found[1:]:
+        if isinstance(found[0], torch.Tensor):
+            torch.testing.assert_close(got, found[0], rtol=0, atol=0)
+        else:
+            assert got is found[0]
 
 
 @pytest.mark.parametrize("shrink", [F.softshrink, F.hardshrink])
