@@ -117,6 +117,24 @@ def test_a_nan_has_no_sign() -> None:
     assert difference(expected, got) is not None
 
 
+def test_which_nan_it_is_is_open() -> None:
+    program = Program(
+        [
+            Statement("made", ("800", "(5, 4, 4)", "torch.bfloat16", "D0"), "a0"),
+            Statement("atan2", ("a0", "a0"), "a1"),
+            Statement("view_dtype", ("a1", "torch.uint8"), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    number = ~got[1].value.isnan()
+    low, high = got[2].value.unflatten(-1, (-1, 2)).unbind(-1)
+    assert not number.all()
+    low[~number] ^= 255 ^ 192
+    assert difference(expected, got) is None
+    high[number] ^= 64
+    assert difference(expected, got) is not None
+
+
 def test_a_sum_may_be_nearer_to_the_exact_one() -> None:
     program = Program(
         [

@@ -66,7 +66,7 @@ def noise(seed: int) -> Callable[[torch.Tensor], None]:
     """Moves each number of a tensor up or down by a few units in the last place, by at most one
     where the seed is odd: so that it meets the few numbers there are in 16 bits beside it.
 
-    The sign of NaN, which no standard settles, becomes anything.
+    Which NaN it is, its sign and its other bits, no standard settles: it becomes any quiet one.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -81,13 +81,19 @@ def noise(seed: int) -> Callable[[torch.Tensor], None]:
         last = (data != 0) * smallest
         amount *= 1 if seed % 2 else _NOISE
         moved = (data.double() * (1 + unit * amount) + last * amount).to(x.dtype)
-        moved = torch.where(data.isnan() & (amount < 0), -data, moved)
         try:
-            data.copy_(moved)
+            data.copy_(torch.where(data.isnan(), _any_nan(data, generator), moved))
         except RuntimeError:
             return  # elements that share memory
 
     return perturb
+
+
+def _any_nan(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()]
+    limits = torch.iinfo(bits)
+    anything = torch.randint(limits.min, limits.max, x.shape, generator=generator, dtype=bits)
+    return (anything | x.new_full((), torch.nan).view(bits)).view(x.dtype)
 
 
 def difference(expected: Expected, got: Sequence[Observation]) -> str | None:
