@@ -12,7 +12,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 
 from torch_tenon.ops import variants
 from torch_tenon.testing.fuzz.compare import NOISY_RUNS, compare_tensors, noise
+from torch_tenon.testing.fuzz.program import Perturb
 
 FORMAT = "tenon window 1"
 Memory = list[torch.Tensor]  # for each slot its bytes
@@ -86,9 +87,7 @@ def written_text(call: Sequence[Any]) -> str:
     return ", ".join(f"{str(t[2])[6:]} {list(t[3])} in slot {t[1]}" for t in _written(call))
 
 
-def run_by_reference(
-    window: Window, perturb: Callable[[torch.Tensor], None] | None = None
-) -> Memory:
+def run_by_reference(window: Window, perturb: Perturb | None = None) -> Memory:
     """Runs the calls one by one with PyTorch's CPU kernels; `perturb` sees what each wrote."""
     memory = window.memory()
 
@@ -124,7 +123,7 @@ def run_by_reference(
                         _view(memory, t).copy_(one)
             if perturb is not None:
                 for t in _written(call):
-                    perturb(_view(memory, t))
+                    perturb(_view(memory, t), False)
     return memory
 
 

@@ -9,13 +9,13 @@ Before a program counts as one that differs, the CPU runs it more often, and ano
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from torch_tenon.testing.fuzz.otherwise import Otherwise
-from torch_tenon.testing.fuzz.program import Observation, Program, run
+from torch_tenon.testing.fuzz.program import Observation, Perturb, Program, run
 
 # Relative, for an op's own error: vector math is good to a few units in the last place.
 _BASE = {
@@ -62,15 +62,16 @@ def expect(program: Program) -> Expected:
     return Expected(program, run(program, CPU), noisy)
 
 
-def noise(seed: int) -> Callable[[torch.Tensor], None]:
-    """Moves each number of a tensor up or down by a few units in the last place, by at most one
-    where the seed is odd: so that it meets the few numbers there are in 16 bits beside it.
+def noise(seed: int) -> Perturb:
+    """Moves each number of a tensor that is not exact up or down by a few units in the last place,
+    by at most one where the seed is odd: so that it meets the few numbers there are in 16 bits
+    beside it.
 
     Which NaN it is, its sign and its other bits, no standard settles: it becomes any quiet one.
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def perturb(x: torch.Tensor) -> None:
+    def perturb(x: torch.Tensor, exact: bool) -> None:
         if not x.is_floating_point() or x.numel() == 0:
             return
         unit = torch.finfo(x.dtype).eps
@@ -81,6 +82,7 @@ def noise(seed: int) -> Callable[[torch.Tensor], None]:
         last = (data != 0) * smallest
         amount *= 1 if seed % 2 else _NOISE
         moved = (data.double() * (1 + unit * amount) + last * amount).to(x.dtype)
+        moved = data if exact else moved
         try:
             data.copy_(torch.where(data.isnan(), _any_nan(data, generator), moved))
         except RuntimeError:

@@ -150,7 +150,7 @@ class Observation:
     value: Any
 
 
-Perturb = Callable[[torch.Tensor], None]
+Perturb = Callable[[torch.Tensor, bool], None]
 
 
 def run(
@@ -160,7 +160,7 @@ def run(
     commit: Callable[[], None] = lambda: None,
 ) -> list[Observation]:
     """Runs a program. `devices` says what D0, D1 and H are. `perturb` is called with each tensor
-    that a statement computed."""
+    that a statement computed, and whether its numbers are exact."""
     scope: dict[str, Any] = {**NAMESPACE, **devices, "commit": commit}
     seen: list[Observation] = []
     torch.manual_seed(0)
@@ -201,12 +201,12 @@ def _perturb(s: Statement, scope: dict[str, Any], perturb: Perturb) -> None:
     if s.operation.startswith("backward"):
         for name in [n for n in scope if _VARIABLE.match(n)]:
             if (grad := _grad(scope[name])) is not None:
-                perturb(grad)
-    if definition.exact or definition.view:
+                perturb(grad, False)
+    if definition.view:
         return
     changed = s.operands[definition.writes] if definition.writes is not None else s.result
     if isinstance(changed, str) and isinstance(scope.get(changed), torch.Tensor):
-        perturb(scope[changed])
+        perturb(scope[changed], definition.exact)
 
 
 def dump(program: Program) -> str:
