@@ -324,6 +324,8 @@ class Program:
         def full(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
             value = neutral(combine, dtype) if length == 0 else None
             found = body(p, r) if value is None else ops.constant(value, dtype)
+            if length == 1 and combine == "sum" and dtype.is_floating_point:
+                found = ops.add(found, ops.constant(0.0, dtype))  # so that -0 becomes 0
             return found, new.layout.index(p)
 
         if length == 0 or length == 1:

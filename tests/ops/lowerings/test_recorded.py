@@ -232,3 +232,25 @@ def test_a_whole_number_has_no_negative_zero(dtype: torch.dtype, whole: torch.dt
 
     for _ in range(3):
         same_on_both(signs)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize(
+    "total",
+    [
+        lambda x: x.sum(0),
+        lambda x: x.mean(0),
+        lambda x: x.cumsum(0),
+        lambda x: x.logcumsumexp(0),
+        lambda x: F.avg_pool1d(x[None], 2, 1),
+        lambda x: torch.autograd.grad(F.avg_pool1d(x[None], 2, 1), x, -0 * x[None, :, 1:])[0],
+    ],
+)
+def test_a_sum_has_no_negative_zero(
+    rows: int, total: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    def signs(device: torch.device) -> torch.Tensor:
+        return total(torch.full((rows, 3), -0.0, device=device, requires_grad=True)).signbit()
+
+    for _ in range(3):
+        same_on_both(signs)

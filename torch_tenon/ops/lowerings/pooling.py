@@ -69,6 +69,11 @@ def _between(i: Index, n: Index) -> Scalar:
     return inside
 
 
+def _sum(terms: Sequence[Scalar], dtype: torch.dtype) -> Scalar:
+    # From zero on, as the CPU's: a sum of negative zeros is no negative one.
+    return functools.reduce(ops.add, terms, ops.constant(0, dtype))
+
+
 def _average(total: Scalar, count: Scalar) -> Scalar:
     quotient: Scalar = (ops.div if total.dtype.is_floating_point else ops.trunc_div)(total, count)
     return quotient
@@ -105,7 +110,7 @@ def _forward(rank: int) -> Callable[..., Value]:
                     inside = inside & _between(i, n)
                 where = [*p[:-rank], *at]
                 terms.append(ops.masked(inside, lambda w=where: ops.to(x.load(w), wide), 0))
-            return _average(functools.reduce(ops.add, terms), windows.count(p[-rank:], wide))
+            return _average(_sum(terms, wide), windows.count(p[-rank:], wide))
 
         y = Lazy(b.out.sizes, wide, body, (x,), 4 * math.prod(windows.kernel))
         return cast(y, x.dtype)
@@ -150,7 +155,7 @@ def _backward(rank: int) -> Callable[..., Value]:
                     return _average(value, windows.count(w[-rank:], wide))
 
                 terms.append(ops.masked(inside, share, 0))
-            return functools.reduce(ops.add, terms)
+            return _sum(terms, wide)
 
         y = Lazy(x.sizes, wide, body, (g,), 8 * math.prod(spread))
         return cast(y, x.dtype)

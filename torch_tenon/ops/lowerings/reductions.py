@@ -391,7 +391,7 @@ def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
     new = b.program.temporary(out, Layout.contiguous(x.sizes))
     if product(x.sizes) == 0:
         return new
-    if x.sizes[d] == 1:
+    if x.sizes[d] == 1 and combine not in ("sum", "logaddexp"):  # which know no negative zero
         return cast(x, out)
     others = [k for k in range(len(x.sizes)) if k != d]
     wide = out is torch.float32 and combine in ("sum", "prod")
