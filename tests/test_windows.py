@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 from against_cpu import executing
+from fresh_process import output
 from torch import nn
 from torch.nn import functional as F
 
@@ -156,3 +157,31 @@ def test_a_result_that_dies_leaves_the_place_of_one_that_lives() -> None:
         loss = leaf.pow(2)
         want = torch.nn.functional.cross_entropy(x, target)
         torch.testing.assert_close(total[1].detach().cpu(), want)
+
+
+def test_a_small_call_by_reference_takes_one_thread() -> None:
+    """It would wait for the others longer than it runs, most of all on a busy machine."""
+    code = """
+        import torch
+
+        seen = []
+
+        def threads(x):
+            seen.append((x.numel(), torch.get_num_threads()))
+            return x.clone()
+
+        library = torch.library.Library("tenon_tests", "DEF")  # before the device looks
+        library.define("threads(Tensor x) -> Tensor")
+        library.impl("threads", threads, "CPU")
+        library.impl("threads", torch.empty_like, "Meta")
+        import torch_tenon
+
+        torch.set_num_threads(2)
+        small, large = torch.ones(100, device="tenon"), torch.ones(200, 200, device="tenon")
+        for x in (small, large, small, large):
+            torch.ops.tenon_tests.threads(x)
+        torch.tenon.synchronize()
+        print(*seen[2:], torch.get_num_threads())
+    """
+    printed = output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0", TENON_EXECUTE="auto")
+    assert printed.strip() == "(100, 1) (40000, 2) 2"

@@ -1,4 +1,5 @@
 #include <ATen/ops/full.h>
+#include <omp.h>
 
 #include <cstring>
 
@@ -31,6 +32,24 @@ IValue number_like(const IValue& like, int64_t bits) {
     made.unsafeGetTensorImpl()->set_wrapped_number(true);
   return made;
 }
+
+// One thread for the loops that this one starts, while it lives.
+class OneThread {
+ public:
+  explicit OneThread(bool wanted) : before_(wanted ? omp_get_max_threads() : 0) {
+    if (wanted)
+      omp_set_num_threads(1);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  ~OneThread() {
+    if (before_ > 0)
+      omp_set_num_threads(before_);
+  }
+
+ private:
+  int before_;
+};
 
 class Runner {
  public:
@@ -102,6 +121,7 @@ class Runner {
     }
     {
       const CountedCall counted(*entry.op->reference);
+      const OneThread alone(entry.small);
       call_on_host(entry.op->op, stack, device_, promises);
     }
     auto results = fresh_results(entry, stack);

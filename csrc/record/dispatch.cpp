@@ -53,9 +53,7 @@ int64_t register_reference_kernels() {
       handles->push_back(dispatcher.registerImpl(
           name,
           device_key,
-          device_key == DispatchKey::PrivateUse1
-              ? c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<RecordKernel>(*op))
-              : by_reference,
+          device_key == DispatchKey::PrivateUse1 ? record_kernel(*op) : by_reference,
           std::nullopt,
           nullptr,
           "registered by torch_tenon: recorded, or run by reference"));

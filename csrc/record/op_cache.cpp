@@ -8,7 +8,8 @@
 namespace tenon {
 namespace {
 
-constexpr size_t kLarge = size_t{1} << 20;  // bytes of a call's results
+constexpr size_t kLarge = size_t{1} << 20;   // bytes of a call's results
+constexpr size_t kSmall = size_t{64} << 10;  // bytes of all its tensors
 
 using c10::IValue;
 
@@ -110,6 +111,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
       name(toString(op.operator_name())),
       recordable(layouts_follow(op)),
       written(arguments_written(op)),
+      counts_writes(name.rfind("aten::_foreach_", 0) == 0),
       returned(arguments_returned(op.schema())) {
   for (const auto& argument : op.schema().arguments()) {
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
@@ -205,6 +207,10 @@ std::unique_ptr<OpEntry> learn(
   for (const auto& layout : entry->fresh)
     made += layout.nbytes;
   entry->large = made >= kLarge;
+  size_t read = 0;
+  for (const auto& layout : entry->tensors)
+    read += layout.nbytes;
+  entry->small = read + made <= kSmall;
   const bool writes_any = std::count(entry->written.begin(), entry->written.end(), true) > 0;
   // Such a call is there for its errors.
   if (entry->reason.empty() && entry->fresh.empty() && !writes_any)

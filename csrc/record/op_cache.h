@@ -43,6 +43,8 @@ struct OpEntry {
   std::vector<ResultPlan> results;
   std::vector<TensorLayout> fresh;  // the tensors that the call makes, in order
   bool large = false;               // ... and that they take much memory
+  // Its tensors take so little that a second thread would cost more than it does.
+  bool small = false;
   // How many of these died in the windows that made them; far below zero once one did not.
   mutable std::atomic<int> died_early{0};
 };
@@ -59,6 +61,7 @@ struct OpInfo {
   bool starts_from_memory;                // reads whole tensors, so that nothing fuses into it
   bool ends_in_memory;                    // and its results into nothing
   std::vector<bool> written;              // by argument
+  bool counts_writes;                     // in tensors' versions, since autograd does not
   std::vector<int64_t> returned;          // by result: the argument that it is, or -1
   Counter* counter;                       // of recorded calls
   Counter* reference;                     // of those that then ran by reference

@@ -130,9 +130,9 @@ void keep_backward_here() {
 thread_local CommitReason t_reason = CommitReason::host_read;
 
 // Runs a call at once, for a reason that is counted. It settles the storages that it touches.
-void run_now(const OpInfo& info, Stack* stack, CommitReason reason, const std::string& why) {
+void run_now(const OpInfo& info, Stack* stack, CommitReason reason, std::string_view why) {
   if (g_recording.load(std::memory_order_relaxed) && !t_committing) {
-    counter("at once: " + why, info.name).calls.fetch_add(1, std::memory_order_relaxed);
+    counter(c10::str("at once: ", why), info.name).calls.fetch_add(1, std::memory_order_relaxed);
   }
   const auto restore =
       c10::make_scope_exit([previous = std::exchange(t_reason, reason)] { t_reason = previous; });
@@ -159,21 +159,31 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
 
 }  // namespace
 
-void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  constexpr auto kNot = CommitReason::not_recorded;
+Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
+  Recording call;
   keep_backward_here();
-  if (!g_recording.load(std::memory_order_relaxed) || !info_.recordable || t_committing)
-    return run_now(info_, stack, kNot, "its results' layouts are known only once it ran");
+  for (size_t i = 0; info_.counts_writes && i < arguments.size(); ++i) {
+    if (!info_.written[i])
+      continue;
+    for (const IValue& written : arguments[i].toListRef())
+      written.toTensor().unsafeGetTensorImpl()->bump_version();
+  }
+  if (!g_recording.load(std::memory_order_relaxed) || !info_.recordable || t_committing) {
+    call.why = "its results' layouts are known only once it ran";
+    return call;
+  }
   auto& s = state();
   OpKey& key = t_key;
-  const auto count = info_.written.size();
-  const auto arguments = torch::jit::last(*stack, count);
-  bool open = info_.open_scalars.load(std::memory_order_relaxed);
-  if (!key.build(arguments, open))
-    return run_now(info_, stack, kNot, "an argument is no plain tensor of one device");
+  auto& open = call.open = info_.open_scalars.load(std::memory_order_relaxed);
+  if (!key.build(arguments, open)) {
+    call.why = "an argument is no plain tensor of one device";
+    return call;
+  }
   for (const auto* tensor : key.tensors()) {
-    if (!is_device_storage(tensor->storage()))
-      return run_now(info_, stack, kNot, "memory that somebody else allocated");
+    if (!is_device_storage(tensor->storage())) {
+      call.why = "memory that somebody else allocated";
+      return call;
+    }
   }
   auto* entry = info_.find_latest(key);
   if (entry == nullptr) {
@@ -190,10 +200,11 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
       }
     }
   }
-  if (entry == nullptr)
-    return run_and_learn(info_, stack, open);
-  if (!entry->recorded)
-    return run_now(info_, stack, kNot, entry->reason);
+  if (entry == nullptr || !entry->recorded) {
+    call.why = entry == nullptr ? "" : entry->reason;
+    return call;
+  }
+  call.entry = entry;
 
   const auto device = key.device();
   if (info_.starts_from_memory || s.recorders[device].after_whole) {
@@ -215,9 +226,16 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
   }
   // What died unwritten so far will again, so that no memory has to wait for it.
   const bool brief = entry->large && entry->died_early.load(std::memory_order_relaxed) == kOften;
-  c10::SmallVector<at::Tensor, 4> fresh;
-  for (const auto& layout : entry->fresh)
-    fresh.push_back(tensor_over(new_storage(layout.nbytes, device, brief), layout));
+  auto layout = entry->fresh.begin();
+  for (const auto& result : entry->results) {
+    for (const bool defined : result.defined) {
+      call.results.emplace_back();
+      if (!defined)
+        continue;
+      call.results.back() = tensor_over(new_storage(layout->nbytes, device, brief), *layout);
+      ++layout;
+    }
+  }
 
   std::optional<CommitReason> reason;
   {
@@ -237,7 +255,9 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
       slot.written = slot.written || entry->written[k];
       window.slots_of_calls.push_back(index);
     }
-    for (const auto& tensor : fresh) {
+    for (const auto& tensor : call.results) {
+      if (!tensor.defined())
+        continue;
       auto& storage = *tensor.storage().unsafeGetStorageImpl();
       const auto index =
           window.fresh_slot(storage._mutable_data_ptr_no_checks().get(), storage.nbytes());
@@ -256,26 +276,42 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
   }
   info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
 
-  c10::SmallVector<IValue, 4> results;
-  auto next = fresh.begin();
-  const auto take = [&](bool defined) { return defined ? std::move(*next++) : at::Tensor(); };
-  for (const auto& plan : entry->results) {
-    if (plan.argument >= 0) {
-      results.push_back(arguments[plan.argument]);
-    } else if (!plan.list) {
-      results.emplace_back(take(plan.defined[0]));
-    } else {
-      c10::List<at::Tensor> list;
-      for (const bool defined : plan.defined)
-        list.push_back(take(defined));
-      results.emplace_back(std::move(list));
-    }
-  }
-  torch::jit::drop(*stack, count);
-  for (auto& result : results)
-    stack->push_back(std::move(result));
   if (reason)
     commit(device, *reason);
+  return call;
+}
+
+void RecordKernel::run(const Recording& call, Stack* stack) {
+  if (call.why.empty())
+    return run_and_learn(info_, stack, call.open);
+  run_now(info_, stack, CommitReason::not_recorded, call.why);
+}
+
+void RecordKernel::give(Recording& call, c10::ArrayRef<IValue> arguments, Stack* stack) {
+  auto next = std::make_move_iterator(call.results.begin());
+  for (const auto& plan : call.entry->results) {
+    if (plan.argument >= 0) {
+      stack->push_back(arguments[plan.argument]);
+    } else if (!plan.list) {
+      stack->emplace_back(*next++);
+    } else {
+      c10::List<at::Tensor> list;
+      for (size_t n = plan.defined.size(); n > 0; --n)
+        list.push_back(*next++);
+      stack->emplace_back(std::move(list));
+    }
+  }
+}
+
+void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  const auto arguments = torch::jit::last(*stack, info_.written.size());
+  auto call = record(arguments);
+  if (call.entry == nullptr)
+    return run(call, stack);
+  Stack results;
+  give(call, arguments, &results);
+  torch::jit::drop(*stack, arguments.size());
+  std::move(results.begin(), results.end(), std::back_inserter(*stack));
 }
 
 void set_execute_mode(ExecuteMode mode) {

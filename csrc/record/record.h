@@ -4,6 +4,7 @@
 #include <ATen/core/boxing/KernelFunction.h>
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,11 +16,25 @@ namespace tenon {
 
 enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verify = 3 };
 
+// What became of a call.
+struct Recording {
+  const OpEntry* entry = nullptr;           // null: it was not recorded, ...
+  std::string_view why;                     // ... for this reason; empty: its key is new
+  bool open = false;                        // is its numbers' key without their values?
+  c10::SmallVector<at::Tensor, 4> results;  // those that it makes, some undefined
+};
+
 // The kernel of an op for the dispatch key of the device.
 class RecordKernel final : public c10::OperatorKernel {
  public:
   explicit RecordKernel(const c10::OperatorHandle& op) : info_(op) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
+
+  Recording record(c10::ArrayRef<c10::IValue> arguments);
+  // Runs a call that was not recorded: takes its arguments from the stack and leaves the results.
+  void run(const Recording& call, torch::jit::Stack* stack);
+  // Pushes the results of one that was.
+  static void give(Recording& call, c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack* stack);
   const c10::OperatorHandle& op() const {
     return info_.op;
   }
@@ -27,6 +42,10 @@ class RecordKernel final : public c10::OperatorKernel {
  private:
   OpInfo info_;
 };
+
+// A RecordKernel as the dispatcher calls it: with C++ arguments where their signature is a usual
+// one, boxed where it is not.
+c10::KernelFunction record_kernel(const c10::OperatorHandle& op);
 
 // Registers a RecordKernel for every op that the host has whole: those with a CPU kernel, and those
 // that PyTorch composes of others below autograd, as far as they make new results and draw no

@@ -1,0 +1,261 @@
+// Kernels that the dispatcher calls with C++ arguments.
+//
+// Boxing holds a reference to every tensor, and the first one beside a Python object's takes the
+// interpreter's lock, as does its end: together longer than the rest of a record. So the values
+// that a record sees are lent: they count no references.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/op_registration/infer_schema.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "record/record.h"
+
+namespace tenon {
+namespace {
+
+using at::Scalar;
+using at::ScalarType;
+using at::Tensor;
+using c10::IValue;
+using c10::SymInt;
+using torch::jit::Stack;
+
+using Maybe = std::optional<Tensor>;
+using T = const Tensor&;
+using Ts = at::TensorList;
+using Ints = at::IntArrayRef;
+
+class Lent {
+ public:
+  template <class... A>
+  explicit Lent(const A&... arguments) {
+    (lend(arguments), ...);
+  }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+  ~Lent() {
+    for (auto& value : values_) {
+      if (value.isTensor()) {
+        take_back(std::move(value).toTensor());
+      } else if (value.isTensorList()) {
+        const auto list = std::move(value).toTensorList();
+        for (size_t i = 0; i < list.size(); ++i)
+          take_back(list.extract(i));
+      }
+    }
+  }
+
+  c10::ArrayRef<IValue> values() const {
+    return values_;
+  }
+
+ private:
+  static Tensor borrow(T tensor) {
+    using Pointer = c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+    return Tensor(Pointer::reclaim(tensor.unsafeGetTensorImpl()));
+  }
+  static void take_back(Tensor tensor) {
+    tensor.unsafeReleaseTensorImpl();
+  }
+
+  void lend(T tensor) {
+    values_.emplace_back(borrow(tensor));
+  }
+  void lend(const Maybe& tensor) {
+    values_.emplace_back();
+    if (tensor)
+      values_.back() = borrow(*tensor);
+  }
+  template <class List>
+  void lend_all(const List& tensors) {
+    c10::List<Tensor> list;
+    list.reserve(tensors.size());
+    for (T tensor : tensors)
+      list.push_back(borrow(tensor));
+    values_.emplace_back(std::move(list));
+  }
+  void lend(const Ts& tensors) {
+    lend_all(tensors);
+  }
+  void lend(const at::ITensorListRef& tensors) {
+    lend_all(tensors);
+  }
+  template <class V>
+  void lend(const V& value) {
+    values_.emplace_back(value);
+  }
+
+  c10::SmallVector<IValue, 10> values_;
+};
+
+// The argument that is written: the last that is no constant.
+template <class... A>
+Tensor& written(A&&... arguments) {
+  Tensor* found = nullptr;
+  const auto look = [&](auto& argument) {
+    if constexpr (std::is_same_v<decltype(argument), Tensor&>)
+      found = &argument;
+  };
+  (look(arguments), ...);
+  return *found;
+}
+
+template <class Signature>
+class Unboxed;
+template <class R, class... A>
+class Unboxed<R(A...)> final : public c10::OperatorKernel {
+ public:
+  explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op) {}
+
+  R operator()(c10::DispatchKeySet, A... arguments) {
+    auto call = kernel_.record(Lent(arguments...).values());
+    Stack stack;
+    if (call.entry == nullptr) {
+      stack = c10::impl::boxArgs<A...>(std::forward<A>(arguments)...);
+      kernel_.run(call, &stack);
+    } else if constexpr (std::is_same_v<R, Tensor>) {
+      return std::move(call.results[0]);
+    } else if constexpr (!kWrites) {
+      kernel_.give(call, {}, &stack);
+    }
+    if constexpr (std::is_same_v<R, Tensor&>)
+      return written(arguments...);
+    else if constexpr (!kWrites)
+      return c10::impl::PopResult<R>::call(stack);
+  }
+
+ private:
+  static constexpr bool kWrites = std::is_reference_v<R> || std::is_void_v<R>;
+  RecordKernel kernel_;
+};
+
+// A signature as a schema spells it.
+std::string spelled(const c10::FunctionSchema& schema, const std::vector<bool>& written) {
+  std::string text;
+  for (size_t i = 0; i < schema.arguments().size(); ++i)
+    text += schema.arguments()[i].real_type()->str() + (written[i] ? "!," : ",");
+  text += "->";
+  for (const auto& result : schema.returns())
+    text += result.real_type()->str() + ",";
+  return text;
+}
+
+using Make = c10::KernelFunction (*)(const c10::OperatorHandle& op);
+using Makers = std::unordered_multimap<std::string, Make>;
+
+template <class Signature>
+struct Maker;
+template <class R, class... A>
+struct Maker<R(A...)> {
+  static c10::KernelFunction make(const c10::OperatorHandle& op) {
+    op.typed<R(A...)>();  // raises where it is another one
+    return c10::KernelFunction::makeFromUnboxedFunctor<false, Unboxed<R(A...)>>(
+        std::make_unique<Unboxed<R(A...)>>(op));
+  }
+  static void add(Makers& makers) {
+    const auto schema = c10::inferFunctionSchemaFlattenedReturns<R(A...)>();
+    makers.emplace(spelled(schema, {std::is_same_v<A, Tensor&>...}), &make);
+  }
+};
+
+// A signature and those of the variants that write in place and into `out`.
+template <class Signature>
+struct Variants : Maker<Signature> {};
+template <class... A>
+struct Variants<Tensor(T, A...)> {
+  static void add(Makers& makers) {
+    Maker<Tensor(T, A...)>::add(makers);
+    Maker<Tensor&(Tensor&, A...)>::add(makers);
+    Maker<Tensor&(T, A..., Tensor&)>::add(makers);
+  }
+};
+template <class... A>
+struct Variants<std::vector<Tensor>(Ts, A...)> {
+  static void add(Makers& makers) {
+    Maker<std::vector<Tensor>(Ts, A...)>::add(makers);
+    Maker<void(Ts, A...)>::add(makers);
+  }
+};
+
+template <class... Signature>
+Makers makers_of() {
+  Makers makers;
+  (Variants<Signature>::add(makers), ...);
+  return makers;
+}
+
+const Makers& usual_signatures() {
+  using Two = std::tuple<Tensor, Tensor>;
+  using Three = std::tuple<Tensor, Tensor, Tensor>;
+  using List = std::vector<Tensor>;
+  using Scalars = at::ArrayRef<Scalar>;
+  static const auto makers = makers_of<
+      Tensor(T),
+      Tensor(T, T),
+      Tensor(T, T, T),
+      Tensor(T, const Scalar&),
+      Tensor(T, T, const Scalar&),
+      Tensor(T, T, T, const Scalar&),
+      Tensor(T, const Scalar&, const Scalar&),
+      Tensor(T, T, T, const Scalar&, const Scalar&),
+      Tensor(T, const std::optional<Scalar>&, const std::optional<Scalar>&),
+      Tensor(T, c10::string_view),
+      Tensor(T, T, c10::string_view),
+      Tensor(T, std::optional<ScalarType>),
+      Tensor(T, int64_t, std::optional<ScalarType>),
+      Tensor(T, at::OptionalIntArrayRef, bool, std::optional<ScalarType>),
+      Tensor(T, at::OptionalIntArrayRef, const std::optional<Scalar>&, bool),
+      Tensor(T, Ints, bool),
+      Tensor(T, int64_t, bool),
+      Tensor(T, std::optional<int64_t>, bool),
+      Two(T, int64_t, bool),
+      Tensor(T, T, int64_t, ScalarType),
+      Tensor(T, int64_t, T),
+      Tensor(T, int64_t, T, bool),
+      Tensor(T, int64_t, T, T),
+      Tensor(T, int64_t, T, const Scalar&),
+      Tensor(T, const c10::List<Maybe>&),
+      Tensor(T, std::optional<at::MemoryFormat>),
+      Tensor(T, T, SymInt, bool, bool),
+      Tensor(const at::ITensorListRef&, int64_t),
+      Tensor(Ts, int64_t),
+      Two(T, T, const Maybe&, int64_t, SymInt),
+      Three(T, c10::SymIntArrayRef, const Maybe&, const Maybe&, double),
+      Three(T, const Maybe&, const Maybe&, const Maybe&, const Maybe&, bool, double, double),
+      Two(T, Ints, Ints, Ints, Ints, bool),
+      List(Ts),
+      List(Ts, Ts),
+      List(Ts, T),
+      List(Ts, const Scalar&),
+      List(Ts, Scalars),
+      List(Ts, Ts, const Scalar&),
+      List(Ts, Ts, Ts, const Scalar&),
+      List(Ts, Ts, Ts, Scalars)>();
+  return makers;
+}
+
+}  // namespace
+
+c10::KernelFunction record_kernel(const c10::OperatorHandle& op) {
+  std::vector<bool> written;
+  for (const auto& argument : op.schema().arguments()) {
+    const auto* alias = argument.alias_info();
+    const bool tensor = argument.type()->isSubtypeOf(*c10::TensorType::get());
+    written.push_back(tensor && alias != nullptr && alias->isWrite());
+  }
+  // Ops of others may have no kernel yet that tells their C++ signature.
+  const bool known = op.schema().getNamespace() == "aten";
+  const auto range = usual_signatures().equal_range(known ? spelled(op.schema(), written) : "");
+  for (auto maker = range.first; maker != range.second; ++maker) {
+    try {
+      return maker->second(op);
+    } catch (const c10::Error&) {  // one that is spelled alike
+    }
+  }
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<RecordKernel>(op));
+}
+
+}  // namespace tenon
