@@ -272,3 +272,27 @@ def test_backward_runs_on_the_thread_that_asks_for_it() -> None:
     with torch.autograd.set_multithreading_enabled(True):
         found.append(ran_here())
     assert found == [True, True, False]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_step_between_forward_and_backward_is_an_error(foreach: bool) -> None:
+    weight = torch.ones(3, device="tenon", requires_grad=True)
+    weight.grad = torch.ones(3, device="tenon")
+    for _ in range(3):  # by reference, recorded, by a plan
+        loss = (weight * weight).sum()
+        torch.optim.SGD([weight], lr=0.1, foreach=foreach).step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_a_write_to_a_list_of_tensors_counts_once() -> None:
+    def versions(device: torch.device) -> list[int]:
+        written = [torch.ones(2, device=device) for _ in range(2)]
+        for _ in range(3):
+            torch._foreach_zero_(written)
+            torch._foreach_add_(written, written, alpha=2)
+            torch._foreach_copy_(written, written[::-1])
+            torch._foreach_exp(written)
+        return [t._version for t in written]
+
+    assert versions(torch.device("tenon")) == versions(torch.device("cpu"))
