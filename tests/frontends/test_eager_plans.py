@@ -1,11 +1,12 @@
 """Steps of training get plans: none of their windows stays on reference execution."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.nn.functional as F
+from against_cpu import same_on_both
 from torch import nn
 
 from torch_tenon import _C
@@ -70,3 +71,38 @@ def test_equal_numbers_are_their_mean() -> None:
         x = (torch.rand(40, 1) * torch.ones(40, 3)).to("tenon")
         assert int(F.layer_norm(x * 1, (3,)).count_nonzero()) == 0
         assert int(torch.var(x * 1, 1).count_nonzero()) == 0
+
+
+def _swapped(x: torch.Tensor) -> list[torch.Tensor]:
+    rows = [x[0].clone(), x[1].clone()]
+    torch._foreach_add_(rows, rows[::-1])
+    return rows
+
+
+def _swapped_out(x: torch.Tensor) -> list[torch.Tensor]:
+    a, b = x[0].clone(), x[1].clone()
+    torch.ops.aten._foreach_add.List_out([a, b], [b, a], out=[b, a])
+    return [a, b]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: torch._foreach_mul_(x.unbind(), 2.0),
+        lambda x: torch._foreach_lerp_(x.unbind(), (x * 2).unbind(), 0.5),
+        lambda x: torch._foreach_addcdiv_([x, x], [x, x], [x, x], [0.5, 0.25]),
+        lambda x: torch._foreach_mul_(list(x[:2]), x[2, 2]),
+        _swapped,
+        _swapped_out,
+    ],
+)
+def test_lists_of_tensors_that_share_memory(write: Callable[[torch.Tensor], object]) -> None:
+    """As views of one flat parameter do; each is written after those before it."""
+    x = torch.randn(4, 6)
+
+    def written(device: torch.device) -> tuple[object, torch.Tensor]:
+        copy = x.to(device, copy=True)
+        return write(copy), copy
+
+    for _ in range(3):
+        same_on_both(written)

@@ -138,15 +138,20 @@ class _Builder:
             source = self._argument(arguments[1])
             self._write(k, arguments[0], source)
             return
+        schema = op._schema.arguments
+        written = [i for i, a in enumerate(schema) if variants.is_written(a)]
+        outs = [i for i in written if variants.is_out(schema[i])]
+        in_place = written and not outs
+        if in_place and name.startswith("aten::_foreach_") and _rows_meet(arguments, written):
+            for row in _rows(arguments):
+                self._call(k, name, row, results)
+            return
         functional = variants.functional_of(op)
         if functional is None:
             raise CannotLower(f"{name} has no functional variant")
         if name in _FLAT_OUT and not _is_contiguous(arguments[-1]):
             raise CannotLower(f"{name} takes what it writes for contiguous")
         self.program.origin = name.removeprefix("aten::").partition(".")[0]
-        schema = op._schema.arguments
-        written = [i for i, a in enumerate(schema) if variants.is_written(a)]
-        outs = [i for i in written if variants.is_out(schema[i])]
         given = {
             a.name: self._argument(x)
             for i, (a, x) in enumerate(zip(schema, arguments, strict=True))
@@ -481,6 +486,29 @@ def route_of(name: str) -> str:
     if find(op) is not None:
         return "library" if str(op) in WHOLE else "lowered"
     return "lowered" if _foreach(op) is not None or composition_of(op) is not None else "fallback"
+
+
+def _rows(arguments: list[Any]) -> list[list[Any]]:
+    """The arguments of a call on lists of tensors as those of calls on lists of one."""
+
+    def one(x: Any, k: int) -> Any:
+        if x[0] == "list" or isinstance(x[1], list):
+            return (x[0], [x[1][k]], *x[2:])
+        return x
+
+    return [[one(x, k) for x in arguments] for k in range(len(arguments[0][1]))]
+
+
+def _rows_meet(arguments: list[Any], written: list[int]) -> bool:
+    """Whether a row writes a storage that another one uses: then they run one by one."""
+    rows = _rows(arguments)
+    users: dict[int, set[int]] = {}
+    for k, row in enumerate(rows):
+        for x in row:
+            for t in x[1] if x[0] == "list" else [x]:
+                if t[0] == "tensor":
+                    users.setdefault(t[1], set()).add(k)
+    return any(len(users[row[i][1][0][1]]) > 1 for row in rows for i in written)
 
 
 def _foreach(op: Any) -> Any:
