@@ -391,8 +391,12 @@ def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
     new = b.program.temporary(out, Layout.contiguous(x.sizes))
     if product(x.sizes) == 0:
         return new
-    if x.sizes[d] == 1 and combine not in ("sum", "logaddexp"):  # which know no negative zero
-        return cast(x, out)
+    if x.sizes[d] == 1:
+        one = cast(x, out)
+        if not out.is_floating_point or combine not in ("sum", "logaddexp"):
+            return one
+        # As the sums do, it makes zero of a negative one.
+        return Lazy(x.sizes, out, lambda p: ops.add(one.load(p), ops.constant(0.0, out)), (one,))
     others = [k for k in range(len(x.sizes)) if k != d]
     wide = out is torch.float32 and combine in ("sum", "prod")
 
