@@ -201,7 +201,8 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
     }
   }
   if (entry == nullptr || !entry->recorded) {
-    call.why = entry == nullptr ? "" : entry->reason;
+    if (entry != nullptr)
+      call.why = entry->reason;
     return call;
   }
   call.entry = entry;

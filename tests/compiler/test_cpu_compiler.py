@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,15 @@ def test_a_compiler_may_take_so_much_time_and_no_more(tmp_path: Path) -> None:
         plan(lambda x: [x * 3 + 1], torch.randn(40)).compile(endless)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a shell runs in the background ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_compiler(tmp_path: Path) -> None:
     started = tmp_path / "started"
     asleep = compiler(tmp_path, f"echo $$ > {started}; sleep 1000; exit 1", seconds=60)
