@@ -6,7 +6,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/infer_schema.h>
 
-#include <array>
 #include <memory>
 #include <optional>
 #include <unordered_map>

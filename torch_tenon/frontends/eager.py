@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_tenon.frontends import foreach
 from torch_tenon.frontends.composition import Composition, as_called, meta_tensor, static
 from torch_tenon.ir.index import product, unflatten, var
 from torch_tenon.ir.program import Program
@@ -141,10 +142,9 @@ class _Builder:
         schema = op._schema.arguments
         written = [i for i, a in enumerate(schema) if variants.is_written(a)]
         outs = [i for i in written if variants.is_out(schema[i])]
-        in_place = written and not outs
-        if in_place and name.startswith("aten::_foreach_") and _rows_meet(arguments, written):
-            for row in _rows(arguments):
-                self._call(k, name, row, results)
+        if written and not outs and (calls := foreach.one_by_one(name, arguments, written)):
+            for one in calls:
+                self._call(k, name, one, results)
             return
         functional = variants.functional_of(op)
         if functional is None:
@@ -243,7 +243,7 @@ class _Builder:
         try:
             if any(v.dtype.is_complex for v in _values([positional, list(keywords.values())])):
                 raise CannotLower("complex numbers")
-            each = _foreach(op) if function is None else None
+            each = foreach.lowering_of(op) if function is None else None
             if each is not None:
                 return self._each(each, positional, keywords, metas)
             if function is None:
@@ -485,39 +485,8 @@ def route_of(name: str) -> str:
         return "fallback"
     if find(op) is not None:
         return "library" if str(op) in WHOLE else "lowered"
-    return "lowered" if _foreach(op) is not None or composition_of(op) is not None else "fallback"
-
-
-def _rows(arguments: list[Any]) -> list[list[Any]]:
-    """The arguments of a call on lists of tensors as those of calls on lists of one."""
-
-    def one(x: Any, k: int) -> Any:
-        if x[0] == "list" or isinstance(x[1], list):
-            return (x[0], [x[1][k]], *x[2:])
-        return x
-
-    return [[one(x, k) for x in arguments] for k in range(len(arguments[0][1]))]
-
-
-def _rows_meet(arguments: list[Any], written: list[int]) -> bool:
-    """Whether a row writes a storage that another one uses: then they run one by one."""
-    rows = _rows(arguments)
-    users: dict[int, set[int]] = {}
-    for k, row in enumerate(rows):
-        for x in row:
-            for t in x[1] if x[0] == "list" else [x]:
-                if t[0] == "tensor":
-                    users.setdefault(t[1], set()).add(k)
-    return any(len(users[row[i][1][0][1]]) > 1 for row in rows for i in written)
-
-
-def _foreach(op: Any) -> Any:
-    """What an op on lists of tensors does to each tensor."""
-    base = str(op._schema.name)
-    if not base.startswith("aten::_foreach_"):
-        return None
-    name = base.removeprefix("aten::_foreach_")
-    return LOWERINGS.get(f"aten.{name}")
+    composed = foreach.lowering_of(op) is not None or composition_of(op) is not None
+    return "lowered" if composed else "fallback"
 
 
 def _dtypes(op: Any, positional: list[Any], keywords: dict[str, Any]) -> list[torch.dtype]:
