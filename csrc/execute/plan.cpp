@@ -12,6 +12,9 @@
 namespace tenon {
 namespace {
 
+// An arena of so many bytes lies on the stack, as the scratch memory of PyTorch's own loops does.
+constexpr size_t kOnStack = size_t{16} << 10;
+
 std::atomic<bool> g_timing{false};
 
 // The numbers of CHECKS in torch_tenon/compiler/codegen/cpu.py.
@@ -66,15 +69,16 @@ struct Plan::Run {
       device.set_index(check_index(device.index()));
       require_host_memory(device.index());
     }
-    if (data.arena_bytes > 0)
+    if (data.arena_bytes > kOnStack)
       arena = allocate_arena(data.arena_bytes, device);
+    auto* start = data.arena_bytes > kOnStack ? static_cast<char*>(arena.get()) : on_stack;
     memory.resize(data.slots.size());
     pointers.resize(data.slots.size());
     arguments.reserve(data.slots.size());
     for (size_t k = 0; k < data.slots.size(); ++k) {
       const auto& slot = data.slots[k];
       if (slot.kind == Slot::Kind::temporary)
-        pointers[k] = static_cast<char*>(arena.get()) + slot.number;
+        pointers[k] = start + slot.number;
       else if (slot.kind == Slot::Kind::constant)
         pointers[k] = slot.tensor.data_ptr();
     }
@@ -88,6 +92,7 @@ struct Plan::Run {
   const PlanData& data;
   c10::Device device;
   c10::DataPtr arena;
+  alignas(64) char on_stack[kOnStack];   // not initialised
   std::function<void(size_t)> released;  // called with an input that nobody needs any more
   // By slot: blocks, what calls made, and what came or goes as a tensor.
   std::vector<c10::Storage> memory;

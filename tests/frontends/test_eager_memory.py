@@ -98,3 +98,18 @@ def test_a_composition_that_asks_for_data_is_a_call(compiled: None) -> None:
         got = torch.take(x.to("tenon"), torch.tensor(3).to("tenon")) + 1
         assert torch.equal(got.cpu(), x[3] + 1)
         assert plan_counts()["failed"] == failed
+
+
+def test_the_parts_of_a_sum_take_no_memory_of_the_device(compiled: None) -> None:
+    x = torch.ones(1 << 23, device="tenon")
+    total = x.sum()
+    for _ in range(3):
+        total = x.sum()
+        torch.tenon.synchronize()
+        before = torch.tenon.memory_allocated()
+        torch.tenon.reset_peak_memory_stats()
+    total = x.sum()
+    torch.tenon.synchronize()
+    peak = torch.tenon.max_memory_allocated()
+    assert total == 1 << 23
+    assert peak - before <= 1024  # a result beside the last one
