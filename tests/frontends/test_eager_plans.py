@@ -106,3 +106,21 @@ def test_lists_of_tensors_that_share_memory(write: Callable[[torch.Tensor], obje
 
     for _ in range(3):
         same_on_both(written)
+
+
+def test_a_diagonal_beside_rows_that_are_read_as_columns() -> None:
+    """The diagonal's loop and the one within a row are the same variable."""
+    target = torch.arange(16) * 7 % 16
+
+    def compute(device: torch.device) -> list[torch.Tensor]:
+        x = torch.linspace(-1, 2, 16, device=device)
+        square = torch.diag_embed(x)
+        turned = square.transpose(0, 1).detach().clone().requires_grad_()
+        del square
+        y = torch.div(torch.expm1(turned), x, rounding_mode="trunc")
+        loss = F.cross_entropy(y, target.to(device))
+        again = torch.div(torch.expm1(turned), x, rounding_mode="trunc")
+        return [turned, y, loss, again, torch.eq(again, 0.413)]
+
+    for _ in range(3):
+        same_on_both(compute, rtol=1e-5, atol=1e-5)

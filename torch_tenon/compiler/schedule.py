@@ -431,12 +431,18 @@ def _alignments(
             yield (*_parts(second, b), a, b, True, True)
     elif first.inner and not second.inner and product(s.extent for s in first.outer) == m:
         for a, b in _mappings(first.outer, b_all, pairs):
-            a = a | {s: var(s) for s in first.inner}
+            a = a | _inner_beside(a, first.inner)
             yield (*_parts(first, a), a, b, True, False)
     elif second.inner and not first.inner and product(s.extent for s in second.outer) == n:
         for a, b in _mappings(a_all, second.outer, pairs):
-            b = b | {s: var(s) for s in second.inner}
+            b = b | _inner_beside(b, second.inner)
             yield (*_parts(second, b), a, b, False, True)
+
+
+def _inner_beside(outer: dict[Symbol, Index], inner: list[Symbol]) -> dict[Symbol, Index]:
+    """Inner loops as they are, but for those that the outer ones are expressed in now."""
+    taken = {t for e in outer.values() for t in symbols(e)}
+    return {s: var(Symbol("j", s.extent) if s in taken else s) for s in inner}
 
 
 def _ordered_symbols(values: Index) -> list[Symbol]:
