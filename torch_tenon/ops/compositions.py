@@ -154,6 +154,16 @@ def threshold(x: Tensor, limit: Any, value: Any) -> Tensor:
     return torch.where(x <= limit, value, x)
 
 
+@composition(aten.index_add.default)
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+    """x (any shape) with slices of the source added at positions of a dimension; as on the CPU
+    16-bit numbers are added up in float32 and rounded once."""
+    add = _core_aten_decompositions_post_autograd()[aten.index_add.default]
+    if x.dtype not in (torch.bfloat16, torch.float16):
+        return add(x, dim, index, source, alpha=alpha)
+    return add(x.float(), dim, index, source.float(), alpha=alpha).to(x.dtype)
+
+
 # Gradient scaling (torch.amp.GradScaler).
 
 

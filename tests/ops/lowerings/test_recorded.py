@@ -254,3 +254,24 @@ def test_a_sum_has_no_negative_zero(
 
     for _ in range(3):
         same_on_both(signs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda x, rows, y: x.scatter_add(0, rows, y),
+        lambda x, rows, y: x.scatter_reduce(0, rows, y, "sum"),
+        lambda x, rows, y: x.scatter_reduce(0, rows, y, "prod"),
+        lambda x, rows, y: x.index_add(0, rows[:, 0], y),
+    ],
+)
+def test_many_16_bit_numbers_added_to_one_are_rounded_once(
+    dtype: torch.dtype, add: Callable[..., torch.Tensor]
+) -> None:
+    x, y, rows = torch.rand(4, 8) + 0.5, torch.rand(200, 8) + 0.5, torch.arange(200) % 4
+    x, y, rows = x.to(dtype), y.to(dtype), rows[:, None].expand(200, 8)
+    want = add(x, rows, y)
+    for _ in range(3):
+        got = add(*(t.to("tenon") for t in (x, rows, y)))
+        assert torch.equal(got.cpu(), want)

@@ -154,6 +154,12 @@ def _scatter_along(
         return reshape(row, ())
     if x.dtype not in TABLE:
         raise CannotLower(f"no loops over {x.dtype}")
+    wide = TABLE[x.dtype].compute
+    if mode in ("sum", "prod") and x.dtype.is_floating_point and wide is not x.dtype:
+        # As the CPU does, rounded once.
+        source = cast(source, wide) if isinstance(source, Value) else source
+        done = _scatter_along(b, cast(x, wide), dim, at, source, mode, include)
+        return cast(done, x.dtype)
     d = wrap_dim(dim, len(x.sizes))
     others = [k for k in range(len(x.sizes)) if k != d]
     target = b.program.owned(x, (at, source))
