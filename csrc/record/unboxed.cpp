@@ -1,7 +1,7 @@
 // Kernels that the dispatcher calls with C++ arguments.
 //
 // Boxing holds a reference to every tensor, and the first one beside a Python object's takes the
-// interpreter's lock, as does its end: together longer than the rest of a record. So the values
+// interpreter's lock, as does its end: a seventh of what a call of a small op takes. So the values
 // that a record sees are lent: they count no references.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/infer_schema.h>
@@ -27,6 +27,7 @@ using T = const Tensor&;
 using Ts = at::TensorList;
 using Ints = at::IntArrayRef;
 
+// A call's arguments as boxed values, for as long as both live.
 class Lent {
  public:
   template <class... A>
