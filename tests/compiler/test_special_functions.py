@@ -113,3 +113,13 @@ def test_at_infinity_as_pytorch_has_it() -> None:
 
     got = torch.compile(every, backend="tenon")(x.to("tenon"))
     assert_same(got, every(x), rtol=1e-6)
+
+
+def test_float32_overflows_where_pytorch_does() -> None:
+    x = torch.cat([torch.arange(80, 100.0), -torch.arange(80, 100.0)])
+
+    def both(x: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.i0(x), special.i1(x)]
+
+    assert torch.i0(x).isinf().any()
+    assert_same(torch.compile(both, backend="tenon")(x.to("tenon")), both(x), rtol=1e-5)
