@@ -102,3 +102,30 @@ def test_steps_that_need_each_other_stay_apart() -> None:
 def test_more_rows_run_the_same_code(name: str) -> None:
     few, many = (kernels(ONE_KERNEL[name], torch.randn(n, 256)) for n in (512, 1536))
     assert few == many
+
+
+OTHER_SHAPES: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]]] = {
+    "a cache that grows": (
+        lambda kept, new: torch.cat([kept, new], 1) * 2,
+        lambda n: [torch.randn(4, n, 32), torch.randn(4, 1, 32)],
+    ),
+    "a part of longer sequences": (
+        lambda x: x[:, 20:, 64:] + 1,
+        lambda n: [torch.randn(2, n, 192)],
+    ),
+    "products of more rows": (
+        lambda x, w: torch.relu(x @ w + 1),
+        lambda n: [torch.randn(n, 64), torch.randn(64, 128)],
+    ),
+    "rows of a table": (
+        lambda table, i: table[i] * 2,
+        lambda n: [torch.randn(n, 64), torch.arange(20)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_SHAPES)
+def test_other_shapes_run_the_same_code(name: str) -> None:
+    function, inputs = OTHER_SHAPES[name]
+    few, many = (kernels(function, *inputs(n)) for n in (37, 53))
+    assert few == many

@@ -536,17 +536,26 @@ def unflatten(position: Index, sizes: Any) -> list[Index]:
     return index[::-1]
 
 
-def spell(e: Index, name: Callable[[Symbol], str]) -> str:
-    """`e` in C, with `name` giving the spelling of a symbol; 64-bit arithmetic is assumed."""
+def _number(monomial: Monomial, k: int) -> str:
+    return str(k)
+
+
+def spell(
+    e: Index,
+    name: Callable[[Symbol], str],
+    number: Callable[[Monomial, int], str] = _number,
+) -> str:
+    """`e` in C, with `name` giving the spelling of a symbol, `number` that of a monomial's
+    coefficient (positive; not called inside of divisions); 64-bit arithmetic is assumed."""
     if isinstance(e, int):
         return str(e)
     parts: list[str] = []
     for monomial, k in sorted(e.terms.items(), key=lambda t: not t[0]):
         factors = [_spell_atom(a, name) for a in monomial]
         if not factors:
-            factors = [str(abs(k))]
+            factors = [number(monomial, abs(k))]
         elif abs(k) != 1:
-            factors.append(str(abs(k)))
+            factors.append(number(monomial, abs(k)))
         sign = "-" if k < 0 else "+"
         parts.append(f"{sign} {'*'.join(factors)}" if parts or k < 0 else "*".join(factors))
     return " ".join(parts)

@@ -87,6 +87,11 @@ class _Writer:
         """An index expression in C; loop variables and run-time sizes by their names."""
         return spell(e, self._name)
 
+    def _where(self, e: Index) -> str:
+        if isinstance(e, int):
+            return self.nest.argument(e)
+        return spell(e, self._name, self.nest.coefficient)
+
     def _place(self, b: Buffer, index: Index) -> str:
         """An element of a buffer in C. Long steps of the vector loop are run-time arguments: gcc
         takes the elements between two for a group to load and sort, and minutes to write that."""
@@ -95,9 +100,10 @@ class _Writer:
             step = steps.get(s, 0)
             if isinstance(step, int) and abs(step) > FAR:
                 rest = index - step * var(s)
-                text = f"{self._name(s)}*{self.nest.step(step)}"
-                return f"{self.pointer(b)}[{f'{self.size(rest)} + ' if rest != 0 else ''}{text}]"
-        return f"{self.pointer(b)}[{self.size(index)}]"
+                text = f"{self._name(s)}*{self.nest.argument(step)}"
+                start = f"{self._where(rest)} + " if rest != 0 else ""
+                return f"{self.pointer(b)}[{start}{text}]"
+        return f"{self.pointer(b)}[{self._where(index)}]"
 
     def _name(self, s: Symbol) -> str:
         if s.scalar is not None:
@@ -154,7 +160,7 @@ class _Writer:
             return self.put((text, None), text, ctype, self._index_depth(e))
         if s.op == "load":
             return self._load(s, m)
-        names = [self.value_of[a] if isinstance(a, Scalar) else (a, 0) for a in s.args]
+        names = [self._operand(a, s) if isinstance(a, Scalar) else (a, 0) for a in s.args]
         depth = max((d for _, d in names), default=0)
         args = [n for n, _ in names]
         if s.op == "check":
@@ -177,6 +183,15 @@ class _Writer:
         if s.op in c.LONG:
             self.long.add(found[0])
         return found
+
+    def _operand(self, s: Scalar, user: Scalar) -> tuple[str, int]:
+        """The name and depth of a scalar; that of an argument of the kernel for a number that is
+        likely to come from a shape, as where the pieces of a `cat` end."""
+        if s.op == "constant" and s.dtype is torch.int64 and user.op in c.PLAIN:
+            value = int(s.args[1].value)
+            if value > FAR:
+                return self.nest.argument(value), 0
+        return self.value_of[s]
 
     def _load(self, s: Scalar, m: Member) -> tuple[str, int]:
         buffer = s.args[0]
@@ -223,7 +238,7 @@ class _Writer:
             self.line(self.nest.base, f"{TABLE[b.dtype].memory} {name}[{TILE_SIDE * TILE_SIDE}];")
             first = ", ".join(f"{s.variable} = {s.start}" for s in (columns, rows))
             sizes = ", ".join(f"{s.stop} - {s.start}" for s in (rows, columns))
-            step = self.size(steps[lane])
+            step = self.nest.argument(steps[lane])
             size = 8 * b.dtype.itemsize
             call = f"turn_{size}({name}, (const void *)&{where}, {step}, {sizes});"
             self.line(self.nest.base, f"{{ const int64_t {first}; {call} }}")
@@ -234,7 +249,7 @@ class _Writer:
     def _check(self, s: Scalar, m: Member) -> tuple[str, int]:
         x, size, message, mask = s.args
         name, depth = self.value_of[x]
-        extent = self.size(substitute(size, m.values))
+        extent = self.nest.argument(substitute(size, m.values))
         if mask is not None:
             guard, other = self.value_of[mask]
             depth = max(depth, other)

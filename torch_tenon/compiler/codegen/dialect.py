@@ -28,6 +28,8 @@ OPERATORS = {
     "bitwise_or": "|",
     "bitwise_xor": "^",
 }
+# Of integers they are no faster with a number that the compiler knows.
+PLAIN = {"add", "sub", "eq", "ne", "lt", "le", "gt", "ge"}
 _BOOL_OPERATORS = {"add": "|", "mul": "&"}
 PREFIXES = {"neg": "-", "logical_not": "!", "bitwise_not": "~"}
 # Operations of some thirty dependent instructions or more.

@@ -141,10 +141,10 @@ class _Epilogue(_Writer):
         operands = []
         for value in (node.left, node.right):
             where = self.pointer(value.buffer)
-            operands.append(f"{where} + {self.size(value.layout.offset)}")
+            operands.append(f"{where} + {self.nest.argument(value.layout.offset)}")
 
         def steps(layout: Layout) -> str:
-            return ", ".join(self.size(k) for k in _three(layout.strides, 0))
+            return ", ".join(self.nest.argument(k) for k in _three(layout.strides, 0))
 
         (batch, m, k), n = _three(node.left.sizes, 1), node.right.sizes[-1]
         c_steps = _three(Layout.contiguous(node.out.sizes).strides, 0)[:2]
@@ -154,13 +154,13 @@ class _Epilogue(_Writer):
             "c": "0" if out is None else self.pointer(out),
             "kept": str(int(kept)),
             "dtype": str(MATMUL_DTYPES.index(node.buffer.dtype)),
-            "batch": self.size(batch),
-            "m": self.size(m),
-            "n": self.size(n),
-            "k": self.size(k),
+            "batch": self.nest.argument(batch),
+            "m": self.nest.argument(m),
+            "n": self.nest.argument(n),
+            "k": self.nest.argument(k),
             "a_strides": f"{{{steps(node.left.layout)}}}",
             "b_strides": f"{{{steps(node.right.layout)}}}",
-            "c_strides": f"{{{', '.join(self.size(k) for k in c_steps)}}}",
+            "c_strides": f"{{{', '.join(self.nest.argument(k) for k in c_steps)}}}",
         }
         if self.members:
             fields |= {"epilogue": "epilogue_@NAME@", "arguments": "a", "sizes": "s"}

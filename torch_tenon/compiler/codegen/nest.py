@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch_tenon.compiler.codegen.dialect import LONG
 from torch_tenon.compiler.schedule import Group
-from torch_tenon.ir.index import Expr, Index, Symbol, product, spell, strides, symbols
+from torch_tenon.ir.index import Expr, Index, Monomial, Symbol, product, spell, strides, symbols
 from torch_tenon.ir.values import size_hint
 
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
@@ -65,13 +65,28 @@ class Nest:
         self.members = group.members
         self.sizes: list[Symbol | int] = []  # in the order of the kernel's arguments
         self.ends: dict[Symbol, str] = {}
-        self.steps: dict[int, str] = {}
+        self.numbers: dict[int, str] = {}
         self.layout = self._choose_layout()
         self._lay_out()
 
     def size(self, e: Index) -> str:
         """An expression in loop variables and run-time sizes in C."""
         return spell(e, self.name)
+
+    def coefficient(self, monomial: Monomial, k: int) -> str:
+        """A step in memory, or an offset: see `argument`. Of what is reduced it is a number, since
+        short loops there are unrolled."""
+        reduced = any(s in self.group.inner for s in symbols(Expr({monomial: 1})))
+        return str(k) if reduced else self.argument(k)
+
+    def argument(self, e: Index) -> str:
+        """A size, a step or an offset in C. A large number is an argument of the kernel, so that
+        other shapes run the same code."""
+        if not isinstance(e, int) or abs(e) <= FAR:
+            return self.size(e)
+        if e not in self.numbers:
+            self.numbers[e] = self._argument(e)
+        return self.numbers[e]
 
     def name(self, s: Symbol) -> str:
         """What a loop variable or a run-time size is called."""
@@ -239,12 +254,6 @@ class Nest:
         if s not in self.ends:
             self.ends[s] = self._argument(s.extent)
         return self.ends[s]
-
-    def step(self, n: int) -> str:
-        """The argument of the kernel that a step in memory is."""
-        if n not in self.steps:
-            self.steps[n] = self._argument(n)
-        return self.steps[n]
 
     def _argument(self, n: int) -> str:
         self.sizes.append(n)
