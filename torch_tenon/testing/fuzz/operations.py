@@ -368,7 +368,9 @@ _LIST: list[Operation] = [
     Operation("read", "{0}", reads=True),
     Operation("repr", "repr({0})", exact=True),
     Operation("any", "bool({0}.any())", exact=True),
-    Operation("tolist", "{0}.tolist()", exact=True),
+    # Off the CPU `tolist` is a copy, which asks for the history of a view: it may have none that
+    # autograd can tell.
+    Operation("tolist", "{0}.detach().tolist()", exact=True),
     Operation("del", "del {0}", exact=True),
     Operation("commit", "commit()", exact=True),
     # Gradients
