@@ -221,6 +221,17 @@ def test_a_mean_with_an_infinity_is_the_infinity() -> None:
         same_on_both(lambda device: torch.var_mean(x.to(device), 0), rtol=1e-5, atol=1e-5)
 
 
+def test_a_variance_that_overflows_is_infinite() -> None:
+    x = torch.tensor([[1.7e12, 1e27, 3e20], [5e27, 2e30, 1.0], [2e21, 4e25, 2.0]])
+
+    def spread(device: torch.device) -> list[torch.Tensor]:
+        y = x.to(device)
+        return [y.var(0), torch.nn.functional.batch_norm(y, None, None, training=True)]
+
+    for _ in range(3):
+        same_on_both(spread, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("whole", [torch.int8, torch.int32, torch.int64, torch.uint8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_a_whole_number_has_no_negative_zero(dtype: torch.dtype, whole: torch.dtype) -> None:

@@ -260,9 +260,12 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
             lambda f, a: ops.where(ops.isnan(a), f, ops.add(f, a)), (first, left), dtype, dtype
         )
     )
-    return average, elementwise(
-        lambda s, r, a: ops.sub(s, ops.mul(r, a)), (squares, rest, left), dtype, dtype, 2
-    )
+
+    def centred(s: Scalar, r: Scalar, a: Scalar) -> Scalar:
+        # Where squares overflow, what mends them may as well.
+        return ops.where(ops.isinf(s), s, ops.sub(s, ops.mul(r, a)))
+
+    return average, elementwise(centred, (squares, rest, left), dtype, dtype, 2)
 
 
 def _variance(
