@@ -184,6 +184,42 @@ def test_which_of_two_zeros_is_the_larger_is_open() -> None:
     assert difference(expected, got) is not None
 
 
+@pytest.mark.parametrize(
+    ("operation", "operands"),
+    [
+        ("clamp", ("a1", "0", "1")),
+        ("clamp", ("a1", "0", "None")),
+        ("clamp_tensor", ("a0", "a1", "a1")),
+    ],
+)
+def test_which_of_two_zeros_a_clamp_takes_is_open(
+    operation: str, operands: tuple[str, ...]
+) -> None:
+    program = Program(
+        [
+            Statement("tensor", ("[0.0, 0.0]", "torch.float32", "D0"), "a0"),
+            Statement("neg", ("a0",), "a1"),
+            Statement(operation, operands, "a2"),
+            Statement("atan2", ("a0", "a2"), "a3"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    got[3].value = torch.pi - got[3].value
+    assert difference(expected, got) is None
+    got[3].value = got[3].value + 100
+    assert difference(expected, got) is not None
+
+
+def test_a_number_has_no_device() -> None:
+    """What is made of a tensor of the host and a number read from the device is the host's."""
+    chooser = Chooser(random.Random(0), 10)
+    chooser.add("made", 1, (3,), "torch.float32", "H", result="a0", place="H")
+    chooser.add("made", 1, (3,), "torch.float32", "D0", result="a1", place="D0")
+    chooser.add("item_float", "a1", result="a2")
+    chooser.add("mul", "a0", "a2", result="a3")
+    assert chooser.where["a3"] == "H"
+
+
 def test_what_a_failing_out_leaves_is_open() -> None:
     """The CPU makes it larger, and then it raises."""
     program = Program(

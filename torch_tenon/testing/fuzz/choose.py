@@ -50,9 +50,9 @@ class Chooser:
         return value
 
     def homes(self, operands: Sequence[str]) -> list[str]:
-        """The devices of the variables among operands, in their order."""
+        """The devices of the tensors among operands, in their order; a Python number has none."""
         named = [n for x in operands for n in re.findall(r"\w+", x) if n in self.where]
-        return [self.where[n] for n in named]
+        return [self.where[n] for n in named if isinstance(self.scope.get(n), torch.Tensor)]
 
     def names(self, fits: Callable[[torch.Tensor], bool] = lambda _: True) -> list[str]:
         return [

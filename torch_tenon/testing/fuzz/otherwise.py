@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,11 @@ _WIDER = {
 
 # Of two zeros with different signs they return whichever comes first, or last.
 _SYMMETRIC = {"aten::maximum", "aten::minimum", "aten::fmax", "aten::fmin"}
+_BOUNDED = {
+    f"aten::{name}{in_place}"
+    for name in ("clamp", "clamp_min", "clamp_max")
+    for in_place in ("", "_")
+}
 # Their result depends on the dtype that they run in.
 _OF_DTYPE = {"aten::nan_to_num", "aten::nan_to_num_"}
 # They subtract a mean: of equal numbers nothing is left, or what the mean is off by.
@@ -31,7 +37,8 @@ _CENTRED = {f"aten::native_{name}_norm" for name in ("batch", "group", "layer")}
 
 class Otherwise(TorchDispatchMode):
     """Each op of floats runs in double precision, reductions by PyTorch's decompositions,
-    the larger and the smaller of two with these exchanged, the mean of equal numbers is exact.
+    the larger and the smaller of two with these exchanged, a clamp takes the bound where it equals
+    the number, the mean of equal numbers is exact.
 
     It rounds once, to the dtype of the result; with a `seed`, what later ops read of 16-bit results
     is by chance not rounded, as within a fused loop. So it shows how far the CPU's own sums are
@@ -67,6 +74,8 @@ class Otherwise(TorchDispatchMode):
             wide_args = wide_args[1::-1] + wide_args[2:]
         result = func(*args, **kwargs)
         way = decomposition_table.get(func, func) if torch.Tag.reduction in tags else func
+        if func._schema.name in _BOUNDED:
+            way = functools.partial(_bounded, func)
         try:
             wide = way(*wide_args, **wide_kwargs)
         except RuntimeError:
@@ -99,6 +108,19 @@ class Otherwise(TorchDispatchMode):
         # Between two elements lies another, so that the CPU takes them one by one: its vectors'
         # fmod of huge numbers is NaN, and what they shrink to nothing has no sign.
         return torch.stack((wide, wide), -1)[..., 0] if _floating(x) else wide
+
+
+def _bounded(func: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """A clamp that takes the bound where it equals the number: they may be zeros of two signs."""
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    found: torch.Tensor = given["self"]
+    for name, nearer in (("min", torch.maximum), ("max", torch.minimum)):
+        bound = given.get(name)
+        if bound is not None:
+            wide = None if isinstance(bound, torch.Tensor) else torch.float64
+            found = nearer(torch.as_tensor(bound, dtype=wide), found)
+    result: torch.Tensor = func(*args, **kwargs)
+    return result.copy_(found)
 
 
 def _floating(x: Any) -> bool:
