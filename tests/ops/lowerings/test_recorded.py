@@ -232,6 +232,14 @@ def test_a_variance_that_overflows_is_infinite() -> None:
         same_on_both(spread, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_deviation_is_finite_where_the_variance_is_not(dtype: torch.dtype) -> None:
+    x = (torch.randn(5, 7) * 1e30).to(dtype)
+    for _ in range(3):
+        same_on_both(lambda device: x.to(device).std(0), rtol=0.01)
+        same_on_both(lambda device: torch.std_mean(x.to(device), 1), rtol=0.01)
+
+
 @pytest.mark.parametrize("whole", [torch.int8, torch.int32, torch.int64, torch.uint8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_a_whole_number_has_no_negative_zero(dtype: torch.dtype, whole: torch.dtype) -> None:

@@ -269,12 +269,17 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
 
 
 def _variance(
-    b: Build, x: Value, dim: Any, correction: Any = None, keepdim: bool = False
+    b: Build,
+    x: Value,
+    dim: Any,
+    correction: Any = None,
+    keepdim: bool = False,
+    within: torch.dtype | None = None,
 ) -> list[Value]:
-    """The variance and the mean."""
+    """The variance and the mean, computed `within` a dtype and left in that, if one is given."""
     dims = dims_of(dim, len(x.sizes))
-    out = b.out.dtype
-    if not out.is_floating_point:
+    out = within or b.out.dtype
+    if not b.out.dtype.is_floating_point:
         raise CannotLower(f"variance of {out}")
     x = shared(b, x)
     average, squares = moments(b, x, dims, out)
@@ -305,11 +310,15 @@ def var(
 lowering("aten.var_mean.correction")(lambda b, x, dim=None, **how: _variance(b, x, dim, **how))
 
 
-@lowering("aten.std.correction")
-def std(b: Build, x: Value, dim: Any = None, **how: Any) -> Value:
-    """The standard deviation."""
-    v = _variance(b, x, dim, **how)[0]
-    return elementwise(ops.sqrt, (v,), v.dtype, v.dtype, 2)
+@lowering("aten.std_mean.correction")
+def std_mean(b: Build, x: Value, dim: Any = None, **how: Any) -> list[Value]:
+    """The standard deviation, representable where the variance may not be, and the mean."""
+    variance, average = _variance(b, x, dim, within=torch.float64, **how)
+    deviation = elementwise(ops.sqrt, (variance,), variance.dtype, variance.dtype, 2)
+    return [cast(deviation, b.out.dtype), cast(average, b.out.dtype)]
+
+
+lowering("aten.std.correction")(lambda b, x, dim=None, **how: std_mean(b, x, dim, **how)[0])
 
 
 @lowering("aten._softmax")
