@@ -104,6 +104,12 @@ def test_more_rows_run_the_same_code(name: str) -> None:
     assert few == many
 
 
+def test_where_pieces_end_along_the_lanes_is_known_to_the_compiler() -> None:
+    """It splits the loop there: each piece computes its own, not all of them every piece."""
+    (source,) = kernels(ONE_KERNEL["the parts of a concatenation"], torch.randn(128, 256))
+    assert "INT64_C(256)" in source
+
+
 OTHER_SHAPES: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]]] = {
     "a cache that grows": (
         lambda kept, new: torch.cat([kept, new], 1) * 2,

@@ -186,10 +186,12 @@ class _Writer:
 
     def _operand(self, s: Scalar, user: Scalar) -> tuple[str, int]:
         """The name and depth of a scalar; that of an argument of the kernel for a number that is
-        likely to come from a shape, as where the pieces of a `cat` end."""
+        likely to come from a shape, as where the pieces of a `cat` end. A place in the innermost
+        loop is a number: gcc splits the loop there, so that each piece computes its own."""
         if s.op == "constant" and s.dtype is torch.int64 and user.op in c.PLAIN:
             value = int(s.args[1].value)
-            if value > FAR:
+            inside = any(self.value_of[x][1] > self.nest.base for x in user.operands())
+            if value > FAR and not inside:
                 return self.nest.argument(value), 0
         return self.value_of[s]
 
