@@ -184,6 +184,40 @@ def test_which_of_two_zeros_is_the_larger_is_open() -> None:
     assert difference(expected, got) is not None
 
 
+def test_where_a_function_of_integers_overflows_is_open() -> None:
+    program = Program(
+        [
+            Statement("arange", ("0", "99", "3", "D0"), "a0"),
+            Statement("i0", ("a0",), "a1"),
+            Statement("div", ("a1", "a1"), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    assert got[1].value[30].isinf()
+    got[1].value[30], got[2].value[30] = 5.1e37, 1
+    assert difference(expected, got) is None
+    got[2].value[20] = 2
+    assert difference(expected, got) is not None
+
+
+def test_a_rounding_and_how_the_next_op_is_computed_add_up() -> None:
+    """Two numbers of opposite signs cancel in float16, whatever was rounded before; not in
+    float32, where both are off by a last place."""
+    program = Program(
+        [
+            Statement("made", ("949", "(33, 2)", "torch.float32", "D0"), "a0"),
+            Statement("layer_norm", ("a0",), "a1"),
+            Statement("sum_dtype", ("a1", "-1", "torch.float16"), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    zero = int((got[2].value == 0).nonzero()[0])
+    got[2].value[zero] = 2.4e-7
+    assert difference(expected, got) is None
+    got[2].value[zero] = 1e-3
+    assert difference(expected, got) is not None
+
+
 @pytest.mark.parametrize(
     ("operation", "operands"),
     [

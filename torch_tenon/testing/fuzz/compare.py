@@ -43,14 +43,16 @@ class Expected:
     noisy: list[list[Observation]]
 
     def look_closer(self) -> None:
-        """More runs under noise, and some with each op computed in another right way."""
+        """More runs under noise, and some with each op computed in another right way, under noise
+        and not."""
         if len(self.noisy) > NOISY_RUNS:
             return
         seeds = range(NOISY_RUNS, NOISY_RUNS + _MORE_RUNS)
         self.noisy += [run(self.program, CPU, noise(seed)) for seed in seeds]
-        for way in (None, *range(_WAYS)):
-            with Otherwise(way):
-                self.noisy.append(run(self.program, CPU))
+        for k, way in enumerate((None, *range(_WAYS))):
+            for perturb in (None, noise(k)):
+                with Otherwise(way):
+                    self.noisy.append(run(self.program, CPU, perturb))
 
 
 CPU = {"D0": torch.device("cpu"), "D1": torch.device("cpu"), "H": torch.device("cpu")}

@@ -68,7 +68,7 @@ class Otherwise(TorchDispatchMode):
             return func(*args, **kwargs)
         given = [*args, *kwargs.values()]
         if not any(_floating(x) for x in tree_leaves(given)):
-            return func(*args, **kwargs)
+            return _of_integers(func, *args, **kwargs)
         wide_args, wide_kwargs = tree_map(self._widened, (args, kwargs))
         if func._schema.name in _SYMMETRIC:
             wide_args = wide_args[1::-1] + wide_args[2:]
@@ -108,6 +108,24 @@ class Otherwise(TorchDispatchMode):
         # Between two elements lies another, so that the CPU takes them one by one: its vectors'
         # fmod of huge numbers is NaN, and what they shrink to nothing has no sign.
         return torch.stack((wide, wide), -1)[..., 0] if _floating(x) else wide
+
+
+def _of_integers(func: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The op with integers, rounded from double precision where its result is float32."""
+    result = func(*args, **kwargs)
+    found = [x for x in tree_leaves(result) if _floating(x)]
+    of_tensors = any(isinstance(x, torch.Tensor) for x in tree_leaves((args, kwargs)))
+    if not found or not of_tensors or func._schema.is_mutable:
+        return result
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        exact = [x for x in tree_leaves(func(*args, **kwargs)) if _floating(x)]
+    finally:
+        torch.set_default_dtype(before)
+    for rounded, wide in zip(found, exact, strict=True):
+        rounded.copy_(wide)
+    return result
 
 
 def _bounded(func: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> torch.Tensor:
