@@ -184,6 +184,23 @@ def test_which_of_two_zeros_is_the_larger_is_open() -> None:
     assert difference(expected, got) is not None
 
 
+def test_the_last_place_of_the_smallest_numbers_is_open() -> None:
+    program = Program(
+        [
+            Statement("empty_fill", ("(8,)", "9e-315", "torch.float64", "D0"), "a0"),
+            Statement("sin", ("a0",), "a1"),
+            Statement("pow", ("a1", "-0.25"), "a2"),
+        ]
+    )
+    expected, got = expect(program), run(program, CPU)
+    moved = got[1].value + 4 * 5e-324
+    assert (moved != got[1].value).all()
+    got[1].value, got[2].value = moved, moved.pow(-0.25)
+    assert difference(expected, got) is None
+    got[2].value = got[2].value * 1.001
+    assert difference(expected, got) is not None
+
+
 def test_where_a_function_of_integers_overflows_is_open() -> None:
     program = Program(
         [

@@ -81,7 +81,7 @@ def noise(seed: int) -> Perturb:
         # Amounts of all sizes: signs alone would leave equal what is equal, too often.
         amount = torch.rand(x.shape, generator=generator, dtype=torch.float64) * 2 - 1
         data = x.data  # its version is its own: autograd does not see the change
-        last = (data != 0) * smallest
+        last = (data != 0).double() * smallest
         amount *= 1 if seed % 2 else _NOISE
         moved = (data.double() * (1 + unit * amount) + last * amount).to(x.dtype)
         moved = data if exact else moved
