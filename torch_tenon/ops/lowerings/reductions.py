@@ -280,7 +280,7 @@ def _variance(
     dims = dims_of(dim, len(x.sizes))
     out = within or b.out.dtype
     if not b.out.dtype.is_floating_point:
-        raise CannotLower(f"variance of {out}")
+        raise CannotLower(f"variance of {b.out.dtype}")
     x = shared(b, x)
     average, squares = moments(b, x, dims, out)
     count = product(x.sizes[d] for d in dims)
