@@ -6,6 +6,7 @@ hand-written kernels; `tenon doctor` says which package brings one.
 
 import ctypes
 import hashlib
+import mmap
 import os
 import subprocess
 import tempfile
@@ -120,10 +121,17 @@ class CpuTarget(Target):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def allocate(self, nbytes: int, device: int) -> int:
-        """Memory of the host, aligned so that huge pages can back it."""
+        """Memory of the host in huge pages, where the system has some.
+
+        They take fewer faults and translations, and lie evenly in the caches.
+        """
         found = ctypes.c_void_p()
-        failed = _LIBC.posix_memalign(ctypes.byref(found), _HUGE_PAGE, ctypes.c_size_t(nbytes))
-        return 0 if failed else found.value or 0
+        size = ctypes.c_size_t(nbytes)
+        if _LIBC.posix_memalign(ctypes.byref(found), _HUGE_PAGE, size):
+            return 0
+        if hasattr(mmap, "MADV_HUGEPAGE"):  # advice: what cannot be had is not missed
+            _LIBC.madvise(found, size, mmap.MADV_HUGEPAGE)
+        return found.value or 0
 
     def free(self, pointer: int, device: int) -> None:
         """Gives it back to the system."""
