@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.frontends.dynamo import compile_graph, decompositions, default_compiler
 
 
 def kernels(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
@@ -108,6 +108,45 @@ def test_where_pieces_end_along_the_lanes_is_known_to_the_compiler() -> None:
     """It splits the loop there: each piece computes its own, not all of them every piece."""
     (source,) = kernels(ONE_KERNEL["the parts of a concatenation"], torch.randn(128, 256))
     assert "INT64_C(256)" in source
+
+
+def test_a_piece_of_the_innermost_loop_computes_its_own() -> None:
+    def gates(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        a, b, c = (x @ w + 1).chunk(3, 1)
+        return torch.cat([a.sigmoid(), b.tanh(), c.sigmoid()], 1)
+
+    (source,) = kernels(gates, torch.randn(20, 64), torch.randn(64, 192))
+    bounds = ["j < (right < 64 ? right : 64)", "j < (right < 128 ? right : 128)", "j < right"]
+    assert [loop for loop in source.split("for (int64_t j = ") if "tanh" in loop] != []
+    assert all(source.count(bound) == 1 for bound in bounds)
+    assert "INT64_C(64)" not in source
+    assert "INT64_C(128)" not in source
+
+
+AT_PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a frame": lambda x: torch.nn.functional.pad(x, (3, 70)).exp(),
+    "a band": lambda x: x.triu(-40).tril(90) + 1,
+    "up to a column": lambda x: torch.where(torch.arange(x.shape[1]) <= 70, x.sin(), x),
+    "beyond a column": lambda x: torch.where(torch.arange(x.shape[1]) > 70, x.sin(), x),
+    "from a column on": lambda x: torch.where(torch.arange(x.shape[1]) >= 70, x.sin(), x),
+    "nowhere": lambda x: torch.where(torch.arange(x.shape[1]) < -3, x.sin(), x),
+    "everywhere": lambda x: torch.where(torch.arange(x.shape[1]) < 1000, x.sin(), x),
+    "columns later": lambda x: torch.where(torch.arange(9, 9 + x.shape[1]) < 90, x.sin(), x),
+    "many pieces": lambda x: torch.cat([x.split(16, 1)[k] * k for k in range(12)], 1),
+    "shifted": lambda x: torch.cat([x[:, 100:].exp(), x[:, :100].sin()], 1),
+}
+
+
+@pytest.mark.parametrize("name", AT_PLACES)
+@pytest.mark.parametrize("columns", [191, 192, 1500])
+def test_what_depends_on_the_place(name: str, columns: int) -> None:
+    function = AT_PLACES[name]
+    if name == "many pieces" and columns == 1500:
+        columns = 200
+    x = torch.randn(7, columns)
+    graph = make_fx(lambda x: (function(x),), decomposition_table=decompositions())(x)
+    (got,) = compile_graph(graph, [x], default_compiler())([x])
+    torch.testing.assert_close(got, function(x), rtol=1e-5, atol=1e-6)
 
 
 OTHER_SHAPES: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]]] = {

@@ -80,6 +80,7 @@ class _Writer:
         self.prelude: dict[int, list[str]] = {}
         self.scratch: dict[Buffer, str] = {}
         self.long: set[str] = set()  # names of values that take long
+        self.turns: dict[str, innermost.Turn] = {}  # comparisons with a place in the innermost loop
 
     # Expressions
 
@@ -182,12 +183,30 @@ class _Writer:
         found = self.put((text, s.dtype), text, ctype, depth)
         if s.op in c.LONG:
             self.long.add(found[0])
+        if (turn := self._turn(s, m)) is not None:
+            self.turns[found[0]] = turn
         return found
+
+    def _turn(self, s: Scalar, m: Member) -> innermost.Turn | None:
+        """Where a comparison of a place in the innermost loop with a number changes."""
+        if s.op not in ("lt", "le", "gt", "ge"):
+            return None
+        left, right = s.operands()
+        if left.op != "index" or right.op != "constant":
+            return None
+        e = substitute(left.args[0], m.values)
+        steps = strides(e)
+        for lane in self.nest.vector:
+            offset = e - var(lane)
+            if steps == {lane: 1} and isinstance(offset, int):
+                at = int(right.args[1].value) - offset + (s.op in ("le", "gt"))
+                return innermost.Turn(at, s.op in ("lt", "le"))
+        return None
 
     def _operand(self, s: Scalar, user: Scalar) -> tuple[str, int]:
         """The name and depth of a scalar; that of an argument of the kernel for a number that is
         likely to come from a shape, as where the pieces of a `cat` end. A place in the innermost
-        loop is a number: gcc splits the loop there, so that each piece computes its own."""
+        loop is a number: the loop is cut there, so that each piece computes its own."""
         if s.op == "constant" and s.dtype is torch.int64 and user.op in c.PLAIN:
             value = int(s.args[1].value)
             inside = any(self.value_of[x][1] > self.nest.base for x in user.operands())
@@ -498,7 +517,8 @@ class _Writer:
             declared, parts = innermost.parts(inside, self.long, index, self.nest.lanes)
             return declared + [t for part in parts for t in [*head, *span.around(part)]]
         if not collected:
-            return [*head, *span.around(inside)]
+            cut = innermost.pieces(inside, span, self.turns) if at == last else [(span, inside)]
+            return [text for one, own in cut for text in [*head, *one.around(own)]]
         declared = []
         for m, _, part in collected:
             declared += self._declare(part, m, c.register_type(m.node.accumulator()))

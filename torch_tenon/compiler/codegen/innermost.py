@@ -5,7 +5,9 @@ Values in the lines are named t0, t1, ..., each defined once (`const float t3 = 
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -15,6 +17,8 @@ from torch_tenon.compiler.codegen import dialect as c
 from torch_tenon.compiler.codegen.nest import Span, indent
 from torch_tenon.ir.values import size_hint
 
+MOST_PIECES = 8  # of a loop that is cut where it starts to compute something else
+WORTH_CUTTING = 64  # iterations from which it is
 STREAMS = 4  # pieces of a cached row that are added up side by side
 JAM = 8
 MOST_LINES = 12  # of an iteration that is short enough to be repeated
@@ -29,6 +33,43 @@ class Part:
     name: str
     combine: str
     dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where along the loop a comparison changes: it is `first` before `at`, and not from there."""
+
+    at: int
+    first: bool
+
+
+def pieces(lines: list[str], span: Span, turns: Mapping[str, Turn]) -> list[tuple[Span, list[str]]]:
+    """The loop cut where the comparisons `turns` in its lines change, as where the parts of a `cat`
+    end: each piece computes its own, and not all of them everywhere."""
+    found: dict[int, Turn] = {}  # by line
+    for k, text in enumerate(lines):
+        made = DEFINITION.match(text)
+        if made is not None and made[2] in turns:
+            found[k] = turns[made[2]]
+    cuts = sorted({t.at for t in found.values() if t.at > 0})
+    extent = span.symbol.extent if span.symbol is not None else None
+    short = extent is not None and size_hint(extent) < WORTH_CUTTING
+    if not cuts or short or len(cuts) >= MOST_PIECES:
+        return [(span, lines)]
+    made_of = []
+    for low, high in itertools.pairwise([None, *cuts, None]):
+        start, stop = span.start, span.stop
+        if low is not None:
+            start = str(low) if start == "0" else f"({start} > {low} ? {start} : {low})"
+        if high is not None:
+            stop = f"({stop} < {high} ? {stop} : {high})"
+        own = list(lines)
+        for k, turn in found.items():
+            is_first = low is None or low < turn.at
+            head = own[k].partition(" = ")[0]
+            own[k] = f"{head} = {int(turn.first is is_first)};"
+        made_of.append((Span(span.variable, start, stop, 1, span.symbol), own))
+    return made_of
 
 
 def parts(
