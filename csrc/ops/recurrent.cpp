@@ -44,10 +44,11 @@ std::tuple<Tensor, Tensor, Tensor> cell(
   const auto in_and_forget = gates.narrow(1, 0, 2 * size).sigmoid();
   const auto g = gates.narrow(1, 2 * size, size).tanh();
   const auto o = gates.narrow(1, 3 * size, size).sigmoid();
-  const auto parts = in_and_forget.chunk(2, 1);
-  const auto cy = parts[1].mul(wide(cx)).add(parts[0].mul(g));
+  const auto all = at::cat({in_and_forget, g, o}, 1);
+  const auto parts = all.chunk(4, 1);
+  const auto cy = parts[1].mul(wide(cx)).add(parts[0].mul(parts[2]));
   const auto dtype = input_gates.scalar_type();
-  return {o.mul(cy.tanh()).to(dtype), cy.to(dtype), at::cat({in_and_forget, g, o}, 1).to(dtype)};
+  return {parts[3].mul(cy.tanh()).to(dtype), cy.to(dtype), all.to(dtype)};
 }
 
 // The gradients of the gates, the same for input and hidden, of cx, and of the biases.

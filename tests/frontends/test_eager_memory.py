@@ -1,9 +1,11 @@
 """Windows in which a value's memory is a tensor's own, and is written later."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from fresh_process import run
 
 from torch_tenon import _C
 from torch_tenon.frontends.builder import plan_counts
@@ -53,7 +55,20 @@ def _turned(x: torch.Tensor) -> Tensors:
     return a + x, a, x
 
 
-@pytest.mark.parametrize("compute", [_mirrored, _copied, _copied_between, _lists, _dies, _turned])
+def _gates_that_are_written(x: torch.Tensor) -> Tensors:
+    """The other results of the cell are computed of the third, before it is written."""
+    cell = torch.ops.aten._thnn_fused_lstm_cell
+    h, c, gates = cell(x[:24].view(2, 12), x[9:].view(2, 12), x[:6].view(2, 3))
+    gates[0].neg_()
+    return h, c, gates
+
+
+MEMORY = [
+    _mirrored, _copied, _copied_between, _lists, _dies, _turned, _gates_that_are_written
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("compute", MEMORY)
 def test_memory_that_is_written_later(
     compute: Callable[[torch.Tensor], Tensors], compiled: None
 ) -> None:
@@ -65,6 +80,23 @@ def test_memory_that_is_written_later(
         for theirs, ours in zip(compute(x), got, strict=True):
             torch.testing.assert_close(ours.cpu(), theirs)
         assert plan_counts()["failed"] == failed
+
+
+def test_what_results_have_in_common_is_computed_once(tmp_path: Path) -> None:
+    log = run(
+        """
+        import torch
+        x, c = torch.rand(4, 64, device="tenon"), torch.rand(4, 16, device="tenon")
+        for _ in range(3):
+            made = torch.ops.aten._thnn_fused_lstm_cell(x, x + 1, c)
+            print(made[0].sum().item())
+        """,
+        TENON_EXECUTE="compiled",
+        TENON_LOG="code",
+        TENON_CACHE_DIR=str(tmp_path),
+    ).stderr
+    kernels = [source for source in log.split("/* ") if "_thnn_fused_lstm_cell" in source]
+    assert sum("sigmoid_f32(" in source for source in kernels) == 1
 
 
 def test_floor_division_by_infinity(compiled: None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Protocol
 
 import torch
@@ -9,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon.ir.index import Index
-from torch_tenon.ir.values import Stored, Value, dense_layout
+from torch_tenon.ir.program import Program
+from torch_tenon.ir.values import Lazy, Stored, Value, dense_layout, weigh
 from torch_tenon.ops import variants
 from torch_tenon.ops.compositions import composition_of
 from torch_tenon.ops.lowerings.table import CannotLower, TensorMeta, broadcast_to, cast, find
@@ -17,6 +19,8 @@ from torch_tenon.ops.lowerings.table import CannotLower, TensorMeta, broadcast_t
 
 class Lowering(Protocol):
     """What lowers the ops that a composition calls."""
+
+    program: Program
 
     def lowered(
         self,
@@ -38,6 +42,7 @@ class Composition(TorchDispatchMode):
         super().__init__()
         self.builder = builder
         self.values: dict[int, tuple[torch.Tensor, Value]] = {}  # by the tensor's identity
+        self.uses: Counter[int] = Counter()  # how many ops read that tensor
 
     def run(self, function: Any, positional: list[Any], keywords: dict[str, Any]) -> Any:
         """The function's results, as values."""
@@ -46,7 +51,19 @@ class Composition(TorchDispatchMode):
             result = function(*args, **named)
         if result is NotImplemented:
             raise CannotLower("such arguments are not decomposed")
+        self._share([t for t in tree_leaves(result) if isinstance(t, torch.Tensor)])
         return tree_map(self._value, result)
+
+    def _share(self, results: list[torch.Tensor]) -> None:
+        """Gives memory to results that others are computed of, so that they read it."""
+        own = {id(t) for t in results}
+        made = [(t, value) for t, value in self.values.values() if id(t) in own]  # in this order
+        for t, value in made:
+            if self.uses[id(t)] and weigh(value, self.uses[id(t)] + 1):
+                memory = self.builder.program.realise(value, t.stride())
+                for _, later in made:  # does not know that it reads this memory
+                    if isinstance(later, Lazy):
+                        later.reads |= memory.reads
 
     def _tensor(self, x: Any) -> Any:
         return self._enter(meta_tensor(x), x) if isinstance(x, Value) else x
@@ -63,6 +80,7 @@ class Composition(TorchDispatchMode):
     ) -> Any:
         """Lowers one op."""
         kwargs = kwargs or {}
+        self.uses.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
         composed = composition_of(op)
         if composed is not None and find(op) is None:
             with self:
