@@ -9,6 +9,7 @@ import torch
 from fresh_process import output
 
 import torch_tenon
+from torch_tenon.compiler.explain import format_bytes
 
 
 def test_counts_by_route():
@@ -119,3 +120,8 @@ def test_explain_runs_a_script_and_shows_its_kernels(tmp_path, end, status):
     assert ("ZeroDivisionError" in done.stderr) == (status == 1)
     rows = done.stderr.partition("Kernels of plans")[2].splitlines()[2:]
     assert any(row.endswith("  mul, add, exp, sum") for row in rows), done.stderr
+
+
+def test_bytes_in_words() -> None:
+    words = [format_bytes(n) for n in (0, 1023, 1536, -1536, 3 << 30)]
+    assert words == ["0 B", "1023 B", "1.5 KiB", "-1.5 KiB", "3.0 GiB"]

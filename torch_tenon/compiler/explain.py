@@ -101,9 +101,9 @@ def _call_bytes(call: Extern) -> int:
 
 
 def format_bytes(n: float) -> str:
-    """`1536` as `1.5 KiB`."""
+    """`1536` as `1.5 KiB`, `-1536` as `-1.5 KiB`."""
     for unit in ("B", "KiB", "MiB"):
-        if n < 1024:
+        if abs(n) < 1024:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1024
     return f"{n:.1f} GiB"
