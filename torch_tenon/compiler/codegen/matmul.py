@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from torch_tenon.compiler.autotune import INTERFACE
 from torch_tenon.compiler.codegen import dialect as c
-from torch_tenon.compiler.codegen.cpu import Kernel, _bytes_moved, _Segment, _Writer, origin_of
+from torch_tenon.compiler.codegen.cpu import Kernel, _bytes_moved, _Writer, origin_of
+from torch_tenon.compiler.codegen.iteration import Segment
 from torch_tenon.compiler.codegen.nest import Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
@@ -76,11 +77,10 @@ class _Epilogue(_Writer):
     def __init__(self, group: Group, matmul: Member, kept: set[Buffer]) -> None:
         assert isinstance(matmul.node, Matmul)
         self.matmul, self.node, self.whole = matmul, matmul.node, group
-        self.later: set[Buffer] = set()  # nothing is read in a later pass: there is one
         rest = Group(0, [m for m in group.members if m is not matmul], group.outer, [])
         super().__init__(rest, kept, _PieceNest(rest, matmul))
 
-    def _segment(self, members: list[Member], full: bool) -> _Segment:
+    def _segment(self, members: list[Member], full: bool) -> Segment:
         buffer = self.node.buffer
         self.forward[buffer] = ("product_ij", 2)
         segment = super()._segment(members, full)
