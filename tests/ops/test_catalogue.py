@@ -37,6 +37,11 @@ def test_route(op: str, route: str, reason: str) -> None:
     assert reason in why
 
 
+@pytest.mark.parametrize("op", ["convolution", "_convolution", "convolution_backward"])
+def test_every_convolution_is_a_library_call(op: str) -> None:
+    assert catalogue.compiled(native.load()[f"aten::{op}"]) == "library"
+
+
 def test_find_takes_names_as_people_write_them() -> None:
     one = [op.name for op in catalogue.find("lerp.Scalar")]
     assert one == ["aten::lerp.Scalar"] == [op.name for op in catalogue.find("aten::lerp.Scalar")]

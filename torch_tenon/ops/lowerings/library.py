@@ -13,7 +13,7 @@ import torch
 from torch_tenon.ops.lowerings.table import LOWERINGS, WHOLE, Build
 
 LIBRARY = {
-    "convolution": "convolution convolution_backward",
+    "convolution": "convolution _convolution convolution_backward",
     "attention": "_scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_flash_attention_for_cpu_backward",
     "linear algebra": "_cholesky_solve_helper _linalg_det _linalg_eigh _linalg_slogdet "
