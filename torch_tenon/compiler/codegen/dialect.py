@@ -96,6 +96,9 @@ def convert(x: str, dtype: torch.dtype, source: torch.dtype) -> str:
         via = "i32" if dtype in (torch.int8, torch.int16, torch.int32) else "i64"
         whole = f"({register_type(dtype)})whole_{via}_{TABLE[source].short}({x})"
         return f"{x} >= 0x1p63 ? (uint64_t){x} : {whole}" if dtype is torch.uint64 else whole
+    if source is torch.bool and dtype.is_floating_point:
+        # gcc has no vectors for the cast of a comparison.
+        return f"{x} ? {literal(1.0, dtype)} : {literal(0.0, dtype)}"
     return f"({register_type(dtype)}){x}"
 
 

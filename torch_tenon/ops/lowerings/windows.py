@@ -1,5 +1,5 @@
-"""Pooling whose windows differ in size or lie at random places, the backwards that store at
-indices, and the backward of padding by replication."""
+"""The greatest of windows, pooling whose windows differ in size or lie at random places, the
+backwards that store at indices, and the backward of padding by replication."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_tenon.ir.values import Lazy, Position, Value, reshape
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
 from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW
 from torch_tenon.ops.lowerings.reductions import shared
-from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, held
 
 
 def _bounds(o: Index, n: Index, m: Index) -> tuple[Index, Index]:
@@ -97,23 +97,36 @@ Candidate = tuple[Callable[[], Scalar], Scalar, Scalar]
 
 def _first_greatest(candidates: Sequence[Candidate]) -> tuple[Scalar, Scalar]:
     """The greatest of some values (a NaN counts as that) and its number; each candidate is a
-    value, its number and whether it is there. The first one always is."""
-    value, number, _ = candidates[0]
-    best, where = value(), number
+    value, its number and whether it is there. One of them always is."""
+    value, number, seen = candidates[0]
+    best, where = ops.masked(seen, value, 0), number
     for value, number, there in candidates[1:]:
         new = ops.masked(there, value, 0)
         better = ops.gt(new, best)
         if new.dtype.is_floating_point:
             better = better | ops.isnan(new)
+        if not _always(seen):
+            better = better | ~seen
+            seen = seen | there
         better = better & there
         best, where = ops.where(better, new, best), ops.where(better, number, where)
     return best, where
 
 
-def _pair(b: Build, x: Value, windows: Callable[[Position], list[Candidate]]) -> list[Value]:
+def _always(x: Scalar) -> bool:
+    return x.op == "constant" and bool(x.args[1].value)
+
+
+def _element(x: Value, place: Position) -> Scalar:
+    return held(x.load(place), x.dtype)
+
+
+def _pair(
+    b: Build, x: Value, windows: Callable[[Position], list[Candidate]], cost: int = 8
+) -> list[Value]:
     """The greatest of each window, and its number in the plane."""
     x = shared(b, x)
-    sizes, cost = b.out.sizes, 8
+    sizes = b.out.sizes
 
     def best(p: Position) -> Scalar:
         return _first_greatest(windows(p))[0]
@@ -122,6 +135,50 @@ def _pair(b: Build, x: Value, windows: Callable[[Position], list[Candidate]]) ->
         return _first_greatest(windows(p))[1]
 
     return [Lazy(sizes, x.dtype, best, (x,), cost), Lazy(sizes, torch.int64, where, (x,), cost)]
+
+
+def _max(rank: int) -> Callable[..., list[Value]]:
+    def lower(
+        b: Build,
+        x: Value,
+        kernel: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        ceil_mode: bool = False,
+    ) -> list[Value]:
+        kernel, stride, padding, dilation = (
+            list(v) * rank if len(v) == 1 else list(v)
+            for v in (kernel, stride or kernel, padding, dilation)
+        )
+        if product(kernel) > LARGEST_WINDOW:  # type: ignore[operator]
+            raise CannotLower("a large window")
+        n, m = x.sizes[-rank:], b.out.sizes[-rank:]
+
+        def at(d: int, o: Index, k: int) -> tuple[Index, Scalar]:
+            """Place k of window o along a dimension, and whether it lies in the input."""
+            i = o * stride[d] - padding[d] + k * dilation[d]
+            there = ops.constant(True, torch.bool)
+            if k * dilation[d] < padding[d]:
+                there = there & ops.ge(ops.index(i), 0)
+            last = (m[d] - 1) * stride[d] - padding[d] + k * dilation[d] - n[d]
+            if not isinstance(last, int) or last >= 0:
+                there = there & ops.lt(ops.index(i), ops.index(n[d]))
+            return i, there
+
+        def windows(p: Position) -> list[Candidate]:
+            found: list[Candidate] = []
+            for offset in itertools.product(*map(range, kernel)):
+                places = [at(d, p[len(p) - rank + d], k) for d, k in enumerate(offset)]
+                there = functools.reduce(ops.logical_and, [t for _, t in places])
+                where = [i for i, _ in places]
+                load = functools.partial(_element, x, [*p[:-rank], *where])
+                found.append((load, ops.index(flat_index(where, n)), there))
+            return found
+
+        return _pair(b, x, windows, 4 * product(kernel))
+
+    return lower
 
 
 def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
@@ -142,9 +199,8 @@ def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
                     if k:  # windows are not empty
                         there = there & ops.lt(ops.index(start + k), ops.index(end))
                 place = [*p[:-rank], *at]
-                found.append(
-                    (functools.partial(x.load, place), ops.index(flat_index(at, n)), there)
-                )
+                load = functools.partial(_element, x, place)
+                found.append((load, ops.index(flat_index(at, n)), there))
             return found
 
         return _pair(b, x, windows)
@@ -185,7 +241,8 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
                 ]
                 place = [*p[:-rank], *at]
                 yes = ops.constant(True, torch.bool)
-                found.append((functools.partial(x.load, place), ops.index(flat_index(at, n)), yes))
+                load = functools.partial(_element, x, place)
+                found.append((load, ops.index(flat_index(at, n)), yes))
             return found
 
         return _pair(b, x, windows)
@@ -240,7 +297,7 @@ for _rank in (2, 3):
     LOWERINGS[f"aten.adaptive_max_pool{_rank}d"] = _adaptive_max(_rank)
     LOWERINGS[f"aten.adaptive_max_pool{_rank}d_backward"] = _scattered(_rank)
     LOWERINGS[f"aten.fractional_max_pool{_rank}d"] = _fractional(_rank)
-
+    LOWERINGS[f"aten.max_pool{_rank}d_with_indices"] = _max(_rank)
     LOWERINGS[f"aten.fractional_max_pool{_rank}d_backward"] = _scattered(_rank)
 LOWERINGS["aten.max_pool3d_with_indices_backward"] = _scattered(3)
 for _rank in (1, 2, 3):

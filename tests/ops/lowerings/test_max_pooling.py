@@ -1,0 +1,86 @@
+"""The greatest of windows and where it lies, compiled, as on PyTorch's CPU: ties, NaN, infinities."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from against_cpu import executing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+SPECIAL = torch.tensor([0.0, 1.0, 2.0, -torch.inf, torch.inf, torch.nan, -0.0])
+
+
+@st.composite
+def pools(draw: Any) -> tuple[int, list[int], dict[str, Any]]:
+    rank = draw(st.sampled_from([2, 3]))
+
+    def each(low: int, high: int) -> list[int]:
+        return [draw(st.integers(low, high)) for _ in range(rank)]
+
+    kernel = each(1, 3)
+    options = {
+        "kernel_size": kernel,
+        "stride": each(1, 3),
+        "padding": [draw(st.integers(0, k // 2)) for k in kernel],
+        "dilation": each(1, 2),
+        "ceil_mode": draw(st.booleans()),
+    }
+    return rank, each(5, 9), options
+
+
+@given(
+    pool=pools(),
+    dtype=st.sampled_from(DTYPES),
+    special=st.booleans(),
+    seed=st.integers(0, 1 << 16),
+)
+@settings(max_examples=25, deadline=None)
+def test_values_and_places(
+    pool: tuple[int, list[int], dict[str, Any]],
+    dtype: torch.dtype,
+    special: bool,
+    seed: int,
+) -> None:
+    rank, sizes, options = pool
+    torch.manual_seed(seed)
+    shape = (2, 3, *sizes)
+    x = torch.randn(shape)
+    if special:
+        x = SPECIAL[torch.randint(len(SPECIAL), shape)]
+    x = x.to(dtype)
+    function = F.max_pool2d if rank == 2 else F.max_pool3d
+    want = function(x, **options, return_indices=True)
+    with executing("compiled"):
+        for _ in range(2):  # the first call of an op runs at once
+            got = function(x.to("tenon") * 1, **options, return_indices=True)
+            for ours, theirs in zip(got, want, strict=True):
+                torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_greatest_of_what_is_rounded(dtype: torch.dtype, compiled: None) -> None:
+    """Registers keep 16-bit numbers wide; which is the greatest is decided after rounding."""
+    x = torch.rand(1, 4, 12, 12).to(dtype)
+    for pool in (F.max_pool2d, F.adaptive_max_pool2d):
+        want = pool(x + 1000, 4, return_indices=True)
+        for _ in range(2):
+            got = pool(x.to("tenon") + 1000, 4, return_indices=True)
+            for ours, theirs in zip(got, want, strict=True):
+                torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("size", [3, 9])
+def test_large_and_overlapping_windows_have_gradients(size: int, compiled: None) -> None:
+    x = torch.randn(2, 3, 20, 24)
+    results = []
+    for device in ("cpu", "tenon"):
+        for _ in range(2):
+            leaf = x.to(device, copy=True).requires_grad_()
+            y = F.max_pool2d(leaf * 2, size, 2, 1)
+            y.square().sum().backward()
+        assert leaf.grad is not None
+        results.append((y.detach().cpu(), leaf.grad.cpu()))
+    torch.testing.assert_close(results[1], results[0])
