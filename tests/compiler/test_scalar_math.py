@@ -27,6 +27,14 @@ UNARY: dict[str, tuple[Any, Any]] = {
     "sin": (torch.sin, np.sin),
     "cos": (torch.cos, np.cos),
     "tan": (torch.tan, np.tan),
+    "asin": (torch.asin, np.arcsin),
+    "acos": (torch.acos, np.arccos),
+    "atan": (torch.atan, np.arctan),
+    "sinh": (torch.sinh, np.sinh),
+    "cosh": (torch.cosh, np.cosh),
+    "asinh": (torch.asinh, np.arcsinh),
+    "acosh": (torch.acosh, np.arccosh),
+    "atanh": (torch.atanh, np.arctanh),
     "tanh": (torch.tanh, np.tanh),
     "erf": (torch.erf, scipy.special.erf),
     "erfc": (torch.erfc, scipy.special.erfc),
@@ -46,10 +54,11 @@ def run(function: Any, inputs: list[torch.Tensor], compiler: CpuCompiler) -> tor
     return Plan(build(module).program).compile(compiler).run(inputs)[0]
 
 
-def numbers() -> np.ndarray:
+def numbers(bits: int = 32) -> np.ndarray:
     """Every exponent, ordinary values, and what is special."""
     rng = np.random.default_rng(0)
-    anything = rng.integers(0, 2**32, 300_000, dtype=np.uint32).view(np.float32)
+    made = rng.integers(0, 2**bits, 300_000, dtype=f"u{bits // 8}")
+    anything = made.view(f"f{bits // 8}")
     usual = rng.normal(size=200_000).astype(np.float32)
     wide = rng.uniform(-100, 100, 200_000).astype(np.float32)
     special = np.array(
@@ -60,9 +69,10 @@ def numbers() -> np.ndarray:
 
 def ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     """Distance in units of the last place of the right answer; infinite where kinds differ."""
-    rounded = want.astype(np.float32)
-    spacing = np.maximum(np.spacing(np.abs(rounded)).astype(np.float64), 2.0**-149)
-    error = np.abs(got.astype(np.float64) - want) / spacing
+    rounded = want.astype(got.dtype)
+    least = np.finfo(got.dtype).smallest_subnormal
+    spacing = np.maximum(np.spacing(np.abs(rounded)), least).astype(want.dtype)
+    error = (np.abs(got.astype(want.dtype) - want) / spacing).astype(np.float64)
     same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
     error = np.where(same, 0.0, error)
     error[np.isnan(got) != np.isnan(rounded)] = np.inf
@@ -81,6 +91,25 @@ def test_within_four_ulp(name: str, compiler: CpuCompiler) -> None:
         )
     worst = int(np.argmax(error))
     assert error[worst] <= 4, f"{name}({x[worst]!r}) is {error[worst]} ULP off"
+
+
+@pytest.mark.parametrize("name", [n for n in UNARY if hasattr(np, UNARY[n][1].__name__)])
+def test_float64_within_four_ulp(name: str, compiler: CpuCompiler) -> None:
+    ours, exact = UNARY[name]
+    x = numbers(64)
+    with np.errstate(all="ignore"):
+        want = exact(x.astype(np.longdouble))
+        error = ulps(run(ours, [torch.from_numpy(x)], compiler).numpy(), want)
+    worst = int(np.argmax(error))
+    assert error[worst] <= 4, f"{name}({x[worst]!r}) is {error[worst]} ULP off"
+
+
+def test_the_angle_of_a_point(compiler: CpuCompiler) -> None:
+    x = numbers()[-100_000:]
+    y = np.random.default_rng(1).permutation(x)
+    got = run(torch.atan2, [torch.from_numpy(x), torch.from_numpy(y)], compiler).numpy()
+    with np.errstate(all="ignore"):
+        assert ulps(got, np.arctan2(x.astype(np.float64), y.astype(np.float64))).max() <= 4
 
 
 def test_power(compiler: CpuCompiler) -> None:

@@ -8,6 +8,27 @@
 #define INLINE static inline __attribute__((always_inline))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 
+/* glibc computes these for a whole vector at once (libmvec): to 4 ULP, and what is special as alone. */
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GLIBC_PREREQ)
+#if __GLIBC_PREREQ(2, 35)
+#define OVER_VECTORS(NAME, ...)                                                                    \
+  _Pragma("omp declare simd notinbranch") double NAME(__VA_ARGS__);
+#define WITH_FLOAT(NAME)                                                                           \
+  OVER_VECTORS(NAME, double)                                                                       \
+  _Pragma("omp declare simd notinbranch") float NAME##f(float);
+WITH_FLOAT(sin) WITH_FLOAT(cos) WITH_FLOAT(tan) WITH_FLOAT(asin) WITH_FLOAT(acos) WITH_FLOAT(atan)
+WITH_FLOAT(sinh) WITH_FLOAT(cosh) WITH_FLOAT(asinh) WITH_FLOAT(acosh) WITH_FLOAT(atanh)
+OVER_VECTORS(exp, double) OVER_VECTORS(exp2, double) OVER_VECTORS(expm1, double)
+OVER_VECTORS(log, double) OVER_VECTORS(log2, double) OVER_VECTORS(log10, double)
+OVER_VECTORS(log1p, double) OVER_VECTORS(tanh, double) OVER_VECTORS(erf, double)
+OVER_VECTORS(erfc, double) OVER_VECTORS(pow, double, double)
+#pragma omp declare simd notinbranch
+double atan2(double, double);
+#pragma omp declare simd notinbranch
+float atan2f(float, float);
+#endif
+#endif
+
 typedef _Bool bool_t;
 int omp_get_max_threads(void);
 INLINE int64_t power_of_2_from(int64_t n) { return n < 2 ? 1 : (int64_t)1 << (64 - __builtin_clzll(n - 1)); }
@@ -142,6 +163,9 @@ INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
   }                                                                                               \
   INLINE T fmod_##S(T x, T y) { return fmod##F(x, y); }                                           \
   INLINE T trunc_div_##S(T x, T y) { return __builtin_trunc##F(x / y); }                          \
+  INLINE T sin_##S(T x) { return sin##F(x); }                                                     \
+  INLINE T cos_##S(T x) { return cos##F(x); }                                                     \
+  INLINE T tan_##S(T x) { return tan##F(x); }                                                     \
   INLINE T asin_##S(T x) { return asin##F(x); }                                                   \
   INLINE T acos_##S(T x) { return acos##F(x); }                                                   \
   INLINE T atan_##S(T x) { return atan##F(x); }                                                   \
@@ -172,15 +196,12 @@ INLINE double log_f64(double x) { return log(x); }
 INLINE double log2_f64(double x) { return log2(x); }
 INLINE double log10_f64(double x) { return log10(x); }
 INLINE double log1p_f64(double x) { return log1p(x); }
-INLINE double sin_f64(double x) { return sin(x); }
-INLINE double cos_f64(double x) { return cos(x); }
-INLINE double tan_f64(double x) { return tan(x); }
 INLINE double tanh_f64(double x) { return tanh(x); }
 INLINE double erf_f64(double x) { return erf(x); }
 INLINE double pow_f64(double x, double y) { return pow(x, y); }
 INLINE double sigmoid_f64(double x) { return 1 / (1 + exp(-x)); }
 
-/* float32: our own. Polynomials are minimax fits of the functions on the reduced range. */
+/* float32: our own where a network has many of them. Polynomials are minimax fits of the functions on the reduced range. */
 
 /* A power of two is made from the low bits of a sum with ROUND. What depends on a sign is made of
  * its bit: gcc would compute both sides of a choice. */
@@ -304,7 +325,7 @@ INLINE float pow_f32(float x, float y) {
   p = __builtin_fma(p, r, 2.40226506956484814e-01);
   p = __builtin_fma(p, r, 6.93147180559872234e-01);
   p = __builtin_fma(p, r, 1.0);
-  float z = (float)(p * bits_f64((uint64_t)((int64_t)n + 1023) << 52));
+  float z = (float)(p * bits_f64((uint64_t)((int32_t)n + 1023) << 52));
   float a = __builtin_fabsf(x), half = 0.5f * y;
   bool_t whole = __builtin_truncf(y) == y;
   bool_t odd = whole & (__builtin_truncf(half) != half);
@@ -351,118 +372,6 @@ INLINE float erf_f32(float x) {
   float far = __builtin_copysignf(1.0f - exp_f32(-q * c), x);
   float y = t > 0.88f ? far : p;
   return x != x ? x : y;
-}
-
-/* 2^e modulo a whole turn, for e from 0 to 104, in two parts: the first has 26 bits after the point. */
-static const double turn_high[105] = {
-    0x1.0000000000000p+0, 0x1.0000000000000p+1, -0x1.243f6a8000000p+1, 0x1.b7812b0000000p+0,
-    -0x1.6cbe3fa000000p+1, 0x1.2b0bad8000000p-1, 0x1.2b0bad4000000p+0, 0x1.2b0bad6000000p+1,
-    -0x1.9c501fc000000p+0, 0x1.87ef4ac000000p+1, -0x1.460d4e0000000p-3, -0x1.460d4f0000000p-2,
-    -0x1.460d4f0000000p-1, -0x1.460d4ec000000p+0, -0x1.460d4ee000000p+1, 0x1.304999c000000p+0,
-    0x1.304999c000000p+1, -0x1.87586e0000000p+0, -0x1.87586de000000p+1, 0x1.58e8ec0000000p-3,
-    0x1.58e8ec0000000p-2, 0x1.58e8ec0000000p-1, 0x1.58e8ec0000000p+0, 0x1.58e8ec2000000p+1,
-    -0x1.c9b6498000000p-1, -0x1.c9b6498000000p+0, 0x1.5a89210000000p+1, -0x1.bcb4a20000000p-1,
-    -0x1.bcb4a24000000p+0, 0x1.678ac84000000p+1, -0x1.54a7680000000p-1, -0x1.54a767c000000p+0,
-    -0x1.54a767e000000p+1, 0x1.ebc26b8000000p-1, 0x1.ebc26b8000000p+0, -0x1.387cff0000000p+1,
-    0x1.668ad94000000p+0, 0x1.668ad94000000p+1, -0x1.5ca6e00000000p-1, -0x1.5ca6e00000000p+0,
-    -0x1.5ca6dfe000000p+1, 0x1.abc6ab0000000p-1, 0x1.abc6aac000000p+0, -0x1.7878bfc000000p+1,
-    0x1.9a6f590000000p-2, 0x1.9a6f588000000p-1, 0x1.9a6f588000000p+0, -0x1.89d0120000000p+1,
-    0x1.09f4680000000p-3, 0x1.09f4680000000p-2, 0x1.09f4680000000p-1, 0x1.09f4684000000p+0,
-    0x1.09f4684000000p+1, -0x1.10569a0000000p+1, 0x1.0392366000000p+1, -0x1.1d1afdc000000p+1,
-    0x1.d412de4000000p+0, -0x1.502c8c4000000p+1, 0x1.07cca44000000p+0, 0x1.07cca42000000p+1,
-    -0x1.14a6222000000p+1, 0x1.f5e64c4000000p+0, -0x1.2e591e4000000p+1, 0x1.8f1a5c4000000p+0,
-    0x1.8f1a5c4000000p+1, -0x1.82ac800000000p-5, -0x1.82ac840000000p-4, -0x1.82ac840000000p-3,
-    -0x1.82ac830000000p-2, -0x1.82ac838000000p-1, -0x1.82ac838000000p+0, -0x1.82ac838000000p+1,
-    0x1.ee663a0000000p-3, 0x1.ee663a0000000p-2, 0x1.ee66398000000p-1, 0x1.ee66398000000p+0,
-    -0x1.35d9310000000p+1, 0x1.711a110000000p+0, 0x1.711a112000000p+1, -0x1.082d218000000p-1,
-    -0x1.082d218000000p+0, -0x1.082d21a000000p+1, 0x1.13e5276000000p+1, -0x1.f8ea37c000000p+0,
-    0x1.2b5532c000000p+1, -0x1.9b2a0a4000000p+0, 0x1.8915606000000p+1, -0x1.214a9c0000000p-3,
-    -0x1.214a9c0000000p-2, -0x1.214a9b8000000p-1, -0x1.214a9b8000000p+0, -0x1.214a9ba000000p+1,
-    0x1.c35466c000000p+0, -0x1.60eb03c000000p+1, 0x1.89a58c8000000p-1, 0x1.89a58c4000000p+0,
-    0x1.89a58c4000000p+1, -0x1.0f45200000000p-3, -0x1.0f45200000000p-2, -0x1.0f45208000000p-1,
-    -0x1.0f45204000000p+0, -0x1.0f45204000000p+1, 0x1.05b529e000000p+1, -0x1.18d516a000000p+1,
-    0x1.e52a7a8000000p+0};
-static const double turn_low[105] = {
-    0x0.0p+0, 0x0.0p+0, -0x1.10b4611a62633p-28, -0x1.10b4611a62633p-28,
-    0x1.9bc5b961b1acep-29, -0x1.5385e583ebeffp-28, 0x1.58f434f828201p-28, -0x1.4e17960fafbfep-28,
-    0x1.4c71cb18f8747p-30, 0x1.b6ed46a6de9d7p-28, -0x1.a2d9d3cca5286p-28, 0x1.7498b0cd6b5e8p-29,
-    0x1.7498b0cd6b5e8p-28, -0x1.16ce9e6529430p-28, 0x1.d262c335ad7a1p-28, 0x1.6af3cf0b7aae9p-29,
-    0x1.6af3cf0b7aae9p-28, 0x1.c5333cfc92f9ep-28, -0x1.d666181b68310p-30, 0x1.2c0aa86572557p-31,
-    0x1.2c0aa86572557p-30, 0x1.2c0aa86572557p-29, 0x1.2c0aa86572557p-28, -0x1.a7eaaf351b553p-28,
-    -0x1.8226fe1264360p-30, -0x1.8226fe1264360p-29, -0x1.c5ca73e0074b5p-30, -0x1.f3999b0a6608ep-28,
-    0x1.8ccc9eb33ee4bp-32, 0x1.424df4f0ca3fdp-28, 0x1.73e788c7321c6p-28, -0x1.1830ee719bc74p-28,
-    0x1.cf9e231cc8718p-28, 0x1.5fe14ea7e68c5p-29, 0x1.5fe14ea7e68c5p-28, 0x1.af0e3c356ab57p-28,
-    0x1.bb436614df386p-30, 0x1.bb436614df386p-29, 0x1.551e09f4f9aa6p-29, 0x1.551e09f4f9aa6p-28,
-    -0x1.55c3ec160cab4p-28, -0x1.9ad37711b6f35p-28, 0x1.94b223b92432cp-29, 0x1.07fb853d839f2p-29,
-    -0x1.e75019a819fdbp-28, 0x1.8afe657e60255p-31, 0x1.8afe657e60255p-30, -0x1.2cd4b96cc9422p-30,
-    0x1.e928118ff7087p-30, 0x1.e928118ff7087p-29, 0x1.e928118ff7087p-28, -0x1.6d7ee7008f78ap-31,
-    -0x1.6d7ee7008f78ap-30, -0x1.c773d49aaa1f8p-28, 0x1.81ccb7e50e243p-28, 0x1.f2e50eafb9e54p-28,
-    0x1.ecfcfcf3ac5b5p-29, 0x1.b89137b293f04p-29, -0x1.36ba673309ac9p-28, 0x1.928b3199eca6ep-28,
-    -0x1.eb9dfde689157p-28, 0x1.3978654d50385p-28, 0x1.623c69803e0d8p-28, -0x1.56965f290c0efp-31,
-    -0x1.56965f290c0efp-30, -0x1.bbff90aee86abp-28, 0x1.1001bd445e555p-29, 0x1.1001bd445e555p-28,
-    -0x1.dffc857743555p-28, 0x1.001bd445e5556p-30, 0x1.001bd445e5556p-29, 0x1.001bd445e5556p-28,
-    -0x1.de27ecb3a5e43p-29, -0x1.de27ecb3a5e43p-28, 0x1.0ec09a62d0debp-30, 0x1.0ec09a62d0debp-29,
-    -0x1.f3c6b791847c5p-36, 0x1.0cccd3ab3f5a4p-28, -0x1.e66658a9814b9p-28, -0x1.bb0224dac9f4ap-29,
-    -0x1.bb0224dac9f4ap-28, 0x1.13f76c94d82d9p-29, -0x1.db543250c56f4p-28, -0x1.8eb98b77da837p-29,
-    -0x1.f814a975e080fp-30, 0x1.f3414a2aad5c6p-28, 0x1.ee6deadf7a37dp-29, 0x1.bb73138a2fa93p-29,
-    0x1.bb73138a2fa93p-28, -0x1.1233b1d7415b4p-29, -0x1.1233b1d7415b4p-28, 0x1.db989c517d499p-28,
-    0x1.8fcb337ab9ec9p-29, 0x1.fc5b49815e257p-30, -0x1.f11dfa24ee8a1p-28, 0x1.dc40bb622ebdap-32,
-    0x1.dc40bb622ebdap-31, -0x1.33486483ad679p-29, -0x1.33486483ad679p-28, 0x1.996f36f8a530ep-28,
-    -0x1.9a43241d6b3c8p-29, -0x1.9a43241d6b3c8p-28, 0x1.dc2e18df8bea3p-28, -0x1.58582f5b4a8edp-28,
-    -0x1.9ffbfd9c32ba7p-28};
-/* x less the nearest multiple of pi/2, in float64; `quadrant` is that multiple modulo 4. */
-INLINE double quarter_f32(float x, int32_t *quadrant) {
-  uint32_t u = bits_u32(x);
-  int32_t e = (int32_t)((u >> 23) & 255u) - 150;
-  int32_t at = e < 0 ? 0 : (e > 104 ? 104 : e);
-  float whole = bits_f32((u & 0x807fffffu) | 0x4b000000u); /* the fraction as a 24-bit integer */
-  double m = (double)whole;
-  double high = e < 0 ? (double)x : m * turn_high[at];
-  double low = e < 0 ? 0.0 : m * turn_low[at];
-  double n = __builtin_rint(high * 0x1.45f306dc9c883p-1);
-  double r = __builtin_fma(n, -0x1.921fb54442d18p+0, high);
-  r = __builtin_fma(n, -0x1.1a62633145c07p-54, r) + low;
-  *quadrant = (int32_t)((int64_t)n & 3);
-  return r;
-}
-INLINE float sine_part(double r) {
-  double z = r * r;
-  double p = 2.724784489e-06;
-  p = __builtin_fma(p, z, -1.984006982e-04);
-  p = __builtin_fma(p, z, 8.333331841e-03);
-  p = __builtin_fma(p, z, -1.666666666e-01);
-  return (float)__builtin_fma(p * z, r, r);
-}
-INLINE float cosine_part(double r) {
-  double z = r * r;
-  double p = -2.729937934e-07;
-  p = __builtin_fma(p, z, 2.480058772e-05);
-  p = __builtin_fma(p, z, -1.388888765e-03);
-  p = __builtin_fma(p, z, 4.166666666e-02);
-  return (float)__builtin_fma(p * z, z, 1.0 - 0.5 * z);
-}
-INLINE float sin_f32(float x) {
-  int32_t q;
-  double r = quarter_f32(x, &q);
-  float y = q & 1 ? cosine_part(r) : sine_part(r);
-  y = q & 2 ? -y : y;
-  y = x == 0.0f ? x : y;
-  return __builtin_fabsf(x) < INFINITY ? y : NAN;
-}
-INLINE float cos_f32(float x) {
-  int32_t q;
-  double r = quarter_f32(x, &q);
-  float y = q & 1 ? sine_part(r) : cosine_part(r);
-  y = ((q + 1) & 2) ? -y : y;
-  return __builtin_fabsf(x) < INFINITY ? y : NAN;
-}
-INLINE float tan_f32(float x) {
-  int32_t q;
-  double r = quarter_f32(x, &q);
-  float s = sine_part(r), c = cosine_part(r);
-  float y = q & 1 ? -c / s : s / c;
-  y = x == 0.0f ? x : y;
-  return __builtin_fabsf(x) < INFINITY ? y : NAN;
 }
 
 INLINE double logaddexp_f64(double x, double y) {
