@@ -1,4 +1,4 @@
-"""The greatest of windows and where it lies, compiled, as on PyTorch's CPU: ties, NaN, infinities."""
+"""The greatest of windows and where it lies, as on PyTorch's CPU: ties, NaN, infinities."""
 
 from typing import Any
 
