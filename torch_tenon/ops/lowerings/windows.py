@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ def _max(rank: int) -> Callable[..., list[Value]]:
             list(v) * rank if len(v) == 1 else list(v)
             for v in (kernel, stride or kernel, padding, dilation)
         )
-        if product(kernel) > LARGEST_WINDOW:  # type: ignore[operator]
+        if math.prod(kernel) > LARGEST_WINDOW:
             raise CannotLower("a large window")
         n, m = x.sizes[-rank:], b.out.sizes[-rank:]
 
@@ -176,7 +177,7 @@ def _max(rank: int) -> Callable[..., list[Value]]:
                 found.append((load, ops.index(flat_index(where, n)), there))
             return found
 
-        return _pair(b, x, windows, 4 * product(kernel))
+        return _pair(b, x, windows, 4 * math.prod(kernel))
 
     return lower
 
