@@ -117,7 +117,6 @@ def test_a_piece_of_the_innermost_loop_computes_its_own() -> None:
 
     (source,) = kernels(gates, torch.randn(20, 64), torch.randn(64, 192))
     bounds = ["j < (right < 64 ? right : 64)", "j < (right < 128 ? right : 128)", "j < right"]
-    assert [loop for loop in source.split("for (int64_t j = ") if "tanh" in loop] != []
     assert all(source.count(bound) == 1 for bound in bounds)
     assert "INT64_C(64)" not in source
     assert "INT64_C(128)" not in source

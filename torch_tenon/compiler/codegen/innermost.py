@@ -56,7 +56,7 @@ def pieces(lines: list[str], span: Span, turns: Mapping[str, Turn]) -> list[tupl
     short = extent is not None and size_hint(extent) < WORTH_CUTTING
     if not cuts or short or len(cuts) >= MOST_PIECES:
         return [(span, lines)]
-    made_of = []
+    cut = []
     for low, high in itertools.pairwise([None, *cuts, None]):
         start, stop = span.start, span.stop
         if low is not None:
@@ -68,8 +68,8 @@ def pieces(lines: list[str], span: Span, turns: Mapping[str, Turn]) -> list[tupl
             is_first = low is None or low < turn.at
             head = own[k].partition(" = ")[0]
             own[k] = f"{head} = {int(turn.first is is_first)};"
-        made_of.append((Span(span.variable, start, stop, 1, span.symbol), own))
-    return made_of
+        cut.append((Span(span.variable, start, stop, 1, span.symbol), own))
+    return cut
 
 
 def parts(
