@@ -10,6 +10,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import build
+from torch_tenon.compiler.codegen.innermost import Turn, pieces
+from torch_tenon.compiler.codegen.nest import Span
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import compile_graph, decompositions, default_compiler
 
@@ -131,6 +133,12 @@ AT_PLACES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "nowhere": lambda x: torch.where(torch.arange(x.shape[1]) < -3, x.sin(), x),
     "everywhere": lambda x: torch.where(torch.arange(x.shape[1]) < 1000, x.sin(), x),
     "columns later": lambda x: torch.where(torch.arange(9, 9 + x.shape[1]) < 90, x.sin(), x),
+    "from the first on, to a column": lambda x: torch.where(
+        (torch.arange(x.shape[1]) >= 0) & (torch.arange(x.shape[1]) < 70), x.sin(), x
+    ),
+    "before the first, or from a column on": lambda x: torch.where(
+        (torch.arange(x.shape[1]) < -3) | (torch.arange(x.shape[1]) > 70), x.sin(), x
+    ),
     "many pieces": lambda x: torch.cat([x.split(16, 1)[k] * k for k in range(12)], 1),
     "shifted": lambda x: torch.cat([x[:, 100:].exp(), x[:, :100].sin()], 1),
 }
@@ -146,6 +154,14 @@ def test_what_depends_on_the_place(name: str, columns: int) -> None:
     graph = make_fx(lambda x: (function(x),), decomposition_table=decompositions())(x)
     (got,) = compile_graph(graph, [x], default_compiler())([x])
     torch.testing.assert_close(got, function(x), rtol=1e-5, atol=1e-6)
+
+
+def test_what_changes_before_the_loop_is_the_same_in_each_piece() -> None:
+    lines = ["const bool_t t0 = j < 0;", "const bool_t t1 = j < 70;"]
+    turns = {"t0": Turn(0, True), "t1": Turn(70, True)}
+    cut = pieces(lines, Span("j", "0", "n0"), turns)
+    values = [[text.split(" = ")[1] for text in own] for _, own in cut]
+    assert values == [["0;", "1;"], ["0;", "0;"]]
 
 
 OTHER_SHAPES: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]]] = {

@@ -65,7 +65,7 @@ def pieces(lines: list[str], span: Span, turns: Mapping[str, Turn]) -> list[tupl
             stop = f"({stop} < {high} ? {stop} : {high})"
         own = list(lines)
         for k, turn in found.items():
-            is_first = low is None or low < turn.at
+            is_first = turn.at > (low or 0)
             head = own[k].partition(" = ")[0]
             own[k] = f"{head} = {int(turn.first is is_first)};"
         cut.append((Span(span.variable, start, stop, 1, span.symbol), own))

@@ -21,9 +21,7 @@ WITH_FLOAT(sinh) WITH_FLOAT(cosh) WITH_FLOAT(asinh) WITH_FLOAT(acosh) WITH_FLOAT
 OVER_VECTORS(exp, double) OVER_VECTORS(exp2, double) OVER_VECTORS(expm1, double)
 OVER_VECTORS(log, double) OVER_VECTORS(log2, double) OVER_VECTORS(log10, double)
 OVER_VECTORS(log1p, double) OVER_VECTORS(tanh, double) OVER_VECTORS(erf, double)
-OVER_VECTORS(erfc, double) OVER_VECTORS(pow, double, double)
-#pragma omp declare simd notinbranch
-double atan2(double, double);
+OVER_VECTORS(erfc, double) OVER_VECTORS(pow, double, double) OVER_VECTORS(atan2, double, double)
 #pragma omp declare simd notinbranch
 float atan2f(float, float);
 #endif
@@ -201,7 +199,8 @@ INLINE double erf_f64(double x) { return erf(x); }
 INLINE double pow_f64(double x, double y) { return pow(x, y); }
 INLINE double sigmoid_f64(double x) { return 1 / (1 + exp(-x)); }
 
-/* float32: our own where a network has many of them. Polynomials are minimax fits of the functions on the reduced range. */
+/* float32: our own where a network has many of them. Polynomials are minimax fits of the functions on
+ * the reduced range. */
 
 /* A power of two is made from the low bits of a sum with ROUND. What depends on a sign is made of
  * its bit: gcc would compute both sides of a choice. */

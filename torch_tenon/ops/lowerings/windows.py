@@ -298,8 +298,8 @@ for _rank in (2, 3):
     LOWERINGS[f"aten.adaptive_max_pool{_rank}d"] = _adaptive_max(_rank)
     LOWERINGS[f"aten.adaptive_max_pool{_rank}d_backward"] = _scattered(_rank)
     LOWERINGS[f"aten.fractional_max_pool{_rank}d"] = _fractional(_rank)
-    LOWERINGS[f"aten.max_pool{_rank}d_with_indices"] = _max(_rank)
     LOWERINGS[f"aten.fractional_max_pool{_rank}d_backward"] = _scattered(_rank)
+    LOWERINGS[f"aten.max_pool{_rank}d_with_indices"] = _max(_rank)
 LOWERINGS["aten.max_pool3d_with_indices_backward"] = _scattered(3)
 for _rank in (1, 2, 3):
     LOWERINGS[f"aten.replication_pad{_rank}d_backward"] = _replication_backward(_rank)
