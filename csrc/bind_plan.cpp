@@ -28,7 +28,8 @@ KernelStep kernel_step(py::handle x, const std::vector<uintptr_t>& addresses) {
   return {
       reinterpret_cast<HostKernel>(addresses.at(x["kernel"].cast<size_t>())),
       x["slots"].cast<std::vector<size_t>>(),
-      x["sizes"].cast<std::vector<int64_t>>()};
+      x["sizes"].cast<std::vector<int64_t>>(),
+      x["checks"].cast<std::vector<std::vector<int32_t>>>()};
 }
 
 // An argument of that type; its tensors are added to the step's.
@@ -61,7 +62,7 @@ CallStep call_step(py::handle x) {
   const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
       x["op"].cast<std::string>().c_str(), x["overload"].cast<std::string>().c_str());
   auto& counted = counter(x["route"].cast<std::string>(), x["counted"].cast<std::string>());
-  CallStep step{op, {}, {}, {}, &counted};
+  CallStep step{op, {}, {}, {}, &counted, x["call"].cast<int32_t>()};
   const py::dict given = x["arguments"];
   const auto& schema = op.schema();
   size_t used = 0;

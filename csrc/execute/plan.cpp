@@ -17,10 +17,11 @@ constexpr size_t kOnStack = size_t{16} << 10;
 
 std::atomic<bool> g_timing{false};
 
-// The numbers of CHECKS in torch_tenon/compiler/codegen/cpu.py.
+// The numbers of CHECKS in torch_tenon/compiler/codegen/iteration.py.
 enum class Check : int64_t { index = 1, embedding = 2, gather = 3, division = 4 };
 
-[[noreturn]] void raise_failed_check(const int64_t* status, const std::string& step) {
+// What PyTorch raises where the check failed that left this status.
+std::exception_ptr failed_check(const int64_t* status, const std::string& step) {
   const auto check = static_cast<Check>(status[0]);
   const auto size = status[2];
   // A negative index was counted from the end before it was checked.
@@ -28,10 +29,18 @@ enum class Check : int64_t { index = 1, embedding = 2, gather = 3, division = 4 
   const auto where = c10::str(" (in the kernel of ", step, ")");
   const auto outside =
       c10::str("index ", index, " is out of bounds for dimension 0 with size ", size, where);
-  TORCH_CHECK(check != Check::division, "ZeroDivisionError", where);
-  TORCH_CHECK(check != Check::gather, outside);
-  TORCH_CHECK_INDEX(check != Check::embedding, "index out of range in self", where);
-  TORCH_CHECK_INDEX(false, outside);
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  switch (check) {
+    case Check::division:
+      return std::make_exception_ptr(c10::Error(here, "ZeroDivisionError" + where));
+    case Check::gather:
+      return std::make_exception_ptr(c10::Error(here, outside));
+    case Check::embedding:
+      return std::make_exception_ptr(c10::IndexError(here, "index out of range in self" + where));
+    case Check::index:
+      return std::make_exception_ptr(c10::IndexError(here, outside));
+  }
+  TORCH_INTERNAL_ASSERT(false, "a kernel reports a check of kind ", status[0], where);
 }
 
 c10::DataPtr allocate_arena(size_t nbytes, c10::Device device) {
@@ -98,6 +107,7 @@ struct Plan::Run {
   std::vector<c10::Storage> memory;
   std::vector<void*> pointers;   // by slot
   std::vector<void*> arguments;  // of the kernel in progress
+  std::vector<int64_t> status;   // of its checks
 };
 
 void Plan::Run::allocate(size_t slot) {
@@ -125,10 +135,19 @@ void Plan::Run::kernel(const KernelStep& step, const std::string& name) {
   arguments.clear();
   for (const auto slot : step.slots)
     arguments.push_back(pointers[slot]);
-  int64_t status[4] = {};
-  step.function(arguments.data(), step.sizes.data(), status);
-  if (C10_UNLIKELY(status[0] != 0))
-    raise_failed_check(status, name);
+  if (step.checks.empty()) {
+    step.function(arguments.data(), step.sizes.data(), nullptr);
+    return;
+  }
+  const auto words = step.checks.size() * kStatusWords;
+  if (status.size() < words)
+    status.resize(words);
+  for (size_t k = 0; k < words; k += kStatusWords)
+    status[k] = 0;
+  step.function(arguments.data(), step.sizes.data(), status.data());
+  for (size_t k = 0; k < words; k += kStatusWords)
+    if (C10_UNLIKELY(status[k] != 0))
+      std::rethrow_exception(failed_check(&status[k], name));
 }
 
 void Plan::Run::call(const CallStep& step) {

@@ -17,8 +17,12 @@
 
 namespace tenon {
 
-// A kernel for the host's processor. A failed check leaves its number, the value and the size in
-// `status`.
+// What a check of a kernel leaves when it fails: the kind of error, the value and the size. The
+// first word of one that did not fail stays 0.
+constexpr size_t kStatusWords = 4;
+
+// A kernel for the host's processor, which runs to its end whatever fails. `status` has words for
+// each of its checks.
 using HostKernel = void (*)(void* const* pointers, const int64_t* sizes, int64_t* status);
 
 // A tensor over a slot; its offset is from the slot's start.
@@ -48,6 +52,8 @@ struct KernelStep {
   HostKernel function;
   std::vector<size_t> slots;   // of its pointers
   std::vector<int64_t> sizes;  // the numbers that it takes
+  // By check: the recorded calls that fail with it, counted in their window; -1 for no such call.
+  std::vector<std::vector<int32_t>> checks;
 };
 
 // A call of an op on host tensors over slots.
@@ -58,6 +64,7 @@ struct CallStep {
   // What becomes of each result: an external slot takes over its memory, any other one a copy.
   std::vector<std::optional<SlotTensor>> results;
   Counter* counter;
+  int32_t call = -1;  // the recorded call that it is part of, counted in the window; -1 for none
 };
 
 struct Step {

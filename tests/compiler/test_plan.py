@@ -181,7 +181,7 @@ def _count(route, op):
 
 
 def by_hand(slots, steps, functions, results=(), inputs=(), outputs=()):
-    """A plan of float32 vectors; a step is a kernel's slots and sizes, or a call."""
+    """A plan of float32 vectors; a step is a kernel's slots, sizes and checks, or a call."""
     data = {
         "slots": slots,
         "inputs": list(inputs),
@@ -193,6 +193,8 @@ def by_hand(slots, steps, functions, results=(), inputs=(), outputs=()):
                 "name": f"step{k}",
                 "allocated": list(outputs) if k == 0 else [],
                 "released": [],
+                "checks": [],
+                "call": -1,
                 **s,
             }
             for k, s in enumerate(steps)
@@ -279,7 +281,7 @@ def test_a_failed_check_raises_what_pytorch_does(check, value, kind, text):
 
     plan = by_hand(
         [["input", 0], ["external", 0], ["output", 4096]],
-        [exp_step(0, 1, 1024), {"kernel": 0, "slots": [1, 2], "sizes": []}],
+        [exp_step(0, 1, 1024), {"kernel": 0, "slots": [1, 2], "sizes": [], "checks": [[-1]]}],
         [fail],
         [(2, 1024)],
         [0],
@@ -291,6 +293,23 @@ def test_a_failed_check_raises_what_pytorch_does(check, value, kind, text):
         plan.run([x], TENON)
     assert raised.type is kind
     assert torch.tenon.memory_allocated() == held  # the arena, the output, the call's result
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_of_several_failed_checks_the_first_raises(count):
+    before = []
+
+    @KERNEL
+    def fail(pointers, sizes, status):
+        before.extend(status[4 * k] for k in range(count))
+        for k in (count - 2, count - 1):
+            status[4 * k], status[4 * k + 1], status[4 * k + 2] = 1, 10 + k, 4
+
+    step = {"kernel": 0, "slots": [0], "sizes": [], "checks": [[k] for k in range(count)]}
+    plan = by_hand([["input", 0]], [step], [fail], inputs=[0])
+    with pytest.raises(IndexError, match=f"index {8 + count} is out of bounds"):
+        plan.run([torch.zeros(1)], CPU)
+    assert before == [0] * count
 
 
 def test_memory_of_a_call_is_released_after_its_last_use():
@@ -364,7 +383,7 @@ void @NAME@(void *const *a, const int64_t *s, int64_t *status) {
 
 def test_the_interpreter_is_free_while_a_plan_runs():
     slots = [["input", 0]]
-    steps = [{"kernel": 0, "slots": [0], "sizes": []}]
+    steps = [{"kernel": 0, "slots": [0], "sizes": [], "checks": [[-1]]}]
     plan = by_hand(slots, steps, default_compiler().functions([WAIT]), inputs=[0])
     x, failed = torch.zeros(2), []
 

@@ -51,10 +51,13 @@ class PlanData(TypedDict):
     inputs      slots of the tensors that the caller passes, in order
     outputs     slots that the caller passes memory for, or that are allocated
     results     tensors over slots that a run returns
-    steps       kernels: the number of the source, slots of the pointers, sizes; calls: the op, its
-                arguments by name, a tensor or None for each result, the route and the op to count.
-                Each step has a name (the ops that it came from), the slots that are allocated
-                before it and those that are released after it.
+    steps       kernels: the number of the source, slots of the pointers, sizes, and for each check
+                that may fail the recorded calls that fail with it; calls: the op, its arguments by
+                name, a tensor or None for each result, the route and the op to count, and the
+                recorded call that it is part of. Recorded calls are counted in their window; a
+                compiled graph has none, and -1 stands there. Each step has a name (the ops that it
+                came from), the slots that are allocated before it and those that are released
+                after it.
 
     A tensor over a slot is a dict: slot, dtype, sizes, strides and offset (in elements). Arguments
     that are dtypes, layouts and memory formats are {"torch": name}, complex numbers
@@ -331,6 +334,7 @@ class _Instance:
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
             "sizes": [s if isinstance(s, int) else self.values[s] for s in kernel.sizes],
+            "checks": kernel.checks,
         }
 
     def _call(self, call: Extern) -> dict[str, Any]:
@@ -348,6 +352,7 @@ class _Instance:
             "overload": op._schema.overload_name,
             "route": call.route,
             "counted": _op_name(call.target),
+            "call": call.call_index,
             "arguments": arguments,
             "results": [None if r is None else self._tensor(r) for r in results],
         }

@@ -112,7 +112,9 @@ class _Builder:
     def build(self) -> BuiltWindow:
         for k, (name, _, arguments, results) in enumerate(self.calls):
             time.sleep(0)  # the program that runs meanwhile wants the interpreter
+            self.program.call_index = k
             self._call(k, name, arguments, results)
+        self.program.call_index = -1
         dirty = [s for s in self.slots if s.value is not None and s.alive and s.nbytes]
         for s in sorted(dirty, key=lambda s: s.changed):
             self._flush(s)
@@ -223,7 +225,7 @@ class _Builder:
         """The results of a functional op, one for each that its schema has."""
         positional, keywords = as_called(op, given)
         result = self.lowered(op, positional, keywords, metas, own)
-        name_origin(result, self.program.origin)
+        name_origin(result, self.program.origin, self.program.call_index)
         return list(result) if len(op._schema.returns) != 1 else [result]
 
     def lowered(

@@ -124,6 +124,7 @@ class Extern(Node):
     number: int = 0
     outputs: list[Buffer] = field(default_factory=list)
     reads: list[Buffer] = field(default_factory=list)
+    call_index: int = -1  # the recorded call that it is part of, -1 for none
 
 
 class Program:
@@ -138,6 +139,7 @@ class Program:
         self.promised = False  # whether memory for the results is there from the start
         self.threads = torch.get_num_threads()
         self.origin = ""
+        self.call_index = -1  # of the op at hand, among the recorded calls of a window
         self.taken: Storage | None = None  # what the op at hand may change: nobody needs the old
         self.random: tuple[Stored, Stored] | None = None  # seed and first offset, 0-dim int64
         self.random_ops = 0
@@ -223,7 +225,7 @@ class Program:
         """Traces `body(outer position, inner position) -> (value, store index)` into a node."""
         p = [loop_symbol("p", k, n) for k, n in enumerate(outer)]
         r = [loop_symbol("r", k, n) for k, n in enumerate(inner)]
-        with tracing(Trace()) as trace:
+        with tracing(Trace(self.call_index)) as trace:
             value, index = body(
                 [0 if s.extent == 1 else var(s) for s in p],
                 [0 if s.extent == 1 else var(s) for s in r],
@@ -356,6 +358,7 @@ class Program:
         ]
         name = f"{getattr(target, '__name__', target)}".replace(".", "_")
         node = Extern(name, target, tuple(arguments), keywords, results, route, into)
+        node.call_index = self.call_index
         node.outputs = [r.buffer for r in results if r is not None]
         found: dict[Buffer, None] = {}
         _collect(list(arguments) + list(keywords.values()), found)

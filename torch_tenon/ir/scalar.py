@@ -176,14 +176,16 @@ class Trace:
 
     `memo` belongs to values that inline themselves: a producer asked twice for the same index
     answers with the same scalar, so a shared subexpression costs nothing. `origins` are the ops of
-    those values, in order.
+    those values, in order. `call_index` is the recorded call whose result is being computed: a
+    check that is recorded meanwhile is that call's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call_index: int = -1) -> None:
         self.scalars: list[Scalar] = []
         self.memo: dict[Any, Scalar] = {}
         self.origins: dict[str, None] = {}
         self.mask: Scalar | None = None
+        self.call_index = call_index
         self._known: dict[Any, Scalar] = {}
         self._indirect: dict[Any, Symbol] = {}
 
@@ -330,7 +332,8 @@ class _Ops:
         if wrap:
             x = self.where(self.lt(x, 0), self.add(x, self.index(size)), x)
         trace = current()
-        checked = trace.record("check", (x, size, message, trace.mask), torch.int64)
+        args = (x, size, message, trace.mask, trace.call_index)
+        checked = trace.record("check", args, torch.int64)
         return var(trace.symbol_of(checked, size))
 
 

@@ -161,6 +161,7 @@ class Lazy(Value):
             self.cost += v.cost
             self.reads |= v.reads
         self.origin = ""  # the op whose result it is
+        self.call_index = -1  # the recorded call of that op
         self.realised: Stored | None = None
         self.constant: Any = None  # the number that every element is, if it is one
 
@@ -171,7 +172,11 @@ class Lazy(Value):
         key = (self, *position, trace.mask)
         found = trace.memo.get(key)
         if found is None:
+            user = trace.call_index
+            if self.call_index >= 0:
+                trace.call_index = self.call_index
             found = trace.memo[key] = ops.to(self.body(position), self.dtype)
+            trace.call_index = user
             trace.origins |= {self.origin: None}
         return found
 
@@ -179,11 +184,14 @@ class Lazy(Value):
         return f"Lazy({self.dtype}, {self.sizes}, cost {self.cost})"
 
 
-def name_origin(results: Any, origin: str) -> None:
-    """Says which op the results are of, as far as they are computed where they are used."""
-    for v in results if isinstance(results, list | tuple) else (results,):
-        if isinstance(v, Lazy):
-            v.origin = v.origin or origin
+def name_origin(results: Any, origin: str, call_index: int = -1) -> None:
+    """Says which op and which recorded call the results are of, as far as they are computed where
+    they are used. What an op gives on as it came is of the op that made it."""
+    if isinstance(results, list | tuple):
+        for v in results:
+            name_origin(v, origin, call_index)
+    elif isinstance(results, Lazy) and not results.origin:
+        results.origin, results.call_index = origin, call_index
 
 
 def neutral(combine: str, dtype: torch.dtype) -> Any:

@@ -13,7 +13,7 @@ import torch
 
 from torch_tenon.compiler.codegen import dialect as c
 from torch_tenon.compiler.codegen import innermost
-from torch_tenon.compiler.codegen.iteration import Iteration, Segment
+from torch_tenon.compiler.codegen.iteration import STATUS_WORDS, Iteration, Segment
 from torch_tenon.compiler.codegen.nest import BLOCK, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
@@ -30,7 +30,7 @@ CACHED = 1 << 18  # elements that a cache may hold between two kernels
 class Kernel:
     """Generated source, and what to call it with.
 
-    `storages` are those of `sets` runs of the same code, one after the other.
+    `storages` and `checks` are those of `sets` runs of the same code, one after the other.
     """
 
     source: str  # the function, named `@NAME@`
@@ -41,6 +41,7 @@ class Kernel:
     layout: str
     work: Index  # scalar operations
     body: list[str]  # what the function does, on one thread
+    checks: list[list[int]]  # for each the recorded calls that fail with it, in the status' order
     sets: int = 1
 
 
@@ -198,10 +199,10 @@ class _Writer(Iteration):
             out.append(f"int64_t low{k} = 0, high{k} = -1;")
             clauses.append(f"reduction(min:low{k}) reduction(max:high{k})")
         out += self._nest(segment, spans, 0, reductions, " ".join(clauses))
-        for k, size, number in segment.checks:
+        for k, size, report in segment.checks:
             out.append(
                 f"if (low{k} < 0 || high{k} >= {size}) "
-                f"report(status, {number}, low{k} < 0 ? low{k} : high{k}, {size});"
+                f"report({report}, low{k} < 0 ? low{k} : high{k}, {size});"
             )
         for m, acc, _ in reductions:
             out += self._finish(m, acc)
@@ -357,7 +358,7 @@ class _Writer(Iteration):
         origin = origin_of(self.members)
         work = self.nest.work
         return Kernel(
-            _function(origin, "a", names + code),
+            _function(origin, names + code),
             self.storages,
             self.nest.sizes,
             origin,
@@ -365,6 +366,7 @@ class _Writer(Iteration):
             self.nest.layout,
             work,
             names + [line for line in code if not line.startswith(PARALLEL)],
+            [calls for _, calls in self.checks.values()],
         )
 
     def _threads(self) -> list[str]:
@@ -386,6 +388,7 @@ def together(kernels: Sequence[Kernel]) -> Kernel:
     code = [
         f"for (int64_t set = 0; set < {len(kernels)}; ++set) {{",
         f"  void *const *const a = all + set * {len(first.storages)};",
+        f"  int64_t *const status = reports + set * {STATUS_WORDS * len(first.checks)};",
         *indent(first.body),
         "}",
     ]
@@ -394,11 +397,12 @@ def together(kernels: Sequence[Kernel]) -> Kernel:
         code.insert(0, PARALLEL)
     return replace(
         first,
-        source=_function(first.origin, "all", code),
+        source=_function(first.origin, code, "all", "reports"),
         storages=[s for k in kernels for s in k.storages],
         bytes_moved=sum(k.bytes_moved for k in kernels),
         work=work,
         body=code,
+        checks=[calls for k in kernels for calls in k.checks],
         sets=len(kernels),
     )
 
@@ -409,8 +413,8 @@ def origin_of(members: Sequence[Member]) -> str:
     return ", ".join(dict.fromkeys(filter(None, names)))
 
 
-def _function(origin: str, pointers: str, code: list[str]) -> str:
-    head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *status) {{"
+def _function(origin: str, code: list[str], pointers: str = "a", status: str = "status") -> str:
+    head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *{status}) {{"
     return "\n".join([f"/* {origin} */", head, *indent(code), "}\n"])
 
 

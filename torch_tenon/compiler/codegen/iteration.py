@@ -23,6 +23,7 @@ TURNED = (1, 2, 4, 8)  # bytes of the elements that scalar.h turns tiles of
 
 # What a failed check raises: the text takes the value and the size.
 CHECKS: dict[str, int] = {"index": 1, "embedding": 2, "gather": 3, "division": 4}
+STATUS_WORDS = 4  # kStatusWords in csrc/execute/plan.h
 
 
 @dataclass
@@ -31,7 +32,7 @@ class Segment:
 
     full: bool
     lines: dict[int, list[str]] = field(default_factory=dict)
-    checks: list[tuple[str, str, int]] = field(default_factory=list)  # name, size, check
+    checks: list[tuple[str, str, str]] = field(default_factory=list)  # name, size, see _check
     reductions: list[tuple[Member, str, str]] = field(default_factory=list)  # member, acc, part
     scans: bool = False
     again: bool = False  # whether it reads rows that an earlier segment has read
@@ -57,6 +58,8 @@ class Iteration:
         self.scratch: dict[Buffer, str] = {}
         self.long: set[str] = set()  # names of values that take long
         self.turns: dict[str, innermost.Turn] = {}  # comparisons with a place in the innermost loop
+        # By what is checked: a number, and the recorded calls that fail with it.
+        self.checks: dict[tuple[str, str], tuple[int, list[int]]] = {}
 
     def size(self, e: Index) -> str:
         """An index expression in C; loop variables and run-time sizes by their names."""
@@ -240,7 +243,7 @@ class Iteration:
         return f"{self.known[key][0]}[({row})*{TILE_SIDE} + {column}]"
 
     def _check(self, s: Scalar, m: Member) -> tuple[str, int]:
-        x, size, message, mask = s.args
+        x, size, message, mask, call_index = s.args
         name, depth = self.value_of[x]
         extent = self.nest.argument(substitute(size, m.values))
         if mask is not None:
@@ -250,17 +253,21 @@ class Iteration:
                 0
             ]
         key = (f"{name} in {extent}", message)
+        # The calls are no part of the code, so that other windows share it.
+        number, calls = self.checks.setdefault(key, (len(self.checks), []))
+        if call_index not in calls:
+            calls.append(call_index)
         found = self.known.get(key) or self.local.get(key)
         if found is None:
             good = f"((uint64_t){name} < (uint64_t)({extent}))"
-            number = CHECKS[message]
+            report = f"status + {STATUS_WORDS * number}, {CHECKS[message]}"
             if self.nest.full and depth == self.nest.base + len(self.nest.full):
                 k = f"{self.count}"
-                self.segment.checks.append((k, extent, number))
+                self.segment.checks.append((k, extent, report))
                 self.line(depth, f"low{k} = {name} < low{k} ? {name} : low{k};")
                 self.line(depth, f"high{k} = {name} > high{k} ? {name} : high{k};")
             else:
-                self.line(depth, f"if (!{good}) report(status, {number}, {name}, {extent});")
+                self.line(depth, f"if (!{good}) report({report}, {name}, {extent});")
             found = self.put(key, f"{good} ? {name} : 0", "int64_t", depth)
         return found
 

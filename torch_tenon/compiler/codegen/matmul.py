@@ -126,6 +126,7 @@ class _Epilogue(_Writer):
             "matmul",
             work=product(s.extent for s in self.whole.symbols()),
             body=[],  # products have threads of their own
+            checks=[calls for _, calls in self.checks.values()],
         )
 
     def _arguments(self) -> list[str]:
