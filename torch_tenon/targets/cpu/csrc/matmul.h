@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "../../torch_tenon/compiler/codegen/matmul.h"
+#include "../../../compiler/codegen/matmul.h"
 
 namespace tenon {
 

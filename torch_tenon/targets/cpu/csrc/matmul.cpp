@@ -1,4 +1,4 @@
-#include "ops/matmul.h"
+#include "matmul.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
