@@ -4,7 +4,7 @@ The cpu target's kernels (`targets/cpu/csrc/matmul.cpp`) have the table of choic
 when a product is not in it. The ways are PyTorch's own kernel (MKL or OpenBLAS), oneDNN, and the
 generated driver (`codegen/matmul.c`), each with the epilogue if there is one. They are timed on the
 operands at hand, taking turns, so that a busy moment hits them all; the winner is kept in the
-cache.
+cache. While PyTorch's deterministic algorithms are on nobody asks: PyTorch's kernel takes all.
 """
 
 from __future__ import annotations
