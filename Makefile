@@ -8,7 +8,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CPP := $(shell find csrc -name '*.cpp' -o -name '*.h')
+CPP := $(shell find csrc torch_tenon/targets/*/csrc -name '*.cpp' -o -name '*.h')
 INSTALLED := $(VENV)/installed
 BUILT := $(VENV)/built
 # While the extension is built, `import torch` must not try to load it.

@@ -1,4 +1,7 @@
-"""Builds the C++ core, `torch_tenon._C`; everything else is in pyproject.toml."""
+"""Builds the C++ core with the cpu target's kernels, `torch_tenon._C`.
+
+Everything else is in pyproject.toml.
+"""
 
 import os
 from pathlib import Path
@@ -11,6 +14,9 @@ from torch.utils.cpp_extension import BuildExtension, CppExtension
 
 ROOT = Path(__file__).parent
 
+# The core, and the kernels that a target has of its own: one extension.
+SOURCES = ["csrc/**/*.cpp", "torch_tenon/targets/*/csrc/*.cpp"]
+
 # `make` builds the extension in place, where ninja rebuilds what changed, and installs the rest.
 IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
 
@@ -20,7 +26,7 @@ setup(
     else [
         CppExtension(
             "torch_tenon._C",
-            sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("csrc/**/*.cpp")),
+            sorted(str(p.relative_to(ROOT)) for place in SOURCES for p in ROOT.glob(place)),
             include_dirs=[str(ROOT / "csrc")],
             extra_compile_args=["-O2", "-g0", "-Wall", "-fvisibility=hidden", "-fopenmp"],
         )

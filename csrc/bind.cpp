@@ -1,5 +1,7 @@
 // All that Python sees of the core.
 
+#include "bind.h"
+
 #include <c10/core/Device.h>
 #include <pybind11/functional.h>
 #include <torch/csrc/autograd/engine.h>
@@ -11,7 +13,6 @@
 #include "device/target.h"
 #include "execute/counters.h"
 #include "execute/reference.h"
-#include "ops/matmul.h"
 #include "record/record.h"
 
 namespace py = pybind11;
@@ -23,18 +24,10 @@ void bind_record(py::module_& m);  // bind_record.cpp
 
 namespace {
 
-// Python's choice among the ways to multiply: `choose(key, trial)` gives the number of a way, where
-// `trial(way, repeats)` gives the seconds of one run.
-MatmulTuner bind_tuner(const py::object& object) {
-  using Trial = std::function<double(int64_t, int64_t)>;
-  using Choose = std::function<int64_t(const MatmulKey&, Trial)>;
-  // It lives for good, as kernels may.
-  auto* choose = new Choose(object.cast<Choose>());
-  return [choose](const MatmulKey& key, const MatmulTrial& trial) {
-    return static_cast<MatmulRoute>((*choose)(key, [&](int64_t route, int64_t repeats) {
-      return trial(static_cast<MatmulRoute>(route), repeats);
-    }));
-  };
+// Filled while the extension is loaded, before Python asks for the module.
+std::vector<void (*)(py::module_&)>& registered() {
+  static std::vector<void (*)(py::module_&)> all;
+  return all;
 }
 
 // Python's `Target` as the core's. Calls of its methods take the interpreter's lock.
@@ -101,16 +94,13 @@ void bind_execute(py::module_& m) {
     c.calls.fetch_add(1, std::memory_order_relaxed);
     c.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
   });
-  m.def("set_matmul_tuner", [](py::object choose) {
-    set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(choose));
-  });
-  m.def("set_matmul_driver", [](uintptr_t address) {
-    set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address));
-  });
-  m.def("matmul_entry", [] { return reinterpret_cast<uintptr_t>(&multiply); });
 }
 
 }  // namespace
+
+RegisterBindings::RegisterBindings(void (*bind)(py::module_&)) {
+  registered().push_back(bind);
+}
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ core of torch_tenon.";
@@ -118,6 +108,8 @@ PYBIND11_MODULE(_C, m) {
   bind_execute(m);
   bind_plan(m);
   bind_record(m);
+  for (auto* bind : registered())
+    bind(m);
 }
 
 }  // namespace tenon

@@ -40,6 +40,13 @@ def untuned() -> Iterator[None]:
     _C.set_matmul_tuner(None)
 
 
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 def _operand(lead: tuple[int, ...], rows: int, columns: int, form: str, dtype: torch.dtype):
     if form == "transposed":
         return torch.randn(*lead, columns, rows).to(dtype).transpose(-1, -2)
@@ -98,6 +105,30 @@ def test_what_the_generated_kernel_does_not_cover(compiler: CpuCompiler) -> None
     square = torch.randn(4, 4)
     with pytest.raises(RuntimeError, match="single memory location"):
         torch.ops.tenon.mm.out(square, square, out=square)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_deterministic_products_do_not_depend_on_time(
+    batch: tuple[int, ...], compiler: CpuCompiler, deterministic: None
+) -> None:
+    asked: list[tuple[int, ...]] = []
+
+    class Asked(Fixed):
+        def choose(self, key: tuple[int, ...], trial: object) -> str:
+            asked.append(key)
+            return super().choose(key, trial)
+
+    Asked(compiler).install()
+    multiply = torch.ops.tenon.bmm.out if batch else torch.ops.tenon.mm.out
+    x, y, out = torch.randn(*batch, 130, 1000), torch.randn(*batch, 1000, 70), torch.empty(0)
+    assert torch.equal(multiply(x, y, out=out), x @ y)
+    assert not asked
+    # A choice made outside of the mode does not count within it.
+    torch.use_deterministic_algorithms(False)
+    multiply(x, y, out=out)
+    assert len(asked) == 1
+    torch.use_deterministic_algorithms(True)
+    assert torch.equal(multiply(x, y, out=out), x @ y)
 
 
 def test_the_choice_outlives_the_process(tmp_path: Path) -> None:

@@ -121,6 +121,23 @@ def test_slices_of_a_long_sum(way: str, compiler: CpuCompiler) -> None:
         _assert_close(got, want)
 
 
+def test_a_deterministic_product_is_the_library_s(compiler: CpuCompiler) -> None:
+    def function(x, y, b):
+        product = x @ y
+        return (product, torch.relu(product + b))
+
+    args = [torch.randn(130, 1000), torch.randn(1000, 70), torch.randn(70)]
+    run = _compiled(function, args, Fixed(compiler))
+    assert len(run.compiled.plan.steps) == 1
+    run(list(args))  # chooses the generated driver
+    torch.use_deterministic_algorithms(True)
+    try:
+        for got, want in zip(run(list(args)), function(*args), strict=True):
+            assert torch.equal(got, want)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_rows_in_several_dimensions(compiler: CpuCompiler) -> None:
     # The residual's first two dimensions are no single one in memory.
     def function(x, w, r):

@@ -1,4 +1,4 @@
-"""torch.nn.LSTM's layers (csrc/ops/recurrent.cpp) against the CPU's."""
+"""torch.nn.LSTM's layers (torch_tenon/targets/cpu/csrc/recurrent.cpp) against the CPU's."""
 
 import copy
 import itertools

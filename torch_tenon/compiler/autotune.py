@@ -1,9 +1,10 @@
 """`tuned_mm`: the fastest way to multiply two matrices on this machine, found once and kept.
 
-The core (`csrc/ops/matmul.cpp`) has the table of choices and asks here when a product is not in it.
-The ways are PyTorch's own kernel (MKL or OpenBLAS), oneDNN, and the generated driver
-(`codegen/matmul.c`), each with the epilogue if there is one. They are timed on the operands at
-hand, taking turns, so that a busy moment hits them all; the winner is kept in the cache.
+The cpu target's kernels (`targets/cpu/csrc/matmul.cpp`) have the table of choices, and ask here
+when a product is not in it. The ways are PyTorch's own kernel (MKL or OpenBLAS), oneDNN, and the
+generated driver (`codegen/matmul.c`), each with the epilogue if there is one. They are timed on the
+operands at hand, taking turns, so that a busy moment hits them all; the winner is kept in the
+cache. While PyTorch's deterministic algorithms are on nobody asks: PyTorch's kernel takes all.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ FOLDER = Path(__file__).parent / "codegen"
 INTERFACE = (FOLDER / "matmul.h").read_text()
 DRIVER = INTERFACE + (FOLDER / "matmul.c").read_text()
 
-WAYS = ("pytorch", "onednn", "generated")  # in the order of the core's MatmulRoute
+WAYS = ("pytorch", "onednn", "generated")  # in the order of MatmulRoute
 ROUNDS = 9
 SECONDS = 0.3  # spent on one product, unless two rounds take longer
 LONG = 1.0  # seconds after which progress is shown
@@ -39,7 +40,7 @@ Trial = Callable[[int, int], float]
 
 
 class Tuner:
-    """Chooses among the ways and remembers; the one that was installed last serves the core."""
+    """Chooses among the ways and remembers; the one that was installed last is asked."""
 
     def __init__(self, compiler: CpuCompiler) -> None:
         self.compiler = compiler
@@ -48,12 +49,12 @@ class Tuner:
         self._driver: int | None = None
 
     def install(self) -> Tuner:
-        """Makes the core ask this tuner; choices made before are forgotten by the core."""
+        """Makes the kernels ask this tuner; they forget the choices made before."""
         _C.set_matmul_tuner(self._answer)
         return self
 
     def driver(self) -> bool:
-        """Whether there is a generated driver; compiles and hands it to the core the first time."""
+        """Whether there is a generated driver; compiles and hands it over the first time."""
         if self._driver is None:
             try:
                 (self._driver,) = self.compiler.functions([DRIVER])

@@ -80,7 +80,7 @@ def openmp_library() -> str | None:
 
 
 def _open(path: Path) -> ctypes.CDLL:
-    """Loads an object; kernels around a product of matrices learn where the core's is."""
+    """Loads an object; kernels around a product of matrices learn where the target's is."""
     library = ctypes.CDLL(str(path))
     if hasattr(library, "tenon_matmul"):
         ctypes.c_void_p.in_dll(library, "tenon_matmul").value = _C.matmul_entry()

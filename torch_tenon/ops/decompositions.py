@@ -55,7 +55,7 @@ def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
 
 
 for _op in (aten._thnn_fused_lstm_cell.default, aten._thnn_fused_lstm_cell_backward_impl.default):
-    # In C++: csrc/ops/recurrent.cpp.
+    # In C++: torch_tenon/targets/cpu/csrc/recurrent.cpp.
     decomposition(_op._schema.name)(
         functools.partial(_op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
     )

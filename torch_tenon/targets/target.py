@@ -1,7 +1,7 @@
 """The target interface: what someone with new hardware writes, in one file.
 
 A target is memory, a compiler for kernels, a queue and, where the hardware brings them, library
-kernels. `torch_tenon/targets/cpu.py` is one to read; `TENON_TARGET` chooses one (see `config.py`).
+kernels. `torch_tenon/targets/cpu/` is one to read; `TENON_TARGET` chooses one (see `config.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

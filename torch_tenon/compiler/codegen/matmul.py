@@ -1,7 +1,7 @@
 """Kernels around a product of matrices: a call of the tuned product, and its epilogue.
 
 The epilogue is the pointwise loops that were fused with the product. It is a function over a piece
-of the product, which the core calls for each piece while it is in the cache.
+of the product, which the target's kernel calls for each piece while it is in the cache.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 // Products of matrices by whichever way is fastest on this machine for their shape, dtype and
 // layout: PyTorch's own kernel, oneDNN, or the compiler's generated one. The ways are timed once
-// (torch_tenon/compiler/autotune.py) and found in a table from then on.
+// (torch_tenon/compiler/autotune.py) and found in a table from then on. With deterministic
+// algorithms it is always PyTorch's.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
 
-#include "../../torch_tenon/compiler/codegen/matmul.h"
+#include "../../../compiler/codegen/matmul.h"
 
 namespace tenon {
 

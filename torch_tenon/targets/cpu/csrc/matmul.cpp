@@ -1,5 +1,6 @@
-#include "ops/matmul.h"
+#include "matmul.h"
 
+#include <ATen/Context.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -167,8 +168,11 @@ void copy_piece(
         (box[3] - box[2]) * size);
 }
 
-// The way for this product: from the table, or asked of the tuner.
+// The way for this product: from the table, or asked of the tuner. The ways round differently, and
+// which is fastest may differ from one process to the next: deterministic code always has the same.
 MatmulRoute choose(const tenon_matmul_t& p) {
+  if (at::globalContext().deterministicAlgorithms())
+    return MatmulRoute::kPyTorch;
   const auto key = key_of(p);
   {
     const std::shared_lock lock(table_mutex);

@@ -1,0 +1,30 @@
+"""How a target is found by its name, and what the interface says of a method that it lacks."""
+
+import pytest
+
+from torch_tenon import targets
+from torch_tenon.targets.target import Target
+
+
+def test_target_by_path_and_by_module(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch_tenon.targets.cpu import CpuTarget\n"
+        "class Mine(CpuTarget):\n    name = 'mine'\n"
+        "nothing = 3\n"
+    )
+    assert targets.load(f"{file}:Mine").name == "mine"
+    assert targets.load("torch_tenon.targets.cpu:CpuTarget").name == "cpu"
+    with pytest.raises(TypeError, match="not a Target"):
+        targets.load(f"{file}:nothing")
+    with pytest.raises(ValueError, match="has no Missing"):
+        targets.load(f"{file}:Missing")
+    with pytest.raises(ValueError, match="there is no file"):
+        targets.load(f"{tmp_path}/none.py:Mine")
+    with pytest.raises(ValueError, match="no such target; there are cpu"):
+        targets.load("nowhere")
+
+
+def test_interface_says_what_is_missing():
+    with pytest.raises(NotImplementedError):
+        Target().allocate(1, 0)

@@ -1,0 +1,40 @@
+// What Python sees of the cpu target's kernels: torch_tenon/compiler/autotune.py chooses among the
+// ways to multiply.
+
+#include "bind.h"
+
+#include <pybind11/functional.h>
+
+#include "matmul.h"
+
+namespace py = pybind11;
+
+namespace tenon {
+namespace {
+
+// Python's choice: `choose(key, trial)` gives the number of a way, where `trial(way, repeats)`
+// gives the seconds of one run.
+MatmulTuner bind_tuner(const py::object& object) {
+  using Trial = std::function<double(int64_t, int64_t)>;
+  using Choose = std::function<int64_t(const MatmulKey&, Trial)>;
+  // It lives for good, as kernels may.
+  auto* choose = new Choose(object.cast<Choose>());
+  return [choose](const MatmulKey& key, const MatmulTrial& trial) {
+    return static_cast<MatmulRoute>((*choose)(key, [&](int64_t route, int64_t repeats) {
+      return trial(static_cast<MatmulRoute>(route), repeats);
+    }));
+  };
+}
+
+const RegisterBindings registered([](py::module_& m) {
+  m.def("set_matmul_tuner", [](py::object choose) {
+    set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(choose));
+  });
+  m.def("set_matmul_driver", [](uintptr_t address) {
+    set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address));
+  });
+  m.def("matmul_entry", [] { return reinterpret_cast<uintptr_t>(&multiply); });
+});
+
+}  // namespace
+}  // namespace tenon
