@@ -3,16 +3,16 @@
 #include "bind.h"
 
 #include <c10/core/Device.h>
-#include <pybind11/functional.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "device/allocator.h"
+#include "device/counters.h"
 #include "device/generator.h"
 #include "device/guard.h"
 #include "device/target.h"
-#include "execute/counters.h"
 #include "execute/reference.h"
+#include "record/op_rules.h"
 #include "record/record.h"
 
 namespace py = pybind11;
@@ -30,27 +30,7 @@ std::vector<void (*)(py::module_&)>& registered() {
   return all;
 }
 
-// Python's `Target` as the core's. Calls of its methods take the interpreter's lock.
-Target bind_target(const py::object& object) {
-  Target t;
-  t.name = object.attr("name").cast<std::string>();
-  t.host_memory = object.attr("host_memory").cast<bool>();
-  t.device_count = object.attr("devices")().cast<c10::DeviceIndex>();
-  t.allocate = object.attr("allocate").cast<decltype(t.allocate)>();
-  t.free = object.attr("free").cast<decltype(t.free)>();
-  t.copy = object.attr("copy").cast<decltype(t.copy)>();
-  t.synchronize = object.attr("synchronize").cast<decltype(t.synchronize)>();
-  // Most targets compute nothing behind the host's back: asked once, it is not asked again.
-  t.idle = [](c10::DeviceIndex) { return true; };
-  if (object.attr("asynchronous").cast<bool>())
-    t.idle = object.attr("idle").cast<decltype(t.idle)>();
-  for (int i = 0; i < t.device_count; ++i)
-    t.total_memory.push_back(object.attr("total_memory")(i).cast<size_t>());
-  return t;
-}
-
 void bind_device(py::module_& m) {
-  m.def("set_target", [](py::object target) { set_target(bind_target(target)); });
   m.def("device_count", &device_count);
   m.def("current_device", &current_device);
   m.def("exchange_device", &exchange_device);
@@ -77,11 +57,18 @@ void bind_execute(py::module_& m) {
       [](const std::string& op,
          std::vector<std::string> host_arguments,
          std::vector<std::string> mutates,
+         bool replaces,
          bool run_time_numbers,
          bool starts,
          bool ends) {
         set_op_rule(
-            op, {std::move(host_arguments), std::move(mutates), run_time_numbers, starts, ends});
+            op,
+            {std::move(host_arguments),
+             std::move(mutates),
+             replaces,
+             run_time_numbers,
+             starts,
+             ends});
       });
   m.def("register_reference_kernels", &register_reference_kernels);
   m.def("reset_counters", &reset_counters);

@@ -26,7 +26,7 @@ SlotTensor slot_tensor(py::handle x) {
 
 KernelStep kernel_step(py::handle x, const std::vector<uintptr_t>& addresses) {
   return {
-      reinterpret_cast<HostKernel>(addresses.at(x["kernel"].cast<size_t>())),
+      reinterpret_cast<KernelFunction>(addresses.at(x["kernel"].cast<size_t>())),
       x["slots"].cast<std::vector<size_t>>(),
       x["sizes"].cast<std::vector<int64_t>>(),
       x["checks"].cast<std::vector<std::vector<int32_t>>>()};
@@ -91,8 +91,8 @@ PlanData plan_data(
   for (const auto x : data["slots"]) {
     const auto kind = static_cast<Slot::Kind>(x[py::int_(0)].cast<int>());
     Slot slot{kind, x[py::int_(1)].cast<size_t>()};
-    if (slot.kind == Slot::Kind::lodged)
-      slot.host = x[py::int_(2)].cast<size_t>();
+    if (slot.kind == Slot::Kind::overlaid)
+      slot.under = x[py::int_(2)].cast<size_t>();
     if (slot.kind == Slot::Kind::constant)
       slot.tensor = constants.at(slot.number);
     plan.slots.push_back(std::move(slot));

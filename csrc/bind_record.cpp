@@ -2,8 +2,9 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "device/target.h"
-#include "record/plans.h"
-#include "record/record.h"
+#include "device/storage.h"
+#include "execute/window_plans.h"
+#include "record/recorder.h"
 
 namespace py = pybind11;
 
@@ -127,6 +128,12 @@ void bind_record(py::module_& m) {
     commit(check_index(static_cast<c10::DeviceIndex>(index)), CommitReason::request);
   });
   m.def("commit_all", [] { commit_all(CommitReason::request); });
+  m.def(
+      "share_memory",
+      [](const at::Tensor& tensor) {
+        share_address(*tensor.storage().unsafeGetStorageImpl());
+      },
+      "From now on whatever uses the tensor's memory runs at once: somebody outside may look.");
   m.def(
       "record_counts",
       &record_counts,

@@ -11,7 +11,7 @@ from torch_tenon.compiler.explain import Summary, format_bytes
 from torch_tenon.frontends.builder import plan_counts
 from torch_tenon.frontends.planning import summaries
 
-# In the order of CommitReason in csrc/record/record.h.
+# In the order of CommitReason in csrc/device/pending.h.
 REASONS = (
     "the host reads",
     "the host writes",
@@ -22,6 +22,8 @@ REASONS = (
     "its length",
     "memory",
     "a request",
+    "another thread or stream",
+    "memory that others see",
 )
 _MOST_ROWS = 10
 

@@ -1,18 +1,17 @@
 #include "device/allocator.h"
 
 #include <c10/util/ScopeExit.h>
+#include <c10/util/flat_hash_map.h>
 #include <sys/mman.h>
 
-#include <array>
-#include <cstdlib>
-#include <map>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
+#include "device/blocks.h"
 #include "device/guard.h"
-#include "device/recorded.h"
-#include "device/target.h"
+#include "device/pending.h"
+#include "device/ranges.h"
+#include "device/storage.h"
 
 namespace tenon {
 namespace {
@@ -20,76 +19,54 @@ namespace {
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 
-constexpr size_t kAlignment = 512;  // bytes; a block's size and address are multiples of it
-constexpr size_t kSmallLimit = size_t{1} << 20;  // up to here a block comes from a small segment
 constexpr size_t kSmallSegment = size_t{2} << 20;
 constexpr size_t kLargeSegment = size_t{20} << 20;  // for blocks under half of it
 constexpr size_t kSegmentRounding = size_t{2} << 20;
-constexpr size_t kPage = 4096;
-// Addresses for blocks that are promised and, as expected, never written; they cost nothing.
-constexpr size_t kAddresses = size_t{1} << 38;
 
-size_t round_up(size_t n, size_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
+size_t block_size(size_t nbytes) {
+  return round_up(std::max(nbytes, kAlignment), kAlignment);
 }
 
-struct Block {
-  c10::DeviceIndex device;
-  bool small;
-  void* ptr;
-  size_t size;
-  size_t requested = 0;
-  bool allocated = false;
-  bool waiting = false;       // free, and in `Pool::waiting`
-  bool of_addresses = false;  // from `promise_block`
-  bool promised = false;      // ... and without memory
-  Block* previous = nullptr;  // neighbours in the segment
-  Block* next = nullptr;
+// How the kept statistics name the pool that a block is of.
+StatType pool_of(size_t size) {
+  return size <= kSmallLimit ? StatType::SMALL_POOL : StatType::LARGE_POOL;
+}
 
-  bool whole_segment() const {
-    return previous == nullptr && next == nullptr;
+struct AddressHash {
+  using hash_policy = ska::fibonacci_hash_policy;
+  size_t operator()(const void* ptr) const {
+    return reinterpret_cast<size_t>(ptr);
   }
 };
 
-// A stretch of memory, by its start.
-struct Range {
-  size_t size;
-  c10::DeviceIndex device = -1;
+struct Allocated {
+  Block* block;
+  c10::DeviceIndex device;
 };
-using Ranges = std::map<const void*, Range>;
 
-// The range that `ptr` lies in, also inside of it.
-const Range* find(const Ranges& ranges, const void* ptr) {
-  const auto after = ranges.upper_bound(ptr);
-  if (after == ranges.begin())
-    return nullptr;
-  const auto& [start, range] = *std::prev(after);
-  const auto* end = static_cast<const char*>(start) + range.size;
-  return static_cast<const char*>(ptr) < end ? &range : nullptr;
-}
+struct Segment {
+  c10::DeviceIndex device;
+  uintptr_t handle;
+};
 
-using FreeBlocks = std::map<std::pair<size_t, void*>, Block*>;  // by size, then address
-
-struct Pool {
-  FreeBlocks free[2];  // large blocks, small ones
-  // Small blocks that were just freed, by size in units of the alignment: the next request is most
-  // often for one of these, and what is neither merged nor split costs next to nothing.
-  std::array<std::vector<Block*>, kSmallLimit / kAlignment + 1> waiting;
-  std::unordered_map<size_t, std::vector<Block*>> promised;  // free ones, by size
+struct DeviceMemory {
+  BlockPool blocks;
   DeviceStats stats;
   std::optional<size_t> limit;
-  size_t reserved = 0;  // bytes had from the target, those being asked for included
+  // Bytes had from the target, those being asked for included, and bytes that tensors without
+  // memory yet will need.
+  size_t reserved = 0, expected = 0;
 };
 
 class CachingAllocator final : public DeviceAllocator {
  public:
+  // PyTorch asks for memory that somebody may write at once.
   c10::DataPtr allocate(size_t nbytes) override {
-    const auto device = current_device();
-    return data_ptr_of_block(allocate_block(nbytes, device), device);
+    return data_ptr_with_memory(nbytes, current_device());
   }
 
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &release_untyped;
+  bool is_simple_data_ptr(const c10::DataPtr& data_ptr) const override {
+    return is_own_data_ptr(data_ptr);
   }
 
   void copy_data(void* dst, const void* src, size_t nbytes) const override {
@@ -100,89 +77,74 @@ class CachingAllocator final : public DeviceAllocator {
     if (nbytes == 0)
       return nullptr;
     check_index(device);
-    const size_t size = round_up(std::max(nbytes, kAlignment), kAlignment);
-    const bool small = size <= kSmallLimit;
+    const size_t size = block_size(nbytes);
     std::unique_lock<std::mutex> lock(mutex_);
-    Block* block = small ? take_waiting(device, size) : nullptr;
-    if (block == nullptr) {
-      block = take_free(device, size, small);
-      if (block == nullptr && small && merge_waiting(device))
-        block = take_free(device, size, small);
-      if (block == nullptr)
-        block = new_segment(lock, device, size, small, nbytes);
-      split(block, size);
-      allocated_[block->ptr] = block;
-    }
+    Block* block = memory(device).blocks.take(size);
+    if (block == nullptr)
+      block = new_segment(lock, device, size, nbytes);
+    allocated_[block->ptr] = {block, device};
     block->allocated = true;
     block->requested = nbytes;
-    count_allocated(*block, 1);
+    count_allocated(device, block->size, nbytes, 1, block->ptr);
     return block->ptr;
-  }
-
-  void* promise_block(size_t nbytes, c10::DeviceIndex device) override {
-    if (!target().host_memory || nbytes == 0)
-      return nullptr;
-    const size_t size = round_up(nbytes, kPage);
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto& free = pool(check_index(device)).promised[size];
-    if (free.empty()) {
-      void* address = take_addresses(size);
-      if (address == nullptr)
-        return nullptr;
-      auto* made = new Block{device, /*small=*/false, address, size};
-      made->of_addresses = true;
-      segments_[address] = {size, device};
-      allocated_[address] = made;
-      free.push_back(made);
-    }
-    Block* block = free.back();
-    free.pop_back();
-    block->allocated = block->promised = true;
-    block->requested = nbytes;
-    return block->ptr;
-  }
-
-  void back_block(void* ptr) override {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = allocated_.find(ptr);
-    if (found != allocated_.end() && std::exchange(found->second->promised, false))
-      count_allocated(*found->second, 1);
   }
 
   bool release_block(void* ptr) override {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = allocated_.find(ptr);
-    if (found == allocated_.end() || !found->second->allocated)
+    if (found == allocated_.end())
       return false;
-    Block* block = found->second;
-    if (keep_block(ptr, block->device))
-      return true;
+    const auto [block, device] = found->second;
+    allocated_.erase(found);
     block->allocated = false;
-    if (!block->promised)
-      count_allocated(*block, -1);
-    if (block->of_addresses)
-      forget_contents(block);
-    else if (block->small)
-      make_wait(block);
-    else
-      make_free(block);
+    count_allocated(device, block->size, block->requested, -1, ptr);
+    memory(device).blocks.give_back(block);
     return true;
+  }
+
+  void expect(size_t nbytes, c10::DeviceIndex device) override {
+    const size_t size = block_size(nbytes);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (memory(device).reserved + memory(device).expected + size > limit_of(device))
+      make_room(lock, device, size, nbytes);
+    memory(device).expected += size;
+    count(memory(device).stats.reserved_bytes, size, 1, pool_of(size));
+    count_allocated(device, size, nbytes, 1, nullptr);
+  }
+
+  void stop_expecting(size_t nbytes, c10::DeviceIndex device) override {
+    const size_t size = block_size(nbytes);
+    std::lock_guard<std::mutex> lock(mutex_);
+    memory(device).expected -= size;
+    count(memory(device).stats.reserved_bytes, size, -1, pool_of(size));
+    count_allocated(device, size, nbytes, -1, nullptr);
   }
 
   std::optional<c10::DeviceIndex> device_of(const void* ptr) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto* segment = find(segments_, ptr);
+    const auto* segment = segments_.find(ptr).first;
     return segment != nullptr ? std::optional(segment->device) : std::nullopt;
+  }
+
+  Place place_of(const void* ptr) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto [segment, offset] = segments_.find(ptr);
+    TORCH_INTERNAL_ASSERT(segment != nullptr, ptr, " is not in the memory of tenon");
+    return {segment->handle, offset};
   }
 
   void set_limit(c10::DeviceIndex device, std::optional<size_t> nbytes) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    pool(check_index(device)).limit = nbytes;
+    memory(check_index(device)).limit = nbytes;
   }
 
   size_t limit(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
     return limit_of(check_index(device));
+  }
+
+  std::mutex& mutex() override {
+    return mutex_;
   }
 
   bool initialized() override {
@@ -201,13 +163,20 @@ class CachingAllocator final : public DeviceAllocator {
 
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    return pool(check_index(device)).stats;
+    auto& m = memory(check_index(device));
+    for (const bool small : {false, true}) {
+      const auto& split = m.blocks.split_blocks(small);
+      const auto pool = small ? StatType::SMALL_POOL : StatType::LARGE_POOL;
+      set_current(m.stats.inactive_split, split.count, pool);
+      set_current(m.stats.inactive_split_bytes, split.bytes, pool);
+    }
+    return m.stats;
   }
 
   void resetAccumulatedStats(c10::DeviceIndex device) override {
     each_stat(device, [](auto& stat) { stat.reset_accumulated(); });
     std::lock_guard<std::mutex> lock(mutex_);
-    auto& stats = pool(device).stats;
+    auto& stats = memory(device).stats;
     stats.num_alloc_retries = stats.num_ooms = 0;
     stats.num_device_alloc = stats.num_device_free = 0;
   }
@@ -220,132 +189,89 @@ class CachingAllocator final : public DeviceAllocator {
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto total = limit_of(check_index(device));
-    const auto reserved = pool(device).reserved;
-    return {total > reserved ? total - reserved : 0, total};
+    const auto used = memory(device).reserved + memory(device).expected;
+    return {total > used ? total - used : 0, total};
   }
 
  private:
-  static void release_untyped(void* ptr) {
-    device_allocator().release_block(ptr);
-  }
-
-  Pool& pool(c10::DeviceIndex device) {
-    if (pools_.size() <= static_cast<size_t>(device))
-      pools_.resize(device + 1);
-    return pools_[device];
+  DeviceMemory& memory(c10::DeviceIndex device) {
+    if (memory_.size() <= static_cast<size_t>(device))
+      memory_.resize(device + 1);
+    return memory_[device];
   }
 
   size_t limit_of(c10::DeviceIndex device) {
-    auto& limit = pool(device).limit;
+    auto& limit = memory(device).limit;
     return limit.has_value() ? *limit : target().total_memory.at(device);
   }
 
-  // The next addresses; nullptr when the process may not have so many.
-  void* take_addresses(size_t size) {
-    if (addresses_ == nullptr) {
-      void* got = mmap(
-          nullptr,
-          kAddresses,
-          PROT_READ | PROT_WRITE,
-          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-          /*fd=*/-1,
-          /*offset=*/0);
-      addresses_left_ = got != MAP_FAILED ? kAddresses : 0;
-      addresses_ = static_cast<char*>(got);
-    }
-    if (addresses_left_ < size)
-      return nullptr;
-    addresses_left_ -= size;
-    return std::exchange(addresses_, addresses_ + size);
+  size_t allocated_bytes(c10::DeviceIndex device) {
+    return memory(device)
+        .stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)]
+        .current;
   }
 
-  // What the host's system did not give memory for yet, or gives none any more, needs none.
-  void forget_contents(Block* block) {
-    if (!block->promised)
-      madvise(block->ptr, block->size, MADV_DONTNEED);
-    pool(block->device).promised[block->size].push_back(block);
-  }
-
-  // A block that waits for a request of its size.
-  Block* take_waiting(c10::DeviceIndex device, size_t size) {
-    auto& blocks = pool(device).waiting[size / kAlignment];
-    if (blocks.empty())
-      return nullptr;
-    Block* block = blocks.back();
-    blocks.pop_back();
-    block->waiting = false;
-    count_inactive_split(*block, -1);
-    return block;
-  }
-
-  // Makes the blocks that wait free ones, merged with their neighbours. False: none waits.
-  bool merge_waiting(c10::DeviceIndex device) {
-    bool any = false;
-    for (auto& blocks : pool(device).waiting) {
-      for (Block* block : blocks) {
-        block->waiting = false;
-        count_inactive_split(*block, -1);
-        make_free(block);
-        any = true;
-      }
-      blocks.clear();
-    }
-    return any;
-  }
-
-  Block* take_free(c10::DeviceIndex device, size_t size, bool small) {
-    auto& free = pool(device).free[small];
-    const auto found = free.lower_bound({size, nullptr});
-    if (found == free.end())
-      return nullptr;
-    Block* block = found->second;
-    leave_free(block);
-    return block;
+  // Before more memory is promised than the limit allows: what is cached goes back, then what was
+  // recorded runs, so that what it keeps is free. Raises where tensors themselves need too much.
+  void make_room(
+      std::unique_lock<std::mutex>& lock,
+      c10::DeviceIndex device,
+      size_t size,
+      size_t requested) {
+    const auto fits = [&] {
+      return memory(device).reserved + memory(device).expected + size <= limit_of(device);
+    };
+    release_cached(lock, device);
+    if (fits())
+      return;
+    ++memory(device).stats.num_alloc_retries;
+    lock.unlock();
+    commit(device, CommitReason::memory);
+    lock.lock();
+    release_cached(lock, device);
+    // What is left of segments in use may serve.
+    if (!fits() && allocated_bytes(device) + size > limit_of(device))
+      raise_out_of_memory(lock, device, requested);
   }
 
   // Gets memory from the target. The lock is open while the target works: it may be Python, and
   // another thread may hold the interpreter and wait for this lock.
   Block* new_segment(
-      std::unique_lock<std::mutex>& lock,
-      c10::DeviceIndex device,
-      size_t size,
-      bool small,
-      size_t requested) {
-    const size_t roomy = small                      ? kSmallSegment
+      std::unique_lock<std::mutex>& lock, c10::DeviceIndex device, size_t size, size_t requested) {
+    const size_t roomy = size <= kSmallLimit        ? kSmallSegment
                          : size < kLargeSegment / 2 ? kLargeSegment
                                                     : round_up(size, kSegmentRounding);
     for (const bool retry : {false, true}) {
       // Near the limit a segment is no larger than the block.
       for (const size_t segment_size : {roomy, size}) {
-        if (pool(device).reserved + segment_size > limit_of(device))
+        if (memory(device).reserved + memory(device).expected + segment_size > limit_of(device))
           continue;
-        pool(device).reserved += segment_size;
-        void* ptr = nullptr;
-        {
-          const auto asked = c10::make_scope_exit([&] {
-            lock.lock();
-            if (ptr == nullptr)
-              pool(device).reserved -= segment_size;
-          });
-          lock.unlock();
-          ptr = reinterpret_cast<void*>(target().allocate(segment_size, device));
+        if (void* ptr = ask_target(lock, device, segment_size)) {
+          auto& m = memory(device);
+          ++m.stats.num_device_alloc;
+          count(m.stats.segment, 1, 1, pool_of(segment_size));
+          count(m.stats.reserved_bytes, segment_size, 1, pool_of(segment_size));
+          return m.blocks.add_segment(ptr, segment_size, size);
         }
-        if (ptr != nullptr)
-          return add_segment(ptr, segment_size, device, small);
       }
       if (!retry) {
-        ++pool(device).stats.num_alloc_retries;
+        ++memory(device).stats.num_alloc_retries;
         lock.unlock();
         commit(device, CommitReason::memory);
         lock.lock();
         release_cached(lock, device);
-        if (Block* block = take_free(device, size, small))  // another thread freed one meanwhile
+        if (Block* block = memory(device).blocks.take(size))  // another thread freed one meanwhile
           return block;
       }
     }
-    auto& stats = pool(device).stats;
-    ++stats.num_ooms;
-    const auto allocated = stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current;
+    raise_out_of_memory(lock, device, requested);
+  }
+
+  [[noreturn]] void raise_out_of_memory(
+      std::unique_lock<std::mutex>& lock, c10::DeviceIndex device, size_t requested) {
+    ++memory(device).stats.num_ooms;
+    const auto allocated = allocated_bytes(device);
+    const auto reserved = memory(device).reserved + memory(device).expected;
     const auto message = c10::str(
         "tenon out of memory. Tried to allocate ",
         c10::CachingAllocator::format_size(requested),
@@ -356,153 +282,109 @@ class CachingAllocator final : public DeviceAllocator {
         ", of which ",
         c10::CachingAllocator::format_size(allocated),
         " is allocated and ",
-        c10::CachingAllocator::format_size(pool(device).reserved - allocated),
+        c10::CachingAllocator::format_size(reserved > allocated ? reserved - allocated : 0),
         " is cached or split. Free tensors, or raise the limit (TENON_MEMORY_LIMIT, "
         "torch.tenon.set_memory_limit).");
     lock.unlock();
     TORCH_CHECK_WITH(OutOfMemoryError, false, message);
   }
 
-  Block* add_segment(void* ptr, size_t size, c10::DeviceIndex device, bool small) {
-    auto* block = new Block{device, small, ptr, size};
-    segments_[ptr] = {size, device};
-    ++pool(device).stats.num_device_alloc;
-    count_segment(*block, 1);
-    return block;
+  // The address of a new segment; nullptr when the target has no more.
+  void* ask_target(
+      std::unique_lock<std::mutex>& lock, c10::DeviceIndex device, size_t segment_size) {
+    memory(device).reserved += segment_size;
+    uintptr_t handle = 0;
+    void* ptr = nullptr;
+    const auto asked = c10::make_scope_exit([&] {
+      lock.lock();
+      if (ptr == nullptr)
+        memory(device).reserved -= segment_size;
+      else
+        segments_.add(ptr, segment_size, {device, handle});
+    });
+    lock.unlock();
+    handle = target().allocate(segment_size, device);
+    if (handle == 0 || target().host_memory)
+      return ptr = reinterpret_cast<void*>(handle);
+    ptr = mmap(
+        nullptr,
+        segment_size,
+        PROT_NONE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        /*fd=*/-1,
+        /*offset=*/0);
+    if (ptr == MAP_FAILED) {
+      target().free(handle, device);
+      ptr = nullptr;
+    }
+    return ptr;
   }
 
   // Gives the segments that are wholly free back to the target.
   void release_cached(std::unique_lock<std::mutex>& lock, c10::DeviceIndex device) {
-    merge_waiting(device);
-    std::vector<void*> free_segments;
-    for (auto& free : pool(device).free) {
-      std::erase_if(free, [&](const auto& entry) {
-        Block* block = entry.second;
-        if (!block->whole_segment())
-          return false;
-        free_segments.push_back(block->ptr);
-        segments_.erase(block->ptr);
-        ++pool(device).stats.num_device_free;
-        count_segment(*block, -1);
-        pool(device).reserved -= block->size;
-        delete block;
-        return true;
-      });
-    }
+    const auto free_segments = memory(device).blocks.remove_free_segments();
     if (free_segments.empty())
       return;
+    std::vector<uintptr_t> handles;
+    for (const auto& [ptr, size] : free_segments) {
+      handles.push_back(segments_.find(ptr).first->handle);
+      segments_.remove(ptr);
+      auto& m = memory(device);
+      ++m.stats.num_device_free;
+      count(m.stats.segment, 1, -1, pool_of(size));
+      count(m.stats.reserved_bytes, size, -1, pool_of(size));
+      m.reserved -= size;
+    }
     lock.unlock();
-    target().synchronize(device);  // work in flight may still use them
-    for (void* ptr : free_segments)
-      target().free(reinterpret_cast<uintptr_t>(ptr), device);
+    wait_until_idle(device);  // work in flight may still use them
+    for (size_t k = 0; k < handles.size(); ++k) {
+      target().free(handles[k], device);
+      if (!target().host_memory)
+        munmap(free_segments[k].first, free_segments[k].second);
+    }
     lock.lock();
   }
 
-  // Cuts what `block` has beyond `size` off it, where the rest is worth keeping.
-  void split(Block* block, size_t size) {
-    const size_t rest_size = block->size - size;
-    if (block->small ? rest_size < kAlignment : rest_size <= kSmallLimit)
-      return;
-    auto* rest =
-        new Block{block->device, block->small, static_cast<char*>(block->ptr) + size, rest_size};
-    rest->previous = block;
-    rest->next = block->next;
-    if (rest->next != nullptr)
-      rest->next->previous = rest;
-    block->next = rest;
-    block->size = size;
-    enter_free(rest);
-  }
-
-  void make_wait(Block* block) {
-    block->waiting = true;
-    pool(block->device).waiting[block->size / kAlignment].push_back(block);
-    count_inactive_split(*block, 1);
-  }
-
-  void make_free(Block* block) {
-    allocated_.erase(block->ptr);
-    block = absorb(block, block->previous);
-    enter_free(absorb(block, block->next));
-  }
-
-  void enter_free(Block* block) {
-    pool(block->device).free[block->small].emplace(std::pair(block->size, block->ptr), block);
-    count_inactive_split(*block, 1);
-  }
-
-  void leave_free(Block* block) {
-    pool(block->device).free[block->small].erase({block->size, block->ptr});
-    count_inactive_split(*block, -1);
-  }
-
-  // Joins `block`, which is in no free list, with a neighbour if that is free.
-  Block* absorb(Block* block, Block* neighbour) {
-    if (neighbour == nullptr || neighbour->allocated || neighbour->waiting)
-      return block;
-    leave_free(neighbour);
-    const bool before = block->previous == neighbour;
-    Block* left = before ? neighbour : block;
-    Block* right = before ? block : neighbour;
-    left->size += right->size;
-    left->next = right->next;
-    if (left->next != nullptr)
-      left->next->previous = left;
-    delete right;
-    return left;
-  }
-
-  // Counts a block in statistics of its device, each with the amount that it adds; with the sign -1
-  // no longer.
-  static void count(
-      const Block& block, int sign, std::initializer_list<std::pair<StatArray&, size_t>> stats) {
-    for (const auto& [array, amount] : stats) {
-      for (const auto type :
-           {StatType::AGGREGATE, block.small ? StatType::SMALL_POOL : StatType::LARGE_POOL}) {
-        auto& stat = array[static_cast<size_t>(type)];
-        sign > 0 ? stat.increase(amount) : stat.decrease(amount);
-      }
+  static void count(StatArray& array, size_t amount, int sign, StatType pool) {
+    for (const auto type : {StatType::AGGREGATE, pool}) {
+      auto& stat = array[static_cast<size_t>(type)];
+      sign > 0 ? stat.increase(amount) : stat.decrease(amount);
     }
   }
 
-  void count_segment(const Block& block, int sign) {
-    auto& stats = pool(block.device).stats;
-    count(block, sign, {{stats.segment, 1}, {stats.reserved_bytes, block.size}});
+  static void set_current(StatArray& array, size_t amount, StatType pool) {
+    const auto now = static_cast<size_t>(array[static_cast<size_t>(pool)].current);
+    if (amount > now)
+      count(array, amount - now, 1, pool);
+    else if (amount < now)
+      count(array, now - amount, -1, pool);
   }
 
-  void count_inactive_split(const Block& block, int sign) {
-    if (block.whole_segment())
-      return;
-    auto& stats = pool(block.device).stats;
-    count(block, sign, {{stats.inactive_split, 1}, {stats.inactive_split_bytes, block.size}});
-  }
-
-  void count_allocated(const Block& block, int sign) {
-    auto& stats = pool(block.device).stats;
-    count(
-        block,
-        sign,
-        {{stats.allocation, 1},
-         {stats.active, 1},
-         {stats.allocated_bytes, block.size},
-         {stats.active_bytes, block.size},
-         {stats.requested_bytes, block.requested}});
+  void count_allocated(
+      c10::DeviceIndex device, size_t size, size_t requested, int sign, void* ptr) {
+    auto& stats = memory(device).stats;
+    const auto pool = pool_of(size);
+    count(stats.allocation, 1, sign, pool);
+    count(stats.active, 1, sign, pool);
+    count(stats.allocated_bytes, size, sign, pool);
+    count(stats.active_bytes, size, sign, pool);
+    count(stats.requested_bytes, requested, sign, pool);
     if (!c10::memoryProfilingEnabled())  // torch.profiler (profile_memory=True)
       return;
     constexpr auto kAll = static_cast<size_t>(StatType::AGGREGATE);
     c10::reportMemoryUsageToProfiler(
-        block.ptr,
-        sign * static_cast<int64_t>(block.size),
+        ptr,
+        sign * static_cast<int64_t>(size),
         stats.allocated_bytes[kAll].current,
         stats.reserved_bytes[kAll].current,
-        c10::Device(kTenon, block.device));
+        c10::Device(kTenon, device));
   }
 
   template <class F>
   void each_stat(c10::DeviceIndex device, F&& f) {
     check_index(device);
     std::lock_guard<std::mutex> lock(mutex_);
-    auto& s = pool(device).stats;
+    auto& s = memory(device).stats;
     for (auto* array :
          {&s.allocation,
           &s.segment,
@@ -519,60 +401,12 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   std::mutex mutex_;
-  std::vector<Pool> pools_;
-  std::unordered_map<void*, Block*> allocated_;
-  Ranges segments_;
-  char* addresses_ = nullptr;  // the next one
-  size_t addresses_left_ = 0;
+  std::vector<DeviceMemory> memory_;
+  ska::flat_hash_map<void*, Allocated, AddressHash> allocated_;
+  Ranges<Segment> segments_;
 };
 
-class PinnedAllocator final : public c10::Allocator {
- public:
-  // Leaked on purpose: tensors may die after static destructors have run.
-  static PinnedAllocator& instance() {
-    static auto* allocator = new PinnedAllocator();
-    return *allocator;
-  }
-
-  c10::DataPtr allocate(size_t nbytes) override {
-    if (nbytes == 0)
-      return {nullptr, c10::Device(c10::kCPU)};
-    void* ptr = nullptr;
-    TORCH_CHECK(
-        posix_memalign(&ptr, kPage, round_up(nbytes, kPage)) == 0,
-        "Could not allocate ",
-        nbytes,
-        " bytes of pinned host memory");
-    std::lock_guard<std::mutex> lock(mutex_);
-    blocks_[ptr] = {nbytes};
-    return {ptr, ptr, &release, c10::Device(c10::kCPU)};
-  }
-
-  c10::DeleterFnPtr raw_deleter() const override {
-    return &release;
-  }
-
-  void copy_data(void* dst, const void* src, size_t nbytes) const override {
-    default_copy_data(dst, src, nbytes);
-  }
-
-  bool contains(const void* ptr) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return find(blocks_, ptr) != nullptr;
-  }
-
- private:
-  static void release(void* ptr) {
-    std::lock_guard<std::mutex> lock(instance().mutex_);
-    instance().blocks_.erase(ptr);
-    std::free(ptr);
-  }
-
-  std::mutex mutex_;
-  Ranges blocks_;
-};
-
-// Leaked on purpose, as above.
+// Leaked on purpose: tensors may die after static destructors have run.
 CachingAllocator& caching() {
   static auto* allocator = new CachingAllocator();
   return *allocator;
@@ -586,16 +420,10 @@ DeviceAllocator& device_allocator() {
   return caching();
 }
 
-c10::DataPtr data_ptr_of_block(void* ptr, c10::DeviceIndex device) {
-  return {ptr, ptr, caching().raw_deleter(), c10::Device(kTenon, device)};
-}
-
-c10::Allocator* pinned_allocator() {
-  return &PinnedAllocator::instance();
-}
-
-bool is_pinned(const void* ptr) {
-  return PinnedAllocator::instance().contains(ptr);
+c10::DataPtr new_block(size_t nbytes, c10::DeviceIndex device) {
+  void* ptr = caching().allocate_block(nbytes, device);
+  const auto release = [](void* block) { caching().release_block(block); };
+  return {ptr, ptr, release, c10::Device(kTenon, device)};
 }
 
 }  // namespace tenon

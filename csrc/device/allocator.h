@@ -1,13 +1,17 @@
-// The caching allocator of device memory, and the pinned host memory beside it.
+// The caching allocator of device memory.
 //
-// Memory is had from the target in segments and handed out in blocks: best fit, split when much is
-// left over, merged with free neighbours. Segments return to the target when it has nothing more
-// to give or when asked (`empty_cache`).
+// Memory is had from the target in segments and handed out in blocks (device/blocks.h). Segments
+// return to the target when it has nothing more to give or when asked (`empty_cache`). An address
+// is the target's handle plus an offset where the host can dereference it; on another target it is
+// one of a reservation without access rights, which `place_of` translates, so that a driver's
+// opaque handles fit and a slip of the host's is a crash and no wrong number.
 #pragma once
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include <optional>
+
+#include "device/target.h"
 
 namespace tenon {
 
@@ -17,27 +21,26 @@ class DeviceAllocator : public c10::DeviceAllocator {
  public:
   // A block of at least `nbytes` on `device`, nullptr for none; raises c10::OutOfMemoryError.
   virtual void* allocate_block(size_t nbytes, c10::DeviceIndex device) = 0;
-  // The same for contents that are not expected to be written: an address, whose memory is neither
-  // counted nor there until `back_block`. nullptr where there is no such thing.
-  virtual void* promise_block(size_t nbytes, c10::DeviceIndex device) = 0;
-  // A block is about to be written, whatever was expected of it.
-  virtual void back_block(void* ptr) = 0;
-  // Takes back what these gave; false for a pointer that it did not give.
+  // Takes a block back; false for a pointer that is none.
   virtual bool release_block(void* ptr) = 0;
+  // A tensor was made whose memory comes when it is written: it counts as allocated from now on.
+  // Raises c10::OutOfMemoryError where the device could not give it.
+  virtual void expect(size_t nbytes, c10::DeviceIndex device) = 0;
+  // It has its memory now, or needs none any more.
+  virtual void stop_expecting(size_t nbytes, c10::DeviceIndex device) = 0;
   // The device on whose memory `ptr` lies, also inside of a block.
   virtual std::optional<c10::DeviceIndex> device_of(const void* ptr) = 0;
+  virtual Place place_of(const void* ptr) = 0;
   // Most bytes to hold from the target at once; none: all that the target has.
   virtual void set_limit(c10::DeviceIndex device, std::optional<size_t> nbytes) = 0;
   virtual size_t limit(c10::DeviceIndex device) = 0;
+  // Before a fork, and after it on both sides: no other thread is inside meanwhile.
+  virtual std::mutex& mutex() = 0;
 };
 
 DeviceAllocator& device_allocator();
 
-// A DataPtr of `device` over a block.
-c10::DataPtr data_ptr_of_block(void* ptr, c10::DeviceIndex device);
-
-// Page-aligned host memory; a target whose transfers need more registers it in `copy`.
-c10::Allocator* pinned_allocator();
-bool is_pinned(const void* ptr);
+// A DataPtr of `device` over a new block; raises c10::OutOfMemoryError.
+c10::DataPtr new_block(size_t nbytes, c10::DeviceIndex device);
 
 }  // namespace tenon

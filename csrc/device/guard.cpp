@@ -1,7 +1,8 @@
 // The device guard: what PyTorch asks about current devices, streams and events.
 //
-// A target has one queue per device and it is in order, so a stream is a label: work of any two
-// streams of a device is ordered as it was enqueued, which is stronger than streams promise.
+// A target has one queue per device and it is in order, so streams differ in what is recorded, and
+// not in what runs beside what: calls of two streams of a thread go to windows of their own, and
+// are ordered as they are submitted, or as one reads what the other writes.
 
 #include "device/guard.h"
 
@@ -9,10 +10,10 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <limits>
 
-#include "device/recorded.h"
+#include "device/interpreter.h"
+#include "device/pending.h"
 #include "device/target.h"
 
 namespace tenon {
@@ -28,13 +29,30 @@ std::atomic<int64_t> g_new_stream{kPoolSize};
 
 struct Event {
   c10::DeviceIndex device = 0;
-  std::chrono::steady_clock::time_point time;
+  Ticket ticket = 0;
+  double seconds = 0;  // when it passed, on a target that runs what it is given at once
   bool timed = false;
-  std::atomic<bool> done{false};
 };
 
 Event* as_event(void* event) {
   return static_cast<Event*>(event);
+}
+
+// In seconds.
+double passed_at(const Event& event) {
+  if (target().host_memory)
+    return event.seconds;
+  wait_for(event.device, event.ticket, "an event's time");
+  return queue_of(event.device).seconds(event.ticket);
+}
+
+// Everything that a device was given so far.
+Ticket mark(c10::DeviceIndex device) {
+  if (target().host_memory)
+    return 0;
+  const WithoutInterpreter no_gil;
+  const QueueLock lock(device);
+  return queue_of(device).commit();
 }
 
 c10::Stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
@@ -96,11 +114,13 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   bool queryStream(const c10::Stream& stream) const override {
-    return target().idle(stream.device_index());
+    commit_stream(stream, CommitReason::synchronize);
+    return queue_of(stream.device_index()).passed(mark(stream.device_index()));
   }
 
   void synchronizeStream(const c10::Stream& stream) const override {
-    synchronize(stream.device_index());
+    commit_stream(stream, CommitReason::synchronize);
+    wait_until_idle(stream.device_index());
   }
 
   void synchronizeDevice(const c10::DeviceIndex device) const override {
@@ -123,30 +143,27 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     auto* e = as_event(*event);
     e->device = stream.device_index();
     e->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
-    e->done = target().idle(e->device);
-    // A target tells no time of completion: an event that is to tell one waits for it.
-    if (e->timed && !e->done) {
-      synchronize(e->device);
-      e->done = true;
-    }
-    e->time = std::chrono::steady_clock::now();
+    commit_stream(stream, CommitReason::synchronize);
+    e->ticket = mark(e->device);
+    if (target().host_memory)
+      e->seconds = queue_of(e->device).seconds(e->ticket);
   }
 
-  void block(void*, const c10::Stream&) const override {
-    // The queue is in order: what was recorded before runs before.
+  void block(void* event, const c10::Stream& stream) const override {
+    // A device's queue is in order; another device's is waited for.
+    const auto* e = as_event(event);
+    if (e != nullptr && e->device != stream.device_index())
+      wait_for(e->device, e->ticket, "an event of another device");
   }
 
   bool queryEvent(void* event) const override {
-    auto* e = as_event(event);
-    return e == nullptr || e->done || (e->done = target().idle(e->device));
+    const auto* e = as_event(event);
+    return e == nullptr || queue_of(e->device).passed(e->ticket);
   }
 
   void synchronizeEvent(void* event) const override {
-    auto* e = as_event(event);
-    if (e == nullptr || e->done)
-      return;
-    synchronize(e->device);
-    e->done = true;
+    if (const auto* e = as_event(event))
+      wait_for(e->device, e->ticket, "an event");
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
@@ -160,8 +177,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(
         as_event(start)->timed && as_event(end)->timed,
         "Both events must be created with argument 'enable_timing=True'.");
-    return std::chrono::duration<double, std::milli>(as_event(end)->time - as_event(start)->time)
-        .count();
+    return 1e3 * (passed_at(*as_event(end)) - passed_at(*as_event(start)));
   }
 };
 
@@ -187,7 +203,8 @@ c10::Stream current_stream(c10::DeviceIndex index) {
 void synchronize(c10::DeviceIndex index) {
   index = check_index(index);
   commit(index, CommitReason::synchronize);
-  target().synchronize(index);
+  wait_until_idle(index);
+  raise_unseen(index);
 }
 
 }  // namespace tenon

@@ -6,6 +6,7 @@
 #include "device/allocator.h"
 #include "device/generator.h"
 #include "device/guard.h"
+#include "device/pinned.h"
 #include "device/storage.h"
 #include "device/target.h"
 

@@ -1,19 +1,64 @@
 #include "device/storage.h"
 
+#include <c10/core/impl/COW.h>
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <atomic>
 
 #include "device/allocator.h"
-#include "device/recorded.h"
+#include "device/interpreter.h"
+#include "device/pending.h"
 #include "device/target.h"
 
 namespace tenon {
 namespace {
 
-void release_host_storage(void* keep) {
-  delete static_cast<c10::Storage*>(keep);
+constexpr size_t kTokens = size_t{1} << 32;  // tokens repeat after so many bytes
+constexpr size_t kTokenStep = 64;
+constexpr size_t kReservation = size_t{1} << 40;  // and the largest tensors end in here
+
+// Addresses that stand for memory: who reads or writes there is stopped at once.
+void* next_token() {
+  static char* const base = [] {
+    void* got = mmap(
+        nullptr,
+        kReservation,
+        PROT_NONE,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+        /*fd=*/-1,
+        /*offset=*/0);
+    // Where so much cannot be reserved: the first page of a process is never there.
+    return got != MAP_FAILED ? static_cast<char*>(got) : nullptr;
+  }();
+  static std::atomic<size_t> next{kTokenStep};
+  const auto offset = next.fetch_add(kTokenStep, std::memory_order_relaxed) % kTokens;
+  return base != nullptr ? base + std::max(offset, kTokenStep) : reinterpret_cast<void*>(kTokenStep);
 }
 
-c10::Storage storage_over(c10::DataPtr data, size_t nbytes) {
+void materialize(c10::StorageImpl* storage) {
+  give_address(*storage);
+}
+
+void set_address(c10::StorageImpl& storage, void* address) {
+  auto& data = storage._mutable_data_ptr_no_checks();
+  const auto device = data.device();
+  data = c10::DataPtr(address, data.release_context(), &release_buffer, device);
+}
+
+c10::DataPtr data_ptr_of(BufferRef buffer, void* address) {
+  const c10::Device device(kTenon, buffer->device);
+  return {address, buffer.release(), &release_buffer, device};
+}
+
+// The storage's DataPtr, whatever it holds now, is replaced.
+void set_data_ptr(c10::StorageImpl& storage, c10::DataPtr data) {
+  if (storage.has_materializer())
+    storage.clear_materializer();
+  storage.set_data_ptr_noswap(std::move(data));
+}
+
+c10::Storage make_storage(size_t nbytes, c10::DataPtr data) {
   return c10::Storage(
       c10::Storage::use_byte_size_t{},
       nbytes,
@@ -22,45 +67,201 @@ c10::Storage storage_over(c10::DataPtr data, size_t nbytes) {
       /*resizable=*/true);
 }
 
+void release_host_storage(void* storage) {
+  delete static_cast<c10::Storage*>(storage);
+}
+
+void release_reference(void* buffer) {
+  delete static_cast<BufferRef*>(buffer);
+}
+
 }  // namespace
 
-c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device, bool brief) {
-  auto& allocator = device_allocator();
-  void* block = brief ? allocator.promise_block(nbytes, device) : nullptr;
-  if (block == nullptr)
-    block = allocator.allocate_block(nbytes, device);
-  return storage_over(data_ptr_of_block(block, device), nbytes);
+void release_buffer(void* context) {
+  const auto buffer = BufferRef::reclaim(static_cast<Buffer*>(context));
+  if (buffer.use_count() > 1)
+    storage_died(*buffer);
+}
+
+bool is_own_data_ptr(const c10::DataPtr& data_ptr) {
+  return data_ptr.get_deleter() == &release_buffer;
+}
+
+bool is_own(const c10::StorageImpl& storage) {
+  const auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return is_own_data_ptr(data) || data.get() == nullptr;
+}
+
+BufferRef buffer_of(const c10::StorageImpl& storage) {
+  if (auto* own = own_buffer(storage))
+    return BufferRef::reclaim_copy(own);
+  const auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return data.get() != nullptr ? buffer_at(data.get()).first : BufferRef();
+}
+
+c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
+  if (nbytes == 0)
+    return make_storage(0, c10::DataPtr(nullptr, c10::Device(kTenon, device)));
+  auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
+  buffer->expect();
+  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), next_token()));
+  storage.unsafeGetStorageImpl()->set_materializer(&materialize);
+  return storage;
+}
+
+c10::Storage storage_over(c10::DataPtr memory, size_t nbytes, c10::DeviceIndex device) {
+  if (nbytes == 0)
+    return new_storage(0, device);
+  auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
+  buffer->take(std::move(memory));
+  buffer->has_contents = true;
+  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), next_token()));
+  storage.unsafeGetStorageImpl()->set_materializer(&materialize);
+  return storage;
+}
+
+c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device) {
+  if (nbytes == 0)
+    return {nullptr, c10::Device(kTenon, device)};
+  auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
+  buffer->take(new_block(nbytes, device));
+  void* address = buffer->address();
+  buffer->has_contents = true;  // or will have, and nobody says when
+  register_address(*buffer);
+  return data_ptr_of(std::move(buffer), address);
+}
+
+void withdraw_address(c10::StorageImpl& storage) {
+  if (storage.has_materializer() || own_buffer(storage) == nullptr)
+    return;
+  set_address(storage, next_token());
+  storage.set_materializer(&materialize);
+}
+
+void* give_address(c10::StorageImpl& storage) {
+  auto* buffer = own_buffer(storage);
+  if (buffer == nullptr || storage.nbytes() == 0)
+    return storage._mutable_data_ptr_no_checks().get();
+  void* address = settled_address(storage, Access::write);
+  settle(*buffer, Access::read);  // for its error
+  note_contents(*buffer, /*whole=*/false);
+  register_address(*buffer);
+  set_address(storage, address);
+  return address;
+}
+
+void keep_address(c10::StorageImpl& storage) {
+  if (own_buffer(storage) == nullptr)
+    return;
+  give_address(storage);
+  if (storage.has_materializer())
+    storage.clear_materializer();
+}
+
+void share_address(c10::StorageImpl& storage) {
+  const auto buffer = buffer_of(storage);
+  if (!buffer)
+    return;
+  keep_address(storage);
+  std::lock_guard<std::mutex> lock(record_mutex());
+  buffer->shared = true;
+}
+
+void* raw_address(const c10::StorageImpl& storage) {
+  if (const auto* own = own_buffer(storage))
+    return own->address();
+  return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get();
+}
+
+void* settled_address(const c10::StorageImpl& storage, Access access) {
+  const auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  const auto buffer = buffer_of(storage);
+  if (!buffer)
+    return data.get();
+  settle(*buffer, access);
+  if (own_buffer(storage) == nullptr)
+    return data.get();
+  if (void* address = buffer->address())
+    return address;
+  const WithoutInterpreter no_gil;
+  std::optional<QueueLock> lock;
+  if (!QueueLock::held(buffer->device))
+    lock.emplace(buffer->device);
+  return buffer->memory();
+}
+
+void note_contents(Buffer& buffer, bool whole) {
+  std::lock_guard<std::mutex> lock(record_mutex());
+  buffer.has_contents = true;
+  if (whole)
+    buffer.failure = nullptr;
+}
+
+void upload(c10::StorageImpl& storage, const c10::Storage& host) {
+  const auto nbytes = std::min(storage.nbytes(), host.nbytes());
+  if (nbytes == 0)
+    return;
+  const auto device = storage.device().index();
+  void* address = settled_address(storage, Access::write);
+  if (target().host_memory)
+    return copy_bytes(address, host.data(), nbytes, CopyKind::host_to_device, device);
+  const auto buffer = buffer_of(storage);
+  note_contents(*buffer, /*whole=*/false);
+  enqueue_upload(*buffer, address, host.data(), nbytes, [host] {});
+}
+
+c10::DataPtr host_data_ptr(BufferRef buffer, size_t offset) {
+  auto* address = static_cast<char*>(buffer->address());
+  return {
+      address + offset,
+      new BufferRef(std::move(buffer)),
+      &release_reference,
+      c10::Device(c10::kCPU)};
+}
+
+c10::DataPtr data_ptr_keeping(const c10::Storage& host) {
+  auto* data = const_cast<void*>(host.data());
+  return {data, new c10::Storage(host), &release_host_storage, c10::Device(c10::kCPU)};
 }
 
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {
   const auto nbytes = host.nbytes();
   void* data = const_cast<void*>(host.data());
   if (nbytes > 0 && target().host_memory && device_allocator().device_of(data) == device) {
-    return storage_over(
-        {data, new c10::Storage(host), &release_host_storage, c10::Device(kTenon, device)}, nbytes);
+    return storage_over(data_ptr_keeping(host), nbytes, device);
   }
   auto made = new_storage(nbytes, device);
-  copy_bytes(made.mutable_data(), data, nbytes, CopyKind::host_to_device, device);
+  if (nbytes == 0)
+    return made;
+  upload(*made.unsafeGetStorageImpl(), host);
   return made;
-}
-
-bool is_device_storage(const c10::Storage& storage) {
-  const auto& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-  const auto deleter = data.get_deleter();
-  static const auto own = device_allocator().raw_deleter();
-  return deleter == own || deleter == &release_host_storage || data.get() == nullptr;
 }
 
 void resize_storage(c10::StorageImpl& storage, size_t nbytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
-  settle(storage);
   const auto device = storage.device().index();
-  auto data = data_ptr_of_block(device_allocator().allocate_block(nbytes, device), device);
+  auto made = new_storage(nbytes, device);
   const auto kept = std::min(nbytes, storage.nbytes());
-  if (kept > 0)
-    copy_bytes(data.get(), storage.data(), kept, CopyKind::device_to_device, device);
-  storage.set_data_ptr(std::move(data));  // the old block is free again
-  storage.set_nbytes(nbytes);
+  const auto* before = own_buffer(storage);
+  if (kept > 0 && (before == nullptr || before->has_contents)) {
+    auto& after = *made.unsafeGetStorageImpl();
+    void* from = settled_address(storage, Access::read);
+    copy_bytes(
+        settled_address(after, Access::write), from, kept, CopyKind::device_to_device, device);
+    note_contents(*own_buffer(after), /*whole=*/false);
+  }
+  replace_memory(storage, std::move(made));
+}
+
+void replace_memory(c10::StorageImpl& storage, c10::Storage by) {
+  auto& from = *by.unsafeGetStorageImpl();
+  const bool token = from.has_materializer();
+  if (token)
+    from.clear_materializer();
+  set_data_ptr(storage, std::move(from._mutable_data_ptr_no_checks()));
+  storage.set_nbytes(from.nbytes());
+  if (token)
+    storage.set_materializer(&materialize);
 }
 
 }  // namespace tenon

@@ -1,21 +1,75 @@
-// Storages of the device.
+// Storages of the device. The DataPtr of a storage owns its buffer.
+//
+// While nobody has asked for its address, a storage's data pointer is a token: an address without
+// access rights. Asking for the memory (`data_ptr()`) settles the buffer and puts the address there
+// (a storage's materializer); the next call that is recorded takes it away again.
 #pragma once
 
 #include <c10/core/Storage.h>
 
+#include "device/buffer.h"
+
 namespace tenon {
 
-// An empty storage of `nbytes` on `device`, resizable; `brief`: it is expected to die unwritten.
-c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device, bool brief = false);
+// An empty storage of `nbytes` on `device`, resizable; it has no memory yet.
+c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device);
+// The same over memory with contents.
+c10::Storage storage_over(c10::DataPtr memory, size_t nbytes, c10::DeviceIndex device);
+// A DataPtr with memory that may be written at once, for who does not know of buffers.
+c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device);
+bool is_own_data_ptr(const c10::DataPtr& data_ptr);
+
+// The buffer of a storage that the device made; nullptr: it has no bytes, or somebody else made it.
+inline Buffer* own_buffer(const c10::StorageImpl& storage);
+// Has the storage a buffer of its own, or no bytes?
+bool is_own(const c10::StorageImpl& storage);
+// The buffer whose memory a storage lies in, own or not; nullptr where there is none.
+BufferRef buffer_of(const c10::StorageImpl& storage);
+
+// Where a storage's memory is, as it is; nullptr: it has none yet.
+void* raw_address(const c10::StorageImpl& storage);
+
+// Settles a storage's memory and gives its address. On a target whose memory is out of the host's
+// reach it is one for the queue alone.
+void* settled_address(const c10::StorageImpl& storage, Access access);
+
+// The storage's address is to be asked for before it is used.
+void withdraw_address(c10::StorageImpl& storage);
+// Gives it out.
+void* give_address(c10::StorageImpl& storage);
+// Gives it out, and the storage does not say when it is asked for.
+void keep_address(c10::StorageImpl& storage);
+// Gives it out for good: whatever uses the buffer runs at once from now on.
+void share_address(c10::StorageImpl& storage);
+
+// The storage's buffer is about to be written by the host or by an op that runs at once: as a whole,
+// so that an error that it had is gone.
+void note_contents(Buffer& buffer, bool whole);
+
+// Copies all that a host storage holds to the device, for a target whose memory the host cannot
+// reach; the host's storage is kept until that is done, and nobody waits.
+void upload(c10::StorageImpl& storage, const c10::Storage& host);
 
 // Gives a storage another size; what fits of its content is kept.
 void resize_storage(c10::StorageImpl& storage, size_t nbytes);
+// Gives a storage another storage's memory and size.
+void replace_memory(c10::StorageImpl& storage, c10::Storage by);
 
 // A storage of `device` with what the host storage holds: over the same memory where that is a
 // block of the device, which then lives as long as both do, else a copy.
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device);
 
-// Does the storage tell the device's allocator when it dies?
-bool is_device_storage(const c10::Storage& storage);
+// Memory of a host storage, which lives as long as this does.
+c10::DataPtr data_ptr_keeping(const c10::Storage& host);
+
+// Host memory over the buffer's, which lives as long as the host's storage does.
+c10::DataPtr host_data_ptr(BufferRef buffer, size_t offset = 0);
+
+void release_buffer(void* context);
+
+inline Buffer* own_buffer(const c10::StorageImpl& storage) {
+  const auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
+  return data.get_deleter() == &release_buffer ? static_cast<Buffer*>(data.get_context()) : nullptr;
+}
 
 }  // namespace tenon

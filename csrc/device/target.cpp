@@ -2,10 +2,11 @@
 
 #include <c10/util/Exception.h>
 
-#include <cstring>
 #include <optional>
 
+#include "device/counters.h"
 #include "device/guard.h"
+#include "device/interpreter.h"
 
 namespace tenon {
 namespace {
@@ -38,6 +39,10 @@ c10::DeviceIndex device_count() noexcept {
   return has_target() ? slot()->device_count : c10::DeviceIndex{0};
 }
 
+Queue& queue_of(c10::DeviceIndex device) {
+  return *target().queues[device];
+}
+
 c10::DeviceIndex check_index(c10::DeviceIndex index) {
   if (index == -1)
     return current_device();
@@ -55,21 +60,29 @@ c10::DeviceIndex check_index(c10::DeviceIndex index) {
   return index;
 }
 
+void wait_for(c10::DeviceIndex device, Ticket ticket, const char* reason) {
+  auto& queue = queue_of(device);
+  if (queue.passed(ticket))
+    return;
+  const CountedCall counted(counter("wait", reason));
+  const WithoutInterpreter no_gil;
+  queue.wait(ticket);
+}
+
 void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device) {
   if (nbytes == 0 || dst == src)
     return;
-  if (target().host_memory) {
-    if (!target().idle(device))
-      target().synchronize(device);
-    std::memmove(dst, src, nbytes);
-  } else {
-    target().copy(
-        reinterpret_cast<uintptr_t>(dst),
-        reinterpret_cast<uintptr_t>(src),
-        nbytes,
-        static_cast<int>(kind),
-        device);
-  }
+  auto& queue = queue_of(device);
+  if (target().host_memory)
+    return queue.copy(dst, src, nbytes, kind);
+  const WithoutInterpreter no_gil;
+  std::optional<QueueLock> lock;
+  if (!QueueLock::held(device))
+    lock.emplace(device);
+  queue.copy(dst, src, nbytes, kind);
+  const auto ticket = queue.commit();
+  lock.reset();
+  wait_for(device, ticket, "copy");
 }
 
 }  // namespace tenon

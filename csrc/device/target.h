@@ -1,5 +1,5 @@
-// The target as the core sees it: the few functions through which memory is had and moved. Python's
-// `Target` (torch_tenon/targets/target.py) is bound to this by bind.cpp.
+// The target as the core sees it: where memory comes from, and a queue for each device. Python's
+// `Target` (torch_tenon/targets/target.py) is bound to this by bind_target.cpp.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -7,26 +7,34 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "device/queue.h"
 
 namespace tenon {
 
 constexpr c10::DeviceType kTenon = c10::DeviceType::PrivateUse1;
+constexpr size_t kMostDevices = 128;  // of a c10::DeviceIndex
 
-enum class CopyKind : int { host_to_device = 0, device_to_host = 1, device_to_device = 2 };
+// Where bytes are to a target: what its `allocate` gave, and how far into it.
+struct Place {
+  uintptr_t handle = 0;
+  size_t offset = 0;
+};
 
 struct Target {
   std::string name;
-  bool host_memory = true;  // can the host dereference a device pointer?
+  // Is a handle an address that the host may dereference? Then the queue runs what it is given at
+  // once.
+  bool host_memory = true;
+  bool runs_plans = true;  // does its queue take kernels?
   c10::DeviceIndex device_count = 0;
-  // Addresses are integers, as Python has them.
   std::function<uintptr_t(size_t nbytes, c10::DeviceIndex)> allocate;  // 0: out of memory
   std::function<void(uintptr_t, c10::DeviceIndex)> free;
-  std::function<void(uintptr_t dst, uintptr_t src, size_t nbytes, int kind, c10::DeviceIndex)> copy;
-  std::function<void(c10::DeviceIndex)> synchronize;
-  std::function<bool(c10::DeviceIndex)> idle;
-  std::vector<size_t> total_memory;  // bytes, by device
+  std::vector<size_t> total_memory;            // bytes, by device
+  std::vector<std::unique_ptr<Queue>> queues;  // by device
 };
 
 // The target is set once, when the package is imported; it raises when none is set yet.
@@ -34,11 +42,16 @@ void set_target(Target target);
 const Target& target();
 bool has_target() noexcept;
 c10::DeviceIndex device_count() noexcept;  // 0 without a target
+Queue& queue_of(c10::DeviceIndex device);
 
 // Raises when `index` is not one of the target's devices; -1 stands for the current device.
 c10::DeviceIndex check_index(c10::DeviceIndex index);
 
-// Copies `nbytes` with the target's own means, by a plain memcpy where the host can do it.
+// Waits until a device has passed a ticket, or everything that was committed to it. The host's
+// waits are counted, by what they are for.
+void wait_for(c10::DeviceIndex device, Ticket ticket, const char* reason);
+
+// Copies bytes behind everything that is enqueued, and waits until the host may touch both sides.
 void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device);
 
 }  // namespace tenon

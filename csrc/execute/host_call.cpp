@@ -1,14 +1,11 @@
 #include "execute/host_call.h"
 
-#include <ATen/EmptyTensor.h>
-#include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 
+#include "device/host_allocator.h"
 #include "device/target.h"
-#include "execute/host_allocator.h"
 
 namespace tenon {
 namespace {
@@ -24,13 +21,13 @@ bool same_places(at::IntArrayRef sizes, at::IntArrayRef a, at::IntArrayRef b) {
   return true;
 }
 
-bool is_kept(const at::Tensor& got, const Promise& promise) {
-  const auto& want = *promise.layout;
+bool is_in_place(const at::Tensor& got, const ResultPlace& wanted) {
+  const auto& want = *wanted.layout;
   if (!got.is_cpu() || got.sizes() != want.sizes || got.storage_offset() != want.offset ||
       got.is_conj() || got.is_neg() || !same_places(want.sizes, got.strides(), want.strides))
     return false;
-  return promise.place != nullptr ? got.storage().data() == promise.place
-                                  : got.storage().use_count() == 1;
+  return wanted.place != nullptr ? got.storage().data() == wanted.place
+                                 : got.storage().use_count() == 1;
 }
 
 void copy_into(at::Tensor target, at::Tensor source) {
@@ -46,35 +43,13 @@ void copy_into(at::Tensor target, at::Tensor source) {
 
 }  // namespace
 
-TensorLayout TensorLayout::of(const at::Tensor& tensor) {
-  return {
-      tensor.scalar_type(),
-      tensor.sizes().vec(),
-      tensor.strides().vec(),
-      tensor.storage_offset(),
-      at::detail::computeStorageNbytes(
-          tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset()),
-      tensor.requires_grad() && c10::GradMode::is_enabled() &&
-          (tensor.is_floating_point() || tensor.is_complex()),
-      tensor.unsafeGetTensorImpl()->is_wrapped_number()};
-}
-
-at::Tensor tensor_over(c10::Storage storage, const TensorLayout& layout, int64_t start) {
-  const auto key =
-      storage.device_type() == kTenon ? c10::DispatchKey::PrivateUse1 : c10::DispatchKey::CPU;
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(layout.dtype));
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
-      layout.sizes, layout.strides, start + layout.offset);
-  return tensor;
+bool may_keep(const c10::OperatorHandle& op) {
+  const auto space = op.schema().getNamespace();
+  return space != "aten" && space != "tenon" && space != "mkldnn";
 }
 
 c10::Storage borrowed(void* data, size_t nbytes) {
   return {c10::Storage::use_byte_size_t{}, nbytes, c10::DataPtr(data, c10::Device(c10::kCPU))};
-}
-
-std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
-  return value.isList() ? value.toTensorVector() : std::vector{value.toTensor()};
 }
 
 c10::IValue host_argument(
@@ -103,58 +78,55 @@ void call_on_host(
     const c10::OperatorHandle& op,
     torch::jit::Stack& stack,
     c10::DeviceIndex device,
-    c10::ArrayRef<Promise> promises) {
-  Blocks places;
-  for (const auto& [layout, place] : promises) {
-    if (place != nullptr && layout->offset == 0)
-      places.emplace_back(place, layout->nbytes);
+    c10::ArrayRef<ResultPlace> places) {
+  Blocks blocks;
+  for (const auto& [layout, place] : places) {
+    if (place != nullptr && layout->offset == 0 && !may_keep(op))
+      blocks.emplace_back(place, layout->nbytes);
   }
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const HostAllocationScope on_device(device);
-  const HostPlacement placement(std::move(places));
+  const HostPlacement placement(std::move(blocks));
   op.callBoxed(&stack);
 }
 
-void keep_promises(
+void place_results(
     const c10::OperatorHandle& op,
     std::vector<at::Tensor>& results,
     c10::DeviceIndex device,
-    c10::ArrayRef<Promise> promises) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::ArrayRef<ResultPlace> places) {
   const HostAllocationScope on_device(device);
   const auto& name = op.operator_name();
-  TORCH_CHECK(results.size() >= promises.size(), name, " gave fewer results than were promised");
+  TORCH_CHECK(results.size() >= places.size(), name, " gave fewer results than are wanted");
   // A call may have put one result where another one's place is, or where its own is in another
   // order of memory: out of the way with it, before the places are filled.
-  for (size_t k = 0; k < promises.size(); ++k) {
+  for (size_t k = 0; k < places.size(); ++k) {
     auto& got = results[k];
     if (!got.defined() || got.layout() != at::kStrided)
       continue;
     const void* data = got.storage().data();
-    const bool in_a_place = std::any_of(promises.begin(), promises.end(), [data](const auto& p) {
+    const bool in_a_place = std::any_of(places.begin(), places.end(), [data](const auto& p) {
       return p.place != nullptr && p.place == data;
     });
-    if (in_a_place && !(promises[k].place != nullptr && is_kept(got, promises[k])))
+    if (in_a_place && !(places[k].place != nullptr && is_in_place(got, places[k])))
       got = got.clone();
   }
-  for (size_t k = 0; k < promises.size(); ++k) {
-    if (promises[k].layout == nullptr)
+  for (size_t k = 0; k < places.size(); ++k) {
+    if (places[k].layout == nullptr)
       continue;
     auto& got = results[k];
-    const auto& want = *promises[k].layout;
-    TORCH_CHECK(got.defined(), name, " did not give a result that was promised");
-    const bool as_promised = got.sizes() == want.sizes && got.scalar_type() == want.dtype;
+    const auto& want = *places[k].layout;
+    TORCH_CHECK(got.defined(), name, " did not give a result that is wanted");
+    const bool as_wanted = got.sizes() == want.sizes && got.scalar_type() == want.dtype;
     TORCH_CHECK(
-        as_promised && got.layout() == at::kStrided,
+        as_wanted && got.layout() == at::kStrided,
         c10::str(name, " gave a result of sizes ", got.sizes(), " and dtype ", got.scalar_type()),
-        c10::str(", and ", at::IntArrayRef(want.sizes), " and ", want.dtype, " were promised: "),
+        c10::str(", and ", at::IntArrayRef(want.sizes), " and ", want.dtype, " are wanted: "),
         "its shape depends on data, or what computes it beforehand is wrong. Report it; eager code "
         "runs with TENON_EXECUTE=reference");
-    if (is_kept(got, promises[k]))
+    if (is_in_place(got, places[k]))
       continue;
-    const auto target = promises[k].place != nullptr
-                            ? tensor_over(borrowed(promises[k].place, want.nbytes), want)
+    const auto target = places[k].place != nullptr
+                            ? tensor_over(borrowed(places[k].place, want.nbytes), want)
                             : at::empty_strided(want.sizes, want.strides, want.dtype);
     copy_into(target, got);
     got = target;

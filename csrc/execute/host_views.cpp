@@ -8,12 +8,12 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/COW.h>
 
-#include "device/allocator.h"
-#include "device/recorded.h"
+#include "device/host_allocator.h"
+#include "device/pending.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/host_allocator.h"
 
 namespace tenon {
 namespace {
@@ -97,6 +97,10 @@ at::Tensor make_strided(c10::Device device, c10::Storage storage, const at::Tens
   return result;
 }
 
+void release_storage(void* storage) {
+  delete static_cast<c10::Storage*>(storage);
+}
+
 void require_supported(const at::Tensor& t) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       t.layout() != at::kMkldnn && t.has_storage(),
@@ -106,7 +110,7 @@ void require_supported(const at::Tensor& t) {
 
 }  // namespace
 
-at::Tensor HostViews::to_host(const at::Tensor& t) {
+at::Tensor HostViews::to_host(const at::Tensor& t, Use use) {
   if (!t.defined() || t.device().type() != kTenon)
     return t;
   // A kernel may ask whether two arguments are the same tensor.
@@ -119,11 +123,11 @@ at::Tensor HostViews::to_host(const at::Tensor& t) {
   } else if (is_sparse(t)) {
     auto parts = parts_of(t);
     for (auto& part : parts)
-      part = to_host(part);
+      part = to_host(part, use);
     host = make_sparse(at::kCPU, parts, t);
   } else {
     require_supported(t);
-    host = make_strided(at::kCPU, host_storage(t.storage()), t);
+    host = make_strided(at::kCPU, host_storage(t.storage(), use), t);
   }
   views_.emplace(t.unsafeGetTensorImpl(), View{t, host});
   // Some kernels keep what only the backward needs, and look at their arguments to know.
@@ -148,21 +152,29 @@ at::Tensor HostViews::to_device(const at::Tensor& host) {
   return make_strided(device_, device_storage(host.storage()), host);
 }
 
-const c10::Storage& HostViews::host_storage(const c10::Storage& device) {
+const c10::Storage& HostViews::host_storage(const c10::Storage& device, Use use) {
   auto* impl = device.unsafeGetStorageImpl();
   const auto found = by_device_.find(impl);
   if (found != by_device_.end())
     return found->second.host;
-  settle(*impl);
+  if (use != Use::reads && c10::impl::cow::is_cow_data_ptr(impl->_mutable_data_ptr_no_checks()))
+    impl->mutable_data();  // a copy of its own from now on
   const auto nbytes = device.nbytes();
-  c10::DataPtr data(device.mutable_data(), c10::Device(c10::kCPU));  // borrowed
+  void* address = settled_address(*impl, use == Use::reads ? Access::read : Access::write);
+  const auto buffer = buffer_of(*impl);
+  if (buffer && use == Use::writes)
+    settle(*buffer, Access::read);  // for its error
+  if (buffer)
+    note_contents(*buffer, use == Use::replaces);
+  c10::DataPtr data;
   if (!target().host_memory) {
-    const void* source = device.data();
     data = c10::GetAllocator(c10::kCPU)->allocate(nbytes);
-    copy_bytes(data.get(), source, nbytes, CopyKind::device_to_host, device.device().index());
+    copy_bytes(data.get(), address, nbytes, CopyKind::device_to_host, device.device().index());
     bytes_copied_ += static_cast<int64_t>(nbytes);
-  } else if (!target().idle(device.device().index())) {
-    target().synchronize(device.device().index());
+  } else if (own_buffer(*impl) != nullptr) {
+    data = host_data_ptr(buffer);
+  } else {
+    data = {address, new c10::Storage(device), &release_storage, c10::Device(c10::kCPU)};
   }
   const void* host_data = data.get();
   c10::Storage host(
@@ -180,7 +192,7 @@ c10::Storage HostViews::device_storage(const c10::Storage& host) {
   if (found != by_host_.end())
     return found->second;
   const auto made = to_device_storage(host, device_.index());
-  if (made.data() != host.data())
+  if (raw_address(*made.unsafeGetStorageImpl()) != host.data())
     bytes_copied_ += static_cast<int64_t>(host.nbytes());
   results_.push_back(host);
   by_host_.emplace(host.unsafeGetStorageImpl(), made);
@@ -223,16 +235,12 @@ void HostViews::take_over(Pair& pair) {
   const auto index = device.device().index();
   const auto nbytes = pair.host.nbytes();
   const bool replaced = pair.host.data() != pair.host_data;
-  if (replaced && target().host_memory) {
-    auto made = to_device_storage(pair.host, index);
-    device.set_data_ptr(std::move(made.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
-    device.set_nbytes(nbytes);
-    return;
-  }
+  if (replaced && target().host_memory)
+    return replace_memory(device, to_device_storage(pair.host, index));
   if (nbytes != device.nbytes())
     resize_storage(device, nbytes);
   if (!target().host_memory && (replaced || pair.written)) {
-    copy_bytes(device.mutable_data(), pair.host.data(), nbytes, CopyKind::host_to_device, index);
+    upload(device, pair.host);
     bytes_copied_ += static_cast<int64_t>(nbytes);
   }
 }

@@ -20,8 +20,10 @@ class HostViews {
   HostViews& operator=(const HostViews&) = delete;
 
   // The host view of a tensor of any layout: strided, conjugate, sparse, quantised, nested. A
-  // tensor of the host is its own view.
-  at::Tensor to_host(const at::Tensor& tensor);
+  // tensor of the host is its own view. Settles what it reads, or, where the kernel writes it,
+  // whatever uses it; raises the error of what is not replaced as a whole.
+  enum class Use { reads, writes, replaces };
+  at::Tensor to_host(const at::Tensor& tensor, Use use = Use::reads);
 
   // The other way: a result that lies in a host view's storage comes back as a view of the storage
   // behind it, any other one becomes a storage of the device.
@@ -53,7 +55,7 @@ class HostViews {
     bool written = false;
   };
 
-  const c10::Storage& host_storage(const c10::Storage& device);
+  const c10::Storage& host_storage(const c10::Storage& device, Use use);
   c10::Storage device_storage(const c10::Storage& host);
   void take_over(Pair& pair);
 

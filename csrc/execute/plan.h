@@ -1,8 +1,8 @@
-// The plan executor: a program's kernels and calls, run in order over slots of memory.
+// A plan: a program's kernels and calls, in order, over slots of memory.
 //
 // A plan is for one set of run-time sizes. Python makes it (torch_tenon/compiler/plan.py); running
-// it takes neither Python nor its lock, except where an op that is called is Python itself. Several
-// threads may run one plan at once: what changes during a run is the run's own.
+// it (execute/plan_run.h) takes neither Python nor its lock, except where an op that is called is
+// Python itself. Several threads may run one plan at once: what changes is the run's own.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,9 @@
 #include <variant>
 #include <vector>
 
-#include "execute/counters.h"
+#include "device/counters.h"
+#include "device/failure.h"
+#include "device/queue.h"
 #include "execute/host_call.h"
 
 namespace tenon {
@@ -36,20 +38,20 @@ struct Slot {
     input,      // memory of a tensor that the caller passes
     output,     // memory of the caller's, or allocated for it
     temporary,  // lies in the arena
-    lodged,     // a temporary in memory of a result that is written later
+    overlaid,   // a temporary in memory of a result that is written later
     block,      // a temporary with memory of its own, from its first step to its last
     external,   // memory that comes with the result of a call
     constant,   // memory of a tensor that the plan holds
     unused
   };
   Kind kind;
-  size_t number = 0;  // output, block: bytes; temporary, lodged: offset in bytes
-  size_t host = 0;    // lodged: in this slot
+  size_t number = 0;  // output, block: bytes; temporary, overlaid: offset in bytes
+  size_t under = 0;   // overlaid: in this slot
   at::Tensor tensor;  // constant
 };
 
 struct KernelStep {
-  HostKernel function;
+  KernelFunction function;
   std::vector<size_t> slots;   // of its pointers
   std::vector<int64_t> sizes;  // the numbers that it takes
   // By check: the recorded calls that fail with it, counted in their window; -1 for no such call.
@@ -86,6 +88,13 @@ struct PlanData {
 // Whether kernels are timed: it costs more than a small one takes.
 void set_timing(bool on);
 
+// An error of one or several recorded calls, counted in their window; none: of the plan's own.
+struct CallFailure {
+  std::vector<int32_t> calls;
+  std::shared_ptr<Failure> failure;
+};
+using CallFailures = std::vector<CallFailure>;  // in the order of the steps
+
 class Plan {
  public:
   // Called with an input's number after the last step that uses it.
@@ -93,28 +102,36 @@ class Plan {
 
   explicit Plan(PlanData data);
 
-  // Runs once over memory of the caller's, one address for each input and output slot. `device` is
-  // where temporaries are allocated: a device of the target, or the host.
-  void run(
+  // Runs once, or enqueues it, over memory of the caller's: one address for each input and output.
+  // `device` is where temporaries lie: a device of the target, or the host. Every step runs, also
+  // after one that failed: what depends on that holds anything. The errors are there at once, or,
+  // on an asynchronous target, once the queue has passed what was enqueued.
+  std::function<CallFailures()> enqueue(
       c10::ArrayRef<void*> inputs,
       c10::ArrayRef<void*> outputs,
       c10::Device device,
       const Release& release = {}) const;
 
+  // The same, to its end; raises the first error.
+  void run(
+      c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;
+
   // Runs once and makes tensors of the results on `device`. A result may lie in an input's storage;
-  // other inputs are let go of after their last step.
+  // other inputs are let go of after their last step. Raises the first error.
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, c10::Device device) const;
 
-  // Both raise what PyTorch raises where an index is out of range, and what a called op raises.
+  const PlanData& data() const {
+    return data_;
+  }
+  // Of all kernels' checks.
+  size_t status_words() const {
+    return status_words_;
+  }
 
  private:
-  struct Run;
-
-  void execute(Run& run) const;
-  at::Tensor result(const SlotTensor& spec, Run& run) const;
-
   PlanData data_;
   std::vector<size_t> inputs_;  // by slot: which input it is
+  size_t status_words_ = 0;
 };
 
 }  // namespace tenon

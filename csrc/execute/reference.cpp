@@ -11,9 +11,12 @@
 #include "device/generator.h"
 #include "device/guard.h"
 #include "device/target.h"
-#include "execute/counters.h"
+#include "device/counters.h"
 #include "execute/host_call.h"
 #include "execute/host_views.h"
+#include "record/execution.h"
+#include "record/op_rules.h"
+#include "record/surroundings.h"
 
 namespace tenon {
 namespace {
@@ -21,11 +24,7 @@ namespace {
 using c10::FunctionSchema;
 using c10::IValue;
 using torch::jit::Stack;
-
-std::unordered_map<std::string, OpRule>& rules() {
-  static auto* instance = new std::unordered_map<std::string, OpRule>();
-  return *instance;
-}
+using Use = HostViews::Use;
 
 bool g_warn_fallback = false;
 
@@ -96,6 +95,12 @@ c10::Device choose_device(
   return {kTenon, current_device()};
 }
 
+// Does the tensor cover all that its storage holds?
+bool is_whole(const at::Tensor& t) {
+  return t.layout() == at::kStrided && !t.is_nested() && t.has_storage() &&
+         t.is_non_overlapping_and_dense() && t.nbytes() == t.storage().nbytes();
+}
+
 // A generator of the host, seeded by a number that the device's generator drew.
 at::Generator seeded_host_generator(
     const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
@@ -137,47 +142,6 @@ bool has_host_kernel(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-void set_op_rule(const std::string& op, OpRule rule) {
-  rules()[op] = std::move(rule);
-}
-
-const OpRule& op_rule(const std::string& op) {
-  static const auto* none = new OpRule();
-  const auto found = rules().find(op);
-  return found == rules().end() ? *none : found->second;
-}
-
-std::vector<bool> arguments_written(const c10::OperatorHandle& op) {
-  const auto& rule = op_rule(toString(op.operator_name()));
-  std::vector<bool> found;
-  for (const auto& argument : op.schema().arguments()) {
-    const auto* alias = argument.alias_info();
-    found.push_back(
-        (alias != nullptr && alias->isWrite()) || contains(rule.mutates, argument.name()));
-  }
-  return found;
-}
-
-std::vector<int64_t> arguments_returned(const FunctionSchema& schema) {
-  std::vector<int64_t> found;
-  for (const auto& result : schema.returns()) {
-    found.push_back(-1);
-    const auto* alias = result.alias_info();
-    for (size_t i = 0; alias != nullptr && alias->isWrite() && i < schema.arguments().size(); ++i) {
-      const auto* same = schema.arguments()[i].alias_info();
-      if (same != nullptr && same->beforeSets() == alias->beforeSets())
-        found.back() = static_cast<int64_t>(i);
-    }
-  }
-  return found;
-}
-
-bool makes_views(const FunctionSchema& schema) {
-  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  });
-}
-
 void set_warn_fallback(bool warn) {
   g_warn_fallback = warn;
 }
@@ -207,6 +171,15 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   const c10::OptionalDeviceGuard device_guard(device);
 
   HostViews views(device);
+  const auto written = arguments_written(op), replaced = arguments_replaced(op);
+  // First those that are written: a tensor may be both.
+  for (size_t i = 0; i < count; ++i) {
+    if (!written[i])
+      continue;
+    for_each_tensor(arguments[i], [&](const at::Tensor& t) {
+      views.to_host(t, replaced[i] && is_whole(t) ? Use::replaces : Use::writes);
+    });
+  }
   Stack host_arguments;
   host_arguments.reserve(count);
   const bool seeded = op.hasTag(at::Tag::nondeterministic_seeded);
@@ -224,9 +197,14 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
           map_tensors(value, [&](const at::Tensor& t) { return views.to_host(t); }));
     }
   }
-  call_on_host(op, host_arguments, results_device ? c10::DeviceIndex{-1} : device.index());
+  {
+    // The device's results are recorded below all of these, as they are.
+    const bool grad = c10::GradMode::is_enabled();
+    const NeutralThread neutral;
+    c10::GradMode::set_enabled(grad);
+    call_on_host(op, host_arguments, results_device ? c10::DeviceIndex{-1} : device.index());
+  }
 
-  const auto written = arguments_written(op);
   for (size_t i = 0; i < count; ++i) {
     if (written[i])
       for_each_tensor(

@@ -1,14 +1,16 @@
+#include "execute/reference_window.h"
+
 #include <ATen/ops/full.h>
 #include <omp.h>
 
 #include <cstring>
 
-#include "device/allocator.h"
+#include "device/host_allocator.h"
+#include "device/storage.h"
 #include "device/target.h"
-#include "execute/host_allocator.h"
+#include "execute/failure_flow.h"
 #include "execute/host_call.h"
-#include "execute/reference.h"
-#include "record/window.h"
+#include "record/surroundings.h"
 
 namespace tenon {
 namespace {
@@ -53,50 +55,67 @@ class OneThread {
 
 class Runner {
  public:
-  Runner(
-      const Window& window,
-      c10::DeviceIndex device,
-      const std::function<void(const WindowSlot&)>& release)
+  Runner(Window& window, c10::DeviceIndex device, bool keeps_slots)
       : window_(window),
         device_(device),
-        release_(release),
+        keeps_slots_(keeps_slots),
         storages_(window.slots.size()),
-        uses_left_(window.slots.size()) {
+        uses_left_(window.slots.size()),
+        flow_(initial_failures(window)) {
     for (const auto slot : window.slots_of_calls)
       ++uses_left_[slot];
   }
 
-  void run() {
-    try {
-      for (const auto& call : window_.calls)
-        run_call(call);
-    } catch (...) {
+  WindowRun run() {
+    const NeutralThread neutral;
+    for (size_t k = 0; k < window_.calls.size(); ++k)
+      run_call(k);
+    WindowRun ran;
+    ran.failures = flow_.take();
+    if (!host_memory_) {
       write_back();
-      throw;
+      // What is being copied to the device stays until it is there.
+      ran.later = [failures = std::move(ran.failures), sources = std::move(storages_)] {
+        return failures;
+      };
     }
-    write_back();
+    return ran;
   }
 
  private:
-  void run_call(const RecordedCall& call) {
+  static std::vector<std::shared_ptr<Failure>> initial_failures(const Window& window) {
+    std::vector<std::shared_ptr<Failure>> found(window.slots.size());
+    std::lock_guard<std::mutex> lock(record_mutex());
+    for (size_t k = 0; k < found.size(); ++k) {
+      if (window.slots[k].buffer)
+        found[k] = window.slots[k].buffer->failure;
+    }
+    return found;
+  }
+
+  void run_call(size_t index) {
+    const auto& call = window_.calls[index];
     const auto& entry = *call.entry;
     const auto* slots = &window_.slots_of_calls[call.first_slot];
     const auto* fresh_slots = slots + entry.tensors.size();
-    try {
-      run_entry(entry, slots, fresh_slots, window_.scalars.data() + call.first_scalar);
-    } catch (c10::Error& error) {
-      // Raised at another line than the call's: the op tells which call it was.
-      error.add_context("in " + entry.op->name + ", recorded before");
-      throw;
+    if (const auto inherited = flow_.of_arguments(entry, slots)) {
+      flow_.note(entry, slots, inherited);
+    } else {
+      try {
+        run_entry(entry, slots, fresh_slots, window_.numbers.data() + call.first_number);
+        flow_.note(entry, slots, nullptr);
+      } catch (...) {
+        flow_.raised(entry, slots, Failure::current(lost(entry, window_.line_of(index))));
+      }
     }
     for (const auto* slot = slots; slot != fresh_slots + entry.fresh.size(); ++slot) {
-      const auto& known = window_.slots[*slot];
+      auto& known = window_.slots[*slot];
       if (--uses_left_[*slot] > 0)
         continue;
-      if (known.is_temporary() || known.is_kept())
+      if (known.is_temporary() || known.ends_here())
         storages_[*slot] = c10::Storage();
-      if (release_ && known.is_kept())
-        release_(known);
+      if (!keeps_slots_ && known.ends_here())
+        known.buffer.reset();
     }
   }
 
@@ -104,33 +123,44 @@ class Runner {
       const OpEntry& entry,
       const int32_t* slots,
       const int32_t* fresh_slots,
-      const int64_t* next_scalar) {
+      const int64_t* next_number) {
     auto layout = entry.tensors.begin();
     const auto tensor = [&] { return host_tensor(*slots++, *layout++); };
-    const auto number = [&](const IValue& like) { return number_like(like, *next_scalar++); };
+    const auto number = [&](const IValue& like) { return number_like(like, *next_number++); };
     Stack stack;
     stack.reserve(entry.arguments.size());
     for (const auto& argument : entry.arguments)
       stack.push_back(host_argument(argument, tensor, number));
-    // Results land in the blocks that they have; a temporary takes what it gets.
-    std::vector<Promise> promises;
+    std::vector<ResultPlace> places;
     for (size_t k = 0; k < entry.fresh.size(); ++k) {
+      auto& place = places.emplace_back(ResultPlace{&entry.fresh[k]});
       const auto& slot = window_.slots[fresh_slots[k]];
-      const bool has_place = host_memory_ && !slot.is_temporary();
-      promises.push_back({&entry.fresh[k], has_place ? slot.block : nullptr});
+      if (!host_memory_ || !slot.buffer || !slot.alive)
+        continue;
+      // The kernel brings the memory, which counts as allocated from then on.
+      if (keeps_slots_)
+        place.place = slot.buffer->memory();
+      else
+        slot.buffer->stop_expecting();
     }
+    const AsRecorded as_recorded(entry.surroundings());
     {
       const CountedCall counted(*entry.op->reference);
-      const OneThread alone(entry.small);
-      call_on_host(entry.op->op, stack, device_, promises);
+      const OneThread alone(entry.small && !is_deterministic(entry.surroundings()));
+      call_on_host(entry.op->op, stack, device_, places);
     }
     auto results = fresh_results(entry, stack);
     stack.clear();
-    keep_promises(entry.op->op, results, device_, promises);
-    for (size_t k = 0; k < promises.size(); ++k) {
-      if (promises[k].place == nullptr)
-        storages_[fresh_slots[k]] = results[k].storage();
-    }
+    place_results(entry.op->op, results, device_, places);
+    for (size_t k = 0; k < places.size(); ++k)
+      keep_result(fresh_slots[k], results[k].storage());
+  }
+
+  void keep_result(int32_t index, const c10::Storage& result) {
+    const auto& slot = window_.slots[index];
+    storages_[index] = result;
+    if (host_memory_ && slot.alive && slot.buffer && !keeps_slots_)
+      slot.buffer->take(data_ptr_keeping(result));
   }
 
   const c10::Storage& storage_of(int32_t index) {
@@ -139,13 +169,14 @@ class Runner {
       return storage;
     const auto& slot = window_.slots[index];
     c10::DataPtr data;
-    if (host_memory_ && !slot.is_temporary()) {
-      data = c10::DataPtr(slot.block, c10::Device(c10::kCPU));  // borrowed
+    if (host_memory_ && slot.buffer && !slot.is_temporary()) {
+      slot.buffer->memory();
+      data = host_data_ptr(slot.buffer);
     } else {
       const HostAllocationScope on_device(device_);
       data = host_allocator()->allocate(slot.nbytes);
-      if (!slot.fresh)
-        copy_bytes(data.get(), slot.block, slot.nbytes, CopyKind::device_to_host, device_);
+      if (!slot.fresh && slot.nbytes > 0)
+        copy_to_host(data.get(), slot);
     }
     storage = c10::Storage(
         c10::Storage::use_byte_size_t{},
@@ -154,6 +185,12 @@ class Runner {
         host_allocator(),
         /*resizable=*/false);
     return storage;
+  }
+
+  void copy_to_host(void* host, const WindowSlot& slot) {
+    auto& queue = queue_of(device_);
+    queue.copy(host, slot.buffer->memory(), slot.nbytes, CopyKind::device_to_host);
+    wait_for(device_, queue.commit(), "an op that runs on the host");
   }
 
   at::Tensor host_tensor(int32_t slot, const TensorLayout& layout) {
@@ -180,32 +217,30 @@ class Runner {
     return found;
   }
 
-  // On a target without host memory: what was written goes to the device.
+  // On a target whose memory the host cannot reach: what was written goes to the device.
   void write_back() {
-    if (host_memory_)
-      return;
+    auto& queue = queue_of(device_);
     for (size_t k = 0; k < storages_.size(); ++k) {
       const auto& slot = window_.slots[k];
-      if (slot.written && slot.alive && storages_[k])
-        copy_bytes(slot.block, storages_[k].data(), slot.nbytes, CopyKind::host_to_device, device_);
+      if (slot.written && slot.alive && slot.buffer && storages_[k])
+        queue.copy(
+            slot.buffer->memory(), storages_[k].data(), slot.nbytes, CopyKind::host_to_device);
     }
   }
 
-  const Window& window_;
+  Window& window_;
   c10::DeviceIndex device_;
-  const std::function<void(const WindowSlot&)>& release_;
+  bool keeps_slots_;
   const bool host_memory_ = target().host_memory;
   std::vector<c10::Storage> storages_;  // by slot, on the host
   std::vector<size_t> uses_left_;       // by slot: by how many arguments and results of calls
+  FailureFlow flow_;
 };
 
 }  // namespace
 
-void run_window_by_reference(
-    const Window& window,
-    c10::DeviceIndex device,
-    const std::function<void(const WindowSlot&)>& release) {
-  Runner(window, device, release).run();
+WindowRun run_window_by_reference(Window& window, c10::DeviceIndex device, bool keeps_slots) {
+  return Runner(window, device, keeps_slots).run();
 }
 
 }  // namespace tenon

@@ -19,7 +19,7 @@
 #include <limits>
 
 #include "device/generator.h"
-#include "execute/counters.h"
+#include "device/counters.h"
 
 namespace tenon {
 namespace {

@@ -7,6 +7,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_foreach_copy_native.h>
+#include <ATen/ops/_lazy_clone_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution_native.h>
@@ -24,10 +25,11 @@
 
 #include "device/allocator.h"
 #include "device/guard.h"
-#include "device/recorded.h"
+#include "device/pinned.h"
+#include "device/pending.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/counters.h"
+#include "device/counters.h"
 #include "execute/host_views.h"
 #include "record/record.h"
 
@@ -38,6 +40,11 @@ constexpr c10::DispatchKeySet kDense{c10::DispatchKey::PrivateUse1};
 
 c10::Device device_or_current(std::optional<at::Device> device) {
   return {kTenon, check_index(device.has_value() ? device->index() : c10::DeviceIndex{-1})};
+}
+
+at::Tensor tensor_of_type(size_t nbytes, caffe2::TypeMeta type) {
+  return at::detail::make_tensor_base<c10::TensorImpl>(
+      new_storage(nbytes, current_device()), kDense, type);
 }
 
 // Checks the options of a new tensor and makes it on its device.
@@ -69,8 +76,15 @@ at::Tensor empty(
     std::optional<at::MemoryFormat> memory_format) {
   TENON_COUNT_KERNEL("aten::empty.memory_format");
   return make_empty(layout, device, pin_memory, [&] {
-    return at::detail::empty_generic(
-        size, &device_allocator(), kDense, c10::dtype_or_default(dtype), memory_format);
+    at::detail::check_size_nonnegative(size);
+    const auto type = c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype));
+    const auto nbytes = at::detail::computeStorageNbytesContiguous(size, type.itemsize());
+    auto made = tensor_of_type(nbytes, type);
+    if (size.size() != 1 || size[0] != 0)
+      made.unsafeGetTensorImpl()->generic_set_sizes_contiguous(size);
+    if (memory_format.has_value() && *memory_format != at::MemoryFormat::Contiguous)
+      made.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
+    return made;
   });
 }
 
@@ -83,8 +97,12 @@ at::Tensor empty_strided(
     std::optional<bool> pin_memory) {
   TENON_COUNT_KERNEL("aten::empty_strided");
   return make_empty(layout, device, pin_memory, [&] {
-    return at::detail::empty_strided_generic(
-        size, stride, &device_allocator(), kDense, c10::dtype_or_default(dtype));
+    at::detail::check_size_nonnegative(size);
+    const auto type = c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype));
+    const auto nbytes = at::detail::computeStorageNbytes(size, stride, type.itemsize());
+    auto made = tensor_of_type(nbytes, type);
+    made.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+    return made;
   });
 }
 
@@ -184,6 +202,33 @@ bool is_byte_copy(const at::Tensor& dst, const at::Tensor& src) {
          dst.is_conj() == src.is_conj() && dst.is_neg() == src.is_neg();
 }
 
+void* first_byte(const at::Tensor& t, void* storage) {
+  return static_cast<char*>(storage) + t.storage_offset() * t.itemsize();
+}
+
+void copy_run_of_bytes(const at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  const auto kind = kind_of(self, src);
+  auto& target_storage = *self.storage().unsafeGetStorageImpl();
+  const auto& source_storage = *src.storage().unsafeGetStorageImpl();
+  const void* from = kind == CopyKind::host_to_device
+                         ? src.const_data_ptr()
+                         : first_byte(src, settled_address(source_storage, Access::read));
+  if (kind == CopyKind::device_to_host)
+    return copy_bytes(self.mutable_data_ptr(), from, self.nbytes(), kind, src.device().index());
+  void* to = first_byte(self, settled_address(target_storage, Access::write));
+  if (const auto buffer = buffer_of(target_storage)) {
+    note_contents(*buffer, /*whole=*/self.nbytes() == target_storage.nbytes());
+    if (kind == CopyKind::host_to_device && !target().host_memory) {
+      // The source may change as soon as this is over, unless somebody said that it does not.
+      const bool stays = non_blocking && is_pinned(from);
+      const auto staged = stays ? src : src.clone();
+      return enqueue_upload(
+          *buffer, to, staged.const_data_ptr(), self.nbytes(), [staged] {});
+    }
+  }
+  copy_bytes(to, from, self.nbytes(), kind, self.device().index());
+}
+
 at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   TENON_COUNT_KERNEL("aten::copy_");
   TORCH_CHECK(self.defined() && src.defined(), "copy_: tensors must be defined");
@@ -217,19 +262,15 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
       target().host_memory || self.device() == src.device() || !on_device(self) || !on_device(src);
   if (direct && is_plain(self) && is_plain(src) && is_byte_copy(self, src)) {
     if (self.numel() > 0) {
-      settle(*self.storage().unsafeGetStorageImpl());
-      settle(*src.storage().unsafeGetStorageImpl());
-      copy_bytes(
-          self.mutable_data_ptr(),
-          src.const_data_ptr(),
-          self.nbytes(),
-          kind_of(self, src),
-          device.index());
+      copy_run_of_bytes(self, src, non_blocking);
     }
     return self;
   }
   HostViews views(device);
-  const auto host = views.to_host(self);
+  const bool whole = is_plain(self) && self.is_non_overlapping_and_dense() &&
+                     self.nbytes() == self.storage().nbytes();
+  const auto host =
+      views.to_host(self, whole ? HostViews::Use::replaces : HostViews::Use::writes);
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     host.copy_(views.to_host(src), non_blocking);
@@ -241,6 +282,13 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
 
 at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
   return dst.resize_(self.sizes()).copy_(self);
+}
+
+// A copy that is made when one of the two is written. Who makes it asks for the address.
+at::Tensor lazy_clone(const at::Tensor& self) {
+  TENON_COUNT_KERNEL("aten::_lazy_clone");
+  keep_address(*self.storage().unsafeGetStorageImpl());
+  return at::native::_lazy_clone(self);
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
@@ -277,6 +325,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("set_", set_empty);
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("convolution", at::native::convolution);  // calls _convolution, which can be traced
+  m.impl("_lazy_clone", lazy_clone);
   m.impl("copy_", copy);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);

@@ -4,7 +4,8 @@
 
 #include <deque>
 
-#include "execute/reference.h"
+#include "record/execution.h"
+#include "record/op_rules.h"
 #include "record/record.h"
 
 namespace tenon {

@@ -2,13 +2,13 @@
 
 #include <unordered_set>
 
+#include "device/storage.h"
 #include "device/target.h"
-#include "execute/reference.h"
+#include "record/op_rules.h"
 
 namespace tenon {
 namespace {
 
-constexpr size_t kLarge = size_t{1} << 20;   // bytes of a call's results
 constexpr size_t kSmall = size_t{64} << 10;  // bytes of all its tensors
 
 using c10::IValue;
@@ -85,7 +85,7 @@ ArgumentPlan plan_argument(
 // Is the tensor fresh, dense memory of its own? `storages`: those that others have.
 bool is_fresh(
     const at::Tensor& tensor, c10::DeviceIndex device, std::unordered_set<const void*>& storages) {
-  return is_plain(tensor) && tensor.device() == c10::Device(kTenon, device) &&
+  return is_recordable(tensor) && tensor.device() == c10::Device(kTenon, device) &&
          tensor.storage_offset() == 0 &&
          storages.insert(tensor.storage().unsafeGetStorageImpl()).second;
 }
@@ -111,6 +111,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
       name(toString(op.operator_name())),
       recordable(layouts_follow(op)),
       written(arguments_written(op)),
+      replaced(arguments_replaced(op)),
       counts_writes(name.rfind("aten::_foreach_", 0) == 0),
       returned(arguments_returned(op.schema())) {
   for (const auto& argument : op.schema().arguments()) {
@@ -144,13 +145,13 @@ OpEntry* OpInfo::find_latest(const OpKey& key) const {
 
 TensorBefore::TensorBefore(const at::Tensor& t)
     : tensor(t.unsafeGetTensorImpl()->shallow_copy_and_detach(/*version_counter=*/0, false)),
-      data(t.storage().data()) {}
+      buffer(own_buffer(*t.storage().unsafeGetStorageImpl())) {}
 
 // A tensor that became conjugate or negative holds other numbers than its memory does.
 bool TensorBefore::is_unchanged(const at::Tensor& now) const {
   return now.sizes() == tensor.sizes() && now.strides() == tensor.strides() &&
          now.storage_offset() == tensor.storage_offset() && now.is_alias_of(tensor) &&
-         now.storage().data() == data && !now.is_conj() && !now.is_neg();
+         own_buffer(*now.storage().unsafeGetStorageImpl()) == buffer && !now.is_conj() && !now.is_neg();
 }
 
 std::unique_ptr<OpEntry> learn(
@@ -169,6 +170,13 @@ std::unique_ptr<OpEntry> learn(
   for (size_t i = 0; i < arguments.size(); ++i) {
     entry->arguments.push_back(plan_argument(arguments[i], open_scalars, entry->tensors));
     entry->written.resize(entry->tensors.size(), op.written[i]);
+    entry->overwritten.resize(entry->tensors.size(), op.replaced[i]);
+  }
+  for (size_t k = 0; k < entry->tensors.size(); ++k) {
+    const auto& layout = entry->tensors[k];
+    const auto& tensor = *key.tensors()[k];
+    entry->overwritten[k] = entry->overwritten[k] && tensor.is_non_overlapping_and_dense() &&
+                            layout.offset == 0 && layout.nbytes == tensor.storage().nbytes();
   }
   std::unordered_set<const void*> storages;
   for (size_t k = 0; k < before.size(); ++k) {
@@ -177,7 +185,7 @@ std::unique_ptr<OpEntry> learn(
     if (before[k].is_unchanged(tensor))
       continue;
     const auto& was = before[k].tensor;
-    const bool grew = entry->written[k] && before[k].data == nullptr && was.storage_offset() == 0 &&
+    const bool grew = entry->written[k] && before[k].buffer == nullptr && was.storage_offset() == 0 &&
                       tensor.storage_offset() == 0 && tensor.is_alias_of(was) &&
                       !tensor.is_conj() && !tensor.is_neg() &&
                       tensor.is_non_overlapping_and_dense();
@@ -206,7 +214,6 @@ std::unique_ptr<OpEntry> learn(
   size_t made = 0;
   for (const auto& layout : entry->fresh)
     made += layout.nbytes;
-  entry->large = made >= kLarge;
   size_t read = 0;
   for (const auto& layout : entry->tensors)
     read += layout.nbytes;

@@ -10,8 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "execute/counters.h"
-#include "execute/host_call.h"
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "device/counters.h"
+#include "device/buffer.h"
+#include "record/layout.h"
 #include "record/op_key.h"
 
 namespace tenon {
@@ -37,16 +40,18 @@ struct OpEntry {
   std::vector<ArgumentPlan> arguments;
   std::vector<TensorLayout> tensors;  // the device's tensors among the arguments, in order
   std::vector<bool> written;          // for each of them
+  // Whether it replaces all that the tensor's storage holds, and reads nothing of it.
+  std::vector<bool> overwritten;
   // Empty tensors that the call gives its results' sizes, as `out=` has them: `tensors` has what
   // they become.
   std::vector<size_t> resized;
   std::vector<ResultPlan> results;
   std::vector<TensorLayout> fresh;  // the tensors that the call makes, in order
-  bool large = false;               // ... and that they take much memory
+  int64_t surroundings() const {
+    return key.front();
+  }
   // Its tensors take so little that a second thread would cost more than it does.
   bool small = false;
-  // How many of these died in the windows that made them; far below zero once one did not.
-  mutable std::atomic<int> died_early{0};
 };
 
 struct OpInfo {
@@ -61,6 +66,7 @@ struct OpInfo {
   bool starts_from_memory;                // reads whole tensors, so that nothing fuses into it
   bool ends_in_memory;                    // and its results into nothing
   std::vector<bool> written;              // by argument
+  std::vector<bool> replaced;             // by argument: written, and not read
   bool counts_writes;                     // in tensors' versions, since autograd does not
   std::vector<int64_t> returned;          // by result: the argument that it is, or -1
   Counter* counter;                       // of recorded calls
@@ -82,7 +88,7 @@ struct TensorBefore {
   bool is_unchanged(const at::Tensor& now) const;
 
   at::Tensor tensor;  // another one over the same storage
-  const void* data;   // which the storage had
+  const Buffer* buffer;  // which the storage had
 };
 
 // The entry that a call teaches. `before`: the key's tensors before the call; the arguments'

@@ -1,13 +1,12 @@
 #include "record/op_key.h"
 
-#include <ATen/Context.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
-#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 
 #include <cstring>
 
 #include "device/target.h"
+#include "record/surroundings.h"
 
 namespace tenon {
 namespace {
@@ -33,16 +32,9 @@ int64_t bits_of(double value) {
   return bits;
 }
 
-// What PyTorch holds outside of the arguments and yet decides results' dtypes by.
-int64_t surroundings() {
-  const auto dtype = c10::typeMetaToScalarType(c10::get_default_dtype());
-  return static_cast<int64_t>(dtype) | (c10::GradMode::is_enabled() ? 1 << 8 : 0) |
-         (at::globalContext().deterministicAlgorithms() ? 1 << 9 : 0);
-}
-
 }  // namespace
 
-bool is_plain(const at::Tensor& tensor) {
+bool is_recordable(const at::Tensor& tensor) {
   constexpr c10::DispatchKeySet kOdd{
       c10::DispatchKey::Conjugate,
       c10::DispatchKey::Negative,
@@ -96,7 +88,7 @@ bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
   }
   const auto* impl = tensor.unsafeGetTensorImpl();
   if (impl->device_type() != kTenon) {
-    if (!tensor.is_cpu() || impl->dim() != 0 || !is_plain(tensor))
+    if (!tensor.is_cpu() || impl->dim() != 0 || !is_recordable(tensor))
       return false;
     const auto kind = number_kind(tensor);
     if (kind == kNoNumber)
@@ -106,7 +98,7 @@ bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
     add_number(kind, number_bits(tensor), open_scalars);
     return true;
   }
-  if (!is_plain(tensor))
+  if (!is_recordable(tensor))
     return false;
   const auto device = impl->device().index();
   if (device_ >= 0 && device != device_)

@@ -16,7 +16,7 @@ inline uint64_t mixed(uint64_t hash, int64_t word) {
 }
 
 // Strided memory that holds the numbers that the tensor does, and no Python object's say in it.
-bool is_plain(const at::Tensor& tensor);
+bool is_recordable(const at::Tensor& tensor);
 
 class OpKey {
  public:

@@ -1,24 +1,15 @@
 #include "record/record.h"
 
 #include <c10/core/AutogradState.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
-#include <pybind11/gil_simple.h>
 
-#include <array>
-#include <limits>
-#include <mutex>
-#include <optional>
-#include <unordered_set>
-#include <utility>
+#include <deque>
 
-#include "device/allocator.h"
-#include "device/recorded.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/reference.h"
-#include "record/plans.h"
+#include "record/execution.h"
+#include "record/recorder.h"
 
 namespace tenon {
 namespace {
@@ -26,93 +17,33 @@ namespace {
 using c10::IValue;
 using torch::jit::Stack;
 
-// A window may end before a call that starts from memory anyway, if the last few calls hash lower
-// there than at the two places before: so windows fall at the same places of a loop whatever came
-// before, equal layers make equal windows, and what changes in one layer changes the windows around
-// it.
-constexpr size_t kShortest = 16;
-// Without such a place a window ends here, and from then on where one ended before.
-constexpr size_t kLongest = 512;
-constexpr size_t kMostPlaces = 1024;
-// Memory that eager execution would have freed by now, in bytes: at most, and where a window may
-// end, at most this and this share of what the next call makes.
-constexpr size_t kMostKept = size_t{32} << 20;
-constexpr size_t kLittleKept = size_t{256} << 10;
-constexpr size_t kShareKept = 16;
+constexpr int kOften = 2;  // so many values of an op's numbers tell that they change
 
-constexpr int kOften = 2;  // so many results that died unwritten tell how the next ones end
-
-constexpr size_t kMostDevices = 128;  // of a c10::DeviceIndex
-
-struct Recorder {
-  std::mutex commit;  // one commit at a time; never taken while holding the interpreter's lock
-  Window open;
-  Window spare;                       // an emptied window, for its memory
-  const Window* in_flight = nullptr;  // being run
-  std::vector<void*> freed_in_flight;
-  std::atomic<bool> after_whole{false};  // nothing fuses with the last call
-  uint64_t recent = 0;                   // hashes of the last four calls
-  std::array<uint64_t, 2> before{};      // hashes at the last two places where windows may end
-  std::unordered_set<uint64_t> places;   // `recent` where windows became too long
-};
-
-// Whether the window ends before a call, where nothing is lost by it: the call starts from memory,
-// or nothing fuses with the last one.
-std::optional<CommitReason> may_end(Recorder& recorder, const OpEntry& call) {
-  if (call.op->starts_from_memory) {
-    const auto hash = (recorder.recent ^ call.hash) * 0x9E3779B97F4A7C15ull;
-    const bool lowest = hash <= recorder.before[0] && hash <= recorder.before[1];
-    recorder.before = {recorder.before[1], hash};
-    if (lowest && recorder.open.calls.size() >= kShortest)
-      return CommitReason::boundary;
+// A key for the call in work. A call may come while another one of the thread's is recorded: an
+// object that dies then may have a finalizer.
+class KeyInUse {
+ public:
+  KeyInUse() {
+    if (t_keys.size() == t_depth)
+      t_keys.emplace_back();
+    key_ = &t_keys[t_depth++];
   }
-  size_t made = 0;
-  for (const auto& result : call.fresh)
-    made += result.nbytes;
-  // A library's kernel takes memory of its own while all that the window makes has its already.
-  const auto& window = recorder.open;
-  const auto kept = window.kept_bytes + (call.op->ends_in_memory ? window.made_bytes : 0);
-  if (kept > kLittleKept && kept > made / kShareKept)
-    return CommitReason::memory;
-  return std::nullopt;
-}
+  ~KeyInUse() {
+    --t_depth;
+  }
+  KeyInUse(const KeyInUse&) = delete;
+  KeyInUse& operator=(const KeyInUse&) = delete;
+  OpKey& operator*() {
+    return *key_;
+  }
 
-// Whether the window that was just recorded into has to end.
-std::optional<CommitReason> must_end(Recorder& recorder) {
-  const auto& window = recorder.open;
-  if (window.kept_bytes > kMostKept)
-    return CommitReason::memory;
-  if (window.calls.size() < kLongest / 2)
-    return std::nullopt;
-  if (recorder.places.count(recorder.recent) > 0)
-    return CommitReason::boundary;
-  if (window.calls.size() < kLongest)
-    return std::nullopt;
-  if (recorder.places.size() >= kMostPlaces)
-    recorder.places.clear();
-  recorder.places.insert(recorder.recent);
-  return CommitReason::length;
-}
-
-struct State {
-  // Guards everything here but `Recorder::commit`; held for a record, never for a run.
-  std::mutex mutex;
-  std::array<Recorder, kMostDevices> recorders;
-  int64_t calls = 0;
-  std::vector<int64_t> commits = std::vector<int64_t>(static_cast<int>(CommitReason::count_));
-  ExecuteMode mode = ExecuteMode::reference;
+ private:
+  static thread_local std::deque<OpKey> t_keys;  // a deque keeps addresses
+  static thread_local size_t t_depth;
+  OpKey* key_;
 };
-
-// Leaked on purpose: tensors may die after static destructors have run.
-State& state() {
-  static auto* instance = new State();
-  return *instance;
-}
-
-thread_local bool t_committing = false;
-std::atomic<bool> g_recording{false};
-
-thread_local OpKey t_key;
+thread_local std::deque<OpKey> KeyInUse::t_keys;
+thread_local size_t KeyInUse::t_depth = 0;
 
 // Backward runs on the thread that asks for it, as it does on the CPU; a thread may have it
 // otherwise again (`torch.autograd.set_multithreading_enabled`). A thread of autograd's own would
@@ -126,16 +57,11 @@ void keep_backward_here() {
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
-// Why a storage that is settled makes this thread commit.
-thread_local CommitReason t_reason = CommitReason::host_read;
-
-// Runs a call at once, for a reason that is counted. It settles the storages that it touches.
+// Runs a call at once, for a reason that is counted. It settles the buffers that it touches.
 void run_now(const OpInfo& info, Stack* stack, CommitReason reason, std::string_view why) {
-  if (g_recording.load(std::memory_order_relaxed) && !t_committing) {
+  if (is_recording())
     counter(c10::str("at once: ", why), info.name).calls.fetch_add(1, std::memory_order_relaxed);
-  }
-  const auto restore =
-      c10::make_scope_exit([previous = std::exchange(t_reason, reason)] { t_reason = previous; });
+  const Touching touching(reason);
   run_reference(info.op, stack);
 }
 
@@ -151,13 +77,105 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   run_now(info, stack, CommitReason::first_call, "its first call with these layouts");
   auto entry =
       learn(info, key, open, before, arguments, torch::jit::last(*stack, schema.returns().size()));
-  auto& s = state();
-  std::lock_guard<std::mutex> lock(s.mutex);
+  std::lock_guard<std::mutex> lock(record_mutex());
   if (info.find(key) == nullptr)
     info.entries.emplace(key.hash(), std::move(entry));
 }
 
+c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+// Buffers belong to one window while something writes them: what other threads and streams recorded
+// with the call's buffers is submitted first, unless both only read.
+void take_from_others(const Recorder& recorder, const OpKey& key, const OpEntry& entry) {
+  for (size_t k = 0; k < key.tensors().size(); ++k) {
+    auto* buffer = own_buffer(storage_of(*key.tensors()[k]));
+    for (;;) {
+      std::shared_ptr<Recorder> other;
+      if (buffer != nullptr) {
+        std::lock_guard<std::mutex> lock(record_mutex());
+        for (const auto& use : buffer->uses) {
+          if (use.window != &recorder.open &&
+              (entry.written[k] || use.window->slots[use.slot].written))
+            other = use.window->recorder->shared_from_this();
+        }
+      }
+      if (!other)
+        break;
+      submit(*other, CommitReason::handover);
+    }
+  }
+}
+
+// Appends the call to the window. False: a buffer is another window's.
+bool append(Recorder& recorder, const OpKey& key, const Recording& call) {
+  const auto& entry = *call.entry;
+  auto& window = recorder.open;
+  // Both by one look at each buffer: nearly all are of this window alone, or of none.
+  for (size_t k = 0; k < key.tensors().size(); ++k) {
+    const auto* buffer = own_buffer(storage_of(*key.tensors()[k]));
+    if (buffer == nullptr)
+      continue;
+    for (const auto& use : buffer->uses) {
+      if (use.window != &window && (entry.written[k] || use.window->slots[use.slot].written))
+        return false;
+    }
+  }
+  window.calls.push_back(
+      {&entry,
+       static_cast<uint32_t>(window.slots_of_calls.size()),
+       static_cast<uint32_t>(window.numbers.size())});
+  for (size_t k = 0; k < key.tensors().size(); ++k) {
+    auto& storage = storage_of(*key.tensors()[k]);
+    auto* buffer = own_buffer(storage);
+    const auto index = window.slot_of(buffer, storage.nbytes());
+    window.slots_of_calls.push_back(index);
+    if (entry.written[k]) {
+      auto& slot = window.slots[index];
+      if (slot.fresh && !slot.written)
+        window.made_bytes += slot.nbytes;
+      slot.written = true;
+      if (buffer != nullptr)
+        buffer->has_contents = true;
+    }
+  }
+  for (const auto& tensor : call.results) {
+    if (!tensor.defined())
+      continue;
+    auto& storage = storage_of(tensor);
+    auto* buffer = own_buffer(storage);
+    const auto index = window.add_result(buffer, storage.nbytes());
+    window.slots[index].written = true;
+    window.made_bytes += storage.nbytes();
+    if (buffer != nullptr)
+      buffer->has_contents = true;
+    window.slots_of_calls.push_back(index);
+  }
+  if (call.open)
+    window.numbers.insert(window.numbers.end(), key.scalars().begin(), key.scalars().end());
+  return true;
+}
+
 }  // namespace
+
+// What is known of a call with that key; nullptr: nothing yet.
+OpEntry* RecordKernel::find(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
+  if (auto* entry = info_.find_latest(key))
+    return entry;
+  std::lock_guard<std::mutex> lock(record_mutex());
+  auto* entry = info_.find(key);
+  if (entry != nullptr || !info_.may_open || open || key.scalars().empty())
+    return entry;
+  // The second value of a number opens the op's numbers.
+  OpKey without;
+  without.build(arguments, true);
+  if (++info_.spread[without.hash()] < kOften)
+    return nullptr;
+  info_.open_scalars = open = true;
+  key = without;
+  return info_.find(key);
+}
 
 Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   Recording call;
@@ -168,38 +186,25 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
     for (const IValue& written : arguments[i].toListRef())
       written.toTensor().unsafeGetTensorImpl()->bump_version();
   }
-  if (!g_recording.load(std::memory_order_relaxed) || !info_.recordable || t_committing) {
+  if (!is_recording() || !info_.recordable) {
     call.why = "its results' layouts are known only once it ran";
     return call;
   }
-  auto& s = state();
-  OpKey& key = t_key;
-  auto& open = call.open = info_.open_scalars.load(std::memory_order_relaxed);
-  if (!key.build(arguments, open)) {
+  KeyInUse in_use;
+  OpKey& key = *in_use;
+  call.open = info_.open_scalars.load(std::memory_order_relaxed);
+  if (!key.build(arguments, call.open)) {
     call.why = "an argument is no plain tensor of one device";
     return call;
   }
   for (const auto* tensor : key.tensors()) {
-    if (!is_device_storage(tensor->storage())) {
+    if (!is_own(storage_of(*tensor))) {
+      share_address(storage_of(*tensor));  // whoever made it may look at any time
       call.why = "memory that somebody else allocated";
       return call;
     }
   }
-  auto* entry = info_.find_latest(key);
-  if (entry == nullptr) {
-    std::lock_guard<std::mutex> lock(s.mutex);
-    entry = info_.find(key);
-    if (entry == nullptr && info_.may_open && !open && !key.scalars().empty()) {
-      // The second value of a number opens the op's numbers.
-      OpKey without;
-      without.build(arguments, true);
-      if (++info_.spread[without.hash()] > 1) {
-        info_.open_scalars = open = true;
-        key = without;
-        entry = info_.find(key);
-      }
-    }
-  }
+  const auto* entry = find(key, arguments, call.open);
   if (entry == nullptr || !entry->recorded) {
     if (entry != nullptr)
       call.why = entry->reason;
@@ -208,77 +213,52 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   call.entry = entry;
 
   const auto device = key.device();
-  if (info_.starts_from_memory || s.recorders[device].after_whole) {
+  auto& recorder = recorder_of(device);
+  if (info_.starts_from_memory || recorder.after_whole) {
     std::optional<CommitReason> ends;
     {
-      std::lock_guard<std::mutex> lock(s.mutex);
-      ends = may_end(s.recorders[device], *entry);
+      std::lock_guard<std::mutex> lock(record_mutex());
+      ends = recorder.ends_before(*entry);
     }
     if (ends)
-      commit(device, *ends);
+      submit(recorder, *ends);
   }
   for (const auto k : entry->resized) {
     const auto& layout = entry->tensors[k];
     auto& impl = *key.tensors()[k]->unsafeGetTensorImpl();
     impl.set_sizes_and_strides(layout.sizes, layout.strides);
-    auto& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
-    resize_storage(storage, layout.nbytes);
-    note_fresh(storage);
+    resize_storage(*impl.unsafe_storage().unsafeGetStorageImpl(), layout.nbytes);
   }
-  // What died unwritten so far will again, so that no memory has to wait for it.
-  const bool brief = entry->large && entry->died_early.load(std::memory_order_relaxed) == kOften;
   auto layout = entry->fresh.begin();
   for (const auto& result : entry->results) {
     for (const bool defined : result.defined) {
       call.results.emplace_back();
       if (!defined)
         continue;
-      call.results.back() = tensor_over(new_storage(layout->nbytes, device, brief), *layout);
+      call.results.back() = tensor_over(new_storage(layout->nbytes, device), *layout);
       ++layout;
     }
   }
+  for (const auto* tensor : key.tensors())
+    withdraw_address(storage_of(*tensor));
 
   std::optional<CommitReason> reason;
-  {
-    std::lock_guard<std::mutex> lock(s.mutex);
-    auto& recorder = s.recorders[device];
-    auto& window = recorder.open;
-    window.calls.push_back(
-        {entry,
-         static_cast<uint32_t>(window.slots_of_calls.size()),
-         static_cast<uint32_t>(window.scalars.size())});
-    for (size_t k = 0; k < key.tensors().size(); ++k) {
-      auto& storage = *key.tensors()[k]->storage().unsafeGetStorageImpl();
-      const auto index =
-          window.slot_of(storage._mutable_data_ptr_no_checks().get(), storage.nbytes());
-      auto& slot = window.slots[index];
-      slot.used = true;
-      slot.written = slot.written || entry->written[k];
-      window.slots_of_calls.push_back(index);
+  for (bool done = false; !done;) {
+    {
+      std::lock_guard<std::mutex> lock(record_mutex());
+      done = append(recorder, key, call);
+      if (done) {
+        count_recorded_call();
+        recorder.note(*entry);
+        reason = recorder.has_to_end();
+      }
     }
-    for (const auto& tensor : call.results) {
-      if (!tensor.defined())
-        continue;
-      auto& storage = *tensor.storage().unsafeGetStorageImpl();
-      const auto index =
-          window.fresh_slot(storage._mutable_data_ptr_no_checks().get(), storage.nbytes());
-      window.slots[index].used = window.slots[index].written = true;
-      window.made_bytes += storage.nbytes();
-      if (entry->large)
-        window.large.emplace_back(entry, index);
-      window.slots_of_calls.push_back(index);
-    }
-    if (open)
-      window.scalars.insert(window.scalars.end(), key.scalars().begin(), key.scalars().end());
-    ++s.calls;
-    recorder.recent = recorder.recent << 16 | (entry->hash & 0xffff);
-    recorder.after_whole = info_.ends_in_memory;
-    reason = must_end(recorder);
+    if (!done)
+      take_from_others(recorder, key, *entry);
   }
   info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
-
   if (reason)
-    commit(device, *reason);
+    submit(recorder, *reason);
   return call;
 }
 
@@ -315,162 +295,14 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
   std::move(results.begin(), results.end(), std::back_inserter(*stack));
 }
 
-void set_execute_mode(ExecuteMode mode) {
-  commit_all(CommitReason::request);
-  state().mode = mode;
-  g_recording = mode != ExecuteMode::reference;
-}
-
-ExecuteMode execute_mode() {
-  return state().mode;
-}
-
-void commit(c10::DeviceIndex device, CommitReason reason) {
-  if (t_committing)
-    return;
-  auto& s = state();
-  auto& recorder = s.recorders[device];
-  {
-    std::lock_guard<std::mutex> lock(s.mutex);
-    if (recorder.open.calls.empty() && recorder.in_flight == nullptr)
-      return;
-  }
-  std::optional<pybind11::gil_scoped_release_simple> no_gil;
-  if (Py_IsInitialized() && PyGILState_Check())
-    no_gil.emplace();
-  std::unique_lock<std::mutex> one(recorder.commit);
-  Window window;
-  std::vector<void*> outlive;
-  {
-    std::lock_guard<std::mutex> lock(s.mutex);
-    if (recorder.open.calls.empty())
-      return;
-    std::swap(window, recorder.open);
-    std::swap(recorder.open, recorder.spare);
-    recorder.in_flight = &window;
-    for (const auto& [entry, index] : window.large) {
-      const auto& slot = window.slots[index];
-      if (slot.alive) {
-        // Windows end anywhere while calls are new; later ones tell.
-        if (reason != CommitReason::first_call)
-          entry->died_early = std::numeric_limits<int>::min();
-        outlive.push_back(slot.block);
-      } else if (entry->died_early < kOften) {
-        ++entry->died_early;
-      }
-    }
-    ++s.commits[static_cast<int>(reason)];
-  }
-  t_committing = true;
-  const auto finish = c10::make_scope_exit([&] {
-    std::vector<void*> blocks;
-    {
-      std::lock_guard<std::mutex> lock(s.mutex);
-      recorder.in_flight = nullptr;
-      blocks.swap(recorder.freed_in_flight);
-      blocks.insert(blocks.end(), window.kept.begin(), window.kept.end());
-      window.clear();
-      std::swap(window, recorder.spare);
-    }
-    t_committing = false;
-    one.unlock();
-    for (void* block : blocks)
-      device_allocator().release_block(block);
-  });
-  for (void* block : outlive)
-    device_allocator().back_block(block);
-  const c10::DeviceGuard guard(c10::Device(kTenon, device));
-  run_window(window, device, s.mode, [&](const WindowSlot& slot) {
-    {
-      std::lock_guard<std::mutex> lock(s.mutex);
-      const auto kept = std::find(window.kept.begin(), window.kept.end(), slot.block);
-      if (kept == window.kept.end())
-        return;
-      window.kept.erase(kept);
-      window.by_block.erase(slot.block);
-    }
-    device_allocator().release_block(slot.block);
-  });
-}
-
-void commit_all(CommitReason reason) {
-  for (c10::DeviceIndex device = 0; device < device_count(); ++device)
-    commit(device, reason);
-}
-
-void settle(const c10::StorageImpl& storage) {
-  if (storage.device_type() != kTenon || t_committing || storage.data() == nullptr)
-    return;
-  const auto device = storage.device().index();
-  auto& s = state();
-  {
-    std::lock_guard<std::mutex> lock(s.mutex);
-    auto& recorder = s.recorders[device];
-    const auto index = recorder.open.find(storage.data());
-    bool waits = recorder.in_flight != nullptr && recorder.in_flight->find(storage.data()) >= 0;
-    if (index >= 0) {
-      auto& slot = recorder.open.slots[index];
-      waits = waits || slot.used;
-      // Made in this window, and the host is about to give it contents.
-      slot.fresh = slot.fresh && slot.used;
-    }
-    if (!waits)
-      return;
-  }
-  commit(device, t_reason);
-}
-
-bool keep_block(void* block, c10::DeviceIndex device) {
-  auto& s = state();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  auto& recorder = s.recorders[device];
-  auto& window = recorder.open;
-  const auto found = window.by_block.find(block);
-  if (found != window.by_block.end()) {
-    auto& slot = window.slots[found->second];
-    slot.alive = false;
-    window.by_block.erase(found);
-    if (slot.fresh && slot.used)
-      window.made_bytes -= slot.nbytes;
-    if (!slot.fresh && slot.used) {
-      window.kept.push_back(block);
-      window.kept_bytes += slot.nbytes;
-      return true;
-    }
-  }
-  if (recorder.in_flight != nullptr && recorder.in_flight->find(block) >= 0) {
-    recorder.freed_in_flight.push_back(block);
-    return true;
-  }
-  return false;
-}
-
 bool record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking) {
-  if (!g_recording.load(std::memory_order_relaxed) || t_committing)
+  if (!is_recording())
     return false;
   static auto* kernel =
       new RecordKernel(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
   Stack stack{self, src, non_blocking};
   (*kernel)(kernel->op(), {}, &stack);
   return true;
-}
-
-void note_fresh(const c10::StorageImpl& storage) {
-  if (!g_recording.load(std::memory_order_relaxed) || t_committing || storage.data() == nullptr)
-    return;
-  auto& s = state();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  auto& window = s.recorders[storage.device().index()].open;
-  // Without calls there is no commit to forget storages by.
-  if (window.calls.empty() && window.slots.size() >= kLongest)
-    window.clear();
-  window.fresh_slot(const_cast<void*>(storage.data()), storage.nbytes());
-}
-
-std::pair<int64_t, std::vector<int64_t>> record_counts() {
-  auto& s = state();
-  std::lock_guard<std::mutex> lock(s.mutex);
-  return {s.calls, s.commits};
 }
 
 }  // namespace tenon

@@ -1,20 +1,13 @@
-// Recording calls of ops, and committing what was recorded.
+// Recording calls of ops.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
 
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
-#include "device/recorded.h"
 #include "record/op_cache.h"
-#include "record/window.h"
 
 namespace tenon {
-
-enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verify = 3 };
 
 // What became of a call.
 struct Recording {
@@ -40,6 +33,8 @@ class RecordKernel final : public c10::OperatorKernel {
   }
 
  private:
+  OpEntry* find(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
+
   OpInfo info_;
 };
 
@@ -56,16 +51,7 @@ c10::KernelFunction record_kernel(const c10::OperatorHandle& op);
 // names, and some compositions ask for a list of devices that PyTorch knows.
 int64_t register_reference_kernels();
 
-void set_execute_mode(ExecuteMode mode);
-ExecuteMode execute_mode();
-
-// See `commit` in device/recorded.h.
-void commit_all(CommitReason reason);
-
 // Records `self.copy_(src)` for tensors of one device; false: nothing is recorded at present.
 bool record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking);
-
-// Calls recorded, and windows by the reason of their commit.
-std::pair<int64_t, std::vector<int64_t>> record_counts();
 
 }  // namespace tenon

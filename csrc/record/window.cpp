@@ -2,26 +2,63 @@
 
 namespace tenon {
 
-int32_t Window::find(const void* block) const {
-  const auto found = by_block.find(block);
-  return found != by_block.end() ? found->second : -1;
+int32_t Window::find(const Buffer& buffer) const {
+  for (const auto& use : buffer.uses) {
+    if (use.window == this)
+      return use.slot;
+  }
+  return -1;
 }
 
-int32_t Window::slot_of(void* block, size_t nbytes) {
-  const auto found = block != nullptr ? find(block) : -1;
-  if (found >= 0)
-    return found;
-  const auto made = fresh_slot(block, nbytes);
-  slots[made].fresh = false;
+int32_t Window::slot_of(Buffer* buffer, size_t nbytes) {
+  if (buffer != nullptr) {
+    const auto found = find(*buffer);
+    if (found >= 0)
+      return found;
+  }
+  const auto made = add_result(buffer, nbytes);
+  if (buffer != nullptr) {
+    slots[made].fresh = !buffer->has_contents;
+    uses_shared = uses_shared || buffer->shared;
+    uses_failed = uses_failed || buffer->failure != nullptr;
+  }
   return made;
 }
 
-int32_t Window::fresh_slot(void* block, size_t nbytes) {
+int32_t Window::add_result(Buffer* buffer, size_t nbytes) {
   const auto made = static_cast<int32_t>(slots.size());
-  slots.push_back({block, nbytes, /*fresh=*/true});
-  if (block != nullptr)
-    by_block[block] = made;
+  auto& slot = slots.emplace_back();
+  slot.nbytes = nbytes;
+  slot.fresh = true;
+  if (buffer != nullptr) {
+    slot.buffer = BufferRef::reclaim_copy(buffer);
+    buffer->uses.push_back({this, made});
+  }
   return made;
+}
+
+void Window::storage_died(int32_t index) {
+  auto& slot = slots[index];
+  slot.alive = false;
+  if (slot.fresh)
+    made_bytes -= slot.written ? slot.nbytes : 0;
+  else
+    kept_bytes += slot.nbytes;
+}
+
+void Window::close() {
+  for (const auto& slot : slots) {
+    if (!slot.buffer)
+      continue;
+    auto& uses = slot.buffer->uses;
+    for (auto& use : uses) {
+      if (use.window != this)
+        continue;
+      use = uses.back();
+      uses.pop_back();
+      break;
+    }
+  }
 }
 
 std::vector<int32_t> Window::structure(std::vector<int64_t>& words) const {
@@ -29,29 +66,33 @@ std::vector<int32_t> Window::structure(std::vector<int64_t>& words) const {
   words.reserve(calls.size() + slots_of_calls.size() + 2 * slots.size());
   for (const auto& call : calls)
     words.push_back(call.entry->id);
-  std::vector<int32_t> order, numbers(slots.size(), -1);
+  std::vector<int32_t> order, numbered(slots.size(), -1);
   for (const auto index : slots_of_calls) {
-    if (numbers[index] < 0) {
-      numbers[index] = static_cast<int32_t>(order.size());
+    if (numbered[index] < 0) {
+      numbered[index] = static_cast<int32_t>(order.size());
       order.push_back(index);
       const auto& slot = slots[index];
       words.push_back((slot.fresh ? -1 : -2) - (slot.alive ? 2 : 0));
       words.push_back(static_cast<int64_t>(slot.nbytes));
     }
-    words.push_back(numbers[index]);
+    words.push_back(numbered[index]);
   }
   return order;
+}
+
+const std::string& Window::line_of(size_t call) const {
+  static const std::string nothing;
+  return call < lines.size() ? lines[call] : nothing;
 }
 
 void Window::clear() {
   calls.clear();
   slots_of_calls.clear();
-  scalars.clear();
+  numbers.clear();
+  lines.clear();
   slots.clear();
-  kept.clear();
-  large.clear();
   kept_bytes = made_bytes = 0;
-  by_block.clear();
+  uses_shared = uses_failed = false;
 }
 
 }  // namespace tenon

@@ -1,75 +1,75 @@
-// The ops recorded since the last commit, and the storages that they read and write.
+// The calls recorded since the last commit, in order, and the buffers that they read and write.
 //
-// A storage is a slot of the window, found by its block. What the window made itself and what died
-// before the commit is a temporary: its block is free from then on, and no memory is written for it
-// unless the plan needs some. The block of an older storage that dies is kept until the commit.
+// A buffer is a slot of the window. What the window made itself and what died before the commit is
+// a temporary: no memory is had for it unless the plan needs some. An older buffer that dies is
+// kept until the last call that uses it has run.
 #pragma once
 
-#include <c10/core/Device.h>
-#include <c10/util/flat_hash_map.h>
-
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "device/buffer.h"
 #include "record/op_cache.h"
 
 namespace tenon {
 
 struct WindowSlot {
-  void* block = nullptr;  // nullptr: a storage without bytes
+  BufferRef buffer;  // null: a storage without bytes
   size_t nbytes = 0;
-  bool fresh = false;  // made in this window: what it held before is nobody's
-  bool alive = true;
-  bool used = false;  // a call reads or writes it
+  bool fresh = false;  // what it held before is nobody's
+  bool alive = true;   // has it a storage?
   bool written = false;
 
   bool is_temporary() const {
     return fresh && !alive;
   }
-  // Whether it was older than the window and died in it, so that its block waits to be released.
-  bool is_kept() const {
-    return !fresh && !alive && used;
+  // Older than the window, and nobody needs it after its last call.
+  bool ends_here() const {
+    return !fresh && !alive;
   }
 };
 
 struct RecordedCall {
   const OpEntry* entry = nullptr;
   uint32_t first_slot = 0;    // in `slots_of_calls`: of the tensors, then of the fresh results
-  uint32_t first_scalar = 0;  // in `scalars`
+  uint32_t first_number = 0;  // in `numbers`
 };
 
-struct BlockHash {
-  using hash_policy = ska::fibonacci_hash_policy;
-  size_t operator()(const void* block) const {
-    return reinterpret_cast<size_t>(block);
-  }
-};
+struct Recorder;
 
 struct Window {
+  Recorder* recorder = nullptr;
   std::vector<RecordedCall> calls;
   std::vector<int32_t> slots_of_calls;
-  std::vector<int64_t> scalars;
+  std::vector<int64_t> numbers;  // run-time values of the calls
+  std::vector<std::string> lines;  // where in Python the calls came from; empty: not asked for
   std::vector<WindowSlot> slots;
-  std::vector<void*> kept;  // blocks whose storages died, to be released after the commit
-  std::vector<std::pair<const OpEntry*, int32_t>> large;  // results, by their slots
   size_t kept_bytes = 0;
-  size_t made_bytes = 0;  // of results that are alive
-  ska::flat_hash_map<const void*, int32_t, BlockHash> by_block;
+  size_t made_bytes = 0;       // of results that are alive
+  bool uses_shared = false;    // memory that somebody outside may read at any time
+  bool uses_failed = false;    // a buffer whose contents are an error
 
-  // The slot of a block; -1 where the window does not know it.
-  int32_t find(const void* block) const;
-  // The slot of a storage; a new one where the window does not know it.
-  int32_t slot_of(void* block, size_t nbytes);
-  // A slot for a storage that was made now.
-  int32_t fresh_slot(void* block, size_t nbytes);
+  // The slot of a buffer that this window uses, -1 where it does not.
+  int32_t find(const Buffer& buffer) const;
+  // The slot of a buffer (null: of a storage without bytes); a new one where it has none.
+  int32_t slot_of(Buffer* buffer, size_t nbytes);
+  // A slot for the result of a call.
+  int32_t add_result(Buffer* buffer, size_t nbytes);
+  // The last storage of a slot's buffer died.
+  void storage_died(int32_t slot);
+  // It takes no more calls: its buffers no longer know it.
+  void close();
 
   // Writes what tells windows of one plan: calls, how their slots connect, and which slots are new
-  // and which outlive the window. Gives the slots that calls use, in the order of their first use:
-  // by it they are numbered, so that those without a use (memory that was made and not written yet)
-  // have no place in the plan.
+  // and which outlive the window. Gives the slots in the order of their first use, by which a plan
+  // numbers them.
   std::vector<int32_t> structure(std::vector<int64_t>& words) const;
 
   void clear();
+
+  // The line that recorded a call, or nothing.
+  const std::string& line_of(size_t call) const;
 };
 
 }  // namespace tenon

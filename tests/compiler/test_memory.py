@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from torch_tenon.compiler.memory import aligned, lodge, place
+from torch_tenon.compiler.memory import aligned, overlay, place
 
 
 def test_no_overlap_in_time_and_space() -> None:
@@ -44,7 +44,7 @@ def test_guests_stay_within_their_rooms_and_apart() -> None:
         for _ in range(6):
             opened = rng.randint(0, 10)
             rooms.append((rng.randint(1, 6000), opened, opened + rng.randint(-1, 15)))
-        found = lodge(guests, rooms)
+        found = overlay(guests, rooms)
         for a, place_a in enumerate(found):
             if place_a is None:
                 continue
@@ -62,5 +62,5 @@ def test_guests_stay_within_their_rooms_and_apart() -> None:
                 assert apart_in_time or apart_in_space
 
 
-def test_what_is_written_late_lodges_what_comes_before() -> None:
-    assert lodge([(100, 0, 1), (60, 2, 3), (90, 3, 4)], [(128, 0, 3)]) == [(0, 0), (0, 0), None]
+def test_what_is_written_late_lies_over_what_comes_before() -> None:
+    assert overlay([(100, 0, 1), (60, 2, 3), (90, 3, 4)], [(128, 0, 3)]) == [(0, 0), (0, 0), None]

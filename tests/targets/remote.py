@@ -1,44 +1,102 @@
 """A target whose memory the host cannot reach, for tests.
 
-A device address is one of a reservation without access rights, so any host code that dereferences
-it ends the process at once. The bytes lie elsewhere, and only `copy` gets there.
+What it allocates are handles, numbers that mean nothing to anybody else. The bytes lie elsewhere,
+and only its queue gets there.
 """
 
 import ctypes
+import itertools
 import threading
-from bisect import bisect_right
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
 
 from torch_tenon import config
-from torch_tenon.targets.target import CopyKind, Kernel, Queue, Target, TargetError
+from torch_tenon.targets.target import Kernel, Place, Target, TargetError
 
-_PAGE = 4096
-_PROT_NONE = 0
-_MAP_PRIVATE_ANONYMOUS_NORESERVE = 0x02 | 0x20 | 0x4000
-_MAP_FAILED = ctypes.c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.malloc.restype = ctypes.c_void_p
-_libc.malloc.argtypes = (ctypes.c_size_t,)
-_libc.free.argtypes = (ctypes.c_void_p,)
+_ALIGNMENT = 512
 
 
-@dataclass(frozen=True)
-class _Allocation:
-    address: int  # what the host is told
-    nbytes: int
-    backing: int  # where the bytes are
-    device: int
+class Memory:
+    """The bytes behind the handles of one device."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._lock = threading.Lock()
+        self._next = itertools.count(1)
+        self._buffers: dict[int, tuple[ctypes.Array[ctypes.c_char], int]] = {}
+
+    def allocate(self, nbytes: int) -> int:
+        """A handle of new bytes, which hold anything but zeros."""
+        buffer = ctypes.create_string_buffer(nbytes + _ALIGNMENT)
+        ctypes.memset(buffer, 0xA5, nbytes + _ALIGNMENT)
+        with self._lock:
+            handle = next(self._next)
+            self._buffers[handle] = (buffer, nbytes)
+        return handle
+
+    def free(self, handle: int) -> None:
+        """Ends an allocation; raises TargetError for what is none."""
+        with self._lock:
+            if self._buffers.pop(handle, None) is None:
+                raise TargetError(f"free: {handle} is no allocation of {self.name}")
+
+    def address(self, place: Place, nbytes: int = 0) -> int:
+        """Where the bytes are; raises TargetError for a place out of bounds."""
+        handle, offset = place
+        with self._lock:
+            found = self._buffers.get(handle)
+        if found is None or not 0 <= offset <= offset + nbytes <= found[1]:
+            raise TargetError(f"{nbytes} bytes at {place} are not in the memory of {self.name}")
+        start = ctypes.addressof(found[0])
+        return start + -start % _ALIGNMENT + offset
+
+
+class Passed:
+    """An event that is over when it is made."""
+
+    def __init__(self) -> None:
+        self._seconds = time.monotonic()
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+    def seconds(self) -> float:
+        """When it was made."""
+        return self._seconds
+
+
+class RemoteQueue:
+    """Copies bytes at once; it runs nothing."""
+
+    runs_calls = False
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+    def copy(self, dst: Place | int, src: Place | int, nbytes: int) -> None:
+        """Copies where the bytes really are."""
+        ends = (
+            end if isinstance(end, int) else self.memory.address(end, nbytes) for end in (dst, src)
+        )
+        ctypes.memmove(*ends, nbytes)
+
+    def launch(
+        self, kernel: int, places: Sequence[Place | None], numbers: Sequence[int], status: int
+    ) -> None:
+        """Raises TargetError: it has no processor."""
+        raise TargetError(f"{self.memory.name} runs no kernels")
+
+    def call(self, work: Callable[[list[int]], None], places: Sequence[Place | None]) -> None:
+        """Raises TargetError: it has no processor."""
+        raise TargetError(f"{self.memory.name} runs no calls")
+
+    def commit(self) -> Passed:
+        """Everything is over already."""
+        return Passed()
+
+    def wait(self, event: Passed) -> None:
+        """Nothing to wait for."""
 
 
 class RemoteTarget(Target):
@@ -46,75 +104,35 @@ class RemoteTarget(Target):
 
     name = "remote"
     host_memory = False
+    runs_plans = False
 
     def __init__(self) -> None:
-        self._devices = config.DEVICES.read()
-        self._lock = threading.Lock()
-        self._starts: list[int] = []  # sorted, beside `_allocations`
-        self._allocations: list[_Allocation] = []
+        self._memories = [Memory(f"{self.name}:{k}") for k in range(config.DEVICES.read())]
+        self._queues = [self._make_queue(memory) for memory in self._memories]
+
+    def _make_queue(self, memory: Memory) -> RemoteQueue:
+        return RemoteQueue(memory)
 
     def devices(self) -> int:
         """As many as TENON_DEVICES says."""
-        return self._devices
+        return len(self._memories)
 
     def total_memory(self, device: int) -> int:
-        """4 GiB, none of them real before it is written."""
+        """4 GiB, which is more than the tests use."""
         return 4 << 30
 
     def allocate(self, nbytes: int, device: int) -> int:
-        """A reservation without access rights, and the bytes elsewhere."""
-        size = (nbytes + _PAGE - 1) // _PAGE * _PAGE
-        address = _libc.mmap(None, size, _PROT_NONE, _MAP_PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
-        if address == _MAP_FAILED:
-            return 0
-        backing = _libc.malloc(nbytes)
-        if not backing:
-            _libc.munmap(address, size)
-            return 0
-        with self._lock:
-            at = bisect_right(self._starts, address)
-            self._starts.insert(at, address)
-            self._allocations.insert(at, _Allocation(address, nbytes, backing, device))
-        return address
+        """A handle."""
+        return self._memories[device].allocate(nbytes)
 
-    def free(self, pointer: int, device: int) -> None:
-        """Ends the reservation; raises TargetError for what was not allocated on the device."""
-        with self._lock:
-            at = bisect_right(self._starts, pointer) - 1
-            found = self._allocations[at] if at >= 0 else None
-            if found is None or found.address != pointer or found.device != device:
-                raise TargetError(f"free: {pointer:#x} is no allocation of remote:{device}")
-            del self._starts[at], self._allocations[at]
-        _libc.munmap(pointer, (found.nbytes + _PAGE - 1) // _PAGE * _PAGE)
-        _libc.free(found.backing)
-
-    def copy(self, dst: int, src: int, nbytes: int, kind: int, device: int) -> None:
-        """Copies where the bytes really are; raises TargetError for an address out of bounds."""
-        if kind != CopyKind.HOST_TO_DEVICE:
-            src = self._translate(src, nbytes, device)
-        if kind != CopyKind.DEVICE_TO_HOST:
-            dst = self._translate(dst, nbytes, device)
-        ctypes.memmove(dst, src, nbytes)
+    def free(self, handle: int, device: int) -> None:
+        """Ends the allocation."""
+        self._memories[device].free(handle)
 
     def compile(self, source: str, entry: str) -> Kernel:
-        """Raises TargetError: it runs everything by reference execution."""
-        raise TargetError(f"the target 'remote' has no compiler for the kernel {entry!r}")
+        """Raises TargetError: it has no compiler."""
+        raise TargetError(f"the target {self.name!r} has no compiler for the kernel {entry!r}")
 
-    def queue(self, device: int) -> Queue:
-        """Raises TargetError: nothing can be compiled for it."""
-        raise TargetError("the target 'remote' has no queue")
-
-    def synchronize(self, device: int) -> None:
-        """Every copy is complete when it returns."""
-
-    def _translate(self, address: int, nbytes: int, device: int) -> int:
-        with self._lock:
-            at = bisect_right(self._starts, address) - 1
-            found = self._allocations[at] if at >= 0 else None
-        if found is not None and found.device == device:
-            offset = address - found.address
-            if offset + nbytes <= found.nbytes:
-                return found.backing + offset
-        raise TargetError(
-            f"{nbytes} bytes at {address:#x} are not in the memory of remote:{device}"
-        )
+    def queue(self, device: int) -> RemoteQueue:
+        """The device's queue."""
+        return self._queues[device]

@@ -47,7 +47,7 @@ def place(blocks: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     return offsets, top
 
 
-def lodge(
+def overlay(
     guests: Sequence[tuple[int, int, int]], rooms: Sequence[tuple[int, int, int]]
 ) -> list[tuple[int, int] | None]:
     """For each block of `(bytes, first step, last step)` a room and an offset in it, or None.

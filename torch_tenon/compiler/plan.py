@@ -22,7 +22,7 @@ from torch_tenon.compiler.batch import batches
 from torch_tenon.compiler.codegen.cpu import Kernel, generate
 from torch_tenon.compiler.codegen.matmul import generate_matmul
 from torch_tenon.compiler.cpu_compiler import CpuCompiler
-from torch_tenon.compiler.memory import lodge, place
+from torch_tenon.compiler.memory import overlay, place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
 from torch_tenon.ir.program import Extern, Matmul, Program
@@ -34,7 +34,7 @@ memory_log = logging.getLogger("torch_tenon.memory")
 HOST = torch.device("cpu")
 
 # As `Slot::Kind` in csrc/execute/plan.h has them.
-SLOT_KINDS = ["input", "output", "temporary", "lodged", "block", "external", "constant", "unused"]
+SLOT_KINDS = ["input", "output", "temporary", "overlaid", "block", "external", "constant", "unused"]
 
 # A temporary of this many bytes has a block of its own: a plan that runs then holds no more than it
 # needs at each step, and what an allocation costs is little beside what its kernel does.
@@ -234,7 +234,7 @@ class _Instance:
         places, arena_bytes = place(blocks)  # type: ignore[arg-type]
         offsets = dict(zip(temporaries, places, strict=True))
         own = [s for s in ranges if s.kind == "temporary" and s not in offsets]
-        lodged = self._lodge(own, ranges, nbytes)
+        overlaid = self._overlay(own, ranges, nbytes)
         memory_log.debug(
             "arena of %d bytes for %d; at (bytes, first step, last step): %s",
             arena_bytes,
@@ -245,12 +245,12 @@ class _Instance:
         allocated: list[list[int]] = [[] for _ in self.plan.steps]
         released: list[list[int]] = [[] for _ in self.plan.steps]
         for s, (first, last) in ranges.items():
-            block = s.kind == "temporary" and s not in offsets and s not in lodged
+            block = s.kind == "temporary" and s not in offsets and s not in overlaid
             if block or s.kind == "output":
                 allocated[first].append(self.slot[s])
             if block or (s.kind in ("external", "input") and s not in results):
                 released[last].append(self.slot[s])
-        self._note_peak(arena_bytes if blocks else 0, ranges, nbytes, {**offsets, **lodged})
+        self._note_peak(arena_bytes if blocks else 0, ranges, nbytes, {**offsets, **overlaid})
         steps, kernels = [], 0
         for k, step in enumerate(self.plan.steps):
             if step.kernel is not None:
@@ -261,7 +261,7 @@ class _Instance:
                 found = self._call(step.call)
             steps.append({**found, "allocated": allocated[k], "released": released[k]})
         return {
-            "slots": self._slots(offsets, nbytes, lodged),
+            "slots": self._slots(offsets, nbytes, overlaid),
             "inputs": [self.slot[v.buffer.storage] for v in program.inputs],
             "outputs": [self.slot[s] for s in program.storages if s.kind == "output"],
             "results": [self._tensor(o) for o in program.outputs],
@@ -269,7 +269,7 @@ class _Instance:
             "steps": steps,
         }
 
-    def _lodge(
+    def _overlay(
         self,
         guests: Sequence[Storage],
         ranges: Mapping[Storage, Sequence[int]],
@@ -282,7 +282,7 @@ class _Instance:
         rooms = {s: (nbytes[s], 0, ranges[s][0] - 1) for s in ranges if s.kind == "output"}
         blocks = [(nbytes[s], ranges[s][0], ranges[s][1]) for s in guests]
         slots = [self.slot[s] for s in rooms]
-        places = lodge(blocks, list(rooms.values()))
+        places = overlay(blocks, list(rooms.values()))
         return {
             s: (slots[p[0]], p[1]) for s, p in zip(guests, places, strict=True) if p is not None
         }
@@ -306,7 +306,7 @@ class _Instance:
         self,
         offsets: Mapping[Storage, int],
         nbytes: Mapping[Storage, int],
-        lodged: Mapping[Storage, tuple[int, int]],
+        overlaid: Mapping[Storage, tuple[int, int]],
     ) -> list[list[Any]]:
         found: list[list[Any]] = []
         constants = 0
@@ -314,9 +314,9 @@ class _Instance:
             number = 0
             if s.kind == "output":
                 number = self.number(s.nbytes)
-            elif s in lodged:
-                host, offset = lodged[s]
-                found.append(["lodged", offset, host])
+            elif s in overlaid:
+                host, offset = overlaid[s]
+                found.append(["overlaid", offset, host])
                 continue
             elif s.kind == "temporary":
                 if s in nbytes and s not in offsets:

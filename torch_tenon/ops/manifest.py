@@ -27,6 +27,7 @@ _FIELDS = (
     "host_arguments",
     "mutates",
     "host_layouts",
+    "replaces",
     "run_time_numbers",
     "whole",
 )
@@ -46,6 +47,7 @@ class Entry:
     host_arguments: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     host_layouts: tuple[str, ...] = ()
+    replaces: bool = False
     run_time_numbers: bool = False
     whole: str = ""
 
@@ -108,13 +110,15 @@ def _entry(row: object, place: str) -> Entry:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ManifestError(f"{place} `{field}` must be a list of names")
         arguments[field] = tuple(names)
-    open_numbers = row.get("run_time_numbers", False)
-    if not isinstance(open_numbers, bool):
-        raise ManifestError(f"{place} `run_time_numbers` must be true or false")
+    flags = {}
+    for field in ("replaces", "run_time_numbers"):
+        flags[field] = row.get(field, False)
+        if not isinstance(flags[field], bool):
+            raise ManifestError(f"{place} `{field}` must be true or false")
     whole = row.get("whole", "")
     if whole not in ("", "arguments", "both"):
         raise ManifestError(f"{place} `whole` must be `arguments` or `both`, and is {whole!r}")
-    return Entry(op, route, why, **arguments, run_time_numbers=open_numbers, whole=whole)
+    return Entry(op, route, why, **arguments, **flags, whole=whole)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -42,7 +43,12 @@ def _find(name: str) -> object:
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        # As for a script: it may import what lies beside it.
+        sys.path.insert(0, str(path.parent.resolve()))
+        try:
+            spec.loader.exec_module(module)
+        finally:
+            sys.path.pop(0)
     else:
         module = importlib.import_module(location)
     if not hasattr(module, attribute):

@@ -5,16 +5,10 @@ kernels. `torch_tenon/targets/cpu/` is one to read; `TENON_TARGET` chooses one (
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
 from typing import Any, ClassVar, Protocol
 
-
-class CopyKind(IntEnum):
-    """From where to where a copy goes."""
-
-    HOST_TO_DEVICE = 0
-    DEVICE_TO_HOST = 1
-    DEVICE_TO_DEVICE = 2
+#: Where bytes are to a target: what its `allocate` gave, and an offset in bytes.
+Place = tuple[int, int]
 
 
 class TargetError(RuntimeError):
@@ -37,22 +31,51 @@ class Event(Protocol):
     def done(self) -> bool:
         """Has the device passed this point?"""
 
+    def seconds(self) -> float:
+        """When it passed, on a clock that all devices of the target share. Asked once it has."""
 
-class Queue(Protocol):
-    """One device's queue of command buffers. It is in order.
 
-    `encode` adds to the open command buffer, `commit` hands that to the device without waiting,
-    `wait` is for when the host needs a result.
+class HostQueue(Protocol):
+    """The queue of a target whose memory the host can reach: for kernels written by hand.
+
+    Everything else runs on the thread that enqueues it, and does not come here.
     """
 
     def encode(self, kernel: Kernel, args: Sequence[int | float | bool]) -> None:
         """Adds a call of `kernel`. Pointers are integers; numbers are passed by value."""
 
     def commit(self) -> Event:
-        """Starts the open command buffer. Errors of its kernels are raised here or by `wait`."""
+        """Runs what was encoded. Raises the errors of its kernels."""
+
+
+class Queue(Protocol):
+    """One device's queue of command buffers, on a target whose memory the host cannot reach.
+
+    It is in order. `copy`, `launch` and `call` add to the open command buffer and do not wait;
+    `commit` hands that to the device without waiting; `wait` is for when the host needs a result.
+    The core calls from any thread, one at a time. Memory of the host that is named in a command
+    stays until the event of the next `commit` is done.
+    """
+
+    #: Does the device run the host's code on its own memory? `call` is for such a one alone.
+    runs_calls: bool
+
+    def copy(self, dst: Place | int, src: Place | int, nbytes: int) -> None:
+        """Copies bytes. A `Place` is memory of this device, an integer an address of the host."""
+
+    def launch(
+        self, kernel: int, places: Sequence[Place | None], numbers: Sequence[int], status: int
+    ) -> None:
+        """Runs a generated kernel over memory; what its checks find goes to the host's `status`."""
+
+    def call(self, work: Callable[[list[int]], None], places: Sequence[Place | None]) -> None:
+        """Runs `work` with the addresses by which it reaches the places (0 for None)."""
+
+    def commit(self) -> Event:
+        """Starts the open command buffer, empty or not."""
 
     def wait(self, event: Event) -> None:
-        """Blocks until the device has passed `event`."""
+        """Blocks until the device has passed `event`, without the interpreter's lock."""
 
 
 class Target:
@@ -63,11 +86,11 @@ class Target:
 
     #: What `tenon doctor` and error messages call it.
     name: str
-    #: Can the host read and write a device pointer? Then ops without another route run in place.
+    #: Is what `allocate` gives an address that the host can read and write? Then ops without
+    #: another route run in place, and everything runs on the thread that enqueues it.
     host_memory: bool = True
-    #: Does the queue go on after `commit` returned? Then `idle` and `synchronize` are asked before
-    #: the host touches memory.
-    asynchronous: bool = False
+    #: Does the queue take generated kernels? Without it windows run by the host's kernels.
+    runs_plans: bool = True
     #: The language that `compile` takes: "c", "opencl" or "triton".
     dialect: str = "c"
     #: Ops that the hardware's own library runs: the name with overload ("aten::mm") and a function
@@ -83,36 +106,21 @@ class Target:
         raise NotImplementedError
 
     def allocate(self, nbytes: int, device: int) -> int:
-        """The address of `nbytes` new bytes, aligned to 512, or 0 when there are no more.
+        """A handle of `nbytes` new bytes, aligned to 512, or 0 when there are no more.
 
-        Pointer arithmetic on it must hold: a view is its storage's address plus an offset.
+        With `host_memory` it is an address; on another target any number that is not 0.
         """
         raise NotImplementedError
 
-    def free(self, pointer: int, device: int) -> None:
+    def free(self, handle: int, device: int) -> None:
         """Takes back what `allocate` gave."""
-        raise NotImplementedError
-
-    def copy(self, dst: int, src: int, nbytes: int, kind: int, device: int) -> None:
-        """Copies bytes, after what is in the queue; returns when the host may touch both sides.
-
-        `kind` is a `CopyKind`. Never called on a target with `host_memory`.
-        """
         raise NotImplementedError
 
     def compile(self, source: str, entry: str) -> Kernel:
         """The kernel named `entry` of a source in `dialect`. Raises CompileError."""
         raise NotImplementedError
 
-    def queue(self, device: int) -> Queue:
-        """The device's queue, always the same one."""
+    def queue(self, device: int) -> Any:
+        """The device's queue, always the same one: a `HostQueue` with `host_memory`, else a
+        `Queue`."""
         raise NotImplementedError
-
-    def synchronize(self, device: int) -> None:
-        """Waits for everything that was encoded."""
-        queue = self.queue(device)
-        queue.wait(queue.commit())
-
-    def idle(self, device: int) -> bool:
-        """Has the device nothing left to do? Asked of asynchronous targets only."""
-        return False

@@ -8,11 +8,12 @@ import ctypes
 import mmap
 import os
 import threading
+import time
 from collections.abc import Sequence
 
 from torch_tenon import config
 from torch_tenon.targets.cpu.compile import CpuKernel, compile_c
-from torch_tenon.targets.target import Event, Kernel, Target
+from torch_tenon.targets.target import Kernel, Target
 
 _LIBC = ctypes.CDLL(None)
 _HUGE_PAGE = ctypes.c_size_t(2 << 20)
@@ -24,6 +25,10 @@ class CpuEvent:
     def done(self) -> bool:
         """True."""
         return True
+
+    def seconds(self) -> float:
+        """Now, which is later than that."""
+        return time.monotonic()
 
 
 class CpuQueue:
@@ -46,8 +51,6 @@ class CpuQueue:
             kernel(args)
         return CpuEvent()
 
-    def wait(self, event: Event) -> None:
-        """Nothing to wait for."""
 
 
 class CpuTarget(Target):

@@ -51,8 +51,9 @@ struct HostOverflow : Exchanged<bool> {
   HostOverflow();
 };
 
-// Host memory that is a block of `device`, or the host's own within a `HostOverflow`.
-c10::DataPtr allocate_on(size_t nbytes, c10::DeviceIndex device);
+// A block of `device`, or, within a `HostOverflow` and where the host's memory is the device's,
+// memory of the host.
+c10::DataPtr device_block(size_t nbytes, c10::DeviceIndex device);
 
 // The allocator that does so. It becomes PyTorch's CPU allocator on first use, and outside of a
 // scope hands every request on to the one that was there.

@@ -1,4 +1,4 @@
-#include "execute/counters.h"
+#include "device/counters.h"
 
 #include <deque>
 #include <mutex>

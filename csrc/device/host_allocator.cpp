@@ -1,4 +1,4 @@
-#include "execute/host_allocator.h"
+#include "device/host_allocator.h"
 
 #include <c10/core/CPUAllocator.h>
 
@@ -45,7 +45,7 @@ class HostAllocator final : public c10::Allocator {
       void* ptr = device_allocator().allocate_block(nbytes, device);
       return {ptr, ptr, &release, c10::Device(c10::kCPU)};
     } catch (const c10::OutOfMemoryError&) {
-      if (!t_overflow)
+      if (!t_overflow || !target().host_memory)
         throw;
       return previous_->allocate(nbytes);
     }
@@ -94,7 +94,7 @@ HostPlacement::HostPlacement(Blocks blocks) : Exchanged(t_places, std::move(bloc
 
 HostOverflow::HostOverflow() : Exchanged(t_overflow, true) {}
 
-c10::DataPtr allocate_on(size_t nbytes, c10::DeviceIndex device) {
+c10::DataPtr device_block(size_t nbytes, c10::DeviceIndex device) {
   return instance().allocate_block(nbytes, device);
 }
 

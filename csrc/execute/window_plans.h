@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "execute/plan.h"
-#include "record/record.h"
+#include "record/execution.h"
 
 namespace tenon {
 
@@ -21,7 +21,11 @@ struct WindowPlan {
   std::vector<int64_t> structure;
   std::vector<const OpEntry*> calls;
   std::vector<int32_t> slots_of_calls;  // of each call its tensors', then its fresh results'
-  std::vector<WindowSlot> slots;        // of the first such window
+  struct SlotFacts {
+    size_t nbytes;
+    bool fresh, alive, written;
+  };
+  std::vector<SlotFacts> slots;
 
   State state = seen;  // guarded by the plans' mutex, as all that follows
   std::shared_ptr<const Plan> plan;
@@ -30,16 +34,6 @@ struct WindowPlan {
   std::string error;
   int64_t by_plan = 0, by_reference = 0;  // runs
 };
-
-// Runs a window: by its plan where there is one, else by reference. In `automatic` mode a plan is
-// asked for when a structure comes for the second time; `compiled` waits for it, and `verify` has
-// both runs compared. `release` is called for each slot that was older than the window and died in
-// it, after its last use; in `verify` it is not.
-void run_window(
-    const Window& window,
-    c10::DeviceIndex device,
-    ExecuteMode mode,
-    const std::function<void(const WindowSlot&)>& release);
 
 // Both are Python's. The first is asked for the plan of a window whose state is `waiting`, and
 // answers with `finish_window`, or comes back from a wait without an answer once nobody makes plans

@@ -1,0 +1,196 @@
+// Python's `Target` (torch_tenon/targets/target.py) as the core's. Calls of its methods take the
+// interpreter's lock.
+
+#include <pybind11/functional.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <map>
+
+#include "bind.h"
+#include "device/allocator.h"
+#include "device/target.h"
+
+namespace py = pybind11;
+
+namespace tenon {
+namespace {
+
+// Objects of Python's that threads of the core hold.
+class Held {
+ public:
+  explicit Held(py::object object) : object_(std::move(object)) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  ~Held() {
+    const py::gil_scoped_acquire gil;
+    object_ = py::object();
+  }
+  const py::object& operator*() const {
+    return object_;
+  }
+
+ private:
+  py::object object_;
+};
+
+class PythonQueue final : public Queue {
+ public:
+  explicit PythonQueue(py::object queue)
+      : runs_calls_(queue.attr("runs_calls").cast<bool>()),
+        queue_(std::make_unique<Held>(std::move(queue))) {}
+
+  void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
+    const auto end = [](const void* ptr, bool host) -> py::object {
+      return host ? py::int_(reinterpret_cast<uintptr_t>(ptr)) : place(ptr);
+    };
+    const py::gil_scoped_acquire gil;
+    (**queue_).attr("copy")(
+        end(dst, kind == CopyKind::device_to_host),
+        end(src, kind == CopyKind::host_to_device),
+        nbytes);
+  }
+
+  void launch(
+      KernelFunction kernel,
+      c10::ArrayRef<void*> pointers,
+      c10::ArrayRef<int64_t> numbers,
+      int64_t* status) override {
+    const py::gil_scoped_acquire gil;
+    (**queue_).attr("launch")(
+        reinterpret_cast<uintptr_t>(kernel),
+        places(pointers),
+        numbers.vec(),
+        reinterpret_cast<uintptr_t>(status));
+  }
+
+  bool runs_calls() const override {
+    return runs_calls_;
+  }
+
+  void call(
+      std::function<void(c10::ArrayRef<void*>)> work, c10::ArrayRef<void*> pointers) override {
+    const py::gil_scoped_acquire gil;
+    const auto run = py::cpp_function([work](const std::vector<uintptr_t>& addresses) {
+      std::vector<void*> memory;
+      for (const auto address : addresses)
+        memory.push_back(reinterpret_cast<void*>(address));
+      const py::gil_scoped_release no_gil;
+      work(memory);
+    });
+    (**queue_).attr("call")(run, places(pointers));
+  }
+
+  Ticket commit() override {
+    const py::gil_scoped_acquire gil;
+    auto event = std::make_shared<Held>((**queue_).attr("commit")());
+    const std::lock_guard<std::mutex> lock(mutex_);
+    events_[++last_] = std::move(event);
+    return last_;
+  }
+
+  bool passed(Ticket ticket) override {
+    const auto event = find(ticket);
+    if (!event)
+      return true;
+    bool done = false;
+    {
+      const py::gil_scoped_acquire gil;
+      done = (**event).attr("done")().cast<bool>();
+    }
+    if (done)
+      forget(ticket, *event);
+    return done;
+  }
+
+  void wait(Ticket ticket) override {
+    const auto event = find(ticket);
+    if (!event)
+      return;
+    {
+      const py::gil_scoped_acquire gil;
+      (**queue_).attr("wait")(**event);
+    }
+    forget(ticket, *event);
+  }
+
+  double seconds(Ticket ticket) override {
+    wait(ticket);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = seconds_.find(ticket);
+    return found != seconds_.end() ? found->second : 0;
+  }
+
+ private:
+  static constexpr size_t kMostTimes = 4096;
+
+  static py::object place(const void* ptr) {
+    if (ptr == nullptr)
+      return py::none();
+    const auto [handle, offset] = device_allocator().place_of(ptr);
+    return py::make_tuple(handle, offset);
+  }
+
+  static py::list places(c10::ArrayRef<void*> pointers) {
+    py::list found;
+    for (const auto* ptr : pointers)
+      found.append(place(ptr));
+    return found;
+  }
+
+  std::shared_ptr<Held> find(Ticket ticket) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = events_.find(ticket);
+    return found != events_.end() ? found->second : nullptr;
+  }
+
+  // The event has passed; its time stays for a while.
+  void forget(Ticket ticket, const Held& event) {
+    double seconds = 0;
+    {
+      const py::gil_scoped_acquire gil;
+      seconds = (*event).attr("seconds")().cast<double>();
+    }
+    std::shared_ptr<Held> last;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = events_.find(ticket);
+    if (found == events_.end())
+      return;
+    last = std::move(found->second);
+    events_.erase(found);
+    seconds_[ticket] = seconds;
+    while (seconds_.size() > kMostTimes)
+      seconds_.erase(seconds_.begin());
+  }
+
+  const bool runs_calls_;
+  std::unique_ptr<Held> queue_;
+  std::mutex mutex_;
+  Ticket last_ = 0;
+  std::map<Ticket, std::shared_ptr<Held>> events_;  // that have not passed, as far as is known
+  std::map<Ticket, double> seconds_;
+};
+
+Target bind_target(const py::object& object) {
+  Target t;
+  t.name = object.attr("name").cast<std::string>();
+  t.host_memory = object.attr("host_memory").cast<bool>();
+  t.runs_plans = object.attr("runs_plans").cast<bool>();
+  t.device_count = object.attr("devices")().cast<c10::DeviceIndex>();
+  t.allocate = object.attr("allocate").cast<decltype(t.allocate)>();
+  t.free = object.attr("free").cast<decltype(t.free)>();
+  for (int i = 0; i < t.device_count; ++i) {
+    t.total_memory.push_back(object.attr("total_memory")(i).cast<size_t>());
+    if (t.host_memory)
+      t.queues.push_back(host_queue());
+    else
+      t.queues.push_back(std::make_unique<PythonQueue>(object.attr("queue")(i)));
+  }
+  return t;
+}
+
+const RegisterBindings bindings([](py::module_& m) {
+  m.def("set_target", [](const py::object& target) { set_target(bind_target(target)); });
+});
+
+}  // namespace
+}  // namespace tenon

@@ -1,0 +1,112 @@
+#include "device/buffer.h"
+
+#include "device/allocator.h"
+#include "device/host_allocator.h"
+#include "device/interpreter.h"
+#include "device/pending.h"
+#include "device/ranges.h"
+#include "device/target.h"
+
+namespace tenon {
+namespace {
+
+struct Addresses {
+  std::mutex mutex;
+  Ranges<Buffer*> buffers;  // each removes itself when it ends
+};
+
+// Leaked on purpose: tensors may die after static destructors have run.
+Addresses& addresses() {
+  static auto* instance = new Addresses();
+  return *instance;
+}
+
+}  // namespace
+
+std::mutex& record_mutex() {
+  static auto* mutex = new std::mutex();
+  return *mutex;
+}
+
+std::mutex& address_mutex() {
+  return addresses().mutex;
+}
+
+Buffer::~Buffer() {
+  free_memory();
+}
+
+void Buffer::expect() {
+  device_allocator().expect(nbytes, device);
+  expected_ = true;
+}
+
+void Buffer::stop_expecting() {
+  if (std::exchange(expected_, false))
+    device_allocator().stop_expecting(nbytes, device);
+}
+
+void* Buffer::memory() {
+  if (!memory_) {
+    stop_expecting();
+    memory_ = device_block(nbytes, device);
+  }
+  return memory_.get();
+}
+
+void Buffer::take(c10::DataPtr memory) {
+  stop_expecting();
+  memory_ = std::move(memory);
+}
+
+void Buffer::free_memory() {
+  stop_expecting();
+  if (registered) {
+    std::lock_guard<std::mutex> lock(addresses().mutex);
+    addresses().buffers.remove(memory_.get());
+    registered = false;
+  }
+  memory_.clear();
+}
+
+void settle(Buffer& buffer, Access access) {
+  // What reads it may still run while it is read.
+  commit_uses(buffer, /*writes_alone=*/access == Access::read, Touching::reason());
+  SubmissionRef submission;
+  std::shared_ptr<Failure> failure;
+  {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    submission = access == Access::read ? buffer.last_write : buffer.last_use;
+  }
+  if (submission)
+    wait_for(submission, access == Access::read ? "the host reads" : "the host writes");
+  if (access == Access::write)
+    return;
+  {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    failure = buffer.failure;
+  }
+  if (failure)
+    failure->raise();
+}
+
+std::pair<BufferRef, size_t> buffer_at(const void* ptr) {
+  std::lock_guard<std::mutex> lock(addresses().mutex);
+  const auto [found, offset] = addresses().buffers.find(ptr);
+  if (found == nullptr)
+    return {BufferRef(), 0};
+  // Who has the address keeps the buffer, unless it kept a bare pointer past the buffer's end.
+  if (c10::raw::intrusive_ptr::use_count(*found) == 0)
+    return {BufferRef(), 0};
+  return {BufferRef::reclaim_copy(*found), offset};
+}
+
+void register_address(Buffer& buffer) {
+  if (buffer.registered || buffer.address() == nullptr)
+    return;
+  buffer.registered = true;
+  std::lock_guard<std::mutex> lock(addresses().mutex);
+  addresses().buffers.add(buffer.address(), buffer.nbytes, &buffer);
+}
+
+}  // namespace tenon

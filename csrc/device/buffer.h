@@ -1,0 +1,100 @@
+// A buffer is what a storage's memory is to the device: the target's memory, from the time when
+// something writes it; the windows that use it and were not submitted yet; the submission that uses
+// it last; and the error that its contents ended with.
+//
+//     new_storage ──▶ expected ──▶ used by a window ──▶ in flight ──▶ has contents, or failed
+//                    (no memory)    (calls recorded)    (submitted)         │
+//          storage dies: what no window and no submission needs is freed ◀──┘
+//
+// What was made and died inside of one window never gets memory here: it is the plan's temporary.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <memory>
+#include <mutex>
+
+#include "device/failure.h"
+#include "device/queue.h"
+
+namespace tenon {
+
+struct Window;
+
+// What was handed to a device's queue together, and what there is to do when it has run.
+class Submission : public c10::intrusive_ptr_target {
+ public:
+  explicit Submission(c10::DeviceIndex device) : device(device) {}
+
+  const c10::DeviceIndex device;
+  std::atomic<Ticket> ticket{0};  // 0 until it is enqueued
+  std::function<void()> finish;  // called once the ticket has passed: where errors go
+  std::atomic<bool> finished{false};
+};
+using SubmissionRef = c10::intrusive_ptr<Submission>;
+
+class Buffer : public c10::intrusive_ptr_target {
+ public:
+  Buffer(size_t nbytes, c10::DeviceIndex device) : nbytes(nbytes), device(device) {}
+  ~Buffer() override;
+
+  // Where the memory is; had now if there was none. Under the device's queue lock.
+  void* memory();
+  // The same where nothing is pending; nullptr: it has none yet.
+  void* address() const {
+    return memory_.get();
+  }
+  // Takes over memory with what it holds: a block, or what keeps some.
+  void take(c10::DataPtr memory);
+  // It will have memory, which counts as allocated from now on; raises c10::OutOfMemoryError.
+  void expect();
+  // ... but a kernel brings it, or nobody does.
+  void stop_expecting();
+  // It needs none any more: nobody reads it after what is enqueued.
+  void free_memory();
+
+  const size_t nbytes;
+  const c10::DeviceIndex device;
+
+  // What follows is guarded by `record_mutex`.
+  struct Use {
+    Window* window;
+    int32_t slot;
+  };
+  c10::SmallVector<Use, 1> uses;  // by windows that are open
+  SubmissionRef last_use, last_write;
+  std::shared_ptr<Failure> failure;  // of its contents
+  bool alive = true;                 // has it a storage?
+  bool has_contents = false;         // or calls that write some
+  bool shared = false;               // somebody outside has its address for good
+  bool registered = false;           // its address was given to somebody: found by `buffer_at`
+
+ private:
+  c10::DataPtr memory_;
+  bool expected_ = false;  // counted by the allocator, and without memory
+};
+using BufferRef = c10::intrusive_ptr<Buffer>;
+
+// Held for a record, never for a run: it guards buffers and open windows.
+std::mutex& record_mutex();
+
+enum class Access { read, write };
+
+// Before the host or an op that runs at once touches a buffer: submits what is pending, waits for
+// it, and raises the error of what is to be read.
+void settle(Buffer& buffer, Access access);
+
+// Waits until a submission has run, and sees to what came of it; within the run that enqueues it
+// this raises.
+void wait_for(const SubmissionRef& submission, const char* reason);
+
+// A buffer whose address was given away, by an address inside of it, and how far from its start.
+std::pair<BufferRef, size_t> buffer_at(const void* ptr);
+void register_address(Buffer& buffer);
+
+// Before a fork: locks of the core are free while this one is held.
+std::mutex& address_mutex();
+
+}  // namespace tenon

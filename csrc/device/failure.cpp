@@ -1,0 +1,106 @@
+#include "device/failure.h"
+
+#include <c10/util/Exception.h>
+#include <pybind11/pybind11.h>
+#include <torch/csrc/Exceptions.h>
+
+namespace tenon {
+namespace {
+
+namespace py = pybind11;
+
+// An exception of Python's, which raising hands to the interpreter: so each time it is another one,
+// over the same Python objects. They are leaked where the interpreter is gone.
+std::function<void()> python_exception(py::object type, py::object value) {
+  struct Held {
+    py::object type, value;
+    ~Held() {
+      if (!Py_IsInitialized()) {
+        type.release();
+        value.release();
+        return;
+      }
+      const py::gil_scoped_acquire gil;
+      value = py::object();
+      type = py::object();
+    }
+  };
+  auto held = std::make_shared<Held>();
+  held->type = std::move(type);
+  held->value = std::move(value);
+  return [held] {
+    const py::gil_scoped_acquire gil;
+    PyErr_SetObject(held->type.ptr(), held->value.ptr());
+    python_error error;
+    error.persist();
+    throw python_error(std::move(error));
+  };
+}
+
+// An error of the most derived of the types, with more to its text.
+template <class... Types>
+std::function<void()> copied(const c10::Error& error, const std::string& where) {
+  std::exception_ptr made;
+  const auto copy = [&](auto derived) {
+    if (!where.empty())
+      derived.add_context(where);
+    made = std::make_exception_ptr(std::move(derived));
+  };
+  const auto as = [&](auto* derived) {
+    if (derived != nullptr && !made)
+      copy(*derived);
+  };
+  (as(dynamic_cast<const Types*>(&error)), ...);
+  if (!made)
+    copy(error);
+  return [made] { std::rethrow_exception(made); };
+}
+
+}  // namespace
+
+std::shared_ptr<Failure> Failure::current(const std::string& where) {
+  std::function<void()> raise;
+  try {
+    throw;
+  } catch (python_error& error) {
+    const py::gil_scoped_acquire gil;
+    raise = python_exception(
+        py::reinterpret_borrow<py::object>(error.type),
+        py::reinterpret_borrow<py::object>(error.value));
+  } catch (py::error_already_set& error) {
+    const py::gil_scoped_acquire gil;
+    raise = python_exception(error.type(), error.value());
+  } catch (const c10::Error& error) {
+    raise = copied<
+        c10::IndexError,
+        c10::ValueError,
+        c10::TypeError,
+        c10::NotImplementedError,
+        c10::LinAlgError,
+        c10::OutOfMemoryError>(error, where);
+  } catch (...) {
+    raise = [raised = std::current_exception()] { std::rethrow_exception(raised); };
+  }
+  return std::shared_ptr<Failure>(new Failure(std::move(raise)));
+}
+
+std::shared_ptr<Failure> Failure::of(std::function<void()> raise) {
+  return std::shared_ptr<Failure>(new Failure(std::move(raise)));
+}
+
+std::shared_ptr<Failure> Failure::with(const std::string& where) {
+  try {
+    raise_();
+  } catch (...) {
+    return current(where);
+  }
+  return nullptr;
+}
+
+void Failure::raise() {
+  seen_ = true;
+  raise_();
+  throw std::logic_error("a failure has no error");
+}
+
+}  // namespace tenon

@@ -1,0 +1,65 @@
+// What the device has to know of calls that were recorded and not submitted yet. The recorder
+// (record/commit.cpp) answers.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <functional>
+
+namespace tenon {
+
+class Buffer;
+
+// Why a window was committed; the names are those of the report.
+enum class CommitReason : int {
+  host_read,     // the host needs a value
+  host_write,    // the host writes memory that the window uses
+  first_call,    // a call whose results' layouts are not known yet
+  not_recorded,  // an op that runs at once
+  synchronize,
+  boundary,  // a place chosen by the content of the window
+  length,    // the window is as long as it may be
+  memory,    // it keeps as much memory as it may
+  request,   // torch_tenon.commit(), fork
+  handover,  // another thread or stream uses what the window writes
+  shared,    // somebody outside has the address of memory that it uses
+  count_
+};
+
+// Submits every window of a device, of all threads and streams; of one stream, of the calling
+// thread. Inside of a run on the device this does nothing.
+void commit(c10::DeviceIndex device, CommitReason reason);
+void commit_stream(c10::Stream stream, CommitReason reason);
+
+// Submits the windows that use a buffer, or those alone that write it.
+void commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason);
+
+// Enqueues a copy from the host to a buffer's memory, behind everything else; `keeps` is what the
+// host's memory lives by until then.
+void enqueue_upload(
+    Buffer& buffer, void* address, const void* host, size_t nbytes, std::function<void()> keeps);
+
+// The last storage of a buffer died: see `Buffer`.
+void storage_died(Buffer& buffer);
+
+// Waits for all that was submitted to a device, and sees to what came of it.
+void wait_until_idle(c10::DeviceIndex device);
+
+// Raises the first error of this thread's windows on the device that nobody has seen yet.
+void raise_unseen(c10::DeviceIndex device);
+
+// Why the calling thread commits when it touches a buffer, in this scope.
+class Touching {
+ public:
+  explicit Touching(CommitReason reason);
+  ~Touching();
+  Touching(const Touching&) = delete;
+  Touching& operator=(const Touching&) = delete;
+  static CommitReason reason();
+
+ private:
+  CommitReason previous_;
+};
+
+}  // namespace tenon

@@ -1,0 +1,77 @@
+// One device's queue: copies, kernels and host code, run in the order in which they were enqueued.
+//
+// Addresses of the device are those that the allocator gives (device/allocator.h), whether the host
+// can dereference them or not. What is enqueued starts at the next `commit`, which does not wait.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace tenon {
+
+enum class CopyKind : int { host_to_device = 0, device_to_host = 1, device_to_device = 2 };
+
+// A generated kernel. It runs to its end whatever fails; each of its checks leaves its number, the
+// value and the size in four words of `status`.
+using KernelFunction = void (*)(void* const* pointers, const int64_t* numbers, int64_t* status);
+
+// Everything up to a commit, by the commit's number; 0 has always passed.
+using Ticket = uint64_t;
+
+class Queue {
+ public:
+  virtual ~Queue() = default;
+
+  // Within one device, or between it and the host. Memory of the host has to stay until the ticket
+  // of the next commit has passed.
+  virtual void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) = 0;
+  // `status` is memory of the host that stays until then as well.
+  virtual void launch(
+      KernelFunction kernel,
+      c10::ArrayRef<void*> pointers,
+      c10::ArrayRef<int64_t> numbers,
+      int64_t* status) = 0;
+  // Whether the device runs the host's code on its own memory; `call` is for such a one alone.
+  virtual bool runs_calls() const = 0;
+  // Runs `work` with the addresses by which it reaches what lies at `pointers`. It may not raise.
+  virtual void call(
+      std::function<void(c10::ArrayRef<void*>)> work, c10::ArrayRef<void*> pointers) = 0;
+
+  virtual Ticket commit() = 0;
+  virtual bool passed(Ticket ticket) = 0;
+  virtual void wait(Ticket ticket) = 0;
+  // When the device passed it, in seconds of a clock that all its devices share.
+  virtual double seconds(Ticket ticket) = 0;
+};
+
+// A queue of the host's processor, whose memory is the host's: everything runs when it is enqueued,
+// on the thread that does so.
+std::unique_ptr<Queue> host_queue();
+
+// The right to enqueue on a device, held by one thread at a time: what a window enqueues stays
+// together, and is enqueued in the order in which windows were closed. Never taken while holding
+// the interpreter's lock or the record's.
+class QueueLock {
+ public:
+  explicit QueueLock(c10::DeviceIndex device);
+  ~QueueLock();
+  QueueLock(const QueueLock&) = delete;
+  QueueLock& operator=(const QueueLock&) = delete;
+
+  // Does this thread hold it, so that it is inside of a run?
+  static bool held(c10::DeviceIndex device);
+  // ... of any device?
+  static bool held();
+
+ private:
+  c10::DeviceIndex device_;
+};
+
+}  // namespace tenon

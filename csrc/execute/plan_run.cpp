@@ -1,0 +1,367 @@
+#include "execute/plan_run.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include "device/guard.h"
+#include "device/host_allocator.h"
+#include "device/storage.h"
+#include "device/target.h"
+#include "execute/host_call.h"
+#include "record/surroundings.h"
+
+namespace tenon {
+namespace {
+
+std::atomic<bool> g_timing{false};
+
+// The numbers of CHECKS in torch_tenon/compiler/codegen/iteration.py.
+enum class Check : int64_t { index = 1, embedding = 2, gather = 3, division = 4 };
+
+// What PyTorch raises where the check failed that left this status.
+std::exception_ptr failed_check(const int64_t* status, const std::string& step) {
+  const auto check = static_cast<Check>(status[0]);
+  const auto size = status[2];
+  // A negative index was counted from the end before it was checked.
+  const auto index = check == Check::index && status[1] < 0 ? status[1] - size : status[1];
+  const auto where = c10::str(" (in the kernel of ", step, ")");
+  const auto outside =
+      c10::str("index ", index, " is out of bounds for dimension 0 with size ", size, where);
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  switch (check) {
+    case Check::division:
+      return std::make_exception_ptr(c10::Error(here, "ZeroDivisionError" + where));
+    case Check::gather:
+      return std::make_exception_ptr(c10::Error(here, outside));
+    case Check::embedding:
+      return std::make_exception_ptr(c10::IndexError(here, "index out of range in self" + where));
+    case Check::index:
+      return std::make_exception_ptr(c10::IndexError(here, outside));
+  }
+  TORCH_INTERNAL_ASSERT(false, "a kernel reports a check of kind ", status[0], where);
+}
+
+std::shared_ptr<Failure> as_failure(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (...) {
+    return Failure::current("");
+  }
+}
+
+// Graphs of the host's tensors run on the host, whatever the target.
+Queue& queue_for(c10::Device device) {
+  static auto* host = host_queue().release();
+  return device.is_cpu() ? *host : queue_of(device.index());
+}
+
+c10::DataPtr allocate_temporary(size_t nbytes, c10::Device device) {
+  // On a target whose memory the host can reach, graphs of the host's tensors share its blocks:
+  // they are used again between runs and plans, where fresh pages would cost more than the work.
+  if (device.is_cpu() && !(has_target() && target().host_memory))
+    return c10::GetCPUAllocator()->allocate(nbytes);
+  return device_block(nbytes, device.is_cpu() ? current_device() : device.index());
+}
+
+// The results of a call one by one: a list of tensors that is all there is counts each of its own,
+// and what is no tensor is none.
+std::vector<at::Tensor> results_of(const torch::jit::Stack& stack) {
+  if (stack.size() == 1 && stack[0].isTensorList())
+    return stack[0].toTensorVector();
+  std::vector<at::Tensor> results;
+  for (const auto& value : stack)
+    results.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+  return results;
+}
+
+// Calls a step's op on the host, over the given memory of its tensors, with results in the given
+// places (null: in memory of their own).
+std::vector<at::Tensor> call_over(
+    const CallStep& step,
+    c10::ArrayRef<void*> tensors,
+    c10::ArrayRef<ResultPlace> places,
+    c10::DeviceIndex device) {
+  std::vector<c10::Storage> passed;  // kept, so that a result over one of them shares it
+  const bool keeps = may_keep(step.op);
+  size_t next = 0;
+  const auto tensor = [&] {
+    const auto& layout = step.tensors[next].layout;
+    const auto made =
+        tensor_over(passed.emplace_back(borrowed(tensors[next++], layout.nbytes)), layout);
+    return keeps ? made.clone() : made;
+  };
+  const auto number = [&](const c10::IValue&) { return c10::IValue(tensor().item()); };
+  torch::jit::Stack stack;
+  for (const auto& argument : step.arguments)
+    stack.push_back(host_argument(argument, tensor, number));
+  call_on_host(step.op, stack, device, places);
+  auto results = results_of(stack);
+  place_results(step.op, results, device, places);
+  return results;
+}
+
+}  // namespace
+
+void set_timing(bool on) {
+  g_timing = on;
+}
+
+// What outlives a run on an asynchronous target: memory of the host that its steps use.
+struct PlanRun::Outcome {
+  std::vector<int64_t> status;                          // of all kernels' checks
+  std::vector<std::pair<size_t, std::shared_ptr<Failure>>> raised;  // by the calls of those steps
+  std::mutex mutex;                                     // of `raised`
+  std::vector<c10::DataPtr> staging;
+
+  void note(size_t step) {
+    auto failure = Failure::current("");
+    std::lock_guard<std::mutex> lock(mutex);
+    raised.emplace_back(step, std::move(failure));
+  }
+};
+
+PlanRun::PlanRun(const Plan& plan, c10::Device device)
+    : data_(plan.data()),
+      device_(device.is_cpu() ? device : c10::Device(kTenon, check_index(device.index()))),
+      queue_(queue_for(device_)),
+      host_memory_(device_.is_cpu() || target().host_memory),
+      outcome_(std::make_shared<Outcome>()) {
+  outcome_->status.resize(plan.status_words());
+  const bool on_stack = host_memory_ && data_.arena_bytes <= kOnStack;
+  if (!on_stack)
+    arena_ = allocate_temporary(data_.arena_bytes, device_);
+  auto* start = on_stack ? on_stack_ : static_cast<char*>(arena_.get());
+  memory_.resize(data_.slots.size());
+  pointers_.resize(data_.slots.size());
+  arguments_.reserve(data_.slots.size());
+  for (size_t k = 0; k < data_.slots.size(); ++k) {
+    const auto& slot = data_.slots[k];
+    if (slot.kind == Slot::Kind::temporary) {
+      pointers_[k] = start + slot.number;
+    } else if (slot.kind == Slot::Kind::constant) {
+      pointers_[k] = slot.tensor.data_ptr();
+      if (host_memory_)
+        continue;
+      const auto nbytes = slot.tensor.storage().nbytes();
+      memory_[k] = {c10::Storage::use_byte_size_t{}, nbytes, allocate_temporary(nbytes, device_)};
+      queue_.copy(
+          memory_[k].mutable_data(), slot.tensor.data_ptr(), nbytes, CopyKind::host_to_device);
+      pointers_[k] = memory_[k].mutable_data();
+    }
+  }
+}
+
+void PlanRun::place(size_t slot, void* pointer, c10::Storage memory) {
+  pointers_[slot] = pointer;
+  memory_[slot] = std::move(memory);
+}
+
+void PlanRun::allocate(size_t slot) {
+  if (pointers_[slot] != nullptr)  // an output in memory of the caller's
+    return;
+  constexpr c10::Storage::use_byte_size_t in_bytes;
+  const auto nbytes = data_.slots[slot].number;
+  auto& memory = memory_[slot];
+  if (data_.slots[slot].kind == Slot::Kind::block) {
+    memory = c10::Storage(in_bytes, nbytes, allocate_temporary(nbytes, device_));
+    pointers_[slot] = memory.mutable_data();
+  } else if (device_.is_cpu()) {
+    memory = c10::Storage(in_bytes, nbytes, c10::GetCPUAllocator(), /*resizable=*/true);
+    pointers_[slot] = memory.mutable_data();
+  } else {
+    memory = new_storage(nbytes, device_.index());
+    if (auto* buffer = own_buffer(*memory.unsafeGetStorageImpl())) {
+      pointers_[slot] = buffer->memory();
+      buffer->has_contents = true;
+    }
+  }
+}
+
+void PlanRun::release(size_t slot, const std::function<void(size_t)>& released) {
+  memory_[slot] = c10::Storage();
+  pointers_[slot] = nullptr;  // a later step may have memory there once more
+  if (released && data_.slots[slot].kind == Slot::Kind::input)
+    released(slot);
+}
+
+void PlanRun::launch(const KernelStep& step, size_t index) {
+  arguments_.clear();
+  for (const auto slot : step.slots)
+    arguments_.push_back(pointers_[slot]);
+  auto* status = step.checks.empty() ? nullptr : &outcome_->status[next_status_];
+  next_status_ += step.checks.size() * kStatusWords;
+  queue_.launch(step.function, arguments_, step.sizes, status);
+}
+
+void PlanRun::call(const CallStep& step, size_t index) {
+  const CountedCall counted(*step.counter);
+  if (host_memory_) {
+    call_from_host(step, index);
+  } else {
+    // What a call makes lies where the device knows it.
+    for (const auto& result : step.results) {
+      if (!result || data_.slots[result->slot].kind != Slot::Kind::external)
+        continue;
+      const auto nbytes = result->layout.nbytes;
+      memory_[result->slot] = {
+          c10::Storage::use_byte_size_t{}, nbytes, allocate_temporary(nbytes, device_)};
+      pointers_[result->slot] = memory_[result->slot].mutable_data();
+    }
+    call_on_device(step, index);
+  }
+}
+
+void PlanRun::call_from_host(const CallStep& step, size_t index) {
+  const auto is_external = [&](const SlotTensor& result) {
+    return data_.slots[result.slot].kind == Slot::Kind::external;
+  };
+  std::vector<void*> tensors;
+  for (const auto& [slot, layout] : step.tensors)
+    tensors.push_back(pointers_[slot]);
+  std::vector<ResultPlace> places;
+  for (const auto& result : step.results) {
+    auto& place = places.emplace_back();
+    if (result)
+      place = {&result->layout, is_external(*result) ? nullptr : pointers_[result->slot]};
+  }
+  std::vector<at::Tensor> results;
+  try {
+    results = call_over(
+        step, tensors, places, device_.is_cpu() ? c10::DeviceIndex{-1} : device_.index());
+  } catch (...) {
+    outcome_->note(index);
+  }
+  for (size_t k = 0; k < places.size(); ++k) {
+    if (!step.results[k] || !is_external(*step.results[k]))
+      continue;
+    const auto& [slot, layout] = *step.results[k];
+    if (k < results.size())
+      memory_[slot] = results[k].storage();
+    else  // it failed: later steps have something to work on
+      memory_[slot] = {
+          c10::Storage::use_byte_size_t{}, layout.nbytes, allocate_temporary(layout.nbytes, device_)};
+    pointers_[slot] = memory_[slot].mutable_data();
+  }
+}
+
+// Either in the device's queue, on its own memory, or by the host on copies of what the call needs,
+// after waiting for that.
+void PlanRun::call_on_device(const CallStep& step, size_t index) {
+  std::vector<void*> pointers;
+  std::vector<size_t> sizes;
+  for (const auto& [slot, layout] : step.tensors) {
+    pointers.push_back(pointers_[slot]);
+    sizes.push_back(layout.nbytes);
+  }
+  const auto inputs = pointers.size();
+  for (const auto& result : step.results) {
+    pointers.push_back(result ? pointers_[result->slot] : nullptr);
+    sizes.push_back(result ? result->layout.nbytes : 0);
+  }
+  auto work = [&step, index, inputs, outcome = outcome_](c10::ArrayRef<void*> memory) {
+    const NeutralThread neutral;
+    std::vector<ResultPlace> places;
+    for (size_t k = 0; k < step.results.size(); ++k) {
+      auto& place = places.emplace_back();
+      if (step.results[k])
+        place = {&step.results[k]->layout, memory[inputs + k]};
+    }
+    try {
+      call_over(step, memory.slice(0, inputs), places, /*device=*/-1);
+    } catch (...) {
+      outcome->note(index);
+    }
+  };
+  if (queue_.runs_calls())
+    return queue_.call(std::move(work), pointers);
+  std::vector<void*> copies;
+  for (size_t k = 0; k < pointers.size(); ++k) {
+    auto& staged = outcome_->staging.emplace_back(c10::GetCPUAllocator()->allocate(sizes[k]));
+    copies.push_back(staged.get());
+    if (k < inputs && sizes[k] > 0)
+      queue_.copy(copies[k], pointers[k], sizes[k], CopyKind::device_to_host);
+  }
+  wait_for(device_.index(), queue_.commit(), "an op that runs on the host");
+  work(copies);
+  for (size_t k = 0; k < pointers.size(); ++k) {
+    const bool written = k >= inputs;  // a plan's calls change no argument
+    if (written && sizes[k] > 0)
+      queue_.copy(pointers[k], copies[k], sizes[k], CopyKind::host_to_device);
+  }
+}
+
+void PlanRun::execute(const std::function<void(size_t)>& released) {
+  for (size_t k = 0; k < data_.slots.size(); ++k) {
+    const auto& slot = data_.slots[k];
+    if (slot.kind == Slot::Kind::overlaid && pointers_[slot.under] != nullptr)
+      pointers_[k] = static_cast<char*>(pointers_[slot.under]) + slot.number;
+  }
+  for (size_t index = 0; index < data_.steps.size(); ++index) {
+    const auto& step = data_.steps[index];
+    for (const auto slot : step.allocated)
+      allocate(slot);
+    if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
+      std::optional<CountedCall> timed;
+      if (C10_UNLIKELY(g_timing.load(std::memory_order_relaxed)))
+        timed.emplace(*step.counter);
+      launch(*kernel, index);
+    } else {
+      call(std::get<CallStep>(step.work), index);
+    }
+    for (const auto slot : step.released)
+      release(slot, released);
+  }
+}
+
+std::function<CallFailures()> PlanRun::failures() {
+  return [&steps = data_.steps, outcome = outcome_] {
+    CallFailures found;
+    const int64_t* status = outcome->status.data();
+    auto raised = outcome->raised.begin();
+    for (size_t index = 0; index < steps.size(); ++index) {
+      const auto& step = steps[index];
+      if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
+        for (const auto& calls : kernel->checks) {
+          if (C10_UNLIKELY(status[0] != 0))
+            found.push_back({calls, as_failure(failed_check(status, step.name))});
+          status += kStatusWords;
+        }
+      } else if (raised != outcome->raised.end() && raised->first == index) {
+        found.push_back({{std::get<CallStep>(step.work).call}, (raised++)->second});
+      }
+    }
+    return found;
+  };
+}
+
+at::Tensor PlanRun::result(const SlotTensor& spec) {
+  const auto& [slot, layout] = spec;
+  const auto kind = data_.slots[slot].kind;
+  auto& memory = memory_[slot];
+  if (kind == Slot::Kind::constant)
+    return tensor_over(data_.slots[slot].tensor.storage(), layout).to(device_);
+  if (kind == Slot::Kind::output && !memory)  // no step writes it: it has no elements
+    allocate(slot);
+  TORCH_INTERNAL_ASSERT(memory, "a plan's result has no memory");
+  // What a call made comes to the device once, as several results may share it.
+  if (kind == Slot::Kind::external && !device_.is_cpu() && memory.device_type() != kTenon) {
+    const auto* before = static_cast<const char*>(memory.data());
+    const auto start = static_cast<const char*>(pointers_[slot]) - before;
+    memory = host_memory_ ? to_device_storage(memory, device_.index())
+                          : storage_over(
+                                std::move(memory.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()),
+                                memory.nbytes(),
+                                device_.index());
+    pointers_[slot] = static_cast<char*>(raw_address(*memory.unsafeGetStorageImpl())) + start;
+  }
+  const auto* first = static_cast<const char*>(pointers_[slot]);
+  const auto start = first != nullptr ? first - static_cast<const char*>(raw_address(*memory.unsafeGetStorageImpl())) : 0;
+  const auto itemsize = static_cast<int64_t>(c10::elementSize(layout.dtype));
+  TORCH_CHECK(
+      start % itemsize == 0,
+      c10::str("a result of dtype ", layout.dtype, " does not start at one of its elements: "),
+      "the tensor that it is a view of begins at byte ",
+      start);
+  return tensor_over(memory, layout, start / itemsize);
+}
+
+}  // namespace tenon

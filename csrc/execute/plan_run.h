@@ -1,0 +1,50 @@
+// One run of a plan: what it has of its own.
+#pragma once
+
+#include <memory>
+
+#include "device/queue.h"
+#include "execute/plan.h"
+
+namespace tenon {
+
+class PlanRun {
+ public:
+  PlanRun(const Plan& plan, c10::Device device);
+
+  // Before `execute`: where an input or output lies, and, for a tensor, what keeps it.
+  void place(size_t slot, void* pointer, c10::Storage memory = {});
+  void execute(const std::function<void(size_t)>& released);
+  // What failed. On an asynchronous target to be asked once the queue has passed the run; it is
+  // what the run still needs of the host's memory, and outlives it.
+  std::function<CallFailures()> failures();
+  at::Tensor result(const SlotTensor& spec);
+
+ private:
+  struct Outcome;
+
+  void allocate(size_t slot);
+  void release(size_t slot, const std::function<void(size_t)>& released);
+  void launch(const KernelStep& step, size_t index);
+  void call(const CallStep& step, size_t index);
+  void call_from_host(const CallStep& step, size_t index);
+  void call_on_device(const CallStep& step, size_t index);
+  void* address_of(const SlotTensor& tensor) const;
+
+  const PlanData& data_;
+  c10::Device device_;
+  Queue& queue_;
+  bool host_memory_;
+  c10::DataPtr arena_;
+  // By slot: blocks, what calls made, and what came or goes as a tensor.
+  std::vector<c10::Storage> memory_;
+  std::vector<void*> pointers_;   // by slot
+  std::vector<void*> arguments_;  // of the kernel in progress
+  std::shared_ptr<Outcome> outcome_;
+  size_t next_status_ = 0;
+
+  static constexpr size_t kOnStack = size_t{16} << 10;
+  alignas(64) char on_stack_[kOnStack];  // a small arena; not initialised
+};
+
+}  // namespace tenon

@@ -1,0 +1,369 @@
+#include "execute/window_plans.h"
+
+#include <pybind11/pybind11.h>
+
+#include <mutex>
+#include <unordered_map>
+
+#include "device/host_allocator.h"
+#include "device/storage.h"
+#include "device/target.h"
+#include "execute/failure_flow.h"
+#include "execute/reference_window.h"
+#include "record/surroundings.h"
+
+namespace tenon {
+namespace {
+
+struct Plans {
+  std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
+  std::unordered_multimap<uint64_t, std::shared_ptr<WindowPlan>> by_structure;
+  std::vector<std::shared_ptr<WindowPlan>> by_id;
+  std::shared_ptr<const AskForPlan> ask;
+  Verify verify;
+};
+
+// Leaked on purpose: windows may be committed while the process exits.
+Plans& plans() {
+  static auto* instance = new Plans();
+  return *instance;
+}
+
+// The plan of a window's structure, known from now on.
+std::shared_ptr<WindowPlan> find_or_add(
+    Plans& p,
+    const Window& window,
+    const std::vector<int64_t>& structure,
+    const std::vector<int32_t>& order) {
+  uint64_t hash = structure.size();
+  for (const auto word : structure)
+    hash = mixed(hash, word);
+  const auto range = p.by_structure.equal_range(hash);
+  for (auto it = range.first; it != range.second; ++it) {
+    if (it->second->structure == structure)
+      return it->second;
+  }
+  auto made = std::make_shared<WindowPlan>();
+  made->id = static_cast<int64_t>(p.by_id.size());
+  made->structure = structure;
+  for (const auto index : order) {
+    const auto& slot = window.slots[index];
+    made->slots.push_back({slot.nbytes, slot.fresh, slot.alive, slot.written});
+  }
+  for (const auto& call : window.calls)
+    made->calls.push_back(call.entry);
+  std::vector<int32_t> numbers(window.slots.size(), -1);
+  for (size_t k = 0; k < order.size(); ++k)
+    numbers[order[k]] = static_cast<int32_t>(k);
+  for (const auto index : window.slots_of_calls)
+    made->slots_of_calls.push_back(numbers[index]);
+  p.by_id.push_back(made);
+  p.by_structure.emplace(hash, made);
+  return made;
+}
+
+// Where the errors of a plan's steps go, told by the window's calls.
+Failures follow(
+    const WindowPlan& found,
+    std::vector<std::shared_ptr<Failure>> begins,
+    const std::vector<std::string>& lines,
+    const CallFailures& failed) {
+  std::vector<std::shared_ptr<Failure>> by_call(found.calls.size());
+  for (const auto& [calls, failure] : failed) {
+    for (const auto call : calls) {
+      if (call >= 0 && !by_call[call])
+        by_call[call] = failure;
+    }
+  }
+  FailureFlow flow(std::move(begins));
+  const int32_t* slots = found.slots_of_calls.data();
+  for (size_t k = 0; k < found.calls.size(); ++k) {
+    const auto& entry = *found.calls[k];
+    if (const auto inherited = flow.of_arguments(entry, slots)) {
+      flow.note(entry, slots, inherited);
+    } else if (by_call[k]) {
+      const auto& line = k < lines.size() ? lines[k] : std::string();
+      flow.raised(entry, slots, by_call[k]->with(lost(entry, line)));
+    } else {
+      flow.note(entry, slots, nullptr);
+    }
+    slots += entry.tensors.size() + entry.fresh.size();
+  }
+  return flow.take();
+}
+
+// An error that is no call's is everybody's.
+bool is_of_no_call(const CallFailure& failed) {
+  return std::all_of(failed.calls.begin(), failed.calls.end(), [](auto call) { return call < 0; });
+}
+
+// The window's numbers in the device's memory.
+struct DeviceNumbers {
+  std::vector<int64_t> values;
+  c10::DataPtr memory;
+
+  DeviceNumbers(const Window& window, c10::DeviceIndex device) : values(window.numbers) {
+    if (values.empty())
+      return;
+    const auto nbytes = values.size() * sizeof(int64_t);
+    memory = device_block(nbytes, device);
+    queue_of(device).copy(memory.get(), values.data(), nbytes, CopyKind::host_to_device);
+  }
+};
+
+// The queue is in order: what takes the memory next comes after what still uses it.
+void free_unused(Buffer& buffer) {
+  std::lock_guard<std::mutex> lock(record_mutex());
+  if (buffer.uses.empty())
+    buffer.free_memory();
+}
+
+WindowRun run_plan(
+    const std::shared_ptr<WindowPlan>& found,
+    Window& window,
+    const std::vector<int32_t>& order,
+    c10::DeviceIndex device,
+    bool keeps_slots) {
+  const NeutralThread neutral;
+  const AsRecorded as_recorded(found->calls.front()->surroundings());
+  const bool host_memory = target().host_memory;
+  std::shared_ptr<DeviceNumbers> numbers;
+  if (!host_memory)
+    numbers = std::make_shared<DeviceNumbers>(window, device);
+  auto* first_number = host_memory ? window.numbers.data()
+                                   : static_cast<int64_t*>(numbers->memory.get());
+  const auto address = [&](int32_t k) {
+    const auto& slot = window.slots[order[k]];
+    return slot.buffer ? slot.buffer->memory() : nullptr;
+  };
+  std::vector<void*> inputs, outputs;
+  inputs.reserve(found->inputs.size());
+  outputs.reserve(found->outputs.size());
+  for (const auto k : found->inputs)
+    inputs.push_back(k >= 0 ? address(k) : first_number + (-1 - k));
+  for (const auto k : found->outputs)
+    outputs.push_back(address(k));
+  const auto release_input = [&](size_t input) {
+    const auto k = found->inputs[input];
+    if (keeps_slots || k < 0 || !window.slots[order[k]].ends_here())
+      return;
+    auto& buffer = window.slots[order[k]].buffer;
+    if (host_memory)
+      buffer.reset();
+    else if (buffer)
+      free_unused(*buffer);  // its error is still asked for
+  };
+  // By the plan's numbers of slots, as the window's slots do not outlive its run. Where the host
+  // reaches the memory, windows over errors run by reference: none begins with one.
+  std::vector<BufferRef> buffers(order.size());
+  for (size_t k = 0; k < order.size() && !host_memory; ++k)
+    buffers[k] = window.slots[order[k]].buffer;
+  auto failures = found->plan->enqueue(inputs, outputs, c10::Device(kTenon, device), release_input);
+  const auto outcome = [found, order, slots = window.slots.size()](
+                           const std::vector<BufferRef>& buffers,
+                           const std::vector<std::string>& lines,
+                           const CallFailures& failed) -> Failures {
+    std::vector<std::shared_ptr<Failure>> begins(buffers.size());
+    bool any = !failed.empty();
+    {
+      std::lock_guard<std::mutex> lock(record_mutex());
+      for (size_t k = 0; k < buffers.size(); ++k) {
+        if (buffers[k] && !found->slots[k].fresh)
+          begins[k] = buffers[k]->failure;
+        any = any || begins[k];
+      }
+    }
+    if (!any)
+      return {};
+    const auto by_plan = follow(*found, std::move(begins), lines, failed);
+    Failures by_window{{}, by_plan.first};
+    by_window.by_slot.resize(slots);
+    for (size_t k = 0; k < by_plan.by_slot.size(); ++k)
+      by_window.by_slot[order[k]] = by_plan.by_slot[k];
+    return by_window;
+  };
+  WindowRun ran;
+  if (host_memory) {
+    ran.failures = outcome(buffers, window.lines, failures());
+  } else {
+    ran.later = [=, plan = found->plan, lines = window.lines, buffers = std::move(buffers)] {
+      (void)numbers;
+      return outcome(buffers, lines, failures());
+    };
+  }
+  return ran;
+}
+
+// What Python raised, to be raised later.
+std::function<void()> python_error_of(pybind11::error_already_set& error) {
+  const pybind11::gil_scoped_acquire gil;
+  if (!error.matches(PyExc_KeyboardInterrupt)) {
+    error.discard_as_unraisable("a plan is asked for");
+    return {};
+  }
+  return [] { PyErr_SetInterrupt(); };
+}
+
+// The state of a window's plan, which is asked for where it is time. Nothing of what Python raises
+// meanwhile keeps the window from running.
+bool is_ready(
+    Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, WindowRun& run) {
+  std::unique_lock<std::mutex> lock(p.mutex);
+  const bool again = found->by_plan + found->by_reference > 0;
+  const bool asks =
+      waits ? found->state <= WindowPlan::waiting : again && found->state == WindowPlan::seen;
+  if (asks && p.ask != nullptr) {
+    found->state = WindowPlan::waiting;
+    const auto ask = p.ask;
+    lock.unlock();
+    bool asked = false;
+    try {
+      (*ask)(found, waits);
+      asked = true;
+    } catch (pybind11::error_already_set& error) {
+      run.interrupted = python_error_of(error);
+    }
+    lock.lock();
+    if (!asked && found->state == WindowPlan::waiting)
+      found->state = WindowPlan::seen;
+  }
+  const bool ready = found->state == WindowPlan::ready;
+  ++(ready ? found->by_plan : found->by_reference);
+  return ready;
+}
+
+WindowRun verify_window(
+    Plans& p,
+    const std::shared_ptr<WindowPlan>& found,
+    Window& window,
+    const std::vector<int32_t>& order,
+    c10::DeviceIndex device) {
+  std::vector<uintptr_t> addresses;
+  for (const auto index : order) {
+    const auto& slot = window.slots[index];
+    const bool has_memory = slot.buffer && !slot.is_temporary();
+    addresses.push_back(reinterpret_cast<uintptr_t>(has_memory ? slot.buffer->memory() : nullptr));
+  }
+  WindowRun ran;
+  const auto by_plan = [&] {
+    const auto tried = run_plan(found, window, order, device, /*keeps_slots=*/true);
+    if (tried.failures.first)
+      tried.failures.first->raise();
+  };
+  const auto by_reference = [&] {
+    ran = run_window_by_reference(window, device, /*keeps_slots=*/true);
+  };
+  try {
+    p.verify(*found, window.numbers, addresses, by_plan, by_reference);
+  } catch (...) {
+    // What both raise is the window's; anything else is for who asked for the comparison.
+    if (!ran.failures.first)
+      ran.interrupted = [failure = Failure::current("")] { failure->raise(); };
+  }
+  return ran;
+}
+
+// On an asynchronous target the host's kernels begin when all that came before is over, so that
+// they know its errors.
+void wait_for_earlier(const Window& window, c10::DeviceIndex device) {
+  const bool reads = std::any_of(
+      window.slots.begin(), window.slots.end(), [](const auto& slot) { return !slot.fresh; });
+  if (reads)
+    wait_until_idle(device);
+}
+
+bool uses_failed(const Window& window) {
+  std::lock_guard<std::mutex> lock(record_mutex());
+  return std::any_of(window.slots.begin(), window.slots.end(), [](const auto& slot) {
+    return slot.buffer && slot.buffer->failure;
+  });
+}
+
+// Whether the program alone has to decide what computes a window's results, as far as their last
+// bits go.
+bool has_deterministic_calls(const Window& window) {
+  return std::any_of(window.calls.begin(), window.calls.end(), [](const auto& call) {
+    return is_deterministic(call.entry->surroundings());
+  });
+}
+
+// A plan is for calls of one world, as far as it matters to those of its steps that are calls.
+bool is_of_one_world(const Window& window) {
+  const auto first = window.calls.front().entry->surroundings();
+  return std::all_of(window.calls.begin(), window.calls.end(), [&](const auto& call) {
+    return same_settings(call.entry->surroundings(), first);
+  });
+}
+
+}  // namespace
+
+WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) {
+  const HostOverflow overflow;
+  const auto by_reference = [&] {
+    if (!target().host_memory)
+      wait_for_earlier(window, device);
+    return run_window_by_reference(window, device);
+  };
+  const bool verifies = mode == ExecuteMode::verify && target().host_memory;
+  const bool chosen_by_program = has_deterministic_calls(window) && !verifies;
+  if (!target().runs_plans || chosen_by_program || !is_of_one_world(window) ||
+      (target().host_memory && uses_failed(window)))
+    return by_reference();
+  static thread_local std::vector<int64_t> structure;
+  const auto order = window.structure(structure);
+  auto& p = plans();
+  std::shared_ptr<WindowPlan> found;
+  {
+    std::lock_guard<std::mutex> lock(p.mutex);
+    found = find_or_add(p, window, structure, order);
+  }
+  WindowRun asked;
+  const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
+  WindowRun ran;
+  if (!is_ready(p, found, waits, asked))
+    ran = by_reference();
+  else if (verifies)
+    ran = verify_window(p, found, window, order, device);
+  else
+    ran = run_plan(found, window, order, device, /*keeps_slots=*/false);
+  if (asked.interrupted)
+    ran.interrupted = std::move(asked.interrupted);
+  return ran;
+}
+
+void finish_window(
+    WindowPlan& window,
+    std::shared_ptr<Plan> plan,
+    std::vector<int32_t> inputs,
+    std::vector<int32_t> outputs,
+    std::string error) {
+  std::lock_guard<std::mutex> lock(plans().mutex);
+  window.plan = std::move(plan);
+  window.inputs = std::move(inputs);
+  window.outputs = std::move(outputs);
+  window.error = std::move(error);
+  window.state = window.plan != nullptr  ? WindowPlan::ready
+                 : !window.error.empty() ? WindowPlan::failed
+                                         : WindowPlan::seen;
+}
+
+void set_ask_for_plan(AskForPlan ask) {
+  auto made = ask ? std::make_shared<const AskForPlan>(std::move(ask)) : nullptr;
+  std::lock_guard<std::mutex> lock(plans().mutex);
+  plans().ask.swap(made);
+}
+
+void set_verify(Verify verify) {
+  plans().verify = std::move(verify);
+}
+
+std::vector<std::tuple<int64_t, int64_t, int, std::string>> window_runs() {
+  auto& p = plans();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  std::vector<std::tuple<int64_t, int64_t, int, std::string>> runs;
+  for (const auto& found : p.by_id)
+    runs.emplace_back(found->by_plan, found->by_reference, found->state, found->error);
+  return runs;
+}
+
+}  // namespace tenon

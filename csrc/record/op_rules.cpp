@@ -1,0 +1,70 @@
+#include "record/op_rules.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace tenon {
+namespace {
+
+using c10::FunctionSchema;
+
+std::unordered_map<std::string, OpRule>& rules() {
+  static auto* instance = new std::unordered_map<std::string, OpRule>();
+  return *instance;
+}
+
+}  // namespace
+
+void set_op_rule(const std::string& op, OpRule rule) {
+  rules()[op] = std::move(rule);
+}
+
+const OpRule& op_rule(const std::string& op) {
+  static const auto* none = new OpRule();
+  const auto found = rules().find(op);
+  return found == rules().end() ? *none : found->second;
+}
+
+std::vector<bool> arguments_written(const c10::OperatorHandle& op) {
+  const auto& rule = op_rule(toString(op.operator_name()));
+  std::vector<bool> found;
+  for (const auto& argument : op.schema().arguments()) {
+    const auto* alias = argument.alias_info();
+    found.push_back(
+        (alias != nullptr && alias->isWrite()) || std::count(rule.mutates.begin(), rule.mutates.end(), argument.name()) > 0);
+  }
+  return found;
+}
+
+std::vector<bool> arguments_replaced(const c10::OperatorHandle& op) {
+  const auto& rule = op_rule(toString(op.operator_name()));
+  std::vector<bool> found;
+  for (const auto& argument : op.schema().arguments()) {
+    const auto* alias = argument.alias_info();
+    const bool written = alias != nullptr && alias->isWrite();
+    found.push_back(written && (rule.replaces || argument.is_out()));
+  }
+  return found;
+}
+
+std::vector<int64_t> arguments_returned(const FunctionSchema& schema) {
+  std::vector<int64_t> found;
+  for (const auto& result : schema.returns()) {
+    found.push_back(-1);
+    const auto* alias = result.alias_info();
+    for (size_t i = 0; alias != nullptr && alias->isWrite() && i < schema.arguments().size(); ++i) {
+      const auto* same = schema.arguments()[i].alias_info();
+      if (same != nullptr && same->beforeSets() == alias->beforeSets())
+        found.back() = static_cast<int64_t>(i);
+    }
+  }
+  return found;
+}
+
+bool makes_views(const FunctionSchema& schema) {
+  return std::any_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  });
+}
+
+}  // namespace tenon

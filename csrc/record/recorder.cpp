@@ -1,0 +1,160 @@
+#include "record/recorder.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "device/guard.h"
+#include "device/target.h"
+
+namespace tenon {
+namespace {
+
+// A window may end before a call that starts from memory anyway, if the last few calls hash lower
+// there than at the two places before: so windows fall at the same places of a loop whatever came
+// before, equal layers make equal windows, and what changes in one layer changes the windows around
+// it.
+constexpr size_t kShortest = 16;
+// Without such a place a window ends here, and from then on where one ended before.
+constexpr size_t kLongest = 512;
+constexpr size_t kMostPlaces = 1024;
+// Memory that eager execution would have freed by now, in bytes: at most, and where a window may
+// end, at most this and this share of what the next call makes.
+constexpr size_t kMostKept = size_t{32} << 20;
+constexpr size_t kLittleKept = size_t{256} << 10;
+constexpr size_t kShareKept = 16;
+
+// All recorders, and those of the calling thread. A recorder whose thread ended stays until its
+// window was submitted.
+std::vector<std::shared_ptr<Recorder>>& recorders() {
+  static auto* instance = new std::vector<std::shared_ptr<Recorder>>();
+  return *instance;
+}
+
+struct ThreadRecorders {
+  std::vector<std::shared_ptr<Recorder>> own;
+  Recorder* last = nullptr;
+
+  ~ThreadRecorders() {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    std::erase_if(recorders(), [&](const auto& recorder) {
+      return recorder->open.calls.empty() &&
+             std::find(own.begin(), own.end(), recorder) != own.end();
+    });
+  }
+};
+thread_local ThreadRecorders t_recorders;
+
+std::shared_ptr<Recorder> find_own(c10::DeviceIndex device, c10::StreamId stream) {
+  for (const auto& recorder : t_recorders.own) {
+    if (recorder->device == device && recorder->stream == stream)
+      return recorder;
+  }
+  return nullptr;
+}
+
+template <class Condition>
+std::vector<std::shared_ptr<Recorder>> pending_where(Condition&& condition) {
+  std::vector<std::shared_ptr<Recorder>> found;
+  std::lock_guard<std::mutex> lock(record_mutex());
+  for (const auto& recorder : recorders()) {
+    if (!recorder->open.calls.empty() && condition(*recorder))
+      found.push_back(recorder);
+  }
+  return found;
+}
+
+}  // namespace
+
+Recorder::Recorder(c10::DeviceIndex device, c10::StreamId stream) : device(device), stream(stream) {
+  open.recorder = this;
+}
+
+std::optional<CommitReason> Recorder::ends_before(const OpEntry& call) {
+  if (call.op->starts_from_memory) {
+    const auto hash = (recent_ ^ call.hash) * 0x9E3779B97F4A7C15ull;
+    const bool lowest = hash <= before_[0] && hash <= before_[1];
+    before_ = {before_[1], hash};
+    if (lowest && open.calls.size() >= kShortest)
+      return CommitReason::boundary;
+  }
+  size_t made = 0;
+  for (const auto& result : call.fresh)
+    made += result.nbytes;
+  // A library's kernel takes memory of its own while all that the window makes has its already.
+  const auto kept = open.kept_bytes + (call.op->ends_in_memory ? open.made_bytes : 0);
+  if (kept > kLittleKept && kept > made / kShareKept)
+    return CommitReason::memory;
+  return std::nullopt;
+}
+
+std::optional<CommitReason> Recorder::has_to_end() {
+  if (open.uses_shared)
+    return CommitReason::shared;
+  if (open.kept_bytes > kMostKept)
+    return CommitReason::memory;
+  if (open.calls.size() < kLongest / 2)
+    return std::nullopt;
+  if (places_.count(recent_) > 0)
+    return CommitReason::boundary;
+  if (open.calls.size() < kLongest)
+    return std::nullopt;
+  if (places_.size() >= kMostPlaces)
+    places_.clear();
+  places_.insert(recent_);
+  return CommitReason::length;
+}
+
+void Recorder::note(const OpEntry& call) {
+  recent_ = recent_ << 16 | (call.hash & 0xffff);
+  after_whole = call.op->ends_in_memory;
+}
+
+Recorder& recorder_of(c10::DeviceIndex device) {
+  const auto stream = current_stream(device).id();
+  auto& last = t_recorders.last;
+  if (last != nullptr && last->device == device && last->stream == stream)
+    return *last;
+  auto found = find_own(device, stream);
+  if (!found) {
+    found = std::make_shared<Recorder>(device, stream);
+    t_recorders.own.push_back(found);
+    std::lock_guard<std::mutex> lock(record_mutex());
+    recorders().push_back(found);
+  }
+  last = found.get();
+  return *last;
+}
+
+void commit(c10::DeviceIndex device, CommitReason reason) {
+  for (const auto& recorder : pending_where([&](auto& r) { return r.device == device; }))
+    submit(*recorder, reason);
+}
+
+void commit_all(CommitReason reason) {
+  for (const auto& recorder : pending_where([](auto&) { return true; }))
+    submit(*recorder, reason);
+}
+
+void commit_stream(c10::Stream stream, CommitReason reason) {
+  if (const auto recorder = find_own(stream.device_index(), stream.id()))
+    submit(*recorder, reason);
+}
+
+void raise_unseen(c10::DeviceIndex device) {
+  std::shared_ptr<Failure> found;
+  for (const auto& recorder : t_recorders.own) {
+    if (recorder->device != device)
+      continue;
+    std::shared_ptr<Failure> unseen;
+    {
+      std::lock_guard<std::mutex> lock(record_mutex());
+      unseen.swap(recorder->unseen);
+    }
+    if (!found && unseen && !unseen->seen())
+      found = unseen;
+  }
+  if (found)
+    found->raise();
+}
+
+}  // namespace tenon

@@ -1,0 +1,58 @@
+// Who records: a thread, for one stream of one device. Each has a window of its own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+
+#include "device/pending.h"
+#include "record/window.h"
+
+namespace tenon {
+
+enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verify = 3 };
+
+// Guarded by `record_mutex`, but for what only its thread touches.
+struct Recorder : std::enable_shared_from_this<Recorder> {
+  Recorder(c10::DeviceIndex device, c10::StreamId stream);
+
+  // Whether the window ends before a call, where nothing is lost by it: the call starts from memory,
+  // or nothing fuses with the last one.
+  std::optional<CommitReason> ends_before(const OpEntry& call);
+  // Whether the window that was just recorded into has to end.
+  std::optional<CommitReason> has_to_end();
+  void note(const OpEntry& call);
+
+  const c10::DeviceIndex device;
+  const c10::StreamId stream;
+  Window open;
+  Window spare;                    // an emptied window, for its memory
+  std::shared_ptr<Failure> unseen;  // the first error of its windows that nobody has seen
+  bool after_whole = false;         // nothing fuses with the last call; its thread's alone
+
+ private:
+  uint64_t recent_ = 0;                 // hashes of the last four calls
+  std::array<uint64_t, 2> before_{};    // hashes at the last two places where windows may end
+  std::unordered_set<uint64_t> places_;  // `recent_` where windows became too long
+};
+
+// The calling thread's, for the current stream of the device.
+Recorder& recorder_of(c10::DeviceIndex device);
+
+// Hands its window to the device. Errors do not come from here: they are the buffers'.
+void submit(Recorder& recorder, CommitReason reason);
+
+void commit_all(CommitReason reason);
+
+// Calls recorded, and windows by the reason of their commit.
+std::pair<int64_t, std::vector<int64_t>> record_counts();
+void count_recorded_call();
+
+void set_execute_mode(ExecuteMode mode);
+ExecuteMode execute_mode();
+// Are calls recorded at present, on this thread?
+bool is_recording();
+
+}  // namespace tenon

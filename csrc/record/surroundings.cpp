@@ -1,0 +1,77 @@
+#include "record/surroundings.h"
+
+#include <ATen/Context.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+
+namespace tenon {
+namespace {
+
+constexpr int64_t kDtype = 0xff, kGrad = 1 << 8, kDeterministic = 1 << 9, kWarnOnly = 1 << 10;
+
+c10::DispatchKeySet below_all() {
+  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+}
+
+void put_in_force(int64_t wanted, int64_t now) {
+  const auto changed = wanted ^ now;
+  if ((changed & kDtype) != 0) {
+    const auto dtype = static_cast<c10::ScalarType>(wanted & kDtype);
+    c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
+  }
+  if ((changed & kGrad) != 0)
+    c10::GradMode::set_enabled((wanted & kGrad) != 0);
+  if ((changed & (kDeterministic | kWarnOnly)) != 0) {
+    at::globalContext().setDeterministicAlgorithms(
+        (wanted & kDeterministic) != 0, (wanted & kWarnOnly) != 0);
+  }
+}
+
+}  // namespace
+
+int64_t surroundings() {
+  const auto& context = at::globalContext();
+  const auto dtype = c10::typeMetaToScalarType(c10::get_default_dtype());
+  return static_cast<int64_t>(dtype) | (c10::GradMode::is_enabled() ? kGrad : 0) |
+         (context.deterministicAlgorithms() ? kDeterministic : 0) |
+         (context.deterministicAlgorithmsWarnOnly() ? kWarnOnly : 0);
+}
+
+bool is_deterministic(int64_t surroundings) {
+  return (surroundings & kDeterministic) != 0;
+}
+
+bool same_settings(int64_t a, int64_t b) {
+  return (a & ~kGrad) == (b & ~kGrad);
+}
+
+NeutralThread::NeutralThread()
+    : autograd_(c10::AutogradState::get_tls_state()),
+      keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), below_all()) {
+  auto& state = c10::AutogradState::get_tls_state();
+  state.set_grad_mode(false);
+  state.set_inference_mode(false);
+  if (at::impl::torch_function_mode_enabled()) {
+    functions_ = at::impl::PythonTorchFunctionTLS::get_state();
+    at::impl::PythonTorchFunctionTLS::set_state({});
+  }
+}
+
+NeutralThread::~NeutralThread() {
+  if (functions_)
+    at::impl::PythonTorchFunctionTLS::set_state(*functions_);
+  c10::AutogradState::set_tls_state(autograd_);
+}
+
+AsRecorded::AsRecorded(int64_t recorded)
+    : before_(surroundings()), changed_(before_ != recorded) {
+  if (changed_)
+    put_in_force(recorded, before_);
+}
+
+AsRecorded::~AsRecorded() {
+  if (changed_)
+    put_in_force(before_, surroundings());
+}
+
+}  // namespace tenon

@@ -1,0 +1,38 @@
+"""Settings of the process that decide what calls mean: what was recorded runs before they change."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torch_tenon import _C
+
+#: PyTorch's functions in `torch._C` through which everything in Python changes them.
+_SETTERS = (
+    "_set_default_dtype",
+    "_set_default_tensor_type",
+    "_set_deterministic_algorithms",
+)
+
+
+def install() -> None:
+    """Has windows submitted before each change. Called once, at import.
+
+    A call that was recorded before a change made by other means runs under the settings of then as
+    well (csrc/record/surroundings.h), but these are the process's: other threads see them change
+    while it runs.
+    """
+    for name in _SETTERS:
+        setattr(torch._C, name, _after_commit(getattr(torch._C, name)))
+
+
+def _after_commit(setter: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(setter)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        _C.commit_all()
+        return setter(*args, **kwargs)
+
+    return wrapper
