@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 import torch
-from against_cpu import assert_same
+from against_cpu import assert_same, executing
+from turns import MODES, turns
 
 PLACES = ("cpu", "tenon:0", "tenon:1")
 DIRECTIONS = [(a, b) for a, b in itertools.product(PLACES, PLACES) if (a, b) != ("cpu", "cpu")]
@@ -137,3 +138,31 @@ def test_large() -> None:
     y = x.to("tenon:0")
     assert torch.equal(y.to("tenon:1").cpu(), x)
     assert torch.equal(y[::2].cpu(), x[::2])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("source", "destination"), [("tenon:0", "tenon:1"), ("tenon:1", "tenon:0")]
+)
+def test_what_is_pending_on_either_device_comes_first(
+    source: str, destination: str, mode: str
+) -> None:
+    with executing(mode):
+        for turn in turns(5):
+            x = torch.rand(6, 4)
+            src, dst = x.to(source), x.to(destination)
+            src.add_(turn)
+            a = src * 2
+            dst.mul_(3)
+            kept = dst + 1
+            dst[2:].copy_(a[2:])  # before this, `kept` and all of `dst`; after it, the rest
+            a.zero_()
+            moved = src.to(destination)
+            src.sub_(1)
+            dst[:1].add_(moved[:1])
+            dst.mul_(2)
+            want = x * 3
+            want[2:] = (x[2:] + turn) * 2
+            want[:1] += x[:1] + turn
+            assert_same(dst, want * 2)
+            assert_same([kept, a, moved, src], [x * 3 + 1, x * 0, x + turn, x + turn - 1])

@@ -126,6 +126,74 @@ backward()
     assert "Unable to handle autograd's threading in combination with fork" in error
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="fork")
+@pytest.mark.parametrize("mode", ["auto", "compiled"])
+@pytest.mark.parametrize("busy", [("windows", "new_windows"), ("backward", "memory")])
+def test_a_fork_while_other_threads_use_the_device(busy: tuple, mode: str) -> None:
+    """The child works, or says to spawn; it never waits for a lock that nobody will open."""
+    code = """
+        import itertools, os, signal, sys, threading, torch
+        stop = threading.Event()
+        errors = []
+
+        def windows(x, turn):
+            ((x * 2 + turn).sin() @ x).cpu()
+
+        def new_windows(x, turn):
+            y = torch.ones(turn % 50 + 2, device="tenon")
+            ((y * 2).cos() + turn % 7).sum().item()
+
+        def backward(x, turn):
+            leaf = x.clone().requires_grad_()
+            (leaf @ leaf).sum().backward()
+            leaf.grad.cpu()
+
+        def memory(x, turn):
+            kept = [torch.empty(1 << (10 + turn % 11), device="tenon") for _ in range(4)]
+            torch.tenon.empty_cache()
+
+        def loop(work):
+            try:
+                x = torch.rand(60, 60, device="tenon")
+                for turn in itertools.count():
+                    work(x, turn)
+                    if stop.is_set():
+                        return
+            except BaseException as error:
+                errors.append(error)
+
+        works = [globals()[name] for name in sys.argv[1:]]
+        threads = [threading.Thread(target=loop, args=(work,)) for work in works]
+        for thread in threads:
+            thread.start()
+        mine = torch.arange(10.0, device="tenon")
+        for number in range(10):
+            pending = mine * 2 + number
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)
+                try:
+                    ok = pending.tolist() == [2.0 * i + number for i in range(10)]
+                    x = torch.rand(20, 20).to("tenon")
+                    ok = ok and torch.equal((x + 1).cpu(), x.cpu() + 1)
+                    torch.tenon.synchronize()
+                except RuntimeError as error:
+                    ok = "spawn" in str(error)
+                os._exit(0 if ok else 3)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            if status != 0:
+                print("child", number, "ended with", status, flush=True)
+                os._exit(1)
+            assert pending.tolist() == [2.0 * i + number for i in range(10)]
+        stop.set()
+        for thread in threads:
+            thread.join(30)
+        assert not errors, errors
+        print("right")
+    """
+    assert output(code, *busy, TENON_EXECUTE=mode) == "right"
+
+
 def test_backward_in_a_forked_child_whose_parent_ran_none(script) -> None:
     assert script('forward()\nchild("fork", backward)') == "done"
 

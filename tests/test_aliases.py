@@ -1,0 +1,244 @@
+"""Memory that somebody else has a pointer into: it has what the tensor has, and what is written
+through it is seen."""
+
+import ctypes
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from against_cpu import assert_same, executing
+from torch.utils.cpp_extension import load
+from turns import MODES, turns
+
+import torch_tenon
+
+SOURCE = Path(__file__).parent / "extension" / "aliases.cpp"
+
+on_the_host = pytest.mark.skipif(
+    not torch_tenon.target().host_memory, reason="the host cannot reach the target's memory"
+)
+
+
+@pytest.fixture(params=MODES, autouse=True)
+def mode(request: pytest.FixtureRequest):
+    with executing(request.param):
+        yield request.param
+
+
+def data() -> torch.Tensor:
+    return torch.arange(6.0)
+
+
+def by_dlpack(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_dlpack(x[1:])
+
+
+def by_storage(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, device=x.device).set_(x.untyped_storage(), 1, (5,), (1,))
+
+
+def by_data(x: torch.Tensor) -> torch.Tensor:
+    return x.data[1:]
+
+
+ALIASES = {"dlpack": by_dlpack, "storage": by_storage, "data": by_data}
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_write_to_the_tensor_is_seen_through_the_alias(alias: str) -> None:
+    for turn in turns():
+        x = data().to("tenon") * 2
+        z = ALIASES[alias](x)
+        x.add_(turn)
+        assert_same(z, (data() * 2 + turn)[1:])
+        x[2:4] = -1.0
+        doubled = z * 2
+        x.zero_()
+        assert doubled.tolist() == [(2 + turn) * 2, -2, -2, (8 + turn) * 2, (10 + turn) * 2]
+        assert_same([x, z], [torch.zeros(6), torch.zeros(5)])
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_write_through_the_alias_is_seen_and_overtakes_no_read(alias: str) -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        z = ALIASES[alias](x)
+        before = x * 3
+        z.mul_(10)
+        after = x + 1
+        z[0] = 7.0
+        want = data() + turn
+        assert_same(before, want * 3)
+        want[1:] *= 10
+        assert_same(after, want + 1)
+        want[1] = 7
+        assert_same([x, z], [want, want[1:]])
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_an_alias_outlives_its_tensor(alias: str) -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        z = ALIASES[alias](x)
+        x.mul_(2)
+        del x
+        scratch = [torch.full((6,), -9.0, device="tenon") * 1 for _ in range(8)]
+        assert_same(z, ((data() + turn) * 2)[1:])
+        assert_same(scratch, [torch.full((6,), -9.0)] * 8)
+
+
+def test_aliases_of_aliases_and_of_views() -> None:
+    for turn in turns():
+        x = data().view(2, 3).to("tenon") + turn
+        column = torch.from_dlpack(x.t()[1:])
+        row = torch.from_dlpack(column[:, 1:])
+        x.add_(1)
+        column.mul_(2)
+        row.sub_(1)
+        want = data().view(2, 3) + turn + 1
+        want.t()[1:].mul_(2)
+        want.t()[1:, 1:].sub_(1)
+        assert_same([x, column, row], [want, want.t()[1:], want.t()[1:, 1:]])
+
+
+def test_a_gradient_is_written_where_the_alias_sees_it() -> None:
+    for turn in turns():
+        leaf = (data().to("tenon") + turn).requires_grad_()
+        leaf.grad = torch.zeros(6, device="tenon")
+        seen = torch.from_dlpack(leaf.grad)
+        (leaf * leaf).sum().backward()
+        assert_same([seen, leaf.grad], [2 * (data() + turn)] * 2)
+
+
+def test_the_bytes_of_a_storage() -> None:
+    for turn in turns():
+        x = data().to("tenon")
+        storage = x.untyped_storage()
+        x.add_(turn)
+        want = (data() + turn).untyped_storage()
+        assert bytes(storage.cpu()) == bytes(want)
+        x.mul_(2)
+        assert bytes(storage.clone().cpu()) == bytes((data() + turn).mul(2).untyped_storage())
+        y = x + 1
+        storage.copy_(data().untyped_storage())
+        assert_same([y, x], [(data() + turn) * 2 + 1, data()])
+        x.add_(1)
+        storage.fill_(0)
+        assert_same(x, torch.zeros(6))
+
+
+def test_a_storage_that_is_resized_keeps_its_bytes() -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        x.mul_(2)
+        x.untyped_storage().resize_(64)
+        x.add_(1)
+        assert_same(x, (data() + turn) * 2 + 1)
+
+
+def at(address: int) -> list[float]:
+    return list((ctypes.c_float * 6).from_address(address))
+
+
+@on_the_host
+def test_a_pointer_points_to_what_was_recorded() -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        assert at(x.data_ptr()) == (data() + turn).tolist()
+        x.add_(1)
+        assert at(x.data_ptr()) == (data() + turn + 1).tolist()
+        y = x * 2
+        assert at(y.data_ptr()) == ((data() + turn + 1) * 2).tolist()
+        assert y[2:].data_ptr() == y.data_ptr() + 8
+        y.add_(1)
+        assert at(y[2:].data_ptr() - 8) == ((data() + turn + 1) * 2 + 1).tolist()
+        assert at(y.untyped_storage().data_ptr()) == y.tolist()
+
+
+@on_the_host
+def test_a_pointer_that_was_taken_before_a_write() -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        address = x.data_ptr()
+        x.add_(1)
+        torch.tenon.synchronize()
+        assert at(address) == (data() + turn + 1).tolist()
+        x.mul_(2)
+        assert x.data_ptr() == address
+        assert at(address) == ((data() + turn + 1) * 2).tolist()
+
+
+@on_the_host
+def test_what_is_written_through_a_pointer() -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        memory = (ctypes.c_float * 6).from_address(x.data_ptr())
+        memory[0] = 50.0
+        y = x + 1
+        x.mul_(2)
+        torch.tenon.synchronize()
+        memory[1] = 60.0
+        want = data() + turn
+        want[0] = 50
+        assert_same(y, want + 1)
+        want *= 2
+        want[1] = 60
+        assert_same([x, x * 2], [want, want * 2])
+
+
+@pytest.fixture(scope="module")
+def extension() -> SimpleNamespace:
+    """A third party's kernels, built once and kept with PyTorch's other extensions."""
+    os.environ.setdefault("MAX_JOBS", "1")
+    load("tenon_aliases", [str(SOURCE)], is_python_module=False, extra_cflags=["-O1", "-g0"])
+    return torch.ops.tenon_aliases
+
+
+@on_the_host
+def test_an_extension_that_reads_memory(extension: SimpleNamespace) -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        assert extension.total(x) == 15 + 6 * turn
+        x.mul_(2)
+        y = x + 1
+        assert extension.total(y) == 2 * (15 + 6 * turn) + 6
+        assert extension.total(x) == 2 * (15 + 6 * turn)
+        x[0] = 100.0
+        assert extension.total(x[1:]) == 2 * (15 + 5 * turn)
+
+
+@on_the_host
+def test_an_extension_that_writes_memory(extension: SimpleNamespace) -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        before = x * 3
+        extension.count_up(x)
+        after = x * 3
+        extension.count_up(x[3:])
+        x.add_(1)
+        extension.count_up(x)
+        want = data() + turn
+        assert_same(before, want * 3)
+        assert_same(after, (want + 1) * 3)
+        want[3:] += 1
+        assert_same(x, want + 3)
+
+
+@on_the_host
+def test_an_extension_that_makes_an_alias(extension: SimpleNamespace) -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        z = extension.alias(x[1:])
+        assert z.device == x.device
+        x.add_(1)
+        doubled = z * 2
+        z.mul_(10)
+        x[5] = 0.0
+        tripled = z * 3
+        want = data() + turn + 1
+        assert_same(doubled, want[1:] * 2)
+        want[1:] *= 10
+        want[5] = 0
+        assert_same([tripled, x, z], [want[1:] * 3, want, want[1:]])

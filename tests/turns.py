@@ -1,0 +1,50 @@
+"""Doing the same again, until calls are recorded and plans run them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from torch_tenon.frontends.builder import plan_counts
+
+MODES = ("reference", "auto", "compiled")  # of TENON_EXECUTE
+
+
+def settle() -> None:
+    """Runs what is recorded, and waits for the plans that were asked for."""
+    for index in range(torch.tenon.device_count()):
+        torch.tenon.synchronize(index)
+    while plan_counts()["waiting"]:
+        time.sleep(0.002)
+
+
+def turns(count: int = 4) -> Iterator[int]:
+    """Counts to `count`; before each turn but the first, plans for what came before are ready.
+
+    The first turn runs at once, the next ones are recorded, the last ones run by plans.
+    """
+    for turn in range(count):
+        yield turn
+        settle()
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """What `work` gives on a thread of its own; raises what it raises, and when it hangs."""
+    done: list[tuple[Any, BaseException | None]] = []
+
+    def body() -> None:
+        try:
+            done.append((work(), None))
+        except BaseException as error:
+            done.append((None, error))
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert done, "the thread does not come back"
+    value, error = done[0]
+    if error is not None:
+        raise error
+    return value
