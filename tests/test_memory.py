@@ -15,7 +15,10 @@ pytestmark = pytest.mark.usefixtures("memory_limit")
 
 
 def fill(mebibytes: float, device: str = "tenon") -> torch.Tensor:
-    return torch.empty(int(mebibytes * MIB), dtype=torch.uint8, device=device)
+    """Memory that was written: only then the target gives some."""
+    filled = torch.zeros(int(mebibytes * MIB), dtype=torch.uint8, device=device)
+    torch.tenon.synchronize(filled.device)
+    return filled
 
 
 def test_allocated_reserved_and_peak(nothing_leaked: None) -> None:

@@ -21,8 +21,8 @@ class HostViews {
 
   // The host view of a tensor of any layout: strided, conjugate, sparse, quantised, nested. A
   // tensor of the host is its own view. Settles what it reads, or, where the kernel writes it,
-  // whatever uses it; raises the error of what is not replaced as a whole.
-  enum class Use { reads, writes, replaces };
+  // whatever uses it; raises the error of what it reads.
+  enum class Use { reads, writes, replaces, replaces_part };
   at::Tensor to_host(const at::Tensor& tensor, Use use = Use::reads);
 
   // The other way: a result that lies in a host view's storage comes back as a view of the storage

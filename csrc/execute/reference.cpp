@@ -177,7 +177,9 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
     if (!written[i])
       continue;
     for_each_tensor(arguments[i], [&](const at::Tensor& t) {
-      views.to_host(t, replaced[i] && is_whole(t) ? Use::replaces : Use::writes);
+      views.to_host(t, !replaced[i]  ? Use::writes
+                       : is_whole(t) ? Use::replaces
+                                     : Use::replaces_part);
     });
   }
   Stack host_arguments;
@@ -198,10 +200,9 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
     }
   }
   {
-    // The device's results are recorded below all of these, as they are.
-    const bool grad = c10::GradMode::is_enabled();
+    const auto now = surroundings();
     const NeutralThread neutral;
-    c10::GradMode::set_enabled(grad);
+    const AsRecorded as_called(now);
     call_on_host(op, host_arguments, results_device ? c10::DeviceIndex{-1} : device.index());
   }
 

@@ -9,6 +9,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/failure_flow.h"
+#include "execute/host_call.h"
 #include "execute/reference_window.h"
 #include "record/surroundings.h"
 
@@ -287,11 +288,16 @@ bool has_deterministic_calls(const Window& window) {
   });
 }
 
-// A plan is for calls of one world, as far as it matters to those of its steps that are calls.
+// A plan is for calls of one world. Grad mode is nothing to PyTorch's own kernels, whose calls are
+// below autograd, but may be to others.
 bool is_of_one_world(const Window& window) {
   const auto first = window.calls.front().entry->surroundings();
+  const bool others = std::any_of(window.calls.begin(), window.calls.end(), [](const auto& call) {
+    return may_keep(call.entry->op->op);
+  });
   return std::all_of(window.calls.begin(), window.calls.end(), [&](const auto& call) {
-    return same_settings(call.entry->surroundings(), first);
+    const auto of_call = call.entry->surroundings();
+    return of_call == first || (!others && same_settings(of_call, first));
   });
 }
 

@@ -270,7 +270,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   const bool whole = is_plain(self) && self.is_non_overlapping_and_dense() &&
                      self.nbytes() == self.storage().nbytes();
   const auto host =
-      views.to_host(self, whole ? HostViews::Use::replaces : HostViews::Use::writes);
+      views.to_host(self, whole ? HostViews::Use::replaces : HostViews::Use::replaces_part);
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     host.copy_(views.to_host(src), non_blocking);

@@ -3,11 +3,13 @@
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
 
 namespace tenon {
 namespace {
 
-constexpr int64_t kDtype = 0xff, kGrad = 1 << 8, kDeterministic = 1 << 9, kWarnOnly = 1 << 10;
+constexpr int64_t kDtype = 0xff, kGrad = 1 << 8, kDeterministic = 1 << 9, kWarnOnly = 1 << 10,
+                  kInference = 1 << 11;
 
 c10::DispatchKeySet below_all() {
   return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
@@ -21,6 +23,8 @@ void put_in_force(int64_t wanted, int64_t now) {
   }
   if ((changed & kGrad) != 0)
     c10::GradMode::set_enabled((wanted & kGrad) != 0);
+  if ((changed & kInference) != 0)
+    c10::AutogradState::get_tls_state().set_inference_mode((wanted & kInference) != 0);
   if ((changed & (kDeterministic | kWarnOnly)) != 0) {
     at::globalContext().setDeterministicAlgorithms(
         (wanted & kDeterministic) != 0, (wanted & kWarnOnly) != 0);
@@ -34,7 +38,8 @@ int64_t surroundings() {
   const auto dtype = c10::typeMetaToScalarType(c10::get_default_dtype());
   return static_cast<int64_t>(dtype) | (c10::GradMode::is_enabled() ? kGrad : 0) |
          (context.deterministicAlgorithms() ? kDeterministic : 0) |
-         (context.deterministicAlgorithmsWarnOnly() ? kWarnOnly : 0);
+         (context.deterministicAlgorithmsWarnOnly() ? kWarnOnly : 0) |
+         (c10::InferenceMode::is_enabled() ? kInference : 0);
 }
 
 bool is_deterministic(int64_t surroundings) {
@@ -42,7 +47,7 @@ bool is_deterministic(int64_t surroundings) {
 }
 
 bool same_settings(int64_t a, int64_t b) {
-  return (a & ~kGrad) == (b & ~kGrad);
+  return (a & ~(kGrad | kInference)) == (b & ~(kGrad | kInference));
 }
 
 NeutralThread::NeutralThread()

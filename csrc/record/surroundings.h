@@ -11,11 +11,11 @@
 
 namespace tenon {
 
-// The default dtype, grad mode, and whether algorithms have to be deterministic (or a warning is
+// The default dtype, grad mode, inference mode, and whether algorithms have to be deterministic (or a warning is
 // enough), as they are now.
 int64_t surroundings();
 bool is_deterministic(int64_t surroundings);
-// The same but for grad mode?
+// The same but for grad mode and inference mode?
 bool same_settings(int64_t a, int64_t b);
 
 // Within it, whatever the thread was about: no autograd, no autocast, no inference mode, no mode or

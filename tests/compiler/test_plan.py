@@ -152,7 +152,7 @@ def test_a_result_of_other_sizes_than_promised():
     program = Program()
     x = program.input(FLOAT, Layout.contiguous((3,)))
     (y,) = call(program, aten.exp.default, [x], [(4,)])
-    with pytest.raises(RuntimeError, match=r"sizes \[3\].*\[4\].* were promised"):
+    with pytest.raises(RuntimeError, match=r"sizes \[3\].*\[4\].* are wanted"):
         run(program, [y], [torch.randn(3)])
 
 

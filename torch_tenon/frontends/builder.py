@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import deque
 
 from torch_tenon import _C, process
+
+log = logging.getLogger("torch_tenon.program")
 
 _NICE = 10
 _GRACE = 0.5  # seconds that a program has for its first steps, before anything is compiled
@@ -30,11 +33,22 @@ class Builder:
                 self.waiting.append(window)
             self.awaited = self.awaited or wait
             self.changed.notify_all()
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._run, name="tenon-builder", daemon=True)
-                self.thread.start()
+            if self.thread is None and not self._start():
+                self.waiting.clear()
+                window.finish(None, [], [], "")  # it may ask again
+                return
             if wait:
                 self.changed.wait_for(lambda: self.stopped or window not in self.waiting)
+
+    def _start(self) -> bool:
+        thread = threading.Thread(target=self._run, name="tenon-builder", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the process may have no more of them
+            log.warning("no thread to make plans with, so windows run by reference: %s", error)
+            return False
+        self.thread = thread
+        return True
 
     def stop(self, timeout: float) -> None:
         """Ends the thread after the plan that it makes, if that takes no longer than `timeout`
@@ -73,8 +87,13 @@ class Builder:
                 self.changed.wait_for(lambda: self.stopped or self.waiting)
                 if self.stopped:
                     return
-            with process.making_plans:
-                plan_window(self.waiting[0])
+            window = self.waiting[0]
+            try:
+                with process.making_plans:
+                    plan_window(window)
+            except BaseException:  # such as an interrupt: who waits is not left waiting
+                window.finish(None, [], [], "")
+                log.exception("a plan was not made")
             with self.changed:
                 self.waiting.popleft()
                 self.changed.notify_all()
