@@ -126,6 +126,14 @@ IValue map_tensors(const IValue& value, F&& f) {
       mapped.push_back(t ? std::optional(f(*t)) : std::nullopt);
     return mapped;
   }
+  // TorchScript makes lists of optional tensors whose type is another object than the dispatcher's.
+  if (value.isList() && value.toList().elementType()->isSubtypeOf(
+                            *c10::OptionalType::create(c10::TensorType::get()))) {
+    c10::impl::GenericList mapped(value.toList().elementType());
+    for (const IValue& element : value.toListRef())
+      mapped.push_back(map_tensors(element, f));
+    return mapped;
+  }
   return value;
 }
 
