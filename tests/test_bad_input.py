@@ -143,6 +143,10 @@ def test_a_host_scalar_is_no_mixture() -> None:
     assert x[torch.tensor([0, 2])].tolist() == [2, 2], "indices may be on the host"
     x[torch.tensor([1])] = torch.tensor(9.0)
     assert x.tolist() == [2, 9, 2]
+    for value in (4.0, torch.tensor(4.0)):
+        for at in (torch.tensor([0, 2]), torch.tensor(2)):
+            filled = x.clone().index_fill_(0, at, value)
+            assert torch.equal(filled, x.index_fill(0, at.to(x.device), value))
     with pytest.raises(RuntimeError, match=r"same device|indices should be"):
         torch.ones(3)[torch.tensor([0], device="tenon")]
 
