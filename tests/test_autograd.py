@@ -236,6 +236,24 @@ def test_forward_mode() -> None:
     same_on_both(compute)
 
 
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [("cpu", "tenon:0"), ("tenon:0", "cpu"), ("tenon:0", "tenon:1"), ("tenon:1", "tenon:1")],
+)
+def test_forward_mode_across_devices(here: str, there: str) -> None:
+    x, v = torch.ones(3, device=here), torch.arange(3.0, device=here)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, v)
+        for moved in (dual.to(there), dual.to(there, torch.float64), (dual * 1).to(there) * 1):
+            primal, tangent = torch.autograd.forward_ad.unpack_dual(moved)
+            assert primal.device == tangent.device == torch.device(there)
+            assert primal.tolist() == [1, 1, 1] and tangent.tolist() == [0, 1, 2]
+        for written in (torch.zeros(3, device=there), torch.zeros(2, 3, device=there)):
+            primal, tangent = torch.autograd.forward_ad.unpack_dual(written.copy_(dual))
+            assert primal.device == torch.device(there) and primal.eq(1).all()
+            assert tangent.cpu().eq(torch.arange(3.0)).all()
+
+
 def test_no_grad_and_inference_mode() -> None:
     x = torch.ones(3, device="tenon", requires_grad=True)
     with torch.no_grad():

@@ -111,6 +111,29 @@ def test_mixed_devices(name: str) -> None:
     assert all(x.eq(1).all() for x in on.values())
 
 
+INTO_A_SCALAR = {
+    "add": lambda x, out: torch.add(x[0], x[0], out=out),
+    "mean": lambda x, out: torch.mean(x, 0, out=out),
+    "std": lambda x, out: torch.std(x, 0, out=out),
+    "all": lambda x, out: torch.all(x, out=out.bool()),
+    "dot": lambda x, out: torch.dot(x, x, out=out),
+    "matmul": lambda x, out: torch.matmul(x, x, out=out),
+    "median": lambda x, out: torch.median(x, 0, out=(out, out.long())),
+    "det": lambda x, out: torch.linalg.det(x.diag(), out=out),
+    "nonzero": lambda x, out: torch.nonzero(x, out=out.long()),
+    "in_place": lambda x, out: out.add_(x[0]),
+}
+
+
+@pytest.mark.parametrize("name", INTO_A_SCALAR)
+def test_a_host_scalar_is_not_written(name: str) -> None:
+    x, out = torch.ones(3, device="tenon"), torch.zeros(())
+    for _ in range(2):  # the second call would be recorded
+        with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+            INTO_A_SCALAR[name](x, out)
+    assert out.shape == () and out.item() == 0
+
+
 def test_a_host_scalar_is_no_mixture() -> None:
     x = torch.ones(3, device="tenon:1")
     assert (x + torch.tensor(2.0)).tolist() == [3, 3, 3]
@@ -120,6 +143,10 @@ def test_a_host_scalar_is_no_mixture() -> None:
     assert x[torch.tensor([0, 2])].tolist() == [2, 2], "indices may be on the host"
     x[torch.tensor([1])] = torch.tensor(9.0)
     assert x.tolist() == [2, 9, 2]
+    for value in (4.0, torch.tensor(4.0)):
+        for at in (torch.tensor([0, 2]), torch.tensor(2)):
+            filled = x.clone().index_fill_(0, at, value)
+            assert torch.equal(filled, x.index_fill(0, at.to(x.device), value))
     with pytest.raises(RuntimeError, match=r"same device|indices should be"):
         torch.ones(3)[torch.tensor([0], device="tenon")]
 

@@ -56,6 +56,24 @@ def test_script_with_control_flow_and_writes() -> None:
     same_on_both(lambda d: in_place(torch.arange(9.0, device=d).view(3, 3), [0, 2, 2]))
 
 
+@torch.jit.script
+def indexed(x: torch.Tensor, places: torch.Tensor) -> list[torch.Tensor]:
+    y = x.clone()
+    y[y < 5] = 1.0
+    y[:, places] += 1.0
+    y.index_put_([None, places], y[0, places] * 2, accumulate=True)
+    return [y, x[:, places], x[x > 5]]
+
+
+def test_script_that_indexes_by_tensors() -> None:
+    for _ in range(3):
+        same_on_both(
+            lambda d: indexed(
+                torch.arange(12.0, device=d).view(3, 4), torch.tensor([2, 0], device=d)
+            )
+        )
+
+
 def test_scripted_training() -> None:
     def compute(device: torch.device) -> list:
         torch.manual_seed(0)

@@ -7,8 +7,18 @@ import torch
 from fresh_process import output, run
 
 
+class OnTheDevice(torch.utils.data.Dataset):
+    """Tensors that cannot leave the process that made them."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(float(index), device="tenon")
+
+
 class Squares(torch.utils.data.Dataset):
-    """The squares of 0 to 11; on the device, where `on_device`."""
+    """The squares of 0 to 11; computed on the device, where `on_device`."""
 
     def __init__(self, on_device: bool) -> None:
         self.on_device = on_device
@@ -39,6 +49,33 @@ def test_a_loader_with_workers(context: str, on_device: bool) -> None:
         assert batch.is_pinned()
         seen += batch.to("tenon", non_blocking=True).tolist()
     assert seen == [float(i * i) for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("context", "pin_memory", "error"),
+    [
+        ("fork", False, "a tensor of tenon:0 cannot be sent to another process"),
+        ("spawn", False, "a tensor of tenon:0 cannot be sent to another process"),
+        pytest.param(
+            *("fork", True, "Pin memory thread exited"),
+            marks=pytest.mark.filterwarnings(
+                "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+            ),
+        ),
+    ],
+)
+def test_a_worker_that_sends_tensors_of_the_device(
+    context: str, pin_memory: bool, error: str
+) -> None:
+    loader = torch.utils.data.DataLoader(
+        OnTheDevice(),
+        batch_size=5,
+        num_workers=1 if context == "spawn" else 2,
+        multiprocessing_context=context,
+        pin_memory=pin_memory,
+    )
+    with pytest.raises(RuntimeError, match=error):
+        list(loader)
 
 
 PREAMBLE = """

@@ -265,6 +265,12 @@ def test_ranges() -> None:
     x = torch.randint(-5, 5, (N,), device="tenon")
     assert (x.min().item(), x.max().item()) == (-5, 4)
     assert torch.empty(N, device="tenon").exponential_().min() > 0
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        x = torch.empty(N, device="tenon", dtype=dtype)
+        assert x.exponential_().min() > 0
+        assert x.exponential_(math.inf).count_nonzero() == 0
+        assert x.exponential_(1e-320).isinf().all()
+        assert x.exponential_(1e4).max() < 1e-2
     p = torch.randperm(1000, device="tenon")
     assert p.device.type == "tenon" and p.sort().values.tolist() == list(range(1000))
     assert p.tolist() != list(range(1000))

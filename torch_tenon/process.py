@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.multiprocessing.reductions import reduce_storage
+from torch.utils.data import get_worker_info
 
 from torch_tenon import _C
 
@@ -37,12 +38,22 @@ def install() -> None:
 
 
 def _reduce_storage(storage: torch.UntypedStorage) -> Any:
-    if storage.device.type == "tenon":
-        raise RuntimeError(
-            f"a tensor of {storage.device} cannot be sent to another process: a target's memory "
-            "belongs to one process. Send x.cpu() and move it to the device there."
-        )
-    return reduce_storage(storage)
+    if storage.device.type != "tenon":
+        return reduce_storage(storage)
+    error = RuntimeError(
+        f"a tensor of {storage.device} cannot be sent to another process: a target's memory "
+        "belongs to one process. Send x.cpu() and move it to the device there."
+    )
+    if get_worker_info() is None:
+        raise error
+    # A worker of a DataLoader pickles on a thread of its queue, where an error would be printed and
+    # the batch dropped, and the loader would wait for it for good. So the error is sent, and raised
+    # where the batch is read.
+    return _raise, (error,)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 _forking = threading.local()

@@ -58,7 +58,10 @@ std::optional<c10::Device> device_argument(c10::ArrayRef<IValue> arguments) {
 // The device that the op runs on: that of the first tensor of the device, else that of a device
 // argument. Raises where tensors of different devices meet that may not.
 c10::Device choose_device(
-    const c10::OperatorHandle& op, const OpRule& rule, c10::ArrayRef<IValue> arguments) {
+    const c10::OperatorHandle& op,
+    const OpRule& rule,
+    c10::ArrayRef<IValue> arguments,
+    const std::vector<bool>& written) {
   const auto& schema = op.schema();
   std::optional<c10::Device> device;
   for (const auto& value : arguments) {
@@ -72,9 +75,11 @@ c10::Device choose_device(
       for_each_tensor(arguments[i], [&](const at::Tensor& t) {
         if (t.device() == *device)
           return;
-        // A scalar of the host may meet tensors of any device, as everywhere in PyTorch.
+        // A scalar of the host may be read beside tensors of any device, as everywhere in PyTorch;
+        // a list may have tensors of several devices in it.
+        const bool read = !written[i] || arguments[i].isList();
         if (t.device().is_cpu() &&
-            (t.dim() == 0 || contains(rule.host_arguments, schema.arguments()[i].name())))
+            ((t.dim() == 0 && read) || contains(rule.host_arguments, schema.arguments()[i].name())))
           return;
         TORCH_CHECK(
             false,
@@ -126,6 +131,14 @@ IValue map_tensors(const IValue& value, F&& f) {
       mapped.push_back(t ? std::optional(f(*t)) : std::nullopt);
     return mapped;
   }
+  // TorchScript makes lists of optional tensors whose type is another object than the dispatcher's.
+  if (value.isList() && value.toList().elementType()->isSubtypeOf(
+                            *c10::OptionalType::create(c10::TensorType::get()))) {
+    c10::impl::GenericList mapped(value.toList().elementType());
+    for (const IValue& element : value.toListRef())
+      mapped.push_back(map_tensors(element, f));
+    return mapped;
+  }
   return value;
 }
 
@@ -164,7 +177,8 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
 
   const auto count = schema.arguments().size();
   const std::vector<IValue> arguments = torch::jit::pop(*stack, count);
-  const auto device = choose_device(op, op_rule(name), arguments);
+  const auto written = arguments_written(op);
+  const auto device = choose_device(op, op_rule(name), arguments, written);
   auto results_device = device_argument(arguments);
   if (results_device == device)
     results_device.reset();

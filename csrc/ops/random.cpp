@@ -138,10 +138,10 @@ at::Tensor& draw_on_host(
       });
     } else {
       TORCH_CHECK(distribution == "exponential", "no distribution '", distribution, "'");
-      // Never 0, also after rounding: `multinomial` divides by it.
+      // Of rate 1 never 0, also after rounding: `multinomial` divides by it. Of rate infinity 0.
       const double least = std::numeric_limits<scalar_t>::min();
       with([=](const PhiloxWords& w) {
-        return std::max(-std::log(open_uniform(bits_of(w, 0))) / a, least);
+        return std::max(-std::log(open_uniform(bits_of(w, 0))), least) / a;
       });
     }
   });

@@ -7,11 +7,14 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_foreach_copy_native.h>
+#include <ATen/ops/_has_same_storage_numel_native.h>
 #include <ATen/ops/_lazy_clone_native.h>
+#include <ATen/ops/_new_zeros_with_same_feature_meta_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/convolution_native.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/is_same_size_native.h>
 #include <ATen/ops/resize_as_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
@@ -326,6 +329,11 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
   m.impl("convolution", at::native::convolution);  // calls _convolution, which can be traced
   m.impl("_lazy_clone", lazy_clone);
+  // What forward-mode AD asks of a tensor and its tangent, which may lie on different devices when
+  // one is copied to the other.
+  m.impl("is_same_size", counted("aten::is_same_size", at::native::is_same_size));
+  m.impl("_has_same_storage_numel", at::native::_has_same_storage_numel);
+  m.impl("_new_zeros_with_same_feature_meta", at::native::_new_zeros_with_same_feature_meta);
   m.impl("copy_", copy);
   m.impl("_copy_from_and_resize", copy_from_and_resize);
   m.impl("_local_scalar_dense", local_scalar_dense);

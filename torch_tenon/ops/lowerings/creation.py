@@ -273,8 +273,9 @@ def _from_uniform(b: Build, f: Any) -> Value:
 
 @lowering("aten.exponential")
 def exponential(b: Build, x: Value, rate: float = 1.0, **keywords: Any) -> Value:
-    """Exponential, never zero."""
-    return _from_uniform(b, lambda u: ops.div(ops.maximum(-ops.log1p(-u), 2.0**-25), rate))
+    """Exponential, of rate 1 never zero."""
+    least = max(2.0**-25, torch.finfo(b.out.dtype).tiny)
+    return _from_uniform(b, lambda u: ops.div(ops.maximum(-ops.log1p(-u), least), rate))
 
 
 @lowering("aten.geometric")

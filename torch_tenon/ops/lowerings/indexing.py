@@ -130,15 +130,20 @@ def index_select(b: Build, x: Value, dim: int, at: Value) -> Value:
     return Lazy(b.out.sizes, x.dtype, body, (x, at), 2)
 
 
+# What an index beyond the end is to the op that gathers, where that is composed of this.
+_CHECK_OF = {"nll_loss_forward": "target", "nll_loss2d_forward": "target"}
+
+
 @lowering("aten.gather")
 def gather(b: Build, x: Value, dim: int, at: Value, **keywords: Any) -> Value:
     """x at the same position but for one dimension, where an index says."""
     if not x.sizes or not at.sizes:
         return reshape(x, at.sizes) if product(at.sizes) == 1 else x
     d = wrap_dim(dim, len(x.sizes))
+    check = _CHECK_OF.get(b.program.origin, "gather")
 
     def body(p: Position) -> Scalar:
-        i = ops.indirect(at.load(p), x.sizes[d], "gather")
+        i = ops.indirect(at.load(p), x.sizes[d], check)
         return x.load([*p[:d], i, *p[d + 1 :]])
 
     return Lazy(at.sizes, x.dtype, body, (x, at), 2)
