@@ -1,8 +1,9 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
-#include "device/target.h"
+#include "device/python_line.h"
 #include "device/storage.h"
+#include "device/target.h"
 #include "execute/window_plans.h"
 #include "record/recorder.h"
 
@@ -134,6 +135,7 @@ void bind_record(py::module_& m) {
         share_address(*tensor.storage().unsafeGetStorageImpl());
       },
       "From now on whatever uses the tensor's memory runs at once: somebody outside may look.");
+  m.def("set_trace_calls", &set_trace_calls, "Whether calls note the Python line they are from.");
   m.def(
       "record_counts",
       &record_counts,

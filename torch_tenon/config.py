@@ -194,6 +194,15 @@ WARN_FALLBACK: Setting[bool] = Setting(
     "1, true, yes, on, 0, false, no or off",
     "Warn once for each op that falls back to the host.",
 )
+TRACE_CALLS: Setting[bool] = Setting(
+    "trace_calls",
+    "TENON_TRACE_CALLS",
+    "flag",
+    lambda: False,
+    _parse_flag,
+    "1, true, yes, on, 0, false, no or off",
+    "Note the Python line of each recorded call, for the text of errors that come late.",
+)
 CACHE_DIR: Setting[str] = Setting(
     "cache_dir",
     "TENON_CACHE_DIR",
@@ -239,6 +248,7 @@ SETTINGS: tuple[Setting, ...] = (
     DEVICES,
     MEMORY_LIMIT,
     WARN_FALLBACK,
+    TRACE_CALLS,
     CACHE_DIR,
     CC,
     LOG,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/blocks.h"
+#include "device/fork.h"
 #include "device/guard.h"
 #include "device/pending.h"
 #include "device/ranges.h"
@@ -60,6 +61,10 @@ struct DeviceMemory {
 
 class CachingAllocator final : public DeviceAllocator {
  public:
+  CachingAllocator() {
+    take_at_fork(mutex_, ForkOrder::blocks);
+  }
+
   // PyTorch asks for memory that somebody may write at once.
   c10::DataPtr allocate(size_t nbytes) override {
     return data_ptr_with_memory(nbytes, current_device());
@@ -107,9 +112,12 @@ class CachingAllocator final : public DeviceAllocator {
     std::unique_lock<std::mutex> lock(mutex_);
     if (memory(device).reserved + memory(device).expected + size > limit_of(device))
       make_room(lock, device, size, nbytes);
-    memory(device).expected += size;
-    count(memory(device).stats.reserved_bytes, size, 1, pool_of(size));
-    count_allocated(device, size, nbytes, 1, nullptr);
+    add_expected(device, size, nbytes);
+  }
+
+  void count_overflow(size_t nbytes, c10::DeviceIndex device) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    add_expected(device, block_size(nbytes), nbytes);
   }
 
   void stop_expecting(size_t nbytes, c10::DeviceIndex device) override {
@@ -141,10 +149,6 @@ class CachingAllocator final : public DeviceAllocator {
   size_t limit(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
     return limit_of(check_index(device));
-  }
-
-  std::mutex& mutex() override {
-    return mutex_;
   }
 
   bool initialized() override {
@@ -203,6 +207,12 @@ class CachingAllocator final : public DeviceAllocator {
   size_t limit_of(c10::DeviceIndex device) {
     auto& limit = memory(device).limit;
     return limit.has_value() ? *limit : target().total_memory.at(device);
+  }
+
+  void add_expected(c10::DeviceIndex device, size_t size, size_t nbytes) {
+    memory(device).expected += size;
+    count(memory(device).stats.reserved_bytes, size, 1, pool_of(size));
+    count_allocated(device, size, nbytes, 1, nullptr);
   }
 
   size_t allocated_bytes(c10::DeviceIndex device) {

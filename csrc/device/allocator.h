@@ -26,6 +26,8 @@ class DeviceAllocator : public c10::DeviceAllocator {
   // A tensor was made whose memory comes when it is written: it counts as allocated from now on.
   // Raises c10::OutOfMemoryError where the device could not give it.
   virtual void expect(size_t nbytes, c10::DeviceIndex device) = 0;
+  // The same for one that lies in memory of the host meanwhile, since the device had none left.
+  virtual void count_overflow(size_t nbytes, c10::DeviceIndex device) = 0;
   // It has its memory now, or needs none any more.
   virtual void stop_expecting(size_t nbytes, c10::DeviceIndex device) = 0;
   // The device on whose memory `ptr` lies, also inside of a block.
@@ -34,8 +36,6 @@ class DeviceAllocator : public c10::DeviceAllocator {
   // Most bytes to hold from the target at once; none: all that the target has.
   virtual void set_limit(c10::DeviceIndex device, std::optional<size_t> nbytes) = 0;
   virtual size_t limit(c10::DeviceIndex device) = 0;
-  // Before a fork, and after it on both sides: no other thread is inside meanwhile.
-  virtual std::mutex& mutex() = 0;
 };
 
 DeviceAllocator& device_allocator();

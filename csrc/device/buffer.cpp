@@ -1,6 +1,7 @@
 #include "device/buffer.h"
 
 #include "device/allocator.h"
+#include "device/fork.h"
 #include "device/host_allocator.h"
 #include "device/interpreter.h"
 #include "device/pending.h"
@@ -17,19 +18,23 @@ struct Addresses {
 
 // Leaked on purpose: tensors may die after static destructors have run.
 Addresses& addresses() {
-  static auto* instance = new Addresses();
+  static auto* instance = [] {
+    auto* made = new Addresses();
+    take_at_fork(made->mutex, ForkOrder::addresses);
+    return made;
+  }();
   return *instance;
 }
 
 }  // namespace
 
 std::mutex& record_mutex() {
-  static auto* mutex = new std::mutex();
+  static auto* mutex = [] {
+    auto* made = new std::mutex();
+    take_at_fork(*made, ForkOrder::record);
+    return made;
+  }();
   return *mutex;
-}
-
-std::mutex& address_mutex() {
-  return addresses().mutex;
 }
 
 Buffer::~Buffer() {
@@ -49,7 +54,7 @@ void Buffer::stop_expecting() {
 void* Buffer::memory() {
   if (!memory_) {
     stop_expecting();
-    memory_ = device_block(nbytes, device);
+    take(device_block(nbytes, device));
   }
   return memory_.get();
 }
@@ -57,6 +62,10 @@ void* Buffer::memory() {
 void Buffer::take(c10::DataPtr memory) {
   stop_expecting();
   memory_ = std::move(memory);
+  // Beyond the device's limit a window's results come from the host, and count all the same.
+  expected_ = target().host_memory && !device_allocator().device_of(memory_.get()).has_value();
+  if (expected_)
+    device_allocator().count_overflow(nbytes, device);
 }
 
 void Buffer::free_memory() {

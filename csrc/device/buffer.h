@@ -73,7 +73,7 @@ class Buffer : public c10::intrusive_ptr_target {
 
  private:
   c10::DataPtr memory_;
-  bool expected_ = false;  // counted by the allocator, and without memory
+  bool expected_ = false;  // counted by the allocator, and without memory of the device
 };
 using BufferRef = c10::intrusive_ptr<Buffer>;
 
@@ -93,8 +93,5 @@ void wait_for(const SubmissionRef& submission, const char* reason);
 // A buffer whose address was given away, by an address inside of it, and how far from its start.
 std::pair<BufferRef, size_t> buffer_at(const void* ptr);
 void register_address(Buffer& buffer);
-
-// Before a fork: locks of the core are free while this one is held.
-std::mutex& address_mutex();
 
 }  // namespace tenon

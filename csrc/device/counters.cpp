@@ -4,6 +4,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "device/fork.h"
+
 namespace tenon {
 namespace {
 
@@ -15,7 +17,11 @@ struct Table {
 
 // Leaked on purpose: threads may still count while the process exits.
 Table& table() {
-  static auto* instance = new Table();
+  static auto* instance = [] {
+    auto* made = new Table();
+    take_at_fork(made->mutex, ForkOrder::counters);
+    return made;
+  }();
   return *instance;
 }
 

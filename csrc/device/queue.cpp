@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "device/fork.h"
 #include "device/target.h"
 
 namespace tenon {
@@ -54,6 +55,16 @@ thread_local int t_count = 0;
 
 std::unique_ptr<Queue> host_queue() {
   return std::make_unique<HostQueue>();
+}
+
+void take_queues_at_fork(c10::DeviceIndex count) {
+  for (c10::DeviceIndex device = 0; device < count; ++device)
+    take_at_fork(mutexes()[device], ForkOrder::queue);
+}
+
+bool QueueLock::holds(const std::mutex* mutex) {
+  const auto& all = mutexes();
+  return mutex >= all.data() && mutex < all.data() + all.size() && t_held[mutex - all.data()];
 }
 
 QueueLock::QueueLock(c10::DeviceIndex device) : device_(device) {

@@ -55,6 +55,9 @@ class Queue {
 // on the thread that does so.
 std::unique_ptr<Queue> host_queue();
 
+// Before the first device is used: forks take the devices' locks from then on.
+void take_queues_at_fork(c10::DeviceIndex count);
+
 // The right to enqueue on a device, held by one thread at a time: what a window enqueues stays
 // together, and is enqueued in the order in which windows were closed. Never taken while holding
 // the interpreter's lock or the record's.
@@ -69,6 +72,8 @@ class QueueLock {
   static bool held(c10::DeviceIndex device);
   // ... of any device?
   static bool held();
+  // Is that the lock of a device whose queue this thread holds?
+  static bool holds(const std::mutex* mutex);
 
  private:
   c10::DeviceIndex device_;

@@ -191,10 +191,11 @@ void* settled_address(const c10::StorageImpl& storage, Access access) {
 }
 
 void note_contents(Buffer& buffer, bool whole) {
+  std::shared_ptr<Failure> before;  // ends after the lock: it may be Python's
   std::lock_guard<std::mutex> lock(record_mutex());
   buffer.has_contents = true;
   if (whole)
-    buffer.failure = nullptr;
+    before = std::move(buffer.failure);
 }
 
 void upload(c10::StorageImpl& storage, const c10::Storage& host) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "device/counters.h"
+#include "device/fork.h"
 #include "device/guard.h"
 #include "device/interpreter.h"
 
@@ -24,6 +25,7 @@ void set_target(Target target) {
   TORCH_CHECK(
       target.device_count >= 1, "The target '", target.name, "' has no devices to work with");
   slot() = std::move(target);
+  take_queues_at_fork(slot()->device_count);
 }
 
 const Target& target() {
@@ -40,6 +42,11 @@ c10::DeviceIndex device_count() noexcept {
 }
 
 Queue& queue_of(c10::DeviceIndex device) {
+  TORCH_CHECK(
+      !lost_by_fork(),
+      "this process was forked from one that uses tenon, and the queue of the target '",
+      target().name,
+      "' stayed there; start it by spawn: multiprocessing.get_context('spawn')");
   return *target().queues[device];
 }
 

@@ -185,7 +185,7 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   const c10::OptionalDeviceGuard device_guard(device);
 
   HostViews views(device);
-  const auto written = arguments_written(op), replaced = arguments_replaced(op);
+  const auto replaced = arguments_replaced(op);
   // First those that are written: a tensor may be both.
   for (size_t i = 0; i < count; ++i) {
     if (!written[i])

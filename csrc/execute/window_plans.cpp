@@ -5,6 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "device/fork.h"
 #include "device/host_allocator.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -26,7 +27,11 @@ struct Plans {
 
 // Leaked on purpose: windows may be committed while the process exits.
 Plans& plans() {
-  static auto* instance = new Plans();
+  static auto* instance = [] {
+    auto* made = new Plans();
+    take_at_fork(made->mutex, ForkOrder::plans);
+    return made;
+  }();
   return *instance;
 }
 

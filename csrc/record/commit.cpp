@@ -5,6 +5,7 @@
 #include <array>
 #include <deque>
 
+#include "device/fork.h"
 #include "device/interpreter.h"
 #include "device/target.h"
 #include "record/execution.h"
@@ -29,7 +30,12 @@ struct State {
 
 // Leaked on purpose: tensors may die after static destructors have run.
 State& state() {
-  static auto* instance = new State();
+  static auto* instance = [] {
+    auto* made = new State();
+    for (auto& in_flight : made->in_flight)
+      take_at_fork(in_flight.mutex, ForkOrder::submissions);
+    return made;
+  }();
   return *instance;
 }
 
@@ -41,14 +47,21 @@ struct Aftermath {
   std::shared_ptr<Recorder> recorder;
 
   void apply(const Failures& failures) {
-    std::shared_ptr<Failure> first;
+    // An error may be Python's, and takes the interpreter's lock when it ends: not in here.
+    std::vector<std::shared_ptr<Failure>> before;
     std::lock_guard<std::mutex> lock(record_mutex());
     for (size_t k = 0; k < buffers.size(); ++k) {
-      if (buffers[k])
-        buffers[k]->failure = failures.by_slot.empty() ? nullptr : failures.by_slot[k];
+      if (!buffers[k])
+        continue;
+      auto& failure = buffers[k]->failure;
+      if (failure)
+        before.push_back(std::move(failure));
+      failure = failures.by_slot.empty() ? nullptr : failures.by_slot[k];
     }
-    if (failures.first && (!recorder->unseen || recorder->unseen->seen()))
+    if (failures.first && (!recorder->unseen || recorder->unseen->seen())) {
+      before.push_back(std::move(recorder->unseen));
       recorder->unseen = failures.first;
+    }
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include <deque>
 
+#include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "record/execution.h"
@@ -109,7 +110,8 @@ void take_from_others(const Recorder& recorder, const OpKey& key, const OpEntry&
 }
 
 // Appends the call to the window. False: a buffer is another window's.
-bool append(Recorder& recorder, const OpKey& key, const Recording& call) {
+bool append(
+    Recorder& recorder, const OpKey& key, const Recording& call, const std::string& line) {
   const auto& entry = *call.entry;
   auto& window = recorder.open;
   // Both by one look at each buffer: nearly all are of this window alone, or of none.
@@ -126,6 +128,10 @@ bool append(Recorder& recorder, const OpKey& key, const Recording& call) {
       {&entry,
        static_cast<uint32_t>(window.slots_of_calls.size()),
        static_cast<uint32_t>(window.numbers.size())});
+  if (!line.empty()) {
+    window.lines.resize(window.calls.size());
+    window.lines.back() = line;
+  }
   for (size_t k = 0; k < key.tensors().size(); ++k) {
     auto& storage = storage_of(*key.tensors()[k]);
     auto* buffer = own_buffer(storage);
@@ -242,11 +248,12 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   for (const auto* tensor : key.tensors())
     withdraw_address(storage_of(*tensor));
 
+  const auto line = traces_calls() ? python_line() : std::string();
   std::optional<CommitReason> reason;
   for (bool done = false; !done;) {
     {
       std::lock_guard<std::mutex> lock(record_mutex());
-      done = append(recorder, key, call);
+      done = append(recorder, key, call, line);
       if (done) {
         count_recorded_call();
         recorder.note(*entry);

@@ -60,9 +60,15 @@ NeutralThread::NeutralThread()
     functions_ = at::impl::PythonTorchFunctionTLS::get_state();
     at::impl::PythonTorchFunctionTLS::set_state({});
   }
+  if (c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+    modes_ = c10::impl::TorchDispatchModeTLS::get_state();
+    c10::impl::TorchDispatchModeTLS::set_state({});
+  }
 }
 
 NeutralThread::~NeutralThread() {
+  if (modes_)
+    c10::impl::TorchDispatchModeTLS::set_state(*modes_);
   if (functions_)
     at::impl::PythonTorchFunctionTLS::set_state(*functions_);
   c10::AutogradState::set_tls_state(autograd_);

@@ -5,6 +5,7 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <cstdint>
 #include <optional>
@@ -30,6 +31,7 @@ class NeutralThread {
  private:
   c10::AutogradState autograd_;
   std::optional<at::impl::PythonTorchFunctionTLS> functions_;
+  std::optional<c10::impl::TorchDispatchModeTLS> modes_;
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 

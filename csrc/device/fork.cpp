@@ -1,0 +1,80 @@
+#include "device/fork.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "device/interpreter.h"
+#include "device/target.h"
+
+namespace tenon {
+namespace {
+
+using Lock = std::pair<ForkOrder, std::mutex*>;
+
+struct Locks {
+  std::mutex mutex;
+  std::vector<Lock> all;  // in their order
+};
+
+Locks& locks() {
+  static auto* instance = new Locks();
+  return *instance;
+}
+
+thread_local std::vector<std::mutex*> t_taken;
+bool g_lost = false;
+
+// Whether the forking thread is inside of what the lock guards: then it is its own.
+bool is_held_here(const std::mutex* mutex) {
+  return QueueLock::holds(mutex);
+}
+
+void prepare() {
+  auto& l = locks();
+  l.mutex.lock();
+  const auto take = [&](bool with_interpreter) {
+    for (const auto& [order, mutex] : l.all) {
+      if ((order > ForkOrder::submissions) == with_interpreter && !is_held_here(mutex)) {
+        mutex->lock();
+        t_taken.push_back(mutex);
+      }
+    }
+  };
+  {
+    const WithoutInterpreter no_gil;
+    take(/*with_interpreter=*/false);
+  }
+  take(/*with_interpreter=*/true);
+}
+
+void let_go() {
+  for (auto mutex = t_taken.rbegin(); mutex != t_taken.rend(); ++mutex)
+    (*mutex)->unlock();
+  t_taken.clear();
+  locks().mutex.unlock();
+}
+
+void let_go_in_child() {
+  g_lost = has_target() && !target().host_memory;
+  let_go();
+}
+
+}  // namespace
+
+void take_at_fork(std::mutex& mutex, ForkOrder order) {
+  auto& l = locks();
+  std::lock_guard<std::mutex> lock(l.mutex);
+  static const int registered = pthread_atfork(&prepare, &let_go, &let_go_in_child);
+  (void)registered;
+  const auto after = [](ForkOrder order, const Lock& lock) { return order < lock.first; };
+  l.all.insert(std::upper_bound(l.all.begin(), l.all.end(), order, after), {order, &mutex});
+}
+
+bool lost_by_fork() {
+  return g_lost;
+}
+
+}  // namespace tenon

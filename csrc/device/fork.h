@@ -1,0 +1,18 @@
+// Locks that a fork takes, so that none is held by a thread that the child does not have.
+#pragma once
+
+#include <mutex>
+
+namespace tenon {
+
+// In the order in which threads take them. Those up to `submissions` may be held while the
+// interpreter's lock is waited for; the others never are.
+enum class ForkOrder : int { queue, submissions, plans, record, addresses, blocks, counters };
+
+// From now on a fork takes the lock, in the parent and for the child.
+void take_at_fork(std::mutex& mutex, ForkOrder order);
+
+// Is this process the child of one that had used a target whose queue does not survive that?
+bool lost_by_fork();
+
+}  // namespace tenon
