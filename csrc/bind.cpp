@@ -8,6 +8,7 @@
 
 #include "device/allocator.h"
 #include "device/counters.h"
+#include "device/fork.h"
 #include "device/generator.h"
 #include "device/guard.h"
 #include "device/target.h"
@@ -42,6 +43,7 @@ void bind_device(py::module_& m) {
     py::gil_scoped_release no_gil;
     torch::autograd::Engine::get_default_engine().stop();
   });
+  m.def("take_long_held_locks", &take_long_held_locks, "Until the fork that follows.");
   m.def("synchronize", &synchronize, py::call_guard<py::gil_scoped_release>());
   m.def("default_generator", &default_generator);
   m.def("set_memory_limit", [](c10::DeviceIndex index, std::optional<size_t> nbytes) {

@@ -134,6 +134,33 @@ def test_a_host_scalar_is_not_written(name: str) -> None:
     assert out.shape == () and out.item() == 0
 
 
+@pytest.mark.parametrize(("inputs", "result"), [("tenon:0", "cpu"), ("cpu", "tenon:0")])
+def test_a_result_on_another_device(inputs: str, result: str) -> None:
+    x = torch.ones(3, 3, device=inputs)
+    out = {dtype: torch.zeros(3, 3, dtype=dtype, device=result) for dtype in (None, torch.int64)}
+    calls = (
+        lambda: torch.sum(x, 0, out=out[None]),
+        lambda: torch.sin(x, out=out[None]),
+        lambda: torch.mm(x, x, out=out[None]),
+        lambda: torch.cat([x, x], out=out[None]),
+        lambda: torch.cumsum(x, 0, out=out[None]),
+        lambda: torch.where(x > 0, x, x, out=out[None]),
+        lambda: torch.linalg.inv(x + x.diag().diag(), out=out[None]),
+        lambda: torch.clamp(x, 0, 1, out=out[None]),
+        lambda: torch.sort(x, out=(out[None], out[torch.int64])),
+        lambda: torch.topk(x, 1, out=(out[None], out[torch.int64])),
+    )
+    for call in calls:
+        with pytest.raises(
+            RuntimeError, match="Expected all tensors to be on the same device"
+        ) as e:
+            call()
+        assert "tenon:0" in str(e.value) and "cpu" in str(e.value)
+        if inputs != "cpu":
+            assert "Expected out tensor to have device tenon:0, but got cpu instead" in str(e.value)
+    assert all(not t.any() for t in out.values())
+
+
 def test_a_host_scalar_is_no_mixture() -> None:
     x = torch.ones(3, device="tenon:1")
     assert (x + torch.tensor(2.0)).tolist() == [3, 3, 3]

@@ -1,5 +1,6 @@
 """Errors that show when a recorded call runs: what failed raises them, the rest has its values."""
 
+import contextlib
 import re
 import textwrap
 from collections.abc import Callable
@@ -211,7 +212,8 @@ def test_what_is_overwritten_as_a_whole_can_be_read_again(mode: str) -> None:
             if turn >= 4:
                 failed[1:].zero_()
                 assert_fails(failed, RuntimeError, BEYOND)
-                failed.add_(1)
+                with contextlib.suppress(RuntimeError):  # at once where it is a first call: it reads
+                    failed.add_(1)
                 assert_fails(failed, RuntimeError, BEYOND)
             overwrite = overwrites[turn % len(overwrites)]
             assert overwrite(failed) is failed

@@ -61,6 +61,8 @@ _forking = threading.local()
 
 def _before_fork() -> None:
     _C.commit_all()
+    # Whoever runs a window may wait for its plan.
+    _C.take_long_held_locks()
     _forking.alone = making_plans.acquire(timeout=_FORK_WAIT)
 
 

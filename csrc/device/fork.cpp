@@ -25,35 +25,36 @@ Locks& locks() {
 }
 
 thread_local std::vector<std::mutex*> t_taken;
+thread_local bool t_forking = false;
 bool g_lost = false;
 
-// Whether the forking thread is inside of what the lock guards: then it is its own.
+// Whether this thread has it already: it forks inside of what the lock guards.
 bool is_held_here(const std::mutex* mutex) {
-  return QueueLock::holds(mutex);
+  return QueueLock::holds(mutex) ||
+         std::find(t_taken.begin(), t_taken.end(), mutex) != t_taken.end();
+}
+
+void take(bool long_held) {
+  if (!std::exchange(t_forking, true))
+    locks().mutex.lock();
+  for (const auto& [order, mutex] : locks().all) {
+    if ((order <= ForkOrder::submissions) == long_held && !is_held_here(mutex)) {
+      mutex->lock();
+      t_taken.push_back(mutex);
+    }
+  }
 }
 
 void prepare() {
-  auto& l = locks();
-  l.mutex.lock();
-  const auto take = [&](bool with_interpreter) {
-    for (const auto& [order, mutex] : l.all) {
-      if ((order > ForkOrder::submissions) == with_interpreter && !is_held_here(mutex)) {
-        mutex->lock();
-        t_taken.push_back(mutex);
-      }
-    }
-  };
-  {
-    const WithoutInterpreter no_gil;
-    take(/*with_interpreter=*/false);
-  }
-  take(/*with_interpreter=*/true);
+  take_long_held_locks();
+  take(/*long_held=*/false);
 }
 
 void let_go() {
   for (auto mutex = t_taken.rbegin(); mutex != t_taken.rend(); ++mutex)
     (*mutex)->unlock();
   t_taken.clear();
+  t_forking = false;
   locks().mutex.unlock();
 }
 
@@ -63,6 +64,11 @@ void let_go_in_child() {
 }
 
 }  // namespace
+
+void take_long_held_locks() {
+  const WithoutInterpreter no_gil;
+  take(/*long_held=*/true);
+}
 
 void take_at_fork(std::mutex& mutex, ForkOrder order) {
   auto& l = locks();

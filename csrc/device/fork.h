@@ -12,6 +12,10 @@ enum class ForkOrder : int { queue, submissions, plans, record, addresses, block
 // From now on a fork takes the lock, in the parent and for the child.
 void take_at_fork(std::mutex& mutex, ForkOrder order);
 
+// Takes those that are held for long, before other locks that such a holder may wait for; the fork
+// that follows lets go of them.
+void take_long_held_locks();
+
 // Is this process the child of one that had used a target whose queue does not survive that?
 bool lost_by_fork();
 

@@ -81,11 +81,20 @@ c10::Device choose_device(
         if (t.device().is_cpu() &&
             ((t.dim() == 0 && read) || contains(rule.host_arguments, schema.arguments()[i].name())))
           return;
+        const auto& argument = schema.arguments()[i];
         TORCH_CHECK(
             false,
             "Expected all tensors to be on the same device, but found at least two devices, ",
             c10::str(*device, " and ", t.device(), "! (when checking argument "),
-            c10::str(schema.arguments()[i].name(), " in ", schema.name(), ")"));
+            c10::str(argument.name(), " in ", schema.name()),
+            argument.is_out() ? c10::str(
+                                    ": Expected out tensor to have device ",
+                                    *device,
+                                    ", but got ",
+                                    t.device(),
+                                    " instead")
+                              : "",
+            ")");
       });
     }
     return *device;
