@@ -4,6 +4,8 @@ A few programs from a random place; `tenon fuzz` runs as many as one likes.
 """
 
 import random
+import signal
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +14,14 @@ from fresh_process import REMOTE_TARGET
 
 from torch_tenon.testing.fuzz.choose import Chooser, Nothing
 from torch_tenon.testing.fuzz.compare import CPU, difference, expect
+from torch_tenon.testing.fuzz.failing import Failed
 from torch_tenon.testing.fuzz.generate import generate
+from torch_tenon.testing.fuzz.kinds import SHARES
+from torch_tenon.testing.fuzz.memory import overlaps
 from torch_tenon.testing.fuzz.otherwise import Otherwise
-from torch_tenon.testing.fuzz.program import Observation, Program, Statement, run
+from torch_tenon.testing.fuzz.program import Observation, Program, Statement
+from torch_tenon.testing.fuzz.running import judged, run
+from torch_tenon.testing.fuzz.surroundings import forked, interrupted
 from torch_tenon.testing.fuzz.worker import check
 from torch_tenon.testing.fuzz.workers import Worker, shrink
 
@@ -37,12 +44,59 @@ def test_programs_where_the_host_cannot_reach_the_memory() -> None:
         worker.stop()
 
 
-def test_a_seed_tells_the_program() -> None:
+def test_programs_of_every_kind_that_run_at_once() -> None:
+    worker = Worker({"TENON_EXECUTE": "reference", "TENON_DEVICES": "2"}, 120)
+    try:
+        for kind in SHARES:
+            for seed in range(4):
+                request = {"seed": seed, "length": 16, "kinds": [kind], "modes": ["reference"]}
+                found = worker.ask(request)["failure"]
+                assert found is None, f"tenon fuzz --seed {seed} --kinds {kind}: {found}"
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize("kinds", [[], list(SHARES)], ids=["plain", "every kind"])
+def test_a_seed_tells_the_program(kinds: list[str]) -> None:
     for seed in range(20):
-        program = generate(seed, 30)
-        assert program.statements == generate(seed, 30).statements
+        program = generate(seed, 30, kinds)
+        assert program.statements == generate(seed, 30, kinds).statements
         assert program.statements == Program.from_json(program.to_json()).statements
         compile(program.source(), "<program>", "exec")
+
+
+@pytest.mark.parametrize("kind", SHARES)
+def test_a_program_has_the_kind_that_it_is_to_have(kind: str) -> None:
+    plain = [s for seed in range(8) for s in generate(seed, 30).statements]
+    assert not any(s.around or s.thread for s in plain)
+    usual = {s.operation for s in plain}
+    found = [s for seed in range(8) for s in generate(seed, 30, [kind]).statements]
+    words = ("beyond", "zero", "dlpack", "interrupted", "fork", "limit")
+    assert any(
+        s.around
+        or s.thread
+        or (s.operation not in usual and any(word in s.operation for word in words))
+        for s in found
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_program_is_a_script(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    program = generate(seed, 25, list(SHARES))
+    seen, course = judged(program, CPU)
+    raising = [int(o.where[5:]) for o in seen if o.where.startswith("line ")]
+    lines = [s for k, s in enumerate(program.statements) if k not in course.left_out]
+    assert len(lines) == len(program.statements)
+    exec(compile(program.source(("cpu", "cpu", "cpu"), raising), "<script>", "exec"), {})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("around", "thread"), [(["open('x')"], ""), ([], "1"), ([], "a.1"), (["mode"], "1.1; x")]
+)
+def test_what_is_around_a_statement_is_no_code(around: list[str], thread: str) -> None:
+    with pytest.raises(ValueError, match=r"no (context|thread):"):
+        Program.from_json([["relu", ["a1"], "a2", False, around, thread]])
 
 
 @pytest.mark.parametrize(
@@ -373,3 +427,196 @@ def test_what_is_repeated_is_where_its_operands_are() -> None:
     chooser.repeat()
     places = {s.operation: chooser.where[s.result or ""] for s in chooser.statements[3:]}
     assert places == {"neg": "D1", "move": "D0"} | ({"made": "D1"} if "made" in places else {})
+
+
+def _lines(*lines: tuple[Any, ...]) -> Program:
+    return Program([Statement(name, operands, *rest) for name, operands, *rest in lines])
+
+
+def _late() -> Program:
+    return _lines(
+        ("made", ("1", "(4, 3)", "torch.float32", "D0"), "a0"),
+        ("select_beyond", ("a0", "0", "3", "(2,)"), "a1"),
+        ("add", ("a1", "1"), "a2"),
+        ("mul", ("a0", "2"), "a3"),
+        ("zeros_like", ("a2",), "a4"),
+        ("item", ("a2",), "a5"),
+    )
+
+
+def _changed(seen: Sequence[Observation], **values: Any) -> list[Observation]:
+    """The observations with other values; None: nothing is shown there."""
+    named = {o.where: o.value for o in seen} | {
+        name.replace("_", " "): value for name, value in values.items()
+    }
+    lines = [Observation(where, value) for where, value in named.items() if value is not None]
+    return sorted(lines, key=lambda o: (not o.where.startswith("line"), o.where))
+
+
+def test_an_error_comes_at_the_call_or_where_it_is_read() -> None:
+    expected = expect(_late())
+    seen = run(_late(), CPU, course=expected.course)
+    assert [o.where for o in seen[:4]] == [f"line {k}" for k in (1, 2, 4, 5)]
+    assert seen[0].value == "IndexError"
+    assert difference(expected, seen) is None
+    late = {"line_1": None, "line_2": None, "line_4": None, "line_5": "IndexError"}
+    late |= {"a1": "IndexError", "a2": "IndexError", "a4": torch.zeros(2, 3)}
+    assert difference(expected, _changed(seen, **late)) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        ({"a3": "IndexError"}, "a3"),  # has nothing to do with it
+        ({"line_3": "IndexError"}, "line 3"),
+        ({"line_1": None, "a1": torch.zeros(2, 3)}, "a1"),  # a value of nothing
+        ({"line_2": None, "a2": torch.zeros(2, 3)}, "a2"),
+        ({"line_1": None, "a1": "RuntimeError"}, "a1"),  # another error
+        ({"line_1": "RuntimeError"}, "line 1"),
+        ({"line_5": None}, "line 5"),  # a number of nothing
+        ({"line_4": None, "a4": torch.ones(2, 3)}, "a4"),
+    ],
+)
+def test_an_error_that_comes_elsewhere_is_found(wrong: dict[str, Any], where: str) -> None:
+    expected = expect(_late())
+    seen = _changed(run(_late(), CPU, course=expected.course), **wrong)
+    assert str(difference(expected, seen)).startswith(f"{where}: ")
+
+
+def test_what_a_failing_write_leaves_is_open_until_all_is_written() -> None:
+    program = _lines(
+        ("made", ("1", "(4, 3)", "torch.float32", "D0"), "a0"),
+        ("clone", ("a0",), "a1"),
+        ("select", ("a0", "0", "1"), "a2"),
+        ("dlpack_slice", ("a0", "2", "", ""), "a3"),
+        ("put_beyond_", ("a0", "3", "(2,)", "5")),
+        ("neg", ("a2",), "a4"),
+        ("fill_", ("a2", "1")),
+        ("read", ("a0",)),
+        ("fill_", ("a0", "1")),
+        ("add", ("a2", "1"), "a5"),
+    )
+    seen, course = judged(program, CPU)
+    assert course.unsure == {4, 5, 6, 7}
+    assert {o.where for o in seen if isinstance(o.value, Failed)} == {
+        *(f"line {k}" for k in course.unsure),
+        "a4",
+    }
+    shown = run(program, CPU, course=course)
+    expected = expect(program)
+    anything = _changed(shown, line_4=None, line_7=torch.zeros(4, 3), a4="IndexError")
+    assert difference(expected, anything) is None
+    assert difference(expected, _changed(shown, a5=torch.zeros(3))) is not None
+    assert difference(expected, _changed(shown, a3="IndexError")) is not None
+
+
+def test_a_write_that_may_fail_is_left_out_beside_gradients() -> None:
+    """It counts as a version of the tensor where it is made, and not where it is not."""
+    program = _lines(
+        ("made", ("1", "(4, 3)", "torch.float32", "D0"), "a0"),
+        ("leaf", ("a0",), "a1"),
+        ("mul", ("a1", "a0"), "a2"),
+        ("put_beyond_", ("a0", "3", "(2,)", "5")),
+        ("backward", ("a2",)),
+    )
+    seen, course = judged(program, CPU)
+    assert course.left_out == {3}
+    assert "a1.grad" in [o.where for o in seen]
+
+
+def test_a_write_of_what_may_be_missing_is_open() -> None:
+    program = _lines(
+        ("made", ("1", "(4, 3)", "torch.float32", "D0"), "a0"),
+        ("limit", ("64",)),
+        ("add", ("a0", "1"), "a1"),
+        ("unlimit", ()),
+        ("add_", ("a0", "a1")),
+    )
+    expected = expect(program)
+    shown = run(program, CPU, course=expected.course)
+    there = {o.where: o.value for o in shown}
+    missing = {"line_2": "OutOfMemoryError", "line_4": "NameError", "a1": None}
+    missing["a0"] = there["a0"] - there["a1"]
+    assert difference(expected, _changed(shown, **missing)) is None
+
+
+def test_under_a_limit_a_result_is_right_or_there_is_no_memory() -> None:
+    program = _lines(
+        ("made", ("1", "(4, 3)", "torch.float32", "D0"), "a0"),
+        ("limit", ("64",)),
+        ("add", ("a0", "1"), "a1"),
+        ("unlimit", ()),
+        ("neg", ("a0",), "a2"),
+    )
+    expected = expect(program)
+    shown = run(program, CPU, course=expected.course)
+    assert difference(expected, shown) is None
+    for values in ({"a1": None, "line_2": "OutOfMemoryError"}, {"a1": "OutOfMemoryError"}):
+        assert difference(expected, _changed(shown, **values)) is None
+    for values in ({"a1": torch.zeros(4, 3)}, {"a1": "RuntimeError"}, {"a2": "OutOfMemoryError"}):
+        assert difference(expected, _changed(shown, **values)) is not None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        (("add", ("a0", "1"), "a1"), ("neg", ("a0",), "a2"), True),
+        (("add", ("a0", "1"), "a1"), ("neg", ("a0",), "a1"), False),
+        (("add", ("a0", "1"), "a1"), ("neg", ("a1",), "a2"), False),
+        (("fill_", ("a0", "1"), None), ("neg", ("a0",), "a2"), False),
+        (("neg", ("a9",), "a2"), ("fill_", ("a0", "1"), None), False),
+    ],
+)
+def test_threads_that_disturb_each_other_run_one_by_one(
+    first: tuple[Any, ...], second: tuple[Any, ...], together: bool
+) -> None:
+    program = _lines(
+        ("made", ("1", "(4, 3)", "torch.float32", "D0"), "a0"),
+        ("t", ("a0",), "a9"),
+        (*first, False, (), "2.1"),
+        (*second, False, (), "2.2"),
+    )
+    course = judged(program, CPU)[1]
+    assert course.one_by_one == (set() if together else {"2"})
+    assert difference(expect(program), run(program, CPU, course=course)) is None
+
+
+def test_memory_under_two_names_is_one() -> None:
+    x = torch.zeros(4, 3)
+    y = torch.from_dlpack(x[1:3])
+    assert overlaps(x, y) and overlaps(y, x[2])
+    assert not overlaps(y, x[0]) and not overlaps(y, x[3])
+
+
+def test_memory_that_was_given_away_is_kept() -> None:
+    """The CPU would free it, whoever else has it."""
+    program = _lines(
+        ("made", ("1", "(4, 3)", "torch.float32", "D0"), "a0"),
+        ("dlpack", ("a0",), "a1"),
+        ("view_flat", ("a0",), "a2"),
+        ("resize_fill", ("a2", "(4000,)", "0")),
+        ("cat_out", ("a0", "a1", "0")),
+        ("cat", ("a0", "a1", "0"), "a3"),
+        ("cat_out", ("a3", "a1", "0")),
+        ("set_data", ("a0", "a3")),
+    )
+    assert judged(program, CPU)[1].left_out == {3, 4, 7}
+
+
+def test_an_interrupt_comes_once() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    called = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(lambda: called.append(1))
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(torch.ones(3).tolist)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(torch.ones(3).item)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_forked_process_answers() -> None:
+    x = torch.arange(3.0)
+    assert forked(x) is x
+    y = torch.arange(3.0, device="tenon") + 1
+    assert torch.equal(forked(y).cpu(), y.cpu())

@@ -9,8 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from torch_tenon.testing.fuzz.compare import CPU
-from torch_tenon.testing.fuzz.operations import NAMESPACE, OPERATIONS
+from torch_tenon.testing.fuzz.failing import Judge
+from torch_tenon.testing.fuzz.operations import OPERATIONS
 from torch_tenon.testing.fuzz.program import Statement
+from torch_tenon.testing.fuzz.running import NAMESPACE
 
 DTYPES = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -31,7 +33,11 @@ class Chooser:
         self.statements: list[Statement] = []
         # Where the result of each goes, if not to its operands, and where those are.
         self.places: list[tuple[str | None, list[str]]] = []
-        self.scope: dict[str, object] = {**NAMESPACE, **CPU, "commit": lambda: None}
+        self.scope: dict[str, object] = {**NAMESPACE, **CPU}
+        self.scope |= {"commit": lambda: None, "show": lambda line, value: None}
+        self.judge = Judge(self.scope)
+        self.around: tuple[str, ...] = ()  # of the statements that are added
+        self.thread = ""
         self.where: dict[str, str] = {}  # which device a variable is on
         self.count = 0
         # Programs differ in character: most stay with a few dtypes and shapes, so that operands
@@ -164,25 +170,42 @@ class Chooser:
         writes = OPERATIONS[operation].writes
         gradients = any(self.tensor(n).requires_grad for n in self.names() if n in texts)
         no_grad = gradients and rng.random() < (0.5 if writes is not None else 0.1)
-        statement = Statement(operation, texts, name, no_grad)
+        statement = Statement(operation, texts, name, no_grad, self.around, self.thread)
+        if not self.allowed(statement):
+            return
         before = dict(self.scope)
+        line = len(self.statements)
         try:
-            exec(compile(statement.source(), "<generated>", "exec"), self.scope)
-        except Exception as error:  # whatever the CPU raises: see `program.run`
-            if not isinstance(error, NameError) and rng.random() < _KEEP_ERROR:
+            self.judge.step(line, statement)
+        except (Exception, KeyboardInterrupt) as error:  # whatever the CPU raises: see `running`
+            always = isinstance(error, KeyboardInterrupt)
+            if always or (not isinstance(error, NameError) and rng.random() < _KEEP_ERROR):
                 self.statements.append(statement)
                 self.places.append(placed)
-                for names in (self.scope, self.where):
-                    names.pop(statement.spoiled(), None)
+                self.where.pop(statement.given(), None)
+            elif statement.given() in before:
+                self.scope[statement.given()] = before[statement.given()]
+            return
+        if line in self.judge.course.left_out:
+            self.judge.course.left_out.discard(line)
             return
         made = self.scope.get(name) if name else None
         if isinstance(made, torch.Tensor) and made.numel() > MOST_ELEMENTS:
-            self.scope = before
+            self.scope.clear()
+            self.scope.update(before)
             return
         self.statements.append(statement)
         self.places.append(placed)
         if name:
             self.where[name] = place
+        for gone in [
+            n for n in self.where if n not in self.scope and n in (name, statement.given())
+        ]:
+            self.where.pop(gone)
+
+    def allowed(self, statement: Statement) -> bool:
+        """Whether a statement may be added here."""
+        return True
 
     def repeat(self) -> None:
         """The last few statements again, with other numbers: what a loop does."""
@@ -210,30 +233,3 @@ class Chooser:
                     self.add(s.operation, *operands, result=fresh, place=place)
                     if fresh in self.where and self.rng.random() < 0.8:
                         renamed[s.result] = fresh
-
-
-def addresses(t: torch.Tensor) -> set[int] | None:
-    """The first bytes of a tensor's elements, counted from its storage's start; None where two
-    elements share memory."""
-    size = t.element_size()
-    found = [int(t.storage_offset()) * size]
-    for n, k in zip(t.shape, t.stride(), strict=True):
-        found = [a + i * k * size for a in found for i in range(n)]
-    unique = set(found)
-    return unique if len(unique) == len(found) else None
-
-
-def overlaps(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two tensors of the CPU share a byte."""
-    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
-        return False
-    if not (a.numel() and b.numel()):
-        return False
-    places = []
-    for t in (a, b):
-        size = t.element_size()
-        starts = addresses(t)
-        if starts is None:
-            return True
-        places.append({s + k for s in starts for k in range(size)})
-    return bool(places[0] & places[1])

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.syntax import Syntax
 
+from torch_tenon.testing.fuzz.kinds import SHARES, Kind
 from torch_tenon.testing.fuzz.workers import Worker, shrink
 
 _LINE_EVERY = 30.0  # seconds, where the output is no terminal
@@ -52,6 +53,9 @@ def fuzz(
     mode: Annotated[Mode, typer.Option(help="Execute mode; all: each after the other.")] = Mode.ALL,
     target: Annotated[str | None, typer.Option(help="Target behind the device.")] = None,
     devices: Annotated[int, typer.Option(min=1, help="How many devices.")] = 2,
+    kinds: Annotated[
+        str, typer.Option(help=f"Beside plain statements, with commas: {', '.join(SHARES)}; plain.")
+    ] = "all",
     timeout: Annotated[float, typer.Option(min=1.0, help="Seconds until it hangs.")] = 300.0,
     shrinking: Annotated[float, typer.Option(min=0.0, help="Seconds to shrink a finding.")] = 120.0,
     keep: Annotated[Path | None, typer.Option(help="Write each finding into this folder.")] = None,
@@ -62,6 +66,9 @@ def fuzz(
 ) -> None:
     """Run random programs on the CPU and on the device; print the ones that differ, made small.
 
+    Programs have plain statements and, by chance, statements of other kinds: --kinds restricts them
+    to some, or to plain ones.
+
     Exit status: 0 if every program agrees, 1 if one does not.
     """
     console = Console()
@@ -69,15 +76,17 @@ def fuzz(
     if target is not None:
         environment["TENON_TARGET"] = target
     modes = ["reference", "auto", "compiled"] if mode is Mode.ALL else [mode.value]
+    wanted = _kinds(kinds)
     worker = Worker(environment, timeout)
     try:
         if replay is not None:
             _replay(console, worker, replay, modes)
             return
         first = random.SystemRandom().randrange(1 << 30) if seed is None else seed
-        console.print(f"seed {first}, modes {', '.join(modes)}")
+        console.print(f"seed {first}, modes {', '.join(modes)}, kinds {', '.join(wanted)}")
+        request = {"length": length, "kinds": wanted, "modes": modes}
         findings = _look(
-            console, worker, modes, first, length, minutes * 60, programs, shrinking, keep, stop
+            console, worker, request, first, minutes * 60, programs, shrinking, keep, stop
         )
     finally:
         worker.stop()
@@ -85,12 +94,22 @@ def fuzz(
         raise typer.Exit(1)
 
 
+def _kinds(text: str) -> list[str]:
+    """What `--kinds` names."""
+    if text == "all":
+        return list(SHARES)
+    try:
+        wanted = [Kind(name.strip()) for name in text.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; there are {', '.join(SHARES)}, plain and all") from None
+    return [k for k in wanted if k in SHARES]
+
+
 def _look(
     console: Console,
     worker: Worker,
-    modes: Sequence[str],
+    request: dict[str, Any],
     first: int,
-    length: int,
     seconds: float,
     programs: int,
     shrinking: float,
@@ -105,14 +124,14 @@ def _look(
             seed = first + ran
             if worker.process is None or worker.asked == 0:
                 history = []
-            answer = worker.ask({"seed": seed, "length": length, "modes": modes})
+            answer = worker.ask({"seed": seed, **request})
             ran += 1
             if answer["failure"]:
                 findings += 1
-                found = _examine(worker, seed, length, modes, answer, history, shrinking)
-                _show(console, found, modes)
+                found = _examine(worker, seed, request, answer, history, shrinking)
+                _show(console, found, request["modes"])
                 if keep is not None:
-                    _keep(keep, found, modes)
+                    _keep(keep, found, request["modes"])
                 if stop:
                     break
             history.append(seed)
@@ -129,8 +148,7 @@ def _look(
 def _examine(
     worker: Worker,
     seed: int,
-    length: int,
-    modes: Sequence[str],
+    request: dict[str, Any],
     answer: dict[str, Any],
     history: list[int],
     shrinking: float,
@@ -139,17 +157,17 @@ def _examine(
     worker.start()
     program = answer.get("program")
     if program is None:
-        program = worker.ask({"seed": seed, "length": length, "modes": []}).get("program")
+        program = worker.ask({"seed": seed, **request, "modes": []}).get("program")
     found = Finding(seed, answer["failure"], program, answer.get("raising", []), False, history)
     if program is None:
         return found
-    again = worker.ask({"program": program, "modes": list(modes)})
+    again = worker.ask({"program": program, "modes": request["modes"]})
     if not again["failure"]:
         return found
     found.alone, found.failure = True, again["failure"]
     # The structure of a window is tried once in a process.
     once = "got no plan" in found.failure
-    small, last = shrink(worker, program, modes, shrinking, once)
+    small, last = shrink(worker, program, request["modes"], shrinking, once)
     if last:
         found.program, found.failure = small, last["failure"]
         found.raising = last.get("raising", [])

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
+from torch_tenon.testing.fuzz.failing import Course, Failed
 from torch_tenon.testing.fuzz.otherwise import Otherwise
-from torch_tenon.testing.fuzz.program import Observation, Perturb, Program, run
+from torch_tenon.testing.fuzz.program import Observation, Perturb, Program
+from torch_tenon.testing.fuzz.running import judged, run
 
 # Relative, for an op's own error: vector math is good to a few units in the last place.
 _BASE = {
@@ -41,6 +43,7 @@ class Expected:
     program: Program
     observations: list[Observation]
     noisy: list[list[Observation]]
+    course: Course
 
     def look_closer(self) -> None:
         """More runs under noise, and some with each op computed in another right way, under noise
@@ -61,7 +64,8 @@ CPU = {"D0": torch.device("cpu"), "D1": torch.device("cpu"), "H": torch.device("
 def expect(program: Program) -> Expected:
     """Runs a program on the CPU, as it is and with noise."""
     noisy = [run(program, CPU, noise(seed)) for seed in range(NOISY_RUNS)]
-    return Expected(program, run(program, CPU), noisy)
+    observations, course = judged(program, CPU)
+    return Expected(program, observations, noisy, course)
 
 
 def noise(seed: int) -> Perturb:
@@ -86,7 +90,8 @@ def noise(seed: int) -> Perturb:
         moved = (data.double() * (1 + unit * amount) + last * amount).to(x.dtype)
         moved = data if exact else moved
         try:
-            data.copy_(torch.where(data.isnan(), _any_nan(data, generator), moved))
+            with torch.inference_mode(x.is_inference()):
+                data.copy_(torch.where(data.isnan(), _any_nan(data, generator), moved))
         except RuntimeError:
             return  # elements that share memory
 
@@ -111,20 +116,47 @@ def difference(expected: Expected, got: Sequence[Observation]) -> str | None:
 def _difference(expected: Expected, got: Sequence[Observation]) -> str | None:
     if any(len(n) != len(expected.observations) for n in expected.noisy):
         return None  # rounding alone decides which lines raise
+    places = {o.where for o in expected.observations}
+    left = list(got)
     for k, want in enumerate(expected.observations):
-        if k >= len(got) or got[k].where != want.where:
-            there = f"{got[k].where}: {_short(got[k].value)}" if k < len(got) else "nothing"
-            return f"{want.where}: {_short(want.value)} on the CPU, and next on the device {there}"
         noisy = [n[k] for n in expected.noisy]
         if any(n.where != want.where or type(n.value) is not type(want.value) for n in noisy):
             return None
-        found = _compare(want.value, got[k].value, [n.value for n in noisy])
+        if left and left[0].where not in places:
+            break
+        there = left.pop(0) if left and left[0].where == want.where else None
+        if isinstance(want.value, Failed):
+            found = _compare_failed(want, there, [n.value.value for n in noisy])
+        elif there is None:
+            found = f"{_short(want.value)} on the CPU, and nothing on the device"
+        else:
+            found = _compare(want.value, there.value, [n.value for n in noisy])
         if found:
             return f"{want.where}: {found}"
-    if len(got) > len(expected.observations):
-        extra = got[len(expected.observations)]
-        return f"{extra.where}: {_short(extra.value)} on the device alone"
+    if left:
+        return f"{left[0].where}: {_short(left[0].value)} on the device alone"
     return None
+
+
+def _errors(failed: Failed) -> str:
+    return " or ".join(sorted(failed.failure.errors))
+
+
+def _compare_failed(
+    want: Observation, there: Observation | None, noisy: list[object]
+) -> str | None:
+    """In words what is wrong with what the device has where a call before failed."""
+    failed: Failed = want.value
+    if there is None:
+        # A variable need not be there, and a statement need not raise unless it asks for a value.
+        silent = failed.shows and want.where.startswith("line ")
+        return f"no error, {_errors(failed)} on the CPU" if silent else None
+    if isinstance(there.value, str):
+        allowed = failed.allows(there.value)
+        return None if allowed else f"{_short(there.value)} where {_errors(failed)} may come"
+    if failed.shows:
+        return f"{_short(there.value)} and no error, {_errors(failed)} on the CPU"
+    return _compare(failed.value, there.value, noisy) if failed.failure.valued else None
 
 
 def _short(value: object) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 
-from torch_tenon.testing.fuzz.choose import Nothing, overlaps
+from torch_tenon.testing.fuzz.choose import Nothing
 from torch_tenon.testing.fuzz.computing import Computing
+from torch_tenon.testing.fuzz.disturbing import Disturbing
+from torch_tenon.testing.fuzz.memory import overlaps
 from torch_tenon.testing.fuzz.operations import words
 from torch_tenon.testing.fuzz.program import Program
 from torch_tenon.testing.fuzz.writing import Writing
@@ -18,11 +20,12 @@ from torch_tenon.testing.fuzz.writing import Writing
 _MOST_VARIABLES = 14
 
 
-def generate(seed: int, length: int = 25) -> Program:
-    """A program of about `length` statements; the same seed gives the same program."""
+def generate(seed: int, length: int = 25, kinds: Collection[str] = ()) -> Program:
+    """A program of about `length` statements; the same seed gives the same program. `kinds`: which
+    of `SHARES` it may have beside plain statements."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return _Generator(random.Random(seed), length).program()
+        return _Generator(random.Random(seed), length).program(kinds)
 
 
 def is_leaf(t: torch.Tensor) -> bool:
@@ -33,9 +36,10 @@ def is_leaf(t: torch.Tensor) -> bool:
         return False
 
 
-class _Generator(Computing, Writing):
-    def program(self) -> Program:
-        self.makers = self._makers()
+class _Generator(Disturbing, Computing, Writing):
+    def program(self, kinds: Collection[str]) -> Program:
+        self.plain = self._makers()
+        self.makers = self.plain + self._disturbers(kinds)
         for _ in range(self.rng.randint(1, 3)):
             self._try(self.make)
         while len(self.statements) < self.length:
@@ -43,8 +47,7 @@ class _Generator(Computing, Writing):
                 self._try(self.delete)
             if len(self.statements) > 4 and self.rng.random() < 0.04:
                 self.repeat()
-            kinds, weights = zip(*self.makers, strict=True)
-            self._try(self.rng.choices(kinds, weights)[0])
+            self._any_of(self.makers)
         return Program(self.statements)
 
     def _makers(self) -> list[tuple[Callable[[], None], float]]:
@@ -73,12 +76,6 @@ class _Generator(Computing, Writing):
             (self.delete, about(1.0)),
             (self.gradient, about(1.5)),
         ]
-
-    def _try(self, kind: Callable[[], None]) -> None:
-        try:
-            kind()
-        except Nothing:
-            return
 
     def make(self) -> None:
         rng, place = self.rng, self.rng.choice(self.devices)

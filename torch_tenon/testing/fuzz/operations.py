@@ -1,8 +1,8 @@
 """What a statement of a random program can be: Python source with places for operands.
 
 The names in the source are the program's variables, PyTorch's `torch` and `F`, the devices `D0`,
-`D1` and `H` (the host; on the CPU's run all three are the CPU), and the functions below, which make
-the same numbers on every device.
+`D1` and `H` (the host; on the CPU's run all three are the CPU), the functions below, which make
+the same numbers on every device, and those of `surroundings.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ class Operation:
     """A statement's source, and what it does to the numbers.
 
     `exact`: results are the same bits on every device, as those of a copy or a view. `writes`: the
-    operand that is written to. `reads`: its value is observed when it runs.
+    operand that is written to. `reads`: its value is observed when it runs; `asks`: it looks at
+    values of its operands. `late`: it fails by what its operands hold, which a device may notice
+    later; `instead`: what stands for it on the CPU then, with a result of the same sizes. `waits`:
+    errors of what was called before may come out here.
     """
 
     name: str
@@ -32,6 +35,10 @@ class Operation:
     view: bool = False
     writes: int | None = None
     reads: bool = False
+    asks: bool = False
+    late: bool = False
+    instead: str | None = None
+    waits: bool = False
 
 
 def made(
@@ -67,18 +74,27 @@ def places(seed: int, size: int, sizes: tuple[int, ...], like: torch.Tensor) -> 
     return found.reshape(sizes).to(like.device)
 
 
+def within(seed: int, size: int, sizes: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """As `places`, but computed on the device."""
+    found = places(seed, size, sizes, like.new_empty(0, device="cpu"))
+    return (found - 1).to(like.device) + 1
+
+
+def beyond(seed: int, size: int, sizes: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """As `within`, but one of them is beyond the size."""
+    found = places(seed, size, sizes, like.new_empty(0, device="cpu"))
+    if found.numel():
+        found.view(-1)[seed % found.numel()] = size + seed % 3
+    return (found - 1).to(like.device) + 1
+
+
 def tame(x: float) -> float:
     """A number that came from data, of moderate size."""
     return min(max(float(x), -3.0), 3.0) if x == x else 0.5
 
 
-NAMESPACE: dict[str, Any] = {
-    "torch": torch,
-    "F": torch.nn.functional,
-    "made": made,
-    "places": places,
-    "tame": tame,
-}
+FUNCTIONS: dict[str, Any] = {f.__name__: f for f in (made, places, within, beyond, tame)}
+NAMESPACE: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, **FUNCTIONS}
 
 # Source that is one call of one or two tensors, by name.
 UNARY = words(
@@ -110,6 +126,17 @@ REDUCTIONS = words(
 )
 SCANS = ["cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"]
 EXACT = {"abs", "neg", "relu", "positive", "maximum", "minimum", "fmax", "fmin"}
+
+
+def _harmless(source: str) -> str:
+    return source.replace("beyond(", "within(").replace("zeros_like(", "ones_like(")
+
+
+def _late(name: str, source: str, writes: int | None = None) -> Operation:
+    """One that fails late; with other indices or another divisor it does not."""
+    stands = _harmless(source) if writes is None else None
+    return Operation(name, source, exact=True, writes=writes, late=True, instead=stands)
+
 
 _LIST: list[Operation] = [
     # Making
@@ -363,16 +390,16 @@ _LIST: list[Operation] = [
     Operation("move", "{0}.to({1}, copy=True)", exact=True),
     Operation("copy_across", "{0}.copy_({1})", writes=0, exact=True),
     # Reading
-    Operation("item", "tame({0}.sum().item())"),
-    Operation("item_float", "tame(float({0}.reshape(-1)[0]))", exact=True),
+    Operation("item", "tame({0}.sum().item())", asks=True),
+    Operation("item_float", "tame(float({0}.reshape(-1)[0]))", exact=True, asks=True),
     Operation("read", "{0}", reads=True),
-    Operation("repr", "repr({0})", exact=True),
-    Operation("any", "bool({0}.any())", exact=True),
+    Operation("repr", "repr({0})", exact=True, asks=True),
+    Operation("any", "bool({0}.any())", exact=True, asks=True),
     # Off the CPU `tolist` is a copy, which asks for the history of a view: it may have none that
     # autograd can tell.
-    Operation("tolist", "{0}.detach().tolist()", exact=True),
+    Operation("tolist", "{0}.detach().tolist()", exact=True, asks=True),
     Operation("del", "del {0}", exact=True),
-    Operation("commit", "commit()", exact=True),
+    Operation("commit", "commit()", exact=True, waits=True),
     # Gradients
     Operation("leaf", "{0}.detach().clone().requires_grad_()", exact=True),
     Operation("backward", "{0}.sum().backward()"),
@@ -384,6 +411,72 @@ _LIST: list[Operation] = [
     Operation("cross_entropy", "F.cross_entropy({0}, places({1}, {0}.shape[1], {2}, {0}))"),
     Operation("sgd", "torch.optim.SGD([{0}], lr={1}, momentum={2}).step()", writes=0),
     Operation("adamw", "torch.optim.AdamW([{0}], lr={1}).step()", writes=0),
+    # Errors by what operands hold
+    _late("gather_beyond", "torch.gather({0}, {1}, beyond({2}, {0}.shape[{1}], {3}, {0}))"),
+    _late("select_beyond", "{0}.index_select({1}, beyond({2}, {0}.shape[{1}], {3}, {0}))"),
+    _late("index_beyond", "{0}[beyond({1}, {0}.shape[0], {2}, {0})]"),
+    _late("index_last_beyond", "{0}[..., beyond({1}, {0}.shape[-1], {2}, {0})]"),
+    _late("embedding_beyond", "F.embedding(beyond({1}, {0}.shape[0], {2}, {0}), {0})"),
+    _late("take_beyond", "torch.take({0}, beyond({1}, {0}.numel(), {2}, {0}))"),
+    _late("scatter_beyond", "{0}.scatter({1}, beyond({2}, {0}.shape[{1}], {3}, {0}), {4})"),
+    _late("cross_entropy_beyond", "F.cross_entropy({0}, beyond({1}, {0}.shape[1], {2}, {0}))"),
+    *[
+        _late(f"{n}_by_zero", f"torch.{n}({{0}}, torch.zeros_like({{0}}))")
+        for n in ("floor_divide", "remainder", "fmod")
+    ],
+    *[
+        _late(f"{n}_of_zeros", f"torch.linalg.{n}(torch.zeros_like({{0}}[:1, :1]))")
+        for n in ("cholesky", "inv")
+    ],
+    _late("multinomial_of_zeros", "torch.multinomial(torch.zeros_like({0}[:1]), 1)"),
+    _late("put_beyond_", "{0}[beyond({1}, {0}.shape[0], {2}, {0})] = {3}", writes=0),
+    _late(
+        "index_fill_beyond_",
+        "{0}.index_fill_({1}, beyond({2}, {0}.shape[{1}], (2,), {0}), {3})",
+        writes=0,
+    ),
+    _late(
+        "scatter_beyond_",
+        "{0}.scatter_({1}, beyond({2}, {0}.shape[{1}], {0}.shape, {0}), {3})",
+        writes=0,
+    ),
+    *[
+        _late(f"{n}_by_zero_", f"{{0}}.{n}_(torch.zeros_like({{0}}))", writes=0)
+        for n in ("floor_divide", "remainder")
+    ],
+    _late(
+        "gather_beyond_out",
+        "torch.gather({1}, {2}, beyond({3}, {1}.shape[{2}], {1}.shape, {1}), out={0})",
+        writes=0,
+    ),
+    # The same memory under another storage
+    Operation("dlpack", "torch.from_dlpack({0})", view=True),
+    Operation("dlpack_slice", "torch.from_dlpack({0}[{1}:{2}:{3}])", view=True),
+    Operation("dlpack_of_view", "torch.from_dlpack({0}.mT)", view=True),
+    # Streams and events
+    Operation("stream_waits", "stream(D0, {0}).wait_stream(stream(D0, {1}))", waits=True),
+    Operation("record_event", "event(D0, {1}).record(stream(D0, {0}))", waits=True),
+    Operation("wait_event", "stream(D0, {0}).wait_event(event(D0, {1}))", waits=True),
+    Operation("synchronize_event", "event(D0, {0}).synchronize()", waits=True),
+    Operation("query_event", "event(D0, {0}).query()", waits=True),
+    Operation("synchronize_stream", "stream(D0, {0}).synchronize()", waits=True),
+    Operation("synchronize", "synchronize({0})", waits=True),
+    # Ctrl-C
+    Operation("interrupted_read", "interrupted({0}.detach().tolist)", exact=True, asks=True),
+    Operation("interrupted_copy", "interrupted({0}.cpu)", exact=True, asks=True),
+    Operation("interrupted_call", "interrupted({0}.square)", exact=True),
+    Operation("interrupted_commit", "interrupted(commit)", exact=True, waits=True),
+    # A process of its own, and the memory that there is
+    Operation("fork", "forked({0})", reads=True),
+    Operation("limit", "limit(D0, {0})", waits=True),
+    Operation("unlimit", "unlimit(D0)"),
+]
+
+# What fails late is recorded once a call like it was seen that did not fail.
+_LIST += [
+    Operation(f"{o.name}_not", found, exact=True, writes=o.writes)
+    for o in _LIST
+    if o.late and (found := _harmless(o.source)) != o.source
 ]
 
 OPERATIONS: dict[str, Operation] = {o.name: o for o in _LIST}

@@ -1,7 +1,7 @@
 """The process that runs random programs: one request a line, one answer a line, both JSON.
 
-A request has `seed` and `length`, or `program`; `modes` are the execute modes. The answer has the
-program, the lines that raise on the CPU, and `failure`: what is wrong, or None.
+A request has `seed`, `length` and `kinds`, or `program`; `modes` are the execute modes. The answer
+has the program, the lines that raise on the CPU, and `failure`: what is wrong, or None.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from torch_tenon import _C, config
 from torch_tenon.frontends.builder import plan_counts
-from torch_tenon.testing.fuzz.compare import difference, expect
+from torch_tenon.testing.fuzz.compare import CPU, difference, expect
+from torch_tenon.testing.fuzz.failing import Failed
 from torch_tenon.testing.fuzz.generate import generate
-from torch_tenon.testing.fuzz.program import Program, run
+from torch_tenon.testing.fuzz.program import Program
+from torch_tenon.testing.fuzz.running import judged, run
 
 # How often a program runs in each mode. The first call of an op with new layouts runs at once, the
 # second is recorded, and a window that comes for the second time gets a plan, which the next uses.
@@ -66,7 +69,7 @@ def check(program: Program, modes: Sequence[str]) -> str | None:
                 with warnings.catch_warnings(record=True) as warned:
                     warnings.simplefilter("ignore")
                     warnings.filterwarnings("always", message="tenon: verify")
-                    got = run(program, devices, commit=_C.commit_all)
+                    got = run(program, devices, commit=_C.commit_all, course=expected.course)
                 found = difference(expected, got)
                 del got
                 if found:
@@ -93,18 +96,34 @@ def wait_for_plans() -> None:
         time.sleep(0.002)
 
 
+def as_it_runs(program: Program) -> Program:
+    """The program without the statements that are left out, and without threads that touch the
+    same: what a person is shown is what runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        course = judged(program, CPU)[1]
+    statements = [
+        replace(s, thread="") if s.block in course.one_by_one else s
+        for k, s in enumerate(program.statements)
+        if k not in course.left_out
+    ]
+    return Program(statements)
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What a request asks for."""
     if "seed" in request:
-        program = generate(request["seed"], request["length"])
+        program = generate(request["seed"], request["length"], request.get("kinds", ()))
     else:
         program = Program.from_json(request["program"])
+    program = as_it_runs(program)
     data: dict[str, Any] = {"program": program.to_json(), "raising": [], "failure": None}
     if request.get("modes"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data["failure"] = check(program, request["modes"])
-            raising = [o.where for o in expect(program).observations if isinstance(o.value, str)]
+            seen = judged(program, CPU)[0]
+            raising = [o.where for o in seen if isinstance(o.value, str | Failed)]
         data["raising"] = [int(w[5:]) for w in raising if w.startswith("line ")]
     gc.collect()
     return data

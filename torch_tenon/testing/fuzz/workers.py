@@ -110,7 +110,8 @@ def shrink(
                 worker.start()
             answer = worker.ask({"program": candidate, "modes": list(modes)}) if candidate else {}
             if answer.get("failure"):
-                best, found, smaller = candidate, answer, True
+                # Statements that have no effect are gone from what it ran.
+                best, found, smaller = answer.get("program") or candidate, answer, True
             at = start
         if size == 1 and not smaller:
             break

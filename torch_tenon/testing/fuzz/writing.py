@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from torch_tenon.testing.fuzz.choose import MOST_ELEMENTS, Chooser, Nothing, addresses, overlaps
+from torch_tenon.testing.fuzz.choose import MOST_ELEMENTS, Chooser, Nothing
+from torch_tenon.testing.fuzz.memory import addresses, overlaps
 from torch_tenon.testing.fuzz.operations import OPERATIONS, words
 
 
