@@ -57,6 +57,7 @@ struct DeviceMemory {
   // Bytes had from the target, those being asked for included, and bytes that tensors without
   // memory yet will need.
   size_t reserved = 0, expected = 0;
+  size_t most_reserved = 0;  // of both, since the peak was reset
 };
 
 class CachingAllocator final : public DeviceAllocator {
@@ -90,7 +91,7 @@ class CachingAllocator final : public DeviceAllocator {
     allocated_[block->ptr] = {block, device};
     block->allocated = true;
     block->requested = nbytes;
-    count_allocated(device, block->size, nbytes, 1, block->ptr);
+    count_allocated(memory(device), device, block->size, nbytes, 1, block->ptr);
     return block->ptr;
   }
 
@@ -102,7 +103,7 @@ class CachingAllocator final : public DeviceAllocator {
     const auto [block, device] = found->second;
     allocated_.erase(found);
     block->allocated = false;
-    count_allocated(device, block->size, block->requested, -1, ptr);
+    count_allocated(memory(device), device, block->size, block->requested, -1, ptr);
     memory(device).blocks.give_back(block);
     return true;
   }
@@ -123,9 +124,9 @@ class CachingAllocator final : public DeviceAllocator {
   void stop_expecting(size_t nbytes, c10::DeviceIndex device) override {
     const size_t size = block_size(nbytes);
     std::lock_guard<std::mutex> lock(mutex_);
-    memory(device).expected -= size;
-    count(memory(device).stats.reserved_bytes, size, -1, pool_of(size));
-    count_allocated(device, size, nbytes, -1, nullptr);
+    auto& m = memory(device);
+    m.expected -= size;
+    count_allocated(m, device, size, nbytes, -1, nullptr);
   }
 
   std::optional<c10::DeviceIndex> device_of(const void* ptr) override {
@@ -174,7 +175,12 @@ class CachingAllocator final : public DeviceAllocator {
       set_current(m.stats.inactive_split, split.count, pool);
       set_current(m.stats.inactive_split_bytes, split.bytes, pool);
     }
-    return m.stats;
+    // What tensors without memory yet will need is spoken for.
+    auto stats = m.stats;
+    auto& reserved = stats.reserved_bytes[static_cast<size_t>(StatType::AGGREGATE)];
+    reserved.current = static_cast<int64_t>(m.reserved + m.expected);
+    reserved.peak = static_cast<int64_t>(m.most_reserved);
+    return stats;
   }
 
   void resetAccumulatedStats(c10::DeviceIndex device) override {
@@ -187,6 +193,8 @@ class CachingAllocator final : public DeviceAllocator {
 
   void resetPeakStats(c10::DeviceIndex device) override {
     each_stat(device, [](auto& stat) { stat.reset_peak(); });
+    std::lock_guard<std::mutex> lock(mutex_);
+    memory(device).most_reserved = memory(device).reserved + memory(device).expected;
   }
 
   // It overrides since PyTorch 2.13.
@@ -210,9 +218,10 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   void add_expected(c10::DeviceIndex device, size_t size, size_t nbytes) {
-    memory(device).expected += size;
-    count(memory(device).stats.reserved_bytes, size, 1, pool_of(size));
-    count_allocated(device, size, nbytes, 1, nullptr);
+    auto& m = memory(device);
+    m.expected += size;
+    m.most_reserved = std::max(m.most_reserved, m.reserved + m.expected);
+    count_allocated(m, device, size, nbytes, 1, nullptr);
   }
 
   size_t allocated_bytes(c10::DeviceIndex device) {
@@ -261,6 +270,7 @@ class CachingAllocator final : public DeviceAllocator {
           ++m.stats.num_device_alloc;
           count(m.stats.segment, 1, 1, pool_of(segment_size));
           count(m.stats.reserved_bytes, segment_size, 1, pool_of(segment_size));
+          m.most_reserved = std::max(m.most_reserved, m.reserved + m.expected);
           return m.blocks.add_segment(ptr, segment_size, size);
         }
       }
@@ -370,9 +380,14 @@ class CachingAllocator final : public DeviceAllocator {
       count(array, now - amount, -1, pool);
   }
 
-  void count_allocated(
-      c10::DeviceIndex device, size_t size, size_t requested, int sign, void* ptr) {
-    auto& stats = memory(device).stats;
+  static void count_allocated(
+      DeviceMemory& memory,
+      c10::DeviceIndex device,
+      size_t size,
+      size_t requested,
+      int sign,
+      void* ptr) {
+    auto& stats = memory.stats;
     const auto pool = pool_of(size);
     count(stats.allocation, 1, sign, pool);
     count(stats.active, 1, sign, pool);

@@ -81,14 +81,14 @@ void Buffer::free_memory() {
 void settle(Buffer& buffer, Access access) {
   // What reads it may still run while it is read.
   commit_uses(buffer, /*writes_alone=*/access == Access::read, Touching::reason());
-  SubmissionRef submission;
+  Submission submission = 0;
   std::shared_ptr<Failure> failure;
   {
     std::lock_guard<std::mutex> lock(record_mutex());
     submission = access == Access::read ? buffer.last_write : buffer.last_use;
   }
-  if (submission)
-    wait_for(submission, access == Access::read ? "the host reads" : "the host writes");
+  wait_for_submission(
+      buffer.device, submission, access == Access::read ? "the host reads" : "the host writes");
   if (access == Access::write)
     return;
   {

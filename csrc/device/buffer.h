@@ -23,17 +23,9 @@ namespace tenon {
 
 struct Window;
 
-// What was handed to a device's queue together, and what there is to do when it has run.
-class Submission : public c10::intrusive_ptr_target {
- public:
-  explicit Submission(c10::DeviceIndex device) : device(device) {}
-
-  const c10::DeviceIndex device;
-  std::atomic<Ticket> ticket{0};  // 0 until it is enqueued
-  std::function<void()> finish;  // called once the ticket has passed: where errors go
-  std::atomic<bool> finished{false};
-};
-using SubmissionRef = c10::intrusive_ptr<Submission>;
+// What was handed to a device's queue together, by its number: a device's are numbered from 1, and
+// finish in that order. 0: none.
+using Submission = uint64_t;
 
 class Buffer : public c10::intrusive_ptr_target {
  public:
@@ -64,7 +56,7 @@ class Buffer : public c10::intrusive_ptr_target {
     int32_t slot;
   };
   c10::SmallVector<Use, 1> uses;  // by windows that are open
-  SubmissionRef last_use, last_write;
+  Submission last_use = 0, last_write = 0;
   std::shared_ptr<Failure> failure;  // of its contents
   bool alive = true;                 // has it a storage?
   bool has_contents = false;         // or calls that write some
@@ -86,9 +78,9 @@ enum class Access { read, write };
 // it, and raises the error of what is to be read.
 void settle(Buffer& buffer, Access access);
 
-// Waits until a submission has run, and sees to what came of it; within the run that enqueues it
-// this raises.
-void wait_for(const SubmissionRef& submission, const char* reason);
+// Waits until a device's submission has run, and sees to what came of it; within the run that
+// enqueues it this raises.
+void wait_for_submission(c10::DeviceIndex device, Submission submission, const char* reason);
 
 // A buffer whose address was given away, by an address inside of it, and how far from its start.
 std::pair<BufferRef, size_t> buffer_at(const void* ptr);

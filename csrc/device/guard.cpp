@@ -200,6 +200,10 @@ c10::Stream current_stream(c10::DeviceIndex index) {
   return stream_of(device, t_streams[device]);
 }
 
+c10::StreamId current_stream_id(c10::DeviceIndex index) noexcept {
+  return t_streams[index];
+}
+
 void synchronize(c10::DeviceIndex index) {
   index = check_index(index);
   commit(index, CommitReason::synchronize);

@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "device/allocator.h"
 #include "device/interpreter.h"
@@ -14,12 +13,12 @@
 namespace tenon {
 namespace {
 
-constexpr size_t kTokens = size_t{1} << 32;  // tokens repeat after so many bytes
+constexpr size_t kTokens = size_t{1} << 36;  // tokens lie in so many bytes
 constexpr size_t kTokenStep = 64;
 constexpr size_t kReservation = size_t{1} << 40;  // and the largest tensors end in here
 
-// Addresses that stand for memory: who reads or writes there is stopped at once.
-void* next_token() {
+// An address that stands for the buffer's memory: who reads or writes there is stopped at once.
+void* token_of(const Buffer* buffer) {
   static char* const base = [] {
     void* got = mmap(
         nullptr,
@@ -31,9 +30,9 @@ void* next_token() {
     // Where so much cannot be reserved: the first page of a process is never there.
     return got != MAP_FAILED ? static_cast<char*>(got) : nullptr;
   }();
-  static std::atomic<size_t> next{kTokenStep};
-  const auto offset = next.fetch_add(kTokenStep, std::memory_order_relaxed) % kTokens;
-  return base != nullptr ? base + std::max(offset, kTokenStep) : reinterpret_cast<void*>(kTokenStep);
+  // No two buffers share one but by chance, and nothing depends on it.
+  const auto offset = reinterpret_cast<uintptr_t>(buffer) / kTokenStep * kTokenStep % kTokens;
+  return base != nullptr ? base + kTokenStep + offset : reinterpret_cast<void*>(kTokenStep);
 }
 
 void materialize(c10::StorageImpl* storage) {
@@ -104,7 +103,8 @@ c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
     return make_storage(0, c10::DataPtr(nullptr, c10::Device(kTenon, device)));
   auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
   buffer->expect();
-  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), next_token()));
+  void* token = token_of(buffer.get());
+  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
   storage.unsafeGetStorageImpl()->set_materializer(&materialize);
   return storage;
 }
@@ -115,7 +115,8 @@ c10::Storage storage_over(c10::DataPtr memory, size_t nbytes, c10::DeviceIndex d
   auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
   buffer->take(std::move(memory));
   buffer->has_contents = true;
-  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), next_token()));
+  void* token = token_of(buffer.get());
+  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
   storage.unsafeGetStorageImpl()->set_materializer(&materialize);
   return storage;
 }
@@ -131,10 +132,11 @@ c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device) {
   return data_ptr_of(std::move(buffer), address);
 }
 
-void withdraw_address(c10::StorageImpl& storage) {
-  if (storage.has_materializer() || own_buffer(storage) == nullptr)
+void take_address_back(c10::StorageImpl& storage) {
+  const auto* buffer = own_buffer(storage);
+  if (buffer == nullptr)
     return;
-  set_address(storage, next_token());
+  set_address(storage, token_of(buffer));
   storage.set_materializer(&materialize);
 }
 

@@ -33,8 +33,12 @@ void* raw_address(const c10::StorageImpl& storage);
 // reach it is one for the queue alone.
 void* settled_address(const c10::StorageImpl& storage, Access access);
 
-// The storage's address is to be asked for before it is used.
-void withdraw_address(c10::StorageImpl& storage);
+// The storage's address is to be asked for before it is used, again where it was already.
+void take_address_back(c10::StorageImpl& storage);
+inline void withdraw_address(c10::StorageImpl& storage) {
+  if (!storage.has_materializer())
+    take_address_back(storage);
+}
 // Gives it out.
 void* give_address(c10::StorageImpl& storage);
 // Gives it out, and the storage does not say when it is asked for.

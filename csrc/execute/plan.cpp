@@ -57,6 +57,11 @@ void Plan::run(
 std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device device) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
   const bool enqueues = !device.is_cpu() && !target().host_memory;
+  TORCH_CHECK(
+      !enqueues || target().runs_plans,
+      "The target '",
+      target().name,
+      "' takes no kernels: compiled graphs do not run on it yet");
   std::vector<std::pair<void*, c10::Storage>> places;
   for (auto& t : inputs) {
     TORCH_CHECK(

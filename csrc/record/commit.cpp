@@ -2,6 +2,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include <algorithm>
 #include <array>
 #include <deque>
 
@@ -14,26 +15,36 @@
 namespace tenon {
 namespace {
 
+// A device's submissions.
+struct Submissions {
+  std::atomic<Submission> last{0};      // that was closed; under the device's queue lock
+  std::atomic<Submission> enqueued{0};  // ... and that its queue has
+  std::atomic<Submission> finished{0};
+
+  // On asynchronous targets: those that are not finished, and what there is to do when they are.
+  struct InFlight {
+    Submission number;
+    Ticket ticket;
+    std::function<void()> finish;
+  };
+  std::mutex mutex;
+  std::deque<InFlight> in_flight;
+};
+
 struct State {
   // Both by `record_mutex`.
   int64_t calls = 0;
   std::vector<int64_t> commits = std::vector<int64_t>(static_cast<int>(CommitReason::count_));
   std::atomic<ExecuteMode> mode{ExecuteMode::reference};
-
-  // What was submitted and has not finished, by device, in order; on asynchronous targets alone.
-  struct InFlight {
-    std::mutex mutex;
-    std::deque<SubmissionRef> submissions;
-  };
-  std::array<InFlight, kMostDevices> in_flight;
+  std::array<Submissions, kMostDevices> submissions;
 };
 
 // Leaked on purpose: tensors may die after static destructors have run.
 State& state() {
   static auto* instance = [] {
     auto* made = new State();
-    for (auto& in_flight : made->in_flight)
-      take_at_fork(in_flight.mutex, ForkOrder::submissions);
+    for (auto& submissions : made->submissions)
+      take_at_fork(submissions.mutex, ForkOrder::submissions);
     return made;
   }();
   return *instance;
@@ -41,43 +52,94 @@ State& state() {
 
 thread_local CommitReason t_reason = CommitReason::host_read;
 
-// What a submission leaves behind, when it has run: the errors of the buffers that it wrote.
-struct Aftermath {
-  std::vector<BufferRef> buffers;  // by slot; null: not written, or dead
-  std::shared_ptr<Recorder> recorder;
-
-  void apply(const Failures& failures) {
-    // An error may be Python's, and takes the interpreter's lock when it ends: not in here.
-    std::vector<std::shared_ptr<Failure>> before;
-    std::lock_guard<std::mutex> lock(record_mutex());
-    for (size_t k = 0; k < buffers.size(); ++k) {
-      if (!buffers[k])
-        continue;
-      auto& failure = buffers[k]->failure;
-      if (failure)
-        before.push_back(std::move(failure));
-      failure = failures.by_slot.empty() ? nullptr : failures.by_slot[k];
-    }
-    if (failures.first && (!recorder->unseen || recorder->unseen->seen())) {
-      before.push_back(std::move(recorder->unseen));
-      recorder->unseen = failures.first;
-    }
+// The errors that the buffers of a window end with. `buffers`: by slot; null where nobody can read
+// what was written.
+void keep_errors(
+    const std::vector<BufferRef>& buffers, const Failures& failures, Recorder& recorder) {
+  // An error may be Python's, and takes the interpreter's lock when it ends: not in here.
+  std::vector<std::shared_ptr<Failure>> before;
+  std::lock_guard<std::mutex> lock(record_mutex());
+  for (size_t k = 0; k < buffers.size(); ++k) {
+    if (!buffers[k])
+      continue;
+    auto& failure = buffers[k]->failure;
+    if (failure)
+      before.push_back(std::move(failure));
+    failure = failures.by_slot.empty() ? nullptr : failures.by_slot[k];
   }
-};
+  if (failures.first && (!recorder.unseen || recorder.unseen->seen())) {
+    before.push_back(std::move(recorder.unseen));
+    recorder.unseen = failures.first;
+  }
+}
+
+std::vector<BufferRef> written_buffers(const Window& window) {
+  std::vector<BufferRef> found(window.slots.size());
+  for (size_t k = 0; k < found.size(); ++k) {
+    const auto& slot = window.slots[k];
+    if (slot.written && slot.alive)
+      found[k] = slot.buffer;
+  }
+  return found;
+}
+
+// Takes what a recorder has recorded, as the device's next submission; false: it has nothing.
+bool close_window(Recorder& recorder, Window& window, CommitReason reason) {
+  std::lock_guard<std::mutex> lock(record_mutex());
+  auto& open = recorder.open;
+  if (open.calls.empty())
+    return false;
+  open.close();
+  std::swap(window, open);
+  std::swap(open, recorder.spare);
+  open.recorder = &recorder;
+  const auto number = ++state().submissions[recorder.device].last;
+  for (const auto& slot : window.slots) {
+    if (!slot.buffer)
+      continue;
+    slot.buffer->last_use = number;
+    if (slot.written)
+      slot.buffer->last_write = number;
+  }
+  ++state().commits[static_cast<int>(reason)];
+  return true;
+}
+
+// A run may submit something itself, which is then ahead of it.
+void raise_to(std::atomic<Submission>& last, Submission number) {
+  last = std::max(last.load(), number);
+}
+
+// Hands what was enqueued to an asynchronous device. Under its queue lock.
+void enqueue(c10::DeviceIndex device, Submission number, std::function<void()> finish) {
+  auto& submissions = state().submissions[device];
+  std::lock_guard<std::mutex> lock(submissions.mutex);
+  submissions.in_flight.push_back({number, queue_of(device).commit(), std::move(finish)});
+  raise_to(submissions.enqueued, number);
+}
 
 // Sees to all that has run on an asynchronous device, in order.
 void finish_passed(c10::DeviceIndex device) {
-  auto& in_flight = state().in_flight[device];
-  std::lock_guard<std::mutex> lock(in_flight.mutex);
+  auto& submissions = state().submissions[device];
+  std::lock_guard<std::mutex> lock(submissions.mutex);
   auto& queue = queue_of(device);
-  while (!in_flight.submissions.empty()) {
-    const auto next = in_flight.submissions.front();
-    if (!queue.passed(next->ticket))
-      return;
-    in_flight.submissions.pop_front();
-    next->finish();
-    next->finish = nullptr;
-    next->finished = true;
+  while (!submissions.in_flight.empty() && queue.passed(submissions.in_flight.front().ticket)) {
+    const auto next = std::move(submissions.in_flight.front());
+    submissions.in_flight.pop_front();
+    next.finish();
+    raise_to(submissions.finished, next.number);
+  }
+}
+
+WindowRun run_or_fail(Window& window, c10::DeviceIndex device) {
+  try {
+    return run_window(window, device, state().mode.load());
+  } catch (...) {  // no call's own: memory for the run itself, say
+    WindowRun run;
+    run.failures.first = Failure::current(
+        c10::str("in a window of ", window.calls.size(), " recorded calls"));
+    run.failures.by_slot.assign(window.slots.size(), run.failures.first);
+    return run;
   }
 }
 
@@ -87,82 +149,56 @@ void submit(Recorder& recorder, CommitReason reason) {
   const auto device = recorder.device;
   if (QueueLock::held(device))
     return;
-  const auto keep = recorder.shared_from_this();
   {
     std::lock_guard<std::mutex> lock(record_mutex());
     if (recorder.open.calls.empty())
       return;
   }
+  const auto keep = recorder.shared_from_this();
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> queue(device);
   Window window;
-  auto submission = c10::make_intrusive<Submission>(device);
-  Aftermath aftermath;
-  {
-    std::lock_guard<std::mutex> lock(record_mutex());
-    auto& open = recorder.open;
-    if (open.calls.empty())
-      return;
-    open.close();
-    std::swap(window, open);
-    std::swap(open, recorder.spare);
-    open.recorder = &recorder;
-    aftermath.recorder = keep;
-    aftermath.buffers.resize(window.slots.size());
-    for (size_t k = 0; k < window.slots.size(); ++k) {
-      const auto& slot = window.slots[k];
-      if (!slot.buffer)
-        continue;
-      slot.buffer->last_use = submission;
-      if (!slot.written)
-        continue;
-      slot.buffer->last_write = submission;
-      if (slot.alive)
-        aftermath.buffers[k] = slot.buffer;
-    }
-    ++state().commits[static_cast<int>(reason)];
-  }
+  if (!close_window(recorder, window, reason))
+    return;
+  auto& submissions = state().submissions[device];
+  const auto number = submissions.last.load();
   const c10::DeviceGuard guard(c10::Device(kTenon, device));
-  WindowRun run;
-  try {
-    run = run_window(window, device, state().mode.load());
-  } catch (...) {  // no call's own: memory for the run itself, say
-    run.failures.first = Failure::current("in a window of " + std::to_string(window.calls.size()) +
-                                          " recorded calls");
-    run.failures.by_slot.assign(window.slots.size(), run.failures.first);
-  }
+  // Where no error can come and none can go, nobody needs to know the buffers afterwards.
+  std::vector<BufferRef> buffers;
+  if (window.uses_failed || !target().host_memory)
+    buffers = written_buffers(window);
+  auto run = run_or_fail(window, device);
   if (run.later) {
-    submission->finish = [aftermath = std::move(aftermath), later = std::move(run.later)]() mutable {
-      aftermath.apply(later());
-    };
-    auto& in_flight = state().in_flight[device];
-    std::lock_guard<std::mutex> lock(in_flight.mutex);
-    submission->ticket = queue_of(device).commit();
-    in_flight.submissions.push_back(submission);
+    enqueue(device, number, [=, buffers = std::move(buffers), later = std::move(run.later)] {
+      keep_errors(buffers, later(), *keep);
+    });
   } else {
-    aftermath.apply(run.failures);
-    submission->finished = true;
+    if (buffers.empty() && run.failures.first)
+      buffers = written_buffers(window);
+    if (!buffers.empty() || run.failures.first)
+      keep_errors(buffers, run.failures, recorder);
+    raise_to(submissions.finished, number);
   }
-  aftermath.buffers.clear();
+  buffers.clear();
   window.clear();
   {
     std::lock_guard<std::mutex> lock(record_mutex());
     std::swap(window, recorder.spare);
   }
   queue.reset();
-  if (run.later)
+  if (!target().host_memory)
     finish_passed(device);
   if (run.interrupted)
     run.interrupted();
 }
 
-void wait_for(const SubmissionRef& submission, const char* reason) {
-  if (submission->finished)
+void wait_for_submission(c10::DeviceIndex device, Submission submission, const char* reason) {
+  auto& submissions = state().submissions[device];
+  if (submissions.finished >= submission)
     return;
-  const auto device = submission->device;
   if (QueueLock::held(device)) {
     TORCH_CHECK(
-        submission->ticket != 0,
+        submissions.enqueued >= submission,
         "an op's kernel on the host reads a tensor of ",
         c10::Device(kTenon, device),
         " that is computed in the same run as the op, which is not over");
@@ -170,9 +206,18 @@ void wait_for(const SubmissionRef& submission, const char* reason) {
     const WithoutInterpreter no_gil;
     const QueueLock enqueued(device);  // whoever submits it holds the lock
   }
-  if (submission->finished)
+  if (submissions.finished >= submission)
     return;
-  wait_for(device, submission->ticket, reason);
+  Ticket ticket = 0;
+  {
+    const WithoutInterpreter no_gil;
+    std::lock_guard<std::mutex> lock(submissions.mutex);
+    for (const auto& one : submissions.in_flight) {
+      if (one.number == submission)
+        ticket = one.ticket;
+    }
+  }
+  wait_for(device, ticket, reason);
   const WithoutInterpreter no_gil;
   finish_passed(device);
 }
@@ -223,22 +268,17 @@ void commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason) {
 void enqueue_upload(
     Buffer& buffer, void* address, const void* host, size_t nbytes, std::function<void()> keeps) {
   const auto device = buffer.device;
-  auto submission = c10::make_intrusive<Submission>(device);
-  submission->finish = std::move(keeps);
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> lock;
   if (!QueueLock::held(device))
     lock.emplace(device);
-  auto& queue = queue_of(device);
-  queue.copy(address, host, nbytes, CopyKind::host_to_device);
-  submission->ticket = queue.commit();
+  queue_of(device).copy(address, host, nbytes, CopyKind::host_to_device);
+  const auto number = ++state().submissions[device].last;
   {
     std::lock_guard<std::mutex> recording(record_mutex());
-    buffer.last_use = buffer.last_write = submission;
+    buffer.last_use = buffer.last_write = number;
   }
-  auto& in_flight = state().in_flight[device];
-  std::lock_guard<std::mutex> adding(in_flight.mutex);
-  in_flight.submissions.push_back(std::move(submission));
+  enqueue(device, number, std::move(keeps));
 }
 
 void storage_died(Buffer& buffer) {
@@ -251,10 +291,11 @@ void storage_died(Buffer& buffer) {
       if (use.window->slots[use.slot].fresh)
         buffer.stop_expecting();  // a temporary
     }
-    unused = buffer.uses.empty() && buffer.last_use && buffer.last_use->ticket != 0;
+    unused = buffer.uses.empty() && !target().host_memory &&
+             state().submissions[buffer.device].enqueued >= buffer.last_use;
   }
   // An asynchronous device still uses it, before anything that takes the memory next.
-  if (unused && !target().host_memory)
+  if (unused)
     buffer.free_memory();
 }
 

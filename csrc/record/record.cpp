@@ -4,8 +4,6 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
-#include <deque>
-
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -25,9 +23,9 @@ constexpr int kOften = 2;  // so many values of an op's numbers tell that they c
 class KeyInUse {
  public:
   KeyInUse() {
-    if (t_keys.size() == t_depth)
-      t_keys.emplace_back();
-    key_ = &t_keys[t_depth++];
+    if (C10_UNLIKELY(t_depth == t_keys.count))
+      t_keys.add();
+    key_ = t_keys.all[t_depth++];
   }
   ~KeyInUse() {
     --t_depth;
@@ -39,22 +37,44 @@ class KeyInUse {
   }
 
  private:
-  static thread_local std::deque<OpKey> t_keys;  // a deque keeps addresses
+  static constexpr size_t kMostNested = 64;
+  struct Keys;
+  struct FreeAtExit {
+    Keys* keys;
+    ~FreeAtExit();
+  };
+  // Plain memory, which costs nothing to reach; the keys are the thread's for good.
+  struct Keys {
+    OpKey* all[kMostNested];
+    size_t count;
+    void add() {
+      TORCH_CHECK(count < kMostNested, "more than ", kMostNested, " calls within one another");
+      all[count++] = new OpKey();
+      static thread_local FreeAtExit free_at_exit{this};
+      (void)free_at_exit;
+    }
+  };
+  static thread_local Keys t_keys;
   static thread_local size_t t_depth;
   OpKey* key_;
 };
-thread_local std::deque<OpKey> KeyInUse::t_keys;
+thread_local KeyInUse::Keys KeyInUse::t_keys{};
 thread_local size_t KeyInUse::t_depth = 0;
+
+KeyInUse::FreeAtExit::~FreeAtExit() {
+  while (keys->count > 0)
+    delete keys->all[--keys->count];
+}
 
 // Backward runs on the thread that asks for it, as it does on the CPU; a thread may have it
 // otherwise again (`torch.autograd.set_multithreading_enabled`). A thread of autograd's own would
 // bring OpenMP threads of its own, and when there are more of them than processors libgomp's go to
 // sleep after every loop: waking them costs more than most loops take.
 void keep_backward_here() {
-  static thread_local bool kept = false;
-  if (kept || c10::InferenceMode::is_enabled())
+  static thread_local bool done = false;
+  if (done || c10::InferenceMode::is_enabled())
     return;  // the end of inference mode would undo it
-  kept = true;
+  done = true;
   c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
 }
 
@@ -114,7 +134,7 @@ bool append(
     Recorder& recorder, const OpKey& key, const Recording& call, const std::string& line) {
   const auto& entry = *call.entry;
   auto& window = recorder.open;
-  // Both by one look at each buffer: nearly all are of this window alone, or of none.
+  // Nearly all buffers are of this window alone, or of none.
   for (size_t k = 0; k < key.tensors().size(); ++k) {
     const auto* buffer = own_buffer(storage_of(*key.tensors()[k]));
     if (buffer == nullptr)

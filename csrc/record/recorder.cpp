@@ -19,9 +19,9 @@ constexpr size_t kLongest = 512;
 constexpr size_t kMostPlaces = 1024;
 // Memory that eager execution would have freed by now, in bytes: at most, and where a window may
 // end, at most this and this share of what the next call makes.
-constexpr size_t kMostKept = size_t{32} << 20;
-constexpr size_t kLittleKept = size_t{256} << 10;
-constexpr size_t kShareKept = 16;
+constexpr size_t kMostHeld = size_t{32} << 20;
+constexpr size_t kLittleHeld = size_t{256} << 10;
+constexpr size_t kShareHeld = 16;
 
 // All recorders, and those of the calling thread. A recorder whose thread ended stays until its
 // window was submitted.
@@ -30,11 +30,14 @@ std::vector<std::shared_ptr<Recorder>>& recorders() {
   return *instance;
 }
 
+// The one that the thread used last: plain memory, which costs nothing to reach.
+thread_local Recorder* t_last = nullptr;
+
 struct ThreadRecorders {
   std::vector<std::shared_ptr<Recorder>> own;
-  Recorder* last = nullptr;
 
   ~ThreadRecorders() {
+    t_last = nullptr;
     std::lock_guard<std::mutex> lock(record_mutex());
     std::erase_if(recorders(), [&](const auto& recorder) {
       return recorder->open.calls.empty() &&
@@ -81,8 +84,8 @@ std::optional<CommitReason> Recorder::ends_before(const OpEntry& call) {
   for (const auto& result : call.fresh)
     made += result.nbytes;
   // A library's kernel takes memory of its own while all that the window makes has its already.
-  const auto kept = open.kept_bytes + (call.op->ends_in_memory ? open.made_bytes : 0);
-  if (kept > kLittleKept && kept > made / kShareKept)
+  const auto held = open.held_bytes + (call.op->ends_in_memory ? open.made_bytes : 0);
+  if (held > kLittleHeld && held > made / kShareHeld)
     return CommitReason::memory;
   return std::nullopt;
 }
@@ -90,7 +93,7 @@ std::optional<CommitReason> Recorder::ends_before(const OpEntry& call) {
 std::optional<CommitReason> Recorder::has_to_end() {
   if (open.uses_shared)
     return CommitReason::shared;
-  if (open.kept_bytes > kMostKept)
+  if (open.held_bytes > kMostHeld)
     return CommitReason::memory;
   if (open.calls.size() < kLongest / 2)
     return std::nullopt;
@@ -110,10 +113,9 @@ void Recorder::note(const OpEntry& call) {
 }
 
 Recorder& recorder_of(c10::DeviceIndex device) {
-  const auto stream = current_stream(device).id();
-  auto& last = t_recorders.last;
-  if (last != nullptr && last->device == device && last->stream == stream)
-    return *last;
+  const auto stream = current_stream_id(device);
+  if (t_last != nullptr && t_last->device == device && t_last->stream == stream)
+    return *t_last;
   auto found = find_own(device, stream);
   if (!found) {
     found = std::make_shared<Recorder>(device, stream);
@@ -121,8 +123,8 @@ Recorder& recorder_of(c10::DeviceIndex device) {
     std::lock_guard<std::mutex> lock(record_mutex());
     recorders().push_back(found);
   }
-  last = found.get();
-  return *last;
+  t_last = found.get();
+  return *t_last;
 }
 
 void commit(c10::DeviceIndex device, CommitReason reason) {

@@ -2,7 +2,7 @@
 //
 // Boxing holds a reference to every tensor, and the first one beside a Python object's takes the
 // interpreter's lock, as does its end: a seventh of what a call of a small op takes. So the values
-// that a record sees are lent: they count no references.
+// that a record sees count no references.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/infer_schema.h>
 
@@ -28,15 +28,15 @@ using Ts = at::TensorList;
 using Ints = at::IntArrayRef;
 
 // A call's arguments as boxed values, for as long as both live.
-class Lent {
+class Uncounted {
  public:
   template <class... A>
-  explicit Lent(const A&... arguments) {
-    (lend(arguments), ...);
+  explicit Uncounted(const A&... arguments) {
+    (add(arguments), ...);
   }
-  Lent(const Lent&) = delete;
-  Lent& operator=(const Lent&) = delete;
-  ~Lent() {
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+  ~Uncounted() {
     for (auto& value : values_) {
       if (value.isTensor()) {
         take_back(std::move(value).toTensor());
@@ -61,30 +61,30 @@ class Lent {
     tensor.unsafeReleaseTensorImpl();
   }
 
-  void lend(T tensor) {
+  void add(T tensor) {
     values_.emplace_back(borrow(tensor));
   }
-  void lend(const Maybe& tensor) {
+  void add(const Maybe& tensor) {
     values_.emplace_back();
     if (tensor)
       values_.back() = borrow(*tensor);
   }
   template <class List>
-  void lend_all(const List& tensors) {
+  void add_all(const List& tensors) {
     c10::List<Tensor> list;
     list.reserve(tensors.size());
     for (T tensor : tensors)
       list.push_back(borrow(tensor));
     values_.emplace_back(std::move(list));
   }
-  void lend(const Ts& tensors) {
-    lend_all(tensors);
+  void add(const Ts& tensors) {
+    add_all(tensors);
   }
-  void lend(const at::ITensorListRef& tensors) {
-    lend_all(tensors);
+  void add(const at::ITensorListRef& tensors) {
+    add_all(tensors);
   }
   template <class V>
-  void lend(const V& value) {
+  void add(const V& value) {
     values_.emplace_back(value);
   }
 
@@ -111,7 +111,7 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
   explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op) {}
 
   R operator()(c10::DispatchKeySet, A... arguments) {
-    auto call = kernel_.record(Lent(arguments...).values());
+    auto call = kernel_.record(Uncounted(arguments...).values());
     Stack stack;
     if (call.entry == nullptr) {
       stack = c10::impl::boxArgs<A...>(std::forward<A>(arguments)...);

@@ -43,7 +43,7 @@ void Window::storage_died(int32_t index) {
   if (slot.fresh)
     made_bytes -= slot.written ? slot.nbytes : 0;
   else
-    kept_bytes += slot.nbytes;
+    held_bytes += slot.nbytes;
 }
 
 void Window::close() {
@@ -91,7 +91,7 @@ void Window::clear() {
   numbers.clear();
   lines.clear();
   slots.clear();
-  kept_bytes = made_bytes = 0;
+  held_bytes = made_bytes = 0;
   uses_shared = uses_failed = false;
 }
 

@@ -2,7 +2,7 @@
 //
 // A buffer is a slot of the window. What the window made itself and what died before the commit is
 // a temporary: no memory is had for it unless the plan needs some. An older buffer that dies is
-// kept until the last call that uses it has run.
+// held until the last call that uses it has run.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ struct Window {
   std::vector<int64_t> numbers;  // run-time values of the calls
   std::vector<std::string> lines;  // where in Python the calls came from; empty: not asked for
   std::vector<WindowSlot> slots;
-  size_t kept_bytes = 0;
+  size_t held_bytes = 0;
   size_t made_bytes = 0;       // of results that are alive
   bool uses_shared = false;    // memory that somebody outside may read at any time
   bool uses_failed = false;    // a buffer whose contents are an error

@@ -47,6 +47,9 @@ class HostQueue(Protocol):
     def commit(self) -> Event:
         """Runs what was encoded. Raises the errors of its kernels."""
 
+    def wait(self, event: Event) -> None:
+        """Blocks until the device has passed `event`."""
+
 
 class Queue(Protocol):
     """One device's queue of command buffers, on a target whose memory the host cannot reach.

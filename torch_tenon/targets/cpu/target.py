@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from torch_tenon import config
 from torch_tenon.targets.cpu.compile import CpuKernel, compile_c
-from torch_tenon.targets.target import Kernel, Target
+from torch_tenon.targets.target import Event, Kernel, Target
 
 _LIBC = ctypes.CDLL(None)
 _HUGE_PAGE = ctypes.c_size_t(2 << 20)
@@ -51,6 +51,8 @@ class CpuQueue:
             kernel(args)
         return CpuEvent()
 
+    def wait(self, event: Event) -> None:
+        """Nothing to wait for."""
 
 
 class CpuTarget(Target):
