@@ -1,5 +1,7 @@
 #include "device/buffer.h"
 
+#include <cstdlib>
+
 #include "device/allocator.h"
 #include "device/fork.h"
 #include "device/host_allocator.h"
@@ -35,6 +37,59 @@ std::mutex& record_mutex() {
     return made;
   }();
   return *mutex;
+}
+
+namespace {
+
+// Memory of buffers that ended on this thread.
+struct Unused {
+  struct Next {
+    Next* next;
+  };
+  Next* first;
+  size_t count;
+
+  void* take() {
+    if (first == nullptr)
+      return nullptr;
+    --count;
+    return std::exchange(first, first->next);
+  }
+};
+constexpr size_t kMostUnused = 2048;
+thread_local Unused* t_unused = nullptr;
+
+struct UnusedOfThread : Unused {
+  UnusedOfThread() : Unused{nullptr, 0} {
+    t_unused = this;
+  }
+  ~UnusedOfThread() {
+    t_unused = nullptr;
+    while (void* ptr = take())
+      std::free(ptr);
+  }
+};
+
+}  // namespace
+
+void* Buffer::operator new(size_t size) {
+  if (C10_UNLIKELY(t_unused == nullptr)) {
+    static thread_local UnusedOfThread unused;
+    (void)unused;
+  }
+  void* ptr = t_unused != nullptr ? t_unused->take() : nullptr;
+  if (ptr == nullptr)
+    ptr = std::malloc(size);
+  TORCH_CHECK(ptr != nullptr, "the host has no memory for another tensor");
+  return ptr;
+}
+
+void Buffer::operator delete(void* ptr) {
+  if (t_unused == nullptr || t_unused->count >= kMostUnused)
+    return std::free(ptr);
+  auto* next = static_cast<Unused::Next*>(ptr);
+  next->next = std::exchange(t_unused->first, next);
+  ++t_unused->count;
 }
 
 Buffer::~Buffer() {

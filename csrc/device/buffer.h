@@ -32,6 +32,10 @@ class Buffer : public c10::intrusive_ptr_target {
   Buffer(size_t nbytes, c10::DeviceIndex device) : nbytes(nbytes), device(device) {}
   ~Buffer() override;
 
+  // Buffers come and go with every call: those that went last are used again.
+  static void* operator new(size_t size);
+  static void operator delete(void* ptr);
+
   // Where the memory is; had now if there was none. Under the device's queue lock.
   void* memory();
   // The same where nothing is pending; nullptr: it has none yet.
