@@ -6,6 +6,7 @@
 #include "device/target.h"
 #include "execute/window_plans.h"
 #include "record/recorder.h"
+#include "record/surroundings.h"
 
 namespace py = pybind11;
 
@@ -131,9 +132,7 @@ void bind_record(py::module_& m) {
   m.def("commit_all", [] { commit_all(CommitReason::request); });
   m.def(
       "share_memory",
-      [](const at::Tensor& tensor) {
-        share_address(*tensor.storage().unsafeGetStorageImpl());
-      },
+      [](const at::Tensor& tensor) { share_address(*tensor.storage().unsafeGetStorageImpl()); },
       "From now on whatever uses the tensor's memory runs at once: somebody outside may look.");
   m.def("set_trace_calls", &set_trace_calls, "Whether calls note the Python line they are from.");
   m.def(
@@ -146,6 +145,13 @@ void bind_record(py::module_& m) {
       "By number of the window: runs by its plan, by reference, its state, why it has no plan.");
   py::class_<WindowPlan, std::shared_ptr<WindowPlan>>(m, "Window")
       .def_readonly("number", &WindowPlan::id)
+      .def_property_readonly(
+          "default_dtype",
+          [](const WindowPlan& window) {
+            const auto dtype = default_dtype(window.calls.front()->surroundings());
+            return c10::str("torch.", c10::getDtypeNames(dtype).first);
+          },
+          "Under which its calls were made, as Python prints it.")
       .def(
           "describe",
           [](const WindowPlan& window) { return Describer(window).describe(); },

@@ -212,7 +212,8 @@ def test_what_is_overwritten_as_a_whole_can_be_read_again(mode: str) -> None:
             if turn >= 4:
                 failed[1:].zero_()
                 assert_fails(failed, RuntimeError, BEYOND)
-                with contextlib.suppress(RuntimeError):  # at once where it is a first call: it reads
+                # A first call of its kind runs at once, and reads.
+                with contextlib.suppress(RuntimeError):
                     failed.add_(1)
                 assert_fails(failed, RuntimeError, BEYOND)
             overwrite = overwrites[turn % len(overwrites)]

@@ -117,7 +117,7 @@ def test_a_window_holds_no_more_than_eager_code_would() -> None:
 
 
 def test_what_always_dies_unwritten_takes_no_memory() -> None:
-    """A list of results that dies in the window that made it counts while it lives, as on any device,
+    """A list of results that dies in the window that made it counts while it lives, as anywhere,
     and no memory is had for it."""
     tensors = [torch.rand(512, 1024, device="tenon") for _ in range(4)]
     torch.tenon.synchronize()

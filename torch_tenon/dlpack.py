@@ -12,7 +12,8 @@ _of_pytorch = torch.Tensor.__dlpack_device__
 
 def _dlpack_device(self: torch.Tensor) -> tuple[enum.IntEnum, int]:
     if type(self) in (torch.Tensor, torch.nn.Parameter) and self.device.type == "tenon":
-        _C.share_memory(self)  # whoever asks may look at it, and write it, at any time
+        if self.layout is torch.strided:
+            _C.share_memory(self)  # whoever asks may look at it, and write it, at any time
         return DLDeviceType.kDLExtDev, self.device.index
     return _of_pytorch(self)
 

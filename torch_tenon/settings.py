@@ -1,4 +1,4 @@
-"""Settings of the process that decide what calls mean: what was recorded runs before they change."""
+"""Settings of the process that decide what calls mean: what is recorded runs before they change."""
 
 from __future__ import annotations
 
@@ -29,10 +29,20 @@ def install() -> None:
         setattr(torch._C, name, _after_commit(getattr(torch._C, name)))
 
 
+def changes() -> int:
+    """How often one of them was set, to see whether that happened meanwhile."""
+    return _changes
+
+
+_changes = 0
+
+
 def _after_commit(setter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(setter)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        global _changes
         _C.commit_all()
+        _changes += 1
         return setter(*args, **kwargs)
 
     return wrapper

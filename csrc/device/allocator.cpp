@@ -225,18 +225,13 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   size_t allocated_bytes(c10::DeviceIndex device) {
-    return memory(device)
-        .stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)]
-        .current;
+    return memory(device).stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current;
   }
 
   // Before more memory is promised than the limit allows: what is cached goes back, then what was
   // recorded runs, so that what it keeps is free. Raises where tensors themselves need too much.
   void make_room(
-      std::unique_lock<std::mutex>& lock,
-      c10::DeviceIndex device,
-      size_t size,
-      size_t requested) {
+      std::unique_lock<std::mutex>& lock, c10::DeviceIndex device, size_t size, size_t requested) {
     const auto fits = [&] {
       return memory(device).reserved + memory(device).expected + size <= limit_of(device);
     };

@@ -34,7 +34,8 @@ struct Block {
 
 class BlockPool {
  public:
-  // A free block of at least `size` bytes, a multiple of the alignment; nullptr where there is none.
+  // A free block of at least `size` bytes, a multiple of the alignment; nullptr where there is
+  // none.
   Block* take(size_t size);
   // A new segment as a block, cut to `size` bytes.
   Block* add_segment(void* ptr, size_t segment_size, size_t size);

@@ -1,5 +1,5 @@
-// The interpreter's lock, as the core treats it: let go of before a lock of the core's is waited for
-// and before anything runs, so that no thread waits for the one while it holds the other.
+// The interpreter's lock, as the core treats it: let go of before a lock of the core's is waited
+// for and before anything runs, so that no thread waits for the one while it holds the other.
 #pragma once
 
 #include <pybind11/gil_simple.h>

@@ -46,8 +46,8 @@ void keep_address(c10::StorageImpl& storage);
 // Gives it out for good: whatever uses the buffer runs at once from now on.
 void share_address(c10::StorageImpl& storage);
 
-// The storage's buffer is about to be written by the host or by an op that runs at once: as a whole,
-// so that an error that it had is gone.
+// The storage's buffer is about to be written by the host or by an op that runs at once: as a
+// whole, so that an error that it had is gone.
 void note_contents(Buffer& buffer, bool whole);
 
 // Copies all that a host storage holds to the device, for a target whose memory the host cannot

@@ -25,7 +25,8 @@ void FailureFlow::note(
 }
 
 Failures FailureFlow::take() {
-  const bool any = std::any_of(by_slot_.begin(), by_slot_.end(), [](auto& f) { return f != nullptr; });
+  const bool any =
+      std::any_of(by_slot_.begin(), by_slot_.end(), [](auto& f) { return f != nullptr; });
   return {any ? std::move(by_slot_) : std::vector<std::shared_ptr<Failure>>(), first_};
 }
 

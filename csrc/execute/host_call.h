@@ -33,16 +33,16 @@ struct ResultPlace {
   void* place = nullptr;
 };
 
-// Calls an op on host tensors, as the thread is (see NeutralThread). What it allocates is memory of `device` (-1: of the
-// host), and the given places where the sizes fit.
+// Calls an op on host tensors, as the thread is (see NeutralThread). What it allocates is memory of
+// `device` (-1: of the host), and the given places where the sizes fit.
 void call_on_host(
     const c10::OperatorHandle& op,
     torch::jit::Stack& stack,
     c10::DeviceIndex device,
     c10::ArrayRef<ResultPlace> places = {});
 
-// Moves and copies results of that call which are not where they have to be. After it those without a
-// place lie at the start of a storage that nobody else has; what was passed to the call has to
+// Moves and copies results of that call which are not where they have to be. After it those without
+// a place lie at the start of a storage that nobody else has; what was passed to the call has to
 // live until then. Raises where sizes or dtypes differ.
 void place_results(
     const c10::OperatorHandle& op,

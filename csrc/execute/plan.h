@@ -113,8 +113,7 @@ class Plan {
       const Release& release = {}) const;
 
   // The same, to its end; raises the first error.
-  void run(
-      c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;
+  void run(c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;
 
   // Runs once and makes tensors of the results on `device`. A result may lie in an input's storage;
   // other inputs are let go of after their last step. Raises the first error.

@@ -15,7 +15,7 @@ namespace {
 std::atomic<bool> g_timing{false};
 
 // The numbers of CHECKS in torch_tenon/compiler/codegen/iteration.py.
-enum class Check : int64_t { index = 1, embedding = 2, gather = 3, division = 4, target = 5 };
+enum class Check : int64_t { index = 1, embedding = 2, gather = 3, division = 4, target = 5, batch = 6 };
 
 // What PyTorch raises where the check failed that left this status.
 std::exception_ptr failed_check(const int64_t* status, const std::string& step) {
@@ -37,6 +37,11 @@ std::exception_ptr failed_check(const int64_t* status, const std::string& step) 
     case Check::target:
       return std::make_exception_ptr(
           c10::IndexError(here, c10::str("Target ", index, " is out of bounds.", where)));
+    case Check::batch:
+      return std::make_exception_ptr(c10::Error(
+          here,
+          c10::str(
+              "INDICES element is out of DATA bounds, id=", index, " axis_dim=", size, where)));
     case Check::index:
       return std::make_exception_ptr(c10::IndexError(here, outside));
   }
@@ -110,9 +115,9 @@ void set_timing(bool on) {
 
 // What outlives a run on an asynchronous target: memory of the host that its steps use.
 struct PlanRun::Outcome {
-  std::vector<int64_t> status;                          // of all kernels' checks
+  std::vector<int64_t> status;                                      // of all kernels' checks
   std::vector<std::pair<size_t, std::shared_ptr<Failure>>> raised;  // by the calls of those steps
-  std::mutex mutex;                                     // of `raised`
+  std::mutex mutex;                                                 // of `raised`
   std::vector<c10::DataPtr> staging;
 
   void note(size_t step) {
@@ -228,8 +233,8 @@ void PlanRun::call_from_host(const CallStep& step, size_t index) {
   }
   std::vector<at::Tensor> results;
   try {
-    results = call_over(
-        step, tensors, places, device_.is_cpu() ? c10::DeviceIndex{-1} : device_.index());
+    results =
+        call_over(step, tensors, places, device_.is_cpu() ? c10::DeviceIndex{-1} : device_.index());
   } catch (...) {
     outcome_->note(index);
   }
@@ -241,7 +246,9 @@ void PlanRun::call_from_host(const CallStep& step, size_t index) {
       memory_[slot] = results[k].storage();
     else  // it failed: later steps have something to work on
       memory_[slot] = {
-          c10::Storage::use_byte_size_t{}, layout.nbytes, allocate_temporary(layout.nbytes, device_)};
+          c10::Storage::use_byte_size_t{},
+          layout.nbytes,
+          allocate_temporary(layout.nbytes, device_)};
     pointers_[slot] = memory_[slot].mutable_data();
   }
 }
@@ -349,15 +356,19 @@ at::Tensor PlanRun::result(const SlotTensor& spec) {
   if (kind == Slot::Kind::external && !device_.is_cpu() && memory.device_type() != kTenon) {
     const auto* before = static_cast<const char*>(memory.data());
     const auto start = static_cast<const char*>(pointers_[slot]) - before;
-    memory = host_memory_ ? to_device_storage(memory, device_.index())
-                          : storage_over(
-                                std::move(memory.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()),
-                                memory.nbytes(),
-                                device_.index());
+    memory = host_memory_
+                 ? to_device_storage(memory, device_.index())
+                 : storage_over(
+                       std::move(memory.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()),
+                       memory.nbytes(),
+                       device_.index());
     pointers_[slot] = static_cast<char*>(raw_address(*memory.unsafeGetStorageImpl())) + start;
   }
   const auto* first = static_cast<const char*>(pointers_[slot]);
-  const auto start = first != nullptr ? first - static_cast<const char*>(raw_address(*memory.unsafeGetStorageImpl())) : 0;
+  const auto start =
+      first != nullptr
+          ? first - static_cast<const char*>(raw_address(*memory.unsafeGetStorageImpl()))
+          : 0;
   const auto itemsize = static_cast<int64_t>(c10::elementSize(layout.dtype));
   TORCH_CHECK(
       start % itemsize == 0,

@@ -8,10 +8,10 @@
 #include <set>
 #include <unordered_map>
 
+#include "device/counters.h"
 #include "device/generator.h"
 #include "device/guard.h"
 #include "device/target.h"
-#include "device/counters.h"
 #include "execute/host_call.h"
 #include "execute/host_views.h"
 #include "record/execution.h"
@@ -200,9 +200,11 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
     if (!written[i])
       continue;
     for_each_tensor(arguments[i], [&](const at::Tensor& t) {
-      views.to_host(t, !replaced[i]  ? Use::writes
-                       : is_whole(t) ? Use::replaces
-                                     : Use::replaces_part);
+      views.to_host(
+          t,
+          !replaced[i]  ? Use::writes
+          : is_whole(t) ? Use::replaces
+                        : Use::replaces_part);
     });
   }
   Stack host_arguments;

@@ -1,5 +1,5 @@
-// Reference execution of a call, at once, by PyTorch's CPU kernel on host views of its arguments: the
-// route of every op that has no other (`run_reference`, see record/execution.h).
+// Reference execution of a call, at once, by PyTorch's CPU kernel on host views of its arguments:
+// the route of every op that has no other (`run_reference`, see record/execution.h).
 #pragma once
 
 namespace tenon {

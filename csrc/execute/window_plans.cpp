@@ -136,8 +136,8 @@ WindowRun run_plan(
   std::shared_ptr<DeviceNumbers> numbers;
   if (!host_memory)
     numbers = std::make_shared<DeviceNumbers>(window, device);
-  auto* first_number = host_memory ? window.numbers.data()
-                                   : static_cast<int64_t*>(numbers->memory.get());
+  auto* first_number =
+      host_memory ? window.numbers.data() : static_cast<int64_t*>(numbers->memory.get());
   const auto address = [&](int32_t k) {
     const auto& slot = window.slots[order[k]];
     return slot.buffer ? slot.buffer->memory() : nullptr;
@@ -212,8 +212,7 @@ std::function<void()> python_error_of(pybind11::error_already_set& error) {
 
 // The state of a window's plan, which is asked for where it is time. Nothing of what Python raises
 // meanwhile keeps the window from running.
-bool is_ready(
-    Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, WindowRun& run) {
+bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, WindowRun& run) {
   std::unique_lock<std::mutex> lock(p.mutex);
   const bool again = found->by_plan + found->by_reference > 0;
   const bool asks =

@@ -18,8 +18,8 @@
 #include <cmath>
 #include <limits>
 
-#include "device/generator.h"
 #include "device/counters.h"
+#include "device/generator.h"
 
 namespace tenon {
 namespace {

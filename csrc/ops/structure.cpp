@@ -27,12 +27,12 @@
 #include <torch/library.h>
 
 #include "device/allocator.h"
+#include "device/counters.h"
 #include "device/guard.h"
-#include "device/pinned.h"
 #include "device/pending.h"
+#include "device/pinned.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "device/counters.h"
 #include "execute/host_views.h"
 #include "record/record.h"
 
@@ -225,8 +225,7 @@ void copy_run_of_bytes(const at::Tensor& self, const at::Tensor& src, bool non_b
       // The source may change as soon as this is over, unless somebody said that it does not.
       const bool stays = non_blocking && is_pinned(from);
       const auto staged = stays ? src : src.clone();
-      return enqueue_upload(
-          *buffer, to, staged.const_data_ptr(), self.nbytes(), [staged] {});
+      return enqueue_upload(*buffer, to, staged.const_data_ptr(), self.nbytes(), [staged] {});
     }
   }
   copy_bytes(to, from, self.nbytes(), kind, self.device().index());

@@ -136,8 +136,8 @@ WindowRun run_or_fail(Window& window, c10::DeviceIndex device) {
     return run_window(window, device, state().mode.load());
   } catch (...) {  // no call's own: memory for the run itself, say
     WindowRun run;
-    run.failures.first = Failure::current(
-        c10::str("in a window of ", window.calls.size(), " recorded calls"));
+    run.failures.first =
+        Failure::current(c10::str("in a window of ", window.calls.size(), " recorded calls"));
     run.failures.by_slot.assign(window.slots.size(), run.failures.first);
     return run;
   }

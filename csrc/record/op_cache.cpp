@@ -151,7 +151,8 @@ TensorBefore::TensorBefore(const at::Tensor& t)
 bool TensorBefore::is_unchanged(const at::Tensor& now) const {
   return now.sizes() == tensor.sizes() && now.strides() == tensor.strides() &&
          now.storage_offset() == tensor.storage_offset() && now.is_alias_of(tensor) &&
-         own_buffer(*now.storage().unsafeGetStorageImpl()) == buffer && !now.is_conj() && !now.is_neg();
+         own_buffer(*now.storage().unsafeGetStorageImpl()) == buffer && !now.is_conj() &&
+         !now.is_neg();
 }
 
 std::unique_ptr<OpEntry> learn(
@@ -185,9 +186,9 @@ std::unique_ptr<OpEntry> learn(
     if (before[k].is_unchanged(tensor))
       continue;
     const auto& was = before[k].tensor;
-    const bool grew = entry->written[k] && before[k].buffer == nullptr && was.storage_offset() == 0 &&
-                      tensor.storage_offset() == 0 && tensor.is_alias_of(was) &&
-                      !tensor.is_conj() && !tensor.is_neg() &&
+    const bool grew = entry->written[k] && before[k].buffer == nullptr &&
+                      was.storage_offset() == 0 && tensor.storage_offset() == 0 &&
+                      tensor.is_alias_of(was) && !tensor.is_conj() && !tensor.is_neg() &&
                       tensor.is_non_overlapping_and_dense();
     if (!grew)
       entry->reason = "it changes the layout of an argument";

@@ -12,8 +12,8 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "device/counters.h"
 #include "device/buffer.h"
+#include "device/counters.h"
 #include "record/layout.h"
 #include "record/op_key.h"
 
@@ -87,7 +87,7 @@ struct TensorBefore {
   explicit TensorBefore(const at::Tensor& tensor);
   bool is_unchanged(const at::Tensor& now) const;
 
-  at::Tensor tensor;  // another one over the same storage
+  at::Tensor tensor;     // another one over the same storage
   const Buffer* buffer;  // which the storage had
 };
 

@@ -31,7 +31,8 @@ std::vector<bool> arguments_written(const c10::OperatorHandle& op) {
   for (const auto& argument : op.schema().arguments()) {
     const auto* alias = argument.alias_info();
     found.push_back(
-        (alias != nullptr && alias->isWrite()) || std::count(rule.mutates.begin(), rule.mutates.end(), argument.name()) > 0);
+        (alias != nullptr && alias->isWrite()) ||
+        std::count(rule.mutates.begin(), rule.mutates.end(), argument.name()) > 0);
   }
   return found;
 }

@@ -130,8 +130,7 @@ void take_from_others(const Recorder& recorder, const OpKey& key, const OpEntry&
 }
 
 // Appends the call to the window. False: a buffer is another window's.
-bool append(
-    Recorder& recorder, const OpKey& key, const Recording& call, const std::string& line) {
+bool append(Recorder& recorder, const OpKey& key, const Recording& call, const std::string& line) {
   const auto& entry = *call.entry;
   auto& window = recorder.open;
   // Nearly all buffers are of this window alone, or of none.

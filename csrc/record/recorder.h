@@ -18,8 +18,8 @@ enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verif
 struct Recorder : std::enable_shared_from_this<Recorder> {
   Recorder(c10::DeviceIndex device, c10::StreamId stream);
 
-  // Whether the window ends before a call, where nothing is lost by it: the call starts from memory,
-  // or nothing fuses with the last one.
+  // Whether the window ends before a call, where nothing is lost by it: the call starts from
+  // memory, or nothing fuses with the last one.
   std::optional<CommitReason> ends_before(const OpEntry& call);
   // Whether the window that was just recorded into has to end.
   std::optional<CommitReason> has_to_end();
@@ -28,13 +28,13 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   const c10::DeviceIndex device;
   const c10::StreamId stream;
   Window open;
-  Window spare;                    // an emptied window, for its memory
+  Window spare;                     // an emptied window, for its memory
   std::shared_ptr<Failure> unseen;  // the first error of its windows that nobody has seen
   bool after_whole = false;         // nothing fuses with the last call; its thread's alone
 
  private:
-  uint64_t recent_ = 0;                 // hashes of the last four calls
-  std::array<uint64_t, 2> before_{};    // hashes at the last two places where windows may end
+  uint64_t recent_ = 0;                  // hashes of the last four calls
+  std::array<uint64_t, 2> before_{};     // hashes at the last two places where windows may end
   std::unordered_set<uint64_t> places_;  // `recent_` where windows became too long
 };
 

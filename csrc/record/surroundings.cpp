@@ -46,6 +46,10 @@ bool is_deterministic(int64_t surroundings) {
   return (surroundings & kDeterministic) != 0;
 }
 
+c10::ScalarType default_dtype(int64_t surroundings) {
+  return static_cast<c10::ScalarType>(surroundings & kDtype);
+}
+
 bool same_settings(int64_t a, int64_t b) {
   return (a & ~(kGrad | kInference)) == (b & ~(kGrad | kInference));
 }
@@ -74,8 +78,7 @@ NeutralThread::~NeutralThread() {
   c10::AutogradState::set_tls_state(autograd_);
 }
 
-AsRecorded::AsRecorded(int64_t recorded)
-    : before_(surroundings()), changed_(before_ != recorded) {
+AsRecorded::AsRecorded(int64_t recorded) : before_(surroundings()), changed_(before_ != recorded) {
   if (changed_)
     put_in_force(recorded, before_);
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <c10/core/AutogradState.h>
+#include <c10/core/ScalarType.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
@@ -12,10 +13,11 @@
 
 namespace tenon {
 
-// The default dtype, grad mode, inference mode, and whether algorithms have to be deterministic (or a warning is
-// enough), as they are now.
+// The default dtype, grad mode, inference mode, and whether algorithms have to be deterministic (or
+// a warning is enough), as they are now.
 int64_t surroundings();
 bool is_deterministic(int64_t surroundings);
+c10::ScalarType default_dtype(int64_t surroundings);
 // The same but for grad mode and inference mode?
 bool same_settings(int64_t a, int64_t b);
 

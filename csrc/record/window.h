@@ -42,13 +42,13 @@ struct Window {
   Recorder* recorder = nullptr;
   std::vector<RecordedCall> calls;
   std::vector<int32_t> slots_of_calls;
-  std::vector<int64_t> numbers;  // run-time values of the calls
+  std::vector<int64_t> numbers;    // run-time values of the calls
   std::vector<std::string> lines;  // where in Python the calls came from; empty: not asked for
   std::vector<WindowSlot> slots;
   size_t held_bytes = 0;
-  size_t made_bytes = 0;       // of results that are alive
-  bool uses_shared = false;    // memory that somebody outside may read at any time
-  bool uses_failed = false;    // a buffer whose contents are an error
+  size_t made_bytes = 0;     // of results that are alive
+  bool uses_shared = false;  // memory that somebody outside may read at any time
+  bool uses_failed = false;  // a buffer whose contents are an error
 
   // The slot of a buffer that this window uses, -1 where it does not.
   int32_t find(const Buffer& buffer) const;

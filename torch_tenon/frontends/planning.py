@@ -7,7 +7,9 @@ import math
 import time
 from typing import Any
 
-from torch_tenon import _C, process
+import torch
+
+from torch_tenon import _C, process, settings
 from torch_tenon.compiler.cpu_compiler import default_compiler
 from torch_tenon.compiler.explain import Summary, summarise
 from torch_tenon.compiler.plan import Plan
@@ -20,6 +22,11 @@ summaries: dict[int, Summary] = {}  # of the plans that were made, by the window
 
 def plan_window(window: _C.Window) -> None:
     """Gives a window its plan, or says why it has none and stays on reference execution."""
+    # What is lowered here looks at the process's default dtype: it has to be that of the calls.
+    changes = settings.changes()
+    if str(torch.get_default_dtype()) != window.default_dtype:
+        window.finish(None, [], [], "")  # it may ask again
+        return
     description = window.describe()
     start = time.perf_counter()
     try:
@@ -33,6 +40,9 @@ def plan_window(window: _C.Window) -> None:
         window.finish(None, [], [], f"{type(error).__name__}: {error}")
     else:
         seconds = time.perf_counter() - start
+        if settings.changes() != changes:
+            window.finish(None, [], [], "")
+            return
         bytes_by_op = _bytes_by_op(description)
         summaries[window.number] = summarise(plan, bytes_by_op, built.fallbacks, seconds)
         window.finish(plan.native(()), built.inputs, built.outputs, "")

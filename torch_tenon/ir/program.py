@@ -231,6 +231,10 @@ class Program:
                 [0 if s.extent == 1 else var(s) for s in r],
             )
         needed = _reachable(value, index)
+        # What is read may not depend on where, and yet it is an error to read beyond the end.
+        for s in trace.scalars:
+            if s.op == "check" and s not in needed:
+                needed |= _reachable(s, 0)
         node = Loop(
             f"{buffer.name}",
             kind,

@@ -118,7 +118,15 @@ def _entry(row: object, place: str) -> Entry:
     whole = row.get("whole", "")
     if whole not in ("", "arguments", "both"):
         raise ManifestError(f"{place} `whole` must be `arguments` or `both`, and is {whole!r}")
-    return Entry(op, route, why, **arguments, **flags, whole=whole)
+    return Entry(
+        op,
+        route,
+        why,
+        **arguments,
+        replaces=flags["replaces"],
+        run_time_numbers=flags["run_time_numbers"],
+        whole=whole,
+    )
 
 
 @functools.cache

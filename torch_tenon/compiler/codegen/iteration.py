@@ -22,7 +22,14 @@ from torch_tenon.ir.values import Buffer, Storage
 TURNED = (1, 2, 4, 8)  # bytes of the elements that scalar.h turns tiles of
 
 # What a failed check raises: the text takes the value and the size.
-CHECKS: dict[str, int] = {"index": 1, "embedding": 2, "gather": 3, "division": 4, "target": 5}
+CHECKS: dict[str, int] = {
+    "index": 1,
+    "embedding": 2,
+    "gather": 3,
+    "division": 4,
+    "target": 5,
+    "batch": 6,
+}
 STATUS_WORDS = 4  # kStatusWords in csrc/execute/plan.h
 
 
