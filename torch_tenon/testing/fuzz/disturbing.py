@@ -4,6 +4,7 @@ two names, settings that change, interrupts, forks and limits. What they are mad
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 
 import torch
@@ -90,8 +91,12 @@ class Disturbing(Chooser):
 
     def allowed(self, statement: Statement) -> bool:
         """Whether a statement may have what is around it."""
-        if "autocast" in statement.around and statement.operation not in _OF_AUTOCAST:
-            return False
+        if "autocast" in statement.around:
+            # The device's autocast leaves tensors of the host alone, and the CPU's does not.
+            names = [n for x in statement.operands for n in re.findall(r"a\d+", x)]
+            of_host = any(self.where.get(n) == "H" for n in names)
+            if of_host or statement.operation not in _OF_AUTOCAST:
+                return False
         return not statement.thread or self._keeps_to_itself(statement)
 
     # Errors that come late
