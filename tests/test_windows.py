@@ -117,8 +117,7 @@ def test_a_window_holds_no_more_than_eager_code_would() -> None:
 
 
 def test_what_always_dies_unwritten_takes_no_memory() -> None:
-    """A list of results that dies in the window that made it counts while it lives, as anywhere,
-    and no memory is had for it."""
+    """A list of results that dies in the window that made it: no memory is had for it."""
     tensors = [torch.rand(512, 1024, device="tenon") for _ in range(4)]
     torch.tenon.synchronize()
     before = torch.tenon.memory_allocated()
@@ -136,7 +135,7 @@ def test_what_always_dies_unwritten_takes_no_memory() -> None:
         return peak, left, torch.tenon.memory_stats()["num_device_alloc"] - segments
 
     with executing("compiled"):
-        assert [step() for _ in range(4)][-1] == (sum(t.nbytes for t in tensors), 0, 0)
+        assert [step() for _ in range(4)][-1] == (0, 0, 0)
         roots = torch._foreach_sqrt(tensors)
         addresses = [r.data_ptr() for r in roots]
         torch.tenon.synchronize()

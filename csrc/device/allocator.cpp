@@ -113,20 +113,17 @@ class CachingAllocator final : public DeviceAllocator {
     std::unique_lock<std::mutex> lock(mutex_);
     if (memory(device).reserved + memory(device).expected + size > limit_of(device))
       make_room(lock, device, size, nbytes);
-    add_expected(device, size, nbytes);
+    add_expected(memory(device), size);
   }
 
   void count_overflow(size_t nbytes, c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    add_expected(device, block_size(nbytes), nbytes);
+    add_expected(memory(device), block_size(nbytes));
   }
 
   void stop_expecting(size_t nbytes, c10::DeviceIndex device) override {
-    const size_t size = block_size(nbytes);
     std::lock_guard<std::mutex> lock(mutex_);
-    auto& m = memory(device);
-    m.expected -= size;
-    count_allocated(m, device, size, nbytes, -1, nullptr);
+    memory(device).expected -= block_size(nbytes);
   }
 
   std::optional<c10::DeviceIndex> device_of(const void* ptr) override {
@@ -217,11 +214,9 @@ class CachingAllocator final : public DeviceAllocator {
     return limit.has_value() ? *limit : target().total_memory.at(device);
   }
 
-  void add_expected(c10::DeviceIndex device, size_t size, size_t nbytes) {
-    auto& m = memory(device);
-    m.expected += size;
-    m.most_reserved = std::max(m.most_reserved, m.reserved + m.expected);
-    count_allocated(m, device, size, nbytes, 1, nullptr);
+  static void add_expected(DeviceMemory& memory, size_t size) {
+    memory.expected += size;
+    memory.most_reserved = std::max(memory.most_reserved, memory.reserved + memory.expected);
   }
 
   size_t allocated_bytes(c10::DeviceIndex device) {
@@ -244,7 +239,8 @@ class CachingAllocator final : public DeviceAllocator {
     lock.lock();
     release_cached(lock, device);
     // What is left of segments in use may serve.
-    if (!fits() && allocated_bytes(device) + size > limit_of(device))
+    if (!fits() &&
+        allocated_bytes(device) + memory(device).expected + size > limit_of(device))
       raise_out_of_memory(lock, device, requested);
   }
 

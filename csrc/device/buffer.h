@@ -44,7 +44,7 @@ class Buffer : public c10::intrusive_ptr_target {
   }
   // Takes over memory with what it holds: a block, or what keeps some.
   void take(c10::DataPtr memory);
-  // It will have memory, which counts as allocated from now on; raises c10::OutOfMemoryError.
+  // It will have memory, which is reserved from now on; raises c10::OutOfMemoryError.
   void expect();
   // ... but a kernel brings it, or nobody does.
   void stop_expecting();
@@ -69,7 +69,7 @@ class Buffer : public c10::intrusive_ptr_target {
 
  private:
   c10::DataPtr memory_;
-  bool expected_ = false;  // counted by the allocator, and without memory of the device
+  bool expected_ = false;  // reserved with the allocator, and without memory of the device
 };
 using BufferRef = c10::intrusive_ptr<Buffer>;
 

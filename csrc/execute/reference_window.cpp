@@ -137,7 +137,7 @@ class Runner {
       const auto& slot = window_.slots[fresh_slots[k]];
       if (!host_memory_ || !slot.buffer || !slot.alive)
         continue;
-      // The kernel brings the memory, which counts as allocated from then on.
+      // The kernel brings the memory.
       if (keeps_slots_)
         place.place = slot.buffer->memory();
       else
