@@ -1,5 +1,6 @@
 # make demo    set everything up and train a classifier on `tenon`
-# make test    set everything up and run the tests
+# make test    set everything up and run the tests; `make test-targets` runs those of the device
+#              on the tests' other targets
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
@@ -15,7 +16,7 @@ BUILT := $(VENV)/built
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test check format bench wheel clean
+.PHONY: demo test test-targets check format bench wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -23,6 +24,12 @@ demo: $(BUILT)
 
 test: $(BUILT)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-targets: $(BUILT)
+	for target in remote.py:RemoteTarget asynchronous.py:AsynchronousTarget; do \
+		TENON_TARGET=$(CURDIR)/tests/targets/$$target \
+			$(BIN)/python -m pytest -n 2 --dist loadfile || exit 1; \
+	done
 
 check: $(BUILT)
 	$(BIN)/ruff check .

@@ -1,11 +1,17 @@
-"""The device that the suite runs on: two devices, so that no test relies on there being one."""
+"""The device that the suite runs on: two devices, so that no test relies on there being one.
+
+With TENON_TARGET the suite runs on another target than the cpu, less what has its own processes or
+is about the compiler and the tools. `--sample 3/8` takes the third of eight parts of the tests.
+"""
 
 import os
 
 os.environ.setdefault("TENON_DEVICES", "2")  # Read when PyTorch is imported.
 
 import gc
+import re
 import time
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +20,32 @@ from against_cpu import executing
 
 from torch_tenon import _C
 from torch_tenon.frontends.builder import plan_counts
+
+if torch.tenon.target_name() != "cpu":
+    collect_ignore_glob = ["compiler/*", "ir/*", "ops/*", "targets/*", "testing/*"]
+    collect_ignore = [
+        *(f"test_{name}.py" for name in ("cli", "config", "docs", "doctor")),
+        *(f"test_{name}.py" for name in ("faults", "leak", "processes", "report")),
+        *(f"frontends/test_{name}.py" for name in ("common_nodes", "dynamo", "dynamo_on_device")),
+        "frontends/test_torch_compile.py",
+    ]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", default="1/1", metavar="K/N", help="part K of N of the tests")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps the part that `--sample` names. The id of a test decides: it is in the same part today
+    and tomorrow, whatever other tests there are."""
+    found = re.fullmatch(r"(\d+)/(\d+)", config.getoption("sample"))
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise pytest.UsageError("--sample takes a part and how many there are, as in 1/8")
+    part, parts = int(found[1]) - 1, int(found[2])
+    chosen = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part]
+    if len(chosen) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +83,8 @@ def nothing_leaked() -> Iterator[None]:
     def allocated() -> list[int]:
         gc.collect()
         wait_for_plans()  # to make a plan takes memory for a while; calls that wait keep theirs
+        for index in range(torch.tenon.device_count()):  # and so does work in flight
+            torch.tenon.current_stream(index).synchronize()
         return [torch.tenon.memory_allocated(i) for i in range(torch.tenon.device_count())]
 
     before = allocated()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 REMOTE_TARGET = f"{TESTS / 'targets' / 'remote.py'}:RemoteTarget"
+ASYNCHRONOUS_TARGET = f"{TESTS / 'targets' / 'asynchronous.py'}:AsynchronousTarget"
 
 
 def run(

@@ -6,19 +6,14 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import needs
 import pytest
 import torch
 from against_cpu import assert_same, executing
 from torch.utils.cpp_extension import load
 from turns import MODES, turns
 
-import torch_tenon
-
 SOURCE = Path(__file__).parent / "extension" / "aliases.cpp"
-
-on_the_host = pytest.mark.skipif(
-    not torch_tenon.target().host_memory, reason="the host cannot reach the target's memory"
-)
 
 
 @pytest.fixture(params=MODES, autouse=True)
@@ -142,7 +137,7 @@ def at(address: int) -> list[float]:
     return list((ctypes.c_float * 6).from_address(address))
 
 
-@on_the_host
+@needs.host_memory
 def test_a_pointer_points_to_what_was_recorded() -> None:
     for turn in turns():
         x = data().to("tenon") + turn
@@ -157,7 +152,7 @@ def test_a_pointer_points_to_what_was_recorded() -> None:
         assert at(y.untyped_storage().data_ptr()) == y.tolist()
 
 
-@on_the_host
+@needs.host_memory
 def test_a_pointer_that_was_taken_before_a_write() -> None:
     for turn in turns():
         x = data().to("tenon") + turn
@@ -170,7 +165,7 @@ def test_a_pointer_that_was_taken_before_a_write() -> None:
         assert at(address) == ((data() + turn + 1) * 2).tolist()
 
 
-@on_the_host
+@needs.host_memory
 def test_what_is_written_through_a_pointer() -> None:
     for turn in turns():
         x = data().to("tenon") + turn
@@ -196,7 +191,7 @@ def extension() -> SimpleNamespace:
     return torch.ops.tenon_aliases
 
 
-@on_the_host
+@needs.host_memory
 def test_an_extension_that_reads_memory(extension: SimpleNamespace) -> None:
     for turn in turns():
         x = data().to("tenon") + turn
@@ -209,7 +204,7 @@ def test_an_extension_that_reads_memory(extension: SimpleNamespace) -> None:
         assert extension.total(x[1:]) == 2 * (15 + 5 * turn)
 
 
-@on_the_host
+@needs.host_memory
 def test_an_extension_that_writes_memory(extension: SimpleNamespace) -> None:
     for turn in turns():
         x = data().to("tenon") + turn
@@ -226,7 +221,7 @@ def test_an_extension_that_writes_memory(extension: SimpleNamespace) -> None:
         assert_same(x, want + 3)
 
 
-@on_the_host
+@needs.host_memory
 def test_an_extension_that_makes_an_alias(extension: SimpleNamespace) -> None:
     for turn in turns():
         x = data().to("tenon") + turn

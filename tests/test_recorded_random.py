@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+import needs
 import pytest
 import torch
 from against_cpu import executing
 from torch import nn
 from torch.nn import functional as F
 
+from torch_tenon import target
 from torch_tenon.frontends.builder import plan_counts
 from torch_tenon.recording import calls_at_once
 
@@ -58,7 +60,8 @@ def test_a_plan_draws_what_a_call_that_runs_at_once_draws(name: str) -> None:
     before = plan_counts()
     got = in_mode("compiled", work)
     after = plan_counts()
-    assert after["failed"] == before["failed"] and after["hits"] > before["hits"]
+    assert after["failed"] == before["failed"]
+    assert after["hits"] > before["hits"] or not target().runs_plans
     for a, b in zip(expected, got, strict=True):
         assert torch.equal(a, b)
 
@@ -87,6 +90,7 @@ def steps(model: Model, x: torch.Tensor, count: int) -> list[float]:
     return found
 
 
+@needs.plans
 def test_training_with_dropout_runs_by_plans_from_the_third_step_on(compiled: None) -> None:
     model, x = Model().to("tenon"), torch.randn(8, 12, device="tenon")
     steps(model, x, 3)  # where windows end is settled by now
@@ -135,6 +139,7 @@ def test_a_seed_set_before_the_commit_does_not_change_what_was_drawn(compiled: N
         assert torch.equal(work(lambda: torch.manual_seed(4)), expected)
 
 
+@needs.host_memory  # as compiled graphs do
 def test_graphs_draw_the_masks_of_eager_code() -> None:
     x = torch.ones(300, device="tenon")
     torch.manual_seed(9)

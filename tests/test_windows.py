@@ -2,6 +2,7 @@
 
 import random
 
+import needs
 import pytest
 import torch
 from against_cpu import executing
@@ -57,6 +58,7 @@ def train(layers: list[nn.Module], steps: int) -> int:
     return windows
 
 
+@needs.plans
 def test_equal_layers_share_plans_and_a_changed_one_costs_a_few() -> None:
     before = asked()
     windows = train([Layer() for _ in range(12)], 8)
@@ -72,6 +74,7 @@ def test_equal_layers_share_plans_and_a_changed_one_costs_a_few() -> None:
     assert 0 < asked() - before <= windows // 4
 
 
+@needs.plans
 @pytest.mark.parametrize("period", [90, 410, 700])
 def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
     """No call of it starts from memory: windows end where they became too long before."""

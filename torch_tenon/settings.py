@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_tenon import _C
+from torch_tenon.device import target
 
 #: PyTorch's functions in `torch._C` through which everything in Python changes them.
 _SETTERS = (
@@ -19,7 +20,8 @@ _SETTERS = (
 
 
 def install() -> None:
-    """Has windows submitted before each change. Called once, at import.
+    """Has windows submitted before each change, and run where the device is asynchronous. Called
+    once, at import.
 
     A call that was recorded before a change made by other means runs under the settings of then as
     well (csrc/record/surroundings.h), but these are the process's: other threads see them change
@@ -42,6 +44,11 @@ def _after_commit(setter: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         global _changes
         _C.commit_all()
+        if not target().host_memory:  # the device may run the host's kernels, later
+            from torch_tenon import accelerator  # it needs the device
+
+            for index in range(accelerator.device_count()):
+                accelerator.current_stream(index).synchronize()
         _changes += 1
         return setter(*args, **kwargs)
 

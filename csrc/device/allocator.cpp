@@ -239,8 +239,7 @@ class CachingAllocator final : public DeviceAllocator {
     lock.lock();
     release_cached(lock, device);
     // What is left of segments in use may serve.
-    if (!fits() &&
-        allocated_bytes(device) + memory(device).expected + size > limit_of(device))
+    if (!fits() && allocated_bytes(device) + memory(device).expected + size > limit_of(device))
       raise_out_of_memory(lock, device, requested);
   }
 

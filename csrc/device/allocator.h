@@ -23,7 +23,8 @@ class DeviceAllocator : public c10::DeviceAllocator {
   virtual void* allocate_block(size_t nbytes, c10::DeviceIndex device) = 0;
   // Takes a block back; false for a pointer that is none.
   virtual bool release_block(void* ptr) = 0;
-  // A tensor was made whose memory comes when it is written: it is reserved from now on. Raises c10::OutOfMemoryError where the device could not give it.
+  // A tensor was made whose memory comes when it is written: it is reserved from now on. Raises
+  // c10::OutOfMemoryError where the device could not give it.
   virtual void expect(size_t nbytes, c10::DeviceIndex device) = 0;
   // The same for one that lies in memory of the host meanwhile, since the device had none left.
   virtual void count_overflow(size_t nbytes, c10::DeviceIndex device) = 0;

@@ -15,7 +15,14 @@ namespace {
 std::atomic<bool> g_timing{false};
 
 // The numbers of CHECKS in torch_tenon/compiler/codegen/iteration.py.
-enum class Check : int64_t { index = 1, embedding = 2, gather = 3, division = 4, target = 5, batch = 6 };
+enum class Check : int64_t {
+  index = 1,
+  embedding = 2,
+  gather = 3,
+  division = 4,
+  target = 5,
+  batch = 6
+};
 
 // What PyTorch raises where the check failed that left this status.
 std::exception_ptr failed_check(const int64_t* status, const std::string& step) {
@@ -38,10 +45,11 @@ std::exception_ptr failed_check(const int64_t* status, const std::string& step) 
       return std::make_exception_ptr(
           c10::IndexError(here, c10::str("Target ", index, " is out of bounds.", where)));
     case Check::batch:
-      return std::make_exception_ptr(c10::Error(
-          here,
-          c10::str(
-              "INDICES element is out of DATA bounds, id=", index, " axis_dim=", size, where)));
+      return std::make_exception_ptr(
+          c10::Error(
+              here,
+              c10::str(
+                  "INDICES element is out of DATA bounds, id=", index, " axis_dim=", size, where)));
     case Check::index:
       return std::make_exception_ptr(c10::IndexError(here, outside));
   }

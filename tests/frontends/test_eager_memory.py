@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import needs
 import pytest
 import torch
 from fresh_process import run
@@ -82,6 +83,7 @@ def test_memory_that_is_written_later(
         assert plan_counts()["failed"] == failed
 
 
+@needs.plans
 def test_what_results_have_in_common_is_computed_once(tmp_path: Path) -> None:
     log = run(
         """
@@ -132,6 +134,7 @@ def test_a_composition_that_asks_for_data_is_a_call(compiled: None) -> None:
         assert plan_counts()["failed"] == failed
 
 
+@needs.host_memory  # elsewhere they lie on the device
 def test_the_parts_of_a_sum_take_no_memory_of_the_device(compiled: None) -> None:
     x = torch.ones(1 << 23, device="tenon")
     total = x.sum()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from against_cpu import same_on_both
 from torch import nn
 
-from torch_tenon import _C
+from torch_tenon import _C, target
 from torch_tenon.frontends.builder import plan_counts
 
 
@@ -20,7 +20,7 @@ def all_by_plans(compiled: None) -> Iterator[None]:
     _C.commit_all()
     after = plan_counts()
     assert after["failed"] == before["failed"]
-    assert after["ready"] > before["ready"]
+    assert not target().runs_plans or after["ready"] > before["ready"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

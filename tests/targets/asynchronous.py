@@ -84,11 +84,14 @@ class AsynchronousQueue(RemoteQueue):
         """Hands the open command buffer to the thread."""
         event = Event()
         commands, self._open = self._open, []
+        self._start(commands, event)
+        return event
+
+    def _start(self, commands: list[Callable[[], None]], event: Event) -> None:
         self._committed.put((commands, event))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True, name=self.memory.name)
             self._thread.start()
-        return event
 
     def wait(self, event: Event) -> None:  # type: ignore[override]
         """Returns when the thread has come to the event."""
