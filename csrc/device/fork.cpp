@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,7 @@ Locks& locks() {
 thread_local std::vector<std::mutex*> t_taken;
 thread_local bool t_forking = false;
 bool g_lost = false;
+std::atomic<bool> g_in_use{false};
 
 // Whether this thread has it already: it forks inside of what the lock guards.
 bool is_held_here(const std::mutex* mutex) {
@@ -59,7 +61,7 @@ void let_go() {
 }
 
 void let_go_in_child() {
-  g_lost = has_target() && !target().host_memory;
+  g_lost = g_lost || (g_in_use && has_target() && !target().host_memory);
   let_go();
 }
 
@@ -77,6 +79,10 @@ void take_at_fork(std::mutex& mutex, ForkOrder order) {
   (void)registered;
   const auto after = [](ForkOrder order, const Lock& lock) { return order < lock.first; };
   l.all.insert(std::upper_bound(l.all.begin(), l.all.end(), order, after), {order, &mutex});
+}
+
+void note_queue_in_use() {
+  g_in_use.store(true, std::memory_order_relaxed);
 }
 
 bool lost_by_fork() {

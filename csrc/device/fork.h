@@ -16,6 +16,9 @@ void take_at_fork(std::mutex& mutex, ForkOrder order);
 // that follows lets go of them.
 void take_long_held_locks();
 
+// The target's queue is in use from now on.
+void note_queue_in_use();
+
 // Is this process the child of one that had used a target whose queue does not survive that?
 bool lost_by_fork();
 

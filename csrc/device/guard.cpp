@@ -115,7 +115,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
 
   bool queryStream(const c10::Stream& stream) const override {
     commit_stream(stream, CommitReason::synchronize);
-    return queue_of(stream.device_index()).passed(mark(stream.device_index()));
+    return is_idle(stream.device_index());
   }
 
   void synchronizeStream(const c10::Stream& stream) const override {

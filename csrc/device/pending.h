@@ -46,6 +46,9 @@ void storage_died(Buffer& buffer);
 // Waits for all that was submitted to a device, and sees to what came of it.
 void wait_until_idle(c10::DeviceIndex device);
 
+// Has a device run all that was submitted to it? Sees to what came of that.
+bool is_idle(c10::DeviceIndex device);
+
 // Raises the first error of this thread's windows on the device that nobody has seen yet.
 void raise_unseen(c10::DeviceIndex device);
 

@@ -47,6 +47,7 @@ Queue& queue_of(c10::DeviceIndex device) {
       "this process was forked from one that uses tenon, and the queue of the target '",
       target().name,
       "' stayed there; start it by spawn: multiprocessing.get_context('spawn')");
+  note_queue_in_use();
   return *target().queues[device];
 }
 

@@ -199,7 +199,7 @@ void PlanRun::release(size_t slot, const std::function<void(size_t)>& released) 
     released(slot);
 }
 
-void PlanRun::launch(const KernelStep& step, size_t index) {
+void PlanRun::launch(const KernelStep& step) {
   arguments_.clear();
   for (const auto slot : step.slots)
     arguments_.push_back(pointers_[slot]);
@@ -275,8 +275,10 @@ void PlanRun::call_on_device(const CallStep& step, size_t index) {
     pointers.push_back(result ? pointers_[result->slot] : nullptr);
     sizes.push_back(result ? result->layout.nbytes : 0);
   }
-  auto work = [&step, index, inputs, outcome = outcome_](c10::ArrayRef<void*> memory) {
+  auto work = [&step, index, inputs, outcome = outcome_, world = surroundings()](
+                  c10::ArrayRef<void*> memory) {
     const NeutralThread neutral;
+    const AsRecorded as_recorded(world);
     std::vector<ResultPlace> places;
     for (size_t k = 0; k < step.results.size(); ++k) {
       auto& place = places.emplace_back();
@@ -289,7 +291,8 @@ void PlanRun::call_on_device(const CallStep& step, size_t index) {
       outcome->note(index);
     }
   };
-  if (queue_.runs_calls())
+  // A kernel of somebody else's may use the device itself, which its own thread could not wait for.
+  if (queue_.runs_calls() && !may_keep(step.op))
     return queue_.call(std::move(work), pointers);
   std::vector<void*> copies;
   for (size_t k = 0; k < pointers.size(); ++k) {
@@ -321,7 +324,7 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
       std::optional<CountedCall> timed;
       if (C10_UNLIKELY(g_timing.load(std::memory_order_relaxed)))
         timed.emplace(*step.counter);
-      launch(*kernel, index);
+      launch(*kernel);
     } else {
       call(std::get<CallStep>(step.work), index);
     }

@@ -25,7 +25,7 @@ class PlanRun {
 
   void allocate(size_t slot);
   void release(size_t slot, const std::function<void(size_t)>& released);
-  void launch(const KernelStep& step, size_t index);
+  void launch(const KernelStep& step);
   void call(const CallStep& step, size_t index);
   void call_from_host(const CallStep& step, size_t index);
   void call_on_device(const CallStep& step, size_t index);

@@ -222,6 +222,16 @@ void wait_for_submission(c10::DeviceIndex device, Submission submission, const c
   finish_passed(device);
 }
 
+bool is_idle(c10::DeviceIndex device) {
+  if (target().host_memory)
+    return true;
+  const WithoutInterpreter no_gil;
+  finish_passed(device);
+  auto& submissions = state().submissions[device];
+  std::lock_guard<std::mutex> lock(submissions.mutex);
+  return submissions.in_flight.empty();
+}
+
 void wait_until_idle(c10::DeviceIndex device) {
   if (target().host_memory) {
     // What another thread has in work.
