@@ -68,6 +68,11 @@ std::shared_ptr<WindowPlan> find_or_add(
   return made;
 }
 
+// An error that is no call's is everybody's: nobody knows what depends on it.
+bool is_of_no_call(const CallFailure& failed) {
+  return std::all_of(failed.calls.begin(), failed.calls.end(), [](auto call) { return call < 0; });
+}
+
 // Where the errors of a plan's steps go, told by the window's calls.
 Failures follow(
     const WindowPlan& found,
@@ -75,10 +80,11 @@ Failures follow(
     const std::vector<std::string>& lines,
     const CallFailures& failed) {
   std::vector<std::shared_ptr<Failure>> by_call(found.calls.size());
-  for (const auto& [calls, failure] : failed) {
-    for (const auto call : calls) {
-      if (call >= 0 && !by_call[call])
-        by_call[call] = failure;
+  for (const auto& one : failed) {
+    const bool of_all = is_of_no_call(one);
+    for (size_t k = 0; k < by_call.size(); ++k) {
+      if (!by_call[k] && (of_all || std::count(one.calls.begin(), one.calls.end(), k) > 0))
+        by_call[k] = one.failure;
     }
   }
   FailureFlow flow(std::move(begins));
@@ -96,11 +102,6 @@ Failures follow(
     slots += entry.tensors.size() + entry.fresh.size();
   }
   return flow.take();
-}
-
-// An error that is no call's is everybody's.
-bool is_of_no_call(const CallFailure& failed) {
-  return std::all_of(failed.calls.begin(), failed.calls.end(), [](auto call) { return call < 0; });
 }
 
 // The window's numbers in the device's memory.
