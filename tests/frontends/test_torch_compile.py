@@ -421,9 +421,9 @@ of_functorch = pytest.mark.skipif("TENON_TESTS_FUNCTORCH" not in os.environ, rea
 
 
 def test_functorch_in_a_process_of_its_own():
+    only = "test_flex_attention or test_vmap_and_grad"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-        + ["-k", "test_flex_attention or test_vmap_and_grad"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", only],
         env={**os.environ, "TENON_TESTS_FUNCTORCH": "1"},
         capture_output=True,
         text=True,
