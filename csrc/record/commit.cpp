@@ -173,7 +173,7 @@ void submit(Recorder& recorder, CommitReason reason) {
       keep_errors(buffers, later(), *keep);
     });
   } else {
-    if (buffers.empty() && run.failures.first)
+    if (buffers.empty() && !run.failures.by_slot.empty())
       buffers = written_buffers(window);
     if (!buffers.empty() || run.failures.first)
       keep_errors(buffers, run.failures, recorder);
