@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torch_tenon import _C
-from torch_tenon.compiler.autotune import WAYS, Tuner
 from torch_tenon.compiler.cache import Cache
-from torch_tenon.compiler.cpu_compiler import CpuCompiler
+from torch_tenon.targets.cpu.autotune import WAYS, Tuner
+from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 # Rounding of a sum of k products, against the sum of their magnitudes.
 ROUNDING = {torch.float32: 2e-6, torch.bfloat16: 6e-3, torch.float16: 8e-4}

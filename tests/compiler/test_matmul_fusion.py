@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon import _C
-from torch_tenon.compiler.autotune import WAYS, Tuner
 from torch_tenon.compiler.cache import Cache
-from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.schedule import FEW
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
+from torch_tenon.targets.cpu.autotune import WAYS, Tuner
+from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 Operand = Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
 

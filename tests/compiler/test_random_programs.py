@@ -11,9 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import Output, build
 from torch_tenon.compiler.cache import Cache
-from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 Tensors = list[torch.Tensor]
 SHAPES = [(6, 4), (4, 6), (6, 1), (1, 4), (24,), (2, 3, 4), (48, 40)]

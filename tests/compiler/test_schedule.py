@@ -10,10 +10,10 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import build
-from torch_tenon.compiler.codegen.innermost import Turn, pieces
-from torch_tenon.compiler.codegen.nest import Span
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import compile_graph, decompositions, default_compiler
+from torch_tenon.targets.cpu.innermost import Turn, pieces
+from torch_tenon.targets.cpu.nest import Span
 
 
 def kernels(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:

@@ -14,8 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
-from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.plan import HOST, Plan
+from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 special = torch.special
 # Ours, SciPy's, and the range of each argument.

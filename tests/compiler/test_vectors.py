@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import build
-from torch_tenon.compiler.cpu_compiler import FLAGS, HEADER, processor
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions, default_compiler
+from torch_tenon.targets.cpu.compiler import FLAGS, HEADER, processor
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

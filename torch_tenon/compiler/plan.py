@@ -17,16 +17,16 @@ from typing import Any, TypedDict
 import torch
 
 from torch_tenon import _C
-from torch_tenon.compiler.autotune import tuner
 from torch_tenon.compiler.batch import batches
-from torch_tenon.compiler.codegen.cpu import Kernel, generate
-from torch_tenon.compiler.codegen.matmul import generate_matmul
-from torch_tenon.compiler.cpu_compiler import CpuCompiler
 from torch_tenon.compiler.memory import overlay, place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
 from torch_tenon.ir.program import Extern, Matmul, Program
 from torch_tenon.ir.values import Buffer, Storage, Stored
+from torch_tenon.targets.cpu.autotune import tuner
+from torch_tenon.targets.cpu.compiler import CpuCompiler
+from torch_tenon.targets.cpu.generate import Kernel, generate
+from torch_tenon.targets.cpu.products import generate_matmul
 
 log = logging.getLogger("torch_tenon.schedule")
 memory_log = logging.getLogger("torch_tenon.memory")

@@ -60,7 +60,7 @@ class Builder:
             return
         self.thread.join(timeout)
         if self.thread.is_alive():
-            from torch_tenon.compiler import cpu_compiler
+            from torch_tenon.targets.cpu import compiler as cpu_compiler
 
             cpu_compiler.stop()
             self.thread.join(timeout)

@@ -20,17 +20,17 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_tenon import _C, config
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
-from torch_tenon.compiler.cpu_compiler import (
-    CompileError,
-    CompilerMissing,
-    CpuCompiler,
-    default_compiler,
-)
 from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
+from torch_tenon.targets.cpu.compiler import (
+    CompileError,
+    CompilerMissing,
+    CpuCompiler,
+    default_compiler,
+)
 
 log = logging.getLogger("torch_tenon.program")
 schedule_log = logging.getLogger("torch_tenon.schedule")

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from torch_tenon import _C, process, settings
-from torch_tenon.compiler.cpu_compiler import default_compiler
 from torch_tenon.compiler.explain import Summary, summarise
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.eager import BuiltWindow, build
+from torch_tenon.targets.cpu.compiler import default_compiler
 
 log = logging.getLogger("torch_tenon.program")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING:
@@ -534,38 +534,3 @@ def unflatten(position: Index, sizes: Any) -> list[Index]:
             index.append(mod(position, n))
             position = floordiv(position, n)
     return index[::-1]
-
-
-def _number(monomial: Monomial, k: int) -> str:
-    return str(k)
-
-
-def spell(
-    e: Index,
-    name: Callable[[Symbol], str],
-    number: Callable[[Monomial, int], str] = _number,
-) -> str:
-    """`e` in C, with `name` giving the spelling of a symbol, `number` that of a monomial's
-    coefficient (positive; not called inside of divisions); 64-bit arithmetic is assumed."""
-    if isinstance(e, int):
-        return str(e)
-    parts: list[str] = []
-    for monomial, k in sorted(e.terms.items(), key=lambda t: not t[0]):
-        factors = [_spell_atom(a, name) for a in monomial]
-        if not factors:
-            factors = [number(monomial, abs(k))]
-        elif abs(k) != 1:
-            factors.append(number(monomial, abs(k)))
-        sign = "-" if k < 0 else "+"
-        parts.append(f"{sign} {'*'.join(factors)}" if parts or k < 0 else "*".join(factors))
-    return " ".join(parts)
-
-
-def _spell_atom(atom: Atom, name: Callable[[Symbol], str]) -> str:
-    if isinstance(atom, Symbol):
-        return name(atom)
-    assert isinstance(atom, Div | Mod)
-    top, bottom = spell(atom.numerator, name), spell(atom.divisor, name)
-    if nonnegative(atom.numerator):
-        return f"(({top}) {'/' if isinstance(atom, Div) else '%'} ({bottom}))"
-    return f"{'floor_div' if isinstance(atom, Div) else 'floor_mod'}_i64({top}, {bottom})"

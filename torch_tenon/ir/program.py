@@ -87,7 +87,7 @@ class Matmul(Loop):
     """The product of two matrices, or of two batches of them, as a loop over its elements.
 
     The operands are read as wholes (`left`, `right`), so they are no loads of the loop; pointwise
-    loops over the product's elements can be fused with it (`codegen/matmul.py`). `axes` are
+    loops over the product's elements can be fused with it (a target's template). `axes` are
     the loops over batch, rows and columns, None where there is one step.
     """
 

@@ -1,5 +1,5 @@
-// What Python sees of the cpu target's kernels: torch_tenon/compiler/autotune.py chooses among the
-// ways to multiply.
+// What Python sees of the cpu target's kernels: torch_tenon/targets/cpu/autotune.py chooses among
+// the ways to multiply.
 
 #include "bind.h"
 

@@ -1,6 +1,6 @@
 // Products of matrices by whichever way is fastest on this machine for their shape, dtype and
 // layout: PyTorch's own kernel, oneDNN, or the compiler's generated one. The ways are timed once
-// (torch_tenon/compiler/autotune.py) and found in a table from then on. With deterministic
+// (torch_tenon/targets/cpu/autotune.py) and found in a table from then on. With deterministic
 // algorithms it is always PyTorch's.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "../../../compiler/codegen/matmul.h"
+#include "../templates/matmul.h"
 
 namespace tenon {
 
@@ -26,7 +26,7 @@ using MatmulTuner = std::function<MatmulRoute(const MatmulKey&, const MatmulTria
 // Forgets all choices. Without a tuner everything goes to PyTorch's kernel.
 void set_matmul_tuner(MatmulTuner tuner);
 
-// The generated driver, compiled from torch_tenon/compiler/codegen/matmul.c.
+// The generated driver, compiled from torch_tenon/targets/cpu/templates/matmul.c.
 void set_matmul_driver(void (*driver)(const tenon_matmul_t*));
 
 // What generated kernels call: multiplies, then runs the epilogue over the product. The product's

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from torch_tenon.compiler.codegen import dialect as c
-from torch_tenon.compiler.codegen import innermost
-from torch_tenon.compiler.codegen.iteration import STATUS_WORDS, Iteration, Segment
-from torch_tenon.compiler.codegen.nest import BLOCK, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
-from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, strides, var
 from torch_tenon.ir.values import Buffer, Storage, size_hint
+from torch_tenon.targets.cpu import dialect as c
+from torch_tenon.targets.cpu import innermost
+from torch_tenon.targets.cpu.iteration import STATUS_WORDS, Iteration, Segment
+from torch_tenon.targets.cpu.nest import BLOCK, Span, indent
 
 PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
@@ -340,7 +339,7 @@ class _Writer(Iteration):
 
     def _function(self, body: list[str]) -> Kernel:
         for b, name in self.scratch.items():
-            body.insert(0, f"{TABLE[b.dtype].memory} {name}[{self.scratch_length}];")
+            body.insert(0, f"{c.MEMORY[b.dtype]} {name}[{self.scratch_length}];")
         code = body
         for k in reversed(range(len(self.nest.spans))):
             if k + 1 < self.nest.base:
@@ -351,7 +350,7 @@ class _Writer(Iteration):
         code = self.prelude.get(0, []) + code if self.nest.base else code
         names = []
         for (storage, dtype), name in self.pointers.items():
-            ctype = TABLE[dtype].memory
+            ctype = c.MEMORY[dtype]
             names.append(f"{ctype} *const {name} = a[{self.storages.index(storage)}];")
         for k, _ in enumerate(self.nest.sizes):
             names.append(f"const int64_t n{k} = s[{k}];")

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch_tenon.compiler.codegen.dialect import LONG
 from torch_tenon.compiler.schedule import Group
-from torch_tenon.ir.index import Expr, Index, Monomial, Symbol, product, spell, strides, symbols
+from torch_tenon.ir.index import Expr, Index, Monomial, Symbol, product, strides, symbols
 from torch_tenon.ir.values import size_hint
+from torch_tenon.targets.cpu.dialect import LONG, spell
 
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
 TILE = 1024  # lanes of a column

@@ -42,8 +42,8 @@ FLAGS = [
     "-w",
     "-Werror=implicit-function-declaration",
 ]
-HEADER = Path(__file__).parent / "codegen" / "scalar.h"
-SPECIAL = Path(__file__).parent / "codegen" / "special.h"  # read by kernels that name one of it
+HEADER = Path(__file__).parent / "templates" / "scalar.h"
+SPECIAL = Path(__file__).parent / "templates" / "special.h"  # read by kernels that name one of it
 # Most processor time of a run, in seconds: some loops keep a compiler busy for hours.
 SECONDS = 60
 _LIMITED = 'ulimit -S -t "$0"; exec "$@"'

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from torch_tenon.compiler.codegen import dialect as c
-from torch_tenon.compiler.codegen.nest import Span, indent
 from torch_tenon.ir.values import size_hint
+from torch_tenon.targets.cpu import dialect as c
+from torch_tenon.targets.cpu.nest import Span, indent
 
 MOST_PIECES = 8  # of a loop that is cut where it starts to compute something else
 WORTH_CUTTING = 64  # iterations from which it is

@@ -6,16 +6,16 @@ of the product, which the target's kernel calls for each piece while it is in th
 
 from __future__ import annotations
 
-from torch_tenon.compiler.autotune import INTERFACE
-from torch_tenon.compiler.codegen import dialect as c
-from torch_tenon.compiler.codegen.cpu import Kernel, _bytes_moved, _Writer, origin_of
-from torch_tenon.compiler.codegen.iteration import Segment
-from torch_tenon.compiler.codegen.nest import Nest, Span, indent
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, strides
 from torch_tenon.ir.program import MATMUL_DTYPES, Matmul
 from torch_tenon.ir.values import Buffer, Layout, size_hint
+from torch_tenon.targets.cpu import dialect as c
+from torch_tenon.targets.cpu.autotune import INTERFACE
+from torch_tenon.targets.cpu.generate import Kernel, _bytes_moved, _Writer, origin_of
+from torch_tenon.targets.cpu.iteration import Segment
+from torch_tenon.targets.cpu.nest import Nest, Span, indent
 
 ENTRY = "void *tenon_matmul;"  # set when the object is loaded
 HEAD = "void *const *a, const int64_t *s, int64_t *status"
@@ -101,7 +101,7 @@ class _Epilogue(_Writer):
                 "static void epilogue_@NAME@(const void *piece, int64_t step, const int64_t *box, "
                 f"{HEAD}) {{"
             )
-            ctype = TABLE[self.node.buffer.dtype].memory
+            ctype = c.MEMORY[self.node.buffer.dtype]
             lines = [
                 f"const {ctype} *const product = piece;",
                 # Names for the bounds: the stores might change memory behind a pointer.
@@ -132,7 +132,7 @@ class _Epilogue(_Writer):
     def _arguments(self) -> list[str]:
         names = []
         for (storage, dtype), name in self.pointers.items():
-            ctype = TABLE[dtype].memory
+            ctype = c.MEMORY[dtype]
             names.append(f"{ctype} *const {name} = a[{self.storages.index(storage)}];")
         return names + [f"const int64_t n{k} = s[{k}];" for k, _ in enumerate(self.nest.sizes)]
 

@@ -2,8 +2,8 @@
 
 The cpu target's kernels (`targets/cpu/csrc/matmul.cpp`) have the table of choices, and ask here
 when a product is not in it. The ways are PyTorch's own kernel (MKL or OpenBLAS), oneDNN, and the
-generated driver (`codegen/matmul.c`), each with the epilogue if there is one. They are timed on the
-operands at hand, taking turns, so that a busy moment hits them all; the winner is kept in the
+generated driver (`templates/matmul.c`), each with the epilogue if there is one. They are timed on
+the operands at hand, taking turns, so that a busy moment hits them all; the winner is kept in the
 cache. While PyTorch's deterministic algorithms are on nobody asks: PyTorch's kernel takes all.
 """
 
@@ -21,11 +21,11 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.cache import digest
-from torch_tenon.compiler.cpu_compiler import CompileError, CompilerMissing, CpuCompiler, processor
+from torch_tenon.targets.cpu.compiler import CompileError, CompilerMissing, CpuCompiler, processor
 
 log = logging.getLogger("torch_tenon.code")
 
-FOLDER = Path(__file__).parent / "codegen"
+FOLDER = Path(__file__).parent / "templates"
 INTERFACE = (FOLDER / "matmul.h").read_text()
 DRIVER = INTERFACE + (FOLDER / "matmul.c").read_text()
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 
-from torch_tenon.compiler.codegen import dialect as c
-from torch_tenon.compiler.codegen import innermost
-from torch_tenon.compiler.codegen.nest import FAR, TILE_SIDE, Nest
 from torch_tenon.compiler.schedule import Group, Member
-from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, Symbol, spell, strides, substitute, symbols, var
+from torch_tenon.ir.index import Index, Symbol, strides, substitute, symbols, var
 from torch_tenon.ir.scalar import Scalar
 from torch_tenon.ir.values import Buffer, Storage
+from torch_tenon.targets.cpu import dialect as c
+from torch_tenon.targets.cpu import innermost
+from torch_tenon.targets.cpu.nest import FAR, TILE_SIDE, Nest
 
 TURNED = (1, 2, 4, 8)  # bytes of the elements that scalar.h turns tiles of
 
@@ -70,12 +69,12 @@ class Iteration:
 
     def size(self, e: Index) -> str:
         """An index expression in C; loop variables and run-time sizes by their names."""
-        return spell(e, self._name)
+        return c.spell(e, self._name)
 
     def _where(self, e: Index) -> str:
         if isinstance(e, int):
             return self.nest.argument(e)
-        return spell(e, self._name, self.nest.coefficient)
+        return c.spell(e, self._name, self.nest.coefficient)
 
     def _place(self, b: Buffer, index: Index) -> str:
         """An element of a buffer in C. Long steps of the vector loop are run-time arguments: gcc
@@ -238,7 +237,7 @@ class Iteration:
             name = f"tile{self.count}"
             self.count += 1
             rows, columns = self.nest.full[1], self.nest.full[0]  # of memory
-            self.line(self.nest.base, f"{TABLE[b.dtype].memory} {name}[{TILE_SIDE * TILE_SIDE}];")
+            self.line(self.nest.base, f"{c.MEMORY[b.dtype]} {name}[{TILE_SIDE * TILE_SIDE}];")
             first = ", ".join(f"{s.variable} = {s.start}" for s in (columns, rows))
             sizes = ", ".join(f"{s.stop} - {s.start}" for s in (rows, columns))
             step = self.nest.argument(steps[lane])

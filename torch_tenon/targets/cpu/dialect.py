@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Atom, Div, Index, Mod, Monomial, Symbol, nonnegative
 
 # Operations that C has as operators; everything else is a function `name_dtype` of scalar.h.
 OPERATORS = {
@@ -40,10 +42,27 @@ LONG = {
 }  # fmt: skip
 INFIX_REDUCTIONS = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor": "^"}
 
+# The C type of an element in memory; a number in a register has that of its compute dtype.
+MEMORY = {
+    torch.bool: "uint8_t",
+    torch.uint8: "uint8_t",
+    torch.int8: "int8_t",
+    torch.int16: "int16_t",
+    torch.int32: "int32_t",
+    torch.int64: "int64_t",
+    torch.uint16: "uint16_t",
+    torch.uint32: "uint32_t",
+    torch.uint64: "uint64_t",
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "uint16_t",
+    torch.bfloat16: "uint16_t",
+}
+
 
 def register_type(dtype: torch.dtype) -> str:
     """The C type of a scalar of `dtype` in a register."""
-    return "bool_t" if dtype is torch.bool else TABLE[dtype].memory
+    return "bool_t" if dtype is torch.bool else MEMORY[dtype]
 
 
 def literal(value: Any, dtype: torch.dtype) -> str:
@@ -150,3 +169,38 @@ def reduction_clause(combine: str, dtype: torch.dtype) -> str:
     if dtype is torch.bool:
         return "|" if combine == "max" else "&"
     return f"{combine}_{TABLE[dtype].short}"
+
+
+def _number(monomial: Monomial, k: int) -> str:
+    return str(k)
+
+
+def spell(
+    e: Index,
+    name: Callable[[Symbol], str],
+    number: Callable[[Monomial, int], str] = _number,
+) -> str:
+    """`e` in C, with `name` giving the spelling of a symbol, `number` that of a monomial's
+    coefficient (positive; not called inside of divisions); 64-bit arithmetic is assumed."""
+    if isinstance(e, int):
+        return str(e)
+    parts: list[str] = []
+    for monomial, k in sorted(e.terms.items(), key=lambda t: not t[0]):
+        factors = [_spell_atom(a, name) for a in monomial]
+        if not factors:
+            factors = [number(monomial, abs(k))]
+        elif abs(k) != 1:
+            factors.append(number(monomial, abs(k)))
+        sign = "-" if k < 0 else "+"
+        parts.append(f"{sign} {'*'.join(factors)}" if parts or k < 0 else "*".join(factors))
+    return " ".join(parts)
+
+
+def _spell_atom(atom: Atom, name: Callable[[Symbol], str]) -> str:
+    if isinstance(atom, Symbol):
+        return name(atom)
+    assert isinstance(atom, Div | Mod)
+    top, bottom = spell(atom.numerator, name), spell(atom.divisor, name)
+    if nonnegative(atom.numerator):
+        return f"(({top}) {'/' if isinstance(atom, Div) else '%'} ({bottom}))"
+    return f"{'floor_div' if isinstance(atom, Div) else 'floor_mod'}_i64({top}, {bottom})"
