@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.schedule import Group, Schedule
-from torch_tenon.targets.cpu.generate import Kernel, together
+from torch_tenon.targets.cpu.generate import together
 
 LEAST = 8  # equal kernels from which one step pays: fewer do not share out evenly
 MOST_POINTERS = 4096

@@ -18,6 +18,7 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.batch import batches
+from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.memory import overlay, place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
@@ -25,7 +26,7 @@ from torch_tenon.ir.program import Extern, Matmul, Program
 from torch_tenon.ir.values import Buffer, Storage, Stored
 from torch_tenon.targets.cpu.autotune import tuner
 from torch_tenon.targets.cpu.compiler import CpuCompiler
-from torch_tenon.targets.cpu.generate import Kernel, generate
+from torch_tenon.targets.cpu.generate import generate
 from torch_tenon.targets.cpu.products import generate_matmul
 
 log = logging.getLogger("torch_tenon.schedule")

@@ -7,13 +7,14 @@ added up in blocks whose totals are float64, so a long row loses no more than a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
+from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
 from torch_tenon.compiler.schedule import Group, Member
-from torch_tenon.ir.index import Index, Symbol, product, strides, var
-from torch_tenon.ir.values import Buffer, Storage, size_hint
+from torch_tenon.ir.index import product, strides, var
+from torch_tenon.ir.values import Buffer, size_hint
 from torch_tenon.targets.cpu import dialect as c
 from torch_tenon.targets.cpu import innermost
 from torch_tenon.targets.cpu.iteration import STATUS_WORDS, Iteration, Segment
@@ -23,25 +24,6 @@ PARALLEL = "#pragma omp parallel for schedule(static)"
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 SCRATCH_BYTES = 1 << 18
 CACHED = 1 << 18  # elements that a cache may hold between two kernels
-
-
-@dataclass
-class Kernel:
-    """Generated source, and what to call it with.
-
-    `storages` and `checks` are those of `sets` runs of the same code, one after the other.
-    """
-
-    source: str  # the function, named `@NAME@`
-    storages: list[Storage]
-    sizes: list[Symbol | int]  # run-time sizes of the program, and numbers
-    origin: str
-    bytes_moved: int
-    layout: str
-    work: Index  # scalar operations
-    body: list[str]  # what the function does, on one thread
-    checks: list[list[int]]  # for each the recorded calls that fail with it, in the status' order
-    sets: int = 1
 
 
 def generate(group: Group, kept: set[Buffer]) -> Kernel:
@@ -72,7 +54,7 @@ class _Writer(Iteration):
             for b, _ in m.loads:
                 w = made.get(b)
                 if w is not None and not w.result_is_row and m.stage > w.stage:
-                    self.later.add(b)
+                    self.later[b] = None
         length = product(s.extent for s in self.group.inner) * max(self.nest.lanes, 1)
         for b in self.later:
             if b in self.kept or not isinstance(length, int):
@@ -361,7 +343,7 @@ class _Writer(Iteration):
             self.storages,
             self.nest.sizes,
             origin,
-            _bytes_moved(self.group, self.kept),
+            bytes_moved(self.group, self.kept),
             self.nest.layout,
             work,
             names + [line for line in code if not line.startswith(PARALLEL)],
@@ -406,28 +388,6 @@ def together(kernels: Sequence[Kernel]) -> Kernel:
     )
 
 
-def origin_of(members: Sequence[Member]) -> str:
-    """The ops that a kernel came from, each once."""
-    names = (name for m in members for name in m.node.origin.split(", "))
-    return ", ".join(dict.fromkeys(filter(None, names)))
-
-
 def _function(origin: str, code: list[str], pointers: str = "a", status: str = "status") -> str:
     head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *{status}) {{"
     return "\n".join([f"/* {origin} */", head, *indent(code), "}\n"])
-
-
-def _bytes_moved(group: Group, kept: set[Buffer]) -> int:
-    """Bytes that have to cross memory: each distinct element read or written once."""
-    seen: dict[tuple[Buffer, Index], int] = {}
-    made = {m.node.buffer for m in group.members}
-    for m in group.members:
-        loops = list(group.symbols())
-        for b, e in [*m.loads, (m.node.buffer, m.index)]:
-            if b in made and b not in kept:
-                continue
-            steps = strides(e)
-            used = loops if steps is None else [s for s in loops if steps.get(s, 0) != 0]
-            count = size_hint(product(s.extent for s in used))
-            seen[b, e] = count * b.dtype.itemsize
-    return sum(seen.values())

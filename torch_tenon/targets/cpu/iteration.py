@@ -59,7 +59,7 @@ class Iteration:
         self.segment = Segment(full=True)  # that is written
         self.value_of: dict[Scalar, tuple[str, int]] = {}  # of its member
         self.forward: dict[Buffer, tuple[str, int]] = {}  # what was computed, and is read here
-        self.later: set[Buffer] = set()  # what a later pass reads
+        self.later: dict[Buffer, None] = {}  # in their order: what a later pass reads
         self.prelude: dict[int, list[str]] = {}
         self.scratch: dict[Buffer, str] = {}
         self.long: set[str] = set()  # names of values that take long

@@ -6,6 +6,7 @@ of the product, which the target's kernel calls for each piece while it is in th
 
 from __future__ import annotations
 
+from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, product, strides
@@ -13,7 +14,7 @@ from torch_tenon.ir.program import MATMUL_DTYPES, Matmul
 from torch_tenon.ir.values import Buffer, Layout, size_hint
 from torch_tenon.targets.cpu import dialect as c
 from torch_tenon.targets.cpu.autotune import INTERFACE
-from torch_tenon.targets.cpu.generate import Kernel, _bytes_moved, _Writer, origin_of
+from torch_tenon.targets.cpu.generate import _Writer
 from torch_tenon.targets.cpu.iteration import Segment
 from torch_tenon.targets.cpu.nest import Nest, Span, indent
 
@@ -185,7 +186,7 @@ class _Epilogue(_Writer):
     def _traffic(self) -> int:
         operands = (self.node.left, self.node.right)
         read = sum(size_hint(product(v.sizes)) * v.dtype.itemsize for v in operands)
-        return read + _bytes_moved(self.whole, self.kept)
+        return read + bytes_moved(self.whole, self.kept)
 
 
 def _three(parts: tuple[Index, ...], first: Index) -> tuple[Index, ...]:

@@ -1,0 +1,51 @@
+"""A kernel: what a backend makes of a fused group, and what is launched with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_tenon.compiler.schedule import Group, Member
+from torch_tenon.ir.index import Index, Symbol, product, strides
+from torch_tenon.ir.values import Buffer, Storage, size_hint
+
+
+@dataclass
+class Kernel:
+    """Generated source, and what to call it with.
+
+    `storages` and `checks` are those of `sets` runs of the same code, one after the other.
+    """
+
+    source: str  # the function, named `@NAME@`
+    storages: list[Storage]
+    sizes: list[Symbol | int]  # run-time sizes of the program, and numbers
+    origin: str
+    bytes_moved: int
+    layout: str
+    work: Index  # scalar operations
+    body: list[str]  # what the function does, on one thread
+    checks: list[list[int]]  # for each the recorded calls that fail with it, in the status' order
+    sets: int = 1
+
+
+def origin_of(members: Sequence[Member]) -> str:
+    """The ops that a kernel came from, each once."""
+    names = (name for m in members for name in m.node.origin.split(", "))
+    return ", ".join(dict.fromkeys(filter(None, names)))
+
+
+def bytes_moved(group: Group, kept: set[Buffer]) -> int:
+    """Bytes that have to cross memory: each distinct element read or written once."""
+    seen: dict[tuple[Buffer, Index], int] = {}
+    made = {m.node.buffer for m in group.members}
+    for m in group.members:
+        loops = list(group.symbols())
+        for b, e in [*m.loads, (m.node.buffer, m.index)]:
+            if b in made and b not in kept:
+                continue
+            steps = strides(e)
+            used = loops if steps is None else [s for s in loops if steps.get(s, 0) != 0]
+            count = size_hint(product(s.extent for s in used))
+            seen[b, e] = count * b.dtype.itemsize
+    return sum(seen.values())
