@@ -137,6 +137,16 @@ def test_a_target_without_a_backend_runs_op_by_op() -> None:
     assert output(code, TENON_TARGET=REMOTE_TARGET) == "None True True"
 
 
+def test_making_a_backend_costs_nothing() -> None:
+    code = """
+        import sys, torch
+        stages = ("torch_tenon.ir", "torch_tenon.compiler", "torch_tenon.targets.cpu.compiler")
+        loaded = {m for m in sys.modules if m.startswith(stages)}
+        print(*sorted(loaded))
+    """
+    assert output(code) == "torch_tenon.compiler torch_tenon.compiler.backend"
+
+
 def test_attention_is_one_op_of_the_library() -> None:
     q = torch.randn(2, 3, 20, 8, device="tenon", requires_grad=True)
 

@@ -27,12 +27,20 @@
 
 typedef float lanes_t __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef float four_t __attribute__((vector_size(16), aligned(4)));
+#ifdef __clang__
+#define PICK(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
+#define CONTRACTED noinline
+#pragma clang fp contract(fast)
+#else
 typedef int32_t pick_t __attribute__((vector_size(16)));
+#define PICK(x, y, ...) __builtin_shuffle(x, y, (pick_t){__VA_ARGS__})
+#define CONTRACTED noinline, optimize("fp-contract=fast")
+#endif
 
 /* R rows of COLUMNS: C = or += A B. Element (i, k) of A is a[i * AI + k * AK]. Multiplied and added in
  * one rounding. */
 #define BLOCK(NAME, R, AI, AK)                                                                     \
-  static __attribute__((noinline, optimize("fp-contract=fast"))) void NAME(                        \
+  static __attribute__((CONTRACTED)) void NAME(                                                    \
       const float *a, int64_t ai, int64_t ak, const float *b, int64_t bk, int64_t depth, float *c, \
       int64_t stride, int64_t columns, int first) {                                                \
     lanes_t sum[R][2];                                                                             \
@@ -118,15 +126,15 @@ static void pack_f32(float *to, const void *from, int64_t start, int64_t fk, int
     for (; k + 4 <= depth; k += 4) {
       const four_t a = *(const four_t *)(x + k), b = *(const four_t *)(x + fl + k);
       const four_t c = *(const four_t *)(x + 2 * fl + k), d = *(const four_t *)(x + 3 * fl + k);
-      const four_t ab = __builtin_shuffle(a, b, (pick_t){0, 4, 1, 5});
-      const four_t cd = __builtin_shuffle(c, d, (pick_t){0, 4, 1, 5});
-      const four_t ef = __builtin_shuffle(a, b, (pick_t){2, 6, 3, 7});
-      const four_t gh = __builtin_shuffle(c, d, (pick_t){2, 6, 3, 7});
+      const four_t ab = PICK(a, b, 0, 4, 1, 5);
+      const four_t cd = PICK(c, d, 0, 4, 1, 5);
+      const four_t ef = PICK(a, b, 2, 6, 3, 7);
+      const four_t gh = PICK(c, d, 2, 6, 3, 7);
       float *y = to + k * width + l;
-      *(four_t *)y = __builtin_shuffle(ab, cd, (pick_t){0, 1, 4, 5});
-      *(four_t *)(y + width) = __builtin_shuffle(ab, cd, (pick_t){2, 3, 6, 7});
-      *(four_t *)(y + 2 * width) = __builtin_shuffle(ef, gh, (pick_t){0, 1, 4, 5});
-      *(four_t *)(y + 3 * width) = __builtin_shuffle(ef, gh, (pick_t){2, 3, 6, 7});
+      *(four_t *)y = PICK(ab, cd, 0, 1, 4, 5);
+      *(four_t *)(y + width) = PICK(ab, cd, 2, 3, 6, 7);
+      *(four_t *)(y + 2 * width) = PICK(ef, gh, 0, 1, 4, 5);
+      *(four_t *)(y + 3 * width) = PICK(ef, gh, 2, 3, 6, 7);
     }
     for (; k < depth; ++k)
       for (int64_t e = 0; e < 4; ++e) to[k * width + l + e] = x[e * fl + k];
@@ -261,7 +269,7 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
 /* Few rows: memory is read once and nothing is packed. Where the rows of B are dense, all registers
  * hold sums of one wide strip of columns. */
 #define STRIP(R, W)                                                                                \
-  static __attribute__((noinline, optimize("fp-contract=fast"))) void strip_##R(                   \
+  static __attribute__((CONTRACTED)) void strip_##R(                                               \
       const float *a, int64_t ai, int64_t ak, const float *b, int64_t bk, int64_t depth, float *c, \
       int64_t stride) {                                                                            \
     lanes_t sum[R][W];                                                                             \
@@ -288,7 +296,7 @@ STRIP(3, 4)
 typedef uint16_t half_lanes_t __attribute__((vector_size(LANES * 2), aligned(2)));
 typedef uint32_t bit_lanes_t __attribute__((vector_size(LANES * 4)));
 #define DOTS(NAME, TYPE, LOAD, ONE, R, C)                                                          \
-  static __attribute__((noinline, optimize("fp-contract=fast"))) void NAME(                        \
+  static __attribute__((CONTRACTED)) void NAME(                                                    \
       const TYPE *a, int64_t ai, const TYPE *b, int64_t bj, int64_t depth, float *c,               \
       int64_t stride) {                                                                            \
     lanes_t sum[R][C];                                                                             \
