@@ -7,6 +7,7 @@
 
 #include "device/fork.h"
 #include "device/host_allocator.h"
+#include "device/interrupts.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/failure_flow.h"
@@ -223,6 +224,10 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     const auto ask = p.ask;
     lock.unlock();
     bool asked = false;
+    // Who waits for a plan may be interrupted.
+    std::optional<DeferredInterrupts> deferred;
+    if (!waits)
+      deferred.emplace();
     try {
       (*ask)(found, waits);
       asked = true;
