@@ -8,6 +8,7 @@
 
 #include "bind.h"
 #include "device/allocator.h"
+#include "device/interrupts.h"
 #include "device/target.h"
 
 namespace py = pybind11;
@@ -178,8 +179,16 @@ Target bind_target(const py::object& object) {
   t.runs_plans = !backend.is_none();
   t.runs_attention = t.runs_plans && backend.attr("library").contains(py::str("tenon::attention"));
   t.device_count = object.attr("devices")().cast<c10::DeviceIndex>();
-  t.allocate = object.attr("allocate").cast<decltype(t.allocate)>();
-  t.free = object.attr("free").cast<decltype(t.free)>();
+  t.allocate = [allocate = object.attr("allocate").cast<decltype(t.allocate)>()](
+                   size_t nbytes, c10::DeviceIndex device) {
+    const DeferredInterrupts until_its_memory_is_noted;
+    return allocate(nbytes, device);
+  };
+  t.free = [free = object.attr("free").cast<decltype(t.free)>()](
+               uintptr_t handle, c10::DeviceIndex device) {
+    const DeferredInterrupts until_it_is_free;
+    free(handle, device);
+  };
   for (int i = 0; i < t.device_count; ++i) {
     t.total_memory.push_back(object.attr("total_memory")(i).cast<size_t>());
     if (t.host_memory)
@@ -191,7 +200,11 @@ Target bind_target(const py::object& object) {
 }
 
 const RegisterBindings bindings([](py::module_& m) {
-  m.def("set_target", [](const py::object& target) { set_target(bind_target(target)); });
+  m.def("set_target", [](const py::object& target) {
+    set_target(bind_target(target));
+    find_main_thread();
+  });
+  m.def("restore_handlers_after_fork", &restore_handlers_after_fork);
 });
 
 }  // namespace

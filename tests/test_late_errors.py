@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import needs
 import pytest
 import torch
 from against_cpu import assert_same, executing
@@ -439,7 +438,6 @@ def test_an_interrupt_in_a_commit_loses_no_update(mode: str, tmp_path: Path) -> 
     assert run_updates(code, mode, tmp_path) == "right"
 
 
-@needs.host_memory  # elsewhere a queue is Python, and an interrupt in there loses the window
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_an_interrupt_from_the_keyboard_loses_no_update(mode: str, tmp_path: Path) -> None:
     """It comes while calls are recorded, while they run, or right after."""

@@ -1,6 +1,5 @@
 """The memory of results that are recorded and did not run yet: it counts like any other."""
 
-import needs
 import pytest
 import torch
 from against_cpu import assert_same, executing
@@ -55,7 +54,6 @@ def test_what_is_kept_counts_before_it_ran() -> None:
         assert figures()[0] == before
 
 
-@needs.host_memory  # elsewhere a plan has nowhere else to have its temporaries
 def test_beyond_the_limit_the_call_raises_and_nothing_is_lost() -> None:
     x = megabytes(2)
     there = x.to("tenon")

@@ -37,7 +37,7 @@ def register() -> None:
     global _target
     if _target is not None:
         return
-    from torch_tenon import _C, accelerator, dlpack, log, process, settings
+    from torch_tenon import _C, accelerator, dlpack, log, printing, process, settings
     from torch_tenon.frontends import doors
     from torch_tenon.ops import register as ops
 
@@ -57,6 +57,7 @@ def register() -> None:
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()
+    printing.install()
     process.install()
     settings.install()
     doors.install()

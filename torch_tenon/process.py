@@ -76,6 +76,7 @@ def _after_fork() -> None:
     # them for good: the child computes on one thread. The first backward starts autograd's
     # threads, used or not; in a child of a process that has them PyTorch raises and says to spawn.
     # A program that did not use the device is left alone.
+    _C.restore_handlers_after_fork()
     if making_plans.locked():
         making_plans.release()
     if builder is not None:

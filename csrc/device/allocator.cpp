@@ -85,7 +85,7 @@ class CachingAllocator final : public DeviceAllocator {
     check_index(device);
     const size_t size = block_size(nbytes);
     std::unique_lock<std::mutex> lock(mutex_);
-    Block* block = memory(device).blocks.take(size);
+    Block* block = take_unpromised(device, size);
     if (block == nullptr)
       block = new_segment(lock, device, size, nbytes);
     allocated_[block->ptr] = {block, device};
@@ -175,7 +175,7 @@ class CachingAllocator final : public DeviceAllocator {
     // What tensors without memory yet will need is spoken for.
     auto stats = m.stats;
     auto& reserved = stats.reserved_bytes[static_cast<size_t>(StatType::AGGREGATE)];
-    reserved.current = static_cast<int64_t>(m.reserved + m.expected);
+    reserved.current = static_cast<int64_t>(committed(m));
     reserved.peak = static_cast<int64_t>(m.most_reserved);
     return stats;
   }
@@ -191,14 +191,14 @@ class CachingAllocator final : public DeviceAllocator {
   void resetPeakStats(c10::DeviceIndex device) override {
     each_stat(device, [](auto& stat) { stat.reset_peak(); });
     std::lock_guard<std::mutex> lock(mutex_);
-    memory(device).most_reserved = memory(device).reserved + memory(device).expected;
+    memory(device).most_reserved = committed(memory(device));
   }
 
   // It overrides since PyTorch 2.13.
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto total = limit_of(check_index(device));
-    const auto used = memory(device).reserved + memory(device).expected;
+    const auto used = committed(memory(device));
     return {total > used ? total - used : 0, total};
   }
 
@@ -216,11 +216,23 @@ class CachingAllocator final : public DeviceAllocator {
 
   static void add_expected(DeviceMemory& memory, size_t size) {
     memory.expected += size;
-    memory.most_reserved = std::max(memory.most_reserved, memory.reserved + memory.expected);
+    memory.most_reserved = std::max(memory.most_reserved, committed(memory));
   }
 
-  size_t allocated_bytes(c10::DeviceIndex device) {
-    return memory(device).stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current;
+  static size_t allocated_bytes(const DeviceMemory& memory) {
+    return memory.stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current;
+  }
+
+  // What is had from the target, or will be: tensors without memory yet may get what is free.
+  static size_t committed(const DeviceMemory& memory) {
+    return std::max(memory.reserved, allocated_bytes(memory) + memory.expected);
+  }
+
+  // A free block that tensors without memory yet do not need; nullptr where there is none.
+  Block* take_unpromised(c10::DeviceIndex device, size_t size) {
+    auto& m = memory(device);
+    const bool spare = allocated_bytes(m) + m.expected + size <= limit_of(device);
+    return spare ? m.blocks.take(size) : nullptr;
   }
 
   // Before more memory is promised than the limit allows: what is cached goes back, then what was
@@ -239,7 +251,8 @@ class CachingAllocator final : public DeviceAllocator {
     lock.lock();
     release_cached(lock, device);
     // What is left of segments in use may serve.
-    if (!fits() && allocated_bytes(device) + memory(device).expected + size > limit_of(device))
+    auto& m = memory(device);
+    if (!fits() && m.reserved + m.expected + size > limit_of(device) + m.blocks.free_bytes(size))
       raise_out_of_memory(lock, device, requested);
   }
 
@@ -260,7 +273,7 @@ class CachingAllocator final : public DeviceAllocator {
           ++m.stats.num_device_alloc;
           count(m.stats.segment, 1, 1, pool_of(segment_size));
           count(m.stats.reserved_bytes, segment_size, 1, pool_of(segment_size));
-          m.most_reserved = std::max(m.most_reserved, m.reserved + m.expected);
+          m.most_reserved = std::max(m.most_reserved, committed(m));
           return m.blocks.add_segment(ptr, segment_size, size);
         }
       }
@@ -270,7 +283,7 @@ class CachingAllocator final : public DeviceAllocator {
         commit(device, CommitReason::memory);
         lock.lock();
         release_cached(lock, device);
-        if (Block* block = memory(device).blocks.take(size))  // another thread freed one meanwhile
+        if (Block* block = take_unpromised(device, size))  // another thread freed one meanwhile
           return block;
       }
     }
@@ -280,8 +293,8 @@ class CachingAllocator final : public DeviceAllocator {
   [[noreturn]] void raise_out_of_memory(
       std::unique_lock<std::mutex>& lock, c10::DeviceIndex device, size_t requested) {
     ++memory(device).stats.num_ooms;
-    const auto allocated = allocated_bytes(device);
-    const auto reserved = memory(device).reserved + memory(device).expected;
+    const auto allocated = allocated_bytes(memory(device));
+    const auto reserved = committed(memory(device));
     const auto message = c10::str(
         "tenon out of memory. Tried to allocate ",
         c10::CachingAllocator::format_size(requested),

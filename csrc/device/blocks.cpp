@@ -30,6 +30,15 @@ void BlockPool::give_back(Block* block) {
   count_split(*block, 1);
 }
 
+size_t BlockPool::free_bytes(size_t size) {
+  merge_waiting();
+  const auto& free = free_[size <= kSmallLimit];
+  size_t bytes = 0;
+  for (auto found = free.lower_bound({size, nullptr}); found != free.end(); ++found)
+    bytes += found->first.first / size * size;
+  return bytes;
+}
+
 std::vector<std::pair<void*, size_t>> BlockPool::remove_free_segments() {
   merge_waiting();
   std::vector<std::pair<void*, size_t>> segments;

@@ -40,6 +40,8 @@ class BlockPool {
   // A new segment as a block, cut to `size` bytes.
   Block* add_segment(void* ptr, size_t segment_size, size_t size);
   void give_back(Block* block);
+  // How many bytes are free in pieces of `size`.
+  size_t free_bytes(size_t size);
   // Takes out the segments that are wholly free: their addresses and sizes.
   std::vector<std::pair<void*, size_t>> remove_free_segments();
 

@@ -68,6 +68,8 @@ bool QueueLock::holds(const std::mutex* mutex) {
 }
 
 QueueLock::QueueLock(c10::DeviceIndex device) : device_(device) {
+  if (!target().host_memory)
+    deferred_.emplace();
   mutexes()[device].lock();
   t_held[device] = true;
   ++t_count;

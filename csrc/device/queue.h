@@ -12,7 +12,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
+#include <optional>
+
+#include "device/interrupts.h"
 
 namespace tenon {
 
@@ -77,6 +79,7 @@ class QueueLock {
 
  private:
   c10::DeviceIndex device_;
+  std::optional<DeferredInterrupts> deferred_;  // where the queue is Python's
 };
 
 }  // namespace tenon

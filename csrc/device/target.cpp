@@ -83,6 +83,7 @@ void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::D
   auto& queue = queue_of(device);
   if (target().host_memory)
     return queue.copy(dst, src, nbytes, kind);
+  const DeferredInterrupts until_the_host_s_side_is_free;
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> lock;
   if (!QueueLock::held(device))

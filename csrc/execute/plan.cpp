@@ -17,6 +17,16 @@ void raise_first(const CallFailures& failures) {
     failures.front().failure->raise();
 }
 
+void enqueue_and_wait(c10::DeviceIndex device, c10::function_ref<void()> run) {
+  const DeferredInterrupts until_nothing_of_the_host_s_is_used;
+  const WithoutInterpreter no_gil;
+  std::optional<QueueLock> lock(device);
+  run();
+  const auto ticket = queue_of(device).commit();
+  lock.reset();
+  wait_for(device, ticket, "a compiled graph");
+}
+
 }  // namespace
 
 Plan::Plan(PlanData data) : data_(std::move(data)), inputs_(data_.slots.size()) {
@@ -86,27 +96,22 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
         start != nullptr ? start + t.storage_offset() * t.itemsize() : nullptr, t.storage());
   }
   inputs.clear();
-  std::optional<QueueLock> lock;
-  std::optional<WithoutInterpreter> no_gil;
-  if (enqueues) {
-    no_gil.emplace();
-    lock.emplace(device.index());
-  }
-  PlanRun run(*this, device);
-  for (size_t k = 0; k < places.size(); ++k)
-    run.place(data_.inputs[k], places[k].first, std::move(places[k].second));
-  run.execute({});
-  if (enqueues) {
-    const auto ticket = queue_of(device.index()).commit();
-    lock.reset();
-    wait_for(device.index(), ticket, "a compiled graph");
-    no_gil.reset();
-  }
-  raise_first(run.failures()());
+  std::optional<PlanRun> run;
+  const auto execute = [&] {
+    run.emplace(*this, device);
+    for (size_t k = 0; k < places.size(); ++k)
+      run->place(data_.inputs[k], places[k].first, std::move(places[k].second));
+    run->execute({});
+  };
+  if (enqueues)
+    enqueue_and_wait(device.index(), execute);
+  else
+    execute();
+  raise_first(run->failures()());
   std::vector<at::Tensor> results;
   results.reserve(data_.results.size());
   for (const auto& spec : data_.results)
-    results.push_back(run.result(spec));
+    results.push_back(run->result(spec));
   return results;
 }
 

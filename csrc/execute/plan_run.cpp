@@ -115,6 +115,19 @@ std::vector<at::Tensor> call_over(
   return results;
 }
 
+// The slots that get memory for a step.
+template <class F>
+void for_each_made(const Step& step, F&& f) {
+  for (const auto slot : step.allocated)
+    f(slot);
+  if (const auto* call = std::get_if<CallStep>(&step.work)) {
+    for (const auto& result : call->results) {
+      if (result)
+        f(result->slot);
+    }
+  }
+}
+
 }  // namespace
 
 void set_timing(bool on) {
@@ -192,11 +205,39 @@ void PlanRun::allocate(size_t slot) {
   }
 }
 
-void PlanRun::release(size_t slot, const std::function<void(size_t)>& released) {
+void PlanRun::release(size_t slot) {
   memory_[slot] = c10::Storage();
   pointers_[slot] = nullptr;  // a later step may have memory there once more
-  if (released && data_.slots[slot].kind == Slot::Kind::input)
-    released(slot);
+}
+
+// What a call makes lies where an asynchronous device knows it.
+void PlanRun::allocate_results(const CallStep& step) {
+  for (const auto& result : step.results) {
+    if (!result || data_.slots[result->slot].kind != Slot::Kind::external)
+      continue;
+    const auto nbytes = result->layout.nbytes;
+    memory_[result->slot] = {
+        c10::Storage::use_byte_size_t{}, nbytes, allocate_temporary(nbytes, device_)};
+    pointers_[result->slot] = memory_[result->slot].mutable_data();
+  }
+}
+
+// All memory of the run at once: for each step where its slots lie that get memory there. The queue
+// is in order, so what one step lets go of may be another one's before either runs.
+std::vector<void*> PlanRun::allocate_all() {
+  std::vector<void*> found;
+  const auto before = pointers_;
+  for (const auto& step : data_.steps) {
+    for (const auto slot : step.allocated)
+      allocate(slot);
+    if (const auto* call = std::get_if<CallStep>(&step.work))
+      allocate_results(*call);
+    for_each_made(step, [&](size_t slot) { found.push_back(pointers_[slot]); });
+    for (const auto slot : step.released)
+      release(slot);
+  }
+  pointers_ = before;
+  return found;
 }
 
 void PlanRun::launch(const KernelStep& step) {
@@ -210,20 +251,10 @@ void PlanRun::launch(const KernelStep& step) {
 
 void PlanRun::call(const CallStep& step, size_t index) {
   const CountedCall counted(*step.counter);
-  if (host_memory_) {
+  if (host_memory_)
     call_from_host(step, index);
-  } else {
-    // What a call makes lies where the device knows it.
-    for (const auto& result : step.results) {
-      if (!result || data_.slots[result->slot].kind != Slot::Kind::external)
-        continue;
-      const auto nbytes = result->layout.nbytes;
-      memory_[result->slot] = {
-          c10::Storage::use_byte_size_t{}, nbytes, allocate_temporary(nbytes, device_)};
-      pointers_[result->slot] = memory_[result->slot].mutable_data();
-    }
+  else
     call_on_device(step, index);
-  }
 }
 
 void PlanRun::call_from_host(const CallStep& step, size_t index) {
@@ -316,10 +347,18 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
     if (slot.kind == Slot::Kind::overlaid && pointers_[slot.under] != nullptr)
       pointers_[k] = static_cast<char*>(pointers_[slot.under]) + slot.number;
   }
+  std::vector<void*> made;
+  if (!host_memory_)
+    made = allocate_all();
+  auto next = made.begin();
   for (size_t index = 0; index < data_.steps.size(); ++index) {
     const auto& step = data_.steps[index];
-    for (const auto slot : step.allocated)
-      allocate(slot);
+    if (host_memory_) {
+      for (const auto slot : step.allocated)
+        allocate(slot);
+    } else {
+      for_each_made(step, [&](size_t slot) { pointers_[slot] = *next++; });
+    }
     if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
       std::optional<CountedCall> timed;
       if (C10_UNLIKELY(g_timing.load(std::memory_order_relaxed)))
@@ -328,8 +367,12 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
     } else {
       call(std::get<CallStep>(step.work), index);
     }
-    for (const auto slot : step.released)
-      release(slot, released);
+    for (const auto slot : step.released) {
+      if (host_memory_)
+        release(slot);
+      if (released && data_.slots[slot].kind == Slot::Kind::input)
+        released(slot);
+    }
   }
 }
 

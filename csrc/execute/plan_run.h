@@ -14,6 +14,8 @@ class PlanRun {
 
   // Before `execute`: where an input or output lies, and, for a tensor, what keeps it.
   void place(size_t slot, void* pointer, c10::Storage memory = {});
+  // Raises c10::OutOfMemoryError; on an asynchronous target nothing is enqueued by then, and no
+  // input was released.
   void execute(const std::function<void(size_t)>& released);
   // What failed. On an asynchronous target to be asked once the queue has passed the run; it is
   // what the run still needs of the host's memory, and outlives it.
@@ -24,7 +26,9 @@ class PlanRun {
   struct Outcome;
 
   void allocate(size_t slot);
-  void release(size_t slot, const std::function<void(size_t)>& released);
+  void allocate_results(const CallStep& step);
+  std::vector<void*> allocate_all();
+  void release(size_t slot);
   void launch(const KernelStep& step);
   void call(const CallStep& step, size_t index);
   void call_from_host(const CallStep& step, size_t index);

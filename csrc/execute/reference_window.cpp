@@ -73,7 +73,7 @@ class Runner {
     WindowRun ran;
     ran.failures = flow_.take();
     if (!host_memory_) {
-      write_back();
+      write_back(ran.failures);
       // What is being copied to the device stays until it is there.
       ran.later = [failures = std::move(ran.failures), sources = std::move(storages_)] {
         return failures;
@@ -217,14 +217,27 @@ class Runner {
     return found;
   }
 
-  // On a target whose memory the host cannot reach: what was written goes to the device.
-  void write_back() {
+  // On a target whose memory the host cannot reach: what was written goes to the device. A result
+  // for which that has no memory is lost, and nothing else.
+  void write_back(Failures& failures) {
     auto& queue = queue_of(device_);
     for (size_t k = 0; k < storages_.size(); ++k) {
       const auto& slot = window_.slots[k];
-      if (slot.written && slot.alive && slot.buffer && storages_[k])
-        queue.copy(
-            slot.buffer->memory(), storages_[k].data(), slot.nbytes, CopyKind::host_to_device);
+      if (!slot.written || !slot.alive || !slot.buffer || !storages_[k])
+        continue;
+      void* address = nullptr;
+      try {
+        address = slot.buffer->memory();
+      } catch (const c10::OutOfMemoryError&) {
+        failures.by_slot.resize(storages_.size());
+        auto& failure = failures.by_slot[k];
+        if (!failure)
+          failure = Failure::current("for a result of a call that was recorded before");
+        if (!failures.first)
+          failures.first = failure;
+        continue;
+      }
+      queue.copy(address, storages_[k].data(), slot.nbytes, CopyKind::host_to_device);
     }
   }
 

@@ -7,6 +7,7 @@
 
 #include "device/fork.h"
 #include "device/host_allocator.h"
+#include "device/interrupts.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/failure_flow.h"
@@ -130,13 +131,11 @@ WindowRun run_plan(
     Window& window,
     const std::vector<int32_t>& order,
     c10::DeviceIndex device,
+    const std::shared_ptr<DeviceNumbers>& numbers,
     bool keeps_slots) {
   const NeutralThread neutral;
   const AsRecorded as_recorded(found->calls.front()->surroundings());
   const bool host_memory = target().host_memory;
-  std::shared_ptr<DeviceNumbers> numbers;
-  if (!host_memory)
-    numbers = std::make_shared<DeviceNumbers>(window, device);
   auto* first_number =
       host_memory ? window.numbers.data() : static_cast<int64_t*>(numbers->memory.get());
   const auto address = [&](int32_t k) {
@@ -223,6 +222,10 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     const auto ask = p.ask;
     lock.unlock();
     bool asked = false;
+    // Who waits for a plan may be interrupted.
+    std::optional<DeferredInterrupts> deferred;
+    if (!waits)
+      deferred.emplace();
     try {
       (*ask)(found, waits);
       asked = true;
@@ -252,7 +255,8 @@ WindowRun verify_window(
   }
   WindowRun ran;
   const auto by_plan = [&] {
-    const auto tried = run_plan(found, window, order, device, /*keeps_slots=*/true);
+    const auto tried =
+        run_plan(found, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/true);
     if (tried.failures.first)
       tried.failures.first->raise();
   };
@@ -266,6 +270,29 @@ WindowRun verify_window(
     if (!ran.failures.first)
       ran.interrupted = [failure = Failure::current("")] { failure->raise(); };
   }
+  return ran;
+}
+
+// By the plan; where the device has no memory for that, by reference: nothing was enqueued yet, and
+// the host has what that needs beside the results.
+WindowRun run_plan_on_device(
+    Plans& p,
+    const std::shared_ptr<WindowPlan>& found,
+    Window& window,
+    const std::vector<int32_t>& order,
+    c10::DeviceIndex device,
+    const std::function<WindowRun()>& by_reference) {
+  std::shared_ptr<DeviceNumbers> numbers;
+  try {
+    numbers = std::make_shared<DeviceNumbers>(window, device);
+    return run_plan(found, window, order, device, numbers, /*keeps_slots=*/false);
+  } catch (const c10::OutOfMemoryError&) {
+    std::lock_guard<std::mutex> lock(p.mutex);
+    --found->by_plan;
+    ++found->by_reference;
+  }
+  auto ran = by_reference();
+  ran.later = [numbers, later = std::move(ran.later)] { return later(); };
   return ran;
 }
 
@@ -335,8 +362,10 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     ran = by_reference();
   else if (verifies)
     ran = verify_window(p, found, window, order, device);
+  else if (target().host_memory)
+    ran = run_plan(found, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false);
   else
-    ran = run_plan(found, window, order, device, /*keeps_slots=*/false);
+    ran = run_plan_on_device(p, found, window, order, device, by_reference);
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
   return ran;

@@ -2,7 +2,6 @@
 
 import copy
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -415,25 +414,6 @@ def test_checkpoint_computes_again():
     same(f, x, w, backward=True)
 
 
-# After some errors of other tests in this process functorch fails, on tensors of the CPU as well:
-# these have a process of their own until that is understood.
-of_functorch = pytest.mark.skipif("TENON_TESTS_FUNCTORCH" not in os.environ, reason="runs below")
-
-
-def test_functorch_in_a_process_of_its_own():
-    only = "test_flex_attention or test_vmap_and_grad"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", only],
-        env={**os.environ, "TENON_TESTS_FUNCTORCH": "1"},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
-    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout[-3000:]
-
-
-@of_functorch
 def test_flex_attention():
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -455,7 +435,6 @@ def test_flex_attention():
     same(f, q, k, v)
 
 
-@of_functorch
 def test_vmap_and_grad():
     def loss(w, x):
         return (x @ w).tanh().square().sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -316,6 +317,17 @@ def test_a_random_op_must_obey_the_seed() -> None:
 
     check = check_op(ignores_the_seed, supports_autograd=False)["forward"]
     assert check.reason == "seed not obeyed"
+
+
+def test_a_random_op_may_round_in_another_order() -> None:
+    """As when a plan takes over between two runs with one seed."""
+    calls = itertools.count()
+
+    def sums(x: torch.Tensor) -> torch.Tensor:
+        draws = torch.rand(64) + x.sum()
+        return draws.nextafter(draws + 1) if next(calls) % 2 else draws
+
+    assert check_op(sums, supports_autograd=False)["forward"].status is Status.PASS
 
 
 # Inputs.

@@ -63,7 +63,8 @@ class Queue(Protocol):
 
     It is in order. `copy`, `launch` and `call` add to the open command buffer and do not wait;
     `commit` hands that to the device without waiting; `wait` is for when the host needs a result.
-    The core calls from any thread, one at a time. Memory of the host that is named in a command
+    The core calls from any thread, one at a time. Python's signal handlers wait meanwhile, but not
+    where all that happens is that the host waits. Memory of the host that is named in a command
     stays until the event of the next `commit` is done.
     """
 

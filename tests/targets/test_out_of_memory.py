@@ -1,0 +1,54 @@
+"""A target that has no more memory, while what was recorded before runs."""
+
+import pytest
+from fresh_process import ASYNCHRONOUS_TARGET, REMOTE_TARGET, output
+
+CODE = """
+    import pytest, torch, torch_tenon
+    from against_cpu import assert_same
+    from turns import turns
+
+    memory = type(torch_tenon.target().queue(0).memory)
+    allocate = memory.allocate
+
+    def update(x, total):
+        total.add_(1)
+        part = x[:4] * 2
+        scaled = (x * 2 + 1).cumsum(0) * total[0]
+        total.mul_(2)
+        return part, scaled, scaled.sum()
+
+    want, total_wanted = torch.rand(3 << 20), torch.zeros(4)
+    x, total = want.to("tenon"), total_wanted.to("tenon")
+    lost = 0
+    for turn in turns(9):
+        results = None
+        torch.tenon.synchronize()
+        torch.tenon.empty_cache()
+        small = [torch.ones(4, device="tenon") + k for k in range(4)]  # there is room beside them
+        torch.tenon.synchronize()
+        results = update(x, total)
+        if turn % 3 == 2:
+            memory.allocate = lambda self, nbytes: 0
+        try:
+            torch.tenon.synchronize()
+        except torch.OutOfMemoryError:
+            lost += 1
+        memory.allocate = allocate
+        for result, expected in zip(results, update(want, total_wanted)):
+            try:
+                assert_same(result, expected, rtol=1e-3)
+            except torch.OutOfMemoryError:
+                assert result.numel() > 4, "one that fits is lost"
+        assert_same(total, total_wanted)
+        assert_same(x, want)
+        assert_same(small, [torch.ones(4) + k for k in range(4)])
+    print(lost)
+"""
+
+
+@pytest.mark.parametrize("mode", ["auto", "compiled"])
+@pytest.mark.parametrize("target", [REMOTE_TARGET, ASYNCHRONOUS_TARGET])
+def test_what_has_no_memory_is_lost_and_nothing_else(target: str, mode: str) -> None:
+    lost = output(CODE, TENON_TARGET=target, TENON_EXECUTE=mode)
+    assert int(lost) >= 2
