@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions, default_compiler
-from torch_tenon.targets.cpu.compiler import FLAGS, HEADER, processor
+from torch_tenon.targets.cpu.compiler import FLAGS, headers, processor
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -47,11 +47,11 @@ def scalar_loops(function: Function, folder: Path) -> list[str]:
     graph = make_fx(lambda x: [function(x)], decomposition_table=decompositions())(
         torch.randn(64, 256)
     )
-    head = HEADER.read_text()
     gcc = default_compiler().version.partition(" ")[0]
     found = []
     for number, source in enumerate(Plan(build(graph).program).sources):
         file = folder / f"kernel{number}.c"
+        head = "\n".join([*headers(source), ""])
         file.write_text(head + source.replace("@NAME@", "kernel"))
         flags = [*FLAGS, "-fopt-info-vec-optimized", "-o", str(folder / "kernel.so"), "-lm"]
         command = [gcc, str(file), *flags]

@@ -42,8 +42,14 @@ FLAGS = [
     "-w",
     "-Werror=implicit-function-declaration",
 ]
-HEADER = Path(__file__).parent / "templates" / "scalar.h"
-SPECIAL = Path(__file__).parent / "templates" / "special.h"  # read by kernels that name one of it
+TEMPLATES = Path(__file__).parent / "templates"
+# What kernels read beside scalar.h when they name one of its functions, in this order.
+BY_NAME = {
+    "fmod.h": ("fmod_f64", "remainder_f64"),
+    "error.h": ("erfc_f32", "erfinv_"),
+    "gamma.h": ("lgamma_", "digamma_", "special_"),
+    "special.h": ("special_",),
+}
 # Most processor time of a run, in seconds: some loops keep a compiler busy for hours.
 SECONDS = 60
 _LIMITED = 'ulimit -S -t "$0"; exec "$@"'
@@ -67,6 +73,17 @@ def processor() -> str:
     except OSError:
         return platform.processor()
     return "".join(s for s in lines[:40] if s.startswith(("flags", "model name", "Features")))
+
+
+@functools.cache
+def _template(file: str) -> str:
+    return (TEMPLATES / file).read_text()
+
+
+def headers(source: str) -> list[str]:
+    """The C that belongs before `source`: scalar.h, and what has the functions that it names."""
+    named = [f for f, names in BY_NAME.items() if any(name in source for name in names)]
+    return [_template(f) for f in ("scalar.h", *named)]
 
 
 @functools.cache
@@ -110,7 +127,6 @@ class CpuCompiler:
 
     def __init__(self, cache: Cache, command: str = "gcc", seconds: int = SECONDS) -> None:
         self.cache, self.command, self.seconds = cache, command, seconds
-        self.header, self.special = HEADER.read_text(), SPECIAL.read_text()
         self.compiled = 0
         self._functions: dict[str, int] = {}
         self._libraries: dict[str, ctypes.CDLL] = {}
@@ -133,10 +149,7 @@ class CpuCompiler:
 
     def symbol(self, source: str) -> str:
         """The name of the function that `source` (with `@NAME@` for its name) becomes."""
-        return "k_" + digest(source, *self._headers(source), self.version)[:24]
-
-    def _headers(self, text: str) -> list[str]:
-        return [self.header, self.special] if "special_" in text else [self.header]
+        return "k_" + digest(source, *headers(source), self.version)[:24]
 
     def functions(self, sources: Sequence[str]) -> list[int]:
         """The address of each kernel, compiling those that are new."""
@@ -197,7 +210,7 @@ class CpuCompiler:
         self, folder: Path, number: int, unit: dict[str, str]
     ) -> tuple[subprocess.Popen[bytes], Path, str]:
         bodies = [source.replace("@NAME@", name) for name, source in unit.items()]
-        text = "\n".join([*self._headers("".join(bodies)), *bodies])
+        text = "\n".join([*headers("".join(bodies)), *bodies])
         source, target = folder / f"unit{number}.c", folder / f"unit{number}.so"
         source.write_text(text)
         log.debug("%s", "\n".join(bodies))
