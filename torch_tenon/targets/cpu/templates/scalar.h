@@ -293,14 +293,11 @@ INLINE float expm1_f32(float x) {
   y = x < -30.0f ? -1.0f : y;
   return x == 0.0f ? x : y;
 }
-/* log(x) as e*log(2) + the logarithm of a number in [sqrt(1/2), sqrt(2)) */
-INLINE float log_f32(float x) {
-  float scaled = x < 0x1p-126f ? x * 0x1p24f : x;
-  uint32_t u = bits_u32(scaled) - 0x3f3504f3u;
-  int32_t k = (int32_t)u >> 23;
-  float m = bits_f32((u & 0x7fffffu) + 0x3f3504f3u);
-  float e = (float)(x < 0x1p-126f ? k - 24 : k);
-  float f = m - 1.0f;
+/* log(x) of a normal x > 0, as e*log(2) + the logarithm of a number in [sqrt(1/2), sqrt(2)) */
+INLINE float log_normal(float x, float less) { /* e is less by so much */
+  uint32_t u = bits_u32(x) - 0x3f3504f3u;
+  float e = (float)((int32_t)u >> 23) - less;
+  float f = bits_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
   float s = f / (2.0f + f), z = s * s;
   float p = 2.333149054e-01f;
   p = __builtin_fmaf(p, z, 2.855077933e-01f);
@@ -308,7 +305,11 @@ INLINE float log_f32(float x) {
   p = __builtin_fmaf(p, z, 6.666666655e-01f);
   float half = 0.5f * f * f;
   float y = f - (half - s * (half + z * p));
-  y = __builtin_fmaf(e, 0x1.62e4p-1f, y + e * 0x1.7f7d1cp-20f);
+  return __builtin_fmaf(e, 0x1.62e4p-1f, y + e * 0x1.7f7d1cp-20f);
+}
+INLINE float log_f32(float x) {
+  bool_t small = x < 0x1p-126f;
+  float y = log_normal(small ? x * 0x1p24f : x, small ? 24.0f : 0.0f);
   y = x == INFINITY ? x : y;
   y = x == 0.0f ? -INFINITY : y;
   return x < 0.0f || x != x ? NAN : y;
