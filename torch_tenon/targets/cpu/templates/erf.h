@@ -15,7 +15,7 @@ INLINE float erfc_f32(float x) {
   p = __builtin_fmaf(p, u, 2.835056708e-02f);
   p = __builtin_fmaf(p, u, -1.712493876e-01f);
   p = __builtin_fmaf(p, u, 4.539147863e-01f);
-  p = __builtin_fmaf(p, u, -8.046519109e-01f);
+  p = __builtin_fmaf(p, u, -8.046519756e-01f);
   p = __builtin_fmaf(p, u, 1.054031814e+00f);
   float q = p * w;
   q = __builtin_fmaf(w, __builtin_fmaf(-q, t, __builtin_fmaf(q, -2.5f, p)), q);

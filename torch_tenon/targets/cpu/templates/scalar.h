@@ -136,15 +136,19 @@ INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
 /* 64-bit integers and floats. AVX2 has no instruction for a vector of them: the halves of an integer
  * become the last bits of a float64 whose exponent makes them whole numbers. */
 #if defined(__AVX2__) && !defined(__AVX512DQ__)
-INLINE double f64_of_i64(int64_t x) {
-  double high = bits_f64((uint64_t)x >> 32 ^ 0x4530000080000000u) - (0x1p84 + 0x1p63 + 0x1p52);
-  return high + bits_f64(((uint64_t)x & 0xffffffffu) | 0x4330000000000000u);
+INLINE double high_of_i64(int64_t x) { /* x less its last 32 bits */
+  return bits_f64((uint64_t)x >> 32 ^ 0x4530000080000000u) - (0x1p84 + 0x1p63);
 }
-/* What float64 has no bits for makes its last bit odd, so that float32 is rounded as if from x. */
+INLINE double f64_of_i64(int64_t x) {
+  return high_of_i64(x) + (bits_f64(((uint64_t)x & 0xffffffffu) | 0x4330000000000000u) - 0x1p52);
+}
+/* Of a long number the last 11 bits become one that says whether they were zero: float64 has place
+ * for the rest, and float32 is rounded as if from x. */
 INLINE float f32_of_i64(int64_t x) {
-  int64_t odd = (x | ((x & 0x7ff) + 0x7ff)) & ~(int64_t)0x7ff;
-  uint64_t from_least = (uint64_t)x + ((uint64_t)1 << 53);
-  return (float)f64_of_i64(from_least <= (uint64_t)1 << 54 ? x : odd);
+  double high = high_of_i64(x);
+  uint64_t low = (uint64_t)x & 0xffffffffu, odd = (low | ((low & 0x7ff) + 0x7ff)) & 0xfffff800u;
+  low = __builtin_fabs(high) >= 0x1p52 ? odd : low;
+  return (float)(high + (bits_f64(low | 0x4330000000000000u) - 0x1p52));
 }
 INLINE int64_t whole_i64_f64(double x) {
   double whole = __builtin_trunc(x), high = __builtin_floor(whole * 0x1p-32);
