@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import scipy.special
@@ -14,8 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.targets.cpu.backend import CpuBackend
+from torch_tenon.targets.cpu.backend import CpuBackend, cpu_backend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
+from torch_tenon.targets.cpu.toolchain import processor
 
 UNARY: dict[str, tuple[Any, Any]] = {
     "exp": (torch.exp, np.exp),
@@ -39,14 +40,29 @@ UNARY: dict[str, tuple[Any, Any]] = {
     "tanh": (torch.tanh, np.tanh),
     "erf": (torch.erf, scipy.special.erf),
     "erfc": (torch.erfc, scipy.special.erfc),
+    "erfinv": (torch.erfinv, lambda x: np.copysign(scipy.special.erfinv(x), x)),
+    "lgamma": (torch.lgamma, lambda x: torch.lgamma(torch.from_numpy(x)).numpy()),
     "sigmoid": (torch.sigmoid, scipy.special.expit),
     "sqrt": (torch.sqrt, np.sqrt),
 }
 
 
-@pytest.fixture(scope="module")
-def compiler(tmp_path_factory: pytest.TempPathFactory) -> CpuCompiler:
-    return CpuCompiler(Cache(Path(tmp_path_factory.mktemp("cache")) / "objects"))
+# Other processors have other instructions: for conversions, for one.
+WITHOUT = {"this processor": "", "without AVX-512": "-mno-avx512f"}
+
+
+@pytest.fixture(scope="module", params=WITHOUT)
+def compiler(request: Any, tmp_path_factory: pytest.TempPathFactory) -> CpuCompiler:
+    folder, option = tmp_path_factory.mktemp("cache"), WITHOUT[request.param]
+    command = cpu_backend().compiler.toolchain.command
+    if option:
+        if "avx512f" not in processor():
+            pytest.skip("it is without")
+        script = folder / "cc"
+        script.write_text(f'#!/bin/sh\nexec {command} "$@" {option}\n')
+        script.chmod(0o700)
+        command = str(script)
+    return CpuCompiler(Cache(folder / "objects"), command)
 
 
 def run(function: Any, inputs: list[torch.Tensor], compiler: CpuCompiler) -> torch.Tensor:
@@ -103,6 +119,82 @@ def test_float64_within_four_ulp(name: str, compiler: CpuCompiler) -> None:
         error = ulps(run(ours, [torch.from_numpy(x)], compiler).numpy(), want)
     worst = int(np.argmax(error))
     assert error[worst] <= 4, f"{name}({x[worst]!r}) is {error[worst]} ULP off"
+
+
+def test_lgamma_between_its_poles(compiler: CpuCompiler) -> None:
+    """Around its zeros, where the terms cancel."""
+    zeros = []
+    for k in range(2, 10):
+        for low, high in ((-k - 1 + 1e-9, -k - 0.5), (-k - 0.5, -k - 1e-9)):
+            while high - low > 1e-12 and abs(mpmath.gamma(-k - 0.5)) < 1:
+                middle = (low + high) / 2
+                above = abs(mpmath.gamma(middle)) > 1
+                low, high = (low, middle) if above == (high > -k - 0.5) else (middle, high)
+            zeros.append(low)
+    near = np.array(zeros, np.float32).view(np.int32)
+    x = (near[:, None] + np.arange(-100, 100, dtype=np.int32)).view(np.float32).ravel()
+    x = x[x != np.floor(x)]
+    want = np.array([float(mpmath.log(abs(mpmath.gamma(float(v))))) for v in x])
+    assert np.abs(want).min() < 1e-5
+    got = run(torch.lgamma, [torch.from_numpy(x)], compiler).numpy()
+    assert ulps(got, want).max() <= 4
+
+
+def test_erfinv_of_float64(compiler: CpuCompiler) -> None:
+    rng = np.random.default_rng(1)
+    tails = [1 - 2.0 ** -rng.uniform(1, 53, 1500), 1 - np.arange(64) * 2.0**-53]
+    x = np.concatenate([rng.uniform(-1, 1, 1500), *tails, 2.0 ** -rng.uniform(1, 1000, 500)])
+    x = np.concatenate([x, [0.0, -0.0, 1, -1, 1.5, -np.inf, np.nan]])
+    with mpmath.workdps(30):
+        exact = [np.longdouble(str(mpmath.erfinv(v))) if abs(v) < 1 else 0.0 for v in x]
+    want = np.array(exact, np.longdouble)
+    want[np.signbit(x) & (x == 0)] = -0.0
+    want[np.abs(x) == 1] = np.copysign(np.inf, x[np.abs(x) == 1])
+    want[~(np.abs(x) <= 1)] = np.nan
+    assert ulps(run(torch.erfinv, [torch.from_numpy(x)], compiler).numpy(), want).max() <= 4
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_the_rest_of_a_division_is_exact(bits: int, compiler: CpuCompiler) -> None:
+    """Whatever the quotient, with the sign of a zero."""
+    rng = np.random.default_rng(2)
+    x, y = numbers(bits), rng.permutation(numbers(bits))
+    usual = rng.uniform(-1e4, 1e4, 100_000).astype(x.dtype)
+    halves = rng.integers(-8, 8, 100_000).astype(x.dtype) / 2
+    most, least = np.finfo(x.dtype).max, np.finfo(x.dtype).smallest_subnormal
+    ends = np.array([0, 1, 3, least, 3 * least, most, most / 3, np.inf, np.nan], x.dtype)
+    ends = np.concatenate([ends, -ends])
+    x = np.concatenate([x, usual, usual, halves, np.repeat(ends, len(ends))])
+    y = np.concatenate([y, usual[::-1], halves, halves[::-1], np.tile(ends, len(ends))])
+    with np.errstate(all="ignore"):
+        rest = np.fmod(x, y)
+        floored = np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+    for function, want in ((torch.fmod, rest), (torch.remainder, floored)):
+        got = run(function, [torch.from_numpy(x), torch.from_numpy(y)], compiler).numpy()
+        same = (got == want) & (np.signbit(got) == np.signbit(want))
+        wrong = np.flatnonzero(~same & ~(np.isnan(got) & np.isnan(want)))
+        assert not len(wrong), (x[wrong[0]], y[wrong[0]], got[wrong[0]], want[wrong[0]])
+
+
+def whole_numbers() -> np.ndarray:
+    """int64 of every length, and around halves of the last place of float32 and float64."""
+    rng = np.random.default_rng(3)
+    length = rng.integers(0, 64, 200_000)
+    anything = rng.integers(-(2**63), 2**63, len(length)) >> length
+    powers = 2 ** np.arange(63)
+    ties = (rng.integers(2**24, 2**25, 5000) << rng.integers(0, 38, 5000))[:, None]
+    edges = np.concatenate([powers, 3 * (powers >> 2), ties.ravel()])[:, None] + np.arange(-3, 4)
+    return np.concatenate([anything, edges.ravel(), -edges.ravel(), [2**63 - 1, -(2**63)]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_long_integers_and_floats(dtype: torch.dtype, compiler: CpuCompiler) -> None:
+    x = torch.from_numpy(whole_numbers())
+    as_float = run(lambda t: t.to(dtype), [x], compiler)
+    assert torch.equal(as_float, torch.from_numpy(x.numpy().astype(as_float.numpy().dtype)))
+    near = torch.cat([as_float, as_float + 0.5, as_float * 0.37, torch.zeros(1, dtype=dtype)])
+    near = near[near.abs() < 2.0**63]
+    assert torch.equal(run(lambda t: t.to(torch.int64), [near], compiler), near.to(torch.int64))
 
 
 def test_the_angle_of_a_point(compiler: CpuCompiler) -> None:

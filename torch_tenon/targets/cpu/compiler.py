@@ -27,8 +27,26 @@ from torch_tenon.targets.target import CompileError
 log = logging.getLogger("torch_tenon.code")
 handwritten_log = logging.getLogger("torch_tenon.target")
 
-HEADER = Path(__file__).parent / "templates" / "scalar.h"
-SPECIAL = Path(__file__).parent / "templates" / "special.h"  # read by kernels that name one of it
+TEMPLATES = Path(__file__).parent / "templates"
+# What kernels read beside scalar.h when they name one of its functions, in this order.
+BY_NAME = {
+    "fmod.h": ("fmod_f64", "remainder_f64"),
+    "log.h": ("erfinv_", "lgamma_", "digamma_", "special_"),
+    "erf.h": ("erfc_f32", "erfinv_"),
+    "gamma.h": ("lgamma_", "digamma_", "special_"),
+    "special.h": ("special_",),
+}
+
+
+@functools.cache
+def _template(file: str) -> str:
+    return (TEMPLATES / file).read_text()
+
+
+def headers(source: str) -> list[str]:
+    """The C that belongs before `source`: scalar.h, and what has the functions that it names."""
+    named = [f for f, names in BY_NAME.items() if any(name in source for name in names)]
+    return [_template(f) for f in ("scalar.h", *named)]
 
 
 class CpuKernel:
@@ -67,7 +85,6 @@ class CpuCompiler:
         self, cache: Cache, command: str = "gcc", seconds: int = toolchain.SECONDS
     ) -> None:
         self.cache, self.toolchain = cache, Toolchain(command, seconds)
-        self.header, self.special = HEADER.read_text(), SPECIAL.read_text()
         self.compiled = 0
         self._functions: dict[str, int] = {}
         self._libraries: dict[str, ctypes.CDLL] = {}
@@ -75,10 +92,7 @@ class CpuCompiler:
 
     def symbol(self, source: str) -> str:
         """The name of the function that `source` (with `@NAME@` for its name) becomes."""
-        return "k_" + digest(source, *self._headers(source), self.toolchain.identity)[:24]
-
-    def _headers(self, text: str) -> list[str]:
-        return [self.header, self.special] if "special_" in text else [self.header]
+        return "k_" + digest(source, *headers(source), self.toolchain.identity)[:24]
 
     def functions(self, sources: Sequence[str]) -> list[int]:
         """The address of each generated kernel, compiling those that are new."""
@@ -145,7 +159,7 @@ class CpuCompiler:
         for part in parts:
             bodies = [source.replace("@NAME@", name) for name, source in part.items()]
             log.debug("%s", "\n".join(bodies))
-            text = "\n".join([*self._headers("".join(bodies)), *bodies])
+            text = "\n".join([*headers("".join(bodies)), *bodies])
             units.append(Unit(text, {name: name for name in part}))
         return units
 

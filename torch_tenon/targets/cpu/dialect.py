@@ -118,6 +118,8 @@ def convert(x: str, dtype: torch.dtype, source: torch.dtype) -> str:
     if source is torch.bool and dtype.is_floating_point:
         # gcc has no vectors for the cast of a comparison.
         return f"{x} ? {literal(1.0, dtype)} : {literal(0.0, dtype)}"
+    if source is torch.int64 and dtype.is_floating_point:
+        return f"{TABLE[dtype].short}_of_i64({x})"
     return f"({register_type(dtype)}){x}"
 
 

@@ -133,11 +133,55 @@ INLINE int64_t floor_mod_i64(int64_t x, int64_t y) { return remainder_i64(x, y);
 INLINE bool_t minimum_bool(bool_t x, bool_t y) { return x & y; }
 INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
 
+/* 64-bit integers and floats. AVX2 has no instruction for a vector of them: the halves of an integer
+ * become the last bits of a float64 whose exponent makes them whole numbers. */
+#if defined(__AVX2__) && !defined(__AVX512DQ__)
+INLINE double high_of_i64(int64_t x) { /* x less its last 32 bits */
+  return bits_f64((uint64_t)x >> 32 ^ 0x4530000080000000u) - (0x1p84 + 0x1p63);
+}
+INLINE double f64_of_i64(int64_t x) {
+  return high_of_i64(x) + (bits_f64(((uint64_t)x & 0xffffffffu) | 0x4330000000000000u) - 0x1p52);
+}
+/* Of a long number the last 11 bits become one that says whether they were zero: float64 has place
+ * for the rest, and float32 is rounded as if from x. */
+INLINE float f32_of_i64(int64_t x) {
+  double high = high_of_i64(x);
+  uint64_t low = (uint64_t)x & 0xffffffffu, odd = (low | ((low & 0x7ff) + 0x7ff)) & 0xfffff800u;
+  low = __builtin_fabs(high) >= 0x1p52 ? odd : low;
+  return (float)(high + (bits_f64(low | 0x4330000000000000u) - 0x1p52));
+}
+INLINE int64_t whole_i64_f64(double x) {
+  double whole = __builtin_trunc(x), high = __builtin_floor(whole * 0x1p-32);
+  double low = __builtin_fma(high, -0x1p32, whole);
+  uint64_t top = (uint64_t)bits_i64(high + 0x1.8p52) << 32;
+  uint64_t bottom = (uint64_t)bits_i64(low + 0x1p52) & 0xffffffffu;
+  return __builtin_fabs(x) < 0x1p63 ? (int64_t)(top | bottom) : INT64_MIN;
+}
+INLINE int64_t whole_i64_f32(float x) { return whole_i64_f64((double)x); }
+#else
+INLINE double f64_of_i64(int64_t x) { return (double)x; }
+INLINE float f32_of_i64(int64_t x) { return (float)x; }
+INLINE int64_t whole_i64_f64(double x) { return x > 0 ? (int64_t)x : -(int64_t)-x; }
+INLINE int64_t whole_i64_f32(float x) { return x > 0 ? (int64_t)x : -(int64_t)-x; }
+#endif
+
+/* fmod: each step takes away a multiple of y. In float64 a step of float32 numbers is exact and
+ * leaves 2^-51 of what was there, so that six are enough for the greatest x by the least y. */
+INLINE float fmod_f32(float x, float y) {
+  double r = __builtin_fabs((double)x), b = __builtin_fabs((double)y);
+  b = b > 0x1p128 ? 0x1p128 : b; /* infinity leaves every number as it is */
+  double inverse = 1 / b;
+#pragma GCC unroll 6
+  for (int k = 0; k < 6; ++k) r = __builtin_fma(-__builtin_rint(r * inverse), b, r);
+  r = r < 0 ? r + b : r;
+  return __builtin_copysignf((float)r, x);
+}
+INLINE double fmod_f64(double x, double y) { return fmod(x, y); } /* of vectors: fmod.h */
+
 /* Both floating types. What is whole and becomes a float again is trunc(x) to gcc, which has negative
  * zeros where integers have one: it does not see through this. */
 #define FLOATING(T, S, F)                                                                         \
   INLINE int32_t whole_i32_##S(T x) { return x > 0 ? (int32_t)x : -(int32_t)-x; }                 \
-  INLINE int64_t whole_i64_##S(T x) { return x > 0 ? (int64_t)x : -(int64_t)-x; }                 \
   INLINE T minimum_##S(T x, T y) { return (x < y) | (x != x) ? x : y; }                           \
   INLINE T maximum_##S(T x, T y) { return (x > y) | (x != x) ? x : y; }                           \
   INLINE T fmin_##S(T x, T y) { return (x < y) | (y != y) ? x : y; }                              \
@@ -156,10 +200,9 @@ INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
   INLINE bool_t isnan_##S(T x) { return x != x; }                                                 \
   INLINE bool_t isinf_##S(T x) { return __builtin_fabs##F(x) == (T)INFINITY; }                    \
   INLINE T remainder_##S(T x, T y) {                                                              \
-    T r = fmod##F(x, y);                                                                          \
+    T r = fmod_##S(x, y);                                                                         \
     return r != 0 && ((r < 0) != (y < 0)) ? r + y : r;                                            \
   }                                                                                               \
-  INLINE T fmod_##S(T x, T y) { return fmod##F(x, y); }                                           \
   INLINE T trunc_div_##S(T x, T y) { return __builtin_trunc##F(x / y); }                          \
   INLINE T sin_##S(T x) { return sin##F(x); }                                                     \
   INLINE T cos_##S(T x) { return cos##F(x); }                                                     \
@@ -173,8 +216,6 @@ INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
   INLINE T asinh_##S(T x) { return asinh##F(x); }                                                 \
   INLINE T acosh_##S(T x) { return acosh##F(x); }                                                 \
   INLINE T atanh_##S(T x) { return atanh##F(x); }                                                 \
-  INLINE T erfc_##S(T x) { return erfc##F(x); }                                                   \
-  INLINE T lgamma_##S(T x) { return lgamma##F(x); }                                               \
   INLINE T hypot_##S(T x, T y) { return hypot##F(x, y); }                                         \
   INLINE T nextafter_##S(T x, T y) { return nextafter##F(x, y); }
 FLOATING(float, f32, f)
@@ -196,6 +237,7 @@ INLINE double log10_f64(double x) { return log10(x); }
 INLINE double log1p_f64(double x) { return log1p(x); }
 INLINE double tanh_f64(double x) { return tanh(x); }
 INLINE double erf_f64(double x) { return erf(x); }
+INLINE double erfc_f64(double x) { return erfc(x); }
 INLINE double pow_f64(double x, double y) { return pow(x, y); }
 INLINE double sigmoid_f64(double x) { return 1 / (1 + exp(-x)); }
 
@@ -255,14 +297,11 @@ INLINE float expm1_f32(float x) {
   y = x < -30.0f ? -1.0f : y;
   return x == 0.0f ? x : y;
 }
-/* log(x) as e*log(2) + the logarithm of a number in [sqrt(1/2), sqrt(2)) */
-INLINE float log_f32(float x) {
-  float scaled = x < 0x1p-126f ? x * 0x1p24f : x;
-  uint32_t u = bits_u32(scaled) - 0x3f3504f3u;
-  int32_t k = (int32_t)u >> 23;
-  float m = bits_f32((u & 0x7fffffu) + 0x3f3504f3u);
-  float e = (float)(x < 0x1p-126f ? k - 24 : k);
-  float f = m - 1.0f;
+/* log(x) of a normal x > 0, as e*log(2) + the logarithm of a number in [sqrt(1/2), sqrt(2)) */
+INLINE float log_normal(float x, float less) { /* e is less by so much */
+  uint32_t u = bits_u32(x) - 0x3f3504f3u;
+  float e = (float)((int32_t)u >> 23) - less;
+  float f = bits_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
   float s = f / (2.0f + f), z = s * s;
   float p = 2.333149054e-01f;
   p = __builtin_fmaf(p, z, 2.855077933e-01f);
@@ -270,7 +309,11 @@ INLINE float log_f32(float x) {
   p = __builtin_fmaf(p, z, 6.666666655e-01f);
   float half = 0.5f * f * f;
   float y = f - (half - s * (half + z * p));
-  y = __builtin_fmaf(e, 0x1.62e4p-1f, y + e * 0x1.7f7d1cp-20f);
+  return __builtin_fmaf(e, 0x1.62e4p-1f, y + e * 0x1.7f7d1cp-20f);
+}
+INLINE float log_f32(float x) {
+  bool_t small = x < 0x1p-126f;
+  float y = log_normal(small ? x * 0x1p24f : x, small ? 24.0f : 0.0f);
   y = x == INFINITY ? x : y;
   y = x == 0.0f ? -INFINITY : y;
   return x < 0.0f || x != x ? NAN : y;
@@ -348,8 +391,8 @@ INLINE float tanh_f32(float x) {
   float y = a > 10.0f ? 1.0f : t / (t + 2.0f);
   return __builtin_copysignf(y, x);
 }
-INLINE float erf_f32(float x) {
-  float t = __builtin_fabsf(x), s = x * x;
+/* erf(x) for |x| < 0.88, with s = x * x */
+INLINE float erf_near_zero(float x, float s) {
   float p = 8.565669270e-05f;
   p = __builtin_fmaf(p, s, -8.183478495e-04f);
   p = __builtin_fmaf(p, s, 5.204043049e-03f);
@@ -357,7 +400,10 @@ INLINE float erf_f32(float x) {
   p = __builtin_fmaf(p, s, 1.128370483e-01f);
   p = __builtin_fmaf(p, s, -3.761263367e-01f);
   p = __builtin_fmaf(p, s, 1.283791665e-01f);
-  p = __builtin_fmaf(p, x, x);
+  return __builtin_fmaf(p, x, x);
+}
+INLINE float erf_f32(float x) {
+  float t = __builtin_fabsf(x), p = erf_near_zero(x, x * x);
   float c = t > 4.0f ? 4.0f : t;
   float q = 8.170751544e-06f;
   q = __builtin_fmaf(-4.642145656e-07f, c, q);
@@ -379,40 +425,6 @@ INLINE double logaddexp_f64(double x, double y) {
 INLINE float logaddexp_f32(float x, float y) {
   return x == y ? x + 0x1.62e43p-1f : maximum_f32(x, y) + log1p_f32(exp_f32(-__builtin_fabsf(x - y)));
 }
-
-INLINE double digamma_f64(double x) {
-  if (x == 0) return copysign(INFINITY, -x);
-  if (x < 0 && trunc(x) == x) return NAN;
-  double reflected = 0;
-  if (x < 0) {
-    reflected = -3.14159265358979323846 / tan(3.14159265358979323846 * x);
-    x = 1 - x;
-  }
-  double sum = 0;
-  for (; x < 10; x += 1) sum -= 1 / x;
-  double z = x < 1e17 ? 1 / (x * x) : 0;
-  double tail = z * (8.33333333333333333333e-2 + z * (-8.33333333333333333333e-3 + z * (3.96825396825396825397e-3 +
-      z * (-4.16666666666666666667e-3 + z * (7.57575757575757575758e-3 + z * (-2.10927960927960927961e-2 + z * 8.33333333333333333333e-2))))));
-  return sum + log(x) - 0.5 / x - tail + reflected;
-}
-INLINE float digamma_f32(float x) { return (float)digamma_f64((double)x); }
-
-/* The inverse error function: a starting value from the tails' asymptotics, two Halley steps. */
-INLINE double erfinv_f64(double y) {
-  if (!(fabs(y) < 1)) return fabs(y) == 1 ? copysign(INFINITY, y) : NAN;
-  double l = log1p(-y * y), a = 4.33074675078918 + 0.5 * l;
-  double x = copysign(sqrt(fmax(sqrt(a * a - l / 0.147) - a, 0)), y);
-  for (int k = 0; k < 3; ++k) {
-    double e = y > 0.5 ? (1 - y) - erfc(x) : y < -0.5 ? erfc(-x) - (1 + y) : erf(x) - y;
-    if (y > 0.5) e = -(erfc(x) - (1 - y));
-    double slope = 1.12837916709551257390 * exp(-x * x);
-    if (slope == 0) break;
-    double u = e / slope;
-    x -= u / (1 + x * u);
-  }
-  return x;
-}
-INLINE float erfinv_f32(float y) { return (float)erfinv_f64((double)y); }
 
 /* Philox 4x32-10: lane `lane` of the block for `element` under (seed, offset). */
 INLINE int64_t philox_i64(int64_t seed, int64_t offset, int64_t element, int64_t lane) {
