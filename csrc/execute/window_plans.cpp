@@ -87,7 +87,10 @@ Failures follow(
         by_call[k] = one.failure;
     }
   }
-  FailureFlow flow(std::move(begins));
+  std::vector<size_t> nbytes;
+  for (const auto& slot : found.slots)
+    nbytes.push_back(slot.nbytes);
+  FailureFlow flow(std::move(begins), std::move(nbytes));
   const int32_t* slots = found.slots_of_calls.data();
   for (size_t k = 0; k < found.calls.size(); ++k) {
     const auto& entry = *found.calls[k];

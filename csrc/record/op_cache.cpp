@@ -177,7 +177,7 @@ std::unique_ptr<OpEntry> learn(
     const auto& layout = entry->tensors[k];
     const auto& tensor = *key.tensors()[k];
     entry->overwritten[k] = entry->overwritten[k] && tensor.is_non_overlapping_and_dense() &&
-                            layout.offset == 0 && layout.nbytes == tensor.storage().nbytes();
+                            layout.offset == 0;
   }
   std::unordered_set<const void*> storages;
   for (size_t k = 0; k < before.size(); ++k) {
