@@ -91,6 +91,12 @@ struct TensorBefore {
   const Buffer* buffer;  // which the storage had
 };
 
+// What is to be known of a call before it has run; the results are missing.
+std::unique_ptr<OpEntry> entry_of(
+    OpInfo& op, const OpKey& key, bool open_scalars, c10::ArrayRef<c10::IValue> arguments);
+// ... and what follows once they are there.
+void finish_entry(OpEntry& entry);
+
 // The entry that a call teaches. `before`: the key's tensors before the call; the arguments'
 // tensors are as it left them.
 std::unique_ptr<OpEntry> learn(
