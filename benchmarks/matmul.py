@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 
 import torch_tenon  # noqa: F401  registers the ops
-from torch_tenon.frontends.dynamo import default_compiler
 from torch_tenon.targets.cpu.autotune import WAYS, Trial, Tuner
+from torch_tenon.targets.cpu.compiler import default_compiler
 
 SIZES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 # rows, columns, depth, and which operands are transposed in memory

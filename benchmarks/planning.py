@@ -1,4 +1,4 @@
-"""What the compiler itself costs, without the C compiler: program, schedule and code, by node.
+"""What the compiler itself costs, without compiling kernels: program, schedule and code, by node.
 
 python -m benchmarks.planning [--nodes 1000 4000] [--only NAME ...] [--rounds N]
 
@@ -21,6 +21,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torch_tenon import device
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
@@ -87,10 +88,12 @@ def seconds(module: GraphModule) -> dict[str, float]:
     # What was there before is not looked through again: that would be a cost of PyTorch's size.
     gc.collect()
     gc.freeze()
+    backend = device.backend()
+    assert backend is not None, "the target plans nothing"
     start = time.process_time()
     program = build(module).program
     built = time.process_time()
-    plan = Plan(program)
+    plan = Plan(program, backend)
     total = time.process_time() - built
     wall = plan.seconds["schedule"] + plan.seconds["code"]
     share = plan.seconds["schedule"] / wall

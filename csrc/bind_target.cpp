@@ -174,7 +174,9 @@ Target bind_target(const py::object& object) {
   Target t;
   t.name = object.attr("name").cast<std::string>();
   t.host_memory = object.attr("host_memory").cast<bool>();
-  t.runs_plans = object.attr("runs_plans").cast<bool>();
+  const py::object backend = object.attr("backend");
+  t.runs_plans = !backend.is_none();
+  t.runs_attention = t.runs_plans && backend.attr("library").contains(py::str("tenon::attention"));
   t.device_count = object.attr("devices")().cast<c10::DeviceIndex>();
   t.allocate = object.attr("allocate").cast<decltype(t.allocate)>();
   t.free = object.attr("free").cast<decltype(t.free)>();

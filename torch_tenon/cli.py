@@ -315,6 +315,7 @@ def cache(
     for kind, (n, nbytes) in sorted(kinds.items()):
         typer.echo(f"  {kind}: {n} files, {nbytes / 2**20:.1f} MiB")
     typer.echo(f"  {'deleted' if clear else 'in all'}: {total / 2**20:.1f} MiB")
+    typer.echo("What a process keeps in memory it tells itself: print(torch_tenon.report())")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

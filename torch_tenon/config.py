@@ -126,10 +126,14 @@ def _which(name: str) -> str | None:
 
 
 def _parse_compiler(text: str) -> str:
-    found = _which(text)
+    import shlex
+
+    # A path with spaces is one word, as long as it is there.
+    words = [text] if _which(text) else shlex.split(text)
+    found = _which(words[0]) if words else None
     if found is None:
         raise ValueError
-    return found
+    return shlex.join([found, *words[1:]])
 
 
 def _parse_stages(text: str) -> tuple[str, ...]:
@@ -154,7 +158,9 @@ def _default_cache() -> str:
 
 
 def _default_compiler() -> str | None:
-    return next((path for name in COMPILERS if (path := _which(name))), None)
+    import shlex
+
+    return next((shlex.quote(path) for name in COMPILERS if (path := _which(name))), None)
 
 
 TARGET: Setting[str] = Setting(
@@ -215,11 +221,12 @@ CACHE_DIR: Setting[str] = Setting(
 CC: Setting[str | None] = Setting(
     "cc",
     "TENON_CC",
-    "program",
+    "command",
     _default_compiler,
     _parse_compiler,
-    "the name of a program on PATH or the path of one",
-    f"The C compiler; by default the first of {', '.join(COMPILERS)} on PATH.",
+    "the name of a program on PATH or the path of one, and what comes before a source: "
+    "`clang`, `ccache gcc -m64`",
+    f"The cpu target's C compiler; by default the first of {', '.join(COMPILERS)} on PATH.",
 )
 LOG: Setting[tuple[str, ...]] = Setting(
     "log",

@@ -6,7 +6,8 @@ import torch
 from torch.utils import backend_registration
 
 from torch_tenon import config
-from torch_tenon.targets import load
+from torch_tenon.compiler.backend import Backend
+from torch_tenon.targets import host, load
 from torch_tenon.targets.target import Target
 
 _target: Target | None = None
@@ -16,6 +17,16 @@ def target() -> Target:
     """The target behind the device."""
     assert _target is not None, "the device is registered when torch_tenon is imported"
     return _target
+
+
+def backend(device: torch.device | None = None) -> Backend | None:
+    """The part of the compiler that is the target's, None where it has none or there is no target.
+
+    For a `device` that is not of the target's, the host: what compiles for the host.
+    """
+    if device is not None and device.type != "tenon":
+        return host().backend
+    return None if _target is None else _target.backend
 
 
 def register() -> None:

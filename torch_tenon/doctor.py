@@ -10,6 +10,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -193,7 +194,11 @@ def _compiler() -> list[Finding]:
         return [Finding("C compiler", text, ok=False, needed=False, remedy="sudo apt install gcc")]
     try:
         done = subprocess.run(
-            [compiler, "--version"], capture_output=True, text=True, timeout=10, check=True
+            [*shlex.split(compiler), "--version"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         )
         version = done.stdout.strip().splitlines()[0]
     except (OSError, subprocess.SubprocessError, IndexError) as error:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch_tenon import _C, accelerator
+from torch_tenon import device as devices
+from torch_tenon.compiler import bounded
+from torch_tenon.compiler.bounded import CacheCounts
 from torch_tenon.compiler.explain import Summary, format_bytes
 from torch_tenon.frontends.builder import plan_counts
 from torch_tenon.frontends.planning import summaries
@@ -56,6 +59,7 @@ class Recording:
     windows: list[WindowRuns]  # by structure
     waiting: int  # plans that are not made yet
     peak_bytes: int  # of device memory, all devices together
+    caches: list[CacheCounts]  # what is kept in memory for later
 
     @property
     def by_plan(self) -> int:
@@ -108,6 +112,7 @@ class Recording:
             f"Fusion saved {format_bytes(self.bytes_saved)} of memory traffic; "
             f"peak memory {format_bytes(self.peak_bytes)}",
         ]
+        lines += [f"Kept in memory: {cache}" for cache in self.caches]
         lines += [f"  no plan for a window: {w.error}" for w in failed[:_MOST_ROWS]]
         if self.at_once:
             lines += ["", "Calls that ran at once:"]
@@ -125,6 +130,7 @@ def recording() -> Recording:
     _C.commit_all()
     calls, commits = _C.record_counts()
     runs = enumerate(_C.window_runs())
+    backend = devices.backend()
     return Recording(
         calls,
         calls_at_once(),
@@ -132,6 +138,7 @@ def recording() -> Recording:
         [WindowRuns(a, b, summaries.get(k), why) for k, (a, b, _, why) in runs],
         plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
+        bounded.counts() + ([] if backend is None else backend.caches()),
     )
 
 

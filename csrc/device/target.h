@@ -29,7 +29,8 @@ struct Target {
   // Is a handle an address that the host may dereference? Then the queue runs what it is given at
   // once.
   bool host_memory = true;
-  bool runs_plans = true;  // does its queue take kernels?
+  bool runs_plans = true;      // has it a backend, which makes plans, and a queue for kernels?
+  bool runs_attention = true;  // does its library run `tenon::attention` in plans?
   c10::DeviceIndex device_count = 0;
   std::function<uintptr_t(size_t nbytes, c10::DeviceIndex)> allocate;  // 0: out of memory
   std::function<void(uintptr_t, c10::DeviceIndex)> free;

@@ -134,12 +134,13 @@ def test_deterministic_products_do_not_depend_on_time(
 def test_the_choice_outlives_the_process(tmp_path: Path) -> None:
     x, y, out = torch.randn(64, 48), torch.randn(48, 80), torch.empty(64, 80)
     first, second = (Tuner(CpuCompiler(Cache(tmp_path / "cache"))) for _ in range(2))
+    chosen = []
     for tuner in (first, second):
         tuner.install()
         torch.ops.tenon.mm.out(x, y, out=out)
         _assert_product(out, x, y)
-    assert first.chosen == second.chosen and len(first.chosen) == 1
-    assert len(list((tmp_path / "cache").glob("mm-*.json"))) == 1
+        chosen.append([f.read_bytes() for f in (tmp_path / "cache").glob("mm-*.json")])
+    assert chosen[0] == chosen[1] and len(chosen[0]) == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b'{"body": {"winner": "magic"}, "digest": "0"}'])
@@ -175,4 +176,5 @@ def test_without_a_compiler_the_libraries_are_left(tmp_path: Path) -> None:
     x, y, out = torch.randn(40, 40), torch.randn(40, 40), torch.empty(40, 40)
     torch.ops.tenon.mm.out(x, y, out=out)
     _assert_product(out, x, y)
-    assert set(tuner.chosen.values()) <= {"pytorch", "onednn"}
+    (entry,) = (f.name for f in (tmp_path / "cache").glob("mm-*.json"))
+    assert tuner.compiler.cache.read_json(entry)["winner"] in ("pytorch", "onednn")

@@ -12,6 +12,7 @@ from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 
@@ -35,7 +36,7 @@ def test_every_tensor_gets_its_own_result(
 ) -> None:
     inputs = [torch.rand(()), *(torch.randn(shape) for _ in range(2 * count))]
     module = make_fx(update, decompositions(), tracing_mode="fake")(*inputs)
-    plan = Plan(build(module).program).compile(CpuCompiler(Cache(tmp_path)))
+    plan = Plan(build(module).program, CpuBackend(CpuCompiler(Cache(tmp_path)))).compile()
     sets = [s.kernel.sets for s in plan.steps if s.kernel is not None]
     # The total may have gone into one of the kernels.
     assert max(sets) >= count - 1 if count > 3 and shape != (5,) else max(sets) == 1
@@ -48,5 +49,5 @@ def test_products_run_one_by_one(tmp_path: Path) -> None:
 
     inputs = [torch.randn(32, 32) for _ in range(20)]
     module = make_fx(f, decompositions(), tracing_mode="fake")(*inputs)
-    plan = Plan(build(module).program).compile(CpuCompiler(Cache(tmp_path)))
+    plan = Plan(build(module).program, CpuBackend(CpuCompiler(Cache(tmp_path)))).compile()
     torch.testing.assert_close(plan.run(inputs), f(*inputs))

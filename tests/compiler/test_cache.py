@@ -13,17 +13,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.targets.cpu.compiler import CompileError, CompilerMissing, CpuCompiler
+from torch_tenon.targets.cpu.backend import CpuBackend
+from torch_tenon.targets.cpu.compiler import CpuCompiler
+from torch_tenon.targets.target import CompileError, CompilerMissing
 
 
-def plan() -> Plan:
+def plan(compiler: CpuCompiler) -> Plan:
     module = make_fx(lambda x: [x * 3 + 1], tracing_mode="fake")(torch.randn(40))
-    return Plan(build(module).program)
+    return Plan(build(module).program, CpuBackend(compiler))
 
 
 def answer(compiler: CpuCompiler) -> bool:
     x = torch.randn(40)
-    return torch.allclose(plan().compile(compiler).run([x])[0], x * 3 + 1)
+    return torch.allclose(plan(compiler).compile().run([x])[0], x * 3 + 1)
 
 
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:

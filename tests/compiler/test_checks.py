@@ -16,6 +16,7 @@ from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends import eager
 from torch_tenon.frontends.dynamo import decompositions
 from torch_tenon.ops import variants
+from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 from torch_tenon.targets.cpu.iteration import CHECKS, STATUS_WORDS
 
@@ -58,7 +59,7 @@ class Window:
     def plan(self) -> Plan:
         """Makes the window's plan, which `run` runs, and whose kernels `launch` runs."""
         self.built = eager.build((0, self.calls, self.slots))
-        self.made = Plan(self.built.program).compile(self.compiler)
+        self.made = Plan(self.built.program, CpuBackend(self.compiler)).compile()
         return self.made
 
     def checks(self) -> list[list[list[int]]]:
@@ -82,7 +83,7 @@ class Window:
         for step in data["steps"]:
             pointers = [self.memory[slots[k]].data_ptr() for k in step["slots"]]
             status = (ctypes.c_int64 * (STATUS_WORDS * len(step["checks"])))()
-            KERNEL(self.made.addresses[step["kernel"]])(
+            KERNEL(self.made.handles[step["kernel"]])(
                 (ctypes.c_void_p * len(pointers))(*pointers),
                 (ctypes.c_int64 * len(step["sizes"]))(*step["sizes"]),
                 status,
@@ -267,7 +268,7 @@ def test_windows_share_a_kernel(compiler: CpuCompiler) -> None:
     short, long = windows
     assert short.checks() == [[[0], [1]]]
     assert [c for c in long.checks() if c] == [[[3], [4]]]
-    assert set(short.made.addresses) < set(long.made.addresses)
+    assert set(short.made.handles) < set(long.made.handles)
     assert short.launch() == {1: ("gather", 50, 50)}
     assert long.launch() == {4: ("gather", 50, 50)}
 
@@ -326,7 +327,7 @@ def test_a_compiled_graph_has_no_recorded_calls(compiler: CpuCompiler) -> None:
 
     inputs = [torch.randn(50), indices(36, 50, {})]
     module = make_fx(f, decompositions(), tracing_mode="fake")(*inputs)
-    plan = Plan(graphs.build(module).program).compile(compiler)
+    plan = Plan(graphs.build(module).program, CpuBackend(compiler)).compile()
     kernel, call = plan.instance()["steps"]
     assert (kernel["checks"], call["call"]) == ([[-1]], -1)
     torch.testing.assert_close(plan.run(inputs), f(*inputs))

@@ -15,10 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon import _C
 from torch_tenon.compiler.cache import Cache
-from torch_tenon.compiler.schedule import FEW
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
 from torch_tenon.targets.cpu.autotune import WAYS, Tuner
+from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
+from torch_tenon.targets.cpu.fusion import FEW
 
 Operand = Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
 
@@ -64,7 +65,7 @@ def untuned() -> Iterator[None]:
 
 def _compiled(function: Callable[..., Any], args: list[torch.Tensor], tuner: Tuner) -> Any:
     graph = make_fx(function, decomposition_table=decompositions(), tracing_mode="fake")(*args)
-    run = compile_graph(graph, args, tuner.compiler)
+    run = compile_graph(graph, args, CpuBackend(tuner.compiler))
     tuner.install()
     return run
 

@@ -9,10 +9,10 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.plan import Plan, native
-from torch_tenon.frontends.dynamo import default_compiler
 from torch_tenon.ir.index import Symbol, var
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout
+from torch_tenon.targets.cpu.backend import cpu_backend
 
 aten = torch.ops.aten
 CPU, TENON = torch.device("cpu"), torch.device("tenon", 0)
@@ -35,7 +35,7 @@ def call(program, op, arguments, results, into=False, **keywords):
 def run(program, outputs, tensors, sizes=(), device=CPU):
     """Runs the program on clones of host tensors; they are returned too."""
     program.outputs += outputs
-    plan = Plan(program).compile(default_compiler())
+    plan = Plan(program, cpu_backend()).compile()
     # What a plan is made of can be written to a file and read back.
     data = plan.instance(sizes)
     assert json.loads(json.dumps(data)) == data
@@ -123,7 +123,7 @@ def test_results_that_are_inputs_and_constants(device):
     x = program.input(FLOAT, Layout.contiguous((2, 3)))
     c = program.constant(torch.randn(3))
     program.outputs += [x, c]
-    plan = Plan(program).compile(default_compiler())
+    plan = Plan(program, cpu_backend()).compile()
     t = torch.randn(4, 3, device=device)[1:3]
     got, constant = plan.run([t], (), device)
     assert got.data_ptr() == t.data_ptr() and got.storage_offset() == 3
@@ -161,7 +161,7 @@ def test_what_is_no_op_cannot_be_called():
     x = program.input(FLOAT, Layout.contiguous((3,)))
     program.outputs += call(program, torch.sin, [x], [(3,)])
     with pytest.raises(NotImplementedError, match="no single op"):
-        Plan(program)
+        Plan(program, cpu_backend())
 
 
 def test_calls_are_counted_by_route():
@@ -385,7 +385,7 @@ void @NAME@(void *const *a, const int64_t *s, int64_t *status) {
 def test_the_interpreter_is_free_while_a_plan_runs():
     slots = [["input", 0]]
     steps = [{"kernel": 0, "slots": [0], "sizes": [], "checks": [[-1]]}]
-    plan = by_hand(slots, steps, default_compiler().functions([WAIT]), inputs=[0])
+    plan = by_hand(slots, steps, cpu_backend().compiler.functions([WAIT]), inputs=[0])
     x, failed = torch.zeros(2), []
 
     def work():

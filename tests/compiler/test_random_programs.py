@@ -13,6 +13,7 @@ from torch_tenon.compiler.build import Output, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 Tensors = list[torch.Tensor]
@@ -88,7 +89,7 @@ def _broadcast(a: torch.Size, b: torch.Size, into: bool = False) -> bool:
 
 
 def test_random_programs(tmp_path: Path) -> None:
-    compiler = CpuCompiler(Cache(tmp_path / "cache"))
+    backend = CpuBackend(CpuCompiler(Cache(tmp_path / "cache")))
     made = []
     for seed in range(120):
         generator = torch.Generator().manual_seed(seed)
@@ -102,12 +103,12 @@ def test_random_programs(tmp_path: Path) -> None:
             tracing_mode="fake",
         )(*[t.clone() for t in inputs])
         built = build(module)
-        made.append((seed, function, inputs, built, Plan(built.program)))
-    compiler.functions(list(dict.fromkeys(s for *_, plan in made for s in plan.sources)))
+        made.append((seed, function, inputs, built, Plan(built.program, backend)))
+    backend.compile([k for *_, plan in made for k in plan.kernels])
     for seed, function, inputs, built, plan in made:
         theirs, ours = [t.clone() for t in inputs], [t.clone() for t in inputs]
         want = function(*theirs)
-        answers = plan.compile(compiler).run(ours)
+        answers = plan.compile().run(ours)
         got = [answers[o.number] for o in built.outputs if isinstance(o, Output)]
         for a, b in zip([*got, *ours], [*want, *theirs], strict=True):
             torch.testing.assert_close(

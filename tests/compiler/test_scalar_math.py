@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
+from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 UNARY: dict[str, tuple[Any, Any]] = {
@@ -51,7 +52,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> CpuCompiler:
 def run(function: Any, inputs: list[torch.Tensor], compiler: CpuCompiler) -> torch.Tensor:
     """`function` compiled and run."""
     module = make_fx(lambda *a: [function(*a)], tracing_mode="fake")(*inputs)
-    return Plan(build(module).program).compile(compiler).run(inputs)[0]
+    return Plan(build(module).program, CpuBackend(compiler)).compile().run(inputs)[0]
 
 
 def numbers(bits: int = 32) -> np.ndarray:

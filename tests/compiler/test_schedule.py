@@ -11,7 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.frontends.dynamo import compile_graph, decompositions, default_compiler
+from torch_tenon.frontends.dynamo import compile_graph, decompositions
+from torch_tenon.targets.cpu.backend import cpu_backend
 from torch_tenon.targets.cpu.innermost import Turn, pieces
 from torch_tenon.targets.cpu.nest import Span
 
@@ -23,7 +24,7 @@ def kernels(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
         decomposition_table=decompositions(),
         tracing_mode="fake",
     )(*inputs)
-    plan = Plan(build(module).program)
+    plan = Plan(build(module).program, cpu_backend())
     assert all(s.kernel is not None for s in plan.steps)
     return plan.sources
 
@@ -152,7 +153,7 @@ def test_what_depends_on_the_place(name: str, columns: int) -> None:
         columns = 200
     x = torch.randn(7, columns)
     graph = make_fx(lambda x: (function(x),), decomposition_table=decompositions())(x)
-    (got,) = compile_graph(graph, [x], default_compiler())([x])
+    (got,) = compile_graph(graph, [x])([x])
     torch.testing.assert_close(got, function(x), rtol=1e-5, atol=1e-6)
 
 

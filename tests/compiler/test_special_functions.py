@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import HOST, Plan
+from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 special = torch.special
@@ -67,8 +68,8 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, torch.d
             ]
 
         flat = [t for columns in inputs for t in columns]
-        plan = Plan(build(make_fx(every, tracing_mode="fake")(*flat)).program)
-        plan.compile(compiler)
+        program = build(make_fx(every, tracing_mode="fake")(*flat)).program
+        plan = Plan(program, CpuBackend(compiler)).compile()
         got = plan.native(()).run(flat, HOST)
         for name, columns, result in zip(FUNCTIONS, inputs, got, strict=True):
             found[name, dtype] = (columns, result)

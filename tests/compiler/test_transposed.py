@@ -12,6 +12,7 @@ from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.int64, torch.bool]
@@ -31,6 +32,6 @@ def test_transposed_reads(shape: tuple[int, ...], tmp_path: Path) -> None:
         x = (torch.randn(shape) * 5).to(dtype)
         inputs += [x, (torch.randn(shape).mT * 5).to(dtype).contiguous()]
     module = make_fx(f, decompositions(), tracing_mode="fake")(*inputs)
-    plan = Plan(build(module).program).compile(CpuCompiler(Cache(tmp_path)))
+    plan = Plan(build(module).program, CpuBackend(CpuCompiler(Cache(tmp_path)))).compile()
     assert any("turn_" in s for s in plan.sources)
     torch.testing.assert_close(plan.run(inputs), f(*inputs))

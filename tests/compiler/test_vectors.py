@@ -15,8 +15,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.frontends.dynamo import decompositions, default_compiler
-from torch_tenon.targets.cpu.compiler import FLAGS, HEADER, processor
+from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.targets.cpu.backend import cpu_backend
+from torch_tenon.targets.cpu.compiler import HEADER
+from torch_tenon.targets.cpu.toolchain import FLAGS, processor
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -48,13 +50,20 @@ def scalar_loops(function: Function, folder: Path) -> list[str]:
         torch.randn(64, 256)
     )
     head = HEADER.read_text()
-    gcc = default_compiler().version.partition(" ")[0]
+    gcc = cpu_backend().compiler.toolchain.words
     found = []
-    for number, source in enumerate(Plan(build(graph).program).sources):
+    for number, source in enumerate(Plan(build(graph).program, cpu_backend()).sources):
         file = folder / f"kernel{number}.c"
         file.write_text(head + source.replace("@NAME@", "kernel"))
-        flags = [*FLAGS, "-fopt-info-vec-optimized", "-o", str(folder / "kernel.so"), "-lm"]
-        command = [gcc, str(file), *flags]
+        flags = [
+            "-fopenmp",
+            *FLAGS,
+            "-fopt-info-vec-optimized",
+            "-o",
+            str(folder / "kernel.so"),
+            "-lm",
+        ]
+        command = [*gcc, str(file), *flags]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
         vectors = {int(n) for n in re.findall(r"\.c:(\d+):\d+: optimized: loop vectorized", said)}
         lines = file.read_text().splitlines()
@@ -77,7 +86,7 @@ def scalar_loops(function: Function, folder: Path) -> list[str]:
 def gcc_with_vectors() -> None:
     if platform.machine() != "x86_64" or "avx2" not in processor():
         pytest.skip("only known of AVX2")
-    if "gcc" not in default_compiler().version:
+    if "Free Software Foundation" not in cpu_backend().compiler.toolchain.version:
         pytest.skip("only gcc says what it does")
 
 

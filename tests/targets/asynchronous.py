@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from remote import Memory, RemoteQueue, RemoteTarget
 
+from torch_tenon.targets.cpu.backend import cpu_backend
 from torch_tenon.targets.target import Place, TargetError
 
 _LONGEST_PAUSE = 0.002  # seconds before a command buffer, and now and then before a command
@@ -115,7 +116,10 @@ class AsynchronousTarget(RemoteTarget):
     """As many devices as TENON_DEVICES says, each with memory and a thread of its own."""
 
     name = "asynchronous"
-    runs_plans = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backend = cpu_backend()
 
     def _make_queue(self, memory: Memory) -> AsynchronousQueue:
         return AsynchronousQueue(memory)

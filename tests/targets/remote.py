@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from torch_tenon import config
-from torch_tenon.targets.target import Kernel, Place, Target, TargetError
+from torch_tenon.targets.target import Place, Target, TargetError
 
 _ALIGNMENT = 512
 
@@ -104,7 +104,6 @@ class RemoteTarget(Target):
 
     name = "remote"
     host_memory = False
-    runs_plans = False
 
     def __init__(self) -> None:
         self._memories = [Memory(f"{self.name}:{k}") for k in range(config.DEVICES.read())]
@@ -128,10 +127,6 @@ class RemoteTarget(Target):
     def free(self, handle: int, device: int) -> None:
         """Ends the allocation."""
         self._memories[device].free(handle)
-
-    def compile(self, source: str, entry: str) -> Kernel:
-        """Raises TargetError: it has no compiler."""
-        raise TargetError(f"the target {self.name!r} has no compiler for the kernel {entry!r}")
 
     def queue(self, device: int) -> RemoteQueue:
         """The device's queue."""

@@ -9,15 +9,18 @@ from typing import Any
 
 import torch
 
-from torch_tenon import _C, process, settings
+from torch_tenon import _C, device, process, settings
+from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.explain import Summary, summarise
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.eager import BuiltWindow, build
-from torch_tenon.targets.cpu.compiler import default_compiler
+from torch_tenon.ops.lowerings.table import CannotLower
 
 log = logging.getLogger("torch_tenon.program")
 
-summaries: dict[int, Summary] = {}  # of the plans that were made, by the window's number
+MOST_SUMMARIES = 4096
+# Of the plans that were made, by the window's number.
+summaries = BoundedCache[int, Summary]("summaries of plans", MOST_SUMMARIES)
 
 
 def plan_window(window: _C.Window) -> None:
@@ -44,15 +47,19 @@ def plan_window(window: _C.Window) -> None:
             window.finish(None, [], [], "")
             return
         bytes_by_op = _bytes_by_op(description)
-        summaries[window.number] = summarise(plan, bytes_by_op, built.fallbacks, seconds)
+        summary = summarise(plan, bytes_by_op, built.fallbacks, seconds)
+        summaries.put(window.number, summary)
         window.finish(plan.native(()), built.inputs, built.outputs, "")
 
 
 def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow]:
     """The window's plan, compiled; raises CannotLower for one that has none."""
+    backend = device.backend()
+    if backend is None:
+        raise CannotLower(f"the target {device.target().name!r} has no backend")
     built = build(description)
-    plan = Plan(built.program).compile(default_compiler())
-    plan.tune()
+    plan = Plan(built.program, backend).compile()
+    backend.tune(plan)
     return plan, built
 
 

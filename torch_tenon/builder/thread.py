@@ -8,7 +8,7 @@ import os
 import threading
 from collections import deque
 
-from torch_tenon import _C, process
+from torch_tenon import _C, device, process
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -60,9 +60,9 @@ class Builder:
             return
         self.thread.join(timeout)
         if self.thread.is_alive():
-            from torch_tenon.targets.cpu import compiler as cpu_compiler
-
-            cpu_compiler.stop()
+            backend = device.backend()
+            if backend is not None:
+                backend.stop()
             self.thread.join(timeout)
 
     def forget(self) -> None:
@@ -72,7 +72,7 @@ class Builder:
             self.waiting.pop().finish(None, [], [], "")
 
     def _run(self) -> None:
-        # On Linux this is the thread's own, and that of the C compilers that it starts: they take
+        # On Linux this is the thread's own, and that of what it starts to compile with: they take
         # what the program that runs meanwhile leaves.
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

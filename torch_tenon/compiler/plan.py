@@ -6,7 +6,6 @@ the arena and all sizes as numbers, and of that a plan of the C++ core, which ru
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import time
@@ -17,17 +16,14 @@ from typing import Any, TypedDict
 import torch
 
 from torch_tenon import _C
-from torch_tenon.compiler.batch import batches
+from torch_tenon.compiler.backend import Backend
+from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.memory import overlay, place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
-from torch_tenon.ir.program import Extern, Matmul, Program
+from torch_tenon.ir.program import Extern, Program
 from torch_tenon.ir.values import Buffer, Storage, Stored
-from torch_tenon.targets.cpu.autotune import tuner
-from torch_tenon.targets.cpu.compiler import CpuCompiler
-from torch_tenon.targets.cpu.generate import generate
-from torch_tenon.targets.cpu.products import generate_matmul
 
 log = logging.getLogger("torch_tenon.schedule")
 memory_log = logging.getLogger("torch_tenon.memory")
@@ -40,6 +36,8 @@ SLOT_KINDS = ["input", "output", "temporary", "overlaid", "block", "external", "
 # A temporary of this many bytes has a block of its own: a plan that runs then holds no more than it
 # needs at each step, and what an allocation costs is little beside what its kernel does.
 OWN_BYTES = 1 << 16
+
+MOST_SIZES = 64  # for which a plan is ready at once
 
 
 class PlanData(TypedDict):
@@ -73,7 +71,7 @@ class PlanData(TypedDict):
     steps: list[dict[str, Any]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Step:
     """A kernel or a call; `group` is the kernel's, or the first of its sets'."""
 
@@ -90,7 +88,7 @@ class Step:
 
 
 class Plan:
-    """A compiled program.
+    """A program as kernels and calls of a backend's.
 
     `run(tensors, sizes)` takes the program's inputs and run-time sizes in their order and gives
     its outputs, on `device`. Raises NotImplementedError for a program that calls what is not a
@@ -98,33 +96,37 @@ class Plan:
     range.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, backend: Backend) -> None:
         start = time.perf_counter()
-        self.program = program
+        self.program, self.backend = program, backend
         for o in program.outputs:
             if o.buffer.storage.kind == "temporary":
                 o.buffer.storage.kind = "output"
-        self.schedule: Schedule = schedule(program)
+        self.schedule: Schedule = schedule(program, backend)
         scheduled = time.perf_counter()
-        self.steps = _steps(program, self.schedule)
+        self.steps = _steps(program, self.schedule, backend)
         self.seconds = {"schedule": scheduled - start, "code": time.perf_counter() - scheduled}
         self.overloads = {
             s.call: _overload(s.call.target, s.call.into) for s in self.steps if s.call is not None
         }
         self.peak_bytes = 0  # the most that temporaries and outputs take, of any instance so far
-        self._native: dict[tuple[int, ...], _C.Plan] = {}
+        self._native = BoundedCache[tuple[int, ...], _C.Plan]("plans by size", MOST_SIZES)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels of the steps, in their order."""
+        return [s.kernel for s in self.steps if s.kernel is not None]
 
     @property
     def sources(self) -> list[str]:
         """The source of every kernel."""
-        return [s.kernel.source for s in self.steps if s.kernel is not None]
+        return [k.source for k in self.kernels]
 
-    def compile(self, compiler: CpuCompiler) -> Plan:
-        """Makes the plan ready to run; kernels that were compiled before are found."""
+    def compile(self) -> Plan:
+        """Makes the plan ready to run; kernels that were compiled before are found. Raises what
+        `Backend.compile` does."""
         start = time.perf_counter()
-        self.addresses = compiler.functions(self.sources)
-        if any(s.kernel is not None and s.kernel.layout == "matmul" for s in self.steps):
-            tuner(compiler)
+        self.handles = self.backend.compile(self.kernels)
         self.seconds["compile"] = time.perf_counter() - start
         return self
 
@@ -142,20 +144,20 @@ class Plan:
         found = self._native.get(sizes)
         if found is None:
             constants = [s.tensor for s in self.program.storages if s.tensor is not None]
-            found = native(self.instance(sizes), self.addresses, constants)
-            self._native[sizes] = found
+            found = native(self.instance(sizes), self.handles, constants)
+            self._native.put(sizes, found)
         return found
 
-    def tune(self) -> None:
-        """Chooses the way of every product that has none yet, so that no run has to: each runs once
-        on memory of its own. For a plan without run-time sizes."""
+    def run_alone(self, steps: Sequence[Step]) -> None:
+        """Runs some of the plan's kernels, each on memory of its own, of any contents. For a plan
+        without run-time sizes; raises what a run of these kernels may."""
         instance = _Instance(self, ())
         storages = self.program.storages
         nbytes = [max(instance.number(s.nbytes), 1) for s in storages]
-        products = [
+        alone = [
             {**found, "allocated": found["slots"], "released": found["slots"]}
             for step, found in zip(self.steps, instance.data()["steps"], strict=True)
-            if step.kernel is not None and step.kernel.layout == "matmul"
+            if step in steps
         ]
         data: PlanData = {
             "slots": [["block", n] for n in nbytes],
@@ -163,11 +165,9 @@ class Plan:
             "outputs": [],
             "results": [],
             "arena_bytes": 0,
-            "steps": products,
+            "steps": alone,
         }
-        # What is no index or has no memory is told by the run that matters.
-        with contextlib.suppress(IndexError, RuntimeError):
-            native(data, self.addresses, []).run_in_place([], [], HOST)
+        native(data, self.handles, []).run_in_place([], [], HOST)
 
     def instance(self, sizes: Sequence[int] = ()) -> PlanData:
         """The plan for these sizes as plain data."""
@@ -185,7 +185,7 @@ def _overload(target: Any, into: bool) -> Any:
     return target
 
 
-def _steps(program: Program, order: Schedule) -> list[Step]:
+def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
     home = {n: g for g in order.groups for n in g.nodes()}
     kept: set[Buffer] = {o.buffer for o in program.outputs}
     for g in order.groups:
@@ -202,13 +202,8 @@ def _steps(program: Program, order: Schedule) -> list[Step]:
     kernels = []
     for g in order.groups:
         time.sleep(0)  # where plans are made in the background, others want the interpreter
-        kernels.append(_kernel(g, kept) if g.call is None else None)
-    return [Step(g, kernel, g.call) for g, kernel in batches(order, kernels)]
-
-
-def _kernel(group: Group, kept: set[Buffer]) -> Kernel:
-    matmul = any(isinstance(n, Matmul) for n in group.nodes())
-    return (generate_matmul if matmul else generate)(group, kept)
+        kernels.append(backend.kernel(g, kept) if g.call is None else None)
+    return [Step(g, kernel, g.call) for g, kernel in backend.batches(order, kernels)]
 
 
 class _Instance:
@@ -387,13 +382,13 @@ class _Instance:
         raise NotImplementedError(f"a plan cannot hold {x!r}, an argument of a call")
 
 
-def native(data: PlanData, addresses: Sequence[int], constants: Sequence[torch.Tensor]) -> _C.Plan:
-    """What runs a plan with kernels at these addresses."""
+def native(data: PlanData, handles: Sequence[int], constants: Sequence[torch.Tensor]) -> _C.Plan:
+    """What runs a plan with kernels of these handles, as `Backend.compile` gives them."""
     steps = [
         {**s, "arguments": _objects(s["arguments"])} if "op" in s else s for s in data["steps"]
     ]
     slots = [[SLOT_KINDS.index(kind), *numbers] for kind, *numbers in data["slots"]]
-    return _C.Plan({**data, "slots": slots, "steps": steps}, addresses, constants)
+    return _C.Plan({**data, "slots": slots, "steps": steps}, handles, constants)
 
 
 def _objects(x: Any) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from torch_tenon.compiler.backend import Backend
 from torch_tenon.ir.index import (
     Expr,
     Index,
@@ -31,10 +32,7 @@ from torch_tenon.ir.index import (
 from torch_tenon.ir.program import Extern, Loop, Matmul, Node, Program
 from torch_tenon.ir.values import Buffer, Storage, size_hint
 
-MOST_MEMBERS = 48
-MOST_BUFFERS = 40
 RECENT_READERS = 3
-FEW = 4096  # iterations of a loop that costs less than its launch
 
 
 @dataclass
@@ -95,10 +93,10 @@ class Schedule:
     home: dict[Node, Group]
 
 
-def schedule(program: Program) -> Schedule:
-    """Drops dead nodes, fuses, and orders what remains."""
+def schedule(program: Program, backend: Backend) -> Schedule:
+    """Drops dead nodes, fuses what the backend makes kernels of, and orders what remains."""
     nodes = _live(program)
-    scheduler = _Scheduler(nodes)
+    scheduler = _Scheduler(nodes, backend)
     for node in _ordered(nodes, scheduler.needs):
         scheduler.place(node)
     groups = sorted(scheduler.alive, key=lambda g: g.position)
@@ -165,7 +163,8 @@ def _ordered(nodes: list[Node], needs: dict[Node, list[Node]]) -> list[Node]:
 
 
 class _Scheduler:
-    def __init__(self, nodes: list[Node]) -> None:
+    def __init__(self, nodes: list[Node], backend: Backend) -> None:
+        self.backend = backend
         live = set(nodes)
         self.needs = {n: dependencies(n, live) for n in nodes}
         self.users: dict[Node, list[Node]] = {n: [] for n in nodes}
@@ -213,7 +212,7 @@ class _Scheduler:
         position = self._joint_position(first, second)
         if position is None:
             return self._reject(first, second, "something between them depends on the first")
-        merged = fuse(first, second)
+        merged = fuse(first, second, self.backend)
         if isinstance(merged, str):
             return self._reject(first, second, merged)
         merged.position = position
@@ -298,24 +297,24 @@ def rewrite(node: Loop, values: dict[Symbol, Index]) -> None:
     node.index = substitute(node.index, values)
 
 
-def fuse(first: Group, second: Group) -> Group | str:
+def fuse(first: Group, second: Group, backend: Backend) -> Group | str:
     """One group with the members of both, or the reason why there is none."""
     if first.call is not None or second.call is not None:
         return "a call on whole tensors"
-    if len(first.members) + len(second.members) > MOST_MEMBERS:
+    if len(first.members) + len(second.members) > backend.most_members:
         return "the kernel would be too large"
     if any(m.node.kind == "scatter" for g in (first, second) for m in g.members):
         return "a scatter"
     pairs = _shared(first, second)
     if not pairs:
         return "nothing shared"
-    if not _worthwhile(first, second, pairs):
+    if not _worthwhile(first, second, pairs, backend.launch_iterations):
         return "little shared"
     why = "different loops"
     for outer, inner, a, b, first_full, second_full in _alignments(first, second, pairs):
         members = _remap(first, a, first_full) + _remap(second, b, second_full)
         members.sort(key=lambda m: m.node.number)
-        problem = template_problem(members) or _stages(members)
+        problem = backend.fusion_problem(members) or _stages(members, backend.most_buffers)
         if problem is None:
             return Group(0, members, outer, inner)
         why = problem
@@ -323,12 +322,15 @@ def fuse(first: Group, second: Group) -> Group | str:
 
 
 def _worthwhile(
-    first: Group, second: Group, pairs: Sequence[tuple[Index, Index, bool, bool]]
+    first: Group,
+    second: Group,
+    pairs: Sequence[tuple[Index, Index, bool, bool]],
+    few: int,
 ) -> bool:
-    """Whether the groups share more than a scalar or a row: else one kernel saves no traffic, and
-    is larger than two."""
+    """Whether the groups share more than a scalar or a row, or one is of `few` iterations: else one
+    kernel saves no traffic, and is larger than two."""
     sizes = [size_hint(product(s.extent for s in g.symbols())) for g in (first, second)]
-    if min(sizes) <= FEW:
+    if min(sizes) <= few:
         return True
     for pair in pairs:
         for e, size in zip(pair[:2], sizes, strict=True):
@@ -336,36 +338,6 @@ def _worthwhile(
             if steps is None or 8 * size_hint(product(s.extent for s in steps)) >= size:
                 return True
     return False
-
-
-def template_problem(members: list[Member]) -> str | None:
-    """Why a product cannot have the other members as its epilogue; None for no product at all."""
-    products = [m for m in members if isinstance(m.node, Matmul)]
-    if not products:
-        return None
-    if len(products) > 1:
-        return "two products"
-    matmul = products[0].node
-    assert isinstance(matmul, Matmul)
-    if any(m.node.kind not in ("pointwise", "matmul") or not m.full for m in members):
-        return "more than pointwise loops after a product"
-    # The whole of both operands is read for each piece.
-    read = {b.storage for b in matmul.reads}
-    if any(m.node.buffer.storage in read for m in members):
-        return "it writes what the product reads"
-    column = matmul.axes[-1]
-    if column is None:
-        return None
-    columns = symbols(products[0].values[column])
-    if len(columns) != 1:
-        return "it splits the product's rows"
-    (across,) = columns
-    # Pieces are gone through by rows, and memory that is dense the other way has a loop of its own.
-    if size_hint(product(s.extent for s in matmul.outer)) > FEW:
-        for e in (e for m in members for e in (m.index, *(i for _, i in m.loads))):
-            if (strides(e) or {}).get(across, 0) not in (0, 1):
-                return "it goes through memory across the product's rows"
-    return None
 
 
 def _remap(group: Group, values: dict[Symbol, Index], full: bool) -> list[Member]:
@@ -546,8 +518,9 @@ def _sorted_loops(loops: list[Symbol], index: Index) -> list[tuple[Index, Index,
     return sorted(found, key=lambda t: size_hint(t[0]))
 
 
-def _stages(members: list[Member]) -> str | None:
-    """Sets each member's stage; a string says which dependency cannot be kept."""
+def _stages(members: list[Member], most_buffers: int) -> str | None:
+    """Sets each member's stage; a string says which dependency cannot be kept, or that the kernel
+    would be too large."""
     writers: dict[Buffer, Member] = {}
     by_storage: dict[Storage, list[tuple[Member, Index, bool]]] = {}
     buffers: set[Buffer] = set()
@@ -580,6 +553,6 @@ def _stages(members: list[Member]) -> str | None:
             return "a reduction in place"
         writers[m.node.buffer] = m
         buffers.add(m.node.buffer)
-    if len(buffers) > MOST_BUFFERS:
+    if len(buffers) > most_buffers:
         return "too many buffers"
     return None

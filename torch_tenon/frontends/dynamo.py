@@ -19,18 +19,15 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_tenon import _C, config
+from torch_tenon import device as devices
+from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
-from torch_tenon.targets.cpu.compiler import (
-    CompileError,
-    CompilerMissing,
-    CpuCompiler,
-    default_compiler,
-)
+from torch_tenon.targets.target import TargetError
 
 log = logging.getLogger("torch_tenon.program")
 schedule_log = logging.getLogger("torch_tenon.schedule")
@@ -106,21 +103,26 @@ def _sizes(sources: Sequence[SizeSource], args: Sequence[Any]) -> list[int]:
 
 
 def compile_graph(
-    module: GraphModule, inputs: Sequence[Any], compiler: CpuCompiler | None = None
+    module: GraphModule, inputs: Sequence[Any], backend: Backend | None = None
 ) -> Callable[[list[Any]], list[Any]]:
-    """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it)."""
+    """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it).
+
+    `backend` is that of the graph's device where none is given.
+    """
     try:
         places = places_of(module)
+        backend = backend or devices.backend(places.device)
+        if backend is None:
+            name = devices.target().name
+            raise NotImplementedError(f"the target {name!r} has no backend")
         with unset_fake_temporarily():  # constants of the graph are real tensors
-            built = build(module, torch.get_num_threads(), _views(module))
-            compiler = compiler or default_compiler()
-            plan = Plan(built.program)
-            plan.compile(compiler)
+            built = build(module, views=_views(module))
+            plan = Plan(built.program, backend).compile()
             compiled = CompiledGraph(built, plan, places)
             log.debug("%s", module.graph)
             if schedule_log.isEnabledFor(logging.DEBUG):
                 schedule_log.debug("%s", describe(plan, built.fallbacks))
-    except (NotImplementedError, CompilerMissing, CompileError) as error:
+    except (NotImplementedError, TargetError) as error:
         log.warning("a graph of %d ops runs by reference: %s", len(module.graph.nodes), error)
         return run_by_reference(module, inputs)
 

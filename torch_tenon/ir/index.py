@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Union
 
@@ -23,7 +24,7 @@ _serials = itertools.count()
 class Atom:
     """What a monomial is made of: a symbol, a floor division or a remainder."""
 
-    __slots__ = ("serial",)
+    __slots__ = ("__weakref__", "serial")
 
     def __init__(self) -> None:
         self.serial = next(_serials)
@@ -32,17 +33,18 @@ class Atom:
 class Symbol(Atom):
     """A loop variable, an indirect index (both in `[0, extent)`) or a run-time size.
 
-    A run-time size has `extent` None and is at least `lower`. An indirect index names the
-    scalar that computes it.
+    A run-time size has `extent` None and is at least `lower`; `hint` is what it may be. An indirect
+    index names the scalar that computes it.
     """
 
-    __slots__ = ("extent", "lower", "name", "scalar")
+    __slots__ = ("extent", "hint", "lower", "name", "scalar")
 
     def __init__(
         self, name: str, extent: Index | None = None, lower: int = 0, scalar: Scalar | None = None
     ) -> None:
         super().__init__()
         self.name, self.extent, self.lower, self.scalar = name, extent, lower, scalar
+        self.hint = 64
 
     def __repr__(self) -> str:
         return self.name
@@ -75,7 +77,10 @@ class Mod(Atom):
 
 
 Monomial = tuple[Atom, ...]
-_interned: dict[tuple[str, Index, Index], Atom] = {}
+# Divisions and remainders that some expression has: equal ones are one atom.
+_interned: weakref.WeakValueDictionary[tuple[str, Index, Index], Atom] = (
+    weakref.WeakValueDictionary()
+)
 
 
 def _serial(atom: Atom) -> int:

@@ -79,7 +79,7 @@ class Loop(Node):
         return self.value.dtype
 
 
-# What products are made of here; others are calls.
+# What the operands of a product may be made of; a target may have kernels for fewer.
 MATMUL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -137,7 +137,6 @@ class Program:
         self.outputs: list[Stored] = []
         self.sizes: list[Symbol] = []  # run-time sizes, in the order of the plan's size arguments
         self.promised = False  # whether memory for the results is there from the start
-        self.threads = torch.get_num_threads()
         self.origin = ""
         self.call_index = -1  # of the op at hand, among the recorded calls of a window
         self.taken: Storage | None = None  # what the op at hand may change: nobody needs the old

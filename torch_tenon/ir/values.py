@@ -7,6 +7,7 @@ users). Views are index maps over either.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -208,7 +209,9 @@ def neutral(combine: str, dtype: torch.dtype) -> Any:
     return info.min if combine == "max" else info.max
 
 
-_shared_symbols: dict[tuple[str, int, Index], Symbol] = {}
+_shared_symbols: weakref.WeakValueDictionary[tuple[str, int, Index], Symbol] = (
+    weakref.WeakValueDictionary()
+)
 
 
 def loop_symbol(prefix: str, number: int, extent: Index) -> Symbol:
@@ -238,12 +241,9 @@ def memory_order(layout: Layout) -> list[int]:
     return sorted(range(rank), key=key)
 
 
-_hints: dict[Symbol, int] = {}
-
-
 def set_hint(symbol: Symbol, value: int) -> None:
     """Remembers a typical value of a run-time size, for decisions that are not about rightness."""
-    _hints[symbol] = value
+    symbol.hint = value
 
 
 def size_hint(e: Index) -> int:
@@ -252,7 +252,7 @@ def size_hint(e: Index) -> int:
         return e
     total = 0
     for monomial, k in e.terms.items():
-        total += k * math.prod(_hints.get(a, 64) if isinstance(a, Symbol) else 8 for a in monomial)
+        total += k * math.prod(a.hint if isinstance(a, Symbol) else 8 for a in monomial)
     return max(total, 1)
 
 

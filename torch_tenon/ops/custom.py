@@ -1,6 +1,6 @@
 """Custom ops: an op of one's own, with a kernel in source for each target.
 
-    @custom_op("demo::scale(Tensor x, float factor) -> Tensor", kernels={"cpu": Source(C, "scale")})
+    @custom_op("demo::scale(Tensor x, float factor) -> Tensor", kernels={"cpu": Source(T, "scale")})
     def scale(x, factor):
         return torch.empty_like(x)  # what the result looks like
 
@@ -30,7 +30,7 @@ _libraries: list[torch.library.Library] = []  # a registration lasts as long as 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A kernel's source, in the target's `dialect`, and the name of the function in it."""
+    """A kernel's source, in the target's language, and the name of the function in it."""
 
     text: str
     entry: str
@@ -132,7 +132,12 @@ def _launcher(
                 f"{', '.join(kernels) or 'none'}; add one to its `kernels`"
             )
         source = kernels[machine.name]
-        return machine.compile(source.text, source.entry)
+        if machine.backend is None:
+            raise TargetError(
+                f"{op}: the target {machine.name!r} has no backend, and so nothing that compiles "
+                f"the kernel {source.entry!r}"
+            )
+        return machine.backend.compile_source(source.text, source.entry)
 
     arguments = op._schema.arguments
     written = [a.alias_info is not None and a.alias_info.is_write for a in arguments]

@@ -39,7 +39,7 @@ def decomposition(op: str) -> Callable[[F], F]:
 
 # Recurrent cells. torch.nn's LSTM and GRU use the fused ops on any device but the CPU, with the two
 # matmuls outside: batch N, hidden size H, gates side by side in the second dimension. The forward
-# returns a workspace, laid out as PyTorch's GPU kernels (ATen/native/cuda/RNN.cu) have it; a GRU's
+# returns a workspace, laid out as PyTorch's fused kernels (RNN.cu in ATen) have it; a GRU's
 # backward gets nothing else of it. As there, half precision is computed in float.
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
@@ -55,7 +55,7 @@ def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
 
 
 for _op in (aten._thnn_fused_lstm_cell.default, aten._thnn_fused_lstm_cell_backward_impl.default):
-    # In C++: torch_tenon/targets/cpu/csrc/recurrent.cpp.
+    # In C++, as PyTorch's composition of the op.
     decomposition(_op._schema.name)(
         functools.partial(_op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd)
     )

@@ -1,5 +1,6 @@
 """The targets, and how one is found by its name."""
 
+import functools
 import importlib
 import importlib.util
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from torch_tenon.targets.target import Target
 
 BUILT_IN = {"cpu": "torch_tenon.targets.cpu:CpuTarget"}
+HOST = "cpu"
 ENTRY_POINTS = "torch_tenon.targets"
 
 
@@ -23,6 +25,12 @@ def load(name: str) -> Target:
     if not (isinstance(cls, type) and issubclass(cls, Target)):
         raise TypeError(f"TENON_TARGET={name!r} names {cls!r}, which is not a Target")
     return cls()
+
+
+@functools.cache
+def host() -> Target:
+    """The target that is the host: what compiles graphs of the host's own tensors."""
+    return load(HOST)
 
 
 def _find(name: str) -> object:

@@ -1,11 +1,14 @@
 """The target interface: what someone with new hardware writes, in one file.
 
-A target is memory, a compiler for kernels, a queue and, where the hardware brings them, library
-kernels. `torch_tenon/targets/cpu/` is one to read; `TENON_TARGET` chooses one (see `config.py`).
+A target is memory, a queue, a backend that makes kernels and, where the hardware brings them,
+library kernels. `torch_tenon/targets/cpu/` is one to read; `TENON_TARGET` chooses one (see
+`config.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
+
+from torch_tenon.compiler.backend import Backend
 
 #: Where bytes are to a target: what its `allocate` gave, and an offset in bytes.
 Place = tuple[int, int]
@@ -13,6 +16,10 @@ Place = tuple[int, int]
 
 class TargetError(RuntimeError):
     """A target cannot do what it was asked; the text says what is missing and the way out."""
+
+
+class CompilerMissing(TargetError):
+    """There is nothing to compile kernels with; the text says what to install."""
 
 
 class CompileError(TargetError):
@@ -92,10 +99,9 @@ class Target:
     #: Is what `allocate` gives an address that the host can read and write? Then ops without
     #: another route run in place, and everything runs on the thread that enqueues it.
     host_memory: bool = True
-    #: Does the queue take generated kernels? Without it windows run by the host's kernels.
-    runs_plans: bool = True
-    #: The language that `compile` takes: "c", "opencl" or "triton".
-    dialect: str = "c"
+    #: Its part of the compiler, as it is when the device is registered. Without one nothing is
+    #: planned: windows and graphs run op by op, by `library` and the host's kernels.
+    backend: Backend | None = None
     #: Ops that the hardware's own library runs: the name with overload ("aten::mm") and a function
     #: that takes the op's arguments, with tensors of the device, and returns its results.
     library: ClassVar[Mapping[str, Callable[..., Any]]] = {}
@@ -117,10 +123,6 @@ class Target:
 
     def free(self, handle: int, device: int) -> None:
         """Takes back what `allocate` gave."""
-        raise NotImplementedError
-
-    def compile(self, source: str, entry: str) -> Kernel:
-        """The kernel named `entry` of a source in `dialect`. Raises CompileError."""
         raise NotImplementedError
 
     def queue(self, device: int) -> Any:

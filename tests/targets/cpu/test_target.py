@@ -29,7 +29,7 @@ def test_memory_asks_for_huge_pages():
 
 def test_a_command_buffer_runs_when_it_is_committed(cache):
     target, box = CpuTarget(), ctypes.c_int64(0)
-    kernel, queue = target.compile(ADD, "add"), target.queue(0)
+    kernel, queue = target.backend.compile_source(ADD, "add"), target.queue(0)
     for value in (1, 2):
         queue.encode(kernel, [ctypes.addressof(box), value])
     assert box.value == 0

@@ -142,7 +142,7 @@ def unit(b: Build, sizes: Sequence[Index], dtype: torch.dtype, seed: Value, offs
         if double:
             whole = ops.add(ops.mul(high.load(p), 2**21), ops.rshift(bits, 11))
             return ops.mul(ops.to(whole, dtype), 2.0**-53)
-        # By way of 32 bits: AVX2 has no vectors from 64-bit integers to floats.
+        # By way of 32 bits: from 64-bit integers to floats many processors have no vectors.
         whole = ops.to(ops.rshift(bits, 8), torch.int32)
         return ops.mul(ops.to(whole, torch.float32), 2.0**-24)
 

@@ -1,4 +1,4 @@
-"""Products of matrices: calls into libraries."""
+"""Products of matrices: kernels where the target has some, else calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.index import product
-from torch_tenon.ir.program import MATMUL_DTYPES
 from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.values import Layout, Value
 from torch_tenon.ops.lowerings.creation import constant
@@ -24,7 +23,7 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
             return constant(meta.sizes, 0, meta.dtype)
         raise CannotLower("an empty operand")
     plain = [b.concrete(x) for x in operands]
-    if meta.dtype in MATMUL_DTYPES and len(plain) == 2:
+    if b.backend is not None and meta.dtype in b.backend.product_dtypes and len(plain) == 2:
         return b.program.matmul(plain[0], plain[1], meta.sizes)
     layout = Layout.contiguous(meta.sizes)
     out = b.program.call(target, plain, keywords, [(meta.dtype, layout)], "library", into=True)[0]

@@ -1,7 +1,7 @@
 """Reductions, scans and softmax.
 
-A reduction with little to share out between threads, and much to add up, is done in two steps:
-pieces first, then the pieces' results.
+A reduction of which the target's backend says that it is worth it is done in two steps: pieces
+first, then the pieces' results.
 """
 
 from __future__ import annotations
@@ -36,10 +36,6 @@ from torch_tenon.ops.lowerings.table import (
     lowering,
 )
 from torch_tenon.ops.lowerings.views import wrap_dim
-
-FEW_ROWS = 32
-MANY_ELEMENTS = 32768
-PIECE = 8192
 
 
 def dims_of(dim: Any, rank: int) -> list[int]:
@@ -83,11 +79,10 @@ def reduce(
         return position
 
     rows, length = size_hint(product(outer_sizes)), size_hint(product(inner_sizes))
-    columns = (
-        rows < 1024 and rows * PIECE <= length * 4 and inner != list(range(rank))[-len(inner) :]
-    )
-    if rows > 0 and length >= MANY_ELEMENTS and (rows < FEW_ROWS or columns):
-        result = _in_pieces(b, outer_sizes, inner_sizes, at, element, combine, dtype)
+    columns = inner != list(range(rank))[-len(inner) :]
+    piece = b.backend.piece_length(rows, length, columns) if rows > 0 and b.backend else 0
+    if piece:
+        result = _in_pieces(b, piece, outer_sizes, inner_sizes, at, element, combine, dtype)
     else:
         result = b.program.reduce(
             outer_sizes, inner_sizes, lambda p, r: element(at(p, r)), combine, dtype
@@ -99,6 +94,7 @@ def reduce(
 
 def _in_pieces(
     b: Build,
+    elements: int,
     outer: list[Index],
     inner: list[Index],
     at: Callable[[Position, Position], list[Index]],
@@ -106,10 +102,11 @@ def _in_pieces(
     combine: str,
     dtype: torch.dtype,
 ) -> Value:
-    """A reduction over pieces of the outermost reduced dimension, then over their results."""
+    """A reduction over pieces of the outermost reduced dimension, of about so many elements each,
+    then over their results."""
     first, rest = inner[0], inner[1:]
     inside = size_hint(product(rest))
-    length = max(1, PIECE // inside)
+    length = max(1, elements // inside)
     if isinstance(first, int):
         length = next((n for n in range(length, max(length // 2, 1), -1) if first % n == 0), length)
         length = min(length, first)

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from torch_tenon import device
+from torch_tenon.compiler.backend import Backend
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.index import Index
 from torch_tenon.ir.program import Program
@@ -64,6 +66,11 @@ class Build:
     program: Program
     results: list[TensorMeta | None]
     threads: int = 2
+
+    @property
+    def backend(self) -> Backend | None:
+        """The target's part of the compiler, which knows what is worth it there."""
+        return device.backend()
 
     @property
     def out(self) -> TensorMeta:

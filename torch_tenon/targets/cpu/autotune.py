@@ -9,7 +9,6 @@ cache. While PyTorch's deterministic algorithms are on nobody asks: PyTorch's ke
 
 from __future__ import annotations
 
-import functools
 import logging
 import statistics
 import threading
@@ -21,7 +20,9 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.cache import digest
-from torch_tenon.targets.cpu.compiler import CompileError, CompilerMissing, CpuCompiler, processor
+from torch_tenon.targets.cpu.compiler import CpuCompiler
+from torch_tenon.targets.cpu.toolchain import processor
+from torch_tenon.targets.target import CompileError, CompilerMissing
 
 log = logging.getLogger("torch_tenon.code")
 
@@ -40,11 +41,10 @@ Trial = Callable[[int, int], float]
 
 
 class Tuner:
-    """Chooses among the ways and remembers; the one that was installed last is asked."""
+    """Chooses among the ways and keeps that on disk; the one that was installed last is asked."""
 
     def __init__(self, compiler: CpuCompiler) -> None:
         self.compiler = compiler
-        self.chosen: dict[tuple[int, ...], str] = {}
         self._lock = threading.Lock()
         self._driver: int | None = None
 
@@ -75,12 +75,10 @@ class Tuner:
             ways = [w for w in WAYS if self.serves(w, key)]
             kept = self.compiler.cache.read_json(entry)
             if isinstance(kept, dict) and kept.get("winner") in ways:
-                self.chosen[key] = str(kept["winner"])
-                return self.chosen[key]
+                return str(kept["winner"])
             seconds = _race({w: _timed(trial, WAYS.index(w)) for w in ways}, str(key[:4]))
             winner = min(seconds, key=lambda w: seconds[w])
             self.compiler.cache.write_json(entry, {"winner": winner, "seconds": seconds})
-            self.chosen[key] = winner
             return winner
 
     def serves(self, way: str, key: tuple[int, ...]) -> bool:
@@ -99,12 +97,6 @@ class Tuner:
         except Exception:
             log.exception("tuning a product of shape %s failed; PyTorch's kernel takes it", key[:4])
             return 0
-
-
-@functools.cache
-def tuner(compiler: CpuCompiler) -> Tuner:
-    """The tuner whose generated driver `compiler` makes, installed the first time."""
-    return Tuner(compiler).install()
 
 
 def _timed(trial: Trial, way: int) -> Callable[[], float]:

@@ -1,82 +1,208 @@
-"""Generated C to machine code with the system's compiler, kept on disk between processes.
+"""C to functions of this process, kept on disk between processes.
 
-Kernels are known by the hash of their source. Those of a program that are not yet compiled go into
-shared objects together: starting the compiler costs more than most kernels do.
+Kernels are known by the hash of their source and of all else that their code depends on. Those of
+a program that are not yet compiled go into shared objects together: starting the compiler costs
+more than most kernels do.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import logging
 import os
-import platform
-import shutil
-import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from torch_tenon import _C, config
 from torch_tenon.compiler.cache import Cache, digest
+from torch_tenon.targets.cpu import toolchain
+from torch_tenon.targets.cpu.toolchain import Toolchain
+from torch_tenon.targets.target import CompileError
 
 log = logging.getLogger("torch_tenon.code")
+handwritten_log = logging.getLogger("torch_tenon.target")
 
-FLAGS = [
-    "-O3",
-    "-march=native",
-    "-mprefer-vector-width=512",
-    "-fopenmp",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",
-    "-fwrapv",
-    "-fno-strict-aliasing",
-    "-fPIC",
-    "-shared",
-    "-w",
-    "-Werror=implicit-function-declaration",
-]
 HEADER = Path(__file__).parent / "templates" / "scalar.h"
 SPECIAL = Path(__file__).parent / "templates" / "special.h"  # read by kernels that name one of it
-# Most processor time of a run, in seconds: some loops keep a compiler busy for hours.
-SECONDS = 60
-_LIMITED = 'ulimit -S -t "$0"; exec "$@"'
-
-_running: set[subprocess.Popen[bytes]] = set()
 
 
-class CompilerMissing(RuntimeError):
-    """There is no C compiler: programs run by reference."""
+class CpuKernel:
+    """A function of this process that was written by hand in C."""
+
+    def __init__(self, entry: str, address: int) -> None:
+        self.entry = entry
+        self._function = ctypes.CFUNCTYPE(None)(address)
+
+    def __call__(self, args: Sequence[int | float | bool]) -> None:
+        """Calls it: integers and pointers as 64 bits, floating-point numbers as double."""
+        self._function(
+            *(
+                ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
+                for value in args
+            )
+        )
 
 
-class CompileError(RuntimeError):
-    """The compiler rejected generated source; the message says where the source was kept."""
+@dataclass
+class Unit:
+    """What becomes one shared object: its text, and the name and symbol of each function kept."""
+
+    text: str
+    symbols: Mapping[str, str]
 
 
-@functools.cache
-def processor() -> str:
-    """What machine code for this processor depends on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return "".join(s for s in lines[:40] if s.startswith(("flags", "model name", "Features")))
+class CpuCompiler:
+    """Compiles kernels and finds those compiled before.
 
+    `cache` is where objects are kept; the rest is as for `Toolchain`. What compiles raises
+    CompilerMissing without a compiler, CompileError with the compiler's words.
+    """
 
-@functools.cache
-def openmp_library() -> str | None:
-    """PyTorch's own OpenMP runtime: a second one would start a second set of threads."""
-    folder = Path(torch.__file__).parent / "lib"
-    found = sorted(
-        [*folder.glob("libgomp*.so*"), *folder.parent.parent.glob("torch.libs/libgomp*")]
-    )
-    return str(found[0]) if found else None
+    def __init__(
+        self, cache: Cache, command: str = "gcc", seconds: int = toolchain.SECONDS
+    ) -> None:
+        self.cache, self.toolchain = cache, Toolchain(command, seconds)
+        self.header, self.special = HEADER.read_text(), SPECIAL.read_text()
+        self.compiled = 0
+        self._functions: dict[str, int] = {}
+        self._libraries: dict[str, ctypes.CDLL] = {}
+        self._lock = threading.Lock()
+
+    def symbol(self, source: str) -> str:
+        """The name of the function that `source` (with `@NAME@` for its name) becomes."""
+        return "k_" + digest(source, *self._headers(source), self.toolchain.identity)[:24]
+
+    def _headers(self, text: str) -> list[str]:
+        return [self.header, self.special] if "special_" in text else [self.header]
+
+    def functions(self, sources: Sequence[str]) -> list[int]:
+        """The address of each generated kernel, compiling those that are new."""
+        with self._lock:
+            names = [self.symbol(s) for s in sources]
+            missing: dict[str, str] = {}
+            for name, source in zip(names, sources, strict=True):
+                if name not in self._functions and not self._find(name, name):
+                    missing[name] = source
+            if missing:
+                self._build(self._units(missing))
+            return [self._functions[n] for n in names]
+
+    def function(self, source: str, entry: str) -> int:
+        """The address of the function `entry` of a source written by hand.
+
+        Raises CompileError also where the source has no such function.
+        """
+        with self._lock:
+            name = "h_" + digest(source, entry, self.toolchain.identity)[:24]
+            if name not in self._functions and not self._find(name, entry):
+                handwritten_log.debug("compile %s", entry)
+                self._build([Unit(source, {name: entry})])
+            return self._functions[name]
+
+    def _find(self, name: str, symbol: str) -> bool:
+        """Whether the function was compiled before, and its object is whole and loads here."""
+        entry = self.cache.read_json(f"{name}.json")
+        if entry is None:
+            return False
+        try:
+            self._load(entry["object"], entry["digest"], {name: symbol})
+        except (OSError, AttributeError) as error:
+            log.warning("cache entry %s will be rebuilt: %s", entry["object"], error)
+            self.cache.remove(entry["object"])
+            return False
+        return True
+
+    def _load(self, file: str, expected: str, symbols: Mapping[str, str]) -> None:
+        """Raises OSError for an object that is damaged or of another machine, AttributeError for
+        one that lacks a function."""
+        library = self._libraries.get(file)
+        if library is None:
+            data = self.cache.read(file)
+            if data is None or digest(data) != expected:
+                raise OSError("it is not there" if data is None else "it is damaged")
+            library = self._libraries[file] = _open(self.cache.path(file))
+        self._enter(library, symbols)
+
+    def _enter(self, library: ctypes.CDLL, symbols: Mapping[str, str]) -> None:
+        for name, symbol in symbols.items():
+            address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
+            assert address is not None
+            self._functions[name] = address
+
+    def _units(self, missing: Mapping[str, str]) -> list[Unit]:
+        """The kernels in units of about one size: the compiler is one thread."""
+        parts: list[dict[str, str]] = [{}]
+        if len(missing) > 3:
+            parts = [{} for _ in range(min(os.cpu_count() or 1, 8, len(missing) // 2))]
+        for name, source in sorted(missing.items(), key=lambda t: -len(t[1])):
+            min(parts, key=lambda u: sum(map(len, u.values())))[name] = source
+        units = []
+        for part in parts:
+            bodies = [source.replace("@NAME@", name) for name, source in part.items()]
+            log.debug("%s", "\n".join(bodies))
+            text = "\n".join([*self._headers("".join(bodies)), *bodies])
+            units.append(Unit(text, {name: name for name in part}))
+        return units
+
+    def _build(self, units: Sequence[Unit]) -> None:
+        with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
+            started: list[tuple[Unit, Path, subprocess.Popen[bytes]]] = []
+            try:
+                for number, unit in enumerate(units):
+                    source = Path(folder) / f"unit{number}.c"
+                    source.write_text(unit.text)
+                    target = source.with_suffix(".so")
+                    process = self.toolchain.compile(source, target, len(unit.symbols))
+                    started.append((unit, target, process))
+                for unit, target, process in started:
+                    errors = process.communicate()[1].decode(errors="replace")
+                    if not toolchain.is_running(process):
+                        raise CompileError(f"{self._name()} was stopped: the process ends")
+                    if process.returncode != 0:
+                        why = f"failed ({process.returncode})"
+                        raise self._failure(unit.text, why, errors)
+                    self._keep(unit, target)
+            finally:  # also of an interrupt, which the compilers do not see
+                for _, _, process in started:
+                    toolchain.end(process)
+                    process.wait()
+
+    def _keep(self, unit: Unit, target: Path) -> None:
+        self.compiled += len(unit.symbols)
+        data = target.read_bytes()
+        check = digest(data)
+        file = f"{check}.so"
+        try:
+            kept = self.cache.write(file, data) is not None
+            if not kept or file in self._libraries:
+                # From a path of its own: what is loaded already by this name lacked the function.
+                library = self._libraries[file] = _open(target)
+                self._enter(library, unit.symbols)
+            else:
+                self._load(file, check, unit.symbols)
+        except AttributeError:
+            names = ", ".join(unit.symbols.values())
+            why = f"has made no function {names}: define `void NAME(...)` without `static`"
+            raise self._failure(unit.text, why, "") from None
+        except OSError as error:
+            raise self._failure(unit.text, "has made what does not load", str(error)) from None
+        for name in unit.symbols if kept else ():
+            self.cache.write_json(f"{name}.json", {"object": file, "digest": check})
+
+    def _failure(self, text: str, why: str, errors: str) -> CompileError:
+        handle, kept = tempfile.mkstemp(prefix="tenon-failed-", suffix=".c")
+        with os.fdopen(handle, "w") as f:
+            f.write(text)
+        first = "\n".join(errors.splitlines()[:20])
+        return CompileError(f"{self._name()} {why}; the source is in {kept}\n{first}".rstrip())
+
+    def _name(self) -> str:
+        return self.toolchain.command
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -87,158 +213,8 @@ def _open(path: Path) -> ctypes.CDLL:
     return library
 
 
-def stop() -> None:
-    """Ends the compilers that run, for a process that ends."""
-    for process in list(_running):
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    _running.discard(process)
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-class CpuCompiler:
-    """Compiles kernels and finds those compiled before.
-
-    `command` is the compiler (gcc's or clang's command line), `cache` where objects are kept,
-    `seconds` the processor time that a run may take, and one more for each of its kernels.
-    Raises CompilerMissing when a kernel has to be compiled and the command does not exist.
-    """
-
-    def __init__(self, cache: Cache, command: str = "gcc", seconds: int = SECONDS) -> None:
-        self.cache, self.command, self.seconds = cache, command, seconds
-        self.header, self.special = HEADER.read_text(), SPECIAL.read_text()
-        self.compiled = 0
-        self._functions: dict[str, int] = {}
-        self._libraries: dict[str, ctypes.CDLL] = {}
-        self._lock = threading.Lock()
-
-    @functools.cached_property
-    def version(self) -> str:
-        """The compiler's version, with what its code depends on."""
-        path = shutil.which(self.command)
-        if path is None:
-            raise CompilerMissing(
-                f"no C compiler: {self.command!r} is not on the PATH. Install one (Debian and "
-                "Ubuntu: apt install gcc; Fedora: dnf install gcc), or run by reference: "
-                "TENON_EXECUTE=reference"
-            )
-        # The binary's own identity: asking it for its version would start a process.
-        real = os.path.realpath(path)
-        status = os.stat(real)
-        return f"{real} {status.st_size} {status.st_mtime_ns} {FLAGS} {processor()}"
-
-    def symbol(self, source: str) -> str:
-        """The name of the function that `source` (with `@NAME@` for its name) becomes."""
-        return "k_" + digest(source, *self._headers(source), self.version)[:24]
-
-    def _headers(self, text: str) -> list[str]:
-        return [self.header, self.special] if "special_" in text else [self.header]
-
-    def functions(self, sources: Sequence[str]) -> list[int]:
-        """The address of each kernel, compiling those that are new."""
-        with self._lock:
-            names = [self.symbol(s) for s in sources]
-            missing: dict[str, str] = {}
-            for name, source in zip(names, sources, strict=True):
-                if name not in self._functions and not self._find(name):
-                    missing[name] = source
-            if missing:
-                self._build(missing)
-            return [self._functions[n] for n in names]
-
-    def _find(self, name: str) -> bool:
-        entry = self.cache.read_json(f"{name}.json")
-        if entry is None:
-            return False
-        return self._load(entry["object"], entry["digest"], [name])
-
-    def _load(self, file: str, expected: str, names: Sequence[str]) -> bool:
-        library = self._libraries.get(file)
-        if library is None:
-            data = self.cache.read(file)
-            if data is None or digest(data) != expected:
-                if data is not None:
-                    log.warning("cache entry %s is damaged and will be rebuilt", file)
-                return False
-            library = self._libraries[file] = _open(self.cache.path(file))
-        for name in names:
-            address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-            assert address is not None
-            self._functions[name] = address
-        return True
-
-    def _build(self, missing: dict[str, str]) -> None:
-        # The compiler is one thread: two units for two processors once there is enough to do.
-        units: list[dict[str, str]] = [{}]
-        if len(missing) > 3:
-            units = [{} for _ in range(min(os.cpu_count() or 1, 8, len(missing) // 2))]
-        for name, source in sorted(missing.items(), key=lambda t: -len(t[1])):
-            min(units, key=lambda u: sum(map(len, u.values())))[name] = source
-        with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
-            started = [self._start(Path(folder), k, u) for k, u in enumerate(units)]
-            try:
-                for unit, (process, target, text) in zip(units, started, strict=True):
-                    errors = process.communicate()[1].decode(errors="replace")
-                    if process not in _running:
-                        raise CompileError(f"{self.command} was stopped: the process ends")
-                    if process.returncode != 0:
-                        raise self._failure(text, errors, process.returncode)
-                    self._keep(unit, target)
-            finally:  # also of an interrupt, which the compilers do not see
-                for process, _, _ in started:
-                    _end(process)
-                    process.wait()
-
-    def _start(
-        self, folder: Path, number: int, unit: dict[str, str]
-    ) -> tuple[subprocess.Popen[bytes], Path, str]:
-        bodies = [source.replace("@NAME@", name) for name, source in unit.items()]
-        text = "\n".join([*self._headers("".join(bodies)), *bodies])
-        source, target = folder / f"unit{number}.c", folder / f"unit{number}.so"
-        source.write_text(text)
-        log.debug("%s", "\n".join(bodies))
-        flags = [f for f in FLAGS if f != "-fopenmp"]
-        runtime = openmp_library()
-        command = [self.version.partition(" ")[0], *flags, str(source), "-o", str(target)]
-        # Compile with OpenMP, link with the runtime that PyTorch has loaded already.
-        command[1:1] = ["-fopenmp"] if runtime is None else ["-fopenmp", "-nostartfiles"]
-        command += ["-lm"] if runtime is None else [runtime, "-lm"]
-        limited = ["/bin/sh", "-c", _LIMITED, str(self.seconds + len(unit)), *command]
-        # A group of its own, so that `stop` reaches what the compiler starts.
-        process = subprocess.Popen(
-            limited, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
-        )
-        _running.add(process)
-        return process, target, text
-
-    def _keep(self, unit: dict[str, str], target: Path) -> None:
-        self.compiled += len(unit)
-        data = target.read_bytes()
-        check = digest(data)
-        file = f"{check}.so"
-        if self.cache.write(file, data) is None:
-            self._libraries[file] = _open(target)
-            self._load(file, check, list(unit))
-            return
-        for name in unit:
-            self.cache.write_json(f"{name}.json", {"object": file, "digest": check})
-        if not self._load(file, check, list(unit)):
-            raise CompileError(f"{self.cache.path(file)} changed while it was being loaded")
-
-    def _failure(self, text: str, errors: str, code: int) -> CompileError:
-        handle, kept = tempfile.mkstemp(prefix="tenon-failed-", suffix=".c")
-        with os.fdopen(handle, "w") as f:
-            f.write(text)
-        first = "\n".join(errors.splitlines()[:20])
-        return CompileError(f"{self.command} failed ({code}); the source is in {kept}\n{first}")
-
-
 @functools.cache
-def default_compiler(directory: str | None = None) -> CpuCompiler:
+def default_compiler() -> CpuCompiler:
     """The C compiler of the settings, over the user's cache directory."""
-    folder = Path(directory or config.cache_directory()) / "kernels"
+    folder = Path(config.cache_directory()) / "kernels"
     return CpuCompiler(Cache(folder), config.CC.read() or "gcc")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from torch_tenon import config
-from torch_tenon.targets.cpu.compile import CpuKernel, compile_c
+from torch_tenon.targets.cpu.backend import cpu_backend
 from torch_tenon.targets.target import Event, Kernel, Target
 
 _LIBC = ctypes.CDLL(None)
@@ -39,7 +39,6 @@ class CpuQueue:
 
     def encode(self, kernel: Kernel, args: Sequence[int | float | bool]) -> None:
         """Adds a call to the open command buffer of this thread."""
-        assert isinstance(kernel, CpuKernel)
         if not hasattr(self._open, "calls"):
             self._open.calls = []
         self._open.calls.append((kernel, tuple(args)))
@@ -60,9 +59,9 @@ class CpuTarget(Target):
 
     name = "cpu"
     host_memory = True
-    dialect = "c"
 
     def __init__(self) -> None:
+        self.backend = cpu_backend()
         self._devices = config.DEVICES.read()
         self._queues = [CpuQueue() for _ in range(self._devices)]
 
@@ -90,13 +89,6 @@ class CpuTarget(Target):
     def free(self, pointer: int, device: int) -> None:
         """Gives it back to the system."""
         _LIBC.free(ctypes.c_void_p(pointer))
-
-    def compile(self, source: str, entry: str) -> CpuKernel:
-        """Compiles C, or finds what an earlier process compiled from the same source.
-
-        Raises TargetError without a compiler, CompileError with the compiler's words.
-        """
-        return compile_c(source, entry)
 
     def queue(self, device: int) -> CpuQueue:
         """The device's queue."""

@@ -1,11 +1,19 @@
-// Attention by the host's fused kernel, `_scaled_dot_product_flash_attention_for_cpu`, wherever the
-// CPU would take it: `scaled_dot_product_attention` asks the device which way to go (a dispatch
-// stub), and the CPU's choice answers. It is asked past the dispatcher: a trace must not see it.
+// `tenon::attention` by PyTorch's fused kernel for the host.
 
-#include <ATen/native/DispatchStub.h>
-#include <ATen/native/transformers/attention.h>
-#include <ATen/ops/_fused_sdp_choice_native.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
+#include <torch/library.h>
 
-namespace at::native {
-REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &_fused_sdp_choice_cpp);
-}  // namespace at::native
+namespace tenon {
+namespace {
+
+TORCH_LIBRARY_IMPL(tenon, CPU, m) {
+  m.impl("attention", TORCH_FN(at::cpu::_scaled_dot_product_flash_attention_for_cpu));
+  m.impl(
+      "attention_backward",
+      TORCH_FN(at::cpu::_scaled_dot_product_flash_attention_for_cpu_backward));
+}
+
+}  // namespace
+}  // namespace tenon

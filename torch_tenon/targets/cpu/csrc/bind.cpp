@@ -33,6 +33,10 @@ const RegisterBindings registered([](py::module_& m) {
   m.def("set_matmul_driver", [](uintptr_t address) {
     set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address));
   });
+  m.def("matmul_choices", [] {
+    const auto c = matmul_choices();
+    return std::make_tuple(c.kept, kMostMatmulChoices, c.found, c.asked, c.evicted);
+  });
   m.def("matmul_entry", [] { return reinterpret_cast<uintptr_t>(&multiply); });
 });
 

@@ -10,6 +10,7 @@
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -22,8 +23,15 @@ namespace {
 
 using at::Tensor;
 
+struct Choice {
+  explicit Choice(MatmulRoute of, int64_t now) : route(of), used(now) {}
+  const MatmulRoute route;
+  std::atomic<int64_t> used;  // by `clock_ticks`
+};
+
 std::shared_mutex table_mutex;
-std::map<MatmulKey, MatmulRoute> table;
+std::map<MatmulKey, Choice> table;
+std::atomic<int64_t> clock_ticks{0}, asked{0}, evicted{0};
 MatmulTuner tuner;
 thread_local std::vector<MatmulChoice>* t_noted = nullptr;
 std::atomic<void (*)(const tenon_matmul_t*)> generated{nullptr};
@@ -109,7 +117,24 @@ void run_epilogue(const tenon_matmul_t& p, const void* product, int64_t step, in
   });
 }
 
+// Under the table's lock. Looking through all of it is little beside timing a product.
+void keep_choice(const MatmulKey& key, MatmulRoute route) {
+  while (table.size() >= kMostMatmulChoices) {
+    table.erase(std::min_element(table.begin(), table.end(), [](const auto& a, const auto& b) {
+      return a.second.used < b.second.used;
+    }));
+    ++evicted;
+  }
+  table.try_emplace(key, route, ++clock_ticks);
+}
+
 }  // namespace
+
+MatmulChoices matmul_choices() {
+  const std::shared_lock lock(table_mutex);
+  const int64_t kept = table.size();
+  return {kept, clock_ticks - asked, asked, evicted};
+}
 
 void set_matmul_tuner(MatmulTuner fresh) {
   const std::unique_lock lock(table_mutex);
@@ -188,8 +213,10 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
   {
     const std::shared_lock lock(table_mutex);
     const auto found = table.find(key);
-    if (found != table.end())
-      return found->second;
+    if (found != table.end()) {
+      found->second.used = ++clock_ticks;
+      return found->second.route;
+    }
     if (!tuner)
       return MatmulRoute::kPyTorch;
   }
@@ -214,7 +241,8 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
     return std::chrono::duration<double>(Clock::now() - start).count() / repeats;
   });
   const std::unique_lock lock(table_mutex);
-  table.emplace(key, route);
+  ++asked;
+  keep_choice(key, route);
   return route;
 }
 

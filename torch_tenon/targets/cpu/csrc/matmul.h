@@ -29,6 +29,17 @@ using MatmulTrial = std::function<double(MatmulRoute, int64_t)>;
 // Chooses for a key that is not in the table, and is asked once for each.
 using MatmulTuner = std::function<MatmulRoute(const MatmulKey&, const MatmulTrial&)>;
 
+// Choices that are kept; beyond them the one goes that was used least recently.
+constexpr size_t kMostMatmulChoices = 4096;
+
+struct MatmulChoices {
+  int64_t kept = 0;
+  int64_t found = 0;  // look-ups that found one
+  int64_t asked = 0;  // look-ups that asked the tuner
+  int64_t evicted = 0;
+};
+MatmulChoices matmul_choices();
+
 // Forgets all choices. Without a tuner everything goes to PyTorch's kernel.
 void set_matmul_tuner(MatmulTuner tuner);
 

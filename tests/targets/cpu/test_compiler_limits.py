@@ -15,11 +15,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.targets.cpu.compiler import CompileError, CpuCompiler
+from torch_tenon.targets.cpu.backend import CpuBackend
+from torch_tenon.targets.cpu.compiler import CpuCompiler
+from torch_tenon.targets.target import CompileError
 
 
-def plan(function: Callable[..., list[torch.Tensor]], *inputs: torch.Tensor) -> Plan:
-    return Plan(build(make_fx(function, tracing_mode="fake")(*inputs)).program)
+def plan(
+    compiler: CpuCompiler, function: Callable[..., list[torch.Tensor]], *inputs: torch.Tensor
+) -> Plan:
+    program = build(make_fx(function, tracing_mode="fake")(*inputs)).program
+    return Plan(program, CpuBackend(compiler))
 
 
 def compiler(folder: Path, script: str, seconds: int) -> CpuCompiler:
@@ -32,7 +37,7 @@ def compiler(folder: Path, script: str, seconds: int) -> CpuCompiler:
 def test_a_compiler_may_take_so_much_time_and_no_more(tmp_path: Path) -> None:
     endless = compiler(tmp_path, "while :; do :; done", seconds=0)
     with pytest.raises(CompileError, match="source is in"):
-        plan(lambda x: [x * 3 + 1], torch.randn(40)).compile(endless)
+        plan(endless, lambda x: [x * 3 + 1], torch.randn(40)).compile()
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path) -> None:
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
-        plan(lambda x: [x * 3 + 1], torch.randn(40)).compile(asleep)
+        plan(asleep, lambda x: [x * 3 + 1], torch.randn(40)).compile()
     assert not Path(f"/proc/{started.read_text().strip()}").exists()
 
 
@@ -94,8 +99,8 @@ def test_rows_far_apart(
     tmp_path: Path,
 ) -> None:
     inputs = [torch.randn(s) for s in sizes]
-    made = plan(function, *inputs)
+    made = plan(CpuCompiler(Cache(tmp_path / "cache"), seconds=10), function, *inputs)
     assert layout in {s.kernel.layout for s in made.steps if s.kernel is not None}
-    made.compile(CpuCompiler(Cache(tmp_path / "cache"), seconds=10))
+    made.compile()
     for got, want in zip(made.run(inputs), function(*inputs), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,249 @@
+"""C becomes functions: compiled once, found by other processes, rebuilt where it does not load."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from torch_tenon.compiler.cache import Cache, digest
+from torch_tenon.targets.cpu import toolchain
+from torch_tenon.targets.cpu.backend import CpuBackend
+from torch_tenon.targets.cpu.compiler import CpuCompiler
+from torch_tenon.targets.cpu.toolchain import Toolchain
+from torch_tenon.targets.target import CompileError, CompilerMissing
+
+SET = "#include <stdint.h>\nvoid set(int64_t *out, int64_t value) { *out = value; }"
+GENERATED = "void @NAME@(void *const *a, const int64_t *s, int64_t *status) { *status = s[0]; }"
+KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+GCC = shutil.which("gcc") or "gcc"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def compiler(folder: Path, command: str = GCC) -> CpuCompiler:
+    return CpuCompiler(Cache(folder), command)
+
+
+def value(made: CpuCompiler, number: int) -> int:
+    """What the function written by hand sets."""
+    box = ctypes.c_int64(0)
+    CpuBackend(made).compile_source(SET, "set")([ctypes.addressof(box), number])
+    return box.value
+
+
+def generated_value(made: CpuCompiler, number: int) -> int:
+    """What the generated kernel sets."""
+    (address,) = made.functions([GENERATED])
+    status, sizes = ctypes.c_int64(0), ctypes.c_int64(number)
+    KERNEL(address)(None, ctypes.byref(sizes), ctypes.byref(status))
+    return status.value
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_both_kinds_are_compiled_and_found_again(folder: Path) -> None:
+    first, second = compiler(folder), compiler(folder)
+    for made, compiled in ((first, 2), (second, 0)):
+        assert (value(made, -7), generated_value(made, 5)) == (-7, 5)
+        assert made.compiled == compiled
+
+
+def with_other_object(folder: Path, data: bytes) -> Path:
+    """A cache that has other bytes for the one object, with a digest that says that they are whole.
+
+    It lies elsewhere: what a process has loaded from a path it does not load again.
+    """
+    (entry,) = folder.glob("*.json")
+    (found,) = folder.glob("*.so")
+    other = Cache(folder.parent / "other")
+    other.write(found.name, data)
+    other.write_json(entry.name, json.loads(entry.read_text())["body"] | {"digest": digest(data)})
+    return other.directory
+
+
+def other_object(folder: Path, source: str, *flags: str) -> bytes:
+    file, made = folder / "other.c", folder / "other.o"
+    file.write_text(source)
+    subprocess.run([GCC, *flags, "-fPIC", str(file), "-o", str(made)], check=True)
+    data = made.read_bytes()
+    file.unlink()
+    made.unlink()
+    return data
+
+
+FOREIGN = {
+    "empty": lambda folder: b"",
+    "text": lambda folder: b"not a shared object",
+    "an object file": lambda folder: other_object(folder, "int x;", "-c"),
+    "other functions": lambda folder: other_object(folder, "int x;", "-shared"),
+    "unlinked": lambda folder: other_object(
+        folder, "void gone(void); void set(void) { gone(); }", "-shared"
+    ),
+}
+
+
+@pytest.mark.parametrize("of", [value, generated_value])
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_what_does_not_load_is_built_again(
+    kind: str, of: Callable[[CpuCompiler, int], int], folder: Path
+) -> None:
+    assert of(compiler(folder), 3) == 3
+    elsewhere = with_other_object(folder, FOREIGN[kind](folder))
+    again = compiler(elsewhere)
+    assert of(again, 4) == 4 and again.compiled == 1
+    third = compiler(shutil.copytree(elsewhere, folder.parent / "third"))
+    assert of(third, 5) == 5 and third.compiled == 0
+
+
+def test_a_missing_function_is_named(folder: Path) -> None:
+    with pytest.raises(CompileError, match="has made no function missing: define `void") as raised:
+        CpuBackend(compiler(folder)).compile_source(SET, "missing")
+    Path(str(raised.value).partition("the source is in ")[2].split()[0]).unlink()
+
+
+def test_without_a_compiler(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    with pytest.raises(CompilerMissing, match=r"no C compiler: 'gcc -m64'.*apt install gcc"):
+        value(compiler(folder, "gcc -m64"), 1)
+
+
+# The command
+
+
+def test_a_command_of_several_words(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    launcher = script(tmp_path / "a launcher", f'echo "$@" >> {seen}\nexec "$@"')
+    made = compiler(tmp_path / "cache", f"'{launcher}' {GCC} -m64 -DFOR_TEST=3")
+    assert value(made, 8) == 8 and generated_value(made, 9) == 9
+    version, *builds = seen.read_text().splitlines()
+    assert version == f"{GCC} -m64 -DFOR_TEST=3 --version"
+    assert all(line.startswith(f"{GCC} -m64 -DFOR_TEST=3 -fopenmp ") for line in builds)
+
+
+def test_a_link_is_called_by_its_own_name(tmp_path: Path) -> None:
+    """As ccache's are: what it runs is in the name."""
+    behind = script(tmp_path / "launcher", f'[ "$(basename "$0")" = mygcc ] && exec {GCC} "$@"')
+    link = tmp_path / "mygcc"
+    link.symlink_to(behind)
+    assert value(compiler(tmp_path / "cache", str(link)), 8) == 8
+
+
+def test_settings_give_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch_tenon import config
+
+    spaced = script(tmp_path / "my gcc", f'exec {GCC} "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for text, words in (
+        ("gcc -m64", [GCC, "-m64"]),
+        (str(spaced), [str(spaced)]),
+        ("'my gcc' -m64", [str(spaced), "-m64"]),
+        (f"{GCC} -DA='1 2'", [GCC, "-DA=1 2"]),
+    ):
+        monkeypatch.setenv("TENON_CC", text)
+        command = config.CC.read()
+        assert command is not None and Toolchain(command).words == words
+    for text in ("no-such-compiler -m64", "gcc '"):
+        monkeypatch.setenv("TENON_CC", text)
+        with pytest.raises(config.ConfigError, match="TENON_CC"):
+            config.CC.read()
+
+
+# What a kernel is known by
+
+
+def test_the_key_has_what_code_depends_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = script(tmp_path / "cc", f'exec {GCC} "$@"')
+    runtime = tmp_path / "libgomp.so"
+    shutil.copyfile(toolchain.openmp_library() or GCC, runtime)
+
+    def keys(command: str = str(wrapper)) -> tuple[str, str]:
+        monkeypatch.setattr(toolchain, "openmp_library", lambda: str(runtime))
+        made = compiler(tmp_path / "cache", command)
+        return made.symbol(GENERATED), made.symbol("special_f32(x)")
+
+    seen = [keys()]
+    assert keys() == seen[0]
+
+    def changed() -> None:
+        found = keys()
+        assert all(found[k] != before[k] for before in seen for k in range(2))
+        seen.append(found)
+
+    script(wrapper, f'[ "$1" = --version ] && echo other && exit; exec {GCC} "$@"')
+    changed()
+    with runtime.open("ab") as file:
+        file.write(b"\0")
+    changed()
+    monkeypatch.setattr(toolchain, "FLAGS", (*toolchain.FLAGS, "-O2"))
+    changed()
+    monkeypatch.setattr(toolchain, "processor", lambda: "another")
+    changed()
+    seen.append(keys(f"{wrapper} -m64"))
+    assert len(set(seen)) == len(seen)
+
+
+def test_another_compiler_behind_a_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher's own file stays what it was."""
+    launcher = script(tmp_path / "launcher", 'exec "$@"')
+    path, found = os.environ["PATH"], set()
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        script(tmp_path / name / "mycc", f"echo mycc {name}")
+        monkeypatch.setenv("PATH", f"{tmp_path / name}:{path}")
+        found.add(Toolchain(f"{launcher} mycc").identity)
+    assert len(found) == 2
+
+
+def test_headers_count_by_their_content(folder: Path) -> None:
+    one, two = compiler(folder), compiler(folder)
+    two.special += "\n"
+    assert one.symbol(GENERATED) == two.symbol(GENERATED)
+    assert one.symbol("special_f32(x)") != two.symbol("special_f32(x)")
+    two.header += "\n"
+    assert one.symbol(GENERATED) != two.symbol(GENERATED)
+
+
+def test_identity_is_that_of_the_compiler(folder: Path) -> None:
+    backend = CpuBackend(compiler(folder))
+    assert backend.identity() == backend.compiler.toolchain.identity
+    assert GCC in backend.identity() and "-O3" in backend.identity()
+
+
+@pytest.mark.skipif(shutil.which("clang") is None, reason="there is no clang")
+def test_by_clang(folder: Path) -> None:
+    made = compiler(folder, "clang -m64")
+    assert made.toolchain.threads_runtime is None
+    assert value(made, 8) == 8
+
+
+def test_a_process_that_ends_stops_its_compilers(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    asleep = script(tmp_path / "cc", f'[ "$1" = --version ] || {{ touch {started}; sleep 1000; }}')
+    backend = CpuBackend(compiler(tmp_path / "cache", str(asleep)))
+
+    def stop() -> None:
+        while not started.exists():
+            time.sleep(0.01)
+        backend.stop()
+
+    threading.Thread(target=stop, daemon=True).start()
+    with pytest.raises(CompileError, match="was stopped: the process ends"):
+        backend.compile_source("void f(void) {}", "f")

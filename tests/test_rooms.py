@@ -1,0 +1,94 @@
+"""What is neutral stays neutral: the stages before a target know no language and no processor.
+
+`ir/`, `compiler/`, `frontends/` and `ops/` serve every target. They import nothing of a particular
+one and do not name what only one knows, in code, text or comments. PyTorch's CPU is no target here:
+its results are what every target's are held against, so "CPU" is no such name.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1] / "torch_tenon"
+ROOMS = ("ir", "compiler", "frontends", "ops")
+NAMES = {
+    "language": r"\bC(?!\+\+)\b(?![.'])|\bOpenCL\b|\bopencl\b|\b[Tt]riton\b|\bCUDA\b|\bcuda\b",
+    "processor": r"\bAVX\w*|\bSSE\d*\b|\bNEON\b|\bx86\w*|\bARM\b|\bSIMD\b|\bsimd\b|_for_cpu\b",
+    "compiler": r"\bgcc\b|\bclang\b|\bnvcc\b|\bpragma\b",
+    "library": r"\bOpenMP\b|\bomp_\w+|\bglibc\b|\bSLEEF\b|\boneDNN\b|\bMKL\b|\bLAPACK\b|\w*BLAS\b",
+    "header": r"\b\w+\.h\b",
+    "number of threads": r"\bthreads\b|\bnum_threads\b|\bget_num_threads\b",
+    "target": r"targets[./]cpu\b|\bCpu[A-Z]\w+|\bcpu_backend\b",
+}
+THREADS_LEAVE = "a parameter that nobody reads; it goes with the builder that has it"
+# By file and what is found there: why it is right, or how long it stays.
+EXCEPTIONS = {
+    ("ops/lowerings/library.py", "_for_cpu"): "PyTorch's own name of an op, for any such device",
+    ("compiler/plan.py", "plan.h"): "the core's, whose order of kinds it repeats",
+    ("compiler/build.py", "threads"): THREADS_LEAVE,
+    ("frontends/eager.py", "threads"): THREADS_LEAVE,
+    ("ops/lowerings/table.py", "threads"): THREADS_LEAVE,
+    ("compiler/batch.py", "threads"): "it is to be asked of the backend what a batch is",
+    ("compiler/batch.py", "targets.cpu"): "it is to be asked of the backend what a batch is",
+    ("compiler/batch.py", "torch_tenon.targets.cpu.generate"): "as above",
+}
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for room in ROOMS:
+        for path in sorted((ROOT / room).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), path.read_text()
+
+
+def names_of_one_target(text: str) -> set[str]:
+    return {m.group() for pattern in NAMES.values() for m in re.finditer(pattern, text)}
+
+
+def imports(text: str) -> set[str]:
+    """The modules that a source imports, wherever in it: `from a import b` may be `a.b` too."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found |= {module} | {f"{module}.{a.name}" for a in node.names}
+    return found
+
+
+def of_one_target(module: str) -> bool:
+    parts = module.split(".")
+    if module.startswith("."):
+        return "targets" in parts
+    return parts[:2] == ["torch_tenon", "targets"] and parts[2:3] not in ([], ["target"])
+
+
+def test_the_rooms_know_no_target() -> None:
+    found = set()
+    for file, text in sources():
+        modules = {m for m in imports(text) if of_one_target(m)}
+        found |= {(file, name) for name in names_of_one_target(text)}
+        # `from torch_tenon.targets.cpu.x import f` is told once, as the module.
+        found |= {(file, m) for m in modules if not any(m.startswith(f"{n}.") for n in modules)}
+    assert found - set(EXCEPTIONS) == set()
+    assert set(EXCEPTIONS) - found == set(), "exceptions that nothing needs any more"
+
+
+def test_what_is_looked_for_is_found() -> None:
+    """The patterns see what they are for, and let pass what looks like it."""
+    for text in ("in C, by", "OpenCL", "AVX2", "gcc", "omp_get_max_threads", "scalar.h", "MKL"):
+        assert names_of_one_target(text), text
+    for text in ("the C++ core", "_C.Plan", "PyTorch's CPU", "torch.device('cpu')", "a thread"):
+        assert not names_of_one_target(text), text
+    code = (
+        "def f():\n  from torch_tenon.targets.cpu import target\n  import torch_tenon.targets.x.y"
+    )
+    assert {m for m in imports(code) if of_one_target(m)} == {
+        "torch_tenon.targets.cpu",
+        "torch_tenon.targets.cpu.target",
+        "torch_tenon.targets.x.y",
+    }
+    assert not of_one_target("torch_tenon.targets.target.TargetError")

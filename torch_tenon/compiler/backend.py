@@ -1,0 +1,118 @@
+"""What the compiler asks of a target: its backend, the one object that knows how the target works.
+
+A program is lowered, scheduled and laid out in memory without knowing what runs it. What depends on
+that is asked here: how large a kernel may be, what is fused, how a kernel is written and compiled,
+and which ops the target has a library for. docs/compiler.md says how to write one.
+
+A backend is made with its target, when the device is registered, so that making one has to cost
+nothing: what takes its time to load is imported by the method that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch_tenon.compiler.bounded import CacheCounts
+    from torch_tenon.compiler.kernel import Kernel
+    from torch_tenon.compiler.plan import Plan
+    from torch_tenon.compiler.schedule import Group, Member, Schedule
+    from torch_tenon.ir.values import Buffer
+    from torch_tenon.targets.target import Kernel as HandwrittenKernel
+
+
+class Backend:
+    """A target's part of the compiler. Subclass it; `kernel` and `compile` are what it has to have.
+
+    Plans are made on a thread of their own beside graphs on the caller's: methods may be called
+    from any thread, several at a time.
+    """
+
+    #: The target's name, for messages.
+    name: str
+    #: Ops that the target's library runs in plans, by name without overload ("aten::sort"), where
+    #: loops would be slower or nobody has written them. A plan calls them with whole tensors.
+    library: frozenset[str] = frozenset()
+    #: Dtypes of matrices whose product is a kernel, with an epilogue if there is one; products of
+    #: others are calls.
+    product_dtypes: frozenset[torch.dtype] = frozenset()
+    #: Loop nodes in one kernel, at most.
+    most_members: int = 48
+    #: Buffers that one kernel reads or writes, at most.
+    most_buffers: int = 40
+    #: Iterations of a loop that costs less than the launch of a kernel of its own: such a loop is
+    #: fused whatever it shares.
+    launch_iterations: int = 4096
+
+    def fusion_problem(self, members: Sequence[Member]) -> str | None:
+        """Why these loops cannot be one kernel of the target's, in a few words; None if they can.
+
+        Their dependencies are looked at elsewhere. A product is a member of kind "matmul".
+        """
+        return None
+
+    def piece_length(self, rows: int, length: int, rows_lie_dense: bool) -> int:
+        """The elements that each partial result of a reduction should take, 0 for one step.
+
+        `rows` results combine `length` elements each (counts; a run-time size is its estimate).
+        `rows_lie_dense`: neighbours in memory belong to different results. A reduction in pieces
+        is two kernels, over the pieces and over their results.
+        """
+        return 0
+
+    def kernel(self, group: Group, kept: set[Buffer]) -> Kernel:
+        """The kernel of a fused group; `kept` are the buffers that somebody outside needs.
+
+        Raises NotImplementedError for a group that the target has no code for: its program then
+        runs by reference.
+        """
+        raise NotImplementedError(f"the target {self.name!r} writes no kernels")
+
+    def batches(
+        self, order: Schedule, kernels: Sequence[Kernel | None]
+    ) -> list[tuple[Group, Kernel | None]]:
+        """The groups with their kernels (None for a call) in an order in which they may run, those
+        that are worth it several at a time: see `compiler/batch.py`."""
+        return list(zip(order.groups, kernels, strict=True))
+
+    def compile(self, kernels: Sequence[Kernel]) -> list[int]:
+        """For each kernel what a launch takes it by. Those compiled before are found.
+
+        With the target's `host_memory` it is the address of a function of this process,
+        `void (void *const *pointers, const int64_t *sizes, int64_t *status)`; else whatever the
+        queue's `launch` is to get. It is good for the life of the process.
+
+        Raises CompilerMissing when there is nothing to compile with, CompileError when that
+        rejects a kernel or takes too long.
+        """
+        raise NotImplementedError(f"the target {self.name!r} compiles no kernels")
+
+    def compile_source(self, source: str, entry: str) -> HandwrittenKernel:
+        """The kernel named `entry` of a source written by hand, in the target's language.
+
+        Raises CompilerMissing and CompileError as `compile` does.
+        """
+        raise NotImplementedError(f"the target {self.name!r} compiles no source")
+
+    def tune(self, plan: Plan) -> None:
+        """Makes the choices that the first run of a compiled plan would make: the fastest way for a
+        product, say. For a plan without run-time sizes; it may run kernels on memory of its own."""
+
+    def identity(self) -> str:
+        """What compiled code depends on beside its source: compiler, options, processor, what it is
+        linked with. A part of the key of all that is kept on disk.
+
+        Raises CompilerMissing when there is nothing to compile with.
+        """
+        raise NotImplementedError(f"the target {self.name!r} compiles no kernels")
+
+    def caches(self) -> list[CacheCounts]:
+        """What the backend keeps in memory beside what `compiler/bounded.py` counts."""
+        return []
+
+    def stop(self) -> None:
+        """Ends what `compile` has started, for a process that ends: the call that waits for it
+        raises CompileError."""

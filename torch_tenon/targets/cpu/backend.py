@@ -1,0 +1,131 @@
+"""The cpu target's part of the compiler: C with OpenMP, by the system's compiler."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from torch_tenon import _C
+from torch_tenon.compiler.backend import Backend
+from torch_tenon.targets.cpu.library import LIBRARY
+
+if TYPE_CHECKING:
+    from torch_tenon.compiler.bounded import CacheCounts
+    from torch_tenon.compiler.kernel import Kernel
+    from torch_tenon.compiler.plan import Plan
+    from torch_tenon.compiler.schedule import Group, Member, Schedule
+    from torch_tenon.ir.values import Buffer
+    from torch_tenon.targets.cpu.autotune import Tuner
+    from torch_tenon.targets.cpu.compiler import CpuCompiler, CpuKernel
+
+FEW_ROWS = 32  # too few to share out between threads
+MANY_COLUMNS = 1024  # enough for each thread to have lanes of its own
+MANY_ELEMENTS = 32768  # worth a second kernel
+PIECE = 8192  # elements of a partial result
+
+
+class CpuBackend(Backend):
+    """Kernels in C for the host; see `generate.py` and `products.py`.
+
+    `compiler` is the one of the settings where none is given.
+    """
+
+    name = "cpu"
+    library = LIBRARY
+    product_dtypes = frozenset((torch.float32, torch.bfloat16, torch.float16))
+
+    def __init__(self, compiler: CpuCompiler | None = None) -> None:
+        self._compiler = compiler
+
+    @property
+    def compiler(self) -> CpuCompiler:
+        """What compiles the kernels."""
+        from torch_tenon.targets.cpu.compiler import default_compiler
+
+        return self._compiler or default_compiler()
+
+    @functools.cached_property
+    def tuner(self) -> Tuner:
+        """What chooses among the ways to multiply; the kernels ask it from now on."""
+        from torch_tenon.targets.cpu.autotune import Tuner
+
+        return Tuner(self.compiler).install()
+
+    def fusion_problem(self, members: Sequence[Member]) -> str | None:
+        """What cannot be the epilogue of a product."""
+        from torch_tenon.targets.cpu.fusion import epilogue_problem
+
+        return epilogue_problem(members)
+
+    def piece_length(self, rows: int, length: int, rows_lie_dense: bool) -> int:
+        """Pieces where threads or lanes would have too little to share out between them."""
+        few_columns = rows_lie_dense and rows < MANY_COLUMNS and rows * PIECE <= length * 4
+        if length < MANY_ELEMENTS or not (rows < FEW_ROWS or few_columns):
+            return 0
+        return PIECE
+
+    def kernel(self, group: Group, kept: set[Buffer]) -> Kernel:
+        """A function in C."""
+        from torch_tenon.targets.cpu.generate import generate
+        from torch_tenon.targets.cpu.products import generate_matmul
+
+        products = [m.node.buffer.dtype for m in group.members if m.node.kind == "matmul"]
+        for dtype in products:
+            if dtype not in self.product_dtypes:
+                raise NotImplementedError(f"the target {self.name!r} has no product of {dtype}")
+        return (generate_matmul if products else generate)(group, kept)
+
+    def batches(
+        self, order: Schedule, kernels: Sequence[Kernel | None]
+    ) -> list[tuple[Group, Kernel | None]]:
+        """Equal small kernels as one, whose threads share out the tensors."""
+        from torch_tenon.compiler.batch import batches
+
+        return batches(order, kernels)
+
+    def compile(self, kernels: Sequence[Kernel]) -> list[int]:
+        """Addresses of functions of this process."""
+        found = self.compiler.functions([k.source for k in kernels])
+        if any(k.layout == "matmul" for k in kernels):
+            _ = self.tuner
+        return found
+
+    def compile_source(self, source: str, entry: str) -> CpuKernel:
+        """A function in C, written by hand."""
+        from torch_tenon.targets.cpu.compiler import CpuKernel
+
+        return CpuKernel(entry, self.compiler.function(source, entry))
+
+    def tune(self, plan: Plan) -> None:
+        """Runs each product once, so that it finds the fastest way for its shape."""
+        products = [s for s in plan.steps if s.kernel is not None and s.kernel.layout == "matmul"]
+        if products:
+            # What is no index or has no memory is told by the run that matters.
+            with contextlib.suppress(IndexError, RuntimeError):
+                plan.run_alone(products)
+
+    def identity(self) -> str:
+        """The compiler, its flags, the processor and the runtime of its threads."""
+        return self.compiler.toolchain.identity
+
+    def caches(self) -> list[CacheCounts]:
+        """The ways that were chosen for products."""
+        from torch_tenon.compiler.bounded import CacheCounts
+
+        return [CacheCounts("ways to multiply", *_C.matmul_choices())]
+
+    def stop(self) -> None:
+        """Ends the compilers that run."""
+        from torch_tenon.targets.cpu import toolchain
+
+        toolchain.stop()
+
+
+@functools.cache
+def cpu_backend() -> CpuBackend:
+    """The one of this process: the tuner that kernels ask is the process's too."""
+    return CpuBackend()
