@@ -146,6 +146,10 @@ void bind_record(py::module_& m) {
   m.def(
       "window_runs",
       [] {
+        {
+          py::gil_scoped_release no_gil;
+          hear_builder();
+        }
         py::list all;
         for (const auto& w : window_runs())
           all.append(
@@ -214,7 +218,7 @@ void bind_record(py::module_& m) {
                  std::move(error),
                  std::move(facts),
                  std::move(extras)});
-            keep(window);
+            return keep(window);
           },
           py::arg("plan") = nullptr,
           py::arg("inputs") = std::vector<int32_t>(),
@@ -222,7 +226,15 @@ void bind_record(py::module_& m) {
           py::arg("error") = "",
           py::arg("facts") = "",
           py::arg("extras") = "",
-          "Brings its plan, or the reason why it has none; with neither it may ask again.");
+          "Brings its plan, or the reason why it has none; with neither it may ask again. Gives "
+          "whether other processes find that.")
+      .def(
+          "find_kept",
+          [](WindowPlan& window) {
+            py::gil_scoped_release no_gil;
+            return find_kept(window);
+          },
+          "Whether its plan, or the reason why it has none, was kept.");
   m.def("set_ask_for_plan", &set_ask_for_plan);
   m.def(
       "set_verify",

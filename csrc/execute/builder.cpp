@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMostStarts = 4;
 constexpr auto kTryAgain = std::chrono::milliseconds(20);
-constexpr auto kStarting = std::chrono::seconds(60);  // after which it is taken for dead
+constexpr auto kStarting = std::chrono::seconds(20);  // after which it is taken for dead
 constexpr int kWaitMilliseconds = 50;
 
 // What goes to the builder is a header and the window's structure, what comes back a header alone.

@@ -227,10 +227,11 @@ bool python_interrupts() {
 // there. Raises what Python raises.
 void ask(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits) {
   if (ask_builder(found)) {
-    if (waits)
-      hear_builder(found.get(), python_interrupts);
+    if (!waits)
+      return;
+    hear_builder(found.get(), python_interrupts);
     const pybind11::gil_scoped_acquire gil;
-    if (waits && PyErr_Occurred() != nullptr)
+    if (PyErr_Occurred() != nullptr)
       throw pybind11::error_already_set();
     return;
   }

@@ -1,6 +1,7 @@
 #include "record/archive.h"
 
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -89,6 +90,15 @@ bool write_whole(const std::string& path, std::string_view bytes) {
     return true;
   std::remove(fresh.c_str());
   return false;
+}
+
+IValue without_number(const IValue& value) {
+  if (!value.isTensor())
+    return value.isDouble() ? IValue(0.0) : value;
+  auto zero = at::zeros_like(value.toTensor());
+  zero.unsafeGetTensorImpl()->set_wrapped_number(
+      value.toTensor().unsafeGetTensorImpl()->is_wrapped_number());
+  return zero;
 }
 
 void write_value(Writer& archive, const IValue& value) {

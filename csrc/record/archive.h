@@ -125,9 +125,17 @@ void fields(Archive& archive, TensorLayout& x) {
   archive(x.dtype, x.sizes, x.strides, x.offset, x.nbytes, x.differentiable, x.wrapped_number);
 }
 
+// Of a number that is given when the call runs the type alone counts, and not which one was first.
+c10::IValue without_number(const c10::IValue& value);
+
 template <class Archive>
 void fields(Archive& archive, ArgumentPlan& x) {
-  archive(x.kind, x.value, x.elements);
+  archive(x.kind);
+  if constexpr (Archive::reads)
+    archive(x.value);
+  else
+    archive(x.kind == ArgumentPlan::number ? without_number(x.value) : x.value);
+  archive(x.elements);
 }
 
 template <class Archive>

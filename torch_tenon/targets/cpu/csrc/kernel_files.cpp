@@ -97,7 +97,7 @@ const RegisterBindings registered([](pybind11::module_& m) {
       "Kernels of plans that were kept are the host's, in shared objects.");
   m.def("load_kernel", &load_kernel, "The address of a function in a shared object; 0: none.");
   m.def(
-      "matmul_choices",
+      "noted_matmul_choices",
       [](const pybind11::function& run, int64_t driver) {
         return pybind11::bytes(choices_of(run, driver));
       },

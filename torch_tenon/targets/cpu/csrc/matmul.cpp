@@ -153,7 +153,7 @@ bool has_matmul_driver() {
 void adopt_matmul_choices(const std::vector<MatmulChoice>& choices) {
   const std::unique_lock lock(table_mutex);
   for (const auto& choice : choices)
-    table.emplace(choice.key, choice.route);
+    keep_choice(choice.key, choice.route);
 }
 
 void note_matmul_choices(std::vector<MatmulChoice>* noted) {
