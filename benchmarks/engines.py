@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.cases import Bench, Case, Compile, Work
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 SETTLE_SECONDS = 60.0  # most to wait for plans
 

@@ -28,7 +28,7 @@ from benchmarks.bench import WIDTH
 from benchmarks.cases import CASES
 from benchmarks.engines import ENGINES
 from benchmarks.models import GPT, Block
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 FIRST_STEPS = 10
 LATER_STEPS = 100

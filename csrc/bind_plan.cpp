@@ -25,8 +25,10 @@ SlotTensor slot_tensor(py::handle x) {
 }
 
 KernelStep kernel_step(py::handle x, const std::vector<uintptr_t>& addresses) {
+  const auto number = x["kernel"].cast<size_t>();
   return {
-      reinterpret_cast<KernelFunction>(addresses.at(x["kernel"].cast<size_t>())),
+      reinterpret_cast<KernelFunction>(addresses.at(number)),
+      number,
       x["slots"].cast<std::vector<size_t>>(),
       x["sizes"].cast<std::vector<int64_t>>(),
       x["checks"].cast<std::vector<std::vector<int32_t>>>()};
@@ -86,8 +88,11 @@ CallStep call_step(py::handle x) {
 PlanData plan_data(
     const py::dict& data,
     const std::vector<uintptr_t>& addresses,
-    const std::vector<at::Tensor>& constants) {
+    const std::vector<at::Tensor>& constants,
+    const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels) {
   PlanData plan;
+  for (const auto& [object, symbol, sum] : kernels)
+    plan.kernels.push_back({object, symbol, sum});
   for (const auto x : data["slots"]) {
     const auto kind = static_cast<Slot::Kind>(x[py::int_(0)].cast<int>());
     Slot slot{kind, x[py::int_(1)].cast<size_t>()};
@@ -128,12 +133,14 @@ void bind_plan(py::module_& m) {
       .def(
           py::init([](const py::dict& data,
                       const std::vector<uintptr_t>& addresses,
-                      const std::vector<at::Tensor>& constants) {
-            return std::make_shared<Plan>(plan_data(data, addresses, constants));
+                      const std::vector<at::Tensor>& constants,
+                      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels) {
+            return std::make_shared<Plan>(plan_data(data, addresses, constants, kernels));
           }),
           py::arg("data"),
           py::arg("addresses"),
-          py::arg("constants"))
+          py::arg("constants"),
+          py::arg("kernels") = std::vector<std::tuple<std::string, std::string, uint64_t>>())
       .def(
           "run",
           torch::wrap_pybind_function([](const Plan& plan, py::list inputs, c10::Device device) {

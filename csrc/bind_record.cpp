@@ -4,7 +4,11 @@
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "execute/builder.h"
+#include "execute/plan_file.h"
 #include "execute/window_plans.h"
+#include "record/archive.h"
+#include "record/known_calls.h"
 #include "record/recorder.h"
 #include "record/surroundings.h"
 
@@ -141,8 +145,40 @@ void bind_record(py::module_& m) {
       "Calls recorded, and windows by reason of commit, in the order of CommitReason.");
   m.def(
       "window_runs",
-      &window_runs,
-      "By number of the window: runs by its plan, by reference, its state, why it has no plan.");
+      [] {
+        {
+          py::gil_scoped_release no_gil;
+          hear_builder();
+        }
+        py::list all;
+        for (const auto& w : window_runs())
+          all.append(
+              py::make_tuple(w.by_plan, w.by_reference, w.state, w.error, py::bytes(w.facts)));
+        return all;
+      },
+      "By number of the window: runs by its plan, by reference, its state, why it has no plan, and "
+      "what is known of the plan.");
+  m.def(
+      "set_plan_directory",
+      &set_plan_directory,
+      "Where plans are kept, and what all that is there depends on.");
+  m.def(
+      "set_known_calls",
+      &set_known_calls,
+      "The file of what is known of calls, and what all that is there depends on.");
+  m.def(
+      "set_builder",
+      &set_builder,
+      "The socket where the builder process listens, and the command that starts it.");
+  m.def("builder_state", &builder_state, "How often it was started, and how many plans it owes.");
+  m.def("keep_known_calls", [] {
+    py::gil_scoped_release no_gil;
+    return keep_known_calls();
+  });
+  m.def(
+      "checksum",
+      [](const py::bytes& bytes) { return checksum(static_cast<std::string_view>(bytes)); },
+      "Of a file, as plan files have it.");
   py::class_<WindowPlan, std::shared_ptr<WindowPlan>>(m, "Window")
       .def_readonly("number", &WindowPlan::id)
       .def_property_readonly(
@@ -156,7 +192,49 @@ void bind_record(py::module_& m) {
           "describe",
           [](const WindowPlan& window) { return Describer(window).describe(); },
           "Its calls and slots: see frontends/eager.py for their form.")
-      .def("finish", &finish_window);
+      .def_readonly("threads", &WindowPlan::threads, "That loops are shared between.")
+      .def(
+          "structure",
+          [](const WindowPlan& window) { return py::bytes(structure_of(window)); },
+          "The window as data for another process; empty where it cannot be that.")
+      .def_static(
+          "of_structure",
+          [](const py::bytes& data) { return window_of(static_cast<std::string_view>(data)); })
+      .def(
+          "finish",
+          [](WindowPlan& window,
+             std::shared_ptr<Plan> plan,
+             std::vector<int32_t> inputs,
+             std::vector<int32_t> outputs,
+             std::string error,
+             std::string facts,
+             std::string extras) {
+            py::gil_scoped_release no_gil;
+            finish_window(
+                window,
+                {std::move(plan),
+                 std::move(inputs),
+                 std::move(outputs),
+                 std::move(error),
+                 std::move(facts),
+                 std::move(extras)});
+            return keep(window);
+          },
+          py::arg("plan") = nullptr,
+          py::arg("inputs") = std::vector<int32_t>(),
+          py::arg("outputs") = std::vector<int32_t>(),
+          py::arg("error") = "",
+          py::arg("facts") = "",
+          py::arg("extras") = "",
+          "Brings its plan, or the reason why it has none; with neither it may ask again. Gives "
+          "whether other processes find that.")
+      .def(
+          "find_kept",
+          [](WindowPlan& window) {
+            py::gil_scoped_release no_gil;
+            return find_kept(window);
+          },
+          "Whether its plan, or the reason why it has none, was kept.");
   m.def("set_ask_for_plan", &set_ask_for_plan);
   m.def(
       "set_verify",

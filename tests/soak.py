@@ -14,7 +14,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 WARM_UP = 100
 # Python and the C library keep what they once took, at times late: so much is no leak. (A leak of

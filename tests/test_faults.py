@@ -16,7 +16,7 @@ from fresh_process import output, run
 PREAMBLE = """
 import time, torch
 from torch_tenon import _C
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 def step(x):
     y = (x * 2 + 1).sin()

@@ -233,6 +233,23 @@ def settle_despite_the_error() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_what_is_overwritten_in_part_stays_failed(mode: str) -> None:
+    with executing(mode):
+        for turn in turns(6):
+            torch.randn(ROWS // 2, COLUMNS, device="tenon").zero_()
+            x = torch.rand(ROWS, COLUMNS, device="tenon")
+            failed = late(FAILING["gather"], x, indices(bad=turn >= 3).to("tenon"))
+            assert failed is not None or (turn >= 3 and mode == "reference")
+            if turn < 3 or failed is None:
+                continue
+            settle_despite_the_error()
+            failed[: ROWS // 2].zero_()
+            for part in (failed[ROWS // 2 :], failed):
+                with pytest.raises(RuntimeError, match=BEYOND):
+                    part.cpu()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_later_window_that_uses_what_failed_fails(mode: str) -> None:
     failing = FAILING["gather"]
     with executing(mode):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from torch_tenon import target
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 from torch_tenon.recording import calls_at_once
 
 

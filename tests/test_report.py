@@ -59,7 +59,7 @@ def test_warns_once_for_each_op_where_asked():
 STEPS = """
     import time, torch, torch_tenon
     from torch_tenon import _C
-    from torch_tenon.frontends.builder import plan_counts
+    from torch_tenon.builder.counts import plan_counts
     x = torch.rand(40, 50, device="tenon")
     for _ in range(6):
         y = (x * 2 + 1).exp().sum(1)

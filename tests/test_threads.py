@@ -9,7 +9,7 @@ import torch
 from against_cpu import assert_same, executing
 from turns import MODES, in_thread, settle, turns
 
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 COUNT = 4
 TIMEOUT = 120

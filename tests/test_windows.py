@@ -10,7 +10,7 @@ from fresh_process import output
 from torch import nn
 from torch.nn import functional as F
 
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 WIDTH = 22
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 MODES = ("reference", "auto", "compiled")  # of TENON_EXECUTE
 

@@ -15,6 +15,7 @@ T = TypeVar("T")
 LOG_STAGES = ("ops", "target", "program", "schedule", "memory", "code", "cache")
 # In the order of `ExecuteMode` in csrc/record/record.h.
 EXECUTE_MODES = ("auto", "reference", "compiled", "verify")
+BUILDERS = ("process", "thread", "off")
 COMPILERS = ("cc", "gcc", "clang")
 MOST_DEVICES = 64
 
@@ -77,6 +78,12 @@ class Difference(NamedTuple):
     setting: Setting
     value: str
     default: str
+
+
+def _parse_builder(text: str) -> str:
+    if text.lower() not in BUILDERS:
+        raise ValueError
+    return text.lower()
 
 
 def _parse_flag(text: str) -> bool:
@@ -249,6 +256,26 @@ EXECUTE: Setting[str] = Setting(
     "`reference` op by op on the host; `compiled` waits for every plan; `verify` compares both.",
 )
 
+BUILDER: Setting[str] = Setting(
+    "builder",
+    "TENON_BUILDER",
+    "kind",
+    lambda: "process",
+    _parse_builder,
+    ", ".join(BUILDERS[:-1]) + f" or {BUILDERS[-1]}",
+    "Who makes plans: `process`, one of low priority that the user's programs share; `thread`, one "
+    "of the program's own; `off`, nobody.",
+)
+PLAN_FILES: Setting[bool] = Setting(
+    "plan_files",
+    "TENON_PLAN_FILES",
+    "flag",
+    lambda: True,
+    _parse_flag,
+    "1, true, yes, on, 0, false, no or off",
+    "Keep plans, and what is known of calls, for the next process; without it a thread makes plans.",
+)
+
 SETTINGS: tuple[Setting, ...] = (
     TARGET,
     EXECUTE,
@@ -259,6 +286,8 @@ SETTINGS: tuple[Setting, ...] = (
     CACHE_DIR,
     CC,
     LOG,
+    BUILDER,
+    PLAN_FILES,
 )
 
 

@@ -38,6 +38,7 @@ def register() -> None:
     if _target is not None:
         return
     from torch_tenon import _C, accelerator, dlpack, log, printing, process, settings
+    from torch_tenon.builder import install as builders
     from torch_tenon.frontends import doors
     from torch_tenon.ops import register as ops
 
@@ -53,7 +54,7 @@ def register() -> None:
     accelerator.apply_settings()
     ops.register_ops(found)
     _C.set_trace_calls(config.TRACE_CALLS.read())
-    _C.set_ask_for_plan(process.ask_for_plan)
+    builders.install(found)
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()

@@ -17,7 +17,7 @@ from torch.utils.data import get_worker_info
 from torch_tenon import _C
 
 if TYPE_CHECKING:
-    from torch_tenon.frontends.builder import Builder
+    from torch_tenon.builder.thread import Builder
 
 # Held while a plan is made. A process forks between two plans: a lock that another thread holds, of
 # an import as well, stays locked in the child for good.
@@ -87,7 +87,7 @@ def _after_fork() -> None:
 
 def ask_for_plan(window: _C.Window, wait: bool) -> None:
     """What the core calls with a window that wants a plan."""
-    from torch_tenon.frontends.builder import builder
+    from torch_tenon.builder.thread import builder
 
     builder.ask(window, wait)
 
@@ -95,6 +95,7 @@ def ask_for_plan(window: _C.Window, wait: bool) -> None:
 def _stop_builder() -> None:
     # A thread that comes back from C++ to an interpreter that is going down aborts the process.
     _C.set_ask_for_plan(None)
+    _C.keep_known_calls()
     if builder is not None:
         builder.stop(_EXIT_WAIT)
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from torch_tenon import _C, accelerator
 from torch_tenon import device as devices
+from torch_tenon.builder.counts import plan_counts
 from torch_tenon.compiler import bounded
 from torch_tenon.compiler.bounded import CacheCounts
 from torch_tenon.compiler.explain import Summary, format_bytes
-from torch_tenon.frontends.builder import plan_counts
-from torch_tenon.frontends.planning import summaries
 
 # In the order of CommitReason in csrc/device/pending.h.
 REASONS = (
@@ -129,13 +128,12 @@ def recording() -> Recording:
     """What recording did so far."""
     _C.commit_all()
     calls, commits = _C.record_counts()
-    runs = enumerate(_C.window_runs())
     backend = devices.backend()
     return Recording(
         calls,
         calls_at_once(),
         {why: n for why, n in zip(REASONS, commits, strict=True) if n},
-        [WindowRuns(a, b, summaries.get(k), why) for k, (a, b, _, why) in runs],
+        [WindowRuns(a, b, Summary.of_json(facts), why) for a, b, _, why, facts in _C.window_runs()],
         plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
         bounded.counts() + ([] if backend is None else backend.caches()),

@@ -7,7 +7,18 @@ namespace tenon {
 
 // In the order in which threads take them. Those up to `submissions` may be held while the
 // interpreter's lock is waited for; the others never are.
-enum class ForkOrder : int { queue, submissions, plans, record, addresses, blocks, counters };
+enum class ForkOrder : int {
+  queue,
+  submissions,
+  builder,
+  plan_files,
+  plans,
+  record,
+  known_calls,
+  addresses,
+  blocks,
+  counters
+};
 
 // From now on a fork takes the lock, in the parent and for the child.
 void take_at_fork(std::mutex& mutex, ForkOrder order);

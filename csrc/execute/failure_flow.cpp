@@ -4,10 +4,15 @@
 
 namespace tenon {
 
+bool FailureFlow::replaces(const OpEntry& call, size_t tensor, const int32_t* slots) const {
+  // Calls of one entry have tensors of one layout, in storages of any size.
+  return call.overwritten[tensor] && call.tensors[tensor].nbytes == nbytes_[slots[tensor]];
+}
+
 std::shared_ptr<Failure> FailureFlow::of_arguments(
     const OpEntry& call, const int32_t* slots) const {
   for (size_t k = 0; k < call.tensors.size(); ++k) {
-    if (!call.overwritten[k] && by_slot_[slots[k]])
+    if (!replaces(call, k, slots) && by_slot_[slots[k]])
       return by_slot_[slots[k]];
   }
   return nullptr;
@@ -17,7 +22,7 @@ void FailureFlow::note(
     const OpEntry& call, const int32_t* slots, const std::shared_ptr<Failure>& failure) {
   for (size_t k = 0; k < call.tensors.size(); ++k) {
     // What a call only adds to stays what it was when the call ends well.
-    if (call.written[k] && (failure || call.overwritten[k]))
+    if (call.written[k] && (failure || replaces(call, k, slots)))
       by_slot_[slots[k]] = failure;
   }
   for (size_t k = 0; k < call.fresh.size(); ++k)

@@ -10,9 +10,9 @@ namespace tenon {
 
 class FailureFlow {
  public:
-  // `by_slot`: the errors that the slots begin with.
-  explicit FailureFlow(std::vector<std::shared_ptr<Failure>> by_slot)
-      : by_slot_(std::move(by_slot)) {}
+  // `by_slot`: the errors that the slots begin with; `nbytes`: how large they are.
+  FailureFlow(std::vector<std::shared_ptr<Failure>> by_slot, std::vector<size_t> nbytes)
+      : by_slot_(std::move(by_slot)), nbytes_(std::move(nbytes)) {}
 
   // The error of what a call reads; its slots as a window has them.
   std::shared_ptr<Failure> of_arguments(const OpEntry& call, const int32_t* slots) const;
@@ -28,7 +28,11 @@ class FailureFlow {
   Failures take();
 
  private:
+  // Does a call replace all that the slot of its tensor holds?
+  bool replaces(const OpEntry& call, size_t tensor, const int32_t* slots) const;
+
   std::vector<std::shared_ptr<Failure>> by_slot_;
+  std::vector<size_t> nbytes_;
   std::shared_ptr<Failure> first_;
 };
 

@@ -50,8 +50,15 @@ struct Slot {
   at::Tensor tensor;  // constant
 };
 
+// Where a kernel is found again: its name in a file of the cache directory.
+struct KernelName {
+  std::string object, symbol;
+  uint64_t checksum = 0;  // of the file
+};
+
 struct KernelStep {
-  KernelFunction function;
+  KernelFunction function = nullptr;
+  size_t kernel = 0;           // which of the plan's
   std::vector<size_t> slots;   // of its pointers
   std::vector<int64_t> sizes;  // the numbers that it takes
   // By check: the recorded calls that fail with it, counted in their window; -1 for no such call.
@@ -83,6 +90,7 @@ struct PlanData {
   size_t arena_bytes = 0;
   std::vector<Step> steps;
   std::vector<SlotTensor> results;
+  std::vector<KernelName> kernels;  // empty where they are in no file
 };
 
 // Whether kernels are timed: it costs more than a small one takes.

@@ -35,6 +35,13 @@ IValue number_like(const IValue& like, int64_t bits) {
   return made;
 }
 
+std::vector<size_t> sizes_of_slots(const Window& window) {
+  std::vector<size_t> nbytes;
+  for (const auto& slot : window.slots)
+    nbytes.push_back(slot.nbytes);
+  return nbytes;
+}
+
 // One thread for the loops that this one starts, while it lives.
 class OneThread {
  public:
@@ -61,7 +68,7 @@ class Runner {
         keeps_slots_(keeps_slots),
         storages_(window.slots.size()),
         uses_left_(window.slots.size()),
-        flow_(initial_failures(window)) {
+        flow_(initial_failures(window), sizes_of_slots(window)) {
     for (const auto slot : window.slots_of_calls)
       ++uses_left_[slot];
   }

@@ -1,5 +1,6 @@
 #include "execute/window_plans.h"
 
+#include <ATen/Parallel.h>
 #include <pybind11/pybind11.h>
 
 #include <mutex>
@@ -10,8 +11,10 @@
 #include "device/interrupts.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "execute/builder.h"
 #include "execute/failure_flow.h"
 #include "execute/host_call.h"
+#include "execute/plan_file.h"
 #include "execute/reference_window.h"
 #include "record/surroundings.h"
 
@@ -53,6 +56,7 @@ std::shared_ptr<WindowPlan> find_or_add(
   auto made = std::make_shared<WindowPlan>();
   made->id = static_cast<int64_t>(p.by_id.size());
   made->structure = structure;
+  made->threads = at::get_num_threads();
   for (const auto index : order) {
     const auto& slot = window.slots[index];
     made->slots.push_back({slot.nbytes, slot.fresh, slot.alive, slot.written});
@@ -88,7 +92,10 @@ Failures follow(
         by_call[k] = one.failure;
     }
   }
-  FailureFlow flow(std::move(begins));
+  std::vector<size_t> nbytes;
+  for (const auto& slot : found.slots)
+    nbytes.push_back(slot.nbytes);
+  FailureFlow flow(std::move(begins), std::move(nbytes));
   const int32_t* slots = found.slots_of_calls.data();
   for (size_t k = 0; k < found.calls.size(); ++k) {
     const auto& entry = *found.calls[k];
@@ -143,14 +150,14 @@ WindowRun run_plan(
     return slot.buffer ? slot.buffer->memory() : nullptr;
   };
   std::vector<void*> inputs, outputs;
-  inputs.reserve(found->inputs.size());
-  outputs.reserve(found->outputs.size());
-  for (const auto k : found->inputs)
+  inputs.reserve(found->found.inputs.size());
+  outputs.reserve(found->found.outputs.size());
+  for (const auto k : found->found.inputs)
     inputs.push_back(k >= 0 ? address(k) : first_number + (-1 - k));
-  for (const auto k : found->outputs)
+  for (const auto k : found->found.outputs)
     outputs.push_back(address(k));
   const auto release_input = [&](size_t input) {
-    const auto k = found->inputs[input];
+    const auto k = found->found.inputs[input];
     if (keeps_slots || k < 0 || !window.slots[order[k]].ends_here())
       return;
     auto& buffer = window.slots[order[k]].buffer;
@@ -164,7 +171,7 @@ WindowRun run_plan(
   std::vector<BufferRef> buffers(order.size());
   for (size_t k = 0; k < order.size() && !host_memory; ++k)
     buffers[k] = window.slots[order[k]].buffer;
-  auto failures = found->plan->enqueue(inputs, outputs, c10::Device(kTenon, device), release_input);
+  auto failures = found->found.plan->enqueue(inputs, outputs, c10::Device(kTenon, device), release_input);
   const auto outcome = [found, order, slots = window.slots.size()](
                            const std::vector<BufferRef>& buffers,
                            const std::vector<std::string>& lines,
@@ -192,7 +199,7 @@ WindowRun run_plan(
   if (host_memory) {
     ran.failures = outcome(buffers, window.lines, failures());
   } else {
-    ran.later = [=, plan = found->plan, lines = window.lines, buffers = std::move(buffers)] {
+    ran.later = [=, plan = found->found.plan, lines = window.lines, buffers = std::move(buffers)] {
       (void)numbers;
       return outcome(buffers, lines, failures());
     };
@@ -210,16 +217,46 @@ std::function<void()> python_error_of(pybind11::error_already_set& error) {
   return [] { PyErr_SetInterrupt(); };
 }
 
-// The state of a window's plan, which is asked for where it is time. Nothing of what Python raises
-// meanwhile keeps the window from running.
+bool python_interrupts() {
+  const pybind11::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+// Asks the builder for a plan, or, where there is none, Python; with `waits` comes back once it is
+// there. Raises what Python raises.
+void ask(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits) {
+  if (ask_builder(found)) {
+    if (!waits)
+      return;
+    hear_builder(found.get(), python_interrupts);
+    const pybind11::gil_scoped_acquire gil;
+    if (PyErr_Occurred() != nullptr)
+      throw pybind11::error_already_set();
+    return;
+  }
+  std::shared_ptr<const AskForPlan> python;
+  {
+    const std::lock_guard<std::mutex> lock(p.mutex);
+    python = p.ask;
+  }
+  if (python)
+    (*python)(found, waits);
+}
+
+// The state of a window's plan, which is looked for among those that are kept, and asked for where
+// it is time. Nothing of what Python raises meanwhile keeps the window from running.
 bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, WindowRun& run) {
   std::unique_lock<std::mutex> lock(p.mutex);
+  if (found->state == WindowPlan::seen && !std::exchange(found->looked_up, true)) {
+    lock.unlock();
+    find_kept(*found);
+    lock.lock();
+  }
   const bool again = found->by_plan + found->by_reference > 0;
   const bool asks =
       waits ? found->state <= WindowPlan::waiting : again && found->state == WindowPlan::seen;
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
-    const auto ask = p.ask;
     lock.unlock();
     bool asked = false;
     // Who waits for a plan may be interrupted.
@@ -227,7 +264,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     if (!waits)
       deferred.emplace();
     try {
-      (*ask)(found, waits);
+      ask(p, found, waits);
       asked = true;
     } catch (pybind11::error_already_set& error) {
       run.interrupted = python_error_of(error);
@@ -235,6 +272,10 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     lock.lock();
     if (!asked && found->state == WindowPlan::waiting)
       found->state = WindowPlan::seen;
+  } else if (found->state == WindowPlan::waiting) {
+    lock.unlock();
+    hear_builder();
+    lock.lock();
   }
   const bool ready = found->state == WindowPlan::ready;
   ++(ready ? found->by_plan : found->by_reference);
@@ -371,20 +412,12 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   return ran;
 }
 
-void finish_window(
-    WindowPlan& window,
-    std::shared_ptr<Plan> plan,
-    std::vector<int32_t> inputs,
-    std::vector<int32_t> outputs,
-    std::string error) {
+void finish_window(WindowPlan& window, FoundPlan found) {
   std::lock_guard<std::mutex> lock(plans().mutex);
-  window.plan = std::move(plan);
-  window.inputs = std::move(inputs);
-  window.outputs = std::move(outputs);
-  window.error = std::move(error);
-  window.state = window.plan != nullptr  ? WindowPlan::ready
-                 : !window.error.empty() ? WindowPlan::failed
-                                         : WindowPlan::seen;
+  window.found = std::move(found);
+  window.state = window.found.plan != nullptr  ? WindowPlan::ready
+                 : !window.found.error.empty() ? WindowPlan::failed
+                                               : WindowPlan::seen;
 }
 
 void set_ask_for_plan(AskForPlan ask) {
@@ -397,12 +430,12 @@ void set_verify(Verify verify) {
   plans().verify = std::move(verify);
 }
 
-std::vector<std::tuple<int64_t, int64_t, int, std::string>> window_runs() {
+std::vector<WindowRuns> window_runs() {
   auto& p = plans();
   std::lock_guard<std::mutex> lock(p.mutex);
-  std::vector<std::tuple<int64_t, int64_t, int, std::string>> runs;
-  for (const auto& found : p.by_id)
-    runs.emplace_back(found->by_plan, found->by_reference, found->state, found->error);
+  std::vector<WindowRuns> runs;
+  for (const auto& w : p.by_id)
+    runs.push_back({w->by_plan, w->by_reference, w->state, w->found.error, w->found.facts});
   return runs;
 }
 

@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "execute/plan.h"
@@ -12,8 +11,27 @@
 
 namespace tenon {
 
-// A window's structure, and what runs it once Python has made that. The slots are numbered in the
-// order of their first use.
+// What runs a window, or why nothing does. Without either nobody knows yet.
+struct FoundPlan {
+  std::shared_ptr<const Plan> plan;
+  std::vector<int32_t> inputs;   // for each of the plan's: a slot, or -1 - the place of a number
+  std::vector<int32_t> outputs;  // slots
+  std::string error;
+  std::string facts;   // what `report()` tells of it, as Python wrote it
+  std::string extras;  // what the target's backend needs beside the plan (execute/plan_file.h)
+};
+
+// An op with its layouts that no call of this process has taught.
+struct OwnEntry {
+  explicit OwnEntry(const c10::OperatorHandle& op) : info(op) {
+    entry.op = &info;
+  }
+  OpInfo info;
+  OpEntry entry;
+};
+
+// A window's structure, and what runs it once that is made. The slots are numbered in the order of
+// their first use.
 struct WindowPlan {
   enum State : int { seen, waiting, ready, failed };
 
@@ -26,12 +44,12 @@ struct WindowPlan {
     bool fresh, alive, written;
   };
   std::vector<SlotFacts> slots;
+  int threads = 1;                             // that loops are shared between
+  std::vector<std::shared_ptr<OwnEntry>> own;  // calls of another process
 
   State state = seen;  // guarded by the plans' mutex, as all that follows
-  std::shared_ptr<const Plan> plan;
-  std::vector<int32_t> inputs;   // for each of the plan's: a slot, or -1 - the place of a number
-  std::vector<int32_t> outputs;  // slots
-  std::string error;
+  bool looked_up = false;  // among the kept ones
+  FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs
 };
 
@@ -49,15 +67,15 @@ void set_ask_for_plan(AskForPlan ask);
 void set_verify(Verify verify);
 
 // Brings a plan, or the reason why there is none. Without either nobody has asked any more.
-void finish_window(
-    WindowPlan& window,
-    std::shared_ptr<Plan> plan,
-    std::vector<int32_t> inputs,
-    std::vector<int32_t> outputs,
-    std::string error);
+void finish_window(WindowPlan& window, FoundPlan found);
 
-// For each window's structure, by its number: runs by its plan, by reference, its state, and why it
-// has no plan.
-std::vector<std::tuple<int64_t, int64_t, int, std::string>> window_runs();
+// What became of a window's structure.
+struct WindowRuns {
+  int64_t by_plan, by_reference;
+  int state;
+  std::string error, facts;
+};
+// By the windows' numbers.
+std::vector<WindowRuns> window_runs();
 
 }  // namespace tenon

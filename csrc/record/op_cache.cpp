@@ -155,13 +155,8 @@ bool TensorBefore::is_unchanged(const at::Tensor& now) const {
          !now.is_neg();
 }
 
-std::unique_ptr<OpEntry> learn(
-    OpInfo& op,
-    const OpKey& key,
-    bool open_scalars,
-    const std::vector<TensorBefore>& before,
-    c10::ArrayRef<IValue> arguments,
-    c10::ArrayRef<IValue> results) {
+std::unique_ptr<OpEntry> entry_of(
+    OpInfo& op, const OpKey& key, bool open_scalars, c10::ArrayRef<IValue> arguments) {
   static std::atomic<int64_t> next_id{0};
   auto entry = std::make_unique<OpEntry>();
   entry->op = &op;
@@ -177,8 +172,34 @@ std::unique_ptr<OpEntry> learn(
     const auto& layout = entry->tensors[k];
     const auto& tensor = *key.tensors()[k];
     entry->overwritten[k] = entry->overwritten[k] && tensor.is_non_overlapping_and_dense() &&
-                            layout.offset == 0 && layout.nbytes == tensor.storage().nbytes();
+                            layout.offset == 0;
   }
+  return entry;
+}
+
+void finish_entry(OpEntry& entry) {
+  size_t made = 0;
+  for (const auto& layout : entry.fresh)
+    made += layout.nbytes;
+  size_t read = 0;
+  for (const auto& layout : entry.tensors)
+    read += layout.nbytes;
+  entry.small = read + made <= kSmall;
+  const bool writes_any = std::count(entry.written.begin(), entry.written.end(), true) > 0;
+  // Such a call is there for its errors.
+  if (entry.reason.empty() && entry.fresh.empty() && !writes_any)
+    entry.reason = "it has no results";
+  entry.recorded = entry.reason.empty();
+}
+
+std::unique_ptr<OpEntry> learn(
+    OpInfo& op,
+    const OpKey& key,
+    bool open_scalars,
+    const std::vector<TensorBefore>& before,
+    c10::ArrayRef<IValue> arguments,
+    c10::ArrayRef<IValue> results) {
+  auto entry = entry_of(op, key, open_scalars, arguments);
   std::unordered_set<const void*> storages;
   for (size_t k = 0; k < before.size(); ++k) {
     const auto& tensor = *key.tensors()[k];
@@ -212,18 +233,7 @@ std::unique_ptr<OpEntry> learn(
         entry->reason = "a result is no dense memory of its own";
     }
   }
-  size_t made = 0;
-  for (const auto& layout : entry->fresh)
-    made += layout.nbytes;
-  size_t read = 0;
-  for (const auto& layout : entry->tensors)
-    read += layout.nbytes;
-  entry->small = read + made <= kSmall;
-  const bool writes_any = std::count(entry->written.begin(), entry->written.end(), true) > 0;
-  // Such a call is there for its errors.
-  if (entry->reason.empty() && entry->fresh.empty() && !writes_any)
-    entry->reason = "it has no results";
-  entry->recorded = entry->reason.empty();
+  finish_entry(*entry);
   return entry;
 }
 

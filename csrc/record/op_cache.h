@@ -40,7 +40,7 @@ struct OpEntry {
   std::vector<ArgumentPlan> arguments;
   std::vector<TensorLayout> tensors;  // the device's tensors among the arguments, in order
   std::vector<bool> written;          // for each of them
-  // Whether it replaces all that the tensor's storage holds, and reads nothing of it.
+  // Whether it replaces all of a storage that is no larger than the tensor, and reads nothing of it.
   std::vector<bool> overwritten;
   // Empty tensors that the call gives its results' sizes, as `out=` has them: `tensors` has what
   // they become.
@@ -90,6 +90,12 @@ struct TensorBefore {
   at::Tensor tensor;     // another one over the same storage
   const Buffer* buffer;  // which the storage had
 };
+
+// What is to be known of a call before it has run; the results are missing.
+std::unique_ptr<OpEntry> entry_of(
+    OpInfo& op, const OpKey& key, bool open_scalars, c10::ArrayRef<c10::IValue> arguments);
+// ... and what follows once they are there.
+void finish_entry(OpEntry& entry);
 
 // The entry that a call teaches. `before`: the key's tensors before the call; the arguments'
 // tensors are as it left them.

@@ -8,6 +8,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "record/execution.h"
+#include "record/known_calls.h"
 #include "record/recorder.h"
 
 namespace tenon {
@@ -99,8 +100,10 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   auto entry =
       learn(info, key, open, before, arguments, torch::jit::last(*stack, schema.returns().size()));
   std::lock_guard<std::mutex> lock(record_mutex());
-  if (info.find(key) == nullptr)
+  if (info.find(key) == nullptr) {
+    note_known(*entry);
     info.entries.emplace(key.hash(), std::move(entry));
+  }
 }
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) {
@@ -202,6 +205,21 @@ OpEntry* RecordKernel::find(OpKey& key, c10::ArrayRef<IValue> arguments, bool& o
   return info_.find(key);
 }
 
+// What another process knows of a call with that key; nullptr: nothing either.
+OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
+  if (!open && info_.may_open && !key.scalars().empty() && were_open(info_)) {
+    info_.open_scalars = open = true;
+    key.build(arguments, open);
+  }
+  auto made = tenon::recall(info_, key, open, arguments);
+  std::lock_guard<std::mutex> lock(record_mutex());
+  auto* entry = info_.find(key);
+  if (entry != nullptr || made == nullptr)
+    return entry;
+  note_known(*made);
+  return info_.entries.emplace(key.hash(), std::move(made))->second.get();
+}
+
 Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   Recording call;
   keep_backward_here();
@@ -230,6 +248,8 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
     }
   }
   const auto* entry = find(key, arguments, call.open);
+  if (entry == nullptr)
+    entry = recall(key, arguments, call.open);
   if (entry == nullptr || !entry->recorded) {
     if (entry != nullptr)
       call.why = entry->reason;

@@ -34,6 +34,7 @@ class RecordKernel final : public c10::OperatorKernel {
 
  private:
   OpEntry* find(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
+  OpEntry* recall(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
 
   OpInfo info_;
 };

@@ -9,7 +9,7 @@ import torch
 from fresh_process import run
 
 from torch_tenon import _C
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 Tensors = tuple[torch.Tensor, ...]
 

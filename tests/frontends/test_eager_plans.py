@@ -10,7 +10,7 @@ from against_cpu import same_on_both
 from torch import nn
 
 from torch_tenon import _C, target
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 
 
 @pytest.fixture(autouse=True)

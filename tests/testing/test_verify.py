@@ -12,8 +12,8 @@ from against_cpu import executing
 from typer.testing import CliRunner
 
 from torch_tenon import _C, cli
+from torch_tenon.builder.counts import plan_counts
 from torch_tenon.frontends import eager
-from torch_tenon.frontends.builder import plan_counts
 from torch_tenon.testing import window as windows
 from torch_tenon.testing.verify import PlanDiffers
 

@@ -11,7 +11,7 @@ nothing: what takes its time to load is imported by the method that needs it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from torch_tenon.compiler.schedule import Group, Member, Schedule
     from torch_tenon.ir.values import Buffer
     from torch_tenon.targets.target import Kernel as HandwrittenKernel
+
+
+class KernelFile(NamedTuple):
+    """A compiled kernel on disk."""
+
+    path: str  # under the cache directory
+    symbol: str
+    checksum: int  # of the file's contents, by `_C.checksum`
 
 
 class Backend:
@@ -97,9 +105,22 @@ class Backend:
         """
         raise NotImplementedError(f"the target {self.name!r} compiles no source")
 
-    def tune(self, plan: Plan) -> None:
+    def tune(self, plan: Plan) -> bytes:
         """Makes the choices that the first run of a compiled plan would make: the fastest way for a
-        product, say. For a plan without run-time sizes; it may run kernels on memory of its own."""
+        product, say. For a plan without run-time sizes; it may run kernels on memory of its own.
+
+        Gives what another process needs to run the plan beside its kernels, in a form of its own.
+        """
+        return b""
+
+    def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
+        """Where other processes find compiled kernels, in their order; further ones, which `tune`
+        speaks of, may follow. None where they do not: the plan is not kept then."""
+        return None
+
+    def open_files(self) -> bool:
+        """Lets the core load what `files` names. False where plans are not kept on this target."""
+        return False
 
     def identity(self) -> str:
         """What compiled code depends on beside its source: compiler, options, processor, what it is

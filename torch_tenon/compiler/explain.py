@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.ir.index import product
@@ -28,6 +29,15 @@ class Summary:
     peak_bytes: int
     seconds: Mapping[str, float]
     fallbacks: Mapping[str, str]
+
+    def as_json(self) -> str:
+        """For `of_json`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_json(cls, text: str | bytes) -> Summary | None:
+        """What `as_json` gave; None for an empty text."""
+        return cls(**json.loads(text)) if text else None
 
 
 def summarise(

@@ -16,7 +16,7 @@ from typing import Any, TypedDict
 import torch
 
 from torch_tenon import _C
-from torch_tenon.compiler.backend import Backend
+from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.memory import overlay, place
@@ -127,6 +127,7 @@ class Plan:
         `Backend.compile` does."""
         start = time.perf_counter()
         self.handles = self.backend.compile(self.kernels)
+        self.files = self.backend.files(self.kernels)
         self.seconds["compile"] = time.perf_counter() - start
         return self
 
@@ -144,7 +145,7 @@ class Plan:
         found = self._native.get(sizes)
         if found is None:
             constants = [s.tensor for s in self.program.storages if s.tensor is not None]
-            found = native(self.instance(sizes), self.handles, constants)
+            found = native(self.instance(sizes), self.handles, constants, self.files)
             self._native.put(sizes, found)
         return found
 
@@ -382,13 +383,19 @@ class _Instance:
         raise NotImplementedError(f"a plan cannot hold {x!r}, an argument of a call")
 
 
-def native(data: PlanData, handles: Sequence[int], constants: Sequence[torch.Tensor]) -> _C.Plan:
-    """What runs a plan with kernels of these handles, as `Backend.compile` gives them."""
+def native(
+    data: PlanData,
+    handles: Sequence[int],
+    constants: Sequence[torch.Tensor],
+    files: Sequence[KernelFile] | None = None,
+) -> _C.Plan:
+    """What runs a plan with kernels of these handles, as `Backend.compile` gives them; `files` are
+    where other processes find them."""
     steps = [
         {**s, "arguments": _objects(s["arguments"])} if "op" in s else s for s in data["steps"]
     ]
     slots = [[SLOT_KINDS.index(kind), *numbers] for kind, *numbers in data["slots"]]
-    return _C.Plan({**data, "slots": slots, "steps": steps}, handles, constants)
+    return _C.Plan({**data, "slots": slots, "steps": steps}, handles, constants, files or [])
 
 
 def _objects(x: Any) -> Any:

@@ -129,7 +129,7 @@ def run_by_reference(window: Window, perturb: Perturb | None = None) -> Memory:
 
 def run_by_plan(window: Window) -> Memory:
     """Compiles the window and runs it; raises CannotLower for what has no plan."""
-    from torch_tenon.frontends.planning import make_plan
+    from torch_tenon.builder.planning import make_plan
 
     plan, built = make_plan((0, window.calls, window.slots))
     memory = window.memory()

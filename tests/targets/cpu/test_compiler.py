@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from torch_tenon.compiler.cache import Cache, digest
+from torch_tenon.targets.cpu import compiler as cpu_compiler
 from torch_tenon.targets.cpu import toolchain
 from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
@@ -212,13 +213,21 @@ def test_another_compiler_behind_a_launcher(
     assert len(found) == 2
 
 
-def test_headers_count_by_their_content(folder: Path) -> None:
-    one, two = compiler(folder), compiler(folder)
-    two.special += "\n"
-    assert one.symbol(GENERATED) == two.symbol(GENERATED)
-    assert one.symbol("special_f32(x)") != two.symbol("special_f32(x)")
-    two.header += "\n"
-    assert one.symbol(GENERATED) != two.symbol(GENERATED)
+def test_headers_count_by_their_content(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    one = compiler(folder)
+    special = "special_f32(x)"
+    before = one.symbol(GENERATED), one.symbol(special)
+    templates = Path(shutil.copytree(cpu_compiler.TEMPLATES, tmp_path / "templates"))
+    monkeypatch.setattr(cpu_compiler, "TEMPLATES", templates)
+    for file, changes in (("special.h", (False, True)), ("scalar.h", (True, True))):
+        with (templates / file).open("a") as header:
+            header.write("\n")
+        cpu_compiler._template.cache_clear()
+        after = one.symbol(GENERATED), one.symbol(special)
+        assert tuple(a != b for a, b in zip(after, before, strict=True)) == changes
+    cpu_compiler._template.cache_clear()
 
 
 def test_identity_is_that_of_the_compiler(folder: Path) -> None:

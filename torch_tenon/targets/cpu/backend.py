@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_tenon import _C
-from torch_tenon.compiler.backend import Backend
+from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.targets.cpu.library import LIBRARY
 
 if TYPE_CHECKING:
@@ -100,13 +100,32 @@ class CpuBackend(Backend):
 
         return CpuKernel(entry, self.compiler.function(source, entry))
 
-    def tune(self, plan: Plan) -> None:
-        """Runs each product once, so that it finds the fastest way for its shape."""
+    def tune(self, plan: Plan) -> bytes:
+        """Runs each product once, so that it finds the fastest way for its shape; gives the ways."""
         products = [s for s in plan.steps if s.kernel is not None and s.kernel.layout == "matmul"]
-        if products:
+        if not products:
+            return b""
+
+        def run() -> None:
             # What is no index or has no memory is told by the run that matters.
             with contextlib.suppress(IndexError, RuntimeError):
                 plan.run_alone(products)
+
+        return _C.noted_matmul_choices(run, len(plan.kernels))
+
+    def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
+        """Shared objects; what multiplies comes last, if there is a product."""
+        from torch_tenon.targets.cpu.autotune import DRIVER
+
+        sources = [k.source for k in kernels]
+        if any(k.layout == "matmul" for k in kernels) and self.tuner.driver():
+            sources.append(DRIVER)
+        return self.compiler.files(sources)
+
+    def open_files(self) -> bool:
+        """By the system's loader."""
+        _C.use_kernel_files()
+        return True
 
     def identity(self) -> str:
         """The compiler, its flags, the processor and the runtime of its threads."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch_tenon import _C, config
+from torch_tenon.compiler.backend import KernelFile
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.targets.cpu import toolchain
 from torch_tenon.targets.cpu.toolchain import Toolchain
@@ -87,7 +88,9 @@ class CpuCompiler:
         self.cache, self.toolchain = cache, Toolchain(command, seconds)
         self.compiled = 0
         self._functions: dict[str, int] = {}
+        self._files: dict[str, KernelFile] = {}  # of functions in objects that are kept
         self._libraries: dict[str, ctypes.CDLL] = {}
+        self._checksums: dict[str, int] = {}  # of those that are kept
         self._lock = threading.Lock()
 
     def symbol(self, source: str) -> str:
@@ -105,6 +108,11 @@ class CpuCompiler:
             if missing:
                 self._build(self._units(missing))
             return [self._functions[n] for n in names]
+
+    def files(self, sources: Sequence[str]) -> list[KernelFile] | None:
+        """Where compiled kernels are kept; None if one of them is not."""
+        found = [self._files.get(self.symbol(s)) for s in sources]
+        return [f for f in found if f is not None] if None not in found else None
 
     def function(self, source: str, entry: str) -> int:
         """The address of the function `entry` of a source written by hand.
@@ -140,7 +148,11 @@ class CpuCompiler:
             if data is None or digest(data) != expected:
                 raise OSError("it is not there" if data is None else "it is damaged")
             library = self._libraries[file] = _open(self.cache.path(file))
+            self._checksums[file] = _C.checksum(data)
         self._enter(library, symbols)
+        path = f"{self.cache.directory.name}/{file}"
+        for name, symbol in symbols.items():
+            self._files[name] = KernelFile(path, symbol, self._checksums[file])
 
     def _enter(self, library: ctypes.CDLL, symbols: Mapping[str, str]) -> None:
         for name, symbol in symbols.items():

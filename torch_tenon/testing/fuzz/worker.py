@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from torch_tenon import _C, config
-from torch_tenon.frontends.builder import plan_counts
+from torch_tenon.builder.counts import plan_counts
 from torch_tenon.testing.fuzz.compare import CPU, difference, expect
 from torch_tenon.testing.fuzz.failing import Failed
 from torch_tenon.testing.fuzz.generate import generate

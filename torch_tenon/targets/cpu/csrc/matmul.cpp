@@ -33,6 +33,7 @@ std::shared_mutex table_mutex;
 std::map<MatmulKey, Choice> table;
 std::atomic<int64_t> clock_ticks{0}, asked{0}, evicted{0};
 MatmulTuner tuner;
+thread_local std::vector<MatmulChoice>* t_noted = nullptr;
 std::atomic<void (*)(const tenon_matmul_t*)> generated{nullptr};
 
 constexpr std::array<at::ScalarType, 3> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
@@ -145,6 +146,20 @@ void set_matmul_driver(void (*driver)(const tenon_matmul_t*)) {
   generated = driver;
 }
 
+bool has_matmul_driver() {
+  return generated.load() != nullptr;
+}
+
+void adopt_matmul_choices(const std::vector<MatmulChoice>& choices) {
+  const std::unique_lock lock(table_mutex);
+  for (const auto& choice : choices)
+    keep_choice(choice.key, choice.route);
+}
+
+void note_matmul_choices(std::vector<MatmulChoice>* noted) {
+  t_noted = noted;
+}
+
 void multiply_by(MatmulRoute route, const tenon_matmul_t& p) {
   if (route == MatmulRoute::kGenerated) {
     generated.load()(&p);
@@ -193,12 +208,8 @@ void copy_piece(
         (box[3] - box[2]) * size);
 }
 
-// The way for this product: from the table, or asked of the tuner. The ways round differently, and
-// which is fastest may differ from one process to the next: deterministic code always has the same.
-MatmulRoute choose(const tenon_matmul_t& p) {
-  if (at::globalContext().deterministicAlgorithms())
-    return MatmulRoute::kPyTorch;
-  const auto key = key_of(p);
+// The way for a product of that key: from the table, or asked of the tuner.
+MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
   {
     const std::shared_lock lock(table_mutex);
     const auto found = table.find(key);
@@ -232,6 +243,18 @@ MatmulRoute choose(const tenon_matmul_t& p) {
   const std::unique_lock lock(table_mutex);
   ++asked;
   keep_choice(key, route);
+  return route;
+}
+
+// The ways round differently, and which is fastest may differ from one process to the next:
+// deterministic code always has the same.
+MatmulRoute choose(const tenon_matmul_t& p) {
+  if (at::globalContext().deterministicAlgorithms())
+    return MatmulRoute::kPyTorch;
+  const auto key = key_of(p);
+  const auto route = find_or_ask(p, key);
+  if (t_noted != nullptr)
+    t_noted->push_back({key, route});
   return route;
 }
 

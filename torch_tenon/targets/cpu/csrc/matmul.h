@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "../templates/matmul.h"
 
@@ -16,6 +17,11 @@ enum class MatmulRoute : int64_t { kPyTorch, kOneDnn, kGenerated };
 
 // What a choice depends on: batch, m, n, k, dtype, layouts, threads, whether there is an epilogue.
 using MatmulKey = std::array<int64_t, 8>;
+
+struct MatmulChoice {
+  MatmulKey key;
+  MatmulRoute route;
+};
 
 // Runs a way a number of times on the operands at hand; gives the seconds of one run.
 using MatmulTrial = std::function<double(MatmulRoute, int64_t)>;
@@ -39,6 +45,13 @@ void set_matmul_tuner(MatmulTuner tuner);
 
 // The generated driver, compiled from torch_tenon/targets/cpu/templates/matmul.c.
 void set_matmul_driver(void (*driver)(const tenon_matmul_t*));
+
+bool has_matmul_driver();
+
+// Enters choices that another process made; those made here stay.
+void adopt_matmul_choices(const std::vector<MatmulChoice>& choices);
+// From now on what this thread uses is noted; null: no longer.
+void note_matmul_choices(std::vector<MatmulChoice>* noted);
 
 // What generated kernels call: multiplies, then runs the epilogue over the product. The product's
 // field `threads` is filled in here.

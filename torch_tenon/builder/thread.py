@@ -35,7 +35,7 @@ class Builder:
             self.changed.notify_all()
             if self.thread is None and not self._start():
                 self.waiting.clear()
-                window.finish(None, [], [], "")  # it may ask again
+                window.finish()  # it may ask again
                 return
             if wait:
                 self.changed.wait_for(lambda: self.stopped or window not in self.waiting)
@@ -69,7 +69,7 @@ class Builder:
         """After a fork: the thread is gone, and whose plan it owed may ask again."""
         self.changed, self.thread = threading.Condition(), None
         while self.waiting:
-            self.waiting.pop().finish(None, [], [], "")
+            self.waiting.pop().finish()
 
     def _run(self) -> None:
         # On Linux this is the thread's own, and that of what it starts to compile with: they take
@@ -81,7 +81,7 @@ class Builder:
             if self.stopped:
                 return
         with process.making_plans:  # the compiler takes its time to load: nobody waits for it
-            from torch_tenon.frontends.planning import plan_window
+            from torch_tenon.builder.planning import plan_window
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.stopped or self.waiting)
@@ -92,7 +92,7 @@ class Builder:
                 with process.making_plans:
                     plan_window(window)
             except BaseException:  # such as an interrupt: who waits is not left waiting
-                window.finish(None, [], [], "")
+                window.finish()
                 log.exception("a plan was not made")
             with self.changed:
                 self.waiting.popleft()
@@ -100,16 +100,3 @@ class Builder:
 
 
 process.builder = builder = Builder()
-
-
-def plan_counts() -> dict[str, int]:
-    """Windows that ran by a plan (`hits`) and by reference; structures, and how many of them have a
-    plan that is waited for, is ready or failed."""
-    runs = _C.window_runs()
-    states = [state for _, _, state, _ in runs]
-    return {
-        "hits": sum(by_plan for by_plan, *_ in runs),
-        "reference": sum(by_reference for _, by_reference, *_ in runs),
-        "structures": len(runs),
-        **{name: states.count(k) for k, name in enumerate(("waiting", "ready", "failed"), 1)},
-    }

@@ -10,57 +10,50 @@ from typing import Any
 import torch
 
 from torch_tenon import _C, device, process, settings
-from torch_tenon.compiler.bounded import BoundedCache
-from torch_tenon.compiler.explain import Summary, summarise
+from torch_tenon.compiler.explain import summarise
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.eager import BuiltWindow, build
 from torch_tenon.ops.lowerings.table import CannotLower
 
 log = logging.getLogger("torch_tenon.program")
 
-MOST_SUMMARIES = 4096
-# Of the plans that were made, by the window's number.
-summaries = BoundedCache[int, Summary]("summaries of plans", MOST_SUMMARIES)
 
-
-def plan_window(window: _C.Window) -> None:
-    """Gives a window its plan, or says why it has none and stays on reference execution."""
+def plan_window(window: _C.Window) -> bool:
+    """Gives a window its plan, or says why it has none and stays on reference execution; true where
+    other processes find that as well."""
     # What is lowered here looks at the process's default dtype: it has to be that of the calls.
     changes = settings.changes()
     if str(torch.get_default_dtype()) != window.default_dtype:
-        window.finish(None, [], [], "")  # it may ask again
-        return
+        return window.finish()  # it may ask again
     description = window.describe()
     start = time.perf_counter()
     try:
-        plan, built = make_plan(description)
+        plan, built, extras = make_plan(description)
         # With more of them than processors, those of the program would not wait awake.
         _C.release_threads()
     except Exception as error:  # the window stays on reference execution
         if process.builder is None or not process.builder.stopped:
             log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
         log.debug("its plan failed", exc_info=True)
-        window.finish(None, [], [], f"{type(error).__name__}: {error}")
-    else:
-        seconds = time.perf_counter() - start
-        if settings.changes() != changes:
-            window.finish(None, [], [], "")
-            return
-        bytes_by_op = _bytes_by_op(description)
-        summary = summarise(plan, bytes_by_op, built.fallbacks, seconds)
-        summaries.put(window.number, summary)
-        window.finish(plan.native(()), built.inputs, built.outputs, "")
+        return window.finish(error=f"{type(error).__name__}: {error}")
+    if settings.changes() != changes:
+        return window.finish()
+    seconds = time.perf_counter() - start
+    summary = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
+    return window.finish(
+        plan.native(()), built.inputs, built.outputs, facts=summary.as_json(), extras=extras
+    )
 
 
-def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow]:
-    """The window's plan, compiled; raises CannotLower for one that has none."""
+def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow, bytes]:
+    """The window's plan, compiled, and what `Backend.tune` gave; raises CannotLower for one that
+    has none."""
     backend = device.backend()
     if backend is None:
         raise CannotLower(f"the target {device.target().name!r} has no backend")
     built = build(description)
     plan = Plan(built.program, backend).compile()
-    backend.tune(plan)
-    return plan, built
+    return plan, built, backend.tune(plan)
 
 
 def _bytes_by_op(description: tuple[Any, ...]) -> int:

@@ -1,0 +1,25 @@
+// The builder process as the program's own process sees it: windows go to it, and files of plans
+// come back (execute/plan_file.h). Nobody waits for it, and it may end at any time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "execute/window_plans.h"
+
+namespace tenon {
+
+// Where it listens, and the command that starts it. It is started when it is first needed and
+// nobody listens.
+void set_builder(std::string socket, std::vector<std::string> command);
+
+// Asks it for the plan of a window; false: there is none, and there will be none.
+bool ask_builder(const std::shared_ptr<WindowPlan>& window);
+// Takes in what it has answered. With `wait` comes back once that window is no longer waited for;
+// `interrupted` is asked meanwhile.
+void hear_builder(const WindowPlan* wait = nullptr, bool (*interrupted)() = nullptr);
+// How often it was started, and how many answers are owed.
+std::pair<int, size_t> builder_state();
+
+}  // namespace tenon

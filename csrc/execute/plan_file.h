@@ -1,0 +1,45 @@
+// Plans and windows as plain data: docs/plan-file.md has the format.
+//
+// A plan file is named after the structure that it serves, and after everything else that the plan
+// depends on. What is damaged, or not for this process, is as good as not there.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "execute/plan.h"
+#include "execute/window_plans.h"
+
+namespace tenon {
+
+// Where files are kept, and what all of them depend on: versions, target, processor, compiler.
+// Without it nothing is kept.
+void set_plan_directory(std::string directory, std::string identity);
+
+// How the target gets at kernels that another process compiled.
+struct KernelFiles {
+  // The kernel of that name in a file, 0 where it is not to be had.
+  std::function<uintptr_t(const std::string& path, const std::string& symbol)> load;
+  // Takes over what the target's backend added to a plan with these kernels; false: it is of no use
+  // here.
+  std::function<bool(std::string_view extras, c10::ArrayRef<uintptr_t> kernels)> adopt;
+};
+void set_kernel_files(KernelFiles files);
+
+// What tells windows of one plan in any process: its calls, how their slots connect, which of these
+// are new and which outlive the window. Nothing where a call has an argument that is no plain data.
+std::string structure_of(const WindowPlan& window);
+// A window of that structure. Raises where the text is none.
+std::shared_ptr<WindowPlan> window_of(std::string_view structure);
+
+// Gives a window the plan that is kept for it, or the reason why it has none; false: neither is.
+bool find_kept(WindowPlan& window);
+// Keeps what a window ended with, for other processes; false where that is not possible.
+bool keep(const WindowPlan& window);
+
+}  // namespace tenon

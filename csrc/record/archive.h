@@ -1,0 +1,182 @@
+// Plain data to bytes and back, for files and for other processes: docs/plan-file.md has the format.
+//
+// One function, `fields(archive, x)`, names the fields of a type for both ways. Reading never goes
+// beyond the end, and raises where the bytes are no such data.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "record/op_cache.h"
+
+namespace tenon {
+
+// Damage changes it. Over words of eight bytes, the last one filled up with zeros.
+uint64_t checksum(std::string_view bytes, uint64_t seed = 0);
+
+// A file with these bytes, whole or not at all; false where that is not possible.
+bool write_whole(const std::string& path, std::string_view bytes);
+
+class Writer {
+ public:
+  static constexpr bool reads = false;
+  std::string bytes;
+
+  template <class... Fields>
+  void operator()(const Fields&... all) {
+    (put(all), ...);
+  }
+
+ private:
+  // Seven bits at a time, the low ones first; small numbers of either sign are short.
+  void number(int64_t x) {
+    auto left = static_cast<uint64_t>(x) << 1 ^ static_cast<uint64_t>(x >> 63);
+    for (; left >= 0x80; left >>= 7)
+      bytes.push_back(static_cast<char>(left | 0x80));
+    bytes.push_back(static_cast<char>(left));
+  }
+  template <class T>
+  void put(const T& x);
+  template <class T>
+  void put(const std::vector<T>& all) {
+    number(static_cast<int64_t>(all.size()));
+    for (const T& x : all)
+      put(x);
+  }
+  template <class T>
+  void put(const std::optional<T>& x) {
+    number(x.has_value());
+    if (x)
+      put(*x);
+  }
+};
+
+class Reader {
+ public:
+  static constexpr bool reads = true;
+
+  explicit Reader(std::string_view bytes) : left_(bytes) {}
+
+  template <class... Fields>
+  void operator()(Fields&... all) {
+    (get(all), ...);
+  }
+  bool at_end() const {
+    return left_.empty();
+  }
+
+ private:
+  std::string_view take(size_t count) {
+    TORCH_CHECK(count <= left_.size(), "the data ends early");
+    const auto taken = left_.substr(0, count);
+    left_.remove_prefix(count);
+    return taken;
+  }
+  int64_t number() {
+    uint64_t found = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      const auto byte = static_cast<uint8_t>(take(1).front());
+      found |= static_cast<uint64_t>(byte & 0x7f) << shift;
+      if (byte < 0x80)
+        return static_cast<int64_t>(found >> 1 ^ (~(found & 1) + 1));
+    }
+    TORCH_CHECK(false, "a number is too long");
+  }
+  // Each element takes a byte at least.
+  size_t count() {
+    const auto found = number();
+    TORCH_CHECK(
+        found >= 0 && static_cast<size_t>(found) <= left_.size(), "a list is longer than the data");
+    return static_cast<size_t>(found);
+  }
+  template <class T>
+  void get(T& x);
+  template <class T>
+  void get(std::vector<T>& all) {
+    all.resize(count());
+    for (size_t k = 0; k < all.size(); ++k) {
+      T x{};
+      get(x);
+      all[k] = std::move(x);
+    }
+  }
+  template <class T>
+  void get(std::optional<T>& x) {
+    if (number() == 0) {
+      x.reset();
+    } else {
+      get(x.emplace());
+    }
+  }
+
+  std::string_view left_;
+};
+
+template <class Archive>
+void fields(Archive& archive, TensorLayout& x) {
+  archive(x.dtype, x.sizes, x.strides, x.offset, x.nbytes, x.differentiable, x.wrapped_number);
+}
+
+// Of a number that is given when the call runs the type alone counts, and not which one was first.
+c10::IValue without_number(const c10::IValue& value);
+
+template <class Archive>
+void fields(Archive& archive, ArgumentPlan& x) {
+  archive(x.kind);
+  if constexpr (Archive::reads)
+    archive(x.value);
+  else
+    archive(x.kind == ArgumentPlan::number ? without_number(x.value) : x.value);
+  archive(x.elements);
+}
+
+template <class Archive>
+void fields(Archive& archive, ResultPlan& x) {
+  archive(x.argument, x.list, x.defined);
+}
+
+// Numbers, texts, lists of them, nothing, devices and host tensors without dimensions; raises for
+// anything else.
+void write_value(Writer& archive, const c10::IValue& value);
+c10::IValue read_value(Reader& archive);
+
+template <class T>
+void Writer::put(const T& x) {
+  if constexpr (std::is_same_v<T, double>) {
+    bytes.append(reinterpret_cast<const char*>(&x), sizeof(x));
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    number(static_cast<int64_t>(x.size()));
+    bytes += x;
+  } else if constexpr (std::is_same_v<T, c10::IValue>) {
+    write_value(*this, x);
+  } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+    number(static_cast<int64_t>(x));
+  } else {
+    fields(*this, const_cast<T&>(x));
+  }
+}
+
+template <class T>
+void Reader::get(T& x) {
+  if constexpr (std::is_same_v<T, double>) {
+    std::memcpy(&x, take(sizeof(x)).data(), sizeof(x));
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    x = take(count());
+  } else if constexpr (std::is_same_v<T, c10::IValue>) {
+    x = read_value(*this);
+  } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
+    x = static_cast<T>(number());
+  } else {
+    fields(*this, x);
+  }
+}
+
+}  // namespace tenon

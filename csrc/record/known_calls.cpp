@@ -1,0 +1,171 @@
+#include "record/known_calls.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <unordered_set>
+
+#include "device/fork.h"
+#include "record/archive.h"
+#include "record/recorder.h"
+
+namespace tenon {
+
+namespace {
+
+constexpr std::string_view kMagic = "torch-tenon calls 1\n";
+constexpr size_t kMostBytes = size_t{4} << 20;
+
+struct KnownCalls {
+  std::string path, identity;
+  std::once_flag read;
+  // By op and key: what follows from them. Nothing changes here once it is read.
+  std::unordered_map<std::string, std::string> calls;
+  std::unordered_set<std::string> open;
+
+  std::mutex mutex;
+  std::vector<const OpEntry*> used;  // entries live as long as the process
+  bool is_new = false;               // is one of them not in the file?
+};
+
+KnownCalls& known() {
+  static auto* instance = [] {
+    auto* made = new KnownCalls();
+    take_at_fork(made->mutex, ForkOrder::known_calls);
+    return made;
+  }();
+  return *instance;
+}
+
+std::string name_of(const OpInfo& op, const std::vector<int64_t>& key) {
+  Writer archive;
+  archive(op.name, key);
+  return std::move(archive.bytes);
+}
+
+void read_file(
+    const std::string& path,
+    const std::string& identity,
+    std::unordered_map<std::string, std::string>& calls,
+    std::unordered_set<std::string>& open) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string bytes(std::istreambuf_iterator<char>(file), {});
+  std::string_view left = bytes;
+  uint64_t sum = 0;
+  if (left.substr(0, kMagic.size()) != kMagic || left.size() < kMagic.size() + sizeof(sum))
+    return;
+  std::memcpy(&sum, left.data() + kMagic.size(), sizeof(sum));
+  left.remove_prefix(kMagic.size() + sizeof(sum));
+  if (checksum(left) != sum)
+    return;
+  try {
+    Reader archive(left);
+    std::string of;
+    std::vector<std::string> names;
+    archive(of, names);
+    if (of != identity)
+      return;
+    open.insert(names.begin(), names.end());
+    while (!archive.at_end()) {
+      std::string name, facts;
+      archive(name, facts);
+      calls.emplace(std::move(name), std::move(facts));
+    }
+  } catch (const c10::Error&) {
+    // Damage that the checksum has not seen: what was read until there may be wrong as well.
+    calls.clear();
+    open.clear();
+  }
+}
+
+const KnownCalls& read_once() {
+  auto& k = known();
+  std::call_once(k.read, [&] {
+    if (!k.path.empty())
+      read_file(k.path, k.identity, k.calls, k.open);
+  });
+  return k;
+}
+
+std::string facts_of(const OpEntry& entry) {
+  std::vector<TensorLayout> resized;
+  for (const auto k : entry.resized)
+    resized.push_back(entry.tensors[k]);
+  Writer archive;
+  archive(entry.resized, resized, entry.results, entry.fresh);
+  return std::move(archive.bytes);
+}
+
+}  // namespace
+
+void set_known_calls(std::string path, std::string identity) {
+  known().path = std::move(path);
+  known().identity = std::move(identity);
+}
+
+bool were_open(const OpInfo& op) {
+  return read_once().open.count(op.name) > 0;
+}
+
+std::unique_ptr<OpEntry> recall(
+    OpInfo& op, const OpKey& key, bool open_scalars, c10::ArrayRef<c10::IValue> arguments) {
+  const auto& calls = read_once().calls;
+  if (calls.empty())
+    return nullptr;
+  const auto found = calls.find(name_of(op, key.words()));
+  if (found == calls.end())
+    return nullptr;
+  auto entry = entry_of(op, key, open_scalars, arguments);
+  std::vector<TensorLayout> resized;
+  Reader archive(found->second);
+  archive(entry->resized, resized, entry->results, entry->fresh);
+  for (size_t k = 0; k < resized.size(); ++k)
+    entry->tensors.at(entry->resized.at(k)) = resized[k];
+  finish_entry(*entry);
+  return entry;
+}
+
+void note_known(const OpEntry& entry) {
+  auto& k = known();
+  if (k.path.empty() || !entry.recorded)
+    return;
+  std::lock_guard<std::mutex> lock(k.mutex);
+  k.used.push_back(&entry);
+  k.is_new = k.is_new || k.calls.count(name_of(*entry.op, entry.key)) == 0;
+}
+
+bool keep_known_calls() {
+  auto& k = known();
+  read_once();
+  std::lock_guard<std::mutex> lock(k.mutex);
+  if (k.path.empty() || !k.is_new)
+    return true;
+  Writer calls;
+  std::unordered_map<std::string, std::string> others;
+  std::unordered_set<std::string> open = k.open;
+  read_file(k.path, k.identity, others, open);  // another process may have written it meanwhile
+  for (const auto* entry : k.used) {
+    if (entry->op->open_scalars && entry->op->may_open)
+      open.insert(entry->op->name);
+    const auto name = name_of(*entry->op, entry->key);
+    others.erase(name);
+    if (calls.bytes.size() < kMostBytes)
+      calls(name, facts_of(*entry));
+  }
+  for (const auto& [name, facts] : others) {
+    if (calls.bytes.size() < kMostBytes)
+      calls(name, facts);
+  }
+  Writer body;
+  body(k.identity, std::vector<std::string>(open.begin(), open.end()));
+  body.bytes += calls.bytes;
+  std::string bytes(kMagic);
+  const auto sum = checksum(body.bytes);
+  bytes.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
+  k.is_new = !write_whole(k.path, bytes + body.bytes);
+  return !k.is_new;
+}
+
+}  // namespace tenon

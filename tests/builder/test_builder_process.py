@@ -1,0 +1,86 @@
+"""The builder process: shared, started when it is needed, and no loss when it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from builder.whole_scripts import finish, in_step, run, start
+
+
+def builders(cache: Path) -> list[int]:
+    """The builder processes that work for a cache directory."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if b"torch_tenon.builder" in words and str(cache).encode() in words[3]:
+                found.append(int(folder.name))
+    return found
+
+
+def kill_builders(cache: Path) -> int:
+    found = builders(cache)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(found)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "cache"
+    kill_builders(tmp_path / "cache")
+
+
+PROCESS = {"TENON_BUILDER": "process"}
+
+
+def test_it_makes_plans_for_several_processes(cache: Path) -> None:
+    several = [start(cache, WAITS="1", **PROCESS) for _ in range(3)]
+    for process in several:
+        assert in_step(finish(process), 5)[0] > 0
+    assert len(builders(cache)) <= 1
+    second = run(cache, **PROCESS)
+    assert in_step(second, 1)[0] > 0 and in_step(second, 0)[2] == 0
+
+
+def test_killed_again_and_again(cache: Path) -> None:
+    process = start(cache, WAITS="1", **PROCESS)
+    killed = 0
+    while process.poll() is None:
+        time.sleep(1.5)
+        killed += kill_builders(cache)
+    finish(process)
+    assert killed > 0
+    assert in_step(run(cache, WAITS="1", **PROCESS), 5)[0] > 0
+
+
+def test_files_that_vanish_while_scripts_run(cache: Path) -> None:
+    process = start(cache, WAITS="1", **PROCESS)
+    while process.poll() is None:
+        time.sleep(0.3)
+        for path in cache.glob("*/*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+    finish(process)
+
+
+def test_a_directory_that_cannot_be_written(cache: Path) -> None:
+    run(cache, WAITS="1", TENON_BUILDER="thread")
+    kept = sorted(cache.rglob("*"))
+    for path in [cache, *(p for p in kept if p.is_dir())]:
+        path.chmod(0o500 if os.getuid() else 0o700)
+    run(cache, WAITS="1", **PROCESS)
+    for path in [cache, *(p for p in kept if p.is_dir())]:
+        path.chmod(0o700)
+
+
+def test_nobody_makes_plans_where_that_is_wanted(cache: Path) -> None:
+    windows = run(cache, TENON_BUILDER="off")
+    assert windows[-1][0] == 0 and windows[-1][1] > 0

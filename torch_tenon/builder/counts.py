@@ -1,0 +1,18 @@
+"""What builders have done for this process."""
+
+from __future__ import annotations
+
+from torch_tenon import _C
+
+
+def plan_counts() -> dict[str, int]:
+    """Windows that ran by a plan (`hits`) and by reference; structures, and how many of them have a
+    plan that is waited for, is ready or failed."""
+    runs = _C.window_runs()
+    states = [state for _, _, state, *_ in runs]
+    return {
+        "hits": sum(by_plan for by_plan, *_ in runs),
+        "reference": sum(by_reference for _, by_reference, *_ in runs),
+        "structures": len(runs),
+        **{name: states.count(k) for k, name in enumerate(("waiting", "ready", "failed"), 1)},
+    }
