@@ -4,6 +4,7 @@
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
+# make bench-scripts   whole scripts, from start to end, in processes of their own
 # make wheel   build a wheel into dist/
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ BUILT := $(VENV)/built
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test test-targets check format bench wheel clean
+.PHONY: demo test test-targets check format bench bench-scripts wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -45,6 +46,9 @@ format: $(INSTALLED)
 
 bench: $(BUILT)
 	$(BIN)/python -m benchmarks.bench
+
+bench-scripts: $(BUILT)
+	$(BIN)/python -m benchmarks.scripts.run
 
 wheel: $(INSTALLED)
 	$(NO_AUTOLOAD) $(BIN)/pip wheel --no-build-isolation --no-deps -w dist .

@@ -273,7 +273,7 @@ PLAN_FILES: Setting[bool] = Setting(
     lambda: True,
     _parse_flag,
     "1, true, yes, on, 0, false, no or off",
-    "Keep plans, and what is known of calls, for the next process; without it a thread makes plans.",
+    "Keep plans, and what is known of calls, for the next process; else a thread makes plans.",
 )
 
 SETTINGS: tuple[Setting, ...] = (

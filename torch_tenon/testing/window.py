@@ -131,7 +131,7 @@ def run_by_plan(window: Window) -> Memory:
     """Compiles the window and runs it; raises CannotLower for what has no plan."""
     from torch_tenon.builder.planning import make_plan
 
-    plan, built = make_plan((0, window.calls, window.slots))
+    plan, built, _ = make_plan((0, window.calls, window.slots))
     memory = window.memory()
     numbers = torch.tensor(window.numbers, dtype=torch.int64)
     inputs = [memory[k].data_ptr() if k >= 0 else numbers[-1 - k].data_ptr() for k in built.inputs]

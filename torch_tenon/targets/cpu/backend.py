@@ -101,7 +101,7 @@ class CpuBackend(Backend):
         return CpuKernel(entry, self.compiler.function(source, entry))
 
     def tune(self, plan: Plan) -> bytes:
-        """Runs each product once, so that it finds the fastest way for its shape; gives the ways."""
+        """Runs each product once, so that it finds its fastest way; gives what was chosen."""
         products = [s for s in plan.steps if s.kernel is not None and s.kernel.layout == "matmul"]
         if not products:
             return b""
