@@ -1,0 +1,112 @@
+"""Copies of statements in which other values, symbols and local arrays stand for theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch_tenon.compiler.loops.tree import (
+    Accumulate,
+    Accumulator,
+    Array,
+    Check,
+    Declare,
+    For,
+    If,
+    Let,
+    Load,
+    Memory,
+    Operand,
+    Read,
+    Statement,
+    Store,
+    Transpose,
+)
+from torch_tenon.ir.index import Expr, Index, Symbol, substitute, var
+
+#: Where an element of a local array is instead.
+Moved = Callable[[Index], tuple[Array, Index]]
+
+
+class Copy:
+    """Makes copies. Values that are computed in a copy are new ones, and are used in what is copied
+    later; `values`, `symbols` and `arrays` say what stands for those of outside."""
+
+    def __init__(
+        self,
+        values: Mapping[Operand, Operand] | None = None,
+        symbols: Mapping[Symbol, Index] | None = None,
+        arrays: Mapping[Array, Moved] | None = None,
+    ) -> None:
+        self.values = dict(values or {})
+        self.symbols = dict(symbols or {})
+        self.arrays = dict(arrays or {})
+
+    def body(self, statements: Sequence[Statement]) -> list[Statement]:
+        """A copy of statements."""
+        return [self.statement(s) for s in statements]
+
+    def index(self, e: Index) -> Index:
+        """An index expression in the new symbols."""
+        return substitute(e, self.symbols) if self.symbols and isinstance(e, Expr) else e
+
+    def operand(self, x: Operand) -> Operand:
+        """What stands for an operand."""
+        if isinstance(x, Let | Load):
+            return self.values.get(x, x)
+        if isinstance(x, Read):
+            array, index = self._local(x.array, x.index)
+            return Read(array, index, x.dtype)
+        return self.index(x) if isinstance(x, Expr) else x
+
+    def statement(self, s: Statement) -> Statement:
+        """A copy of one statement."""
+        if isinstance(s, Let):
+            made = Let(s.op, tuple(self.operand(a) for a in s.args), s.dtype)
+            if s.symbol is not None:
+                made.symbol = Symbol(s.symbol.name, s.symbol.extent, scalar=s.symbol.scalar)
+                self.symbols[s.symbol] = var(made.symbol)
+            self.values[s] = made
+            return made
+        if isinstance(s, Load):
+            memory, index = self._memory(s.memory, s.index)
+            mask = None if s.mask is None else self.operand(s.mask)
+            other = None if s.other is None else self.operand(s.other)
+            loaded = self.values[s] = Load(memory, index, s.dtype, mask, other)
+            return loaded
+        if isinstance(s, Accumulate):
+            accumulator, index = self._local(s.accumulator, s.index)
+            assert isinstance(accumulator, Accumulator)
+            return Accumulate(accumulator, index, self.operand(s.value))
+        if isinstance(s, Store):
+            memory, index = self._memory(s.memory, s.index)
+            return Store(memory, index, self.operand(s.value), s.combine)
+        if isinstance(s, For):
+            starts, stops = (tuple(map(self.index, es)) for es in (s.starts, s.stops))
+            return s.like(starts=starts, stops=stops, body=self.body(s.body))
+        return self._other(s)
+
+    def _other(self, s: Statement) -> Statement:
+        if isinstance(s, Check):
+            low, high = self.operand(s.low), self.operand(s.high)
+            return Check(low, high, self.index(s.size), s.failure)
+        if isinstance(s, Declare):
+            array, _ = self._local(s.array, 0)
+            return Declare(array, None if s.initial is None else self.operand(s.initial))
+        if isinstance(s, If):
+            return If(self.operand(s.condition), self.body(s.body))
+        if isinstance(s, Transpose):
+            array, _ = self._local(s.array, 0)
+            index, step = self.index(s.index), self.index(s.step)
+            rows, columns = (tuple(map(self.index, es)) for es in (s.rows, s.columns))
+            return Transpose(array, s.width, s.memory, index, step, rows, columns)
+        return s
+
+    def _memory(self, memory: Memory, index: Index) -> tuple[Memory, Index]:
+        if isinstance(memory, Array):
+            return self._local(memory, index)
+        return memory, self.index(index)
+
+    def _local(self, array: Array, index: Index) -> tuple[Array, Index]:
+        index = self.index(index)
+        moved = self.arrays.get(array)
+        return (array, index) if moved is None else moved(index)

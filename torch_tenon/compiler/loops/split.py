@@ -1,0 +1,78 @@
+"""Splitting a reduction: each run of a loop combines into parts of its own, which the totals take."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_tenon.compiler.loops.copy import Copy, Moved
+from torch_tenon.compiler.loops.tree import (
+    Accumulate,
+    Accumulator,
+    Array,
+    Declare,
+    For,
+    Read,
+    Statement,
+    Tree,
+    map_loops,
+    walk,
+)
+from torch_tenon.ir.index import Index, Symbol, var
+
+
+def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
+    """Parts for what the loops with this symbol reduce. Sums of float32 are added up in blocks of
+    that many iterations, and their totals in float64: a long row loses no more than a short one."""
+    totals: dict[Array, Accumulator] = {}
+
+    def change(loop: For) -> list[Statement]:
+        if loop.symbol is not symbol:
+            return [loop]
+        reduced = {s.accumulator: None for s in walk(loop.body)
+                   if isinstance(s, Accumulate) and not s.accumulator.running}
+        for a in reduced:
+            if _is_wide(a) and a not in totals:
+                totals[a] = Accumulator(a.label, torch.float64, a.length, a.combine)
+        return _split(loop, list(reduced), block) if reduced else [loop]
+
+    body = map_loops(tree.body, change)
+    if not totals:
+        return tree.having(body)
+    return tree.having(Copy(arrays={a: _moved(t) for a, t in totals.items()}).body(body))
+
+
+def _is_wide(a: Accumulator) -> bool:
+    """Whether parts are float32 and the total float64."""
+    return a.dtype is torch.float32 and a.combine == "sum"
+
+
+def _moved(array: Array) -> Moved:
+    return lambda index: (array, index)
+
+
+def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]:
+    parts = {a: Accumulator("part", a.dtype, a.length, a.combine) for a in reduced}
+    copy = Copy(arrays={a: _moved(p) for a, p in parts.items()})
+    extent = loop.axis.extent
+    declared: list[Statement] = [Declare(p) for p in parts.values()]
+    taken = [_take(a, p) for a, p in parts.items()]
+    short = isinstance(extent, int) and extent <= block
+    if short or not any(_is_wide(a) for a in reduced):
+        return [*declared, loop.like(body=copy.body(loop.body)), *taken]
+    blocks = Symbol(f"{loop.symbol.name}_block", extent)
+    stops: tuple[Index, ...] = (var(blocks) + block, *loop.stops)
+    if isinstance(extent, int) and extent % block == 0:
+        stops = stops[:1]
+    inside = loop.like(starts=(var(blocks),), stops=stops, body=copy.body(loop.body))
+    # One block of a reduction after the other, so that the totals can be taken.
+    around = loop.like(symbol=blocks, kind="reduce", step=block, body=[*declared, inside, *taken])
+    return [around]
+
+
+def _take(total: Accumulator, part: Accumulator) -> Statement:
+    """Adds a part to its total."""
+    if part.length is None:
+        return Accumulate(total, 0, Read(part, 0, part.dtype))
+    k = Symbol("k", part.length)
+    body: list[Statement] = [Accumulate(total, var(k), Read(part, var(k), part.dtype))]
+    return For(k, "parallel", k, (0,), (part.length,), body)
