@@ -64,8 +64,8 @@ def _loop(outermost: For) -> list[Statement]:
                 continue
             low, high = extreme("min", "low", 0), extreme("max", "high", -1)
             body += [Accumulate(low, 0, s.low), Accumulate(high, 0, s.high)]
-            ends = (Read(a, 0, torch.int64) for a in (low, high))
-            after.append(Check(*ends, s.size, s.failure))
+            least, greatest = (Read(a, 0, torch.int64) for a in (low, high))
+            after.append(Check(least, greatest, s.size, s.failure))
         return [loop.like(body=body)]
 
     loops = map_loops([outermost], change)

@@ -110,3 +110,13 @@ class Copy:
         index = self.index(index)
         moved = self.arrays.get(array)
         return (array, index) if moved is None else moved(index)
+
+
+def instead(array: Array) -> Moved:
+    """Another array at the same index."""
+    return lambda index: (array, index)
+
+
+def in_register(array: Array) -> Moved:
+    """An array of one element, whatever the index."""
+    return lambda _: (array, 0)

@@ -35,9 +35,9 @@ def cut_where_conditions_change(tree: Tree, most: int, chosen: Callable[[For], b
 def pieces(loop: For, most: int) -> list[Statement]:
     """The loop cut where its conditions change."""
     changes = {
-        s: found
+        s: turn
         for s in loop.body
-        if isinstance(s, Let) and (found := change_of(s, loop.symbol)) is not None
+        if isinstance(s, Let) and (turn := change_of(s, loop.symbol)) is not None
     }
     cuts = sorted({c.at for c in changes.values() if c.at > 0})
     if not cuts or len(cuts) >= most:

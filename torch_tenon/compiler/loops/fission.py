@@ -75,7 +75,7 @@ def _split(loop: For, long: Collection[str], width: int) -> list[Statement]:
     return declared + [loop.like(body=b) for b in bodies]
 
 
-def _used(part: list[Statement], of_symbol: Mapping[Symbol | None, Value]) -> set[Value]:
+def _used(part: list[Statement], of_symbol: Mapping[Symbol, Let]) -> set[Value]:
     """The values that statements use."""
     found: set[Value] = set()
     for s in part:

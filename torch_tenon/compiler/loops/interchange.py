@@ -15,11 +15,11 @@ from torch_tenon.compiler.loops.tree import (
     If,
     Let,
     Load,
-    Operand,
     Read,
     Statement,
     Store,
     Tree,
+    Value,
     indices,
     map_loops,
     operands,
@@ -61,8 +61,8 @@ class _Sink:
         self.position: Index = var(loop.symbol) - loop.starts[0]
         self.copy = Copy()
         self.varying: set[object] = {loop.symbol}
-        self.home: dict[Operand, int] = {}  # the run of statements that computes a value
-        self.across: dict[Operand, Array] = {}  # values that other runs need
+        self.home: dict[Value, int] = {}  # the run of statements that computes a value
+        self.across: dict[Value, Array] = {}  # values that other runs need
         self.runs = 0
 
     def run(self) -> list[Statement]:
@@ -78,7 +78,7 @@ class _Sink:
             if isinstance(s, Declare):
                 self._widen(s.array)
             if isinstance(s, Let | Load | Check):
-                used = [x.array if isinstance(x, Read) else x for x in operands(s)]
+                used: list[object] = [x.array if isinstance(x, Read) else x for x in operands(s)]
                 used += [t for e in indices(s) for t in symbols(e)]
                 local = isinstance(s, Load) and isinstance(s.memory, Array)
                 if local or any(x in self.varying for x in used):
@@ -149,9 +149,8 @@ class _Sink:
             if isinstance(s, Let | Load):
                 self.home[s] = self.runs
             for x in operands(s):
-                if self.home.get(x, self.runs) != self.runs and x not in self.across:
-                    assert isinstance(x, Let | Load)
-                    self.across[x] = Array("lane", x.dtype, self.width)
+                if isinstance(x, Let | Load) and self.home.get(x, self.runs) != self.runs:
+                    self.across.setdefault(x, Array("lane", x.dtype, self.width))
         return []
 
     def _around(self, run: list[Statement]) -> list[Statement]:
@@ -163,4 +162,3 @@ class _Sink:
             if self.home[x] == self.runs:
                 inside.append(Store(array, self.position, self.copy.values[x]))
         return [self.loop.like(body=inside)]
-

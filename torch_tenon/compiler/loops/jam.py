@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from torch_tenon.compiler.loops.copy import Copy
+from torch_tenon.compiler.loops.copy import Copy, in_register
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Accumulator,
@@ -43,7 +43,7 @@ def _jammed(loop: For, few: int) -> list[Statement]:
             assert where.setdefault(s.accumulator, s.index) == s.index
     registers = {a: Accumulator("register", a.dtype, None, a.combine) for a in where}
     steps = Symbol(f"{loop.symbol.name}_few", loop.axis.extent)
-    copy = Copy(arrays={a: lambda _, r=r: (r, 0) for a, r in registers.items()})
+    copy = Copy(arrays={a: in_register(r) for a, r in registers.items()})
     rows = For(
         loop.axis,
         "unrolled",
@@ -53,9 +53,7 @@ def _jammed(loop: For, few: int) -> list[Statement]:
         copy.body([*before, *lanes.body]),
     )
     take: list[Statement] = [Declare(r, Read(a, where[a], a.dtype)) for a, r in registers.items()]
-    give: list[Statement] = [
-        Store(a, where[a], Read(r, 0, r.dtype)) for a, r in registers.items()
-    ]
+    give: list[Statement] = [Store(a, where[a], Read(r, 0, r.dtype)) for a, r in registers.items()]
     several = lanes.like(body=[*take, rows, *give])
     stops = tuple(e - (few - 1) for e in loop.stops)
     found: list[Statement] = [loop.like(symbol=steps, stops=stops, step=few, body=[several])]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from torch_tenon.compiler.loops.copy import Copy
 from torch_tenon.compiler.loops.tree import (
     Array,
     Check,
@@ -20,7 +21,6 @@ from torch_tenon.compiler.loops.tree import (
     Transpose,
     Tree,
 )
-from torch_tenon.compiler.loops.copy import Copy
 from torch_tenon.ir.index import Expr, Index, Monomial, Symbol, strides, symbols, var
 
 

@@ -193,4 +193,3 @@ def _key(x: Operand | None) -> Hashable:
     if isinstance(x, Read):
         return ("read", x.array, x.index, x.dtype)
     return x
-

@@ -136,14 +136,15 @@ class _Printer:
     def index(self, e: Index) -> str:
         if isinstance(e, int):
             return str(e)
-        parts = []
+        parts: list[str] = []
         for monomial, k in e.terms.items():
             factors = [self._atom(a) for a in monomial]
             if abs(k) != 1 or not factors:
                 factors.insert(0, str(abs(k)))
             sign = "-" if k < 0 else "+" if parts else ""
-            parts.append(f"{sign} {'*'.join(factors)}".strip() if parts or sign
-                         else "*".join(factors))
+            parts.append(
+                f"{sign} {'*'.join(factors)}".strip() if parts or sign else "*".join(factors)
+            )
         return " ".join(parts)
 
     def _atom(self, a: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from torch_tenon.compiler.loops.copy import Copy
+from torch_tenon.compiler.loops.copy import Copy, instead
 from torch_tenon.compiler.loops.jam import least
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
@@ -23,8 +23,8 @@ from torch_tenon.ir.index import Symbol, floordiv, var
 
 
 def side_by_side(tree: Tree, count: int, chosen: Callable[[For], bool]) -> Tree:
-    """The chosen innermost loops, which reduce, as `count` pieces of equal length side by side, each
-    with accumulators of its own, and a loop over what is left."""
+    """The chosen innermost loops, which reduce, as `count` pieces of equal length side by side,
+    each with accumulators of its own, and a loop over what is left."""
 
     def change(loop: For) -> list[Statement]:
         return _side_by_side(loop, count) if chosen(loop) else [loop]
@@ -36,8 +36,11 @@ def _side_by_side(loop: For, count: int) -> list[Statement]:
     totals = list(dict.fromkeys(s.accumulator for s in loop.body if isinstance(s, Accumulate)))
     made, stop = least(loop.stops)
     (start,) = loop.starts
-    piece = Symbol("piece", None)
-    made.append(Let("index", (floordiv(stop - start, count),), torch.int64, piece))
+    length = floordiv(stop - start, count)
+    if not isinstance(length, int):
+        piece = Symbol("piece")
+        made.append(Let("index", (length,), torch.int64, piece))
+        length = var(piece)
     k = Symbol("k", loop.axis.extent)
     inside: list[Statement] = []
     after: list[Statement] = []
@@ -45,19 +48,19 @@ def _side_by_side(loop: For, count: int) -> list[Statement]:
     for number in range(count):
         own = {a: Accumulator(a.label, a.dtype, None, a.combine) for a in totals}
         place = Symbol(loop.symbol.name, loop.axis.extent)
-        at = start + var(k) + var(piece) * number
+        at = start + var(k) + length * number
         inside.append(Let("index", (at,), torch.int64, place))
         copy = Copy(
             symbols={loop.symbol: var(place)},
-            arrays={a: lambda index, p=p: (p, index) for a, p in own.items()},
+            arrays={a: instead(p) for a, p in own.items()},
         )
         inside += copy.body(loop.body)
         copies.append(copy)
         made += [Declare(p) for p in own.values()]
         after += [Accumulate(a, 0, Read(p, 0, p.dtype)) for a, p in own.items()]
-    found = [*made, loop.like(symbol=k, starts=(0,), stops=(var(piece),), body=inside)]
+    found = [*made, loop.like(symbol=k, starts=(0,), stops=(length,), body=inside)]
     extent = loop.axis.extent
     if not (isinstance(extent, int) and extent % count == 0):
         rest = Copy(arrays=copies[0].arrays).body(loop.body)
-        found.append(loop.like(starts=(start + var(piece) * count,), body=rest))
+        found.append(loop.like(starts=(start + length * count,), body=rest))
     return found + after

@@ -1,10 +1,10 @@
-"""Splitting a reduction: each run of a loop combines into parts of its own, which the totals take."""
+"""Splitting a reduction: each run of a loop combines into parts of its own, and totals take these."""
 
 from __future__ import annotations
 
 import torch
 
-from torch_tenon.compiler.loops.copy import Copy, Moved
+from torch_tenon.compiler.loops.copy import Copy, instead
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Accumulator,
@@ -28,8 +28,11 @@ def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
     def change(loop: For) -> list[Statement]:
         if loop.symbol is not symbol:
             return [loop]
-        reduced = {s.accumulator: None for s in walk(loop.body)
-                   if isinstance(s, Accumulate) and not s.accumulator.running}
+        reduced = {
+            s.accumulator: None
+            for s in walk(loop.body)
+            if isinstance(s, Accumulate) and not s.accumulator.running
+        }
         for a in reduced:
             if _is_wide(a) and a not in totals:
                 totals[a] = Accumulator(a.label, torch.float64, a.length, a.combine)
@@ -38,7 +41,7 @@ def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
     body = map_loops(tree.body, change)
     if not totals:
         return tree.having(body)
-    return tree.having(Copy(arrays={a: _moved(t) for a, t in totals.items()}).body(body))
+    return tree.having(Copy(arrays={a: instead(t) for a, t in totals.items()}).body(body))
 
 
 def _is_wide(a: Accumulator) -> bool:
@@ -46,13 +49,9 @@ def _is_wide(a: Accumulator) -> bool:
     return a.dtype is torch.float32 and a.combine == "sum"
 
 
-def _moved(array: Array) -> Moved:
-    return lambda index: (array, index)
-
-
 def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]:
     parts = {a: Accumulator("part", a.dtype, a.length, a.combine) for a in reduced}
-    copy = Copy(arrays={a: _moved(p) for a, p in parts.items()})
+    copy = Copy(arrays={a: instead(p) for a, p in parts.items()})
     extent = loop.axis.extent
     declared: list[Statement] = [Declare(p) for p in parts.values()]
     taken = [_take(a, p) for a, p in parts.items()]

@@ -9,7 +9,7 @@ from torch_tenon.ir.index import Index, Symbol, var
 
 
 def tile(tree: Tree, symbol: Symbol, width: int, tiles: Symbol) -> Tree:
-    """The loop with this symbol as one over tiles, with the symbol `tiles`, of one inside a tile."""
+    """The loop with this symbol as one inside a tile, and around it one over `tiles`."""
 
     def change(loop: For) -> list[Statement]:
         if loop.symbol is not symbol:

@@ -38,9 +38,7 @@ def turn_tiles(
 
 
 class _Turning(Copy):
-    def __init__(
-        self, rows: For, lanes: Symbol, side: int, chosen: Callable[[Load], bool]
-    ) -> None:
+    def __init__(self, rows: For, lanes: Symbol, side: int, chosen: Callable[[Load], bool]) -> None:
         super().__init__()
         self.rows, self.lane, self.side, self.chosen = rows, lanes, side, chosen
         self.before: list[Statement] = []
@@ -49,12 +47,15 @@ class _Turning(Copy):
         """The loop over lanes, reading the copies."""
         if loop.symbol is not self.lane:
             return [loop]
-        made = []
+        made: list[Statement] = []
         for s in loop.body:
             turned = self._turned(s, loop) if isinstance(s, Load) else None
-            if turned is not None:
+            if turned is None:
+                made.append(self.statement(s))
+            else:
+                assert isinstance(s, Load)
                 self.values[s] = turned
-            made.append(turned or self.statement(s))
+                made.append(turned)
         return [loop.like(body=made)]
 
     def _turned(self, s: Load, lanes: For) -> Load | None:

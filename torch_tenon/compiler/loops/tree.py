@@ -37,9 +37,8 @@ Kind: TypeAlias = Literal["grid", "group", "lane", "parallel", "serial", "reduce
 class Array:
     """Memory local to the kernel: made by a `Declare`, gone with the body that this stands in.
 
-    `length` is in elements; None is a single element in a register, at index 0, and 0 an array that is
-    given from outside and not declared. `label` is what
-    printers name it after.
+    `length` is in elements; None is a single element in a register, at index 0, and 0 an array that
+    is given from outside and not declared. `label` is what printers name it after.
     """
 
     label: str
@@ -292,8 +291,9 @@ def operands(s: Statement) -> tuple[Operand, ...]:
 
 def indices(s: Statement) -> tuple[Index, ...]:
     """The index expressions of a statement itself, those inside its operands too."""
-    found: list[Index] = [x.index if isinstance(x, Read) else x for x in operands(s)
-                          if isinstance(x, Read | Expr)]
+    found: list[Index] = [
+        x.index if isinstance(x, Read) else x for x in operands(s) if isinstance(x, Read | Expr)
+    ]
     if isinstance(s, Load | Accumulate | Store):
         found.append(s.index)
     elif isinstance(s, Check):
@@ -320,7 +320,6 @@ def storages(tree: Tree) -> list[Storage]:
 def failures(tree: Tree) -> list[Failure]:
     """What checks of one run report, in the order of their numbers."""
     return list(dict.fromkeys(s.failure for s in walk(tree.body) if isinstance(s, Check)))
-
 
 
 def sizes(tree: Tree) -> list[Symbol]:

@@ -47,7 +47,7 @@ def indent(lines: Sequence[str]) -> list[str]:
 
 
 def function(tree: Tree, origin: str, threads: Index) -> str:
-    """The function of a kernel. The grid is shared out among threads where `threads` is positive."""
+    """The function of a kernel. Threads share out the grid where `threads` is positive."""
     writer = Writer(tree, threads)
     pointers, status = ("all", "reports") if tree.sets is not None else ("a", "status")
     lines = [] if tree.sets is not None else writer.pointers()

@@ -1,4 +1,4 @@
-"""How a kernel's loops are laid out on the cpu: what the lanes run along, tiles, what threads share.
+"""How a kernel's loops are laid out: what the lanes run along, tiles, what threads share.
 
 A kernel's loops are laid out in one of four ways:
   flat     nothing is reduced: the lanes run along the dimension that most accesses are dense in

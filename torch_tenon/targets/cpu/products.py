@@ -55,7 +55,9 @@ class _Product:
         assert isinstance(matmul.node, Matmul)
         self.matmul, self.node, self.whole, self.kept = matmul, matmul.node, group, kept
         self.members = [m for m in group.members if m is not matmul]
-        self.given = {name: Symbol(name) for name in ("b", "top", "bottom", "left", "right", "step")}
+        self.given = {
+            name: Symbol(name) for name in ("b", "top", "bottom", "left", "right", "step")
+        }
         extents = [None if s is None else s.extent for s in self.node.axes]
         self.row, self.column = Symbol("i", extents[1] or 1), Symbol("j", extents[2] or 1)
         self.piece = Array("product", self.node.buffer.dtype, 0)
@@ -94,7 +96,9 @@ class _Product:
         """The members after the product: rows outside, columns inside."""
         loops: dict[Symbol, Index] = {}
         axes = (self.given["b"], self.row, self.column)
-        of_axis = [self._loops_of(axis, s, loops) for axis, s in zip(axes, self.node.axes, strict=True)]
+        of_axis = [
+            self._loops_of(axis, s, loops) for axis, s in zip(axes, self.node.axes, strict=True)
+        ]
         dtype = TABLE[self.node.buffer.dtype].compute
         row, column = var(self.row) - var(self.given["top"]), var(self.column)
         # Read before anything is stored: a result may take the product's place in memory.
@@ -102,7 +106,9 @@ class _Product:
         element = Load(self.piece, place, dtype)
         rest = Group(0, self.members, self.whole.outer, [])
         lowering = Lowering(rest, self.kept, loops, {self.node.buffer: element})
-        inside = self._over(self.column, "left", "right", [element, *lowering.statements(self.members)])
+        inside = self._over(
+            self.column, "left", "right", [element, *lowering.statements(self.members)]
+        )
         rows = self._over(self.row, "top", "bottom", [*of_axis[1], inside])
         tree = Tree(self.arguments.body(place_values(Tree([*of_axis[0], rows])).body))
         tree = collect_checks(tree, self._is_columns)
