@@ -59,19 +59,19 @@ def _jammed(loop: For, few: int) -> list[Statement]:
     found: list[Statement] = [loop.like(symbol=steps, stops=stops, step=few, body=[several])]
     extent = loop.axis.extent
     if not (isinstance(extent, int) and extent % few == 0):
-        made, stop = least(loop.stops)
-        start = loop.starts[0] + floordiv(stop - loop.starts[0], few) * few
+        made, length = length_of(loop)
+        start = loop.starts[0] + floordiv(length, few) * few
         left = Copy().body([*before, lanes])
         found += [*made, loop.like(starts=(start,), body=left)]
     return found
 
 
-def least(bounds: tuple[Index, ...]) -> tuple[list[Statement], Index]:
-    """The least of some bounds as one expression, and what computes it."""
-    first, *others = bounds
+def length_of(loop: For) -> tuple[list[Statement], Index]:
+    """How many iterations a loop with one start has, and what computes that."""
+    length, *others = (e - loop.starts[0] for e in loop.stops)
     made: list[Statement] = []
     for e in others:
-        symbol = Symbol("least", None)
-        made.append(Let("minimum", (first, e), torch.int64, symbol))
-        first = var(symbol)
-    return made, first
+        symbol = Symbol("length")  # not negative
+        made.append(Let("minimum", (length, e), torch.int64, symbol))
+        length = var(symbol)
+    return made, length

@@ -18,7 +18,6 @@ from torch_tenon.compiler.loops.tree import (
     Operand,
     Statement,
     Store,
-    Transpose,
     Tree,
 )
 from torch_tenon.ir.index import Expr, Index, Monomial, Symbol, strides, symbols, var
@@ -105,8 +104,6 @@ class Arguments(Copy):
             made.index = self.address(made.index)
         elif isinstance(made, Check):
             made.size = self.number(made.size)
-        elif isinstance(made, Transpose):
-            made.index, made.step = self.address(made.index), self.number(made.step)
         elif isinstance(made, Let) and made.op == "within":
             value, size = made.args
             assert isinstance(size, Expr | int)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from torch_tenon.compiler.loops.copy import Copy, instead
-from torch_tenon.compiler.loops.jam import least
+from torch_tenon.compiler.loops.jam import length_of
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Accumulator,
@@ -34,9 +34,9 @@ def side_by_side(tree: Tree, count: int, chosen: Callable[[For], bool]) -> Tree:
 
 def _side_by_side(loop: For, count: int) -> list[Statement]:
     totals = list(dict.fromkeys(s.accumulator for s in loop.body if isinstance(s, Accumulate)))
-    made, stop = least(loop.stops)
+    made, whole = length_of(loop)
     (start,) = loop.starts
-    length = floordiv(stop - start, count)
+    length = floordiv(whole, count)
     if not isinstance(length, int):
         piece = Symbol("piece")
         made.append(Let("index", (length,), torch.int64, piece))

@@ -1,4 +1,4 @@
-"""Splitting a reduction: each run of a loop combines into parts of its own, and totals take these."""
+"""Splitting a reduction: each run of a loop combines into parts, and these go into the totals."""
 
 from __future__ import annotations
 

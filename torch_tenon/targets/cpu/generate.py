@@ -53,9 +53,10 @@ def spell(tree: Tree, origin: str, work: Index) -> str:
 def loop_tree(group: Group, kept: set[Buffer], layout: Layout) -> Tree:
     """The tree of a group, laid out, and with all that makes it fast on the cpu."""
     tree = place_values(_ordered(lower(group, kept), layout))
+    tree = numbers_as_arguments(tree, layout.numbers())
     if layout.turned is not None and layout.lane is not None:
         tree = turn_tiles(tree, layout.turned, layout.lane, decide.TILE_SIDE, decide.is_turned)
-    return busy(numbers_as_arguments(tree, layout.numbers()), layout)
+    return busy(tree, layout)
 
 
 def _ordered(tree: Tree, layout: Layout) -> Tree:
