@@ -17,7 +17,7 @@ from torch_tenon.frontends import eager
 from torch_tenon.frontends.dynamo import decompositions
 from torch_tenon.ops import variants
 from torch_tenon.targets.cpu.compiler import CpuCompiler
-from torch_tenon.targets.cpu.iteration import CHECKS, STATUS_WORDS
+from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 Failed = dict[int, tuple[str, int, int]]  # by recorded call: the check, the value, the size

@@ -37,7 +37,7 @@ def _collected(body: list[Statement], in_pass: Callable[[For], bool]) -> list[St
         if isinstance(s, For) and in_pass(s):
             made += _loop(s)
         elif isinstance(s, For):
-            made.append(s.like(body=_collected(s.body, in_pass)))
+            made.append(s.holding(_collected(s.body, in_pass)))
         elif isinstance(s, If):
             made.append(If(s.condition, _collected(s.body, in_pass)))
         else:
@@ -66,7 +66,7 @@ def _loop(outermost: For) -> list[Statement]:
             body += [Accumulate(low, 0, s.low), Accumulate(high, 0, s.high)]
             least, greatest = (Read(a, 0, torch.int64) for a in (low, high))
             after.append(Check(least, greatest, s.size, s.failure))
-        return [loop.like(body=body)]
+        return [loop.holding(body)]
 
     loops = map_loops([outermost], change)
     return [*before, *loops, *after]

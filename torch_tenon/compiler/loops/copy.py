@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from torch_tenon.compiler.loops.tree import (
+    VALUES,
     Accumulate,
     Accumulator,
     Array,
+    Barrier,
     Check,
     Declare,
     For,
@@ -51,7 +54,7 @@ class Copy:
 
     def operand(self, x: Operand) -> Operand:
         """What stands for an operand."""
-        if isinstance(x, Let | Load):
+        if isinstance(x, VALUES):
             return self.values.get(x, x)
         if isinstance(x, Read):
             array, index = self._local(x.array, x.index)
@@ -60,46 +63,70 @@ class Copy:
 
     def statement(self, s: Statement) -> Statement:
         """A copy of one statement."""
-        if isinstance(s, Let):
-            made = Let(s.op, tuple(self.operand(a) for a in s.args), s.dtype)
-            if s.symbol is not None:
-                made.symbol = Symbol(s.symbol.name, s.symbol.extent, scalar=s.symbol.scalar)
-                self.symbols[s.symbol] = var(made.symbol)
-            self.values[s] = made
-            return made
-        if isinstance(s, Load):
-            memory, index = self._memory(s.memory, s.index)
-            mask = None if s.mask is None else self.operand(s.mask)
-            other = None if s.other is None else self.operand(s.other)
-            loaded = self.values[s] = Load(memory, index, s.dtype, mask, other)
-            return loaded
-        if isinstance(s, Accumulate):
-            accumulator, index = self._local(s.accumulator, s.index)
-            assert isinstance(accumulator, Accumulator)
-            return Accumulate(accumulator, index, self.operand(s.value))
-        if isinstance(s, Store):
-            memory, index = self._memory(s.memory, s.index)
-            return Store(memory, index, self.operand(s.value), s.combine)
-        if isinstance(s, For):
-            starts, stops = (tuple(map(self.index, es)) for es in (s.starts, s.stops))
-            return s.like(starts=starts, stops=stops, body=self.body(s.body))
-        return self._other(s)
+        return self._copies[type(s)](self, s)
 
-    def _other(self, s: Statement) -> Statement:
-        if isinstance(s, Check):
-            low, high = self.operand(s.low), self.operand(s.high)
-            return Check(low, high, self.index(s.size), s.failure)
-        if isinstance(s, Declare):
-            array, _ = self._local(s.array, 0)
-            return Declare(array, None if s.initial is None else self.operand(s.initial))
-        if isinstance(s, If):
-            return If(self.operand(s.condition), self.body(s.body))
-        if isinstance(s, Transpose):
-            array, _ = self._local(s.array, 0)
-            index, step = self.index(s.index), self.index(s.step)
-            rows, columns = (tuple(map(self.index, es)) for es in (s.rows, s.columns))
-            return Transpose(array, s.width, s.memory, index, step, rows, columns)
+    def _let(self, s: Let) -> Let:
+        made = Let(s.op, tuple([self.operand(a) for a in s.args]), s.dtype)
+        if s.symbol is not None:
+            made.symbol = Symbol(s.symbol.name, s.symbol.extent, scalar=s.symbol.scalar)
+            self.symbols[s.symbol] = var(made.symbol)
+        self.values[s] = made
+        return made
+
+    def _load(self, s: Load) -> Load:
+        memory, index = self._memory(s.memory, s.index)
+        mask = None if s.mask is None else self.operand(s.mask)
+        other = None if s.other is None else self.operand(s.other)
+        made = self.values[s] = Load(memory, index, s.dtype, mask, other)
+        return made
+
+    def _declare(self, s: Declare) -> Declare:
+        array, _ = self._local(s.array, 0)
+        return Declare(array, None if s.initial is None else self.operand(s.initial))
+
+    def _accumulate(self, s: Accumulate) -> Accumulate:
+        accumulator, index = self._local(s.accumulator, s.index)
+        assert isinstance(accumulator, Accumulator)
+        return Accumulate(accumulator, index, self.operand(s.value))
+
+    def _store(self, s: Store) -> Store:
+        memory, index = self._memory(s.memory, s.index)
+        return Store(memory, index, self.operand(s.value), s.combine)
+
+    def _check(self, s: Check) -> Check:
+        low, high = self.operand(s.low), self.operand(s.high)
+        return Check(low, high, self.index(s.size), s.failure)
+
+    def _transpose(self, s: Transpose) -> Transpose:
+        array, _ = self._local(s.array, 0)
+        index, step = self.index(s.index), self.index(s.step)
+        rows, columns = (tuple(map(self.index, es)) for es in (s.rows, s.columns))
+        return Transpose(array, s.width, s.memory, index, step, rows, columns)
+
+    def _if(self, s: If) -> If:
+        return If(self.operand(s.condition), self.body(s.body))
+
+    def _for(self, s: For) -> For:
+        if not self.symbols:
+            return s.holding(self.body(s.body))
+        starts, stops = (tuple(map(self.index, es)) for es in (s.starts, s.stops))
+        return s.like(starts=starts, stops=stops, body=self.body(s.body))
+
+    def _barrier(self, s: Barrier) -> Barrier:
         return s
+
+    _copies: ClassVar[Mapping[type, Callable[[Any, Any], Any]]] = {
+        Let: _let,
+        Load: _load,
+        Declare: _declare,
+        Accumulate: _accumulate,
+        Store: _store,
+        Check: _check,
+        Transpose: _transpose,
+        If: _if,
+        For: _for,
+        Barrier: _barrier,
+    }
 
     def _memory(self, memory: Memory, index: Index) -> tuple[Memory, Index]:
         if isinstance(memory, Array):

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from torch_tenon.compiler.loops.copy import Copy
 from torch_tenon.compiler.loops.tree import (
+    VALUES,
     Array,
     Declare,
     For,
     Let,
-    Load,
     Read,
     Statement,
     Store,
@@ -48,7 +48,7 @@ def _split(loop: For, long: Collection[str], width: int) -> list[Statement]:
             if has_long:
                 parts.append([])
             has_long = True
-        if isinstance(s, Let | Load):
+        if isinstance(s, VALUES):
             home[s] = len(parts) - 1
         parts[-1].append(s)
     of_symbol = {s.symbol: s for s in home if isinstance(s, Let) and s.symbol is not None}
@@ -72,14 +72,14 @@ def _split(loop: For, long: Collection[str], width: int) -> list[Statement]:
         bodies.append(body + copy.body(part))
         copies.append(copy)
     declared: list[Statement] = [Declare(a) for a in arrays.values()]
-    return declared + [loop.like(body=b) for b in bodies]
+    return declared + [loop.holding(b) for b in bodies]
 
 
 def _used(part: list[Statement], of_symbol: Mapping[Symbol, Let]) -> set[Value]:
     """The values that statements use."""
     found: set[Value] = set()
     for s in part:
-        found |= {x for x in operands(s) if isinstance(x, Let | Load)}
+        found |= {x for x in operands(s) if isinstance(x, VALUES)}
         for e in indices(s):
             found |= {of_symbol[t] for t in symbols(e) if t in of_symbol}
     return found

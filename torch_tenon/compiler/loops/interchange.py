@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch_tenon.compiler.loops.copy import Copy, Moved
 from torch_tenon.compiler.loops.tree import (
+    VALUES,
     Accumulator,
     Array,
     Barrier,
@@ -37,7 +38,7 @@ def interchange(tree: Tree, order: Sequence[Symbol]) -> Tree:
         found[loop.symbol] = loop
         body = loop.body
     for symbol in reversed(order):
-        body = [found[symbol].like(body=body)]
+        body = [found[symbol].holding(body)]
     return tree.having(body)
 
 
@@ -121,7 +122,7 @@ class _Sink:
         for s in body:
             if isinstance(s, For):
                 end()
-                made.append(s.like(body=self._visit(s.body, handle)))
+                made.append(s.holding(self._visit(s.body, handle)))
             elif isinstance(s, If) and s.condition not in self.varying:
                 end()
                 condition = self.copy.operand(s.condition)
@@ -146,10 +147,10 @@ class _Sink:
 
     def _note_uses(self, run: list[Statement]) -> list[Statement]:
         for s in run:
-            if isinstance(s, Let | Load):
+            if isinstance(s, VALUES):
                 self.home[s] = self.runs
             for x in operands(s):
-                if isinstance(x, Let | Load) and self.home.get(x, self.runs) != self.runs:
+                if isinstance(x, VALUES) and self.home.get(x, self.runs) != self.runs:
                     self.across.setdefault(x, Array("lane", x.dtype, self.width))
         return []
 
@@ -161,4 +162,4 @@ class _Sink:
         for x, array in self.across.items():
             if self.home[x] == self.runs:
                 inside.append(Store(array, self.position, self.copy.values[x]))
-        return [self.loop.like(body=inside)]
+        return [self.loop.holding(inside)]

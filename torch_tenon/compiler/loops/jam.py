@@ -54,7 +54,7 @@ def _jammed(loop: For, few: int) -> list[Statement]:
     )
     take: list[Statement] = [Declare(r, Read(a, where[a], a.dtype)) for a, r in registers.items()]
     give: list[Statement] = [Store(a, where[a], Read(r, 0, r.dtype)) for a, r in registers.items()]
-    several = lanes.like(body=[*take, rows, *give])
+    several = lanes.holding([*take, rows, *give])
     stops = tuple(e - (few - 1) for e in loop.stops)
     found: list[Statement] = [loop.like(symbol=steps, stops=stops, step=few, body=[several])]
     extent = loop.axis.extent

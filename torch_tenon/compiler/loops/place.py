@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_tenon.compiler.loops.copy import Copy
 from torch_tenon.compiler.loops.tree import (
+    VALUES,
     Accumulate,
     Check,
     Constant,
@@ -42,7 +43,6 @@ class _Body:
     """A body in the making. Where it is not open, it has to stay nothing but a loop."""
 
     open: bool = True
-    guarded: bool = False
     out: list[Statement] = field(default_factory=list)
     declared: list[Statement] = field(default_factory=list)  # and not yet in `out`
     known: dict[Hashable, Any] = field(default_factory=dict)
@@ -61,6 +61,7 @@ class _Placement:
         self.bodies: list[_Body] = []
         self.depth: dict[Any, int] = {}  # of values and symbols: the number of open loops
         self.changed: dict[Memory, int] = {}  # where memory was last changed
+        self.guards: list[int] = []  # the depths of open `If`s
         self.copy = Copy()  # with those that stand for equal ones
 
     def run(self, statements: list[Statement]) -> list[Statement]:
@@ -76,18 +77,19 @@ class _Placement:
         return body.out + body.declared
 
     def _statement(self, s: Statement, body: _Body) -> None:
-        if isinstance(s, Let):
+        if type(s) is Let:
             self._let(s)
-        elif isinstance(s, Load):
+        elif type(s) is Load:
             self._load(s)
-        elif isinstance(s, Check):
+        elif type(s) is Check:
             self._check(s)
-        elif isinstance(s, For):
+        elif type(s) is For:
             self._for(s, body)
         elif isinstance(s, If):
             condition = self.copy.operand(s.condition)
-            inside = self._body(s.body, _Body(guarded=True))
-            body.add(If(condition, inside))
+            self.guards.append(len(self.bodies))
+            body.add(If(condition, self._body(s.body, _Body())))
+            self.guards.pop()
         elif isinstance(s, Declare):
             self._change(s.array)
             # Values that move out of the next loop need not wait for it.
@@ -102,15 +104,14 @@ class _Placement:
             body.add(self.copy.statement(s))
 
     def _for(self, s: For, body: _Body) -> None:
-        shared = s.kind == "grid" and len(s.body) == 1
-        inner = s.body[0] if shared else None
+        inner = s.body[0] if s.kind == "grid" and len(s.body) == 1 else None
         self.depth[s.symbol] = len(self.bodies)
-        made = self._body(s.body, _Body(not (isinstance(inner, For) and inner.kind == "grid")))
-        bounds = {
-            "starts": tuple(map(self.copy.index, s.starts)),
-            "stops": tuple(map(self.copy.index, s.stops)),
-        }
-        body.add(s.like(body=made, **bounds))
+        is_open = not (isinstance(inner, For) and inner.kind == "grid")
+        made = s.holding(self._body(s.body, _Body(is_open)))
+        if self.copy.symbols:
+            index = self.copy.index
+            made.starts, made.stops = tuple(map(index, s.starts)), tuple(map(index, s.stops))
+        body.add(made)
 
     def _change(self, memory: Memory) -> None:
         """Notes that memory is changed in the innermost open body: what reads it stays there."""
@@ -122,7 +123,7 @@ class _Placement:
         """How deep a statement has to stand for all that it uses."""
         depth = 0
         for x in operands(s):
-            if isinstance(x, Let | Load):
+            if isinstance(x, VALUES):
                 depth = max(depth, self.depth[x])
             elif isinstance(x, Read):
                 depth = max(depth, self.changed.get(x.array, 0))
@@ -131,9 +132,8 @@ class _Placement:
                 depth = max(depth, self.depth.get(symbol, 0))
         if isinstance(s, Load):
             depth = max(depth, self.changed.get(s.memory, 0))
-        if isinstance(s, Load | Check):
-            guards = [k for k, b in enumerate(self.bodies) if b.guarded]
-            depth = max([depth, *guards])
+        if self.guards and not isinstance(s, Let):
+            depth = max(depth, self.guards[-1])
         while not self.bodies[depth].open:
             depth += 1
         return depth

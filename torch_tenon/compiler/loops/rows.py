@@ -35,7 +35,7 @@ class _Rows(Copy):
         """A copy of statements, with the arrays declared where the passes stand."""
         outer = body[0] if len(body) == 1 else None
         if isinstance(outer, For) and outer.symbol not in self.inner:
-            return [outer.like(body=self.around(outer.body))]
+            return [outer.holding(self.around(outer.body))]
         declared: list[Any] = [Declare(a) for a in self.rows.values()]
         return declared + self.body(body)
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from torch_tenon.compiler.loops.tree import (
+    VALUES,
     Check,
     For,
     If,
     Let,
-    Load,
     Statement,
     Tree,
     indices,
@@ -35,9 +35,9 @@ def _inserted(
     (loop,) = body
     assert isinstance(loop, For)
     if loop.symbol is not around:
-        return [loop.like(body=_inserted(loop.body, around, coordinate, parts))]
+        return [loop.holding(_inserted(loop.body, around, coordinate, parts))]
     part = Symbol("part", var(parts))
-    inside = loop.like(body=_own(loop.body, coordinate, part, parts))
+    inside = loop.holding(_own(loop.body, coordinate, part, parts))
     return [For(part, "parallel", part, (0,), (var(parts),), [inside])]
 
 
@@ -46,7 +46,7 @@ def _own(
 ) -> list[Statement]:
     """The statements, in an `If` what is of one part alone."""
     if len(body) == 1 and isinstance(body[0], For):
-        return [body[0].like(body=_own(body[0].body, coordinate, part, parts))]
+        return [body[0].holding(_own(body[0].body, coordinate, part, parts))]
     needed = _needed(body, coordinate)
     mine = Let("bitwise_and", (var(coordinate), var(parts) - 1), torch.int64)
     condition = Let("eq", (mine, var(part)), torch.bool)
@@ -63,6 +63,6 @@ def _needed(body: Sequence[Statement], coordinate: Symbol) -> set[Statement]:
         checks = isinstance(s, Check) and s.low in wanted
         if named or s in wanted or checks:
             found.add(s)
-            wanted |= {x for x in operands(s) if isinstance(x, Let | Load)}
+            wanted |= {x for x in operands(s) if isinstance(x, VALUES)}
             wanted |= {t for e in indices(s) for t in symbols(e)}
     return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_tenon.compiler.loops.tree import (
+    VALUES,
     Accumulate,
     Accumulator,
     Array,
@@ -68,7 +69,7 @@ class _Printer:
         return texts[0] if len(texts) == 1 else f"{which}({', '.join(texts)})"
 
     def _line(self, s: Statement) -> str:
-        if isinstance(s, Let | Load):
+        if isinstance(s, VALUES):
             text = self._let(s) if isinstance(s, Let) else self._load(s)
             name = self.names[s] = f"t{self.values}"
             self.values += 1
@@ -131,7 +132,7 @@ class _Printer:
             return repr(x.value)
         if isinstance(x, Read):
             return self._element(x.array, x.index)
-        return self.names[x] if isinstance(x, Let | Load) else self.index(x)
+        return self.names[x] if isinstance(x, VALUES) else self.index(x)
 
     def index(self, e: Index) -> str:
         if isinstance(e, int):

@@ -57,7 +57,7 @@ def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]
     taken = [_take(a, p) for a, p in parts.items()]
     short = isinstance(extent, int) and extent <= block
     if short or not any(_is_wide(a) for a in reduced):
-        return [*declared, loop.like(body=copy.body(loop.body)), *taken]
+        return [*declared, loop.holding(copy.body(loop.body)), *taken]
     blocks = Symbol(f"{loop.symbol.name}_block", extent)
     stops: tuple[Index, ...] = (var(blocks) + block, *loop.stops)
     if isinstance(extent, int) and extent % block == 0:

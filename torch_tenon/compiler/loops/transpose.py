@@ -32,7 +32,7 @@ def turn_tiles(
             return [loop]
         turning = _Turning(loop, lanes, side, chosen)
         inside = map_loops(loop.body, turning.lanes)
-        return [*turning.before, loop.like(body=inside)]
+        return [*turning.before, loop.holding(inside)]
 
     return tree.having(map_loops(tree.body, change))
 
@@ -56,7 +56,7 @@ class _Turning(Copy):
                 assert isinstance(s, Load)
                 self.values[s] = turned
                 made.append(turned)
-        return [loop.like(body=made)]
+        return [loop.holding(made)]
 
     def _turned(self, s: Load, lanes: For) -> Load | None:
         """The load from a turned copy, if it is one to turn."""

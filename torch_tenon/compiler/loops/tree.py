@@ -13,8 +13,8 @@ takes over the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, Union
 
 import torch
@@ -209,15 +209,28 @@ class For:
     step: int = 1
     again: bool = False
 
+    def holding(self, body: list[Statement]) -> For:
+        """The loop around another body."""
+        return For(
+            self.axis, self.kind, self.symbol, self.starts, self.stops, body, self.step, self.again
+        )
+
     def like(self, **changed: Any) -> For:
         """The loop with some fields changed."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return For(**{**fields, **changed})
+        return replace(self, **changed)
 
 
 Statement: TypeAlias = (
     Let | Load | Declare | Accumulate | Store | Check | Transpose | Barrier | If | For
 )
+
+# Made once: these are asked of every statement.
+NESTS = (For, If)
+BINDERS = (For, Let)
+ACCESSES = (Load, Store, Transpose)
+DIVISIONS = (Div, Mod)
+VALUES = (Let, Load)
+PLACED = (Load, Store, Accumulate)
 
 
 @dataclass(eq=False, slots=True)
@@ -245,26 +258,27 @@ def walk(body: Sequence[Statement]) -> Iterator[Statement]:
     """Every statement, those around before those inside."""
     for s in body:
         yield s
-        if isinstance(s, For | If):
+        if type(s) is For or type(s) is If:
             yield from walk(s.body)
 
 
-def map_loops(body: Sequence[Statement], change: Callable[[For], list[Statement]]) -> list[Any]:
+def map_loops(body: list[Statement], change: Callable[[For], list[Statement]]) -> list[Statement]:
     """The statements with `change` of each loop in its place, those inside first."""
     made: list[Statement] = []
     for s in body:
-        if isinstance(s, For):
-            made += change(s.like(body=map_loops(s.body, change)))
-        elif isinstance(s, If):
+        if type(s) is For:
+            inside = map_loops(s.body, change)
+            made += change(s if inside is s.body else s.holding(inside))
+        elif type(s) is If:
             made.append(If(s.condition, map_loops(s.body, change)))
         else:
             made.append(s)
-    return made
+    return body if made == body else made  # nodes are equal to themselves alone
 
 
 def is_innermost(loop: For) -> bool:
-    """Whether there is no loop inside."""
-    return not any(isinstance(s, For) for s in walk(loop.body))
+    """Whether there is nothing but plain statements inside."""
+    return not any(isinstance(s, NESTS) for s in loop.body)
 
 
 def dtype_of(x: Operand) -> torch.dtype:
@@ -278,7 +292,9 @@ def operands(s: Statement) -> tuple[Operand, ...]:
         return s.args
     if isinstance(s, Load):
         return () if s.mask is None or s.other is None else (s.mask, s.other)
-    if isinstance(s, Accumulate | Store):
+    if isinstance(s, Accumulate):
+        return (s.value,)
+    if isinstance(s, Store):
         return (s.value,)
     if isinstance(s, Check):
         return (s.low, s.high)
@@ -289,49 +305,67 @@ def operands(s: Statement) -> tuple[Operand, ...]:
     return ()
 
 
-def indices(s: Statement) -> tuple[Index, ...]:
-    """The index expressions of a statement itself, those inside its operands too."""
-    found: list[Index] = [
-        x.index if isinstance(x, Read) else x for x in operands(s) if isinstance(x, Read | Expr)
-    ]
-    if isinstance(s, Load | Accumulate | Store):
-        found.append(s.index)
-    elif isinstance(s, Check):
-        found.append(s.size)
-    elif isinstance(s, Transpose):
-        found += [s.index, s.step, *s.rows, *s.columns]
+def indices(s: Statement) -> Iterator[Expr]:
+    """The index expressions of a statement itself, those inside its operands too; no plain
+    numbers."""
+    for x in operands(s):
+        e = x.index if isinstance(x, Read) else x
+        if isinstance(e, Expr):
+            yield e
+    found: tuple[Index, ...] = ()
+    if isinstance(s, PLACED):
+        found = (s.index,)
     elif isinstance(s, For):
-        found += [*s.starts, *s.stops]
-    return tuple(found)
+        found = s.starts + s.stops
+    elif isinstance(s, Check):
+        found = (s.size,)
+    elif isinstance(s, Transpose):
+        found = (s.index, s.step, *s.rows, *s.columns)
+    for e in found:
+        if isinstance(e, Expr):
+            yield e
 
 
-def buffers(tree: Tree) -> Iterator[Buffer]:
-    """The buffers that statements touch, in their order."""
+@dataclass(slots=True)
+class Parameters:
+    """What a kernel is called with, each in the order of its arguments.
+
+    storages  what one run is given memory for
+    pointers  each storage with the dtypes that its elements are taken for
+    sizes     symbols that are bound outside of the tree
+    failures  what checks of one run report
+    """
+
+    storages: list[Storage]
+    pointers: list[tuple[Storage, torch.dtype]]
+    sizes: list[Symbol]
+    failures: list[Failure]
+
+
+def parameters(tree: Tree, given: Collection[Symbol] = ()) -> Parameters:
+    """The parameters of a tree, whose symbols `given` are known otherwise."""
+    bound: set[Symbol | None] = {tree.parts, tree.sets, *given}
+    pointers: dict[tuple[Storage, torch.dtype], None] = {}
+    sizes: dict[Symbol, None] = {}
+    failures: dict[Failure, None] = {}
+    seen: set[Expr] = set()
     for s in walk(tree.body):
-        if isinstance(s, Load | Store | Transpose) and isinstance(s.memory, Buffer):
-            yield s.memory
-
-
-def storages(tree: Tree) -> list[Storage]:
-    """What one run of the tree is given memory for, in the order of its arguments."""
-    return list(dict.fromkeys(b.storage for b in buffers(tree)))
-
-
-def failures(tree: Tree) -> list[Failure]:
-    """What checks of one run report, in the order of their numbers."""
-    return list(dict.fromkeys(s.failure for s in walk(tree.body) if isinstance(s, Check)))
-
-
-def sizes(tree: Tree) -> list[Symbol]:
-    """The symbols that are bound outside of the tree, in the order of its arguments."""
-    bound: set[Symbol | None] = {tree.parts, tree.sets}
-    found: dict[Symbol, None] = {}
-    for s in walk(tree.body):
-        if isinstance(s, For | Let):
+        if isinstance(s, BINDERS):
             bound.add(s.symbol)
+        elif isinstance(s, Check):
+            failures[s.failure] = None
+        if isinstance(s, ACCESSES) and isinstance(s.memory, Buffer):
+            pointers[s.memory.storage, s.memory.dtype] = None
         for e in indices(s):
-            found |= dict.fromkeys(_symbols_in_order(e))
-    return [s for s in found if s not in bound]
+            if e not in seen:
+                seen.add(e)
+                sizes |= dict.fromkeys(_symbols_in_order(e))
+    return Parameters(
+        list(dict.fromkeys(storage for storage, _ in pointers)),
+        list(pointers),
+        [s for s in sizes if s not in bound],
+        list(failures),
+    )
 
 
 def _symbols_in_order(e: Index) -> Iterator[Symbol]:
@@ -341,6 +375,6 @@ def _symbols_in_order(e: Index) -> Iterator[Symbol]:
                 if isinstance(atom, Symbol):
                     yield atom
                 else:
-                    assert isinstance(atom, Div | Mod)
+                    assert isinstance(atom, DIVISIONS)
                     yield from _symbols_in_order(atom.numerator)
                     yield from _symbols_in_order(atom.divisor)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS
 from torch_tenon.compiler.loops.tree import (
+    VALUES,
     Accumulate,
     Accumulator,
     Array,
@@ -26,11 +29,8 @@ from torch_tenon.compiler.loops.tree import (
     Store,
     Transpose,
     Tree,
-    buffers,
     dtype_of,
-    failures,
-    sizes,
-    storages,
+    parameters,
     walk,
 )
 from torch_tenon.ir.index import Index, Symbol, symbols
@@ -46,19 +46,6 @@ def indent(lines: Sequence[str]) -> list[str]:
     return [text if text.startswith("#") else "  " + text for text in lines]
 
 
-def function(tree: Tree, origin: str, threads: Index) -> str:
-    """The function of a kernel. Threads share out the grid where `threads` is positive."""
-    writer = Writer(tree, threads)
-    pointers, status = ("all", "reports") if tree.sets is not None else ("a", "status")
-    lines = [] if tree.sets is not None else writer.pointers()
-    lines += writer.sizes()
-    if tree.parts is not None:
-        lines.append(PARTS)
-    lines += writer.body(tree.body)
-    head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *{status}) {{"
-    return "\n".join([f"/* {origin} */", head, *indent(lines), "}\n"])
-
-
 @dataclass
 class Names:
     """Names that are given from outside: of symbols, and of arrays."""
@@ -68,22 +55,34 @@ class Names:
 
 
 class Writer:
-    """Spells the statements of one tree. `given` are names of what the tree does not bind."""
+    """Spells the statements of one tree. Threads share out the grid where `threads` is positive;
+    `given` are names of what the tree does not bind."""
 
     def __init__(self, tree: Tree, threads: Index, given: Names | None = None) -> None:
         given = given or Names()
         self.tree, self.threads = tree, threads
-        self.arguments = [s for s in sizes(tree) if s not in given.symbols]
-        self.storages = storages(tree)
-        self.failures = {f: k for k, f in enumerate(failures(tree))}
-        pairs = dict.fromkeys((b.storage, b.dtype) for b in buffers(tree))
-        self.memory = {pair: f"x{k}" for k, pair in enumerate(pairs)}
+        found = parameters(tree, given.symbols)
+        self.arguments, self.storages = found.sizes, found.storages
+        self.failures = {f: k for k, f in enumerate(found.failures)}
+        self.memory = {pointer: f"x{k}" for k, pointer in enumerate(found.pointers)}
         self.names: dict[Any, str] = {**given.symbols, **given.arrays}
         self.names |= {s: f"n{k}" for k, s in enumerate(self.arguments)}
         if tree.parts is not None:
             self.names[tree.parts] = "parts"
         self.count = 0
         self.in_grid = False
+        self.open: set[str] = set()  # the names of the loops around
+
+    def function(self, origin: str) -> str:
+        """The function of a kernel of that origin."""
+        pointers, status = ("a", "status") if self.tree.sets is None else ("all", "reports")
+        lines = self.pointers() if self.tree.sets is None else []
+        lines += self.sizes()
+        if self.tree.parts is not None:
+            lines.append(PARTS)
+        lines += self.body(self.tree.body)
+        head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *{status}) {{"
+        return "\n".join([f"/* {origin} */", head, *indent(lines), "}\n"])
 
     # What stands before the statements
 
@@ -134,9 +133,9 @@ class Writer:
 
     def _for(self, s: For) -> list[str]:
         name = s.symbol.name
-        while name in self.names.values() and self.names.get(s.symbol) != name:
+        while name in self.open:
             name += "_"
-        before = self.names.get(s.symbol)
+        self.open.add(name)
         starts, stops = list(map(self.index, s.starts)), list(map(self.index, s.stops))
         self.names[s.symbol] = name
         head = self._pragma(s)
@@ -144,8 +143,7 @@ class Writer:
         inside = self._set() if s.symbol is self.tree.sets else []
         inside += self.body(s.body)
         self.in_grid = within
-        if before is None:
-            del self.names[s.symbol]
+        self.open.discard(name)
         start, stop = _extreme(starts, ">"), _extreme(stops, "<")
         step = f"++{name}" if s.step == 1 else f"{name} += {s.step}"
         loop = f"for (int64_t {name} = {start}; {name} < {stop}; {step}) {{"
@@ -274,7 +272,7 @@ class Writer:
 
     def operand(self, x: Operand) -> str:
         """A value by its name, a number as it is."""
-        if isinstance(x, Let | Load):
+        if isinstance(x, VALUES):
             return self.names[x]
         if isinstance(x, Constant):
             return c.literal(x.value, x.dtype)
@@ -282,7 +280,7 @@ class Writer:
             text = self._element(x.array, x.index)
             if _is_packed(x.array):
                 text = c.from_memory(text, x.array.dtype)
-                return f"({text})" if " " in text and "[" not in text[:1] and "!=" in text else text
+                return f"({text})" if x.dtype is torch.bool else text
             return text if x.dtype is x.array.dtype else f"({c.register_type(x.dtype)}){text}"
         text = self.index(x)
         return f"({text})" if " " in text else text

@@ -17,12 +17,12 @@ from torch_tenon.compiler.loops.side_by_side import side_by_side
 from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import turn_tiles
-from torch_tenon.compiler.loops.tree import Tree, failures, sizes, storages
+from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Index, Symbol
 from torch_tenon.ir.values import Buffer
 from torch_tenon.targets.cpu import layout as decide
-from torch_tenon.targets.cpu.dialect import function
+from torch_tenon.targets.cpu.dialect import Writer
 from torch_tenon.targets.cpu.layout import Layout
 
 
@@ -31,15 +31,16 @@ def generate(group: Group, kept: set[Buffer]) -> Kernel:
     layout = Layout(group, kept)
     tree = loop_tree(group, kept, layout)
     origin = origin_of(group.members)
+    writer = Writer(tree, decide.threads(layout.work))
     return Kernel(
-        spell(tree, origin, layout.work),
-        storages(tree),
-        [tree.numbers.get(s, s) for s in sizes(tree)],
+        writer.function(origin),
+        writer.storages,
+        [tree.numbers.get(s, s) for s in writer.arguments],
         origin,
         bytes_moved(group, kept),
         layout.kind,
         layout.work,
-        [f.calls for f in failures(tree)],
+        [f.calls for f in writer.failures],
         tree,
         spell,
     )
@@ -47,7 +48,7 @@ def generate(group: Group, kept: set[Buffer]) -> Kernel:
 
 def spell(tree: Tree, origin: str, work: Index) -> str:
     """A tree in C, whose threads share out `work` scalar operations where that pays."""
-    return function(tree, origin, decide.threads(work))
+    return Writer(tree, decide.threads(work)).function(origin)
 
 
 def loop_tree(group: Group, kept: set[Buffer], layout: Layout) -> Tree:

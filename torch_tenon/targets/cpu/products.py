@@ -22,7 +22,6 @@ from torch_tenon.compiler.loops.tree import (
     Load,
     Statement,
     Tree,
-    failures,
 )
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
@@ -86,7 +85,7 @@ class _Product:
             self._traffic(),
             "matmul",
             work=product(s.extent for s in self.whole.symbols()),
-            checks=[f.calls for f in failures(tree)],
+            checks=[f.calls for f in writer.failures],
         )
 
     def _is_columns(self, loop: For) -> bool:
