@@ -57,13 +57,21 @@ def _jammed(loop: For, few: int) -> list[Statement]:
     several = lanes.holding([*take, rows, *give])
     stops = tuple(e - (few - 1) for e in loop.stops)
     found: list[Statement] = [loop.like(symbol=steps, stops=stops, step=few, body=[several])]
-    extent = loop.axis.extent
-    if not (isinstance(extent, int) and extent % few == 0):
+    if not divides(few, loop):
         made, length = length_of(loop)
         start = loop.starts[0] + floordiv(length, few) * few
         left = Copy().body([*before, lanes])
         found += [*made, loop.like(starts=(start,), body=left)]
     return found
+
+
+def divides(count: int, loop: For) -> bool:
+    """Whether a loop over an axis, or over a block of it, has a multiple of `count` iterations: the
+    axis has, and so has a block, of which the last is what is left."""
+    extent = loop.axis.extent
+    lengths = [e - loop.starts[0] for e in loop.stops]
+    numbers = [extent, *(n for n in lengths if isinstance(n, int))]
+    return all(isinstance(n, int) and n % count == 0 for n in numbers)
 
 
 def length_of(loop: For) -> tuple[list[Statement], Index]:

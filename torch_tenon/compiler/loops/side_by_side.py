@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from torch_tenon.compiler.loops.copy import Copy, instead
-from torch_tenon.compiler.loops.jam import length_of
+from torch_tenon.compiler.loops.jam import divides, length_of
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Accumulator,
@@ -59,8 +59,7 @@ def _side_by_side(loop: For, count: int) -> list[Statement]:
         made += [Declare(p) for p in own.values()]
         after += [Accumulate(a, 0, Read(p, 0, p.dtype)) for a, p in own.items()]
     found = [*made, loop.like(symbol=k, starts=(0,), stops=(length,), body=inside)]
-    extent = loop.axis.extent
-    if not (isinstance(extent, int) and extent % count == 0):
+    if not divides(count, loop):
         rest = Copy(arrays=copies[0].arrays).body(loop.body)
         found.append(loop.like(starts=(start + length * count,), body=rest))
     return found + after

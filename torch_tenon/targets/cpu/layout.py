@@ -87,8 +87,8 @@ class Layout:
         if turned is not None:
             self.lanes = TILE_SIDE
         elif lane is not None:
-            if self.pieces < CHUNKS:
-                self.coordinate = self._coordinate(lane)
+            if self.pieces < CHUNKS and size_hint(lane.extent or 0) >= 64:
+                self.coordinate = common_coordinate(group, lane)
             if self.coordinate is None:
                 self._choose_tile(lane)
         self.order = [symbols_of[s] for s in outer]
@@ -198,20 +198,6 @@ class Layout:
                     return s
         return None
 
-    def _coordinate(self, lane: Symbol) -> Symbol | None:
-        """An indirect index of where a scatter stores that is one for many lanes, if there is
-        one."""
-        if self.kind != "scatter" or size_hint(lane.extent or 0) < 64:
-            return None
-        for s in symbols(self.members[0].index):
-            seen, left = set(), [s.scalar] if s.scalar is not None else []
-            for x in left:
-                seen |= {t for e in x.args if isinstance(e, Expr) for t in symbols(e)}
-                left += x.operands()
-            if seen & set(self.group.inner) and lane not in seen:
-                return s
-        return None
-
     def _is_long(self) -> bool:
         """Whether an iteration is too long for the processor to have several under way."""
         return sum(s.op in LONG for m in self.members for s in m.node.trace) > 1
@@ -238,6 +224,21 @@ class Layout:
         count = size_hint(product(s.extent for s in self.group.symbols()))
         dense = self.lanes == whole and any(k.get(rows) == whole for k in loads)
         return dense and count > CACHED
+
+
+def common_coordinate(group: Group, lane: Symbol) -> Symbol | None:
+    """An indirect index of where a scatter stores that is one for all lanes, if there is one."""
+    scatter = group.members[0]
+    if scatter.node.kind != "scatter":
+        return None
+    for s in sorted(symbols(scatter.index), key=lambda s: s.serial):
+        seen, left = set(), [s.scalar] if s.scalar is not None else []
+        for x in left:
+            seen |= {t for e in x.args if isinstance(e, Expr) for t in symbols(e)}
+            left += x.operands()
+        if seen & set(group.inner) and lane not in seen:
+            return s
+    return None
 
 
 def is_jammed(loop: For) -> bool:
