@@ -31,6 +31,7 @@ VECTORS: dict[str, Function] = {
     "power": lambda x: torch.pow(x, x.flip(0)),
     "tanh": torch.tanh,
     "gelu": F.gelu,
+    "a mask that several loops need": lambda x: ((x > 0) * x.exp()).tanh() * (x > 0),
 }
 # By the C library's functions over vectors.
 OVER_VECTORS: dict[str, Function] = {

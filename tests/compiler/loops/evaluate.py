@@ -28,7 +28,6 @@ from torch_tenon.compiler.loops.tree import (
     Tree,
     parameters,
 )
-
 from torch_tenon.ir.index import Index, Symbol, evaluate
 from torch_tenon.ir.values import neutral
 
@@ -132,7 +131,8 @@ class _Run:
                 number = self._run() * len(self.failures) + self.failures.index(s.failure)
                 self.status.append((number, low if low < 0 else high, size))
         elif isinstance(s, Transpose):
-            memory, first, step = self._elements(s.memory), self._index(s.index), self._index(s.step)
+            memory = self._elements(s.memory)
+            first, step = self._index(s.index), self._index(s.step)
             for r in range(min(map(self._index, s.rows))):
                 for c in range(min(map(self._index, s.columns))):
                     self.local[s.array][r * s.width + c] = memory[first + c * step + r]
@@ -190,5 +190,3 @@ class _Run:
             return args[0].to(s.dtype)
         operation = OPERATIONS.get(s.op) or getattr(torch, s.op)
         return operation(*args).to(s.dtype)
-
-

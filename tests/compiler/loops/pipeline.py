@@ -95,8 +95,9 @@ def fast(
             lambda t: split_long_iterations(t, LONG, WIDTH, in_tile),
         )
     else:
-        yield "cut_where_conditions_change", lambda t: cut_where_conditions_change(
-            t, 9, is_innermost
+        yield (
+            "cut_where_conditions_change",
+            lambda t: cut_where_conditions_change(t, 9, is_innermost),
         )
     yield "batched", lambda t: batched(t, 2)
 
@@ -135,15 +136,15 @@ def check(case: Case, changed: Counter[str]) -> None:
         runs = 1 if tree.sets is None else 2
         got, found = case.results(tree, runs)
         assert found == failed, f"{case.seed}: {name}: checks {failed}, {found}\n{show(tree)}"
+        context = f"{case.seed}: {name}\n{text}\n{show(tree)}"
         for a, b in zip(got, want * runs, strict=True):
-            torch.testing.assert_close(
-                a,
-                b,
-                rtol=1e-4,
-                atol=1e-5,
-                equal_nan=True,
-                msg=lambda m, name=name, tree=tree: f"{case.seed}: {name}: {m}\n{text}\n{show(tree)}",
-            )
+            _close(a, b, context)
+
+
+def _close(got: torch.Tensor, want: torch.Tensor, context: str) -> None:
+    torch.testing.assert_close(
+        got, want, rtol=1e-4, atol=1e-5, equal_nan=True, msg=lambda m: f"{context}{m}"
+    )
 
 
 def sample(trees: int, first: int = 0) -> Counter[str]:

@@ -19,7 +19,6 @@ from torch_tenon.ir.program import Matmul
 from torch_tenon.ir.values import Buffer, Storage
 
 SIZES = [(4, 6), (6, 4), (6, 1), (1, 4), (12,), (2, 3, 4), (5, 7)]
-COUNT = 5  # rows of a table that indices are into
 STEPS = [
     torch.tanh,
     torch.exp,
@@ -69,7 +68,7 @@ def _step(rng: random.Random, x: torch.Tensor, y: torch.Tensor, i: torch.Tensor)
     if kind < 0.65:
         return rng.choice(STEPS)(x)
     if kind < 0.75:
-        table = torch.cat([x.reshape(-1)] * 5)[: 5 * (x.numel() // 1)].reshape(5, -1)
+        table = torch.cat([x.reshape(-1)] * 5)[: 5 * x.numel()].reshape(5, -1)
         return rng.choice(
             [
                 lambda: table[i].exp(),
@@ -143,14 +142,21 @@ def cases(seed: int) -> Iterator[Case]:
 def _case(seed: int, group: Group, rng: random.Random) -> Case:
     read = {b for m in group.members for b, _ in m.loads}
     kept = set()
-    memory: dict[Storage, torch.Tensor] = {}
     for m in group.members:
         b = m.node.buffer
         needed = b not in read or b.previous is not None or b.storage.current is not b
         if needed or rng.random() < 0.3:
             kept.add(b)
-    for b in [*read, *(m.node.buffer for m in group.members)]:
-        if b.storage not in memory:
+    return Case(seed, group, kept, memory_of(group), {})
+
+
+def memory_of(group: Group) -> dict[Storage, torch.Tensor]:
+    """Random contents of what a group touches: indices among them may be out of range."""
+    memory: dict[Storage, torch.Tensor] = {}
+    for m in group.members:
+        for b in (*m.node.reads, m.node.buffer):
+            if b.storage in memory:
+                continue
             assert isinstance(b.storage.nbytes, int)
             count = b.storage.nbytes // b.dtype.itemsize
             if b.dtype.is_floating_point:
@@ -158,4 +164,4 @@ def _case(seed: int, group: Group, rng: random.Random) -> Case:
             else:
                 data = torch.randint(0, 2 if b.dtype is torch.bool else 7, (count,)).to(b.dtype)
             memory[b.storage] = data.view(torch.uint8)
-    return Case(seed, group, kept, memory, {})
+    return memory

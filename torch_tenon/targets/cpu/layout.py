@@ -40,6 +40,7 @@ TURNED = (1, 2, 4, 8)  # bytes of the elements that scalar.h turns tiles of
 MOST_PIECES = 8  # of a loop that is cut where it starts to compute something else
 WORTH_CUTTING = 64  # iterations from which it is
 SIDE_BY_SIDE = 4  # pieces of a cached row that are added up side by side
+WORTH_SIDE_BY_SIDE = 64  # iterations of a piece from which it is
 JAM = 8  # rows of a column that are added up in registers
 MOST_STATEMENTS = 12  # of an iteration that is short enough to be repeated
 
@@ -261,7 +262,7 @@ def is_side_by_side(loop: For) -> bool:
     if not (loop.again and loop.kind == "lane" and extent is not None):
         return False
     slow = any(isinstance(s, Let) and s.op in LONG for s in loop.body)
-    if slow or len(loop.body) > MOST_STATEMENTS or size_hint(extent) < SIDE_BY_SIDE * 64:
+    if slow or len(loop.body) > MOST_STATEMENTS or size_hint(extent) < SIDE_BY_SIDE * WORTH_SIDE_BY_SIDE:
         return False
     return _only_reduces(loop.body)
 
