@@ -20,7 +20,7 @@ SMALL = {
     "CHUNKS": 2,
     "SHORT": 3,
     "FAR": 2,
-    "PART": 4,
+    "FISSION": 4,
     "WORTH_CUTTING": 2,
     "SIDE_BY_SIDE": 2,
     "WORTH_SIDE_BY_SIDE": 1,

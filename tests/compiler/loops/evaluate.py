@@ -66,11 +66,11 @@ def run(
     arrays: Sequence[torch.Tensor],
     sizes: Sequence[int],
     status: list[tuple[int, int, int]],
-    parts: int = 4,
+    shares: int = 4,
 ) -> None:
     """Runs a tree on the bytes of its storages (1-d, uint8) with these sizes, each in the order of
     `parameters(tree)`. What its checks find is added to `status`: number, value, size."""
-    _Run(tree, arrays, sizes, status, parts).body(tree.body)
+    _Run(tree, arrays, sizes, status, shares).body(tree.body)
 
 
 class _Run:
@@ -80,14 +80,14 @@ class _Run:
         arrays: Sequence[torch.Tensor],
         sizes: Sequence[int],
         status: list[tuple[int, int, int]],
-        parts: int,
+        shares: int,
     ) -> None:
         self.tree, self.arrays, self.status = tree, arrays, status
         found = parameters(tree)
         self.storages, self.failures = found.storages, found.failures
         self.symbols: dict[Symbol, int] = dict(zip(found.sizes, sizes, strict=True))
-        if tree.parts is not None:
-            self.symbols[tree.parts] = parts
+        if tree.shares is not None:
+            self.symbols[tree.shares] = shares
         self.values: dict[Let | Load, Number] = {}
         self.local: dict[Array, torch.Tensor] = {}
 

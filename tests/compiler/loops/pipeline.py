@@ -18,7 +18,7 @@ from tests.compiler.loops.programs import Case, cases
 from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
-from torch_tenon.compiler.loops.fission import split_long_iterations
+from torch_tenon.compiler.loops.fission import fission
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
@@ -30,7 +30,7 @@ from torch_tenon.compiler.loops.show import show
 from torch_tenon.compiler.loops.side_by_side import side_by_side
 from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
-from torch_tenon.compiler.loops.transpose import turn_tiles
+from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Accumulate, Check, For, Tree, is_innermost
 from torch_tenon.ir.index import Symbol
 from torch_tenon.targets.cpu.layout import common_coordinate
@@ -45,10 +45,10 @@ def rewrites(case: Case, rng: random.Random) -> Iterator[Rewrite]:
     found = axes(case.group)
     outer, inner = ([found[s] for s in loops] for loops in (case.group.outer, case.group.inner))
     lane = rng.choice([*outer, None])
-    turned = rng.choice([s for s in outer if s is not lane] or [None])
+    across = rng.choice([s for s in outer if s is not lane] or [None])
     if lane is None or inner:
-        turned = None
-    last = [s for s in (turned, lane) if s is not None]
+        across = None
+    last = [s for s in (across, lane) if s is not None]
     tiles = [Symbol(f"{s.name}_tile", s.extent) for s in last]
     first = [s for s in outer if s not in last]
     rng.shuffle(first)
@@ -64,8 +64,8 @@ def rewrites(case: Case, rng: random.Random) -> Iterator[Rewrite]:
     before = next((s for s in case.group.outer if found[s] is lane), None)
     coordinate = None if before is None else common_coordinate(case.group, before)
     if lane is not None and coordinate is not None and rng.random() < 0.7:
-        yield "share_stores", lambda t: share_stores(t, lane, coordinate, Symbol("parts", lower=1))
-    if lane is not None and turned is None:
+        yield "share_stores", lambda t: share_stores(t, lane, coordinate, Symbol("shares", lower=1))
+    if lane is not None and across is None:
         yield "sink", lambda t: sink(t, lane, WIDTH)
     count = rng.randint(0, len(first) + len(tiles))
     yield "share_out", lambda t: share_out(t, count)
@@ -73,8 +73,11 @@ def rewrites(case: Case, rng: random.Random) -> Iterator[Rewrite]:
     yield "place_values", place_values
     numbers = Numbers(2, 3, set(inner), last[-1:] or inner[-1:], {"add", "lt", "ge"}, in_pass)
     yield "numbers_as_arguments", lambda t: numbers_as_arguments(t, numbers)
-    if turned is not None and lane is not None:
-        yield "turn_tiles", lambda t: turn_tiles(t, turned, lane, WIDTH, lambda load: True)
+    if across is not None and lane is not None:
+        yield (
+            "transpose_tiles",
+            lambda t: transpose_tiles(t, across, lane, WIDTH, lambda load: True),
+        )
     yield from fast(inner, lane is None, in_pass, rng)
 
 
@@ -91,8 +94,8 @@ def fast(
     yield "collect_checks", lambda t: collect_checks(t, in_pass)
     if not in_rows and not inner and rng.random() < 0.5:
         yield (
-            "split_long_iterations",
-            lambda t: split_long_iterations(t, LONG, WIDTH, in_tile),
+            "fission",
+            lambda t: fission(t, LONG, WIDTH, in_tile),
         )
     else:
         yield (

@@ -11,7 +11,7 @@ from tests.compiler.loops.trees import group_of, groups_of, plain
 from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import Change, change_of, cut_where_conditions_change
-from torch_tenon.compiler.loops.fission import split_long_iterations
+from torch_tenon.compiler.loops.fission import fission
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
@@ -23,7 +23,7 @@ from torch_tenon.compiler.loops.show import show
 from torch_tenon.compiler.loops.side_by_side import side_by_side
 from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
-from torch_tenon.compiler.loops.transpose import turn_tiles
+from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Constant, For, Let, Tree, is_innermost, parameters
 from torch_tenon.ir.index import Symbol, var
 from torch_tenon.targets.cpu.layout import common_coordinate
@@ -155,13 +155,13 @@ def test_sums_are_split_in_blocks() -> None:
         grid tile from 0 to 6 by 4:
           acc: f64[4] of sum
           reduce j0_block from 0 to 5 by 2:
-            part: f32[4] of sum
+            partial: f32[4] of sum
             reduce j0 from j0_block to min(j0_block + 2, 5):
               lane i0 from tile to min(tile + 4, 6):
                 t0: f32 = in0[6*j0 + i0]
-                part[i0 - tile] sum= t0
+                partial[i0 - tile] sum= t0
             parallel k from 0 to 4:
-              acc[k] sum= part[k]
+              acc[k] sum= partial[k]
           lane i0 from tile to min(tile + 4, 6):
             buf1[i0] = acc[i0 - tile]
         """,
@@ -176,20 +176,20 @@ def test_rows_of_a_column_are_jammed() -> None:
         """
         parallel tile from 0 to 6 by 4:
           acc: f64[4] of sum
-          part: f32[4] of sum
+          partial: f32[4] of sum
           reduce j0_few from 0 to 4 by 2:
             lane i0 from tile to min(tile + 4, 6):
-              register: f32 = part[i0 - tile]
+              register: f32 = partial[i0 - tile]
               unrolled j0 from j0_few to j0_few + 2:
                 t0: f32 = in0[6*j0 + i0]
                 register sum= t0
-              part[i0 - tile] = register
+              partial[i0 - tile] = register
           reduce j0 from 4 to 5:
             lane i0 from tile to min(tile + 4, 6):
               t1: f32 = in0[6*j0 + i0]
-              part[i0 - tile] sum= t1
+              partial[i0 - tile] sum= t1
           parallel k from 0 to 4:
-            acc[k] sum= part[k]
+            acc[k] sum= partial[k]
           lane i0 from tile to min(tile + 4, 6):
             buf1[i0] = acc[i0 - tile]
         """,
@@ -209,22 +209,22 @@ def test_accumulators_side_by_side() -> None:
         """
         parallel i0 from 0 to 5:
           acc: f64 of sum
-          part: f32 of sum
-          part_1: f32 of sum
-          part_2: f32 of sum
+          partial: f32 of sum
+          partial_1: f32 of sum
+          partial_2: f32 of sum
           lane k from 0 to 3:
             t0: i64 = index(k)
             t1: f32 = in0[t0 + 7*i0]
-            part_1 sum= t1
+            partial_1 sum= t1
             t2: i64 = index(k + 3)
             t3: f32 = in0[t2 + 7*i0]
-            part_2 sum= t3
+            partial_2 sum= t3
           lane j0 from 6 to 7:
             t4: f32 = in0[7*i0 + j0]
-            part_1 sum= t4
-          part sum= part_1
-          part sum= part_2
-          acc sum= part
+            partial_1 sum= t4
+          partial sum= partial_1
+          partial sum= partial_2
+          acc sum= partial
           buf1[i0] = acc
         """,
     )
@@ -302,20 +302,20 @@ def test_a_long_iteration_becomes_several_loops() -> None:
     tree, (s,), _ = plain(lambda x: (x.exp() + 1).tanh() * x, randn(50))
     tree = tile(tree, s, 8, Symbol("tile", 50))
     prints(
-        split_long_iterations(tree, {"exp", "tanh"}, 8, is_innermost),
+        fission(tree, {"exp", "tanh"}, 8, is_innermost),
         """
         parallel tile from 0 to 50 by 8:
-          part: f32[8]
-          part_1: f32[8]
+          passed: f32[8]
+          passed_1: f32[8]
           parallel i0 from tile to min(tile + 8, 50):
             t0: f32 = in0[i0]
             t1: f32 = exp(t0)
             t2: f32 = add(t1, 1.0)
-            part[i0 - tile] = t0
-            part_1[i0 - tile] = t2
+            passed[i0 - tile] = t0
+            passed_1[i0 - tile] = t2
           parallel i0 from tile to min(tile + 8, 50):
-            t3: f32 = copy(part[i0 - tile])
-            t4: f32 = copy(part_1[i0 - tile])
+            t3: f32 = copy(passed[i0 - tile])
+            t4: f32 = copy(passed_1[i0 - tile])
             t5: f32 = tanh(t4)
             t6: f32 = mul(t5, t3)
             buf1[i0] = t6
@@ -323,17 +323,17 @@ def test_a_long_iteration_becomes_several_loops() -> None:
     )
 
 
-def test_tiles_are_turned() -> None:
+def test_tiles_are_transposed() -> None:
     tree, (rows, lanes), _ = plain(lambda x: (x.mT + 1).contiguous(), randn(20, 30))
     a, b = Symbol("a", 30), Symbol("b", 20)
     tree = interchange(tile(tile(tree, rows, 4, a), lanes, 4, b), [a, b, rows, lanes])
     prints(
-        turn_tiles(tree, rows, lanes, 4, lambda load: True),
+        transpose_tiles(tree, rows, lanes, 4, lambda load: True),
         """
         parallel a from 0 to 30 by 4:
           parallel b from 0 to 20 by 4:
             tile: f32[16]
-            tile = min(4, - a + 30) by 4 of in0[a + 30*b] by 30, turned
+            tile = min(4, - a + 30) by 4 of in0[a + 30*b] by 30, transposed
             parallel i0 from a to min(a + 4, 30):
               parallel i1 from b to b + 4:
                 t0: f32 = tile[4*i0 - 4*a + i1 - b]
@@ -401,11 +401,11 @@ def test_stores_are_shared_out_by_where_they_go() -> None:
     coordinate = common_coordinate(group, column)
     assert coordinate is not None
     lane = axes(group)[column]
-    tree = share_stores(lower(group, kept), lane, coordinate, Symbol("parts", lower=1))
+    tree = share_stores(lower(group, kept), lane, coordinate, Symbol("shares", lower=1))
     prints(
         place_values(sink(tree, lane, 4)),
         """
-        parallel part from 0 to parts:
+        parallel share from 0 to shares:
           serial j0 from 0 to 3:
             t0: i64 = in1[j0]
             t1: bool = lt(t0, 0)
@@ -413,8 +413,8 @@ def test_stores_are_shared_out_by_where_they_go() -> None:
             t3: i64 = where(t1, t2, t0)
             check t3 in 5 (index of -1)
             t4: i64 = within(t3, 5)
-            t5: i64 = bitwise_and(t4, parts - 1)
-            t6: bool = eq(t5, part)
+            t5: i64 = bitwise_and(t4, shares - 1)
+            t6: bool = eq(t5, share)
             if t6:
               parallel i0 from 0 to 4:
                 t7: f32 = in2[4*j0 + i0]

@@ -16,4 +16,4 @@ def batched(tree: Tree, count: int) -> Tree:
     sets = Symbol("set", count)
     body = map_loops(tree.body, change)
     loop = For(sets, "grid", sets, (0,), (count,), body)
-    return Tree([loop], tree.numbers, tree.parts, sets)
+    return Tree([loop], tree.numbers, tree.shares, sets)

@@ -24,7 +24,7 @@ class Change:
 
 def cut_where_conditions_change(tree: Tree, most: int, chosen: Callable[[For], bool]) -> Tree:
     """The chosen innermost loops in pieces, fewer than `most`, in each of which the comparisons of
-    the loop's place with a number are known."""
+    the position in the loop with a number are known."""
 
     def change(loop: For) -> list[Statement]:
         return pieces(loop, most) if chosen(loop) else [loop]
@@ -35,9 +35,9 @@ def cut_where_conditions_change(tree: Tree, most: int, chosen: Callable[[For], b
 def pieces(loop: For, most: int) -> list[Statement]:
     """The loop cut where its conditions change."""
     changes = {
-        s: turn
+        s: change
         for s in loop.body
-        if isinstance(s, Let) and (turn := change_of(s, loop.symbol)) is not None
+        if isinstance(s, Let) and (change := change_of(s, loop.symbol)) is not None
     }
     cuts = sorted({c.at for c in changes.values() if c.at > 0})
     if not cuts or len(cuts) >= most:
@@ -49,8 +49,8 @@ def pieces(loop: For, most: int) -> list[Statement]:
         copy = Copy()
         body: list[Statement] = []
         for s in loop.body:
-            if isinstance(s, Let) and (turn := changes.get(s)) is not None:
-                holds = turn.first is (turn.at > (low or 0))
+            if isinstance(s, Let) and (change := changes.get(s)) is not None:
+                holds = change.first is (change.at > (low or 0))
                 known = Let("copy", (Constant(holds, torch.bool),), torch.bool)
                 copy.values[s] = known
                 body.append(known)
@@ -61,7 +61,7 @@ def pieces(loop: For, most: int) -> list[Statement]:
 
 
 def change_of(s: Let, symbol: Symbol) -> Change | None:
-    """Where a comparison of the place in the loop `symbol` with a number changes, if it is one."""
+    """Where a comparison of the position in the loop `symbol` with a number changes, if it is one."""
     if s.op not in ("lt", "le", "gt", "ge"):
         return None
     left, right = s.args

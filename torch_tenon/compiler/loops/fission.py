@@ -27,9 +27,7 @@ from torch_tenon.compiler.loops.tree import (
 from torch_tenon.ir.index import Symbol, symbols, var
 
 
-def split_long_iterations(
-    tree: Tree, long: Collection[str], width: int, chosen: Callable[[For], bool]
-) -> Tree:
+def fission(tree: Tree, long: Collection[str], width: int, chosen: Callable[[For], bool]) -> Tree:
     """The chosen innermost loops, of `width` iterations at most, each as one loop for every op of
     `long`. Their iterations must not depend on each other."""
 
@@ -62,7 +60,7 @@ def _split(loop: For, long: Collection[str], width: int) -> list[Statement]:
         used = _used(part, of_symbol)
         for x in (x for x in home if x in used and home[x] < k):
             if x not in arrays:
-                arrays[x] = Array("part", x.dtype, width)
+                arrays[x] = Array("passed", x.dtype, width)
                 value = copies[home[x]].operand(x)
                 bodies[home[x]].append(Store(arrays[x], position, value))
             symbol = x.symbol if isinstance(x, Let) else None

@@ -48,7 +48,7 @@ def numbers_as_arguments(tree: Tree, which: Numbers) -> Tree:
     as arguments of the kernel where they are large."""
     arguments = Arguments(which)
     body = arguments.body(tree.body)
-    return Tree(body, {**tree.numbers, **arguments.numbers}, tree.parts, tree.sets)
+    return Tree(body, {**tree.numbers, **arguments.numbers}, tree.shares, tree.sets)
 
 
 class Arguments(Copy):
@@ -71,7 +71,7 @@ class Arguments(Copy):
         return var(self._known[n])
 
     def address(self, e: Index) -> Index:
-        """A place in memory. Steps along what is reduced stay numbers, since short loops there are
+        """An index into memory. Steps along what is reduced stay numbers, since short loops there are
         unrolled; but a long one of a lane does not."""
         if isinstance(e, int):
             return self.number(e)

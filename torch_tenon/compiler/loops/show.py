@@ -92,7 +92,9 @@ class _Printer:
         if isinstance(s, Transpose):
             block = " by ".join(self._bound("min", e) for e in (s.rows, s.columns))
             source = self._element(s.memory, s.index)
-            return f"{self._name(s.array)} = {block} of {source} by {self.index(s.step)}, turned"
+            return (
+                f"{self._name(s.array)} = {block} of {source} by {self.index(s.step)}, transposed"
+            )
         assert isinstance(s, Barrier)
         return "barrier"
 

@@ -47,11 +47,11 @@ def _side_by_side(loop: For, count: int) -> list[Statement]:
     copies = []
     for number in range(count):
         own = {a: Accumulator(a.label, a.dtype, None, a.combine) for a in totals}
-        place = Symbol(loop.symbol.name, loop.axis.extent)
+        position = Symbol(loop.symbol.name, loop.axis.extent)
         at = start + var(k) + length * number
-        inside.append(Let("index", (at,), torch.int64, place))
+        inside.append(Let("index", (at,), torch.int64, position))
         copy = Copy(
-            symbols={loop.symbol: var(place)},
+            symbols={loop.symbol: var(position)},
             arrays={a: instead(p) for a, p in own.items()},
         )
         inside += copy.body(loop.body)

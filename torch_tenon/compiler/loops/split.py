@@ -1,4 +1,4 @@
-"""Splitting a reduction: each run of a loop combines into parts, and these go into the totals."""
+"""Splitting a reduction: each run of a loop has a partial result, and these go into the total."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_tenon.ir.index import Index, Symbol, var
 
 
 def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
-    """Parts for what the loops with this symbol reduce. Sums of float32 are added up in blocks of
+    """Partial results for the loops with this symbol. Sums of float32 are added up in blocks of
     that many iterations, and their totals in float64: a long row loses no more than a short one."""
     totals: dict[Array, Accumulator] = {}
 
@@ -45,16 +45,16 @@ def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
 
 
 def _is_wide(a: Accumulator) -> bool:
-    """Whether parts are float32 and the total float64."""
+    """Whether partial sums are float32 and the total float64."""
     return a.dtype is torch.float32 and a.combine == "sum"
 
 
 def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]:
-    parts = {a: Accumulator("part", a.dtype, a.length, a.combine) for a in reduced}
-    copy = Copy(arrays={a: instead(p) for a, p in parts.items()})
+    partials = {a: Accumulator("partial", a.dtype, a.length, a.combine) for a in reduced}
+    copy = Copy(arrays={a: instead(p) for a, p in partials.items()})
     extent = loop.axis.extent
-    declared: list[Statement] = [Declare(p) for p in parts.values()]
-    taken = [_take(a, p) for a, p in parts.items()]
+    declared: list[Statement] = [Declare(p) for p in partials.values()]
+    taken = [_take(a, p) for a, p in partials.items()]
     short = isinstance(extent, int) and extent <= block
     if short or not any(_is_wide(a) for a in reduced):
         return [*declared, loop.holding(copy.body(loop.body)), *taken]
@@ -68,10 +68,10 @@ def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]
     return [around]
 
 
-def _take(total: Accumulator, part: Accumulator) -> Statement:
-    """Adds a part to its total."""
-    if part.length is None:
-        return Accumulate(total, 0, Read(part, 0, part.dtype))
-    k = Symbol("k", part.length)
-    body: list[Statement] = [Accumulate(total, var(k), Read(part, var(k), part.dtype))]
-    return For(k, "parallel", k, (0,), (part.length,), body)
+def _take(total: Accumulator, partial: Accumulator) -> Statement:
+    """Combines a partial result into its total."""
+    if partial.length is None:
+        return Accumulate(total, 0, Read(partial, 0, partial.dtype))
+    k = Symbol("k", partial.length)
+    body: list[Statement] = [Accumulate(total, var(k), Read(partial, var(k), partial.dtype))]
+    return For(k, "parallel", k, (0,), (partial.length,), body)

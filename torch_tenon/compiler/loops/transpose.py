@@ -1,4 +1,4 @@
-"""Turning tiles: where lanes read across memory, a block of it is copied with its rows and columns
+"""Transposing tiles: where lanes read across memory, a block of it is copied with its rows and columns
 exchanged first. Rows that are far apart fall on each other in a cache when they are read one by
 one."""
 
@@ -21,23 +21,23 @@ from torch_tenon.ir.index import Index, Symbol, strides, substitute, var
 from torch_tenon.ir.values import Buffer
 
 
-def turn_tiles(
+def transpose_tiles(
     tree: Tree, rows: Symbol, lanes: Symbol, side: int, chosen: Callable[[Load], bool]
 ) -> Tree:
     """In tiles of `side` by `side` iterations, a loop over `rows` around one over `lanes`, the
-    chosen loads that are dense along the rows and not along the lanes, from a turned copy."""
+    chosen loads that are dense along the rows and not along the lanes, from a transposed copy."""
 
     def change(loop: For) -> list[Statement]:
         if loop.symbol is not rows:
             return [loop]
-        turning = _Turning(loop, lanes, side, chosen)
-        inside = map_loops(loop.body, turning.lanes)
-        return [*turning.before, loop.holding(inside)]
+        transposing = _Transposing(loop, lanes, side, chosen)
+        inside = map_loops(loop.body, transposing.lanes)
+        return [*transposing.before, loop.holding(inside)]
 
     return tree.having(map_loops(tree.body, change))
 
 
-class _Turning(Copy):
+class _Transposing(Copy):
     def __init__(self, rows: For, lanes: Symbol, side: int, chosen: Callable[[Load], bool]) -> None:
         super().__init__()
         self.rows, self.lane, self.side, self.chosen = rows, lanes, side, chosen
@@ -49,17 +49,17 @@ class _Turning(Copy):
             return [loop]
         made: list[Statement] = []
         for s in loop.body:
-            turned = self._turned(s, loop) if isinstance(s, Load) else None
-            if turned is None:
+            transposed = self._transposed(s, loop) if isinstance(s, Load) else None
+            if transposed is None:
                 made.append(self.statement(s))
             else:
                 assert isinstance(s, Load)
-                self.values[s] = turned
-                made.append(turned)
+                self.values[s] = transposed
+                made.append(transposed)
         return [loop.holding(made)]
 
-    def _turned(self, s: Load, lanes: For) -> Load | None:
-        """The load from a turned copy, if it is one to turn."""
+    def _transposed(self, s: Load, lanes: For) -> Load | None:
+        """The load from a transposed copy, if that is how it is to be read."""
         row, lane = self.rows.symbol, lanes.symbol
         steps = strides(s.index) or {}
         if steps.get(row) != 1 or steps.get(lane, 0) in (0, 1):
@@ -77,5 +77,5 @@ class _Turning(Copy):
             Declare(tile),
             Transpose(tile, self.side, s.memory, index, steps[lane], rows, columns),
         ]
-        place = (var(row) - first[row]) * self.side + var(lane) - first[lane]
-        return Load(tile, place, s.dtype)
+        position = (var(row) - first[row]) * self.side + var(lane) - first[lane]
+        return Load(tile, position, s.dtype)

@@ -238,20 +238,20 @@ class Tree:
     """A kernel.
 
     numbers  symbols that are arguments of the kernel, with the numbers that they stand for
-    parts    the symbol of how many parts the stores of a scatter are shared out in: the backend's
-             choice at run time, at least 1
+    shares   the symbol of how many shares the stores of a scatter are divided into: the backend's
+             choice at run time, a power of two
     sets     the symbol of the loop over several runs of the same code, each on memory of its own:
              run k has storages k*n to (k+1)*n - 1 of `storages`, and the checks alike
     """
 
     body: list[Statement]
     numbers: dict[Symbol, int] = field(default_factory=dict)
-    parts: Symbol | None = None
+    shares: Symbol | None = None
     sets: Symbol | None = None
 
     def having(self, body: list[Statement]) -> Tree:
         """The tree with another body."""
-        return Tree(body, self.numbers, self.parts, self.sets)
+        return Tree(body, self.numbers, self.shares, self.sets)
 
 
 def walk(body: Sequence[Statement]) -> Iterator[Statement]:
@@ -344,7 +344,7 @@ class Parameters:
 
 def parameters(tree: Tree, given: Collection[Symbol] = ()) -> Parameters:
     """The parameters of a tree, whose symbols `given` are known otherwise."""
-    bound: set[Symbol | None] = {tree.parts, tree.sets, *given}
+    bound: set[Symbol | None] = {tree.shares, tree.sets, *given}
     pointers: dict[tuple[Storage, torch.dtype], None] = {}
     sizes: dict[Symbol, None] = {}
     failures: dict[Failure, None] = {}

@@ -38,7 +38,7 @@ from torch_tenon.ir.values import Buffer
 from torch_tenon.targets.cpu import scalars as c
 
 PARALLEL = "#pragma omp parallel for schedule(static)"
-PARTS = "const int64_t parts = power_of_2_from(omp_get_max_threads());"
+SHARES = "const int64_t shares = power_of_2_from(omp_get_max_threads());"
 
 
 def indent(lines: Sequence[str]) -> list[str]:
@@ -67,8 +67,8 @@ class Writer:
         self.memory = {pointer: f"x{k}" for k, pointer in enumerate(found.pointers)}
         self.names: dict[Any, str] = {**given.symbols, **given.arrays}
         self.names |= {s: f"n{k}" for k, s in enumerate(self.arguments)}
-        if tree.parts is not None:
-            self.names[tree.parts] = "parts"
+        if tree.shares is not None:
+            self.names[tree.shares] = "shares"
         self.count = 0
         self.in_grid = False
         self.open: set[str] = set()  # the names of the loops around
@@ -78,8 +78,8 @@ class Writer:
         pointers, status = ("a", "status") if self.tree.sets is None else ("all", "reports")
         lines = self.pointers() if self.tree.sets is None else []
         lines += self.sizes()
-        if self.tree.parts is not None:
-            lines.append(PARTS)
+        if self.tree.shares is not None:
+            lines.append(SHARES)
         lines += self.body(self.tree.body)
         head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *{status}) {{"
         return "\n".join([f"/* {origin} */", head, *indent(lines), "}\n"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
-from torch_tenon.compiler.loops.fission import split_long_iterations
+from torch_tenon.compiler.loops.fission import fission
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import lower
@@ -16,7 +16,7 @@ from torch_tenon.compiler.loops.share import share_stores
 from torch_tenon.compiler.loops.side_by_side import side_by_side
 from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
-from torch_tenon.compiler.loops.transpose import turn_tiles
+from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Index, Symbol
@@ -55,29 +55,31 @@ def loop_tree(group: Group, kept: set[Buffer], layout: Layout) -> Tree:
     """The tree of a group, laid out, and with all that makes it fast on the cpu."""
     tree = place_values(_ordered(lower(group, kept), layout))
     tree = numbers_as_arguments(tree, layout.numbers())
-    if layout.turned is not None and layout.lane is not None:
-        tree = turn_tiles(tree, layout.turned, layout.lane, decide.TILE_SIDE, decide.is_turned)
-    return busy(tree, layout)
+    if layout.across is not None and layout.lane is not None:
+        tree = transpose_tiles(
+            tree, layout.across, layout.lane, decide.TILE_SIDE, decide.is_transposed
+        )
+    return _busy(tree, layout)
 
 
 def _ordered(tree: Tree, layout: Layout) -> Tree:
     """The loops in their order, and what threads share and lanes are marked."""
     lane = layout.lane
     tree = keep_rows(tree, layout.rows, layout.inner)
-    inside = [s for s in (layout.turned, lane) if s is not None]
+    inside = [s for s in (layout.across, lane) if s is not None]
     tiles = [Symbol(f"{s.name}_tile", s.extent) for s in inside if layout.lanes]
     for s, t in zip(inside, tiles, strict=False):
         tree = tile(tree, s, layout.lanes, t)
     tree = interchange(tree, [*layout.order, *tiles, *inside])
     if layout.coordinate is not None and lane is not None:
-        tree = share_stores(tree, lane, layout.coordinate, Symbol("parts", lower=1))
+        tree = share_stores(tree, lane, layout.coordinate, Symbol("shares", lower=1))
     if lane is not None and layout.kind != "flat":
         tree = sink(tree, lane, layout.lanes)
     tree = share_out(tree, layout.grid(tree))
     return as_lanes(tree, lambda loop: loop.symbol in layout.vectors())
 
 
-def busy(tree: Tree, layout: Layout) -> Tree:
+def _busy(tree: Tree, layout: Layout) -> Tree:
     """The tree with innermost loops that keep the processor busy."""
     if layout.inner and layout.kind != "scatter":
         block = decide.BLOCK if layout.kind == "row" else decide.BLOCK // 8
@@ -87,7 +89,6 @@ def busy(tree: Tree, layout: Layout) -> Tree:
     elif layout.kind == "row":
         tree = side_by_side(tree, decide.SIDE_BY_SIDE, decide.is_side_by_side)
     tree = collect_checks(tree, layout.in_pass)
-    if layout.in_parts:
-        chosen = layout.in_pass
-        return split_long_iterations(tree, decide.LONG, layout.lanes, chosen)
+    if layout.fission:
+        return fission(tree, decide.LONG, layout.lanes, layout.in_pass)
     return cut_where_conditions_change(tree, decide.MOST_PIECES, decide.is_cut)

@@ -32,11 +32,11 @@ CHUNKS = 8  # pieces of work wanted for the threads
 TILE_SIDE = 64  # of the tiles in which rows and columns are exchanged, as in scalar.h
 SHORT = 16  # iterations of a loop whose extent is written into the code
 FAR = 16  # elements of a step in memory from which it is an argument of the kernel
-PART = 512  # elements that one of several loops over a tile takes before the next one runs
+FISSION = 512  # elements that one of several loops over a tile takes before the next one runs
 PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
 ROW_BYTES = 1 << 18  # of a row that is kept on the stack
 CACHED = 1 << 18  # elements that a cache may hold between two kernels
-TURNED = (1, 2, 4, 8)  # bytes of the elements that scalar.h turns tiles of
+TRANSPOSED = (1, 2, 4, 8)  # bytes of the elements that scalar.h transposes tiles of
 MOST_PIECES = 8  # of a loop that is cut where it starts to compute something else
 WORTH_CUTTING = 64  # iterations from which it is
 SIDE_BY_SIDE = 4  # pieces of a cached row that are added up side by side
@@ -65,10 +65,10 @@ class Layout:
     """What is decided of a group's loops, in symbols of its tree.
 
     `order` are the loops over results from the outermost, without `lane`, along which the lanes run
-    (None in rows), in tiles of `lanes` (0: not in tiles). Where `turned` is set, lanes read across
-    memory that is dense along it. Where `coordinate` is set, each thread takes the stores of which
+    (None in rows), in tiles of `lanes` (0: not in tiles). Where `across` is set, lanes read across
+    memory that is dense along this loop, and tiles of it are transposed. Where `coordinate` is set, each thread takes the stores of which
     this indirect index falls to it. `rows` are the buffers that are kept on the stack. Where
-    `in_parts` is set, the lanes of a tile pass through one loop for each long operation.
+    `fission` is set, the lanes of a tile pass through one loop for each long operation.
     """
 
     def __init__(self, group: Group, kept: set[Buffer]) -> None:
@@ -78,30 +78,30 @@ class Layout:
         self.inner = [symbols_of[s] for s in group.inner]
         self.kind = self._kind()
         self.lanes = 0
-        self.in_parts = False
-        lane, turned = self._lane(), None
+        self.fission = False
+        lane, across = self._lane(), None
         if self.kind == "flat" and lane is not None:
-            turned = self._transposed(lane)
-        outer = [s for s in group.outer if s not in (lane, turned)]
-        self.pieces = size_hint(product(s.extent for s in outer))
+            across = self._transposed(lane)
+        outer = [s for s in group.outer if s not in (lane, across)]
+        self.chunks = size_hint(product(s.extent for s in outer))
         self.coordinate: Symbol | None = None
-        if turned is not None:
+        if across is not None:
             self.lanes = TILE_SIDE
         elif lane is not None:
-            if self.pieces < CHUNKS and size_hint(lane.extent or 0) >= 64:
+            if self.chunks < CHUNKS and size_hint(lane.extent or 0) >= 64:
                 self.coordinate = common_coordinate(group, lane)
             if self.coordinate is None:
                 self._choose_tile(lane)
         self.order = [symbols_of[s] for s in outer]
         self.lane = None if lane is None else symbols_of[lane]
-        self.turned = None if turned is None else symbols_of[turned]
+        self.across = None if across is None else symbols_of[across]
         self.work = product(s.extent for s in group.symbols()) * self._cost()
         self.rows = self._rows(kept)
         self.runs_on = self._runs_on(lane) if self.kind == "column" else False
 
     def in_pass(self, loop: For) -> bool:
         """Whether a loop belongs to a pass over a position, and not to those over positions."""
-        return loop.axis in self.inner or loop.symbol in (self.lane, self.turned)
+        return loop.axis in self.inner or loop.symbol in (self.lane, self.across)
 
     def vectors(self) -> list[Symbol]:
         """The innermost loops."""
@@ -172,15 +172,15 @@ class Layout:
     def _choose_tile(self, lane: Symbol) -> None:
         assert lane.extent is not None
         hint = size_hint(lane.extent)
-        self.in_parts = self.kind == "flat" and self._is_long()
-        if self.in_parts:
-            self.lanes = PART
-        elif not (self.kind == "flat" and (self.pieces >= CHUNKS or hint < 2 * BLOCK)):
-            wanted = max(1, -(-CHUNKS // self.pieces))
+        self.fission = self.kind == "flat" and self._is_long()
+        if self.fission:
+            self.lanes = FISSION
+        elif not (self.kind == "flat" and (self.chunks >= CHUNKS or hint < 2 * BLOCK)):
+            wanted = max(1, -(-CHUNKS // self.chunks))
             most = BLOCK if self.kind == "flat" else TILE
             if self.kind == "scatter":
                 most = 1 << 30
-                wanted = 4 if self.pieces < CHUNKS else 1
+                wanted = 4 if self.chunks < CHUNKS else 1
             # A power of two: few different kernels for many sizes.
             self.lanes = min(most, max(64, 1 << (-(-hint // wanted)).bit_length() - 1))
             if isinstance(lane.extent, int):
@@ -262,7 +262,8 @@ def is_side_by_side(loop: For) -> bool:
     if not (loop.again and loop.kind == "lane" and extent is not None):
         return False
     slow = any(isinstance(s, Let) and s.op in LONG for s in loop.body)
-    if slow or len(loop.body) > MOST_STATEMENTS or size_hint(extent) < SIDE_BY_SIDE * WORTH_SIDE_BY_SIDE:
+    short = size_hint(extent) < SIDE_BY_SIDE * WORTH_SIDE_BY_SIDE
+    if slow or short or len(loop.body) > MOST_STATEMENTS:
         return False
     return _only_reduces(loop.body)
 
@@ -281,7 +282,7 @@ def is_cut(loop: For) -> bool:
     return is_innermost(loop) and (extent is None or size_hint(extent) >= WORTH_CUTTING)
 
 
-def is_turned(s: Load) -> bool:
-    """Whether there is a way to turn tiles of what is loaded."""
+def is_transposed(s: Load) -> bool:
+    """Whether there is a way to transpose tiles of what is loaded."""
     memory = s.memory
-    return isinstance(memory, Buffer) and memory.dtype.itemsize in TURNED
+    return isinstance(memory, Buffer) and memory.dtype.itemsize in TRANSPOSED

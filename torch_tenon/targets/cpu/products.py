@@ -101,8 +101,8 @@ class _Product:
         dtype = TABLE[self.node.buffer.dtype].compute
         row, column = var(self.row) - var(self.given["top"]), var(self.column)
         # Read before anything is stored: a result may take the product's place in memory.
-        place = row * var(self.given["step"]) + column - var(self.given["left"])
-        element = Load(self.piece, place, dtype)
+        index = row * var(self.given["step"]) + column - var(self.given["left"])
+        element = Load(self.piece, index, dtype)
         rest = Group(0, self.members, self.whole.outer, [])
         lowering = Lowering(rest, self.kept, loops, {self.node.buffer: element})
         inside = self._over(
@@ -133,11 +133,11 @@ class _Product:
         computed: list[Statement] = []
         for s, step in steps.items():
             assert s.extent is not None
-            place = floordiv(var(axis), step)
+            position = floordiv(var(axis), step)
             if step * s.extent != whole.extent:
-                place = mod(place, s.extent)
+                position = mod(position, s.extent)
             symbol = loop_symbol(axis.name, len(computed), s.extent)
-            computed.append(Let("index", (place,), torch.int64, symbol))
+            computed.append(Let("index", (position,), torch.int64, symbol))
             loops[s] = var(symbol)
         return computed
 
