@@ -61,7 +61,7 @@ def pieces(loop: For, most: int) -> list[Statement]:
 
 
 def change_of(s: Let, symbol: Symbol) -> Change | None:
-    """Where a comparison of the position in the loop `symbol` with a number changes, if it is one."""
+    """Where a comparison changes, if it is of the position in the loop `symbol` with a number."""
     if s.op not in ("lt", "le", "gt", "ge"):
         return None
     left, right = s.args

@@ -71,8 +71,8 @@ class Arguments(Copy):
         return var(self._known[n])
 
     def address(self, e: Index) -> Index:
-        """An index into memory. Steps along what is reduced stay numbers, since short loops there are
-        unrolled; but a long one of a lane does not."""
+        """An index into memory. Steps along what is reduced stay numbers, since short loops there
+        are unrolled; but a long one of a lane does not."""
         if isinstance(e, int):
             return self.number(e)
         steps = strides(e) or {}

@@ -1,6 +1,7 @@
-"""Transposing tiles: where lanes read across memory, a block of it is copied with its rows and columns
-exchanged first. Rows that are far apart fall on each other in a cache when they are read one by
-one."""
+"""Transposing tiles: where lanes read across memory, a block of it is copied first, with its rows
+and columns exchanged. Rows that are far apart fall on each other in a cache when they are read one
+by one.
+"""
 
 from __future__ import annotations
 

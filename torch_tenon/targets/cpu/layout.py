@@ -64,11 +64,14 @@ def threads(work: Index) -> Index:
 class Layout:
     """What is decided of a group's loops, in symbols of its tree.
 
-    `order` are the loops over results from the outermost, without `lane`, along which the lanes run
-    (None in rows), in tiles of `lanes` (0: not in tiles). Where `across` is set, lanes read across
-    memory that is dense along this loop, and tiles of it are transposed. Where `coordinate` is set, each thread takes the stores of which
-    this indirect index falls to it. `rows` are the buffers that are kept on the stack. Where
-    `fission` is set, the lanes of a tile pass through one loop for each long operation.
+    order       the loops over results that stay around a position, from the outermost
+    lane        the one that the lanes run along, None in rows
+    lanes       how many lanes a tile has; 0: the loop is not in tiles
+    across      where lanes read across memory: the loop that this memory is dense along
+    coordinate  an indirect index by which threads share out the stores of a scatter, or None
+    rows        buffers that are kept on the stack
+    fission     whether the lanes of a tile go through one loop for each long operation
+    runs_on     whether the rows of a column lie one after the other, too many for a cache
     """
 
     def __init__(self, group: Group, kept: set[Buffer]) -> None:
