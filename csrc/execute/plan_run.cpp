@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<bool> g_timing{false};
 
-// The numbers of CHECKS in torch_tenon/targets/cpu/iteration.py.
+// The numbers of CHECKS in torch_tenon/compiler/kernel.py.
 enum class Check : int64_t {
   index = 1,
   embedding = 2,

@@ -12,13 +12,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler import build as graphs
 from torch_tenon.compiler.cache import Cache
+from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends import eager
 from torch_tenon.frontends.dynamo import decompositions
 from torch_tenon.ops import variants
 from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
-from torch_tenon.targets.cpu.iteration import CHECKS, STATUS_WORDS
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 Failed = dict[int, tuple[str, int, int]]  # by recorded call: the check, the value, the size

@@ -13,8 +13,6 @@ from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
 from torch_tenon.targets.cpu.backend import cpu_backend
-from torch_tenon.targets.cpu.innermost import Turn, pieces
-from torch_tenon.targets.cpu.nest import Span
 
 
 def kernels(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
@@ -155,14 +153,6 @@ def test_what_depends_on_the_place(name: str, columns: int) -> None:
     graph = make_fx(lambda x: (function(x),), decomposition_table=decompositions())(x)
     (got,) = compile_graph(graph, [x])([x])
     torch.testing.assert_close(got, function(x), rtol=1e-5, atol=1e-6)
-
-
-def test_what_changes_before_the_loop_is_the_same_in_each_piece() -> None:
-    lines = ["const bool_t t0 = j < 0;", "const bool_t t1 = j < 70;"]
-    turns = {"t0": Turn(0, True), "t1": Turn(70, True)}
-    cut = pieces(lines, Span("j", "0", "n0"), turns)
-    values = [[text.split(" = ")[1] for text in own] for _, own in cut]
-    assert values == [["0;", "1;"], ["0;", "0;"]]
 
 
 OTHER_SHAPES: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]]] = {

@@ -41,6 +41,7 @@ VECTORS: dict[str, Function] = {
     "inverse of erf of float64": lambda x: torch.erfinv(x.double()),
     "lgamma": torch.lgamma,
     "a long integer as float32": lambda x: (x.double() * 1e12).long().float() + 1,
+    "a mask that several loops need": lambda x: ((x > 0) * x.exp()).tanh() * (x > 0),
 }
 # By the C library's functions over vectors.
 OVER_VECTORS: dict[str, Function] = {

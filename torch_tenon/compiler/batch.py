@@ -8,10 +8,11 @@ threads share out the tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch_tenon.compiler.kernel import Kernel
+from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.schedule import Group, Schedule
-from torch_tenon.targets.cpu.generate import together
 
 LEAST = 8  # equal kernels from which one step pays: fewer do not share out evenly
 MOST_POINTERS = 4096
@@ -22,7 +23,7 @@ def batches(order: Schedule, kernels: Sequence[Kernel | None]) -> list[tuple[Gro
     """The groups with their kernels (None for a call), equal ones together at the first's place."""
     by_source: dict[tuple[object, ...], list[int]] = {}
     for k, kernel in enumerate(kernels):
-        if kernel is not None and kernel.body and kernel.bytes_moved <= MOST_BYTES:
+        if kernel is not None and kernel.tree is not None and kernel.bytes_moved <= MOST_BYTES:
             by_source.setdefault((kernel.source, *kernel.sizes), []).append(k)
     place = {g: k for k, g in enumerate(order.groups)}
     members: dict[int, list[int]] = {}
@@ -41,6 +42,23 @@ def batches(order: Schedule, kernels: Sequence[Kernel | None]) -> list[tuple[Gro
         if k not in moved:
             found.append((group, kernel))
     return found
+
+
+def together(kernels: Sequence[Kernel]) -> Kernel:
+    """One kernel for several of the same source that do not need each other."""
+    first = kernels[0]
+    assert first.tree is not None and first.spell is not None
+    tree, work = batched(first.tree, len(kernels)), len(kernels) * first.work
+    return replace(
+        first,
+        source=first.spell(tree, first.origin, work),
+        storages=[s for k in kernels for s in k.storages],
+        bytes_moved=sum(k.bytes_moved for k in kernels),
+        work=work,
+        checks=[calls for k in kernels for calls in k.checks],
+        tree=tree,
+        sets=len(kernels),
+    )
 
 
 def _runs(

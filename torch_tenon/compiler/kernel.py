@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.index import Index, Symbol, product, strides
 from torch_tenon.ir.values import Buffer, Storage, size_hint
+
+# What a failed check raises: the numbers by which csrc/execute/plan.cpp knows them.
+CHECKS: dict[str, int] = {
+    "index": 1,
+    "embedding": 2,
+    "gather": 3,
+    "division": 4,
+    "target": 5,
+    "batch": 6,
+}
+STATUS_WORDS = 4  # that a check reports in: kStatusWords in csrc/execute/plan.h
+
+#: How a backend spells a tree: its origin, and its work in scalar operations.
+Spell = Callable[[Tree, str, Index], str]
 
 
 @dataclass
@@ -24,8 +39,9 @@ class Kernel:
     bytes_moved: int
     layout: str
     work: Index  # scalar operations
-    body: list[str]  # what the function does, on one thread
     checks: list[list[int]]  # for each the recorded calls that fail with it, in the status' order
+    tree: Tree | None = None  # what the source spells; None where it has threads of its own
+    spell: Spell | None = None  # spells such a tree
     sets: int = 1
 
 

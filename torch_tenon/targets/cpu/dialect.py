@@ -1,208 +1,322 @@
-"""How C spells the scalar operations: what differs between C-like languages is in these tables."""
+"""A loop tree in C: OpenMP threads outside, `omp simd` lanes inside. It decides nothing."""
 
 from __future__ import annotations
 
-import math
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Atom, Div, Index, Mod, Monomial, Symbol, nonnegative
+from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS
+from torch_tenon.compiler.loops.tree import (
+    VALUES,
+    Accumulate,
+    Accumulator,
+    Array,
+    Barrier,
+    Check,
+    Constant,
+    Declare,
+    For,
+    If,
+    Let,
+    Load,
+    Memory,
+    Operand,
+    Read,
+    Statement,
+    Store,
+    Transpose,
+    Tree,
+    dtype_of,
+    parameters,
+    walk,
+)
+from torch_tenon.ir.index import Index, Symbol, symbols
+from torch_tenon.ir.values import Buffer
+from torch_tenon.targets.cpu import scalars as c
 
-# Operations that C has as operators; everything else is a function `name_dtype` of scalar.h.
-OPERATORS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "logical_and": "&",
-    "logical_or": "|",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-}
-# Of integers they are no faster with a number that the compiler knows.
-PLAIN = {"add", "sub", "eq", "ne", "lt", "le", "gt", "ge"}
-_BOOL_OPERATORS = {"add": "|", "mul": "&"}
-PREFIXES = {"neg": "-", "logical_not": "!", "bitwise_not": "~"}
-# Operations of some thirty dependent instructions or more.
-LONG = {
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
-    "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc",
-    "erfinv", "lgamma", "digamma", "pow", "hypot", "philox",
-}  # fmt: skip
-INFIX_REDUCTIONS = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor": "^"}
-
-# The C type of an element in memory; a number in a register has that of its compute dtype.
-MEMORY = {
-    torch.bool: "uint8_t",
-    torch.uint8: "uint8_t",
-    torch.int8: "int8_t",
-    torch.int16: "int16_t",
-    torch.int32: "int32_t",
-    torch.int64: "int64_t",
-    torch.uint16: "uint16_t",
-    torch.uint32: "uint32_t",
-    torch.uint64: "uint64_t",
-    torch.float32: "float",
-    torch.float64: "double",
-    torch.float16: "uint16_t",
-    torch.bfloat16: "uint16_t",
-}
+PARALLEL = "#pragma omp parallel for schedule(static)"
+SHARES = "const int64_t shares = power_of_2_from(omp_get_max_threads());"
 
 
-def register_type(dtype: torch.dtype) -> str:
-    """The C type of a scalar of `dtype` in a register."""
-    return "bool_t" if dtype is torch.bool else MEMORY[dtype]
+def indent(lines: Sequence[str]) -> list[str]:
+    """Lines one level further in; pragmas stay at the margin."""
+    return [text if text.startswith("#") else "  " + text for text in lines]
 
 
-def literal(value: Any, dtype: torch.dtype) -> str:
-    """A constant of `dtype`."""
-    if dtype is torch.bool:
-        return "1" if value else "0"
-    if dtype.is_floating_point:
-        if math.isnan(value):
-            return f"({register_type(dtype)})NAN"
-        if math.isinf(value):
-            return f"({register_type(dtype)}){'-' if value < 0 else ''}INFINITY"
-        if dtype is torch.float32:
-            if abs(value) >= 3.4028235677973366e38:  # rounds to infinity
-                return literal(math.copysign(math.inf, value), dtype)
-            rounded = struct.unpack("f", struct.pack("f", value))[0]
-            return f"{rounded!r}f" if rounded >= 0 and str(rounded)[0] != "-" else f"({rounded!r}f)"
-        return repr(value) if str(value)[0] != "-" else f"({value!r})"
-    if dtype is torch.int64:
-        return f"INT64_C({value})" if value > -(2**63) else "INT64_MIN"
-    if dtype is torch.uint64:
-        return f"UINT64_C({value})"
-    return f"({register_type(dtype)}){value}"
+@dataclass
+class Names:
+    """Names that are given from outside: of symbols, and of arrays."""
+
+    symbols: Mapping[Symbol, str] = field(default_factory=dict)
+    arrays: Mapping[Array, str] = field(default_factory=dict)
 
 
-def operation(name: str, args: list[str], dtype: torch.dtype, source: torch.dtype) -> str:
-    """An expression for an entry of `ir.scalar.OPS`; `source` is the operands' dtype."""
-    if name in OPERATORS:
-        sign = OPERATORS[name]
-        if source is torch.bool and name in _BOOL_OPERATORS:
-            sign = _BOOL_OPERATORS[name]
-        text = f"{args[0]} {sign} {args[1]}"
-    elif name in PREFIXES:
-        text = f"{PREFIXES[name]}{args[0]}"
-    elif name == "abs" and not source.is_floating_point:
-        if TABLE[source].kind in ("uint", "bool"):
+class Writer:
+    """Spells the statements of one tree. Threads share out the grid where `threads` is positive;
+    `given` are names of what the tree does not bind."""
+
+    def __init__(self, tree: Tree, threads: Index, given: Names | None = None) -> None:
+        given = given or Names()
+        self.tree, self.threads = tree, threads
+        found = parameters(tree, given.symbols)
+        self.arguments, self.storages = found.sizes, found.storages
+        self.failures = {f: k for k, f in enumerate(found.failures)}
+        self.memory = {pointer: f"x{k}" for k, pointer in enumerate(found.pointers)}
+        self.names: dict[Any, str] = {**given.symbols, **given.arrays}
+        self.names |= {s: f"n{k}" for k, s in enumerate(self.arguments)}
+        if tree.shares is not None:
+            self.names[tree.shares] = "shares"
+        self.count = 0
+        self.in_grid = False
+        self.open: set[str] = set()  # the names of the loops around
+
+    def function(self, origin: str) -> str:
+        """The function of a kernel of that origin."""
+        pointers, status = ("a", "status") if self.tree.sets is None else ("all", "reports")
+        lines = self.pointers() if self.tree.sets is None else []
+        lines += self.sizes()
+        if self.tree.shares is not None:
+            lines.append(SHARES)
+        lines += self.body(self.tree.body)
+        head = f"void @NAME@(void *const *{pointers}, const int64_t *s, int64_t *{status}) {{"
+        return "\n".join([f"/* {origin} */", head, *indent(lines), "}\n"])
+
+    # What stands before the statements
+
+    def pointers(self) -> list[str]:
+        """A pointer for each storage and dtype."""
+        lines = []
+        for (storage, dtype), name in self.memory.items():
+            number = self.storages.index(storage)
+            lines.append(f"{c.MEMORY[dtype]} *const {name} = a[{number}];")
+        return lines
+
+    def sizes(self) -> list[str]:
+        """The run-time sizes and the numbers that are arguments."""
+        return [f"const int64_t n{k} = s[{k}];" for k, _ in enumerate(self.arguments)]
+
+    def pointer(self, b: Buffer) -> str:
+        """The name of the pointer to a buffer that the statements may not touch."""
+        if b.storage not in self.storages:
+            self.storages.append(b.storage)
+        return self.memory.setdefault((b.storage, b.dtype), f"x{len(self.memory)}")
+
+    def argument(self, e: Index) -> str:
+        """A size in C that the statements may not have."""
+        for s in sorted(symbols(e), key=lambda s: s.serial):
+            if s not in self.names:
+                self.names[s] = f"n{len(self.arguments)}"
+                self.arguments.append(s)
+        return self.index(e)
+
+    def _set(self) -> list[str]:
+        """Where one of several runs finds its memory."""
+        name = self.names[self.tree.sets]
+        words = STATUS_WORDS * len(self.failures)
+        return [
+            f"void *const *const a = all + {name} * {len(self.storages)};",
+            f"int64_t *const status = reports + {name} * {words};",
+            *self.pointers(),
+        ]
+
+    # Statements
+
+    def body(self, statements: Sequence[Statement]) -> list[str]:
+        """The lines of statements."""
+        lines: list[str] = []
+        for s in statements:
+            lines += self._spell[type(s)](self, s)
+        return lines
+
+    def _for(self, s: For) -> list[str]:
+        name = s.symbol.name
+        while name in self.open:
+            name += "_"
+        self.open.add(name)
+        starts, stops = list(map(self.index, s.starts)), list(map(self.index, s.stops))
+        self.names[s.symbol] = name
+        head = self._pragma(s)
+        within, self.in_grid = self.in_grid, self.in_grid or s.kind == "grid"
+        inside = self._set() if s.symbol is self.tree.sets else []
+        inside += self.body(s.body)
+        self.in_grid = within
+        self.open.discard(name)
+        start, stop = _extreme(starts, ">"), _extreme(stops, "<")
+        step = f"++{name}" if s.step == 1 else f"{name} += {s.step}"
+        loop = f"for (int64_t {name} = {start}; {name} < {stop}; {step}) {{"
+        return [*head, loop, *indent(inside), "}"]
+
+    def _pragma(self, s: For) -> list[str]:
+        if s.kind == "grid" and not self.in_grid:
+            return self._parallel(s)
+        if s.kind == "lane":
+            return [" ".join(["#pragma omp simd", *self._reductions(s)])]
+        if s.kind == "unrolled":
+            return [f"#pragma GCC unroll {s.stops[0] - s.starts[0]}"]
+        return []
+
+    def _parallel(self, s: For) -> list[str]:
+        if self.threads == 0:
+            return []
+        depth, inner = 1, s.body
+        while len(inner) == 1 and isinstance(inner[0], For) and inner[0].kind == "grid":
+            depth, inner = depth + 1, inner[0].body
+        text = PARALLEL + (f" collapse({depth})" if depth > 1 else "")
+        if not isinstance(self.threads, int):
+            text += f" if ({self.index(self.threads)} > 0)"
+        return [text]
+
+    def _reductions(self, s: For) -> list[str]:
+        """A clause for each accumulator in a register that comes from outside the loop."""
+        inside = {t.array for t in walk(s.body) if isinstance(t, Declare)}
+        found = dict.fromkeys(t.accumulator for t in walk(s.body) if isinstance(t, Accumulate))
+        return [
+            f"reduction({c.reduction_clause(a.combine, a.dtype)}:{self.names[a]})"
+            for a in found
+            if a.length is None and a not in inside
+        ]
+
+    def _if(self, s: If) -> list[str]:
+        return [f"if ({self.operand(s.condition)}) {{", *indent(self.body(s.body)), "}"]
+
+    def _let(self, s: Let) -> list[str]:
+        return self._name(s, self._value(s))
+
+    def _load(self, s: Load) -> list[str]:
+        memory = self._element(s.memory, s.index)
+        text = c.from_memory(memory, s.memory.dtype) if _is_packed(s.memory) else memory
+        if s.mask is not None and s.other is not None:
+            text = f"{self.operand(s.mask)} ? {text} : {self.operand(s.other)}"
+        return self._name(s, text)
+
+    def _name(self, s: Let | Load, text: str) -> list[str]:
+        name = self._new(s, "t")
+        if isinstance(s, Let) and s.symbol is not None:
+            self.names[s.symbol] = name
+        return [f"const {c.register_type(s.dtype)} {name} = {text};"]
+
+    def _new(self, x: Any, label: str) -> str:
+        name = self.names[x] = f"{label}{self.count}"
+        self.count += 1
+        return name
+
+    def _declare(self, s: Declare) -> list[str]:
+        array = s.array
+        name = self._new(array, array.label)
+        if not isinstance(array, Accumulator):
+            return [f"{c.MEMORY[array.dtype]} {name}[{array.length}];"]
+        ctype = c.register_type(array.dtype)
+        if s.initial is None:
+            start = c.identity(array.combine, array.dtype)
+        else:
+            start = self.operand(s.initial)
+        if array.length is None:
+            return [f"{ctype} {name} = {start};"]
+        loop = f"for (int64_t k = 0; k < {array.length}; ++k) {name}[k] = {start};"
+        return [f"{ctype} {name}[{array.length}];", loop]
+
+    def _accumulate(self, s: Accumulate) -> list[str]:
+        a = s.accumulator
+        where = self._element(a, s.index)
+        text = c.combination(a.combine, where, self.operand(s.value), a.dtype)
+        return [f"{where} = {text};"]
+
+    def _store(self, s: Store) -> list[str]:
+        where, value = self._element(s.memory, s.index), self.operand(s.value)
+        packed = _is_packed(s.memory)
+        if s.combine != "store":
+            there = c.from_memory(where, s.memory.dtype) if packed else where
+            value = c.combination(s.combine, there, value, dtype_of(s.value))
+        return [f"{where} = {c.to_memory(value, s.memory.dtype) if packed else value};"]
+
+    def _check(self, s: Check) -> list[str]:
+        low, high, size = self.operand(s.low), self.operand(s.high), self.index(s.size)
+        number = STATUS_WORDS * self.failures[s.failure]
+        report = f"report(status + {number}, {CHECKS[s.failure.message]}"
+        if s.low is s.high:
+            return [f"if (!((uint64_t){low} < (uint64_t)({size}))) {report}, {low}, {size});"]
+        found = f"{low} < 0 ? {low} : {high}"
+        return [f"if ({low} < 0 || {high} >= {size}) {report}, {found}, {size});"]
+
+    def _transpose(self, s: Transpose) -> list[str]:
+        rows, columns = (_extreme(list(map(self.index, e)), "<") for e in (s.rows, s.columns))
+        source = f"(const void *)&{self._element(s.memory, s.index)}"
+        bits = 8 * s.memory.dtype.itemsize
+        where = f"{self.names[s.array]}, {source}, {self.index(s.step)}"
+        return [f"turn_{bits}({where}, {columns}, {rows});"]
+
+    def _barrier(self, s: Barrier) -> list[str]:
+        return []  # one thread runs all of a position
+
+    _spell: Mapping[type, Callable[..., list[str]]] = {
+        For: _for,
+        If: _if,
+        Let: _let,
+        Load: _load,
+        Declare: _declare,
+        Accumulate: _accumulate,
+        Store: _store,
+        Check: _check,
+        Transpose: _transpose,
+        Barrier: _barrier,
+    }
+
+    # Values
+
+    def index(self, e: Index) -> str:
+        """An index expression."""
+        return c.spell(e, self.names.__getitem__)
+
+    def operand(self, x: Operand) -> str:
+        """A value by its name, a number as it is."""
+        if isinstance(x, VALUES):
+            return self.names[x]
+        if isinstance(x, Constant):
+            return c.literal(x.value, x.dtype)
+        if isinstance(x, Read):
+            text = self._element(x.array, x.index)
+            if _is_packed(x.array):
+                text = c.from_memory(text, x.array.dtype)
+                return f"({text})" if x.dtype is torch.bool else text
+            return text if x.dtype is x.array.dtype else f"({c.register_type(x.dtype)}){text}"
+        text = self.index(x)
+        return f"({text})" if " " in text else text
+
+    def _element(self, memory: Memory, index: Index) -> str:
+        if isinstance(memory, Buffer):
+            return f"{self.memory[memory.storage, memory.dtype]}[{self.index(index)}]"
+        name = self.names[memory]
+        return name if memory.length is None else f"{name}[{self.index(index)}]"
+
+    def _value(self, s: Let) -> str:
+        if s.op == "index":
+            (e,) = s.args
+            return f"({c.register_type(s.dtype)})({self.index(e)})"  # type: ignore[arg-type]
+        args = [self.operand(a) for a in s.args]
+        if s.op == "copy":
             return args[0]
-        text = f"{args[0]} < 0 ? -{args[0]} : {args[0]}"
-    else:
-        return f"{name}_{TABLE[source].short}({', '.join(args)})"
-    narrow = dtype.itemsize < 4 and dtype is not torch.bool
-    return f"({register_type(dtype)})({text})" if narrow else text
+        if s.op == "within":
+            return f"((uint64_t){args[0]} < (uint64_t)({args[1]})) ? {args[0]} : 0"
+        if s.op == "where":
+            return f"{args[0]} ? {args[1]} : {args[2]}"
+        if s.op == "to":
+            return c.convert(args[0], s.dtype, dtype_of(s.args[0]))
+        if s.op == "bitcast":
+            return c.bitcast(args[0], s.dtype)
+        return c.operation(s.op, args, s.dtype, dtype_of(s.args[0]))
 
 
-def convert(x: str, dtype: torch.dtype, source: torch.dtype) -> str:
-    """A conversion between register dtypes."""
-    if dtype is torch.bool:
-        return f"{x} != 0"
-    if source.is_floating_point and not dtype.is_floating_point:
-        # What PyTorch's casts do: through a wide signed integer, then cut.
-        via = "i32" if dtype in (torch.int8, torch.int16, torch.int32) else "i64"
-        whole = f"({register_type(dtype)})whole_{via}_{TABLE[source].short}({x})"
-        return f"{x} >= 0x1p63 ? (uint64_t){x} : {whole}" if dtype is torch.uint64 else whole
-    if source is torch.bool and dtype.is_floating_point:
-        # gcc has no vectors for the cast of a comparison.
-        return f"{x} ? {literal(1.0, dtype)} : {literal(0.0, dtype)}"
-    if source is torch.int64 and dtype.is_floating_point:
-        return f"{TABLE[dtype].short}_of_i64({x})"
-    return f"({register_type(dtype)}){x}"
+def _is_packed(memory: Memory) -> bool:
+    """Whether elements are as memory has them: numbers in registers are not."""
+    return not isinstance(memory, Accumulator)
 
 
-def from_memory(x: str, dtype: torch.dtype) -> str:
-    """A loaded element as a register value."""
-    if dtype is torch.bool:
-        return f"{x} != 0"
-    return f"from_{TABLE[dtype].short}({x})" if TABLE[dtype].compute is not dtype else x
-
-
-def to_memory(x: str, dtype: torch.dtype) -> str:
-    """A register value as an element to store."""
-    return f"to_{TABLE[dtype].short}({x})" if TABLE[dtype].compute is not dtype else x
-
-
-def identity(combine: str, dtype: torch.dtype) -> str:
-    """What a reduction starts from."""
-    if combine in ("sum", "any", "xor"):
-        return literal(0, dtype)
-    if combine in ("prod", "all"):
-        return literal(1, dtype) if combine == "prod" or dtype is torch.bool else literal(-1, dtype)
-    low = combine in ("max", "logaddexp")
-    if dtype is torch.bool:
-        return "0" if low else "1"
-    if dtype.is_floating_point:
-        return literal(-math.inf if low else math.inf, dtype)
-    info = torch.iinfo(dtype)
-    return literal(info.min if low else info.max, dtype)
-
-
-def combination(combine: str, acc: str, x: str, dtype: torch.dtype) -> str:
-    """`acc` combined with `x`."""
-    if combine in INFIX_REDUCTIONS:
-        sign = INFIX_REDUCTIONS[combine]
-        if dtype is torch.bool:
-            sign = {"+": "|", "*": "&"}.get(sign, sign)
-        text = f"{acc} {sign} {x}"
-        narrow = dtype.itemsize < 4 and dtype is not torch.bool
-        return f"({register_type(dtype)})({text})" if narrow else text
-    name = {"max": "maximum", "min": "minimum"}.get(combine, combine)
-    return f"{name}_{TABLE[dtype].short}({x}, {acc})"
-
-
-def reduction_clause(combine: str, dtype: torch.dtype) -> str:
-    """The name of the reduction in an OpenMP clause."""
-    if combine in INFIX_REDUCTIONS:
-        sign = INFIX_REDUCTIONS[combine]
-        return {"+": "|", "*": "&"}.get(sign, sign) if dtype is torch.bool else sign
-    if dtype is torch.bool:
-        return "|" if combine == "max" else "&"
-    return f"{combine}_{TABLE[dtype].short}"
-
-
-def _number(monomial: Monomial, k: int) -> str:
-    return str(k)
-
-
-def spell(
-    e: Index,
-    name: Callable[[Symbol], str],
-    number: Callable[[Monomial, int], str] = _number,
-) -> str:
-    """`e` in C, with `name` giving the spelling of a symbol, `number` that of a monomial's
-    coefficient (positive; not called inside of divisions); 64-bit arithmetic is assumed."""
-    if isinstance(e, int):
-        return str(e)
-    parts: list[str] = []
-    for monomial, k in sorted(e.terms.items(), key=lambda t: not t[0]):
-        factors = [_spell_atom(a, name) for a in monomial]
-        if not factors:
-            factors = [number(monomial, abs(k))]
-        elif abs(k) != 1:
-            factors.append(number(monomial, abs(k)))
-        sign = "-" if k < 0 else "+"
-        parts.append(f"{sign} {'*'.join(factors)}" if parts or k < 0 else "*".join(factors))
-    return " ".join(parts)
-
-
-def _spell_atom(atom: Atom, name: Callable[[Symbol], str]) -> str:
-    if isinstance(atom, Symbol):
-        return name(atom)
-    assert isinstance(atom, Div | Mod)
-    top, bottom = spell(atom.numerator, name), spell(atom.divisor, name)
-    if nonnegative(atom.numerator):
-        return f"(({top}) {'/' if isinstance(atom, Div) else '%'} ({bottom}))"
-    return f"{'floor_div' if isinstance(atom, Div) else 'floor_mod'}_i64({top}, {bottom})"
+def _extreme(bounds: list[str], sign: str) -> str:
+    """The greatest or the least of bounds."""
+    text = bounds[0]
+    for other in bounds[1:]:
+        text = f"({text} {sign} {other} ? {text} : {other})"
+    return text

@@ -6,17 +6,32 @@ of the product, which the target's kernel calls for each piece while it is in th
 
 from __future__ import annotations
 
+import torch
+
 from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
+from torch_tenon.compiler.loops.checks import collect_checks
+from torch_tenon.compiler.loops.cut import cut_where_conditions_change
+from torch_tenon.compiler.loops.lower import Lowering
+from torch_tenon.compiler.loops.numbers import Arguments, Numbers
+from torch_tenon.compiler.loops.place import place_values
+from torch_tenon.compiler.loops.tree import (
+    Array,
+    For,
+    Kind,
+    Let,
+    Load,
+    Statement,
+    Tree,
+)
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, Symbol, product, strides
+from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, strides, var
 from torch_tenon.ir.program import MATMUL_DTYPES, Matmul
-from torch_tenon.ir.values import Buffer, Layout, size_hint
-from torch_tenon.targets.cpu import dialect as c
+from torch_tenon.ir.values import Buffer, Layout, loop_symbol, size_hint
+from torch_tenon.targets.cpu import layout as decide
+from torch_tenon.targets.cpu import scalars as c
 from torch_tenon.targets.cpu.autotune import INTERFACE
-from torch_tenon.targets.cpu.generate import _Writer
-from torch_tenon.targets.cpu.iteration import Segment
-from torch_tenon.targets.cpu.nest import Nest, Span, indent
+from torch_tenon.targets.cpu.dialect import Names, Writer, indent
 
 ENTRY = "void *tenon_matmul;"  # set when the object is loaded
 HEAD = "void *const *a, const int64_t *s, int64_t *status"
@@ -25,144 +40,149 @@ HEAD = "void *const *a, const int64_t *s, int64_t *status"
 def generate_matmul(group: Group, kept: set[Buffer]) -> Kernel:
     """The kernel of a group with a product; `kept` are the buffers that somebody outside needs."""
     first = next(m for m in group.members if isinstance(m.node, Matmul))
-    return _Epilogue(group, first, kept).write()
+    return _Product(group, first, kept).kernel()
 
 
-class _PieceNest(Nest):
-    """Rows outside, columns inside; the product's loops may be joins of the members'."""
+class _Product:
+    """The kernel of a product, with the members after it as loops over a piece of it.
 
-    def __init__(self, group: Group, matmul: Member) -> None:
-        assert isinstance(matmul.node, Matmul)
-        self.matmul, self.node = matmul, matmul.node
-        self.declared: dict[int, list[str]] = {0: [], 1: []}
-        super().__init__(group)
-
-    def _choose_layout(self) -> str:
-        return "flat"
-
-    def _lay_out(self) -> None:
-        self.names, self.depth = {}, {}
-        self.lane = self.turned = None
-        self.lanes, self.collapse, self.in_parts = 0, 0, False
-        self.inner, self.row = [], []
-        for name, depth, symbol in zip("bij", (0, 1, 2), self.node.axes, strict=True):
-            if symbol is not None:
-                self._name_parts(name, depth, symbol)
-        self.spans = [Span("i", "top", "bottom")]
-        self.full = [Span("j", "left", "right")]
-        self.vector = [s for s, name in self.names.items() if name == "j"]
-        self.base = 1
-        self.work = 0
-
-    def _name_parts(self, name: str, depth: int, symbol: Symbol) -> None:
-        steps = strides(self.matmul.values[symbol]) or {}
-        whole = symbol.extent
-        for k, (s, step) in enumerate(steps.items()):
-            self.depth[s] = depth
-            if len(steps) == 1:
-                self.names[s] = name
-                continue
-            assert s.extent is not None
-            self.names[s] = f"{name}{k}"
-            text = f"{name} / ({self.size(step)})" if step != 1 else name
-            if step * s.extent != whole:
-                text = f"{text} % ({self.size(s.extent)})"
-            self.declared[depth].append(f"const int64_t {name}{k} = {text};")
-
-
-class _Epilogue(_Writer):
-    """Writes the members after the product as loops over a piece of it."""
-
-    nest: _PieceNest
+    A piece is rows `top` to `bottom` and columns `left` to `right` of matrix `b` of the batch; its
+    rows are `step` elements apart in memory.
+    """
 
     def __init__(self, group: Group, matmul: Member, kept: set[Buffer]) -> None:
         assert isinstance(matmul.node, Matmul)
-        self.matmul, self.node, self.whole = matmul, matmul.node, group
-        rest = Group(0, [m for m in group.members if m is not matmul], group.outer, [])
-        super().__init__(rest, kept, _PieceNest(rest, matmul))
+        self.matmul, self.node, self.whole, self.kept = matmul, matmul.node, group, kept
+        self.members = [m for m in group.members if m is not matmul]
+        self.given = {
+            name: Symbol(name) for name in ("b", "top", "bottom", "left", "right", "step")
+        }
+        extents = [None if s is None else s.extent for s in self.node.axes]
+        self.row, self.column = Symbol("i", extents[1] or 1), Symbol("j", extents[2] or 1)
+        self.piece = Array("product", self.node.buffer.dtype, 0)
+        self.arguments = Arguments(
+            Numbers(decide.FAR, decide.SHORT, (), [self.column], decide.PLAIN, self._is_columns)
+        )
 
-    def _segment(self, members: list[Member], full: bool) -> Segment:
-        buffer = self.node.buffer
-        self.forward[buffer] = ("product_ij", 2)
-        segment = super()._segment(members, full)
-        # Read before anything is stored: a result may take the product's place in memory.
-        where = "product[(i - top) * step + j - left]"
-        text = c.from_memory(where, buffer.dtype)
-        ctype = c.register_type(TABLE[buffer.dtype].compute)
-        segment.lines.setdefault(2, []).insert(0, f"const {ctype} product_ij = {text};")
-        return segment
-
-    def write(self) -> Kernel:
+    def kernel(self) -> Kernel:
         """The epilogue, if there is one, and the function that calls the product with it."""
-        epilogue = []
-        if self.members:
-            segment = self._segment(self.members, True)
-            body = self.nest.declared[1] + self._spell_segment(segment)
-            head = (
-                "static void epilogue_@NAME@(const void *piece, int64_t step, const int64_t *box, "
-                f"{HEAD}) {{"
-            )
-            ctype = c.MEMORY[self.node.buffer.dtype]
-            lines = [
-                f"const {ctype} *const product = piece;",
-                # Names for the bounds: the stores might change memory behind a pointer.
-                "const int64_t top = box[0], bottom = box[1], left = box[2], right = box[3];",
-            ]
-            if self.nest.declared[0]:
-                lines += ["const int64_t b = box[4];", *self.nest.declared[0]]
-            elif self.node.axes[0] is not None:
-                lines.append("const int64_t b = box[4];")
-            lines += [*self.prelude.get(0, []), *self.nest.spans[0].around(body)]
-            epilogue = [head, *indent(self._arguments() + lines), "}"]
-        call = self._call()
+        tree = self._epilogue() if self.members else Tree([])
+        names = Names({s: name for name, s in self.given.items()}, {self.piece: "product"})
+        writer = Writer(tree, 0, names)
+        epilogue = writer.body(tree.body)
+        call = self._call(writer)
+        arguments = [*writer.pointers(), *writer.sizes()]
         origin = origin_of(self.whole.members)
-        function = [f"void @NAME@({HEAD}) {{", *indent(self._arguments() + call), "}"]
-        source = "\n".join([INTERFACE, ENTRY, f"/* {origin} */", *epilogue, *function, ""])
+        source = [INTERFACE, ENTRY, f"/* {origin} */"]
+        if self.members:
+            source += self._function(arguments, epilogue)
+        source += [f"void @NAME@({HEAD}) {{", *indent(arguments + call), "}", ""]
         return Kernel(
-            source,
-            self.storages,
-            self.nest.sizes,
+            "\n".join(source),
+            writer.storages,
+            [self.arguments.numbers.get(s, s) for s in writer.arguments],
             origin,
             self._traffic(),
             "matmul",
             work=product(s.extent for s in self.whole.symbols()),
-            body=[],  # products have threads of their own
-            checks=[calls for _, calls in self.checks.values()],
+            checks=[f.calls for f in writer.failures],
         )
 
-    def _arguments(self) -> list[str]:
-        names = []
-        for (storage, dtype), name in self.pointers.items():
-            ctype = c.MEMORY[dtype]
-            names.append(f"{ctype} *const {name} = a[{self.storages.index(storage)}];")
-        return names + [f"const int64_t n{k} = s[{k}];" for k, _ in enumerate(self.nest.sizes)]
+    def _is_columns(self, loop: For) -> bool:
+        return loop.symbol is self.column
 
-    def _call(self) -> list[str]:
+    def _epilogue(self) -> Tree:
+        """The members after the product: rows outside, columns inside."""
+        loops: dict[Symbol, Index] = {}
+        axes = (self.given["b"], self.row, self.column)
+        of_axis = [
+            self._loops_of(axis, s, loops) for axis, s in zip(axes, self.node.axes, strict=True)
+        ]
+        dtype = TABLE[self.node.buffer.dtype].compute
+        row, column = var(self.row) - var(self.given["top"]), var(self.column)
+        # Read before anything is stored: a result may take the product's place in memory.
+        index = row * var(self.given["step"]) + column - var(self.given["left"])
+        element = Load(self.piece, index, dtype)
+        rest = Group(0, self.members, self.whole.outer, [])
+        lowering = Lowering(rest, self.kept, loops, {self.node.buffer: element})
+        inside = self._over(
+            self.column, "left", "right", [element, *lowering.statements(self.members)]
+        )
+        rows = self._over(self.row, "top", "bottom", [*of_axis[1], inside])
+        tree = Tree(self.arguments.body(place_values(Tree([*of_axis[0], rows])).body))
+        tree = collect_checks(tree, self._is_columns)
+        tree.numbers = self.arguments.numbers
+        return cut_where_conditions_change(tree, decide.MOST_PIECES, self._is_columns)
+
+    def _over(self, symbol: Symbol, start: str, stop: str, body: list[Statement]) -> For:
+        ends = var(self.given[start]), var(self.given[stop])
+        kind: Kind = "lane" if symbol is self.column else "parallel"
+        return For(symbol, kind, symbol, ends[:1], ends[1:], body)
+
+    def _loops_of(
+        self, axis: Symbol, whole: Symbol | None, loops: dict[Symbol, Index]
+    ) -> list[Statement]:
+        """Adds the group's loops of which one of the product is a join, and computes them from it
+        where they are several."""
+        if whole is None:
+            return []
+        steps = strides(self.matmul.values[whole]) or {}
+        if len(steps) == 1:
+            loops[next(iter(steps))] = var(axis)
+            return []
+        computed: list[Statement] = []
+        for s, step in steps.items():
+            assert s.extent is not None
+            position = floordiv(var(axis), step)
+            if step * s.extent != whole.extent:
+                position = mod(position, s.extent)
+            symbol = loop_symbol(axis.name, len(computed), s.extent)
+            computed.append(Let("index", (position,), torch.int64, symbol))
+            loops[s] = var(symbol)
+        return computed
+
+    def _function(self, arguments: list[str], epilogue: list[str]) -> list[str]:
+        ctype = c.MEMORY[self.node.buffer.dtype]
+        lines = [
+            *arguments,
+            f"const {ctype} *const product = piece;",
+            # Names for the bounds: the stores might change memory behind a pointer.
+            "const int64_t top = box[0], bottom = box[1], left = box[2], right = box[3];",
+        ]
+        if self.node.axes[0] is not None:
+            lines.append("const int64_t b = box[4];")
+        box = "const void *piece, int64_t step, const int64_t *box"
+        head = f"static void epilogue_@NAME@({box}, {HEAD}) {{"
+        return [head, *indent(lines + epilogue), "}"]
+
+    def _call(self, writer: Writer) -> list[str]:
         node, out = self.node, self._target()
-        kept = node.buffer in self.kept
-        operands = []
-        for value in (node.left, node.right):
-            where = self.pointer(value.buffer)
-            operands.append(f"{where} + {self.nest.argument(value.layout.offset)}")
+
+        def number(n: Index) -> str:
+            return writer.argument(self.arguments.number(n))
 
         def steps(layout: Layout) -> str:
-            return ", ".join(self.nest.argument(k) for k in _three(layout.strides, 0))
+            return ", ".join(number(k) for k in _three(layout.strides, 0))
 
+        operands = [
+            f"{writer.pointer(value.buffer)} + {number(value.layout.offset)}"
+            for value in (node.left, node.right)
+        ]
         (batch, m, k), n = _three(node.left.sizes, 1), node.right.sizes[-1]
         c_steps = _three(Layout.contiguous(node.out.sizes).strides, 0)[:2]
         fields = {
             "a": operands[0],
             "b": operands[1],
-            "c": "0" if out is None else self.pointer(out),
-            "kept": str(int(kept)),
+            "c": "0" if out is None else writer.pointer(out),
+            "kept": str(int(node.buffer in self.kept)),
             "dtype": str(MATMUL_DTYPES.index(node.buffer.dtype)),
-            "batch": self.nest.argument(batch),
-            "m": self.nest.argument(m),
-            "n": self.nest.argument(n),
-            "k": self.nest.argument(k),
+            "batch": number(batch),
+            "m": number(m),
+            "n": number(n),
+            "k": number(k),
             "a_strides": f"{{{steps(node.left.layout)}}}",
             "b_strides": f"{{{steps(node.right.layout)}}}",
-            "c_strides": f"{{{', '.join(self.nest.argument(k) for k in c_steps)}}}",
+            "c_strides": f"{{{', '.join(number(k) for k in c_steps)}}}",
         }
         if self.members:
             fields |= {"epilogue": "epilogue_@NAME@", "arguments": "a", "sizes": "s"}

@@ -1,0 +1,53 @@
+"""What the cpu makes of a group's tree computes what the plain tree does."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.compiler.loops.programs import cases
+from torch_tenon.compiler.loops.lower import lower
+from torch_tenon.compiler.loops.show import show
+from torch_tenon.targets.cpu import layout as decide
+from torch_tenon.targets.cpu.generate import loop_tree
+
+# So small that small trees have tiles, blocks and all else.
+SMALL = {
+    "BLOCK": 8,
+    "TILE": 4,
+    "CHUNKS": 2,
+    "SHORT": 3,
+    "FAR": 2,
+    "FISSION": 4,
+    "WORTH_CUTTING": 2,
+    "SIDE_BY_SIDE": 2,
+    "WORTH_SIDE_BY_SIDE": 1,
+    "JAM": 2,
+    "CACHED": 20,
+}
+
+
+def test_small_trees_in_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SMALL.items():
+        monkeypatch.setattr(decide, name, value)
+    kinds: Counter[str] = Counter()
+    for seed in range(60):
+        for case in cases(seed):
+            layout = decide.Layout(case.group, case.kept)
+            kinds[layout.kind] += 1
+            tree = loop_tree(case.group, case.kept, layout)
+            want, failed = case.results(lower(case.group, case.kept))
+            got, found = case.results(tree)
+            assert found == failed
+            for a, b in zip(got, want, strict=True):
+                torch.testing.assert_close(
+                    a,
+                    b,
+                    rtol=1e-4,
+                    atol=1e-5,
+                    equal_nan=True,
+                    msg=lambda m, tree=tree: f"{m}\n{show(tree)}",
+                )
+    assert set(kinds) == {"flat", "row", "column", "scatter"}

@@ -1,0 +1,85 @@
+"""Rows of a column a few at a time, so that accumulators are loaded and stored once for all of
+them, and stay in registers in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from torch_tenon.compiler.loops.copy import Copy, in_register
+from torch_tenon.compiler.loops.tree import (
+    Accumulate,
+    Accumulator,
+    Declare,
+    For,
+    Let,
+    Read,
+    Statement,
+    Store,
+    Tree,
+    map_loops,
+    walk,
+)
+from torch_tenon.ir.index import Index, Symbol, floordiv, var
+
+
+def jam(tree: Tree, few: int, chosen: Callable[[For], bool]) -> Tree:
+    """The chosen loops, which end with a loop over lanes, in steps of `few` rows: these are inside
+    of the lanes, and what is left goes row by row. A lane has to add to one element."""
+
+    def change(loop: For) -> list[Statement]:
+        return _jammed(loop, few) if chosen(loop) else [loop]
+
+    return tree.having(map_loops(tree.body, change))
+
+
+def _jammed(loop: For, few: int) -> list[Statement]:
+    *before, lanes = loop.body
+    assert isinstance(lanes, For)
+    where: dict[Accumulator, Index] = {}
+    for s in walk(lanes.body):
+        if isinstance(s, Accumulate):
+            assert where.setdefault(s.accumulator, s.index) == s.index
+    registers = {a: Accumulator("register", a.dtype, None, a.combine) for a in where}
+    steps = Symbol(f"{loop.symbol.name}_few", loop.axis.extent)
+    copy = Copy(arrays={a: in_register(r) for a, r in registers.items()})
+    rows = For(
+        loop.axis,
+        "unrolled",
+        loop.symbol,
+        (var(steps),),
+        (var(steps) + few,),
+        copy.body([*before, *lanes.body]),
+    )
+    take: list[Statement] = [Declare(r, Read(a, where[a], a.dtype)) for a, r in registers.items()]
+    give: list[Statement] = [Store(a, where[a], Read(r, 0, r.dtype)) for a, r in registers.items()]
+    several = lanes.holding([*take, rows, *give])
+    stops = tuple(e - (few - 1) for e in loop.stops)
+    found: list[Statement] = [loop.like(symbol=steps, stops=stops, step=few, body=[several])]
+    if not divides(few, loop):
+        made, length = length_of(loop)
+        start = loop.starts[0] + floordiv(length, few) * few
+        left = Copy().body([*before, lanes])
+        found += [*made, loop.like(starts=(start,), body=left)]
+    return found
+
+
+def divides(count: int, loop: For) -> bool:
+    """Whether a loop over an axis, or over a block of it, has a multiple of `count` iterations: the
+    axis has, and so has a block, of which the last is what is left."""
+    extent = loop.axis.extent
+    lengths = [e - loop.starts[0] for e in loop.stops]
+    numbers = [extent, *(n for n in lengths if isinstance(n, int))]
+    return all(isinstance(n, int) and n % count == 0 for n in numbers)
+
+
+def length_of(loop: For) -> tuple[list[Statement], Index]:
+    """How many iterations a loop with one start has, and what computes that."""
+    length, *others = (e - loop.starts[0] for e in loop.stops)
+    made: list[Statement] = []
+    for e in others:
+        symbol = Symbol("length")  # not negative
+        made.append(Let("minimum", (length, e), torch.int64, symbol))
+        length = var(symbol)
+    return made, length

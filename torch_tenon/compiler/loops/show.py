@@ -1,0 +1,158 @@
+"""A loop tree as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch_tenon.compiler.loops.tree import (
+    VALUES,
+    Accumulate,
+    Accumulator,
+    Array,
+    Barrier,
+    Check,
+    Constant,
+    Declare,
+    For,
+    If,
+    Let,
+    Load,
+    Memory,
+    Operand,
+    Read,
+    Statement,
+    Store,
+    Transpose,
+    Tree,
+)
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Div, Index, Mod, Symbol
+
+
+def show(tree: Tree) -> str:
+    """The tree, one statement in a line; values are t0, t1, ... in their order."""
+    return "\n".join(_Printer().body(tree.body)) + "\n"
+
+
+class _Printer:
+    def __init__(self) -> None:
+        self.names: dict[Any, str] = {}  # of values, arrays and symbols
+        self.values = 0
+        self.counts: dict[str, int] = {}
+
+    def body(self, statements: Sequence[Statement]) -> list[str]:
+        lines: list[str] = []
+        for s in statements:
+            lines += self.statement(s)
+        return lines
+
+    def _inside(self, head: str, statements: Sequence[Statement]) -> list[str]:
+        return [f"{head}:", *("  " + text for text in self.body(statements))]
+
+    def statement(self, s: Statement) -> list[str]:
+        if isinstance(s, For):
+            return self._inside(self._loop(s), s.body)
+        if isinstance(s, If):
+            return self._inside(f"if {self.operand(s.condition)}", s.body)
+        return [self._line(s)]
+
+    def _loop(self, s: For) -> str:
+        name = self._name(s.symbol)
+        start = self._bound("max", s.starts)
+        step = "" if s.step == 1 else f" by {s.step}"
+        again = " again" if s.again else ""
+        return f"{s.kind} {name} from {start} to {self._bound('min', s.stops)}{step}{again}"
+
+    def _bound(self, which: str, es: Sequence[Index]) -> str:
+        texts = [self.index(e) for e in es]
+        return texts[0] if len(texts) == 1 else f"{which}({', '.join(texts)})"
+
+    def _line(self, s: Statement) -> str:
+        if isinstance(s, VALUES):
+            text = self._let(s) if isinstance(s, Let) else self._load(s)
+            name = self.names[s] = f"t{self.values}"
+            self.values += 1
+            if isinstance(s, Let) and s.symbol is not None:
+                self.names[s.symbol] = name
+            return f"{name}: {TABLE[s.dtype].short} = {text}"
+        if isinstance(s, Declare):
+            return self._declare(s)
+        if isinstance(s, Accumulate):
+            where = self._element(s.accumulator, s.index)
+            return f"{where} {s.accumulator.combine}= {self.operand(s.value)}"
+        if isinstance(s, Store):
+            sign = "" if s.combine == "store" else s.combine
+            return f"{self._element(s.memory, s.index)} {sign}= {self.operand(s.value)}"
+        if isinstance(s, Check):
+            calls = ", ".join(map(str, s.failure.calls))
+            ends = dict.fromkeys((self.operand(s.low), self.operand(s.high)))
+            size = self.index(s.size)
+            return f"check {' to '.join(ends)} in {size} ({s.failure.message} of {calls})"
+        if isinstance(s, Transpose):
+            block = " by ".join(self._bound("min", e) for e in (s.rows, s.columns))
+            source = self._element(s.memory, s.index)
+            return (
+                f"{self._name(s.array)} = {block} of {source} by {self.index(s.step)}, transposed"
+            )
+        assert isinstance(s, Barrier)
+        return "barrier"
+
+    def _declare(self, s: Declare) -> str:
+        a = s.array
+        length = "" if a.length is None else f"[{a.length}]"
+        text = f"{self._name(a)}: {TABLE[a.dtype].short}{length}"
+        if s.initial is not None:
+            return f"{text} = {self.operand(s.initial)}"
+        return f"{text} of {a.combine}" if isinstance(a, Accumulator) else text
+
+    def _let(self, s: Let) -> str:
+        return f"{s.op}({', '.join(map(self.operand, s.args))})"
+
+    def _load(self, s: Load) -> str:
+        text = self._element(s.memory, s.index)
+        if s.mask is None or s.other is None:
+            return text
+        return f"{text} if {self.operand(s.mask)} else {self.operand(s.other)}"
+
+    def _element(self, memory: Memory, index: Index) -> str:
+        if isinstance(memory, Array) and memory.length is None:
+            return self._name(memory)
+        name = self._name(memory) if isinstance(memory, Array) else memory.name
+        return f"{name}[{self.index(index)}]"
+
+    def _name(self, x: Array | Symbol) -> str:
+        """The name of an array or a loop variable: its label, with a number from the second on."""
+        if x not in self.names:
+            label = x.label if isinstance(x, Array) else x.name
+            number = self.counts[label] = self.counts.get(label, -1) + 1
+            self.names[x] = label if number == 0 else f"{label}_{number}"
+        return self.names[x]
+
+    def operand(self, x: Operand) -> str:
+        if isinstance(x, Constant):
+            return repr(x.value)
+        if isinstance(x, Read):
+            return self._element(x.array, x.index)
+        return self.names[x] if isinstance(x, VALUES) else self.index(x)
+
+    def index(self, e: Index) -> str:
+        if isinstance(e, int):
+            return str(e)
+        parts: list[str] = []
+        for monomial, k in e.terms.items():
+            factors = [self._atom(a) for a in monomial]
+            if abs(k) != 1 or not factors:
+                factors.insert(0, str(abs(k)))
+            sign = "-" if k < 0 else "+" if parts else ""
+            parts.append(
+                f"{sign} {'*'.join(factors)}".strip() if parts or sign else "*".join(factors)
+            )
+        return " ".join(parts)
+
+    def _atom(self, a: Any) -> str:
+        if isinstance(a, Symbol):
+            return self._name(a)
+        assert isinstance(a, Div | Mod)
+        sign = "//" if isinstance(a, Div) else "%"
+        return f"(({self.index(a.numerator)}) {sign} ({self.index(a.divisor)}))"

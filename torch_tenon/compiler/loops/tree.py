@@ -1,0 +1,380 @@
+"""The nodes of the loop tree.
+
+A tree is statements in order. `For` and `If` have statements inside. `Let` and `Load` compute a
+value and are that value: who uses it names the object, so no rewrite ever looks for a name. A
+statement's operands are values that stand before it, in its own body or in one around it.
+
+Indices are expressions of `ir.index` over the symbols that are bound around them: by a `For`, by a
+`Let` that has a symbol, or from outside (run-time sizes, numbers that became arguments).
+
+Trees are not changed once they are made: a rewrite makes new nodes where something differs, and
+takes over the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, Union
+
+import torch
+
+from torch_tenon.ir.index import Div, Expr, Index, Mod, Symbol
+from torch_tenon.ir.values import Buffer, Storage
+
+#: How the iterations of a loop relate to each other.
+#:   grid      independent; the outermost loops, nothing between them: what is shared out
+#:   group     independent; shared out inside of one step of the grid
+#:   lane      as one vector; accumulators that are changed inside are put together at the end
+#:   parallel  independent, run in order
+#:   serial    in order, each may need the one before
+#:   reduce    independent but for accumulators, which may combine in any order
+#:   unrolled  serial, and few: written out one after the other
+Kind: TypeAlias = Literal["grid", "group", "lane", "parallel", "serial", "reduce", "unrolled"]
+
+
+@dataclass(eq=False, slots=True)
+class Array:
+    """Memory local to the kernel: made by a `Declare`, gone with the body that this stands in.
+
+    `length` is in elements; None is a single element in a register, at index 0, and 0 an array that
+    is given from outside and not declared. `label` is what printers name it after.
+    """
+
+    label: str
+    dtype: torch.dtype
+    length: int | None
+
+
+@dataclass(eq=False, slots=True)
+class Accumulator(Array):
+    """What a reduction or a scan combines into; `Declare` sets it to the identity of `combine`.
+
+    `running` is one whose value is read after each step (a scan's).
+    """
+
+    combine: str
+    running: bool = False
+
+
+Memory: TypeAlias = Buffer | Array
+
+
+@dataclass(eq=False, slots=True)
+class Constant:
+    """A plain number. An operand only, not a statement."""
+
+    value: Any
+    dtype: torch.dtype
+
+
+@dataclass(eq=False, slots=True)
+class Read:
+    """What a local array has at an index now, as a number of `dtype`. An operand only."""
+
+    array: Array
+    index: Index
+    dtype: torch.dtype
+
+
+@dataclass(eq=False, slots=True)
+class Let:
+    """A value that is computed of others.
+
+    `op` is an entry of `ir.scalar.OPS`, or
+      to, bitcast, where  as there
+      index               the index expression `args[0]` as a number
+      copy                `args[0]` as it is now
+      within              `args[0]` where it is in [0, args[1]), else 0
+    An index expression that stands for an operand is an int64. `symbol` stands for the value in
+    index expressions.
+    """
+
+    op: str
+    args: tuple[Operand, ...]
+    dtype: torch.dtype
+    symbol: Symbol | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Load:
+    """The element of `memory` at `index`, in the compute dtype; with a mask, `other` where it does
+    not hold, and memory is not touched there."""
+
+    memory: Memory
+    index: Index
+    dtype: torch.dtype
+    mask: Operand | None = None
+    other: Operand | None = None
+
+
+Value: TypeAlias = Let | Load
+Operand: TypeAlias = Union[Let, Load, Constant, Read, "Expr", int]
+
+
+@dataclass(eq=False, slots=True)
+class Declare:
+    """Begins the life of a local array. An accumulator starts from its identity, or `initial`."""
+
+    array: Array
+    initial: Operand | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Accumulate:
+    """Combines a value into the element of an accumulator."""
+
+    accumulator: Accumulator
+    index: Index
+    value: Operand
+
+
+@dataclass(eq=False, slots=True)
+class Store:
+    """Writes an element; with `combine` other than `store`, what is there combined with it, in the
+    dtype of `value`."""
+
+    memory: Memory
+    index: Index
+    value: Operand
+    combine: str = "store"
+
+
+@dataclass(eq=False, slots=True)
+class Failure:
+    """What a failed check raises, and the recorded calls that fail with it."""
+
+    message: str
+    calls: list[int]
+
+
+@dataclass(eq=False, slots=True)
+class Check:
+    """Reports `failure` where `low` < 0 (with `low`) or `high` >= `size` (with `high`).
+
+    A check of one value has it for both.
+    """
+
+    low: Operand
+    high: Operand
+    size: Index
+    failure: Failure
+
+
+@dataclass(eq=False, slots=True)
+class Transpose:
+    """Copies a block out of memory with its rows and columns exchanged: element (r, c) of the
+    array, whose rows have `width` elements, is what memory has at `index + c*step + r`.
+
+    There are as many rows as the least of `rows` says, and as many columns.
+    """
+
+    array: Array
+    width: int
+    memory: Buffer
+    index: Index
+    step: Index
+    rows: tuple[Index, ...]
+    columns: tuple[Index, ...]
+
+
+@dataclass(eq=False, slots=True)
+class Barrier:
+    """What follows may read what any iteration of the loops before it has written locally."""
+
+
+@dataclass(eq=False, slots=True)
+class If:
+    """The body, where a condition (bool) holds."""
+
+    condition: Operand
+    body: list[Statement]
+
+
+@dataclass(eq=False, slots=True)
+class For:
+    """The body for each value of `symbol` from the greatest of `starts` to below the least of
+    `stops`.
+
+    `axis` is the loop of the group along which it runs: the same for a loop over tiles and the one
+    inside a tile. `again` says that loops before have read these elements just now.
+    """
+
+    axis: Symbol
+    kind: Kind
+    symbol: Symbol
+    starts: tuple[Index, ...]
+    stops: tuple[Index, ...]
+    body: list[Statement]
+    step: int = 1
+    again: bool = False
+
+    def holding(self, body: list[Statement]) -> For:
+        """The loop around another body."""
+        return For(
+            self.axis, self.kind, self.symbol, self.starts, self.stops, body, self.step, self.again
+        )
+
+    def like(self, **changed: Any) -> For:
+        """The loop with some fields changed."""
+        return replace(self, **changed)
+
+
+Statement: TypeAlias = (
+    Let | Load | Declare | Accumulate | Store | Check | Transpose | Barrier | If | For
+)
+
+# Made once: these are asked of every statement.
+NESTS = (For, If)
+BINDERS = (For, Let)
+ACCESSES = (Load, Store, Transpose)
+DIVISIONS = (Div, Mod)
+VALUES = (Let, Load)
+PLACED = (Load, Store, Accumulate)
+
+
+@dataclass(eq=False, slots=True)
+class Tree:
+    """A kernel.
+
+    numbers  symbols that are arguments of the kernel, with the numbers that they stand for
+    shares   the symbol of how many shares the stores of a scatter are divided into: the backend's
+             choice at run time, a power of two
+    sets     the symbol of the loop over several runs of the same code, each on memory of its own:
+             run k has storages k*n to (k+1)*n - 1 of `storages`, and the checks alike
+    """
+
+    body: list[Statement]
+    numbers: dict[Symbol, int] = field(default_factory=dict)
+    shares: Symbol | None = None
+    sets: Symbol | None = None
+
+    def having(self, body: list[Statement]) -> Tree:
+        """The tree with another body."""
+        return Tree(body, self.numbers, self.shares, self.sets)
+
+
+def walk(body: Sequence[Statement]) -> Iterator[Statement]:
+    """Every statement, those around before those inside."""
+    for s in body:
+        yield s
+        if type(s) is For or type(s) is If:
+            yield from walk(s.body)
+
+
+def map_loops(body: list[Statement], change: Callable[[For], list[Statement]]) -> list[Statement]:
+    """The statements with `change` of each loop in its place, those inside first."""
+    made: list[Statement] = []
+    for s in body:
+        if type(s) is For:
+            inside = map_loops(s.body, change)
+            made += change(s if inside is s.body else s.holding(inside))
+        elif type(s) is If:
+            made.append(If(s.condition, map_loops(s.body, change)))
+        else:
+            made.append(s)
+    return body if made == body else made  # nodes are equal to themselves alone
+
+
+def is_innermost(loop: For) -> bool:
+    """Whether there is nothing but plain statements inside."""
+    return not any(isinstance(s, NESTS) for s in loop.body)
+
+
+def dtype_of(x: Operand) -> torch.dtype:
+    """The dtype of an operand."""
+    return torch.int64 if isinstance(x, Expr | int) else x.dtype
+
+
+def operands(s: Statement) -> tuple[Operand, ...]:
+    """What a statement itself uses beside its indices."""
+    if isinstance(s, Let):
+        return s.args
+    if isinstance(s, Load):
+        return () if s.mask is None or s.other is None else (s.mask, s.other)
+    if isinstance(s, Accumulate):
+        return (s.value,)
+    if isinstance(s, Store):
+        return (s.value,)
+    if isinstance(s, Check):
+        return (s.low, s.high)
+    if isinstance(s, If):
+        return (s.condition,)
+    if isinstance(s, Declare) and s.initial is not None:
+        return (s.initial,)
+    return ()
+
+
+def indices(s: Statement) -> Iterator[Expr]:
+    """The index expressions of a statement itself, those inside its operands too; no plain
+    numbers."""
+    for x in operands(s):
+        e = x.index if isinstance(x, Read) else x
+        if isinstance(e, Expr):
+            yield e
+    found: tuple[Index, ...] = ()
+    if isinstance(s, PLACED):
+        found = (s.index,)
+    elif isinstance(s, For):
+        found = s.starts + s.stops
+    elif isinstance(s, Check):
+        found = (s.size,)
+    elif isinstance(s, Transpose):
+        found = (s.index, s.step, *s.rows, *s.columns)
+    for e in found:
+        if isinstance(e, Expr):
+            yield e
+
+
+@dataclass(slots=True)
+class Parameters:
+    """What a kernel is called with, each in the order of its arguments.
+
+    storages  what one run is given memory for
+    pointers  each storage with the dtypes that its elements are taken for
+    sizes     symbols that are bound outside of the tree
+    failures  what checks of one run report
+    """
+
+    storages: list[Storage]
+    pointers: list[tuple[Storage, torch.dtype]]
+    sizes: list[Symbol]
+    failures: list[Failure]
+
+
+def parameters(tree: Tree, given: Collection[Symbol] = ()) -> Parameters:
+    """The parameters of a tree, whose symbols `given` are known otherwise."""
+    bound: set[Symbol | None] = {tree.shares, tree.sets, *given}
+    pointers: dict[tuple[Storage, torch.dtype], None] = {}
+    sizes: dict[Symbol, None] = {}
+    failures: dict[Failure, None] = {}
+    seen: set[Expr] = set()
+    for s in walk(tree.body):
+        if isinstance(s, BINDERS):
+            bound.add(s.symbol)
+        elif isinstance(s, Check):
+            failures[s.failure] = None
+        if isinstance(s, ACCESSES) and isinstance(s.memory, Buffer):
+            pointers[s.memory.storage, s.memory.dtype] = None
+        for e in indices(s):
+            if e not in seen:
+                seen.add(e)
+                sizes |= dict.fromkeys(_symbols_in_order(e))
+    return Parameters(
+        list(dict.fromkeys(storage for storage, _ in pointers)),
+        list(pointers),
+        [s for s in sizes if s not in bound],
+        list(failures),
+    )
+
+
+def _symbols_in_order(e: Index) -> Iterator[Symbol]:
+    if isinstance(e, Expr):
+        for monomial in e.terms:
+            for atom in monomial:
+                if isinstance(atom, Symbol):
+                    yield atom
+                else:
+                    assert isinstance(atom, DIVISIONS)
+                    yield from _symbols_in_order(atom.numerator)
+                    yield from _symbols_in_order(atom.divisor)

@@ -1,0 +1,291 @@
+"""How a kernel's loops are laid out: what the lanes run along, tiles, what threads share.
+
+A kernel's loops are laid out in one of four ways:
+  flat     nothing is reduced: the lanes run along the dimension that most accesses are dense in
+  row      the lanes run along the innermost reduced dimension; accumulators are scalars
+  column   the lanes run along an outer dimension; accumulators are short arrays, one per lane
+  scatter  written to computed places, in the order of the loops
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from torch_tenon.compiler.loops.lower import axes, read_later
+from torch_tenon.compiler.loops.numbers import Numbers
+from torch_tenon.compiler.loops.tree import (
+    Accumulate,
+    Check,
+    For,
+    Let,
+    Load,
+    Tree,
+    is_innermost,
+)
+from torch_tenon.compiler.schedule import Group
+from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, symbols
+from torch_tenon.ir.values import Buffer, size_hint
+
+BLOCK = 4096  # elements of a row added up in float32 before the total takes them
+TILE = 1024  # lanes of a column
+CHUNKS = 8  # pieces of work wanted for the threads
+TILE_SIDE = 64  # of the tiles in which rows and columns are exchanged, as in scalar.h
+SHORT = 16  # iterations of a loop whose extent is written into the code
+FAR = 16  # elements of a step in memory from which it is an argument of the kernel
+FISSION = 512  # elements that one of several loops over a tile takes before the next one runs
+PARALLEL_WORK = 16384  # scalar operations below which threads do not pay
+ROW_BYTES = 1 << 18  # of a row that is kept on the stack
+CACHED = 1 << 18  # elements that a cache may hold between two kernels
+TRANSPOSED = (1, 2, 4, 8)  # bytes of the elements that scalar.h transposes tiles of
+MOST_PIECES = 8  # of a loop that is cut where it starts to compute something else
+WORTH_CUTTING = 64  # iterations from which it is
+SIDE_BY_SIDE = 4  # pieces of a cached row that are added up side by side
+WORTH_SIDE_BY_SIDE = 64  # iterations of a piece from which it is
+JAM = 8  # rows of a column that are added up in registers
+MOST_STATEMENTS = 12  # of an iteration that is short enough to be repeated
+
+# Operations of some thirty dependent instructions or more.
+LONG = {
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
+    "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc",
+    "erfinv", "lgamma", "digamma", "pow", "hypot", "philox",
+}  # fmt: skip
+# Of integers they are no faster with a number that gcc knows.
+PLAIN = {"add", "sub", "eq", "ne", "lt", "le", "gt", "ge"}
+
+
+def threads(work: Index) -> Index:
+    """0 where threads do not pay, 1 where they do, else what is positive where they do."""
+    if isinstance(work, int):
+        return int(work >= PARALLEL_WORK)
+    return work - (PARALLEL_WORK - 1)
+
+
+class Layout:
+    """What is decided of a group's loops, in symbols of its tree.
+
+    order       the loops over results that stay around a position, from the outermost
+    lane        the one that the lanes run along, None in rows
+    lanes       how many lanes a tile has; 0: the loop is not in tiles
+    across      where lanes read across memory: the loop that this memory is dense along
+    coordinate  an indirect index by which threads share out the stores of a scatter, or None
+    rows        buffers that are kept on the stack
+    fission     whether the lanes of a tile go through one loop for each long operation
+    runs_on     whether the rows of a column lie one after the other, too many for a cache
+    """
+
+    def __init__(self, group: Group, kept: set[Buffer]) -> None:
+        self.group = group
+        self.members = group.members
+        symbols_of = axes(group)
+        self.inner = [symbols_of[s] for s in group.inner]
+        self.kind = self._kind()
+        self.lanes = 0
+        self.fission = False
+        lane, across = self._lane(), None
+        if self.kind == "flat" and lane is not None:
+            across = self._transposed(lane)
+        outer = [s for s in group.outer if s not in (lane, across)]
+        self.chunks = size_hint(product(s.extent for s in outer))
+        self.coordinate: Symbol | None = None
+        if across is not None:
+            self.lanes = TILE_SIDE
+        elif lane is not None:
+            if self.chunks < CHUNKS and size_hint(lane.extent or 0) >= 64:
+                self.coordinate = common_coordinate(group, lane)
+            if self.coordinate is None:
+                self._choose_tile(lane)
+        self.order = [symbols_of[s] for s in outer]
+        self.lane = None if lane is None else symbols_of[lane]
+        self.across = None if across is None else symbols_of[across]
+        self.work = product(s.extent for s in group.symbols()) * self._cost()
+        self.rows = self._rows(kept)
+        self.runs_on = self._runs_on(lane) if self.kind == "column" else False
+
+    def in_pass(self, loop: For) -> bool:
+        """Whether a loop belongs to a pass over a position, and not to those over positions."""
+        return loop.axis in self.inner or loop.symbol in (self.lane, self.across)
+
+    def vectors(self) -> list[Symbol]:
+        """The innermost loops."""
+        if self.kind == "row":
+            return self.inner[-1:]
+        if self.lane is not None:
+            return [self.lane]
+        return self.inner[-1:]
+
+    def numbers(self) -> Numbers:
+        """Which numbers stay in the code."""
+        return Numbers(FAR, SHORT, set(self.inner), self.vectors(), PLAIN, self.in_pass)
+
+    def grid(self, tree: Tree) -> int:
+        """How many of the outermost loops the threads share."""
+        total, count, body = 1, 0, tree.body
+        while len(body) == 1 and isinstance(loop := body[0], For) and not self.in_pass(loop):
+            count, body = count + 1, loop.body
+            total *= size_hint(loop.axis.extent or 1) if loop.symbol in self.order else CHUNKS
+            if total >= CHUNKS:
+                break
+        return count
+
+    def _accesses(self) -> list[tuple[dict[Symbol, Index], int]]:
+        """Strides of the affine accesses in the loops over every element, each with how many
+        elements it reads, or twice as many as it writes."""
+        found = []
+        for m in self.members:
+            if not m.full:
+                continue
+            for _, e in m.loads:
+                found.append((strides(e), 1))
+            if m.node.kind != "reduce":
+                found.append((strides(m.index), 2))
+        return [(k, w * size_hint(product(s.extent for s in k))) for k, w in found if k is not None]
+
+    def _best_lane(self, loops: Sequence[Symbol]) -> tuple[Symbol | None, int]:
+        best: Symbol | None = None
+        score = 0
+        accesses = self._accesses()
+        for s in reversed(loops):
+            votes = sum(w for steps, w in accesses if steps.get(s) == 1)
+            if s.extent is not None and size_hint(s.extent) < 8:
+                votes = min(votes, 1)
+            if votes > score:
+                best, score = s, votes
+        return best, score
+
+    def _kind(self) -> str:
+        if any(m.node.kind == "scatter" for m in self.members):
+            return "scatter"
+        if not self.group.inner:
+            return "flat"
+        row = self._best_lane(self.group.inner[-1:])[1]
+        lane, column = self._best_lane(self.group.outer)
+        scans = any(m.node.kind == "scan" for m in self.members)
+        if lane is not None and (column > row or (scans and column > 0)):
+            return "column"
+        return "row"
+
+    def _lane(self) -> Symbol | None:
+        """The loop over results that the lanes run along."""
+        outer = self.group.outer
+        if self.kind == "row" or not outer:
+            return None
+        return self._best_lane(outer)[0] or outer[-1]
+
+    def _choose_tile(self, lane: Symbol) -> None:
+        assert lane.extent is not None
+        hint = size_hint(lane.extent)
+        self.fission = self.kind == "flat" and self._is_long()
+        if self.fission:
+            self.lanes = FISSION
+        elif not (self.kind == "flat" and (self.chunks >= CHUNKS or hint < 2 * BLOCK)):
+            wanted = max(1, -(-CHUNKS // self.chunks))
+            most = BLOCK if self.kind == "flat" else TILE
+            if self.kind == "scatter":
+                most = 1 << 30
+                wanted = 4 if self.chunks < CHUNKS else 1
+            # A power of two: few different kernels for many sizes.
+            self.lanes = min(most, max(64, 1 << (-(-hint // wanted)).bit_length() - 1))
+            if isinstance(lane.extent, int):
+                self.lanes = min(self.lanes, lane.extent)
+
+    def _transposed(self, lane: Symbol) -> Symbol | None:
+        """The dimension that some dense access runs along other than the lanes', if any."""
+        assert lane.extent is not None
+        if size_hint(lane.extent) < 16:
+            return None
+        for steps, _ in self._accesses():
+            if steps.get(lane, 0) in (0, 1):
+                continue
+            for s in self.group.outer:
+                if steps.get(s) == 1 and s.extent is not None and size_hint(s.extent) >= 16:
+                    return s
+        return None
+
+    def _is_long(self) -> bool:
+        """Whether an iteration is too long for the processor to have several under way."""
+        return sum(s.op in LONG for m in self.members for s in m.node.trace) > 1
+
+    def _cost(self) -> int:
+        """Scalar operations of an iteration, roughly."""
+        return max(1, min(8, sum(len(m.node.trace) for m in self.members) // 4))
+
+    def _rows(self, kept: set[Buffer]) -> list[Buffer]:
+        """Rows that only this kernel sees, and that a later pass reads, live on the stack."""
+        length = product(s.extent for s in self.group.inner) * max(self.lanes, 1)
+        if self.kind not in ("row", "column") or not isinstance(length, int):
+            return []
+        later = (b for b in read_later(self.group) if b not in kept)
+        return [b for b in later if length * b.dtype.itemsize <= ROW_BYTES]
+
+    def _runs_on(self, lane: Symbol | None) -> bool:
+        """Whether the rows of a column lie one after the other in memory, and are more than a
+        cache holds: then they are read fastest in that order."""
+        assert lane is not None
+        rows, whole = self.group.inner[-1], lane.extent
+        reductions = (m for m in self.members if m.node.kind == "reduce")
+        loads = [strides(e) or {} for m in reductions for _, e in m.loads]
+        count = size_hint(product(s.extent for s in self.group.symbols()))
+        dense = self.lanes == whole and any(k.get(rows) == whole for k in loads)
+        return dense and count > CACHED
+
+
+def common_coordinate(group: Group, lane: Symbol) -> Symbol | None:
+    """An indirect index of where a scatter stores that is one for all lanes, if there is one."""
+    scatter = group.members[0]
+    if scatter.node.kind != "scatter":
+        return None
+    for s in sorted(symbols(scatter.index), key=lambda s: s.serial):
+        seen, left = set(), [s.scalar] if s.scalar is not None else []
+        for x in left:
+            seen |= {t for e in x.args if isinstance(e, Expr) for t in symbols(e)}
+            left += x.operands()
+        if seen & set(group.inner) and lane not in seen:
+            return s
+    return None
+
+
+def is_jammed(loop: For) -> bool:
+    """Whether the rows of a column are to be added up a few at a time: not where an iteration is so
+    long that loading and storing the accumulators does not matter."""
+    lanes = loop.body[-1] if loop.body else None
+    if loop.kind != "reduce" or not isinstance(lanes, For) or lanes.kind != "lane":
+        return False
+    body = [*loop.body[:-1], *lanes.body]
+    extent = loop.axis.extent
+    if len(body) > MOST_STATEMENTS or (isinstance(extent, int) and extent < JAM):
+        return False
+    return is_innermost(lanes) and _only_reduces(body)
+
+
+def is_side_by_side(loop: For) -> bool:
+    """Whether one accumulator is not fast enough: for a row that is in the cache by now, where
+    neither memory nor a long iteration sets the pace."""
+    extent = loop.axis.extent
+    if not (loop.again and loop.kind == "lane" and extent is not None):
+        return False
+    slow = any(isinstance(s, Let) and s.op in LONG for s in loop.body)
+    short = size_hint(extent) < SIDE_BY_SIDE * WORTH_SIDE_BY_SIDE
+    if slow or short or len(loop.body) > MOST_STATEMENTS:
+        return False
+    return _only_reduces(loop.body)
+
+
+def _only_reduces(body: Collection[object]) -> bool:
+    """Whether statements reduce, and nothing is checked or scanned beside it."""
+    if any(isinstance(s, Check) for s in body):
+        return False
+    found = [s.accumulator for s in body if isinstance(s, Accumulate)]
+    return bool(found) and not any(a.running for a in found)
+
+
+def is_cut(loop: For) -> bool:
+    """Whether an innermost loop is cut where its conditions change: not a short one."""
+    extent = loop.axis.extent
+    return is_innermost(loop) and (extent is None or size_hint(extent) >= WORTH_CUTTING)
+
+
+def is_transposed(s: Load) -> bool:
+    """Whether there is a way to transpose tiles of what is loaded."""
+    memory = s.memory
+    return isinstance(memory, Buffer) and memory.dtype.itemsize in TRANSPOSED
