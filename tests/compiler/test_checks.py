@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tenon.compiler import build as graphs
+from torch_tenon.frontends import graph as graphs
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends import eager

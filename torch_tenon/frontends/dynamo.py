@@ -19,10 +19,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_tenon import _C, config
-from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
+from torch_tenon.frontends.graph import BuiltGraph, Output, build
+from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.targets.cpu.compiler import (
@@ -112,7 +113,7 @@ def compile_graph(
     try:
         places = places_of(module)
         with unset_fake_temporarily():  # constants of the graph are real tensors
-            built = build(module, torch.get_num_threads(), _views(module))
+            built = build(module, _views(module))
             compiler = compiler or default_compiler()
             plan = Plan(built.program)
             plan.compile(compiler)

@@ -63,7 +63,6 @@ class Build:
 
     program: Program
     results: list[TensorMeta | None]
-    threads: int = 2
 
     @property
     def out(self) -> TensorMeta:
