@@ -110,13 +110,14 @@ class ProgramBuilder:
         `changes` is the op's first argument if its contents may be changed where they lie. Raises
         CannotLower for what can be computed only on its own.
         """
+        taken = self.program.taken
         if changes is not None and changes.value is None and changes.home is not None:
             self._keep_old(changes)
             self.program.taken = changes.home.storage
         try:
             found = self._lowered(op, list(positional), keywords, results, into)
         finally:
-            self.program.taken = None
+            self.program.taken = taken  # of the op that this one is a part of
         name_origin(found, self.program.origin, self.program.call_index)
         each = found if isinstance(found, list | tuple) else [found]
         for value, meta in zip(each, results, strict=False):  # some give lists beside tensors
