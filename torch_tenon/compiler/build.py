@@ -18,9 +18,17 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon.compiler.composition import Composition, meta_tensor
-from torch_tenon.ir.index import Index, less, product, unflatten, var
+from torch_tenon.compiler.parts import (
+    is_dense,
+    is_simple,
+    ranges,
+    same_places,
+    view_of,
+    whole_of,
+    with_part,
+)
+from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.program import Program
-from torch_tenon.ir.scalar import Trace, tracing
 from torch_tenon.ir.values import (
     Buffer,
     Layout,
@@ -28,11 +36,9 @@ from torch_tenon.ir.values import (
     Storage,
     Stored,
     Value,
-    dense_layout,
-    loop_symbol,
     name_origin,
-    reindex,
     size_hint,
+    traced,
     weigh,
 )
 from torch_tenon.ops.compositions import composition_of
@@ -216,7 +222,7 @@ class ProgramBuilder:
             assert contents.layout is not None
             if same_places(layout, contents.layout):
                 return value
-            seen = _view(value, contents.layout, layout)
+            seen = view_of(value, contents.layout, layout)
             if seen is not None:
                 return seen
         return Stored(self._in_memory(contents, dtype), layout)
@@ -246,9 +252,45 @@ class ProgramBuilder:
             # All of it: what was there before is nobody's any more.
             self.replace(contents, source, layout, users)
             return
+        whole = self._made_anew(contents, dtype, layout, source)
+        if whole is not None:
+            box = ranges(layout, whole)
+            assert box is not None
+            value = with_part(self.read(contents, dtype, whole), box, source)
+            self.replace(contents, value, whole, users)
+            return
         buffer = self._in_memory(contents, dtype)
         self._keep_old(contents)
         contents.home = self.program.write(Stored(buffer, layout), source).buffer
+
+    def _made_anew(
+        self, contents: Contents, dtype: torch.dtype, view: Layout, source: Value
+    ) -> Layout | None:
+        """The layout of all of the contents, if to compute them again costs less than to write the
+        part of them that a view shows."""
+        value, home = contents.value, contents.home
+        stored = value.realised if isinstance(value, Lazy) else value
+        count = contents.nbytes // dtype.itemsize
+        known = value is not None and value.dtype is dtype
+        whole = contents.layout if known else whole_of(view, count)
+        box = None if whole is None else ranges(view, whole)
+        if box is None or any(r.step != 1 for r in box) or not is_simple(source):
+            return None
+        share = size_hint(product(view.sizes)) / size_hint(count)
+        if value is None:
+            less = home is not None and self.program.copies_first(
+                Stored(self._in_memory(contents, dtype), view), source, count
+            )
+        elif stored is None:  # it has no memory yet
+            less = known and share >= 0.5
+        elif home is not None:  # it would have to go there first
+            less = known and share >= 0.75
+        else:
+            assert isinstance(stored, Stored) and contents.layout is not None
+            less = same_places(stored.layout, contents.layout) and self.program.copies_first(
+                Stored(stored.buffer, view), source, count
+            )
+        return whole if less else None
 
     def _in_memory(self, contents: Contents, dtype: torch.dtype) -> Buffer:
         """The newest contents in memory, as elements of `dtype`."""
@@ -346,44 +388,10 @@ class ProgramBuilder:
                 other.value = self.program.copy(held, held.layout.strides)
 
 
-def same_places(a: Layout, b: Layout) -> bool:
-    """Whether both layouts have the same elements at the same places."""
-    return (
-        a.offset == b.offset
-        and a.sizes == b.sizes
-        and all(n == 1 or x == y for n, x, y in zip(a.sizes, a.strides, b.strides, strict=True))
-    )
-
-
-def is_dense(layout: Layout) -> bool:
-    """Whether the elements lie side by side, in any order of the dimensions."""
-    return same_places(layout, dense_layout(layout.sizes, layout.strides))
-
-
-def _view(value: Value, held: Layout, wanted: Layout) -> Value | None:
-    """`value`, laid out by `held`, as a tensor of layout `wanted` over the same storage; None
-    where the place of an element is no simple expression of its position."""
-    order = sorted(range(len(held.sizes)), key=lambda d: (-size_hint(held.strides[d]), d))
-    order = [d for d in order if held.sizes[d] != 1]
-    sizes = [held.sizes[d] for d in order]
-
-    def position(p: Sequence[Any]) -> list[Any]:
-        found: list[Any] = [0] * len(held.sizes)
-        for d, i in zip(order, unflatten(wanted.index(p), sizes), strict=True):
-            found[d] = i
-        return found
-
-    if not is_dense(held) or not less(wanted.span(), product(held.sizes) + 1):
-        return None
-    return reindex(value, wanted.sizes, position)
-
-
 def _loads_from(value: Lazy, storage: Storage) -> bool:
     """Whether computing an element reads that storage; what is realised is read instead."""
-    position = [0 if n == 1 else var(loop_symbol("p", k, n)) for k, n in enumerate(value.sizes)]
-    with tracing(Trace()) as trace:
-        value.load(position)
-    return any(s.op == "load" and s.args[0].storage is storage for s in trace.scalars)
+    loads = (s for s in traced(value).scalars if s.op == "load")
+    return any(s.args[0].storage is storage for s in loads)
 
 
 def _dtypes(op: Any, positional: list[Any], keywords: dict[str, Any]) -> list[torch.dtype]:

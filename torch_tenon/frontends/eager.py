@@ -22,8 +22,9 @@ from typing import Any
 
 import torch
 
-from torch_tenon.compiler.build import Contents, ProgramBuilder, same_places
+from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
+from torch_tenon.compiler.parts import same_places
 from torch_tenon.frontends import foreach
 from torch_tenon.ir.index import product
 from torch_tenon.ir.program import Program

@@ -27,6 +27,7 @@ from torch_tenon.ir.values import (
     loop_symbol,
     memory_order,
     neutral,
+    size_hint,
 )
 
 
@@ -269,6 +270,12 @@ class Program:
         if isinstance(value, Stored) and self.takes(value, sources):
             return value
         return self.copy(value)
+
+    def copies_first(self, target: Stored, value: Value, whole: Index) -> bool:
+        """Whether a write would have to put aside a value almost as large as all of the tensor, of
+        that many elements, since it reads what it overwrites: making the tensor anew moves less."""
+        large = 4 * size_hint(product(target.sizes)) >= 3 * size_hint(whole)
+        return large and not _reads_in_place(value, target)
 
     def write(self, target: Stored, value: Value) -> Stored:
         """Writes `value` (broadcast already) into existing memory; returns the new version."""

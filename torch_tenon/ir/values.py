@@ -24,7 +24,7 @@ from torch_tenon.ir.index import (
     unflatten,
     var,
 )
-from torch_tenon.ir.scalar import Scalar, current, ops
+from torch_tenon.ir.scalar import Scalar, Trace, current, ops, tracing
 
 Position = Sequence[Index]
 
@@ -186,6 +186,14 @@ class Lazy(Value):
 
     def __repr__(self) -> str:
         return f"Lazy({self.dtype}, {self.sizes}, cost {self.cost})"
+
+
+def traced(value: Value) -> Trace:
+    """What it takes to compute an element of `value`."""
+    position = [0 if n == 1 else var(loop_symbol("p", k, n)) for k, n in enumerate(value.sizes)]
+    with tracing(Trace()) as trace:
+        value.load(position)
+    return trace
 
 
 def name_origin(results: Any, origin: str, call_index: int = -1) -> None:

@@ -349,7 +349,12 @@ def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
 
 def _replaced(b: Build, x: Value, part: Value, source: Value, body: Any) -> Value:
     """x with a part of it replaced: in its memory where that may be, else element by element."""
-    if b.program.takes(x) and isinstance(x, Stored) and isinstance(part, Stored):
+    if (
+        isinstance(x, Stored)
+        and isinstance(part, Stored)
+        and b.program.takes(x)
+        and not b.program.copies_first(part, source, x.numel())
+    ):
         return Stored(b.program.write(part, source).buffer, x.layout)
     return Lazy(x.sizes, x.dtype, body, (x, source), 3)
 
