@@ -7,6 +7,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_tenon.ir.index import Index, Symbol, floordiv, mod, nonnegative, product, var
 from torch_tenon.ir.program import Program
@@ -40,7 +41,12 @@ class SizeTable:
         if source.expression in self.known or not isinstance(source.expression, sympy.Symbol):
             return
         hint = size.node.hint
-        self._add(source, size.node.shape_env, _TYPICAL if hint is None else int(hint))
+        hint = _TYPICAL if hint is None else int(hint)
+        self._add(source, size.node.shape_env, hint)
+        if statically_known_true(size < 0):
+            # An index knows how little a number may be, not how much.
+            opposite = SizeSource(-source.expression)
+            self.known[source.expression] = -self._add(opposite, size.node.shape_env, -hint)
 
     def _add(self, source: SizeSource, environment: Any, hint: int) -> Index:
         least = environment.bound_sympy(source.expression).lower
