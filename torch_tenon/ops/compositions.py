@@ -131,6 +131,15 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
     return add(x.float(), dim, index, source.float(), alpha=alpha).to(x.dtype)
 
 
+@composition(aten.histc.default)
+def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """A histogram of whole numbers (any shape), which PyTorch's CPU has not, as eager code counts
+    them: in float64."""
+    if x.dtype.is_floating_point:
+        return NotImplemented
+    return aten.histc(x.double(), bins, min, max).to(x.dtype)
+
+
 # Gradient scaling (torch.amp.GradScaler).
 
 
