@@ -52,3 +52,12 @@ def test_numbers_of_either_sign(name: str) -> None:
             if want is not None:
                 assert_same(got, want, 1e-6, 1e-6)
     assert failed < 15
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_nested_tensor(dynamic: bool | None) -> None:
+    """Its ragged size is no number: such a graph runs op by op."""
+    torch._dynamo.reset()
+    x = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(5, 4)], layout=torch.jagged)
+    run = torch.compile(lambda x: (x * 2 + 1).sin(), backend="tenon", dynamic=dynamic)
+    assert_same(run(x.to("tenon")).values(), (x * 2 + 1).sin().values(), 1e-6, 1e-6)

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
@@ -130,6 +132,7 @@ class _Window:
         written = [i for i, a in enumerate(schema) if variants.is_written(a)]
         outs = [i for i in written if variants.is_out(schema[i])]
         if written and not outs and (calls := foreach.one_by_one(name, arguments, written)):
+            self.builder.step -= 1  # what one of them reads, the next may read as well
             for one in calls:
                 self._call(name, one, results)
             return
@@ -188,8 +191,14 @@ class _Window:
 
         for r in fresh:
             self._take(r, value_of(r))
-        for t in targets:
-            self._write(t, value_of(t))
+        changed = [value_of(t) for t in targets]
+        written = Counter(n for t in targets for _, n, *_ in _tensors(t))
+        if max(written.values(), default=0) > 1:
+            for value in tree_leaves(changed):  # computed before the first of them is written
+                if isinstance(value, Value):
+                    self.program.realise(value)
+        for t, value in zip(targets, changed, strict=True):
+            self._write(t, value)
 
     def _argument(self, x: Any) -> Any:
         kind = x[0]
@@ -246,7 +255,7 @@ class _Window:
         self.builder.write(self.slots[number], dtype, layout, value, self._users(number))
 
     def _users(self, number: int) -> int:
-        return self.users.get((self.builder.step, number), 0)
+        return self.users.get((self.program.call_index, number), 0)
 
 
 # Ops that write more than their schema says, and those that return it instead.

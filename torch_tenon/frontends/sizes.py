@@ -37,10 +37,13 @@ class SizeTable:
         self.sources: list[SizeSource] = []
 
     def define(self, size: torch.SymInt, source: SizeSource) -> None:
-        """Enters a number that comes with the arguments."""
+        """Enters a number that comes with the arguments. Raises CannotLower for one that only
+        stands for the lengths of a nested tensor's parts."""
         if source.expression in self.known or not isinstance(source.expression, sympy.Symbol):
             return
         hint = size.node.hint
+        if isinstance(hint, torch.SymInt):
+            raise CannotLower("the lengths of a nested tensor's parts are no number")
         hint = _TYPICAL if hint is None else int(hint)
         self._add(source, size.node.shape_env, hint)
         if statically_known_true(size < 0):
