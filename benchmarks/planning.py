@@ -22,9 +22,9 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon import device
-from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.frontends.graph import build
 
 Body = Callable[[list[torch.Tensor], int], list[torch.Tensor]]
 PARTS = ("program", "schedule", "code")

@@ -14,10 +14,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon import device
 from torch_tenon.compiler.backend import Backend
-from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.compiler.schedule import Member
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
+from torch_tenon.frontends.graph import build
 from torch_tenon.ir.program import Program
 from torch_tenon.targets.cpu.backend import CpuBackend, cpu_backend
 

@@ -15,7 +15,7 @@ import torch_tenon
 from torch_tenon import _C
 from torch_tenon.compiler import bounded, plan
 from torch_tenon.compiler.bounded import BoundedCache, CacheCounts
-from torch_tenon.compiler.build import build
+from torch_tenon.frontends.graph import build
 from torch_tenon.ir import index, values
 from torch_tenon.ir.index import Symbol, floordiv, mod, var
 from torch_tenon.ir.program import Program

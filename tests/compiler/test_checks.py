@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tenon.compiler import build as graphs
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends import eager
+from torch_tenon.frontends import graph as graphs
 from torch_tenon.frontends.dynamo import decompositions
 from torch_tenon.ops import variants
 from torch_tenon.targets.cpu.backend import CpuBackend

@@ -10,8 +10,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.against_cpu import assert_same
-from torch_tenon.compiler.build import build
 from torch_tenon.frontends import dynamo
+from torch_tenon.frontends.graph import build
 
 
 def window(x: torch.Tensor, o: torch.Tensor) -> Any:

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tenon.compiler.build import Output, build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.frontends.graph import Output, build
 from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 

@@ -11,9 +11,9 @@ import scipy.special
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import Plan
+from torch_tenon.frontends.graph import build
 from torch_tenon.targets.cpu.backend import CpuBackend, cpu_backend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 from torch_tenon.targets.cpu.toolchain import processor

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tenon.compiler.build import build
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
+from torch_tenon.frontends.graph import build
 from torch_tenon.targets.cpu.backend import cpu_backend
 
 

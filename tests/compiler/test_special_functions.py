@@ -12,9 +12,9 @@ import torch
 from against_cpu import assert_same
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tenon.compiler.build import build
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.compiler.plan import HOST, Plan
+from torch_tenon.frontends.graph import build
 from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 

@@ -94,6 +94,18 @@ def _swapped_out(x: torch.Tensor) -> list[torch.Tensor]:
         lambda x: torch._foreach_mul_(list(x[:2]), x[2, 2]),
         _swapped,
         _swapped_out,
+        lambda x: torch._fused_sgd_(
+            x.unbind(),
+            (x * 2).unbind(),
+            [],
+            weight_decay=0.1,
+            momentum=0.0,
+            lr=0.5,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=True,
+        ),
     ],
 )
 def test_lists_of_tensors_that_share_memory(write: Callable[[torch.Tensor], object]) -> None:
@@ -124,3 +136,16 @@ def test_a_diagonal_beside_rows_that_are_read_as_columns() -> None:
 
     for _ in range(3):
         same_on_both(compute, rtol=1e-5, atol=1e-5)
+
+
+def test_a_long_chain_of_changes() -> None:
+    start = torch.rand(7)
+
+    def compute(device: torch.device) -> torch.Tensor:
+        x = start.to(device, copy=True)
+        for _ in range(300):
+            x.mul_(1.001)
+        return x
+
+    for _ in range(3):
+        same_on_both(compute, rtol=1e-5, atol=0)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torch_tenon.compiler.build import memory_of
+from torch_tenon.frontends.graph import memory_of
 
 
 def merge_equal_nodes(graph: Graph) -> None:

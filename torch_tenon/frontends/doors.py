@@ -112,9 +112,29 @@ def skip_own_frames(module: ModuleType) -> None:
     module.add("torch_tenon")
 
 
+def refuse_packages(module: ModuleType) -> None:
+    """Says what to do instead of compiling ahead of time by AOTInductor, which has no code
+    generator for the device."""
+    compile_ahead = module.compile_fx_aot
+
+    @functools.wraps(compile_ahead)
+    def compile_fx_aot(model: GraphModule, inputs: Sequence[Any], *args: Any, **named: Any) -> Any:
+        held = (*inputs, *model.parameters(), *model.buffers())
+        if on_device(model, held):
+            raise NotImplementedError(
+                "AOTInductor makes no packages for the device tenon. Save the exported program "
+                "with torch.export.save, and run torch.compile(torch.export.load(path).module()): "
+                "kernels that were compiled before are found in the cache"
+            )
+        return compile_ahead(model, inputs, *args, **named)
+
+    module.compile_fx_aot = compile_fx_aot  # type: ignore[attr-defined]
+
+
 AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
     "torch._dynamo.device_interface": register_interface,
     "torch._dynamo.trace_rules": skip_own_frames,
+    "torch._inductor.compile_fx": refuse_packages,
     "torch.nn.attention.flex_attention": admit_to_flex_attention,
 }
 

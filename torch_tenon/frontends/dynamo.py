@@ -21,10 +21,11 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_tenon import _C, config
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
-from torch_tenon.compiler.build import BuiltGraph, Output, SizeSource, build
 from torch_tenon.compiler.explain import describe
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
+from torch_tenon.frontends.graph import BuiltGraph, Output, build
+from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.targets.target import TargetError
@@ -116,7 +117,7 @@ def compile_graph(
             name = devices.target().name
             raise NotImplementedError(f"the target {name!r} has no backend")
         with unset_fake_temporarily():  # constants of the graph are real tensors
-            built = build(module, views=_views(module))
+            built = build(module, _views(module))
             plan = Plan(built.program, backend).compile()
             compiled = CompiledGraph(built, plan, places)
             log.debug("%s", module.graph)

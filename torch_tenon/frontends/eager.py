@@ -15,69 +15,35 @@ and a result ("argument", place), a tensor, ("list", results) or None.
 from __future__ import annotations
 
 import functools
-import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
+from torch_tenon.compiler.build import Contents, ProgramBuilder
+from torch_tenon.compiler.composition import as_called
+from torch_tenon.compiler.parts import same_places
 from torch_tenon.frontends import foreach
-from torch_tenon.frontends.composition import Composition, as_called, meta_tensor, static
-from torch_tenon.ir.index import product, unflatten, var
+from torch_tenon.ir.index import product
 from torch_tenon.ir.program import Program
-from torch_tenon.ir.scalar import Trace, tracing
-from torch_tenon.ir.values import (
-    Buffer,
-    Layout,
-    Lazy,
-    Storage,
-    Stored,
-    Value,
-    dense_layout,
-    loop_symbol,
-    name_origin,
-    reindex,
-    weigh,
-)
+from torch_tenon.ir.values import Layout, Lazy, Stored, Value, dense_layout
 from torch_tenon.ops import variants
 from torch_tenon.ops.compositions import composition_of
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
-    LOWERINGS,
     PARTIAL,
     WHOLE,
-    Build,
     CannotLower,
     TensorMeta,
     broadcast_to,
     cast,
     find,
 )
-
-log = logging.getLogger("torch_tenon.program")
-
-
-@dataclass
-class Slot:
-    """A storage while the program is built.
-
-    Its newest contents are `value`, a tensor laid out by `layout` from the storage's start, or,
-    where that is None, what memory holds: `base`.
-    """
-
-    number: int
-    nbytes: int
-    fresh: bool
-    alive: bool
-    written: bool
-    base: Buffer | None = None
-    value: Value | None = None
-    layout: Layout | None = None
-    changed: int = -1  # the call that made `value`
 
 
 @dataclass
@@ -87,66 +53,88 @@ class BuiltWindow:
     program: Program
     inputs: list[int]  # a slot, or -1 - the place of a number
     outputs: list[int]
-    fallbacks: dict[str, str] = field(default_factory=dict)
+    fallbacks: dict[str, str]
 
 
-def build(description: tuple[Any, ...], threads: int = 2) -> BuiltWindow:
+def build(description: tuple[Any, ...]) -> BuiltWindow:
     """The program of a window. Raises CannotLower for one that only reference execution runs."""
     load_all()
-    return _Builder(description, threads).build()
+    return _Window(description).build()
 
 
-class _Builder:
-    def __init__(self, description: tuple[Any, ...], threads: int) -> None:
+class _Window:
+    """A window's description, as calls of the builder of programs."""
+
+    def __init__(self, description: tuple[Any, ...]) -> None:
         _, self.calls, slots = description
-        self.threads = threads
-        self.program = Program()
-        self.slots = [Slot(k, *facts) for k, facts in enumerate(slots)]
-        self.inputs: list[int] = []
+        self.builder = ProgramBuilder()
+        self.program = self.builder.program
+        self.slots = [
+            self.builder.tensor(Contents(k, nbytes, len(self.calls) if alive else -1, fresh))
+            for k, (nbytes, fresh, alive, _) in enumerate(slots)
+        ]
         self.numbers: dict[int, Value] = {}
-        self.fallbacks: dict[str, str] = {}
-        self.outputs: dict[Storage, int] = {}  # memory that is a slot's own
-        self.readers: dict[Storage, list[Slot]] = {}  # slots whose value may read it
-        self.users = _users(description)
+        self.users: dict[tuple[int, int], int] = {}
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Finds the last call that uses each slot, and how many read what call k left there."""
+        writer: dict[int, int] = {}
+        for k, (name, _, arguments, results) in enumerate(self.calls):
+            schema = variants.overload(name)._schema.arguments
+            for a, x in zip(schema, arguments, strict=True):
+                for _, n, *_ in _tensors(x):
+                    self.slots[n].last = max(self.slots[n].last, k)
+                    if n in writer and not variants.is_out(a):
+                        key = writer[n], n
+                        self.users[key] = self.users.get(key, 0) + 1
+            written = [x for a, x in zip(schema, arguments, strict=True) if variants.is_written(a)]
+            written += arguments[3:5] if name in _UNSAID else []
+            for x in [*results, *written]:
+                writer |= {n: k for _, n, *_ in _tensors(x)}
+        for n, k in writer.items():
+            if self.slots[n].last == len(self.calls):  # it outlives the window
+                self.users[k, n] = self.users.get((k, n), 0) + 1
 
     def build(self) -> BuiltWindow:
         for k, (name, _, arguments, results) in enumerate(self.calls):
             time.sleep(0)  # the program that runs meanwhile wants the interpreter
-            self.program.call_index = k
-            self._call(k, name, arguments, results)
+            self.program.call_index = self.builder.step = k
+            self._call(name, arguments, results)
         self.program.call_index = -1
-        dirty = [s for s in self.slots if s.value is not None and s.alive and s.nbytes]
-        for s in sorted(dirty, key=lambda s: s.changed):
-            self._flush(s)
-        for s in self.slots:
-            if s.fresh and s.alive and s.base is not None:
-                storage = s.base.storage
+        alive = [s for s in self.slots if s.last == len(self.calls)]
+        for s in sorted(alive, key=lambda s: s.changed):
+            if s.value is not None and s.nbytes:
+                self.builder.flush(s)
+        for s in alive:
+            if s.fresh and s.home is not None:
+                storage = s.home.storage
                 storage.kind = "output"
                 assert storage.current is not None
                 layout = Layout((s.nbytes // storage.current.dtype.itemsize,), (1,))
                 self.program.outputs.append(Stored(storage.current, layout))
-                self.outputs[storage] = s.number
         self.program.promised = True
-        outputs = [self.outputs[s] for s in self.program.storages if s.kind == "output"]
-        return BuiltWindow(self.program, self.inputs, outputs, self.fallbacks)
+        owners = self.builder.owners
+        outputs = [owners[s] for s in self.program.storages if s.kind == "output"]
+        return BuiltWindow(self.program, self.builder.inputs, outputs, self.builder.fallbacks)
 
     # Calls
 
-    def _call(self, k: int, name: str, arguments: list[Any], results: list[Any]) -> None:
+    def _call(self, name: str, arguments: list[Any], results: list[Any]) -> None:
         op = variants.overload(name)
         if name in _UNSAID:
-            self._moving_statistics(k, name, arguments, results)
+            self._moving_statistics(name, arguments, results)
             return
         if name == "aten::copy_":
-            source = self._argument(arguments[1])
-            self._write(k, arguments[0], source)
+            self._write(arguments[0], self._argument(arguments[1]))
             return
         schema = op._schema.arguments
         written = [i for i, a in enumerate(schema) if variants.is_written(a)]
         outs = [i for i in written if variants.is_out(schema[i])]
         if written and not outs and (calls := foreach.one_by_one(name, arguments, written)):
+            self.builder.step -= 1  # what one of them reads, the next may read as well
             for one in calls:
-                self._call(k, name, one, results)
+                self._call(name, one, results)
             return
         functional = variants.functional_of(op)
         if functional is None:
@@ -159,32 +147,12 @@ class _Builder:
             for i, (a, x) in enumerate(zip(schema, arguments, strict=True))
             if i not in outs
         }
-        metas = self._metas(arguments, results, outs + [i for i in written if i not in outs])
-        if metas and all(m is not None and product(m.sizes) == 0 for m in metas):
-            return  # nothing is to be computed, and decompositions stumble over it
-        if written == [0] and str(functional).rpartition(".")[0] in PARTIAL:
-            slot = self.slots[arguments[0][1]]
-            if slot.value is None and slot.base is not None:
-                self._keep_old(slot)
-                self.program.taken = slot.base.storage
-        values = self._lower(functional, given, metas, own=not written)
-        self.program.taken = None
         targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
-        # A call gives the tensors of a list among its results one by one.
-        left = iter([v for x in values for v in (x if isinstance(x, list | tuple) else [x])])
+        in_place = written == [0] and str(functional).rpartition(".")[0] in PARTIAL
+        changes = self.slots[arguments[0][1]] if in_place else None
+        self._run(functional, given, results, targets, bool(written), changes)
 
-        def value_of(t: Any) -> Any:
-            return [next(left) for _ in t[1]] if t is not None and t[0] == "list" else next(left)
-
-        for r in results:
-            if r is None or r[0] != "argument":
-                self._take(k, r, value_of(r))
-        for target in targets:
-            self._write(k, target, value_of(target))
-
-    def _moving_statistics(
-        self, k: int, name: str, arguments: list[Any], results: list[Any]
-    ) -> None:
+    def _moving_statistics(self, name: str, arguments: list[Any], results: list[Any]) -> None:
         """Batch norm, whose older schema does not say that it writes the running statistics."""
         op = _UNSAID[name]
         self.program.origin = "native_batch_norm"
@@ -195,98 +163,49 @@ class _Builder:
         given = {
             a.name: self._argument(x) for a, x in zip(op._schema.arguments, arguments, strict=True)
         }
-        metas = self._metas(statistics, results, list(range(len(statistics))))
-        values = self._lower(op, given, metas)
-        for r, v in zip(results, values, strict=False):
-            self._take(k, r, v)
-        for target, v in zip(statistics, values[len(results) :], strict=True):
-            self._write(k, target, v)
+        self._run(op, given, results, statistics, into=False)
 
-    def _metas(
-        self, arguments: list[Any], results: list[Any], written: list[int]
-    ) -> list[TensorMeta | None]:
-        found: list[TensorMeta | None] = []
-        for r in results:
-            if r is None:
-                found.append(None)
-            elif r[0] == "tensor":
-                found.append(TensorMeta(r[2], r[3], r[4]))
-            elif r[0] == "list":
-                found += [None if e is None else TensorMeta(e[2], e[3], e[4]) for e in r[1]]
-        for i in written:
-            x = arguments[i]
-            for t in x[1] if x[0] == "list" else [x]:
-                found.append(TensorMeta(t[2], t[3], t[4]) if t[0] == "tensor" else None)
-        return found
-
-    def _lower(
-        self, op: Any, given: dict[str, Any], metas: list[TensorMeta | None], own: bool = True
-    ) -> list[Any]:
-        """The results of a functional op, one for each that its schema has."""
-        positional, keywords = as_called(op, given)
-        result = self.lowered(op, positional, keywords, metas, own)
-        name_origin(result, self.program.origin, self.program.call_index)
-        return list(result) if len(op._schema.returns) != 1 else [result]
-
-    def lowered(
+    def _run(
         self,
         op: Any,
-        positional: list[Any],
-        keywords: dict[str, Any],
-        metas: list[TensorMeta | None],
-        own: bool = True,
-    ) -> Any:
-        """An op's result: by its lowering, by the ops that it is composed of, or by a call.
+        given: dict[str, Any],
+        results: list[Any],
+        targets: list[Any],
+        into: bool,
+        changes: Contents | None = None,
+    ) -> None:
+        """Runs a functional op, whose results are new tensors and then what `targets` become; with
+        `into` the dtypes of those are the op's business."""
+        fresh = [r for r in results if r is None or r[0] != "argument"]
+        metas = [m for t in [*fresh, *targets] for m in _metas(t)]
+        if metas and all(m is not None and product(m.sizes) == 0 for m in metas):
+            return  # nothing is to be computed, and decompositions stumble over it
+        positional, keywords = as_called(op, given)
+        found = self.builder.lower(op, positional, keywords, metas, into, changes)
+        values = found if len(op._schema.returns) != 1 else [found]
+        # A call gives the tensors of a list among its results one by one.
+        left = iter([v for x in values for v in (x if isinstance(x, list | tuple) else [x])])
 
-        `metas` are its results', or, if not `own`, those of the tensors that take them.
-        """
-        function = find(op)
-        build_ = Build(self.program, metas, self.threads)
-        try:
-            if any(v.dtype.is_complex for v in _values([positional, list(keywords.values())])):
-                raise CannotLower("complex numbers")
-            each = foreach.lowering_of(op) if function is None else None
-            if each is not None:
-                return self._each(each, positional, keywords, metas)
-            if function is None:
-                composed = composition_of(op)
-                if composed is None:
-                    raise CannotLower("no lowering")
-                return Composition(self).run(composed, positional, keywords)
-            plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
-            return function(build_, *positional, **plain)
-        except CannotLower as reason:
-            if not own and _dtypes(op, positional, keywords) != [m.dtype for m in metas if m]:
-                # What an op computes in depends on what it writes, and it may convert.
-                raise CannotLower(f"{op} writes a tensor of another dtype") from None
-            self.fallbacks[op.name()] = str(reason)
-            log.debug("%s is a call: %s", op, reason)
-            results = build_.call(op, positional, keywords, "fallback")
-            returns = op._schema.returns
-            single = len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
-            return results[0] if single else results
+        def value_of(t: Any) -> Any:
+            return [next(left) for _ in t[1]] if t is not None and t[0] == "list" else next(left)
 
-    def _each(
-        self,
-        function: Any,
-        positional: list[Any],
-        keywords: dict[str, Any],
-        metas: list[TensorMeta | None],
-    ) -> list[Any]:
-        found = []
-        for k, meta in enumerate(metas):
-            row = [x[k] if isinstance(x, list) else x for x in positional]
-            named = {n: x[k] if isinstance(x, list) else x for n, x in keywords.items()}
-            if function in (LOWERINGS["aten.addcmul"], LOWERINGS["aten.addcdiv"]):
-                named |= dict(zip(("value",), row[3:], strict=False))
-                row = row[:3]
-            found.append(function(Build(self.program, [meta], self.threads), *row, **named))
-        return found
+        for r in fresh:
+            self._take(r, value_of(r))
+        changed = [value_of(t) for t in targets]
+        written = Counter(n for t in targets for _, n, *_ in _tensors(t))
+        if max(written.values(), default=0) > 1:
+            for value in tree_leaves(changed):  # computed before the first of them is written
+                if isinstance(value, Value):
+                    self.program.realise(value)
+        for t, value in zip(targets, changed, strict=True):
+            self._write(t, value)
 
     def _argument(self, x: Any) -> Any:
         kind = x[0]
         if kind == "tensor":
-            return self._read(x)
+            _, number, dtype, sizes, strides, offset = x
+            layout = Layout(tuple(sizes), tuple(strides), offset)
+            return self.builder.read(self.slots[number], dtype, layout)
         if kind == "list":
             return [self._argument(y) for y in x[1]]
         if kind == "number":
@@ -298,172 +217,46 @@ class _Builder:
         found = self.numbers.get(place)
         if found is None:
             held = torch.float64 if real else torch.int64
-            stored = self.program.input(held, Layout((), ()))
-            self.inputs.append(-1 - place)
+            stored = self.builder.given(Contents(-1 - place), held, Layout((), ()))
             value = cast(stored, dtype)
             found = Lazy((), dtype, value.load, (value,))
             found.is_number = wrapped
             self.numbers[place] = found
         return found
 
-    # Memory
+    # Results
 
-    def _read(self, t: Sequence[Any]) -> Value:
-        _, number, dtype, sizes, strides, offset = t
-        slot = self.slots[number]
-        layout = Layout(tuple(sizes), tuple(strides), offset)
-        if product(layout.sizes) == 0:
-            return constant(layout.sizes, 0, dtype)
-        value = slot.value
-        if value is not None and value.dtype is dtype:
-            assert slot.layout is not None
-            if _same_places(layout, slot.layout):
-                return value
-            seen = _view(value, slot.layout, layout)
-            if seen is not None:
-                return seen
-        return Stored(self._memory(slot, dtype), layout)
-
-    def _memory(self, slot: Slot, dtype: torch.dtype) -> Buffer:
-        """The slot's newest contents in memory, as elements of `dtype`."""
-        if slot.value is not None:
-            self._flush(slot)
-        if slot.base is None:
-            count = slot.nbytes // dtype.itemsize
-            layout = Layout((count,), (1,))
-            if slot.fresh:
-                # Nothing was written yet: what is read is as undefined as it is anywhere.
-                slot.base = self.program.temporary(dtype, layout).buffer
-                self.outputs[slot.base.storage] = slot.number
-            else:
-                slot.base = self.program.input(dtype, layout).buffer
-                self.inputs.append(slot.number)
-        newest = slot.base.storage.current
-        assert newest is not None
-        if newest.dtype is not dtype:
-            raise CannotLower(f"a storage is seen as {newest.dtype} and as {dtype}")
-        return newest
-
-    def _flush(self, slot: Slot) -> None:
-        """Gives the slot's newest contents memory: its own."""
-        value, layout = slot.value, slot.layout
-        assert value is not None and layout is not None
-        slot.value = None
-        if slot.fresh and slot.base is None:
-            stored = value.realised if isinstance(value, Lazy) else value
-            if isinstance(stored, Stored) and self._may_be(slot, stored, layout):
-                slot.base = stored.buffer
-                self.outputs[stored.buffer.storage] = slot.number
-                return
-            made = self.program.temporary(value.dtype, layout)
-            slot.base = made.buffer
-            # A copy of it later on has to be one: it cannot take this memory for its own.
-            self.outputs[made.buffer.storage] = slot.number
-            self.program._fill(made, value)
-            self._lies_in(value, made)
-            return
-        target = Stored(self._memory(slot, value.dtype), layout)
-        self._keep_old(slot, value)
-        new = self.program.write(target, value)
-        self._lies_in(value, new)
-        slot.base = new.buffer
-
-    def _lies_in(self, value: Value, memory: Stored) -> None:
-        """From now on `value` is read from memory that is some slot's own."""
-        if isinstance(value, Lazy) and value.realised is None:
-            value.realised = memory
-            # Values made of it before do not know that they read this memory.
-            waiting = [s for s in self.slots if isinstance(s.value, Lazy)]
-            self.readers.setdefault(memory.buffer.storage, []).extend(waiting)
-
-    def _may_be(self, slot: Slot, stored: Stored, layout: Layout) -> bool:
-        """Whether memory that a value has already can be the slot's own."""
-        storage = stored.buffer.storage
-        return (
-            storage.kind in ("temporary", "external")
-            and storage not in self.outputs
-            and stored.buffer is storage.current
-            and _same_places(stored.layout, layout)
-            and storage.nbytes == slot.nbytes
-        )
-
-    def _keep_old(self, slot: Slot, writing: Value | None = None) -> None:
-        """Computes what still has to read the contents that are about to be overwritten."""
-        assert slot.base is not None
-        storage = slot.base.storage
-        for other in self.readers.pop(storage, ()):
-            v = other.value
-            if isinstance(v, Stored) and v.buffer.storage is storage and other is not slot:
-                # A view of it: what is computed of that later may read the new contents as well.
-                other.value = self.program.copy(v, v.layout.strides)
-            elif (
-                isinstance(v, Lazy)
-                and v is not writing
-                and v.realised is None
-                and _loads_from(v, storage)
-            ):
-                self.program.realise(v)
-
-    def _take(self, k: int, t: Any, value: Any) -> None:
+    def _take(self, t: Any, value: Any) -> None:
         """A fresh result."""
         if t is None:
             return
         if t[0] == "list":
             for one, v in zip(t[1], value, strict=True):
-                self._take(k, one, v)
+                self._take(one, v)
             return
         _, number, dtype, sizes, strides, _ = t
-        slot = self.slots[number]
-        if slot.nbytes == 0:
+        if self.slots[number].nbytes == 0:
             return
         if value.sizes != tuple(sizes):
             value = broadcast_to(value, tuple(sizes))
-        self._set(k, slot, cast(value, dtype), Layout(tuple(sizes), tuple(strides)))
+        layout = Layout(tuple(sizes), tuple(strides))
+        self.builder.replace(self.slots[number], cast(value, dtype), layout, self._users(number))
 
-    def _set(self, k: int, slot: Slot, value: Value, layout: Layout) -> None:
-        slot.value, slot.layout, slot.changed = value, layout, k
-        if weigh(value, self.users.get((k, slot.number), 0)):
-            self.program.realise(value, layout.strides)
-        else:
-            for b in value.reads:
-                self.readers.setdefault(b.storage, []).append(slot)
-
-    def _write(self, k: int, target: Any, value: Any) -> None:
-        """A write in place, through whatever view `target` is."""
-        if target[0] == "list":
-            for one, v in zip(target[1], value, strict=True):
-                self._write(k, one, v)
+    def _write(self, t: Any, value: Any) -> None:
+        """A write in place, through whatever view `t` is."""
+        if t[0] == "list":
+            for one, v in zip(t[1], value, strict=True):
+                self._write(one, v)
             return
-        if target[0] != "tensor" or value is None:
+        if t[0] != "tensor" or value is None:
             return
-        _, number, dtype, sizes, strides, offset = target
-        slot = self.slots[number]
-        if product(tuple(sizes)) == 0:
-            return
-        if not isinstance(value, Value):
-            value = constant((), value, dtype)
+        _, number, dtype, sizes, strides, offset = t
         layout = Layout(tuple(sizes), tuple(strides), offset)
-        if slot.value is None and isinstance(value, Stored) and slot.base is not None:
-            held = slot.base.storage.current
-            if value.buffer is held and _same_places(value.layout, layout):
-                slot.base = held  # it was changed where it lies
-                return
-        source = broadcast_to(cast(value, dtype, rounding=True), layout.sizes)
-        if (
-            offset == 0
-            and product(layout.sizes) * dtype.itemsize == slot.nbytes
-            and _is_dense(layout)
-        ):
-            # All of it: what was there before is nobody's any more.
-            self._set(k, slot, source, layout)
-            return
-        buffer = self._memory(slot, dtype)
-        self._keep_old(slot, source)
-        slot.base = self.program.write(Stored(buffer, layout), source).buffer
+        self.builder.write(self.slots[number], dtype, layout, value, self._users(number))
 
+    def _users(self, number: int) -> int:
+        return self.users.get((self.program.call_index, number), 0)
 
-# Where a result goes, which its metadata says.
-_OPTIONS = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
 
 # Ops that write more than their schema says, and those that return it instead.
 _UNSAID = {"aten::native_batch_norm": torch.ops.aten._native_batch_norm_legit_functional.default}
@@ -487,100 +280,27 @@ def route_of(name: str) -> str:
         return "fallback"
     if find(op) is not None:
         return "library" if str(op) in WHOLE else "lowered"
-    composed = foreach.lowering_of(op) is not None or composition_of(op) is not None
-    return "lowered" if composed else "fallback"
+    return "lowered" if composition_of(op) is not None else "fallback"
 
 
-def _dtypes(op: Any, positional: list[Any], keywords: dict[str, Any]) -> list[torch.dtype]:
-    """The dtypes of an op's results; none where PyTorch cannot tell without running it."""
+def _tensors(x: Any) -> Iterator[Any]:
+    """The tensors in an argument or a result."""
+    if x is not None and x[0] == "tensor":
+        yield x
+    elif x is not None and x[0] == "list":
+        for y in x[1]:
+            yield from _tensors(y)
 
-    def stand_in(x: Any) -> Any:
-        is_number = isinstance(x, Value) and x.is_number
-        return 1.0 if is_number else meta_tensor(x)  # run-time numbers are real
 
-    args, named = tree_map(stand_in, (positional, keywords))
-    try:
-        result = op(*args, **named)
-    except (NotImplementedError, RuntimeError):
-        return []
-    return [t.dtype for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+def _metas(x: Any) -> list[TensorMeta | None]:
+    """What is known of a result, or of each of a list."""
+    if x is None or x[0] not in ("tensor", "list"):
+        return [None]
+    if x[0] == "list":
+        return [m for t in x[1] for m in _metas(t)]
+    return [TensorMeta(x[2], tuple(x[3]), tuple(x[4]))]
 
 
 def _is_contiguous(t: Sequence[Any]) -> bool:
     sizes, strides = tuple(t[3]), tuple(t[4])
-    return _same_places(Layout(sizes, strides), dense_layout(sizes))
-
-
-def _is_dense(layout: Layout) -> bool:
-    return _same_places(layout, dense_layout(layout.sizes, layout.strides))
-
-
-def _same_places(a: Layout, b: Layout) -> bool:
-    return (
-        a.offset == b.offset
-        and a.sizes == b.sizes
-        and all(n == 1 or x == y for n, x, y in zip(a.sizes, a.strides, b.strides, strict=True))
-    )
-
-
-def _users(description: tuple[Any, ...]) -> dict[tuple[int, int], int]:
-    """How many calls read what call k left in a slot, and whether it stays: by (k, slot)."""
-    _, calls, slots = description
-    found: dict[tuple[int, int], int] = {}
-    writer: dict[int, int] = {}
-
-    def tensors(x: Any) -> list[int]:
-        if x is None or x[0] in ("constant", "number", "argument"):
-            return []
-        return [x[1]] if x[0] == "tensor" else [n for y in x[1] for n in tensors(y)]
-
-    for k, (name, _, arguments, results) in enumerate(calls):
-        schema = variants.overload(name)._schema.arguments
-        for a, x in zip(schema, arguments, strict=True):
-            for n in tensors(x) if not variants.is_out(a) else ():
-                if n in writer:
-                    found[writer[n], n] = found.get((writer[n], n), 0) + 1
-        written = [x for a, x in zip(schema, arguments, strict=True) if variants.is_written(a)]
-        written += arguments[3:5] if name in _UNSAID else []
-        for x in [*results, *written]:
-            for n in tensors(x):
-                writer[n] = k
-    for n, k in writer.items():
-        if slots[n][2]:  # it outlives the window
-            found[k, n] = found.get((k, n), 0) + 1
-    return found
-
-
-def _view(value: Value, held: Layout, wanted: Layout) -> Value | None:
-    """`value`, laid out by `held`, as a tensor of layout `wanted` over the same storage; None
-    where the place of an element is no simple expression of its position."""
-    order = sorted(range(len(held.sizes)), key=lambda d: (-held.strides[d], d))
-    order = [d for d in order if held.sizes[d] != 1]
-    sizes = [held.sizes[d] for d in order]
-
-    def position(p: Sequence[Any]) -> list[Any]:
-        flat = wanted.index(p)
-        found: list[Any] = [0] * len(held.sizes)
-        for d, i in zip(order, unflatten(flat, sizes), strict=True):
-            found[d] = i
-        return found
-
-    if not _is_dense(held) or static(wanted.span()) > static(product(held.sizes)):
-        return None
-    return reindex(value, wanted.sizes, position)
-
-
-def _loads_from(value: Lazy, storage: Storage) -> bool:
-    """Whether computing an element reads that storage; what is realised is read instead."""
-    position = [0 if n == 1 else var(loop_symbol("p", k, n)) for k, n in enumerate(value.sizes)]
-    with tracing(Trace()) as trace:
-        value.load(position)
-    return any(s.op == "load" and s.args[0].storage is storage for s in trace.scalars)
-
-
-def _values(x: Any) -> list[Value]:
-    if isinstance(x, Value):
-        return [x]
-    if isinstance(x, list | tuple):
-        return [v for y in x for v in _values(y)]
-    return []
+    return same_places(Layout(sizes, strides), dense_layout(sizes))

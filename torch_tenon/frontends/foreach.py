@@ -1,20 +1,10 @@
-"""Ops on lists of tensors (`torch._foreach_add_`): what they do to each, and in which order."""
+"""Ops on lists of tensors (`torch._foreach_add_`) that write them: in which order they do."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch_tenon.ops.lowerings.table import LOWERINGS
-
 _PREFIX = "aten::_foreach_"
-
-
-def lowering_of(op: Any) -> Any:
-    """What an op on lists of tensors does to each tensor."""
-    name = str(op._schema.name)
-    if not name.startswith(_PREFIX):
-        return None
-    return LOWERINGS.get(f"aten.{name.removeprefix(_PREFIX)}")
 
 
 def one_by_one(name: str, arguments: list[Any], written: list[int]) -> list[list[Any]]:

@@ -210,8 +210,8 @@ def var(atom: Atom) -> Expr:
 def _atom(kind: str, numerator: Index, divisor: Index) -> Expr:
     key = (kind, numerator, divisor)
     atom = _interned.get(key)
-    if atom is None:
-        atom = _interned[key] = (Div if kind == "div" else Mod)(numerator, divisor)
+    if atom is None:  # another thread may enter one at the same time: the first stays
+        atom = _interned.setdefault(key, (Div if kind == "div" else Mod)(numerator, divisor))
     return var(atom)
 
 

@@ -27,6 +27,7 @@ from torch_tenon.ir.values import (
     loop_symbol,
     memory_order,
     neutral,
+    size_hint,
 )
 
 
@@ -259,10 +260,21 @@ class Program:
         return value.buffer.storage not in read
 
     def owned(self, value: Value, sources: Sequence[Any]) -> Stored:
-        """The contents of `value` in memory that may be changed: its own, or a copy."""
+        """The contents of `value` in memory that may be changed: its own, or a copy. Of the sources
+        of the change, those that are computed of it are computed before."""
+        if isinstance(value, Stored) and value.buffer.storage is self.taken:
+            for s in sources:
+                if isinstance(s, Lazy) and any(b.storage is self.taken for b in s.reads):
+                    self.realise(s)
         if isinstance(value, Stored) and self.takes(value, sources):
             return value
         return self.copy(value)
+
+    def copies_first(self, target: Stored, value: Value, whole: Index) -> bool:
+        """Whether a write would have to put aside a value almost as large as all of the tensor, of
+        that many elements, since it reads what it overwrites: making the tensor anew moves less."""
+        large = 4 * size_hint(product(target.sizes)) >= 3 * size_hint(whole)
+        return large and not _reads_in_place(value, target)
 
     def write(self, target: Stored, value: Value) -> Stored:
         """Writes `value` (broadcast already) into existing memory; returns the new version."""
@@ -277,7 +289,7 @@ class Program:
         fresh = self._version(target.dtype, target.buffer.storage)
         new = Stored(fresh, target.layout)
         if product(target.sizes) != 0:
-            self._fill(new, value)
+            self.fill(new, value)
         return new
 
     def realise(self, value: Value, like: Sequence[Index] | None = None) -> Stored:
@@ -287,7 +299,7 @@ class Program:
         assert isinstance(value, Lazy)
         if value.realised is None:
             value.realised = self.copy(value, like)
-            value.cost, value.reads = 0, value.realised.reads
+            value.cost, value.depth, value.reads = 0, 0, value.realised.reads
         return value.realised
 
     def copy(self, value: Value, like: Sequence[Index] | None = None) -> Stored:
@@ -295,10 +307,11 @@ class Program:
         layout = dense_layout(value.sizes, like)
         new = self.temporary(value.dtype, layout)
         if product(value.sizes) != 0:
-            self._fill(new, value)
+            self.fill(new, value)
         return new
 
-    def _fill(self, target: Stored, value: Value) -> None:
+    def fill(self, target: Stored, value: Value) -> None:
+        """A loop that stores `value` in memory that nothing reads yet."""
         # Loops run in the order of memory, whatever the order of the dimensions.
         order = memory_order(target.layout)
         sizes = [target.sizes[d] for d in order]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -208,22 +209,30 @@ class Trace:
         return found
 
 
-_current: list[Trace] = []
+class _Recording(threading.local):
+    """The traces that a thread is recording, the innermost last."""
+
+    def __init__(self) -> None:
+        self.traces: list[Trace] = []
+
+
+_recording = _Recording()
 
 
 @contextlib.contextmanager
 def tracing(trace: Trace) -> Iterator[Trace]:
-    """Makes `trace` the one that `ops` records in."""
-    _current.append(trace)
+    """Makes `trace` the one that `ops` records in, on this thread."""
+    traces = _recording.traces
+    traces.append(trace)
     try:
         yield trace
     finally:
-        _current.pop()
+        traces.pop()
 
 
 def current() -> Trace:
-    """The trace that is being recorded."""
-    return _current[-1]
+    """The trace that this thread is recording."""
+    return _recording.traces[-1]
 
 
 class _Ops:

@@ -25,7 +25,7 @@ from torch_tenon.ir.index import (
     unflatten,
     var,
 )
-from torch_tenon.ir.scalar import Scalar, current, ops
+from torch_tenon.ir.scalar import Scalar, Trace, current, ops, tracing
 
 Position = Sequence[Index]
 
@@ -33,6 +33,7 @@ Position = Sequence[Index]
 # A lazy value dearer than this is realised even when it has one user: code size, not speed.
 MOST_READS = 24
 MOST_COST = 300
+MOST_DEPTH = 64  # bodies that call each other: Python's stack has room for a thousand frames
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class Value:
     sizes: tuple[Index, ...]
     dtype: torch.dtype
     cost: int  # scalar operations per element
+    depth = 0  # how many bodies are called within each other to read an element
     reads: frozenset[Buffer]
     is_number = False  # a Python number that is known at run time: its dtype decides as theirs do
 
@@ -160,7 +162,9 @@ class Lazy(Value):
         self.cost, self.reads = cost, frozenset()
         for v in inputs:
             self.cost += v.cost
+            self.depth = max(self.depth, v.depth)
             self.reads |= v.reads
+        self.depth += 1
         self.origin = ""  # the op whose result it is
         self.call_index = -1  # the recorded call of that op
         self.realised: Stored | None = None
@@ -183,6 +187,14 @@ class Lazy(Value):
 
     def __repr__(self) -> str:
         return f"Lazy({self.dtype}, {self.sizes}, cost {self.cost})"
+
+
+def traced(value: Value) -> Trace:
+    """What it takes to compute an element of `value`."""
+    position = [0 if n == 1 else var(loop_symbol("p", k, n)) for k, n in enumerate(value.sizes)]
+    with tracing(Trace()) as trace:
+        value.load(position)
+    return trace
 
 
 def name_origin(results: Any, origin: str, call_index: int = -1) -> None:
@@ -218,8 +230,8 @@ def loop_symbol(prefix: str, number: int, extent: Index) -> Symbol:
     """The loop variable of that number and extent: shared, so equal bodies have equal indices."""
     key = (prefix, number, extent)
     found = _shared_symbols.get(key)
-    if found is None:
-        found = _shared_symbols[key] = Symbol(f"{prefix}{number}", extent)
+    if found is None:  # another thread may enter one at the same time: the first stays
+        found = _shared_symbols.setdefault(key, Symbol(f"{prefix}{number}", extent))
     return found
 
 
@@ -357,6 +369,6 @@ def weigh(value: Value, users: int) -> bool:
     """Whether a lazy value with that many users should have memory rather than be inlined."""
     if not isinstance(value, Lazy) or value.realised is not None:
         return False
-    if len(value.reads) > MOST_READS or value.cost > MOST_COST:
+    if len(value.reads) > MOST_READS or value.cost > MOST_COST or value.depth > MOST_DEPTH:
         return True
     return users > 1 and (len(value.reads) > 1 or value.cost > 8)

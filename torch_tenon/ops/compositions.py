@@ -90,52 +90,19 @@ def composition(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return enter
 
 
-# Lists of tensors: `_foreach_add` is `add` on each.
-
-_EACH = {
-    "Scalar List ScalarList Tensor": "add sub mul div",
-    "Scalar List ScalarList": "clamp_max clamp_min maximum minimum addcdiv addcmul pow lerp",
-    "default": "abs acos asin atan ceil clone cos cosh erf erfc exp expm1 floor frac lgamma log "
-    "log10 log1p log2 neg reciprocal round rsqrt sigmoid sign sin sinh sqrt tan tanh trunc "
-    "zero copy max",
-}
-_NAMED = {"maximum": "clamp_min", "minimum": "clamp_max", "max": "amax", "zero": "zeros_like"}
+# Lists of tensors, beside those that `lowerings/lists.py` has.
 
 
-def _each(name: str) -> Callable[..., list[Tensor]]:
-    function = getattr(aten, _NAMED.get(name, name))
-
-    def run(first: Tensors, *others: Any, **keywords: Any) -> list[Tensor]:
-        found = []
-        for k, x in enumerate(first):
-            row = [o[k] if isinstance(o, list | tuple) else o for o in others]
-            if name in ("addcdiv", "addcmul") and len(row) == 3:
-                found.append(function(x, row[0], row[1], value=row[2]))
-            else:
-                found.append(function(x, *row, **keywords))
-        return found
-
-    return run
-
-
-for _overloads, _names in _EACH.items():
-    for _name in _names.split():
-        _packet = getattr(aten, f"_foreach_{_name}")
-        for _overload in _overloads.split():
-            if _overload in _packet.overloads():
-                COMPOSITIONS[getattr(_packet, _overload)] = _each(_name)
+@composition(aten._foreach_frac.default)
+def foreach_frac(tensors: Tensors) -> list[Tensor]:
+    """Each tensor less its whole part."""
+    return [torch.frac(x) for x in tensors]
 
 
 @composition(aten._foreach_norm.Scalar)
 def foreach_norm(tensors: Tensors, order: Any = 2, dtype: Any = None) -> list[Tensor]:
     """The norm of each tensor."""
     return [torch.linalg.vector_norm(x, order, dtype=dtype) for x in tensors]
-
-
-@composition(aten._foreach_pow.ScalarAndTensor)
-def foreach_pow_scalar(base: Any, exponents: Tensors) -> list[Tensor]:
-    """A number to the power of each tensor."""
-    return [aten.pow(base, x) for x in exponents]
 
 
 @composition(aten.hardshrink_backward.default, aten.softshrink_backward.default)
@@ -162,6 +129,15 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
     if x.dtype not in (torch.bfloat16, torch.float16):
         return add(x, dim, index, source, alpha=alpha)
     return add(x.float(), dim, index, source.float(), alpha=alpha).to(x.dtype)
+
+
+@composition(aten.histc.default)
+def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    """A histogram of whole numbers (any shape), which PyTorch's CPU has not, as eager code counts
+    them: in float64."""
+    if x.dtype.is_floating_point:
+        return NotImplemented
+    return aten.histc(x.double(), bins, min, max).to(x.dtype)
 
 
 # Gradient scaling (torch.amp.GradScaler).

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tenon.compiler.build import build
 from torch_tenon.compiler.loops.lower import axes, lower
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group, schedule
 from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.frontends.graph import build
 from torch_tenon.ir.index import Symbol
 from torch_tenon.ir.values import Buffer
 

@@ -18,6 +18,7 @@ FAMILIES = (
     "pooling",
     "windows",
     "linear",
+    "lists",
     "library",
 )
 

@@ -21,7 +21,7 @@ from torch_tenon.ops.lowerings.table import (
     lowering,
     number,
 )
-from torch_tenon.ops.lowerings.views import clamp_slice, diagonal_of, select, wrap_dim
+from torch_tenon.ops.lowerings.views import diagonal_of, from_front, select, slice_bounds, wrap_dim
 
 
 @lowering("aten.embedding")
@@ -349,7 +349,12 @@ def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
 
 def _replaced(b: Build, x: Value, part: Value, source: Value, body: Any) -> Value:
     """x with a part of it replaced: in its memory where that may be, else element by element."""
-    if b.program.takes(x) and isinstance(x, Stored) and isinstance(part, Stored):
+    if (
+        isinstance(x, Stored)
+        and isinstance(part, Stored)
+        and b.program.takes(x)
+        and not b.program.copies_first(part, source, x.numel())
+    ):
         return Stored(b.program.write(part, source).buffer, x.layout)
     return Lazy(x.sizes, x.dtype, body, (x, source), 3)
 
@@ -358,7 +363,7 @@ def _replaced(b: Build, x: Value, part: Value, source: Value, body: Any) -> Valu
 def select_scatter(b: Build, x: Value, source: Value, dim: int, at: Index) -> Value:
     """x with one position of a dimension replaced."""
     d = wrap_dim(dim, len(x.sizes))
-    where = at + x.sizes[d] if isinstance(at, int) and at < 0 else at
+    where = from_front(at, x.sizes[d])
     source = cast(source, x.dtype)
 
     def body(p: Position) -> Scalar:
@@ -381,7 +386,7 @@ def slice_scatter(
 ) -> Value:
     """x with a slice of a dimension replaced."""
     d = wrap_dim(dim, len(x.sizes))
-    first, last = clamp_slice(start, end, x.sizes[d])
+    first, last = slice_bounds(start, end, step, x.sizes[d], source.sizes[d])
     source = cast(source, x.dtype)
 
     def body(p: Position) -> Scalar:

@@ -65,7 +65,6 @@ class Build:
 
     program: Program
     results: list[TensorMeta | None]
-    threads: int = 2
 
     @property
     def backend(self) -> Backend | None:

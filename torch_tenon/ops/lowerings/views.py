@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, less, product
+from torch_tenon.ir.index import Index, less, nonnegative, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, reindex, reshape
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, lowering
@@ -17,6 +17,16 @@ from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, lowering
 def wrap_dim(d: int, rank: int) -> int:
     """A dimension counted from the front."""
     return d + max(rank, 1) if d < 0 else d
+
+
+def from_front(i: Index, n: Index) -> Index:
+    """A position of a dimension of `n`, counted from the front. Raises CannotLower for a run-time
+    number of either sign."""
+    if nonnegative(i):
+        return i
+    if not less(i, 0):
+        raise CannotLower("a position that may be counted from the front or from the end")
+    return i + n
 
 
 @lowering("aten.view.default", "aten._unsafe_view", "aten.reshape", "aten.view_copy.default")
@@ -105,25 +115,28 @@ def squeeze(b: Build, x: Value, dims: Any = None) -> Value:
 def select(b: Build, x: Value, dim: int, at: Index) -> Value:
     """One position of a dimension, which goes."""
     d = wrap_dim(dim, len(x.sizes))
-    where = at + x.sizes[d] if isinstance(at, int) and at < 0 else at
+    where = from_front(at, x.sizes[d])
     return reindex(x, (*x.sizes[:d], *x.sizes[d + 1 :]), lambda p: [*p[:d], where, *p[d:]])
 
 
-def clamp_slice(start: Any, end: Any, n: Index) -> tuple[Index, Index]:
-    """Python's slice bounds for a dimension of `n`."""
-
-    def bound(i: Any, default: Index) -> Index:
-        if i is None:
-            return default
-        if isinstance(i, int) and isinstance(n, int):
-            return min(max(i + n if i < 0 else i, 0), n)
-        if isinstance(i, int) and i < 0:
-            return n + i
-        if isinstance(i, int) and (i >= 2**40 or not less(i, n + 1)) and i > 64:
-            return n
-        return i if isinstance(i, int) or less(i, n + 1) else n if i == n else i
-
-    return bound(start, 0), bound(end, n)
+def slice_bounds(start: Any, end: Any, step: int, n: Index, length: Index) -> tuple[Index, Index]:
+    """The first position of a slice of a dimension of `n`, and one that is not before its end.
+    Raises CannotLower where the first depends on run-time numbers in more than one way."""
+    if end is None or (isinstance(end, int) and end >= 2**40):
+        end = n
+    last = from_front(end, n)
+    if start is None:
+        return 0, last
+    if isinstance(start, int) and isinstance(n, int):
+        return min(max(start + n if start < 0 else start, 0), n), last
+    if nonnegative(start):
+        return start, last
+    if step == 1 and (end == n or less(end, 0)):
+        return last - length, last  # whether or not the start is cut off
+    first = from_front(start, n)
+    if not nonnegative(first):
+        raise CannotLower("a slice that may start before the dimension does")
+    return first, last
 
 
 @lowering("aten.slice.Tensor", "aten.slice_copy")
@@ -132,8 +145,8 @@ def slice_(
 ) -> Value:
     """Every step-th position of a dimension between two bounds."""
     d = wrap_dim(dim, len(x.sizes))
-    first, _ = clamp_slice(start, end, x.sizes[d])
     sizes = b.out.sizes
+    first, _ = slice_bounds(start, end, step, x.sizes[d], sizes[d])
     return reindex(x, sizes, lambda p: [*p[:d], first + p[d] * step, *p[d + 1 :]])
 
 
@@ -147,8 +160,7 @@ def narrow(x: Value, d: int, start: Index, length: Index) -> Value:
 def narrow_copy(b: Build, x: Value, dim: int, start: Index, length: Index) -> Value:
     """`length` positions of a dimension from `start`."""
     d = wrap_dim(dim, len(x.sizes))
-    first = start + x.sizes[d] if isinstance(start, int) and start < 0 else start
-    return narrow(x, d, first, length)
+    return narrow(x, d, from_front(start, x.sizes[d]), length)
 
 
 @lowering("aten.split_with_sizes", "aten.split_with_sizes_copy")
@@ -218,13 +230,17 @@ def roll(b: Build, x: Value, shifts: Any, dims: Any = ()) -> Value:
         return reshape(roll(b, flat, shifts, [0]), x.sizes)
     if x.numel() == 0:
         return x
-    by: dict[int, int] = {}
+    by: dict[int, Index] = {}
     for k, d in zip(shifts, dims, strict=True):
         by[wrap_dim(d, len(x.sizes))] = by.get(wrap_dim(d, len(x.sizes)), 0) + k
 
+    if not all(nonnegative(k) or less(k, 0) for k in by.values()):
+        raise CannotLower("a shift that may be to either side")
+    ahead = {d: x.sizes[d] - k % x.sizes[d] if nonnegative(k) else -k for d, k in by.items()}
+
     def position(p: Position) -> Position:
         return [
-            (i + (n - by[d] % n)) % n if d in by else i
+            (i + ahead[d]) % n if d in ahead else i
             for d, (i, n) in enumerate(zip(p, x.sizes, strict=True))
         ]
 

@@ -22,12 +22,12 @@ class Lowering(Protocol):
 
     program: Program
 
-    def lowered(
+    def lower(
         self,
         op: Any,
         positional: list[Any],
         keywords: dict[str, Any],
-        metas: list[TensorMeta | None],
+        results: list[TensorMeta | None],
     ) -> Any:
         """The op's result as a value, a list of them where it has several."""
 
@@ -113,7 +113,7 @@ class Composition(TorchDispatchMode):
             if isinstance(t, torch.Tensor)
         ]
         positional, keywords = as_called(functional, given)
-        values = self.builder.lowered(functional, positional, keywords, list(metas))
+        values = self.builder.lower(functional, positional, keywords, list(metas))
         if written:
             if len(written) != 1 or not isinstance(result, torch.Tensor):
                 raise CannotLower(f"{op} writes several arguments")
@@ -135,8 +135,8 @@ def meta_tensor(x: Any) -> Any:
     if not isinstance(x, Value):
         return x
     strides = x.layout.strides if isinstance(x, Stored) else dense_layout(x.sizes).strides
-    sizes = tuple(map(static, x.sizes))
-    return torch.empty_strided(sizes, tuple(map(static, strides)), dtype=x.dtype, device="meta")
+    sizes = tuple(map(_static, x.sizes))
+    return torch.empty_strided(sizes, tuple(map(_static, strides)), dtype=x.dtype, device="meta")
 
 
 def _flat(x: Any) -> list[Any]:
@@ -168,7 +168,7 @@ def _is_default(argument: torch.Argument, value: Any) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def static(size: Index) -> int:
-    """A size of a window, where all are known."""
-    assert isinstance(size, int), "a window's sizes are known"
+def _static(size: Index) -> int:
+    if not isinstance(size, int):
+        raise CannotLower("it is composed of ops whose sizes are known only at run time")
     return size

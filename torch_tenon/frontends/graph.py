@@ -1,0 +1,358 @@
+"""FX graphs of ATen ops, as calls of the builder of programs."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torch_tenon.compiler.build import Contents, ProgramBuilder
+from torch_tenon.frontends.sizes import SizeSource, SizeTable
+from torch_tenon.ir.index import Index, less
+from torch_tenon.ir.program import Program
+from torch_tenon.ir.values import Layout, Stored, Value
+from torch_tenon.ops.lowerings import load_all
+from torch_tenon.ops.lowerings.table import PARTIAL, RANDOM, Build, CannotLower, TensorMeta
+
+with_effects = torch.ops.higher_order.with_effects
+
+
+@dataclass
+class BuiltGraph:
+    """A program with how its inputs and outputs stand in the graph's."""
+
+    program: Program
+    tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
+    size_sources: list[SizeSource]
+    outputs: list[Any]  # an output number, or a constant, or an Index
+    fallbacks: dict[str, str]  # op and why it is a call
+
+
+@dataclass(frozen=True)
+class Output:
+    """The position of a tensor among the program's outputs."""
+
+    number: int
+
+
+def build(module: GraphModule, views: Mapping[int, int] | None = None) -> BuiltGraph:
+    """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`.
+
+    `views` are the results that the caller makes anew, as views of an argument: it asks for their
+    layouts alone. Raises NotImplementedError for a graph with sizes that depend on data.
+    """
+    load_all()
+    try:
+        return _Graph(module, views or {}).build()
+    except CannotLower as reason:
+        raise NotImplementedError(str(reason)) from reason
+
+
+class _Graph:
+    """A graph's nodes, as calls of the builder of programs.
+
+    A node is a tensor's contents, a list of them, or what is no tensor. Nodes that share memory in
+    the trace share it here (`memory_of`).
+    """
+
+    def __init__(self, module: GraphModule, views: Mapping[int, int]) -> None:
+        self.module, self.views = module, views
+        self.builder = ProgramBuilder()
+        self.program = self.builder.program
+        self.sizes = SizeTable(self.program)
+        self.env: dict[Node, Any] = {}
+        self.outputs: list[Any] = []
+        nodes = list(module.graph.nodes)
+        self.order: dict[Node, int] = {n: k for k, n in enumerate(nodes)}
+        self.stored = _memory_of_several(nodes)
+        self.in_place = _changed_in_place(nodes, self.order)
+        # The memory of what is changed in place is the input's.
+        self.same = {memory_of(n): held for n, held in self.in_place.items()}
+        self.given: dict[int | None, Contents] = {}  # inputs by their memory
+
+    def build(self) -> BuiltGraph:
+        nodes = list(self.order)
+        self._placeholders([n for n in nodes if n.op == "placeholder"])
+        for n in nodes:
+            self.builder.step = self.order[n]
+            if n.op == "get_attr":
+                self.env[n] = self._attribute(n)
+            elif n.op == "call_function":
+                self.env[n] = self._call(n)
+            elif n.op == "output":
+                self._output(n)
+        return BuiltGraph(
+            self.program,
+            self.builder.inputs,
+            self.sizes.sources,
+            self.outputs,
+            self.builder.fallbacks,
+        )
+
+    # What is given
+
+    def _placeholders(self, nodes: Sequence[Node]) -> None:
+        for k, n in enumerate(nodes):
+            value = n.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                self.sizes.define(value, SizeSource(value.node.expr, k))
+        for k, n in enumerate(nodes):
+            value = n.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                for d, size in enumerate(value.shape):
+                    if isinstance(size, torch.SymInt):
+                        self.sizes.define(size, SizeSource(size.node.expr, k, d))
+        for k, n in enumerate(nodes):
+            value = n.meta.get("val")
+            if _is_token(n):
+                self.env[n] = None
+            elif isinstance(value, torch.Tensor):
+                meta = self._meta(value)
+                layout = Layout(meta.sizes, meta.strides)
+                held = self._contents(n, fresh=False, nbytes=layout.span() * meta.dtype.itemsize)
+                held.layout = layout
+                self.builder.given(held, meta.dtype, layout)
+                self.builder.inputs[-1] = k
+                self.env[n] = self.given[memory_of(n)] = held
+            elif isinstance(value, torch.SymInt):
+                self.env[n] = self.sizes.index(value)
+            else:
+                self.env[n] = value
+
+        if any(str(n.target).rpartition(".")[0] in RANDOM for n in self.order):
+            scalar = Layout((), ())
+            self.program.random = (
+                self.program.input(torch.int64, scalar, "seed"),
+                self.program.input(torch.int64, scalar, "offset"),
+            )
+
+    def _attribute(self, n: Node) -> Any:
+        found: Any = self.module
+        for part in str(n.target).split("."):
+            found = getattr(found, part)
+        if not isinstance(found, torch.Tensor):
+            return found
+        # On the host: what makes a device's tensor may be recorded and not have run.
+        held = self._contents(n)
+        held.value = self.program.constant(found.detach().cpu())
+        return held
+
+    def _contents(self, n: Node, fresh: bool = True, nbytes: Index = 0) -> Contents:
+        last = max((self.order[u] for u in n.users), default=-1)
+        memory = memory_of(n)
+        return self.builder.tensor(Contents(self.same.get(memory, memory), nbytes, last, fresh))
+
+    def _meta(self, t: torch.Tensor) -> TensorMeta:
+        if t.layout is not torch.strided:
+            raise CannotLower(f"layout {t.layout}")
+        return TensorMeta(
+            t.dtype,
+            tuple(self.sizes.index(n) for n in t.shape),
+            tuple(self.sizes.index(n) for n in t.stride()),
+        )
+
+    def _results(self, n: Node) -> list[TensorMeta | None]:
+        value = n.meta.get("val")
+        many = value if isinstance(value, list | tuple) else [value]
+        return [self._meta(v) if isinstance(v, torch.Tensor) else None for v in many]
+
+    def _argument(self, x: Any) -> Any:
+        if isinstance(x, Node):
+            x = self.env[x]
+        if isinstance(x, Contents):
+            return self.builder.current(x)
+        if isinstance(x, list | tuple):
+            return [self._argument(y) for y in x]
+        if isinstance(x, torch.SymInt):
+            return self.sizes.index(x)
+        return x
+
+    # Calls
+
+    def _call(self, n: Node) -> Any:
+        if n.target is operator.getitem:
+            return self._held(n, self.env[n.args[0]][n.args[1]])  # type: ignore[index]
+        if n.target is with_effects:
+            return self._effect(n.args, n.kwargs)
+        value = n.meta.get("val")
+        if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+            return self.sizes.index(value)
+        name = str(n.target)
+        self.program.origin = name.removeprefix("aten.").partition(".")[0]
+        if name.startswith("aten.copy_."):
+            return self._copy_into(n)
+        args = [self._argument(a) for a in n.args]
+        keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
+        if name.startswith("aten.as_strided") and isinstance(args[0], Value):
+            self._lay_out(n, args)
+        if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
+            raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
+        changes = self.given[self.in_place[n]] if n in self.in_place else None
+        found = self.builder.lower(n.target, args, keywords, self._results(n), changes=changes)
+        return self._held(n, found)
+
+    def _held(self, n: Node, value: Any) -> Any:
+        """What a node is: contents, where it is one tensor."""
+        if not isinstance(value, Value):
+            return value
+        held = self._contents(n)
+        (meta,) = self._results(n)
+        assert meta is not None
+        layout = Layout(meta.sizes, meta.strides)
+        self.builder.replace(held, value, layout, len(n.users), n in self.stored)
+        return held
+
+    def _lay_out(self, n: Node, args: list[Any]) -> None:
+        """Prepares `as_strided`, which speaks of memory: that has to be laid out as the graph's
+        maker saw it."""
+        base = n.args[0]
+        assert isinstance(base, Node)
+        (meta,) = self._results(base)
+        assert meta is not None
+        stored = self.builder.laid_out(args[0], Layout(meta.sizes, meta.strides))
+        args[0] = stored
+        schema: Any = getattr(n.target, "_schema", None)
+        offset = len(schema.arguments) - 1
+        if len(args) > offset and args[offset] is not None:
+            # Counted from the start of the traced storage, of which we have a part.
+            start = self.sizes.index(base.meta["val"].storage_offset())
+            args[offset] = args[offset] - start + stored.layout.offset
+
+    def _effect(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """A call for what it does (a check that raises); tokens only keep the order of such calls,
+        which a program keeps anyway."""
+        target, *rest = args[1:]
+        given = [self._argument(a) for a in rest]
+        named = {k: self._argument(a) for k, a in keywords.items()}
+        Build(self.program, []).call(target, given, named, "effect")
+        return [None, None]
+
+    def _copy_into(self, n: Node) -> Contents:
+        """A write to an input, or to a view of one."""
+        assert isinstance(n.args[0], Node)
+        target = self.env[n.args[0]]
+        place = self.builder.current(target)
+        owner = target if target.home is not None else self.given.get(target.memory)
+        if owner is None or not isinstance(place, Stored):
+            raise CannotLower(f"{n.target} writes what is no input")
+        value = self._argument(n.args[1])
+        self.builder.write(owner, place.dtype, place.layout, value, users=1)
+        if owner.value is not None:
+            self.builder.flush(owner)
+        return target
+
+    # Results
+
+    def _output(self, n: Node) -> None:
+        numbers: dict[Any, int] = {}
+        for k, item in enumerate(n.args[0]):  # type: ignore[arg-type]
+            held = self.env[item] if isinstance(item, Node) else item
+            if not isinstance(held, Contents):
+                self.outputs.append(held)
+                continue
+            stored = self._view_of(self.views[k], item) if k in self.views else None
+            if stored is None:
+                (meta,) = self._results(item)
+                assert meta is not None
+                layout = Layout(meta.sizes, meta.strides)
+                # Memory is shared exactly where the graph's own tensors share it.
+                stored = self.builder.own(memory_of(item), self.builder.current(held), layout)
+            key = (stored.buffer, stored.layout)
+            if key not in numbers:
+                numbers[key] = len(self.program.outputs)
+                self.program.outputs.append(stored)
+            self.outputs.append(Output(numbers[key]))
+
+    def _view_of(self, argument: int, item: Node) -> Stored | None:
+        """The argument's memory with the layout of `item`, where that lies within it."""
+        placeholder = self.module.graph.find_nodes(op="placeholder")[argument]
+        given, meta = self.env[placeholder], self._results(item)[0]
+        if not isinstance(given, Contents) or meta is None or given.home is None:
+            return None
+        held = given.layout
+        if given.home.dtype is not meta.dtype or held is None:
+            return None
+        base, seen = placeholder.meta["val"], item.meta["val"]
+        start = self.sizes.index(seen.storage_offset()) - self.sizes.index(base.storage_offset())
+        layout = Layout(meta.sizes, meta.strides, start)
+        if not less(layout.span(), held.span() + 1):
+            return None
+        return Stored(given.home, layout)
+
+
+def _memory_of_several(nodes: Sequence[Node]) -> set[Node]:
+    """Nodes whose memory several results are views of: as in eager code, they share it."""
+    (output,) = (n for n in nodes if n.op == "output")
+    results = dict.fromkeys(n for n in output.args[0] if isinstance(n, Node))  # type: ignore[union-attr]
+    count = Counter(memory_of(n) for n in results)
+    makers: dict[int | None, Node] = {}
+    for n in nodes:
+        if n.op == "call_function":
+            makers.setdefault(memory_of(n), n)
+    return {n for m, n in makers.items() if m is not None and count[m] > 1}
+
+
+def _changed_in_place(nodes: Sequence[Node], order: Mapping[Node, int]) -> dict[Node, int | None]:
+    """The ops that may change part of an input where it lies, with that input's memory: the graph
+    copies their result back to it, and nobody reads in between what it held before."""
+    aliases: dict[int | None, list[Node]] = {}
+    for n in nodes:
+        aliases.setdefault(memory_of(n), []).append(n)
+    found: dict[Node, int | None] = {}
+    for copy in nodes:
+        if copy.target is not torch.ops.aten.copy_.default:
+            continue
+        held = memory_of(copy.args[0])  # type: ignore[arg-type]
+        chain: list[Node] = []
+
+        def changes(x: Any, held: int | None = held, chain: list[Node] = chain) -> bool:
+            """Whether x is the input's memory, or that with changes, which join the chain."""
+            if isinstance(x, Node) and str(x.target).rpartition(".")[0] in PARTIAL:
+                if not changes(x.args[0]):
+                    return False
+                changes(x.args[1])  # a part that was changed before it is put back
+                chain.append(x)
+                return True
+            return isinstance(x, Node) and x in aliases[held]
+
+        if not changes(copy.args[1]):
+            continue
+        versions = [(-1, held), *((order[c], memory_of(c)) for c in chain)]
+        if not any(
+            order[u] > order[c] > made
+            and u is not copy
+            and not _moves_on(u, n, memory, held, chain)
+            for made, memory in versions
+            for n in aliases[memory]
+            for u in n.users
+            for c in chain
+        ):
+            found.update((c, held) for c in chain)
+    return found
+
+
+def _moves_on(
+    u: Node, n: Node, memory: int | None, held: int | None, chain: Sequence[Node]
+) -> bool:
+    """Whether the user of an older version takes the newest for it, as the chain's ops do."""
+    if u in chain:
+        return u.args[0] is n or (n in chain and u.args[1] is n)
+    return memory_of(u) == memory or (u.op == "output" and memory == held)
+
+
+def memory_of(node: Node) -> int | None:
+    """What tells whether two nodes of a trace share memory; None for a node without."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return value.untyped_storage()._cdata
+
+
+def _is_token(n: Node) -> bool:
+    """Whether a placeholder is only there to order calls that have effects."""
+    return any(u.target is with_effects and u.args[0] is n for u in n.users)

@@ -1,0 +1,99 @@
+"""Whole numbers of a graph that are known only when it runs: PyTorch's symbolic integers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from torch_tenon.ir.index import Index, Symbol, floordiv, mod, nonnegative, product, var
+from torch_tenon.ir.program import Program
+from torch_tenon.ir.values import set_hint
+from torch_tenon.ops.lowerings.table import CannotLower
+
+_TYPICAL = 64  # of a number that has no hint
+_LEAST = -(1 << 63)
+
+
+@dataclass(frozen=True)
+class SizeSource:
+    """Where a run-time size comes from: argument number `argument`, or its dimension `dim`, or,
+    with neither, the value of `expression` in the sizes before it."""
+
+    expression: Any
+    argument: int = -1
+    dim: int = -1
+
+
+class SizeTable:
+    """Run-time sizes of a graph: PyTorch's symbolic integers as index expressions."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.known: dict[sympy.Expr, Index] = {}
+        self.sources: list[SizeSource] = []
+
+    def define(self, size: torch.SymInt, source: SizeSource) -> None:
+        """Enters a number that comes with the arguments. Raises CannotLower for one that only
+        stands for the lengths of a nested tensor's parts."""
+        if source.expression in self.known or not isinstance(source.expression, sympy.Symbol):
+            return
+        hint = size.node.hint
+        if isinstance(hint, torch.SymInt):
+            raise CannotLower("the lengths of a nested tensor's parts are no number")
+        hint = _TYPICAL if hint is None else int(hint)
+        self._add(source, size.node.shape_env, hint)
+        if statically_known_true(size < 0):
+            # An index knows how little a number may be, not how much.
+            opposite = SizeSource(-source.expression)
+            self.known[source.expression] = -self._add(opposite, size.node.shape_env, -hint)
+
+    def _add(self, source: SizeSource, environment: Any, hint: int) -> Index:
+        least = environment.bound_sympy(source.expression).lower
+        lower = int(least) if least.is_Integer else _LEAST
+        symbol = Symbol(f"n{len(self.sources)}", None, lower)
+        set_hint(symbol, hint)
+        self.program.sizes.append(symbol)
+        self.sources.append(source)
+        self.known[source.expression] = var(symbol)
+        return self.known[source.expression]
+
+    def index(self, x: Any) -> Index:
+        """A number, symbolic or not, as an index."""
+        if isinstance(x, torch.SymInt):
+            return self._convert(x.node.expr, x.node.shape_env)
+        return int(x)
+
+    def _convert(self, e: sympy.Expr, environment: Any) -> Index:
+        found = self.known.get(e)
+        if found is None:
+            found = self.known[e] = self._compute(e, environment)
+        return found
+
+    def _compute(self, e: sympy.Expr, environment: Any) -> Index:
+        if e.is_Integer:
+            return int(e)
+        if isinstance(e, sympy.Symbol):
+            raise CannotLower(f"the size {e} is known only once data is")
+        args = [self._convert(a, environment) for a in e.args]
+        if isinstance(e, sympy.Add):
+            total: Index = 0
+            for a in args:
+                total = total + a
+            return total
+        if isinstance(e, sympy.Mul):
+            return product(args)
+        if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
+            return product([args[0]] * int(e.exp))
+        name = type(e).__name__
+        # An index divides what is not negative by what is positive.
+        if len(args) == 2 and nonnegative(args[0]) and nonnegative(args[1] - 1):
+            if name in ("FloorDiv", "CleanDiv"):
+                return floordiv(*args)
+            if name in ("Mod", "PythonMod"):
+                return mod(*args)
+        # Anything else (a maximum, say) becomes a size of its own, computed before the run.
+        return self._add(SizeSource(e), environment, _TYPICAL)
