@@ -23,17 +23,11 @@ NAMES = {
     "number of threads": r"\bthreads\b|\bnum_threads\b|\bget_num_threads\b",
     "target": r"targets[./]cpu\b|\bCpu[A-Z]\w+|\bcpu_backend\b",
 }
-THREADS_LEAVE = "a parameter that nobody reads; it goes with the builder that has it"
-# By file and what is found there: why it is right, or how long it stays.
+# By file and what is found there: why it is right.
 EXCEPTIONS = {
     ("ops/lowerings/library.py", "_for_cpu"): "PyTorch's own name of an op, for any such device",
     ("compiler/plan.py", "plan.h"): "the core's, whose order of kinds it repeats",
-    ("compiler/build.py", "threads"): THREADS_LEAVE,
-    ("frontends/eager.py", "threads"): THREADS_LEAVE,
-    ("ops/lowerings/table.py", "threads"): THREADS_LEAVE,
-    ("compiler/batch.py", "threads"): "it is to be asked of the backend what a batch is",
-    ("compiler/batch.py", "targets.cpu"): "it is to be asked of the backend what a batch is",
-    ("compiler/batch.py", "torch_tenon.targets.cpu.generate"): "as above",
+    ("compiler/kernel.py", "plan.h"): "the core's, whose words of a status it repeats",
 }
 
 

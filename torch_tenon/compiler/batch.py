@@ -1,8 +1,8 @@
 """Equal kernels over different memory as one step: an optimizer's, one for each parameter.
 
-Starting threads for a kernel of a small tensor costs as much as the kernel, and nothing can be
-fused where no memory is shared. Kernels of one source that do not need each other become one, whose
-threads share out the tensors.
+Starting a kernel of a small tensor costs as much as the kernel, and nothing can be fused where no
+memory is shared. Kernels of one source that do not need each other become one, whose iterations are
+the tensors.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Kernel:
     layout: str
     work: Index  # scalar operations
     checks: list[list[int]]  # for each the recorded calls that fail with it, in the status' order
-    tree: Tree | None = None  # what the source spells; None where it has threads of its own
+    tree: Tree | None = None  # what the source spells; None where it shares out its work by itself
     spell: Spell | None = None  # spells such a tree
     sets: int = 1
 

@@ -120,7 +120,7 @@ def view_of(value: Value, held: Layout, wanted: Layout) -> Value | None:
     return reindex(value, wanted.sizes, position)
 
 
-# What C compilers make vectors of where a condition guards it.
+# What stays vector code where a condition guards it.
 _SIMPLE = {
     *("abs", "add", "check", "constant", "copysign", "div", "eq", "fma", "ge", "gt", "index", "le"),
     *("load", "logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul", "ne"),
