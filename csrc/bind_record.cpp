@@ -163,6 +163,20 @@ void bind_record(py::module_& m) {
       &set_plan_directory,
       "Where plans are kept, and what all that is there depends on.");
   m.def(
+      "set_before_recording",
+      [](py::function tell) {
+        auto* kept = new py::function(std::move(tell));  // for good
+        set_before_recording([kept] {
+          const py::gil_scoped_acquire gil;
+          try {
+            (*kept)();
+          } catch (py::error_already_set& error) {
+            error.discard_as_unraisable("where plans are kept");
+          }
+        });
+      },
+      "What is called once, before the first call is recorded.");
+  m.def(
       "set_known_calls",
       &set_known_calls,
       "The file of what is known of calls, and what all that is there depends on.");

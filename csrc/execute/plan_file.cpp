@@ -10,6 +10,7 @@
 
 #include "device/fork.h"
 #include "record/archive.h"
+#include "record/surroundings.h"
 
 namespace tenon {
 namespace {
@@ -172,8 +173,7 @@ bool find_kernels(Files& f, PlanData& plan, std::string_view extras) {
         return false;
       known = f.checksums.emplace(path, checksum(*bytes)).first;
     }
-    const auto address =
-        known->second == kernel.checksum ? f.kernels.load(path, kernel.symbol) : 0;
+    const auto address = known->second == kernel.checksum ? f.kernels.load(path, kernel.symbol) : 0;
     if (address == 0) {
       f.checksums.erase(known);  // it may be replaced
       return false;
@@ -257,6 +257,8 @@ std::shared_ptr<WindowPlan> window_of(std::string_view structure) {
 }
 
 bool find_kept(WindowPlan& window) {
+  // Modes of the thread that happens to look have no say in what is read.
+  const NeutralThread neutral;
   auto& f = files();
   const auto structure = structure_of(window);
   const std::lock_guard<std::mutex> lock(f.mutex);

@@ -171,7 +171,8 @@ WindowRun run_plan(
   std::vector<BufferRef> buffers(order.size());
   for (size_t k = 0; k < order.size() && !host_memory; ++k)
     buffers[k] = window.slots[order[k]].buffer;
-  auto failures = found->found.plan->enqueue(inputs, outputs, c10::Device(kTenon, device), release_input);
+  auto failures =
+      found->found.plan->enqueue(inputs, outputs, c10::Device(kTenon, device), release_input);
   const auto outcome = [found, order, slots = window.slots.size()](
                            const std::vector<BufferRef>& buffers,
                            const std::vector<std::string>& lines,

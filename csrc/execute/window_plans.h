@@ -47,7 +47,7 @@ struct WindowPlan {
   int threads = 1;                             // that loops are shared between
   std::vector<std::shared_ptr<OwnEntry>> own;  // calls of another process
 
-  State state = seen;  // guarded by the plans' mutex, as all that follows
+  State state = seen;      // guarded by the plans' mutex, as all that follows
   bool looked_up = false;  // among the kept ones
   FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs

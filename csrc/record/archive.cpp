@@ -1,7 +1,6 @@
 #include "record/archive.h"
 
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/zeros_like.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -41,13 +40,13 @@ int64_t element_type_number(const c10::TypePtr& type) {
   TORCH_CHECK(false, "a list of ", type->str(), " cannot be kept");
 }
 
-void write_number(Writer& archive, const at::Tensor& tensor) {
+void write_number(Writer& archive, const at::Tensor& tensor, bool any) {
   const auto kind = tensor.dim() == 0 && tensor.is_cpu() ? number_kind(tensor) : kNoNumber;
   TORCH_CHECK(kind != kNoNumber, "a tensor ", tensor.sizes(), " cannot be kept");
   archive(
       Kind::number,
       tensor.scalar_type(),
-      number_bits(tensor),
+      any ? int64_t{0} : number_bits(tensor),
       tensor.unsafeGetTensorImpl()->is_wrapped_number());
 }
 
@@ -92,22 +91,13 @@ bool write_whole(const std::string& path, std::string_view bytes) {
   return false;
 }
 
-IValue without_number(const IValue& value) {
-  if (!value.isTensor())
-    return value.isDouble() ? IValue(0.0) : value;
-  auto zero = at::zeros_like(value.toTensor());
-  zero.unsafeGetTensorImpl()->set_wrapped_number(
-      value.toTensor().unsafeGetTensorImpl()->is_wrapped_number());
-  return zero;
-}
-
-void write_value(Writer& archive, const IValue& value) {
+void write_value(Writer& archive, const IValue& value, bool any_number) {
   if (value.isNone()) {
     archive(Kind::nothing);
   } else if (value.isInt()) {
     archive(Kind::integer, value.toInt());
   } else if (value.isDouble()) {
-    archive(Kind::real, value.toDouble());
+    archive(Kind::real, any_number ? 0.0 : value.toDouble());
   } else if (value.isBool()) {
     archive(Kind::truth, value.toBool());
   } else if (value.isString()) {
@@ -116,7 +106,7 @@ void write_value(Writer& archive, const IValue& value) {
     archive(Kind::device, value.toDevice().str());
   } else if (value.isTensor()) {
     if (value.toTensor().defined())
-      write_number(archive, value.toTensor());
+      write_number(archive, value.toTensor(), any_number);
     else
       archive(Kind::undefined);
   } else {

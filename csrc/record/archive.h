@@ -1,4 +1,5 @@
-// Plain data to bytes and back, for files and for other processes: docs/plan-file.md has the format.
+// Plain data to bytes and back, for files and for other processes: docs/plan-file.md has the
+// format.
 //
 // One function, `fields(archive, x)`, names the fields of a type for both ways. Reading never goes
 // beyond the end, and raises where the bytes are no such data.
@@ -125,8 +126,10 @@ void fields(Archive& archive, TensorLayout& x) {
   archive(x.dtype, x.sizes, x.strides, x.offset, x.nbytes, x.differentiable, x.wrapped_number);
 }
 
-// Of a number that is given when the call runs the type alone counts, and not which one was first.
-c10::IValue without_number(const c10::IValue& value);
+// Numbers, texts, lists of them, nothing, devices and host tensors without dimensions; raises for
+// anything else. With `any_number` the type of a number alone counts, and not which one it is.
+void write_value(Writer& archive, const c10::IValue& value, bool any_number = false);
+c10::IValue read_value(Reader& archive);
 
 template <class Archive>
 void fields(Archive& archive, ArgumentPlan& x) {
@@ -134,7 +137,7 @@ void fields(Archive& archive, ArgumentPlan& x) {
   if constexpr (Archive::reads)
     archive(x.value);
   else
-    archive(x.kind == ArgumentPlan::number ? without_number(x.value) : x.value);
+    write_value(archive, x.value, x.kind == ArgumentPlan::number);
   archive(x.elements);
 }
 
@@ -142,11 +145,6 @@ template <class Archive>
 void fields(Archive& archive, ResultPlan& x) {
   archive(x.argument, x.list, x.defined);
 }
-
-// Numbers, texts, lists of them, nothing, devices and host tensors without dimensions; raises for
-// anything else.
-void write_value(Writer& archive, const c10::IValue& value);
-c10::IValue read_value(Reader& archive);
 
 template <class T>
 void Writer::put(const T& x) {

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "device/fork.h"
+#include "device/interpreter.h"
 #include "record/archive.h"
 #include "record/recorder.h"
 
@@ -19,8 +20,10 @@ constexpr std::string_view kMagic = "torch-tenon calls 1\n";
 constexpr size_t kMostBytes = size_t{4} << 20;
 
 struct KnownCalls {
+  std::function<void()> tell;
   std::string path, identity;
   std::once_flag read;
+  std::atomic<bool> is_read{false};
   // By op and key: what follows from them. Nothing changes here once it is read.
   std::unordered_map<std::string, std::string> calls;
   std::unordered_set<std::string> open;
@@ -82,9 +85,15 @@ void read_file(
 
 const KnownCalls& read_once() {
   auto& k = known();
+  if (k.is_read.load(std::memory_order_acquire))
+    return k;
+  const WithoutInterpreter no_gil;  // another thread may ask Python
   std::call_once(k.read, [&] {
+    if (k.tell)
+      k.tell();
     if (!k.path.empty())
       read_file(k.path, k.identity, k.calls, k.open);
+    k.is_read = true;
   });
   return k;
 }
@@ -99,6 +108,10 @@ std::string facts_of(const OpEntry& entry) {
 }
 
 }  // namespace
+
+void set_before_recording(std::function<void()> tell) {
+  known().tell = std::move(tell);
+}
 
 void set_known_calls(std::string path, std::string identity) {
   known().path = std::move(path);

@@ -2,6 +2,7 @@
 // that is known is recorded the first time that this process makes it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -9,7 +10,9 @@
 
 namespace tenon {
 
-// The file, and what all of it depends on; it is read when it is first asked.
+// Asked once, before the first call is recorded: where files are kept is to be told by then.
+void set_before_recording(std::function<void()> tell);
+// The file, and what all of it depends on.
 void set_known_calls(std::string path, std::string identity);
 
 // Whether the op's numbers were seen to change.

@@ -171,8 +171,8 @@ std::unique_ptr<OpEntry> entry_of(
   for (size_t k = 0; k < entry->tensors.size(); ++k) {
     const auto& layout = entry->tensors[k];
     const auto& tensor = *key.tensors()[k];
-    entry->overwritten[k] = entry->overwritten[k] && tensor.is_non_overlapping_and_dense() &&
-                            layout.offset == 0;
+    entry->overwritten[k] =
+        entry->overwritten[k] && tensor.is_non_overlapping_and_dense() && layout.offset == 0;
   }
   return entry;
 }

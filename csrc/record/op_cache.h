@@ -40,7 +40,8 @@ struct OpEntry {
   std::vector<ArgumentPlan> arguments;
   std::vector<TensorLayout> tensors;  // the device's tensors among the arguments, in order
   std::vector<bool> written;          // for each of them
-  // Whether it replaces all of a storage that is no larger than the tensor, and reads nothing of it.
+  // Whether it replaces all of a storage that is no larger than the tensor, and reads nothing of
+  // it.
   std::vector<bool> overwritten;
   // Empty tensors that the call gives its results' sizes, as `out=` has them: `tensors` has what
   // they become.

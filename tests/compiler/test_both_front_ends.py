@@ -10,9 +10,9 @@ import needs
 import pytest
 import torch
 from torch.utils._pytree import tree_leaves
-from torch_tenon.frontends.planning import summaries
 
 from tests.against_cpu import assert_same
+from tests.plans import last_plan
 from torch_tenon import _C
 from torch_tenon.frontends import dynamo
 
@@ -58,4 +58,4 @@ def test_the_same_calls(name: str, compiled: None, monkeypatch: pytest.MonkeyPat
         _C.commit_all()
         assert_same(tree_leaves(found), tree_leaves(compute(x)), **close)
     assert len(made) == 1
-    assert list(summaries.values())[-1].fallbacks == made[0]
+    assert last_plan().fallbacks == made[0]

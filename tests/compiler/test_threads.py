@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends import graph
 from torch_tenon.frontends.dynamo import decompositions
+from torch_tenon.targets.cpu.backend import cpu_backend
 
 FUNCTIONS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda x: torch.softmax(x * 2, 1),
@@ -41,7 +42,7 @@ def test_eight_threads_build_at_once() -> None:
     for f in FUNCTIONS:
         listed = functools.partial(lambda f, x: [f(x)], f)
         modules.append(make_fx(listed, decompositions(), tracing_mode="fake")(x))
-    want = [Plan(graph.build(m).program).sources for m in modules]
+    want = [Plan(graph.build(m).program, cpu_backend()).sources for m in modules]
     got: list[list[list[str]]] = [[] for _ in modules]
     failed: list[BaseException] = []
     start = threading.Barrier(len(modules))
@@ -50,7 +51,7 @@ def test_eight_threads_build_at_once() -> None:
         start.wait()
         try:
             for _ in range(100):
-                got[k].append(Plan(graph.build(modules[k]).program).sources)
+                got[k].append(Plan(graph.build(modules[k]).program, cpu_backend()).sources)
         except BaseException as error:
             failed.append(error)
 

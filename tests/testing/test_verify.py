@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from torch_tenon import _C, cli
 from torch_tenon.builder.counts import plan_counts
-from torch_tenon.frontends import eager
+from torch_tenon.compiler import build
 from torch_tenon.testing import window as windows
 from torch_tenon.testing.verify import PlanDiffers
 
@@ -29,12 +29,12 @@ def verify(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def wrong_cosh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans compute sinh where cosh is asked for."""
-    find: Callable[[Any], Any] = eager.find
+    find: Callable[[Any], Any] = build.find
 
     def found(op: Any) -> Any:
         return find(torch.ops.aten.sinh.default if op is torch.ops.aten.cosh.default else op)
 
-    monkeypatch.setattr(eager, "find", found)
+    monkeypatch.setattr(build, "find", found)
 
 
 def _compute(x: torch.Tensor, size: int) -> list[torch.Tensor]:
