@@ -17,6 +17,7 @@ from torch_tenon.frontends.dynamo import decompositions
 from torch_tenon.frontends.graph import build
 from torch_tenon.ir.program import Matmul
 from torch_tenon.ir.values import Buffer, Storage
+from torch_tenon.targets.cpu.backend import cpu_backend
 
 SIZES = [(4, 6), (6, 4), (6, 1), (1, 4), (12,), (2, 3, 4), (5, 7)]
 STEPS = [
@@ -134,7 +135,7 @@ def cases(seed: int) -> Iterator[Case]:
         tracing_mode="fake",
     )(*inputs)
     built = build(module)
-    for group in schedule(built.program).groups:
+    for group in schedule(built.program, cpu_backend()).groups:
         if group.call is None and not any(isinstance(m.node, Matmul) for m in group.members):
             yield _case(seed, group, rng)
 

@@ -15,6 +15,7 @@ from torch_tenon.frontends.dynamo import decompositions
 from torch_tenon.frontends.graph import build
 from torch_tenon.ir.index import Symbol
 from torch_tenon.ir.values import Buffer
+from torch_tenon.targets.cpu.backend import cpu_backend
 
 
 def groups_of(
@@ -24,7 +25,7 @@ def groups_of(
     module = make_fx(lambda *a: [function(*a)], decompositions(), tracing_mode="fake")(*inputs)
     program = build(module).program
     results = {o.buffer for o in program.outputs}
-    groups = schedule(program).groups
+    groups = schedule(program, cpu_backend()).groups
     return [
         (g, results if len(groups) == 1 else {b for n in g.nodes() for b in n.outputs})
         for g in groups
