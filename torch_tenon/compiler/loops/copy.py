@@ -32,14 +32,17 @@ Moved = Callable[[Index], tuple[Array, Index]]
 
 class Copy:
     """Makes copies. Values that are computed in a copy are new ones, and are used in what is copied
-    later; `values`, `symbols` and `arrays` say what stands for those of outside."""
+    later; `values`, `symbols` and `arrays` say what stands for those of outside. Where a copy takes
+    the place of what is copied, it need not be `fresh`: a value that stays the same is kept."""
 
     def __init__(
         self,
         values: Mapping[Operand, Operand] | None = None,
         symbols: Mapping[Symbol, Index] | None = None,
         arrays: Mapping[Array, Moved] | None = None,
+        fresh: bool = True,
     ) -> None:
+        self.fresh = fresh
         self.values = dict(values or {})
         self.symbols = dict(symbols or {})
         self.arrays = dict(arrays or {})
@@ -66,8 +69,13 @@ class Copy:
         return self._copies[type(s)](self, s)
 
     def _let(self, s: Let) -> Let:
-        made = Let(s.op, tuple([self.operand(a) for a in s.args]), s.dtype)
-        if s.symbol is not None:
+        args = tuple([self.operand(a) for a in s.args])
+        if not self.fresh and args == s.args:
+            return s
+        made = Let(s.op, args, s.dtype)
+        if not self.fresh:
+            made.symbol = s.symbol
+        elif s.symbol is not None:
             made.symbol = Symbol(s.symbol.name, s.symbol.extent, scalar=s.symbol.scalar)
             self.symbols[s.symbol] = var(made.symbol)
         self.values[s] = made
@@ -77,6 +85,8 @@ class Copy:
         memory, index = self._memory(s.memory, s.index)
         mask = None if s.mask is None else self.operand(s.mask)
         other = None if s.other is None else self.operand(s.other)
+        if not self.fresh and (memory, index, mask, other) == (s.memory, s.index, s.mask, s.other):
+            return s
         made = self.values[s] = Load(memory, index, s.dtype, mask, other)
         return made
 

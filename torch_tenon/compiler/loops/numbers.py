@@ -14,10 +14,9 @@ from torch_tenon.compiler.loops.tree import (
     Constant,
     For,
     Let,
-    Load,
+    Memory,
     Operand,
     Statement,
-    Store,
     Tree,
 )
 from torch_tenon.ir.index import Expr, Index, Monomial, Symbol, strides, symbols, var
@@ -55,7 +54,7 @@ class Arguments(Copy):
     """Copies statements with arguments for their numbers."""
 
     def __init__(self, which: Numbers) -> None:
-        super().__init__()
+        super().__init__(fresh=False)
         self.which = which
         self.numbers: dict[Symbol, int] = {}
         self._known: dict[int, Symbol] = {}
@@ -97,20 +96,29 @@ class Arguments(Copy):
     def statement(self, s: Statement) -> Statement:
         if isinstance(s, For):
             return self._loop(s)
-        if isinstance(s, Load | Store) and isinstance(s.memory, Array):
-            return super().statement(s)
-        made = super().statement(s)
-        if isinstance(made, Load | Store):
-            made.index = self.address(made.index)
-        elif isinstance(made, Check):
-            made.size = self.number(made.size)
-        elif isinstance(made, Let) and made.op == "within":
-            value, size = made.args
+        if isinstance(s, Check):
+            low, high = self.operand(s.low), self.operand(s.high)
+            return Check(low, high, self.number(s.size), s.failure)
+        if isinstance(s, Let):
+            args = self._numbers_of(s)
+            if args != s.args:
+                made = Let(s.op, tuple(map(self.operand, args)), s.dtype, s.symbol)
+                self.values[s] = made
+                return made
+        return super().statement(s)
+
+    def _memory(self, memory: Memory, index: Index) -> tuple[Memory, Index]:
+        return (memory, index) if isinstance(memory, Array) else (memory, self.address(index))
+
+    def _numbers_of(self, s: Let) -> tuple[Operand, ...]:
+        """The operands of a value, with arguments for numbers."""
+        if s.op == "within":
+            value, size = s.args
             assert isinstance(size, Expr | int)
-            made.args = (value, self.number(size))
-        elif isinstance(made, Let) and made.op in self.which.plain and not self._inside:
-            made.args = tuple(self._compared(a) for a in made.args)
-        return made
+            return value, self.number(size)
+        if s.op in self.which.plain and not self._inside:
+            return tuple(self._compared(a) for a in s.args)
+        return s.args
 
     def _compared(self, x: Operand) -> Operand:
         """The argument for a number that is likely to come from a shape, as where the pieces of a

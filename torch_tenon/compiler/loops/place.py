@@ -62,7 +62,7 @@ class _Placement:
         self.depth: dict[Any, int] = {}  # of values and symbols: the number of open loops
         self.changed: dict[Memory, int] = {}  # where memory was last changed
         self.guards: list[int] = []  # the depths of open `If`s
-        self.copy = Copy()  # with those that stand for equal ones
+        self.copy = Copy(fresh=False)  # with those that stand for equal ones
 
     def run(self, statements: list[Statement]) -> list[Statement]:
         return self._body(statements, _Body())

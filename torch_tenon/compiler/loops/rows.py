@@ -23,7 +23,7 @@ def keep_rows(tree: Tree, buffers: Sequence[Buffer], inner: Sequence[Symbol]) ->
 
 class _Rows(Copy):
     def __init__(self, buffers: Sequence[Buffer], inner: Sequence[Symbol]) -> None:
-        super().__init__()
+        super().__init__(fresh=False)
         extents = [s.extent for s in inner]
         length = product(extents)
         assert isinstance(length, int)

@@ -41,7 +41,8 @@ def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
     body = map_loops(tree.body, change)
     if not totals:
         return tree.having(body)
-    return tree.having(Copy(arrays={a: instead(t) for a, t in totals.items()}).body(body))
+    moved = {a: instead(t) for a, t in totals.items()}
+    return tree.having(Copy(arrays=moved, fresh=False).body(body))
 
 
 def _is_wide(a: Accumulator) -> bool:
@@ -51,7 +52,7 @@ def _is_wide(a: Accumulator) -> bool:
 
 def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]:
     partials = {a: Accumulator("partial", a.dtype, a.length, a.combine) for a in reduced}
-    copy = Copy(arrays={a: instead(p) for a, p in partials.items()})
+    copy = Copy(arrays={a: instead(p) for a, p in partials.items()}, fresh=False)
     extent = loop.axis.extent
     declared: list[Statement] = [Declare(p) for p in partials.values()]
     taken = [_take(a, p) for a, p in partials.items()]

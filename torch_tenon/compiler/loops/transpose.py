@@ -40,7 +40,7 @@ def transpose_tiles(
 
 class _Transposing(Copy):
     def __init__(self, rows: For, lanes: Symbol, side: int, chosen: Callable[[Load], bool]) -> None:
-        super().__init__()
+        super().__init__(fresh=False)
         self.rows, self.lane, self.side, self.chosen = rows, lanes, side, chosen
         self.before: list[Statement] = []
 
