@@ -141,8 +141,8 @@ class ProgramBuilder:
     ) -> Any:
         build = Build(self.program, results)
         try:
-            values = [positional, list(keywords.values())]
-            if str(op) not in WHOLE and any(v.dtype.is_complex for v in _values(values)):
+            given = _values([positional, list(keywords.values())])
+            if any(v.dtype.is_complex for v in given) and str(op) not in WHOLE:
                 raise CannotLower("complex numbers")
             function = find(op)
             if function is not None:

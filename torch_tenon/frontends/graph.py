@@ -176,7 +176,7 @@ class _Graph:
 
     def _call(self, n: Node) -> Any:
         if n.target is operator.getitem:
-            return self._held(n, self.env[n.args[0]][n.args[1]])  # type: ignore[index]
+            return self._held(n, self.env[n.args[0]][n.args[1]], self._results(n))  # type: ignore[index]
         if n.target is with_effects:
             return self._effect(n.args, n.kwargs)
         value = n.meta.get("val")
@@ -193,15 +193,15 @@ class _Graph:
         if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
         changes = self.given[self.in_place[n]] if n in self.in_place else None
-        found = self.builder.lower(n.target, args, keywords, self._results(n), changes=changes)
-        return self._held(n, found)
+        results = self._results(n)
+        found = self.builder.lower(n.target, args, keywords, results, changes=changes)
+        return self._held(n, found, results)
 
-    def _held(self, n: Node, value: Any) -> Any:
+    def _held(self, n: Node, value: Any, results: Sequence[TensorMeta | None]) -> Any:
         """What a node is: contents, where it is one tensor."""
         if not isinstance(value, Value):
             return value
-        held = self._contents(n)
-        (meta,) = self._results(n)
+        held, meta = self._contents(n), results[0]
         assert meta is not None
         layout = Layout(meta.sizes, meta.strides)
         self.builder.replace(held, value, layout, len(n.users), n in self.stored)
@@ -298,51 +298,54 @@ def _memory_of_several(nodes: Sequence[Node]) -> set[Node]:
 
 
 def _changed_in_place(nodes: Sequence[Node], order: Mapping[Node, int]) -> dict[Node, int | None]:
-    """The ops that may change part of an input where it lies, with that input's memory: the graph
-    copies their result back to it, and nobody reads in between what it held before."""
-    aliases: dict[int | None, list[Node]] = {}
+    """The ops that may write part of an input where it lies, with that input's memory.
+
+    A function that writes x[0] = a and x[1] = b is traced as y = select_scatter(x, a, 0),
+    z = select_scatter(y, b, 1) and, at the end, copy_(x, z). If nobody reads the x of before once y
+    is made, nor y once z is, both can be x itself.
+    """
+    sharing: dict[int | None, list[Node]] = {}
     for n in nodes:
-        aliases.setdefault(memory_of(n), []).append(n)
+        sharing.setdefault(memory_of(n), []).append(n)
     found: dict[Node, int | None] = {}
     for copy in nodes:
         if copy.target is not torch.ops.aten.copy_.default:
             continue
         held = memory_of(copy.args[0])  # type: ignore[arg-type]
-        chain: list[Node] = []
-
-        def changes(x: Any, held: int | None = held, chain: list[Node] = chain) -> bool:
-            """Whether x is the input's memory, or that with changes, which join the chain."""
-            if isinstance(x, Node) and str(x.target).rpartition(".")[0] in PARTIAL:
-                if not changes(x.args[0]):
-                    return False
-                changes(x.args[1])  # a part that was changed before it is put back
-                chain.append(x)
-                return True
-            return isinstance(x, Node) and x in aliases[held]
-
-        if not changes(copy.args[1]):
-            continue
-        versions = [(-1, held), *((order[c], memory_of(c)) for c in chain)]
-        if not any(
-            order[u] > order[c] > made
-            and u is not copy
-            and not _moves_on(u, n, memory, held, chain)
-            for made, memory in versions
-            for n in aliases[memory]
-            for u in n.users
-            for c in chain
+        chain = _changes(copy.args[1], sharing[held])
+        # What is overwritten: the input, and what each op of the chain makes of it.
+        versions = {held: -1} | {memory_of(c): order[c] for c in chain or ()}
+        if chain and not any(
+            user is not copy
+            and any(made < order[c] < order[user] for c in chain)
+            and not _reads_newest(user, n, held, chain)
+            for memory, made in versions.items()
+            for n in sharing[memory]
+            for user in n.users
         ):
             found.update((c, held) for c in chain)
     return found
 
 
-def _moves_on(
-    u: Node, n: Node, memory: int | None, held: int | None, chain: Sequence[Node]
-) -> bool:
-    """Whether the user of an older version takes the newest for it, as the chain's ops do."""
-    if u in chain:
-        return u.args[0] is n or (n in chain and u.args[1] is n)
-    return memory_of(u) == memory or (u.op == "output" and memory == held)
+def _changes(x: Any, start: Sequence[Node]) -> list[Node] | None:
+    """The ops, each of which changes part of what the one before makes, that `x` is made by from a
+    node of `start`; None where it is made in another way."""
+    if not isinstance(x, Node) or str(x.target).rpartition(".")[0] not in PARTIAL:
+        return [] if isinstance(x, Node) and x in start else None
+    before = _changes(x.args[0], start)
+    if before is None:
+        return None
+    # The new part may be the old one with changes: x[0][1] = a puts x[0] back when it is changed.
+    return [*before, *(_changes(x.args[1], start) or ()), x]
+
+
+def _reads_newest(user: Node, n: Node, held: int | None, chain: Sequence[Node]) -> bool:
+    """Whether the user of `n`, whose memory is overwritten, is right to see the newest contents:
+    the next op of the chain, a view, and the result that is the input itself."""
+    if user in chain:
+        return user.args[0] is n or (n in chain and user.args[1] is n)
+    memory = memory_of(n)
+    return memory_of(user) == memory or (user.op == "output" and memory == held)
 
 
 def memory_of(node: Node) -> int | None:
