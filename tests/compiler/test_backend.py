@@ -137,6 +137,20 @@ def test_a_target_without_a_backend_runs_op_by_op() -> None:
     assert output(code, TENON_TARGET=REMOTE_TARGET) == "None True True"
 
 
+@pytest.mark.parametrize(
+    "module",
+    ["compiler.backend", "targets", "targets.cpu", "targets.cpu.backend",
+     "targets.target"],
+)  # fmt: skip
+def test_modules_that_are_imported_before_pytorch(module: str) -> None:
+    code = f"""
+        import torch_tenon.{module}
+        import torch
+        print(torch.ones(2, device="tenon").sum().item())
+    """
+    assert output(code) == "2.0"
+
+
 def test_making_a_backend_costs_nothing() -> None:
     code = """
         import sys, torch

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
+# Not PyTorch either: it loads the device, which needs this module whole.
 if TYPE_CHECKING:
+    import torch
+
     from torch_tenon.compiler.bounded import CacheCounts
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.plan import Plan

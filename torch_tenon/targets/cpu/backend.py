@@ -7,13 +7,12 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
-from torch_tenon import _C
 from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.targets.cpu.library import LIBRARY
 
 if TYPE_CHECKING:
+    import torch
+
     from torch_tenon.compiler.bounded import CacheCounts
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.plan import Plan
@@ -36,7 +35,6 @@ class CpuBackend(Backend):
 
     name = "cpu"
     library = LIBRARY
-    product_dtypes = frozenset((torch.float32, torch.bfloat16, torch.float16))
 
     def __init__(self, compiler: CpuCompiler | None = None) -> None:
         self._compiler = compiler
@@ -47,6 +45,13 @@ class CpuBackend(Backend):
         from torch_tenon.targets.cpu.compiler import default_compiler
 
         return self._compiler or default_compiler()
+
+    @functools.cached_property
+    def product_dtypes(self) -> frozenset[torch.dtype]:  # type: ignore[override]
+        """Those that `csrc/matmul.cpp` and the driver multiply."""
+        import torch
+
+        return frozenset((torch.float32, torch.bfloat16, torch.float16))
 
     @functools.cached_property
     def tuner(self) -> Tuner:
@@ -102,6 +107,8 @@ class CpuBackend(Backend):
 
     def tune(self, plan: Plan) -> bytes:
         """Runs each product once, so that it finds its fastest way; gives what was chosen."""
+        from torch_tenon import _C
+
         products = [s for s in plan.steps if s.kernel is not None and s.kernel.layout == "matmul"]
         if not products:
             return b""
@@ -124,6 +131,8 @@ class CpuBackend(Backend):
 
     def open_files(self) -> bool:
         """By the system's loader."""
+        from torch_tenon import _C
+
         _C.use_kernel_files()
         return True
 
@@ -133,6 +142,7 @@ class CpuBackend(Backend):
 
     def caches(self) -> list[CacheCounts]:
         """The ways that were chosen for products."""
+        from torch_tenon import _C
         from torch_tenon.compiler.bounded import CacheCounts
 
         return [CacheCounts("ways to multiply", *_C.matmul_choices())]

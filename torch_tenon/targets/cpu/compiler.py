@@ -187,8 +187,7 @@ class CpuCompiler:
                     started.append((unit, target, process))
                 for unit, target, process in started:
                     errors = process.communicate()[1].decode(errors="replace")
-                    if not toolchain.is_running(process):
-                        raise CompileError(f"{self._name()} was stopped: the process ends")
+                    toolchain.require_running(process)
                     if process.returncode != 0:
                         why = f"failed ({process.returncode})"
                         raise self._failure(unit.text, why, errors)

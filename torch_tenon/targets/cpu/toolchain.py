@@ -10,12 +10,13 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from torch_tenon.targets.target import CompilerMissing
+from torch_tenon.targets.target import CompileError, CompilerMissing
 
 FLAGS = (
     "-O3",
@@ -34,9 +35,12 @@ FLAGS = (
 # Most processor time of a run, in seconds: some loops keep a compiler busy for hours.
 SECONDS = 60
 _VERSION_SECONDS = 10
+_ENDS = "the compiler was stopped: the process ends"
 _LIMITED = 'ulimit -S -t "$0"; exec "$@"'
 
 _running: set[subprocess.Popen[bytes]] = set()
+_stopped = False
+_lock = threading.Lock()  # a process is started and known, or `stop` comes first
 
 
 class Toolchain:
@@ -75,6 +79,7 @@ class Toolchain:
         process = start([*self.words, "--version"], min(self.seconds, _VERSION_SECONDS))
         try:
             output = process.communicate()[0]
+            require_running(process)
         finally:
             end(process)
             process.wait()
@@ -114,23 +119,30 @@ class Toolchain:
 
 
 def start(command: Sequence[str], seconds: int) -> subprocess.Popen[bytes]:
-    """Starts a compiler that may take so much processor time, for `end` or `stop` to end."""
+    """Starts a compiler that may take so much processor time, for `end` or `stop` to end.
+
+    Raises CompileError once `stop` was called.
+    """
     limited = ["/bin/sh", "-c", _LIMITED, str(max(seconds, 1)), *command]
-    # A group of its own, so that ending it reaches what the compiler starts.
-    process = subprocess.Popen(
-        limited,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        process_group=0,
-    )
-    _running.add(process)
+    with _lock:
+        if _stopped:
+            raise CompileError(_ENDS)
+        # A group of its own, so that ending it reaches what the compiler starts.
+        process = subprocess.Popen(
+            limited,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
+        )
+        _running.add(process)
     return process
 
 
-def is_running(process: subprocess.Popen[bytes]) -> bool:
-    """Whether nobody has ended it."""
-    return process in _running
+def require_running(process: subprocess.Popen[bytes]) -> None:
+    """Raises CompileError for a compiler that `stop` has ended."""
+    if process not in _running:
+        raise CompileError(_ENDS)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -142,7 +154,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def stop() -> None:
-    """Ends all of them, for a process that ends."""
+    """Ends all of them, for a process that ends; none is started any more."""
+    global _stopped
+    with _lock:
+        _stopped = True
     for process in list(_running):
         end(process)
 
