@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from torch_tenon.targets.target import CompilerMissing
+from torch_tenon.targets.target import CompileError, CompilerMissing
 
 FLAGS = (
     "-O3",
@@ -75,6 +75,8 @@ class Toolchain:
         process = start([*self.words, "--version"], min(self.seconds, _VERSION_SECONDS))
         try:
             output = process.communicate()[0]
+            if not is_running(process):
+                raise CompileError(f"{self.command} was stopped: the process ends")
         finally:
             end(process)
             process.wait()
