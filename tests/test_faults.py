@@ -137,7 +137,7 @@ def test_no_memory_for_a_plan_s_temporaries(mode: str) -> None:
         chain(a).cpu()
         settle()
     lost = 0
-    for megabytes in range(1, 12):
+    for megabytes in range(2, 12):  # one is the argument's
         torch.tenon.empty_cache()
         torch.tenon.set_memory_limit(megabytes << 20)
         try:
@@ -147,7 +147,7 @@ def test_no_memory_for_a_plan_s_temporaries(mode: str) -> None:
         torch.testing.assert_close((a[:4] + 1).cpu(), x[:4] + 1)
     torch.tenon.set_memory_limit(None)
     torch.testing.assert_close(chain(a).cpu(), chain(x))
-    print(lost < 11)
+    print(lost < 10)
     """
     assert _run(code, TENON_EXECUTE=mode) == "True"
 

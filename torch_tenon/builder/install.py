@@ -24,10 +24,11 @@ def install(target: Target) -> None:
     _C.set_ask_for_plan(process.ask_for_plan)
     if config.PLAN_FILES.read() and target.backend is not None:
         # What files depend on is asked of the compiler: not by everybody who imports PyTorch.
-        _C.set_before_recording(lambda: _tell_where_files_are(target))
+        _C.set_before_recording(lambda: tell_where_files_are(target))
 
 
-def _tell_where_files_are(target: Target) -> None:
+def tell_where_files_are(target: Target) -> None:
+    """Tells the core where plans are kept, and where the builder process listens."""
     known = identity(target)
     if known is None or target.backend is None or not target.backend.open_files():
         return

@@ -7,9 +7,14 @@ import logging
 import torch
 
 from torch_tenon import _C
+from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
+from torch_tenon.device import target
 
 log = logging.getLogger("torch_tenon.program")
+
+# Nothing is recorded here, which is when others are told.
+tell_where_files_are(target())
 
 
 def make(structure: bytes) -> bool:
