@@ -3,6 +3,7 @@
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "execute/plan.h"
+#include "execute/sized_plan.h"
 
 namespace py = pybind11;
 
@@ -13,113 +14,183 @@ bool is_slot_tensor(py::handle x) {
   return py::isinstance<py::dict>(x) && x.contains("slot");
 }
 
-SlotTensor slot_tensor(py::handle x) {
-  TensorLayout layout{
-      py::module_::import("torch").attr(x["dtype"]).cast<at::ScalarType>(),
-      x["sizes"].cast<std::vector<int64_t>>(),
-      x["strides"].cast<std::vector<int64_t>>(),
-      x["offset"].cast<int64_t>()};
-  layout.nbytes = at::detail::computeStorageNbytes(
-      layout.sizes, layout.strides, c10::elementSize(layout.dtype), layout.offset);
-  return {x["slot"].cast<size_t>(), std::move(layout)};
-}
-
-KernelStep kernel_step(py::handle x, const std::vector<uintptr_t>& addresses) {
-  const auto number = x["kernel"].cast<size_t>();
-  return {
-      reinterpret_cast<KernelFunction>(addresses.at(number)),
-      number,
-      x["slots"].cast<std::vector<size_t>>(),
-      x["sizes"].cast<std::vector<int64_t>>(),
-      x["checks"].cast<std::vector<std::vector<int32_t>>>()};
-}
-
-// An argument of that type; its tensors are added to the step's.
-ArgumentPlan argument_plan(const py::object& x, const c10::Argument& argument, CallStep& step) {
-  if (is_slot_tensor(x)) {
-    step.tensors.push_back(slot_tensor(x));
-    const auto kind = argument.real_type()->kind();
-    const bool number = kind == c10::TypeKind::FloatType || kind == c10::TypeKind::NumberType;
-    return {number ? ArgumentPlan::number : ArgumentPlan::tensor, {}, {}};
+// Reads a plan: see `PlanData` and `native` in torch_tenon/compiler/plan.py for the form of the
+// data. A number that is an expression of sizes is {"example": its value, "words": see
+// record/sizes.h}.
+class PlanReader {
+ public:
+  PlanReader(
+      const std::vector<uintptr_t>& addresses,
+      const std::vector<at::Tensor>& constants,
+      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels)
+      : addresses_(addresses), constants_(constants) {
+    for (const auto& [object, symbol, sum] : kernels)
+      plan.kernels.push_back({object, symbol, sum});
   }
-  if (py::isinstance<py::list>(x) && std::any_of(x.begin(), x.end(), is_slot_tensor)) {
-    const bool plain = argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
-    const auto type = (plain ? c10::ListType::ofTensors() : c10::ListType::ofOptionalTensors());
-    ArgumentPlan list{
-        ArgumentPlan::list,
-        c10::impl::GenericList(type->castRaw<c10::ListType>()->getElementType()),
-        {}};
-    for (const auto y : x)
-      list.elements.push_back(
-          y.is_none() ? ArgumentPlan()
-                      : argument_plan(py::reinterpret_borrow<py::object>(y), argument, step));
-    return list;
-  }
-  // `x * 2` reaches an op that takes tensors with a number.
-  const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
-  return {ArgumentPlan::constant, torch::jit::toIValue(x, argument.type(), argument.N()), {}};
-}
 
-CallStep call_step(py::handle x) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
-      x["op"].cast<std::string>().c_str(), x["overload"].cast<std::string>().c_str());
-  auto& counted = counter(x["route"].cast<std::string>(), x["counted"].cast<std::string>());
-  CallStep step{op, {}, {}, {}, &counted, x["call"].cast<int32_t>()};
-  const py::dict given = x["arguments"];
-  const auto& schema = op.schema();
-  size_t used = 0;
-  for (const auto& argument : schema.arguments()) {
-    if (given.contains(argument.name())) {
-      step.arguments.push_back(argument_plan(given[argument.name().c_str()], argument, step));
-      ++used;
-      continue;
-    }
-    const auto& value = argument.default_value();
-    TORCH_CHECK(value.has_value(), schema.name(), " lacks '", argument.name(), "'");
-    step.arguments.push_back({ArgumentPlan::constant, *value, {}});
+  void read(const py::dict& data) {
+    for (const auto x : data["slots"])
+      plan.slots.push_back(slot(x));
+    plan.inputs = data["inputs"].cast<std::vector<size_t>>();
+    plan.outputs = data["outputs"].cast<std::vector<size_t>>();
+    plan.arena_bytes = data["arena_bytes"].cast<size_t>();
+    for (const auto x : data["steps"])
+      plan.steps.push_back(step(x));
+    for (const auto x : data["results"])
+      plan.results.push_back(slot_tensor(x, std::nullopt));
   }
-  TORCH_CHECK(used == given.size(), schema.name(), " does not take all that is given");
-  for (const auto y : x["results"])
-    step.results.push_back(y.is_none() ? std::nullopt : std::optional(slot_tensor(y)));
-  return step;
-}
 
-// See `PlanData` and `native` in torch_tenon/compiler/plan.py for the form of `data`.
-PlanData plan_data(
-    const py::dict& data,
-    const std::vector<uintptr_t>& addresses,
-    const std::vector<at::Tensor>& constants,
-    const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels) {
   PlanData plan;
-  for (const auto& [object, symbol, sum] : kernels)
-    plan.kernels.push_back({object, symbol, sum});
-  for (const auto x : data["slots"]) {
+  std::vector<SizedNumber> numbers;
+
+ private:
+  using Where = SizedNumber::Where;
+
+  // A number that stands at `place`; without that, of a plan's own results, which nobody asks for
+  // where sizes may have any value.
+  int64_t number(py::handle x, std::optional<SizedNumber> place) {
+    if (!py::isinstance<py::dict>(x))
+      return x.cast<int64_t>();
+    if (place) {
+      place->value.words = x["words"].cast<std::vector<int64_t>>();
+      numbers.push_back(std::move(*place));
+    }
+    return x["example"].cast<int64_t>();
+  }
+
+  Slot slot(py::handle x) {
     const auto kind = static_cast<Slot::Kind>(x[py::int_(0)].cast<int>());
-    Slot slot{kind, x[py::int_(1)].cast<size_t>()};
-    if (slot.kind == Slot::Kind::overlaid)
-      slot.under = x[py::int_(2)].cast<size_t>();
-    if (slot.kind == Slot::Kind::constant)
-      slot.tensor = constants.at(slot.number);
-    plan.slots.push_back(std::move(slot));
+    const SizedNumber place{Where::slot, plan.slots.size()};
+    Slot made{kind, static_cast<size_t>(number(x[py::int_(1)], place))};
+    if (made.kind == Slot::Kind::overlaid)
+      made.under = x[py::int_(2)].cast<size_t>();
+    if (made.kind == Slot::Kind::constant)
+      made.tensor = constants_.at(made.number);
+    return made;
   }
-  plan.inputs = data["inputs"].cast<std::vector<size_t>>();
-  plan.outputs = data["outputs"].cast<std::vector<size_t>>();
-  plan.arena_bytes = data["arena_bytes"].cast<size_t>();
-  for (const auto x : data["steps"]) {
+
+  SlotTensor slot_tensor(py::handle x, std::optional<SizedNumber> place) {
+    TensorLayout layout{py::module_::import("torch").attr(x["dtype"]).cast<at::ScalarType>()};
+    const auto all = [&](const char* name, SizedNumber::Field field) {
+      std::vector<int64_t> found;
+      for (const auto y : x[name]) {
+        if (place) {
+          place->field = field;
+          place->at = found.size();
+        }
+        found.push_back(number(y, place));
+      }
+      return found;
+    };
+    layout.sizes = all("sizes", SizedNumber::size);
+    layout.strides = all("strides", SizedNumber::stride);
+    if (place)
+      place->field = SizedNumber::offset;
+    layout.offset = number(x["offset"], place);
+    layout.nbytes = at::detail::computeStorageNbytes(
+        layout.sizes, layout.strides, c10::elementSize(layout.dtype), layout.offset);
+    return {x["slot"].cast<size_t>(), std::move(layout)};
+  }
+
+  Step step(py::handle x) {
     const auto name = x["name"].cast<std::string>();
-    Step step{name, &counter("plan", name), KernelStep{}, {}};
+    Step made{name, &counter("plan", name), KernelStep{}, {}};
     if (x.contains("kernel"))
-      step.work = kernel_step(x, addresses);
+      made.work = kernel_step(x);
     else
-      step.work = call_step(x);
-    step.allocated = x["allocated"].cast<std::vector<size_t>>();
-    step.released = x["released"].cast<std::vector<size_t>>();
-    plan.steps.push_back(std::move(step));
+      made.work = call_step(x);
+    made.allocated = x["allocated"].cast<std::vector<size_t>>();
+    made.released = x["released"].cast<std::vector<size_t>>();
+    return made;
   }
-  for (const auto x : data["results"])
-    plan.results.push_back(slot_tensor(x));
-  return plan;
-}
+
+  KernelStep kernel_step(py::handle x) {
+    const auto kernel = x["kernel"].cast<size_t>();
+    std::vector<int64_t> sizes;
+    for (const auto y : x["sizes"])
+      sizes.push_back(number(y, SizedNumber{Where::kernel, plan.steps.size(), sizes.size()}));
+    return {
+        reinterpret_cast<KernelFunction>(addresses_.at(kernel)),
+        kernel,
+        x["slots"].cast<std::vector<size_t>>(),
+        std::move(sizes),
+        x["checks"].cast<std::vector<std::vector<int32_t>>>()};
+  }
+
+  // A constant, whose sizes of any value are noted.
+  py::object constant(const py::object& x, SizedNumber place) {
+    if (py::isinstance<py::dict>(x))
+      return py::int_(number(x, place));
+    if (!py::isinstance<py::list>(x))
+      return x;
+    py::list all;
+    for (const auto y : x) {
+      place.at = all.size();
+      const bool sized = py::isinstance<py::dict>(y);
+      all.append(
+          sized ? py::object(py::int_(number(y, place))) : py::reinterpret_borrow<py::object>(y));
+    }
+    return all;
+  }
+
+  // An argument of that type; its tensors are added to the step's.
+  ArgumentPlan argument_plan(const py::object& x, const c10::Argument& argument, CallStep& step) {
+    if (is_slot_tensor(x)) {
+      step.tensors.push_back(
+          slot_tensor(x, SizedNumber{Where::tensor, plan.steps.size(), step.tensors.size()}));
+      const auto kind = argument.real_type()->kind();
+      const bool is_number = kind == c10::TypeKind::FloatType || kind == c10::TypeKind::NumberType;
+      return {is_number ? ArgumentPlan::number : ArgumentPlan::tensor, {}, {}};
+    }
+    if (py::isinstance<py::list>(x) && std::any_of(x.begin(), x.end(), is_slot_tensor)) {
+      const bool plain = argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
+      const auto type = (plain ? c10::ListType::ofTensors() : c10::ListType::ofOptionalTensors());
+      ArgumentPlan list{
+          ArgumentPlan::list,
+          c10::impl::GenericList(type->castRaw<c10::ListType>()->getElementType()),
+          {}};
+      for (const auto y : x)
+        list.elements.push_back(
+            y.is_none() ? ArgumentPlan()
+                        : argument_plan(py::reinterpret_borrow<py::object>(y), argument, step));
+      return list;
+    }
+    // `x * 2` reaches an op that takes tensors with a number.
+    const torch::jit::ToIValueAllowNumbersAsTensors allowed(true);
+    const auto plain =
+        constant(x, SizedNumber{Where::argument, plan.steps.size(), step.arguments.size()});
+    return {ArgumentPlan::constant, torch::jit::toIValue(plain, argument.type(), argument.N()), {}};
+  }
+
+  CallStep call_step(py::handle x) {
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(
+        x["op"].cast<std::string>().c_str(), x["overload"].cast<std::string>().c_str());
+    auto& counted = counter(x["route"].cast<std::string>(), x["counted"].cast<std::string>());
+    CallStep step{op, {}, {}, {}, &counted, x["call"].cast<int32_t>()};
+    const py::dict given = x["arguments"];
+    const auto& schema = op.schema();
+    size_t used = 0;
+    for (const auto& argument : schema.arguments()) {
+      if (given.contains(argument.name())) {
+        step.arguments.push_back(argument_plan(given[argument.name().c_str()], argument, step));
+        ++used;
+        continue;
+      }
+      const auto& value = argument.default_value();
+      TORCH_CHECK(value.has_value(), schema.name(), " lacks '", argument.name(), "'");
+      step.arguments.push_back({ArgumentPlan::constant, *value, {}});
+    }
+    TORCH_CHECK(used == given.size(), schema.name(), " does not take all that is given");
+    for (const auto y : x["results"]) {
+      const SizedNumber place{Where::result, plan.steps.size(), step.results.size()};
+      step.results.push_back(y.is_none() ? std::nullopt : std::optional(slot_tensor(y, place)));
+    }
+    return step;
+  }
+
+  const std::vector<uintptr_t>& addresses_;
+  const std::vector<at::Tensor>& constants_;
+};
 
 }  // namespace
 
@@ -135,7 +206,10 @@ void bind_plan(py::module_& m) {
                       const std::vector<uintptr_t>& addresses,
                       const std::vector<at::Tensor>& constants,
                       const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels) {
-            return std::make_shared<Plan>(plan_data(data, addresses, constants, kernels));
+            PlanReader reader(addresses, constants, kernels);
+            reader.read(data);
+            TORCH_CHECK(reader.numbers.empty(), "a plan for one set of sizes has others");
+            return std::make_shared<Plan>(std::move(reader.plan));
           }),
           py::arg("data"),
           py::arg("addresses"),
@@ -162,6 +236,20 @@ void bind_plan(py::module_& m) {
             };
             plan.run(pointers(inputs), pointers(outputs), device);
           }));
+  py::class_<SizedPlan, std::shared_ptr<SizedPlan>>(m, "SizedPlan")
+      .def(
+          py::init([](const py::dict& data,
+                      const std::vector<uintptr_t>& addresses,
+                      const std::vector<at::Tensor>& constants,
+                      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels) {
+            PlanReader reader(addresses, constants, kernels);
+            reader.read(data);
+            return std::make_shared<SizedPlan>(std::move(reader.plan), std::move(reader.numbers));
+          }),
+          py::arg("data"),
+          py::arg("addresses"),
+          py::arg("constants"),
+          py::arg("kernels") = std::vector<std::tuple<std::string, std::string, uint64_t>>());
 }
 
 }  // namespace tenon

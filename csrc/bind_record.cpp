@@ -17,16 +17,6 @@ namespace py = pybind11;
 namespace tenon {
 namespace {
 
-py::tuple tensor_facts(int32_t slot, const TensorLayout& t) {
-  return py::make_tuple(
-      "tensor",
-      slot,
-      t.dtype,
-      py::tuple(py::cast(t.sizes)),
-      py::tuple(py::cast(t.strides)),
-      t.offset);
-}
-
 // A constant as Python code would pass it.
 py::object constant(const c10::IValue& value, const c10::TypePtr& type) {
   const auto kind = value.isInt() && type->kind() == c10::TypeKind::OptionalType
@@ -47,29 +37,63 @@ py::object constant(const c10::IValue& value, const c10::TypePtr& type) {
   return torch::jit::toPyObject(value);
 }
 
-// A window as Python sees it: see frontends/eager.py.
+// A window as Python sees it: see frontends/eager.py. `index` makes what stands for a size that is
+// an expression, of its words.
 class Describer {
  public:
-  explicit Describer(const WindowPlan& window)
-      : window_(window), next_slot_(window.slots_of_calls.begin()) {}
+  Describer(const WindowPlan& window, py::object index)
+      : window_(window), index_(std::move(index)), next_slot_(window.slots_of_calls.begin()) {}
 
   py::tuple describe() {
     py::list calls, slots;
-    for (const auto* entry : window_.calls)
-      calls.append(call(*entry));
-    for (const auto& slot : window_.slots)
-      slots.append(py::make_tuple(slot.nbytes, slot.fresh, slot.alive, slot.written));
+    for (size_t k = 0; k < window_.calls.size(); ++k) {
+      sized_ = window_.claim && window_.sized[k] >= 0;
+      next_made_ = next_size_ + std::max(window_.sized[k], 0);
+      calls.append(call(*window_.calls[k]));
+      next_size_ = next_made_;
+    }
+    sized_ = window_.claim.has_value();
+    for (const auto& slot : window_.slots) {
+      const auto nbytes = size_at(next_size_, static_cast<int64_t>(slot.nbytes));
+      slots.append(py::make_tuple(nbytes, slot.fresh, slot.alive, slot.written));
+    }
     return py::make_tuple(window_.id, calls, slots);
   }
 
  private:
+  // A size that a claim is of has one of its expressions.
+  py::object size_at(size_t& place, int64_t example) {
+    if (!sized_)
+      return py::int_(example);
+    const auto& words = window_.claim->numbers.at(place++).words;
+    if (words.size() == 2 && words[0] == SizeExpression::constant)
+      return py::int_(words[1]);
+    return index_(words);
+  }
+  // As `OpKey::put_size` has it.
+  py::object given_size(int64_t example) {
+    return example < 2 ? py::int_(example) : size_at(next_size_, example);
+  }
+  py::object made_size(int64_t example) {
+    return size_at(next_made_, example);
+  }
+  py::tuple given_sizes(const std::vector<int64_t>& examples) {
+    py::list all;
+    for (const auto example : examples)
+      all.append(given_size(example));
+    return py::tuple(all);
+  }
+
   py::tuple call(const OpEntry& entry) {
+    entry_ = &entry;
     next_tensor_ = entry.tensors.begin();
     next_fresh_ = entry.fresh.begin();
     const auto& schema = entry.op->op.schema();
     py::list arguments, results;
-    for (size_t i = 0; i < entry.arguments.size(); ++i)
+    for (size_t i = 0; i < entry.arguments.size(); ++i) {
+      is_size_ = entry.op->are_sizes[i];
       arguments.append(argument(entry.arguments[i], schema.arguments()[i].real_type()));
+    }
     for (const auto& plan : entry.results)
       results.append(result(plan));
     return py::make_tuple(entry.op->name, entry.id, arguments, results);
@@ -78,7 +102,7 @@ class Describer {
   py::object argument(const ArgumentPlan& plan, const c10::TypePtr& type) {
     switch (plan.kind) {
       case ArgumentPlan::constant:
-        return py::make_tuple("constant", constant(plan.value, type));
+        return py::make_tuple("constant", is_size_ ? size(plan.value) : constant(plan.value, type));
       case ArgumentPlan::number: {
         const bool is_tensor = plan.value.isTensor();
         const auto dtype = is_tensor ? plan.value.toTensor().scalar_type() : at::kDouble;
@@ -88,7 +112,7 @@ class Describer {
         return py::make_tuple("number", next_number_++, dtype, wrapped, real);
       }
       case ArgumentPlan::tensor:
-        return tensor_facts(*next_slot_++, *next_tensor_++);
+        return given_tensor();
       case ArgumentPlan::list:
         break;
     }
@@ -100,21 +124,55 @@ class Describer {
     return py::make_tuple("list", elements);
   }
 
+  // A whole number, a list of them, or nothing.
+  py::object size(const c10::IValue& value) {
+    if (value.isInt())
+      return given_size(value.toInt());
+    if (!value.isIntList())
+      return torch::jit::toPyObject(value);
+    return py::list(given_sizes(value.toIntVector()));
+  }
+
+  py::tuple given_tensor() {
+    const auto number = static_cast<size_t>(next_tensor_ - entry_->tensors.begin());
+    const auto& t = *next_tensor_++;
+    const auto& resized = entry_->resized;
+    if (std::find(resized.begin(), resized.end(), number) != resized.end())
+      return made_tensor(t);
+    const auto slot = *next_slot_++;
+    const auto sizes = given_sizes(t.sizes), strides = given_sizes(t.strides);
+    return py::make_tuple("tensor", slot, t.dtype, sizes, strides, given_size(t.offset));
+  }
+
+  py::tuple made_tensor(const TensorLayout& t) {
+    py::list sizes, strides;
+    for (const auto n : t.sizes)
+      sizes.append(made_size(n));
+    for (const auto k : t.strides)
+      strides.append(made_size(k));
+    return py::make_tuple(
+        "tensor", *next_slot_++, t.dtype, py::tuple(sizes), py::tuple(strides), t.offset);
+  }
+
   // An argument's place, a tensor, a list of tensors, or None.
   py::object result(const ResultPlan& plan) {
     if (plan.argument >= 0)
       return py::make_tuple("argument", plan.argument);
     py::list elements;
     for (const bool defined : plan.defined)
-      elements.append(
-          defined ? py::object(tensor_facts(*next_slot_++, *next_fresh_++)) : py::none());
+      elements.append(defined ? py::object(made_tensor(*next_fresh_++)) : py::none());
     return plan.list ? py::object(py::make_tuple("list", elements)) : py::object(elements[0]);
   }
 
   const WindowPlan& window_;
+  const py::object index_;
   std::vector<int32_t>::const_iterator next_slot_;
   std::vector<TensorLayout>::const_iterator next_tensor_, next_fresh_;
   int64_t next_number_ = 0;
+  const OpEntry* entry_ = nullptr;        // of the call in work
+  size_t next_size_ = 0, next_made_ = 0;  // of the claim's: of what is given, and of what is made
+  bool sized_ = false;                    // are those of the call in work among them?
+  bool is_size_ = false;                  // are the argument's whole numbers sizes?
 };
 
 // A run of the window for Python to call; it raises what PyTorch raises.
@@ -204,20 +262,46 @@ void bind_record(py::module_& m) {
           "Under which its calls were made, as Python prints it.")
       .def(
           "describe",
-          [](const WindowPlan& window) { return Describer(window).describe(); },
-          "Its calls and slots: see frontends/eager.py for their form.")
+          [](const WindowPlan& window, py::object index) {
+            return Describer(window, std::move(index)).describe();
+          },
+          py::arg("index"),
+          "Its calls and slots: see frontends/eager.py for their form. `index` makes what stands "
+          "for "
+          "a size of any value, of the words of its expression (csrc/record/sizes.h).")
+      .def_property_readonly(
+          "symbols",
+          [](const WindowPlan& window) {
+            std::vector<int64_t> examples;
+            for (size_t k = 0; window.claim && k < window.claim->symbols.size(); ++k)
+              examples.push_back(window.claim->seen.at(window.claim->symbols[k]));
+            return examples;
+          },
+          "An example for each of the sizes that may have any value from 2 on.")
       .def_readonly("threads", &WindowPlan::threads, "That loops are shared between.")
       .def(
           "structure",
-          [](const WindowPlan& window) { return py::bytes(structure_of(window)); },
+          [](const WindowPlan& window) {
+            const auto structure = structure_of(window);
+            Writer archive;
+            if (!structure.key.empty())
+              archive(structure.key, structure.example);
+            return py::bytes(archive.bytes);
+          },
           "The window as data for another process; empty where it cannot be that.")
       .def_static(
           "of_structure",
-          [](const py::bytes& data) { return window_of(static_cast<std::string_view>(data)); })
+          [](const py::bytes& data) {
+            Structure structure;
+            Reader archive(static_cast<std::string_view>(data));
+            archive(structure.key, structure.example);
+            return window_of(structure);
+          })
       .def(
           "finish",
           [](WindowPlan& window,
              std::shared_ptr<Plan> plan,
+             std::shared_ptr<SizedPlan> sized,
              std::vector<int32_t> inputs,
              std::vector<int32_t> outputs,
              std::string error,
@@ -227,6 +311,7 @@ void bind_record(py::module_& m) {
             finish_window(
                 window,
                 {std::move(plan),
+                 std::move(sized),
                  std::move(inputs),
                  std::move(outputs),
                  std::move(error),
@@ -235,6 +320,7 @@ void bind_record(py::module_& m) {
             return keep(window);
           },
           py::arg("plan") = nullptr,
+          py::arg("sized") = nullptr,
           py::arg("inputs") = std::vector<int32_t>(),
           py::arg("outputs") = std::vector<int32_t>(),
           py::arg("error") = "",
@@ -261,7 +347,7 @@ void bind_record(py::module_& m) {
                        const std::function<void()>& run_reference) {
           py::gil_scoped_acquire gil;
           verify(
-              Describer(window).describe(),
+              Describer(window, py::none()).describe(),
               numbers,
               blocks,
               without_lock(run_plan),

@@ -33,6 +33,15 @@ class Plan:
         self, inputs: Sequence[int], outputs: Sequence[int], device: torch.device
     ) -> None: ...
 
+class SizedPlan:
+    def __init__(
+        self,
+        data: dict[str, object],
+        addresses: Sequence[int],
+        constants: Sequence[torch.Tensor],
+        kernels: Sequence[tuple[str, str, int]] = ...,
+    ) -> None: ...
+
 def set_warn_fallback(warn: bool) -> None: ...
 def set_op_rule(
     op: str,
@@ -63,7 +72,9 @@ class Window:
     def number(self) -> int: ...
     @property
     def default_dtype(self) -> str: ...
-    def describe(self) -> tuple[Any, ...]: ...
+    @property
+    def symbols(self) -> list[int]: ...
+    def describe(self, index: Callable[[list[int]], object]) -> tuple[Any, ...]: ...
     @property
     def threads(self) -> int: ...
     def structure(self) -> bytes: ...
@@ -73,6 +84,7 @@ class Window:
     def finish(
         self,
         plan: Plan | None = None,
+        sized: SizedPlan | None = None,
         inputs: list[int] = ...,
         outputs: list[int] = ...,
         error: str = "",

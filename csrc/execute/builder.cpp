@@ -16,6 +16,7 @@
 
 #include "device/fork.h"
 #include "execute/plan_file.h"
+#include "record/archive.h"
 
 extern char** environ;
 
@@ -193,7 +194,7 @@ void set_builder(std::string socket, std::vector<std::string> command) {
 bool ask_builder(const std::shared_ptr<WindowPlan>& window) {
   auto& c = connection();
   const auto structure = structure_of(*window);
-  if (structure.empty())
+  if (structure.key.empty())
     return false;
   {
     const std::lock_guard<std::mutex> lock(c.mutex);
@@ -201,9 +202,11 @@ bool ask_builder(const std::shared_ptr<WindowPlan>& window) {
       return false;
     const auto number = static_cast<uint32_t>(window->id);
     if (c.asked.emplace(number, window).second) {
-      const Header header{number, static_cast<uint32_t>(structure.size())};
+      Writer archive;
+      archive(structure.key, structure.example);
+      const Header header{number, static_cast<uint32_t>(archive.bytes.size())};
       c.out.append(reinterpret_cast<const char*>(&header), sizeof(header));
-      c.out += structure;
+      c.out += archive.bytes;
     }
   }
   hear_builder();

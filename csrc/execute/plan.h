@@ -136,6 +136,8 @@ class Plan {
   }
 
  private:
+  friend class SizedPlan;  // which gives it other sizes
+
   PlanData data_;
   std::vector<size_t> inputs_;  // by slot: which input it is
   size_t status_words_ = 0;

@@ -10,12 +10,14 @@
 
 #include "device/fork.h"
 #include "record/archive.h"
+#include "record/call_pattern.h"
 #include "record/surroundings.h"
 
 namespace tenon {
 namespace {
 
-constexpr std::string_view kMagic = "torch-tenon plan 1\n";
+constexpr size_t kMostClaims = 4;  // of windows that are alike but for their sizes
+constexpr std::string_view kMagic = "torch-tenon plan 2\n";
 
 struct Files {
   std::mutex mutex;
@@ -40,7 +42,7 @@ std::optional<std::string> contents(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-std::string path_of(const Files& f, std::string_view structure) {
+std::string path_of(const Files& f, std::string_view structure, const char* ending = ".plan") {
   const auto seed = checksum(f.identity);
   char name[40];
   std::snprintf(
@@ -49,7 +51,7 @@ std::string path_of(const Files& f, std::string_view structure) {
       "%016llx%016llx",
       static_cast<unsigned long long>(checksum(structure, seed)),
       static_cast<unsigned long long>(checksum(structure, ~seed)));
-  return f.directory + "/plans/" + name + ".plan";
+  return f.directory + "/plans/" + name + ending;
 }
 
 // Host tensors of any size.
@@ -96,6 +98,11 @@ void fields(Archive& archive, KernelName& x) {
 template <class Archive>
 void fields(Archive& archive, KernelStep& x) {
   archive(x.kernel, x.slots, x.sizes, x.checks);
+}
+
+template <class Archive>
+void fields(Archive& archive, SizedNumber& x) {
+  archive(x.where, x.index, x.which, x.field, x.at, x.value);
 }
 
 template <class Archive>
@@ -161,6 +168,117 @@ PlanData read_plan(Reader& archive) {
   return x;
 }
 
+// The contents of a plan file for that structure, if that is what they are.
+std::optional<Reader> opened(std::string_view bytes, std::string_view structure) {
+  uint64_t sum = 0;
+  if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < kMagic.size() + sizeof(sum))
+    return std::nullopt;
+  std::memcpy(&sum, bytes.data() + kMagic.size(), sizeof(sum));
+  const auto body = bytes.substr(kMagic.size() + sizeof(sum));
+  if (checksum(body) != sum)
+    return std::nullopt;
+  Reader reader(body);
+  std::string identity, kept;
+  reader(identity, kept);
+  // Names may be equal by chance.
+  if (identity != files().identity || kept != structure)
+    return std::nullopt;
+  return reader;
+}
+
+bool write_file(const std::string& path, const std::string& body) {
+  std::string bytes(kMagic);
+  const auto sum = checksum(body);
+  bytes.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
+  return write_whole(path, bytes + body);
+}
+
+// A window's calls and slots with their sizes. Raises for an argument that is no plain data.
+std::string calls_and_slots(const WindowPlan& window) {
+  Writer archive;
+  archive(window.threads, window.calls.size());
+  for (const auto* call : window.calls) {
+    archive(name_of(call->op->op), call->surroundings(), call->arguments, call->tensors);
+    archive(call->written, call->results, call->fresh);
+  }
+  archive(window.slots_of_calls, window.slots);
+  return std::move(archive.bytes);
+}
+
+// ... and without them. Raises as well.
+std::string without_sizes(const WindowPlan& window) {
+  Writer key;
+  key(window.sized, window.threads);
+  for (size_t k = 0; k < window.calls.size(); ++k) {
+    const auto& call = *window.calls[k];
+    key(name_of(call.op->op), call.results, call.resized);
+    if (window.sized[k] >= 0)
+      key(call.pattern != nullptr ? call.pattern->key : call.key);
+    else
+      key(call.surroundings(), call.arguments, call.tensors, call.written, call.fresh);
+  }
+  key(window.slots_of_calls);
+  for (const auto& slot : window.slots)
+    key(slot.fresh, slot.alive, slot.written);
+  return std::move(key.bytes);
+}
+
+std::shared_ptr<WindowPlan> window_of_calls(std::string_view text) {
+  auto window = std::make_shared<WindowPlan>();
+  Reader archive(text);
+  size_t calls = 0;
+  archive(window->threads, calls);
+  for (size_t k = 0; k < calls; ++k) {
+    std::string op;
+    int64_t surroundings = 0;
+    archive(op, surroundings);
+    auto owned = std::make_shared<OwnEntry>(op_of(op));
+    auto& call = owned->entry;
+    call.key = {surroundings};
+    archive(call.arguments, call.tensors, call.written, call.results, call.fresh);
+    window->calls.push_back(&call);
+    window->own.push_back(std::move(owned));
+  }
+  archive(window->slots_of_calls, window->slots);
+  window->sized.resize(calls, -1);
+  return window;
+}
+
+// The claims that are kept of windows which are alike but for their sizes.
+std::vector<SizeClaim> read_claims(const Files& f, const std::string& alike) {
+  const auto bytes = contents(path_of(f, alike, ".sizes"));
+  if (!bytes)
+    return {};
+  try {
+    auto reader = opened(*bytes, alike);
+    std::vector<SizeClaim> claims;
+    if (reader)
+      (*reader)(claims);
+    return claims;
+  } catch (const c10::Error&) {  // damage that the checksum has not seen
+    return {};
+  }
+}
+
+// Adds a window's claim to those.
+void keep_claim(const Files& f, const WindowPlan& window) {
+  const auto alike = without_sizes(window);
+  auto claims = read_claims(f, alike);
+  std::erase_if(claims, [&](const auto& one) {
+    return std::equal(
+        one.numbers.begin(),
+        one.numbers.end(),
+        window.claim->numbers.begin(),
+        window.claim->numbers.end(),
+        [](const auto& a, const auto& b) { return a.words == b.words; });
+  });
+  claims.insert(claims.begin(), *window.claim);
+  claims.resize(std::min(claims.size(), kMostClaims));
+  Writer archive;
+  archive(f.identity, alike, claims);
+  write_file(path_of(f, alike, ".sizes"), archive.bytes);
+}
+
 // Puts the target's kernels into the steps; false where one is not to be had.
 bool find_kernels(Files& f, PlanData& plan, std::string_view extras) {
   std::vector<uintptr_t> found;
@@ -187,24 +305,6 @@ bool find_kernels(Files& f, PlanData& plan, std::string_view extras) {
   return f.kernels.adopt(extras, found);
 }
 
-// The contents of a plan file for that structure, if that is what they are.
-std::optional<Reader> opened(std::string_view bytes, std::string_view structure) {
-  uint64_t sum = 0;
-  if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < kMagic.size() + sizeof(sum))
-    return std::nullopt;
-  std::memcpy(&sum, bytes.data() + kMagic.size(), sizeof(sum));
-  const auto body = bytes.substr(kMagic.size() + sizeof(sum));
-  if (checksum(body) != sum)
-    return std::nullopt;
-  Reader reader(body);
-  std::string identity, kept;
-  reader(identity, kept);
-  // Names may be equal by chance.
-  if (identity != files().identity || kept != structure)
-    return std::nullopt;
-  return reader;
-}
-
 }  // namespace
 
 void set_plan_directory(std::string directory, std::string identity) {
@@ -221,46 +321,64 @@ void set_kernel_files(KernelFiles kernels) {
   files().kernels = std::move(kernels);
 }
 
-std::string structure_of(const WindowPlan& window) {
-  Writer archive;
+Structure structure_of(const WindowPlan& window) {
   try {
-    archive(window.threads, window.calls.size());
-    for (const auto* call : window.calls) {
-      archive(name_of(call->op->op), call->surroundings(), call->arguments, call->tensors);
-      archive(call->written, call->results, call->fresh);
-    }
-    archive(window.slots_of_calls, window.slots);
+    if (!window.claim)
+      return {calls_and_slots(window), {}};
+    Writer key, example;
+    key(window.claim->symbols, window.claim->numbers);
+    key.bytes += without_sizes(window);
+    example(window.claim->seen, calls_and_slots(window));
+    return {std::move(key.bytes), std::move(example.bytes)};
   } catch (const c10::Error&) {
     return {};
   }
-  return std::move(archive.bytes);
 }
 
-std::shared_ptr<WindowPlan> window_of(std::string_view structure) {
-  auto window = std::make_shared<WindowPlan>();
-  Reader archive(structure);
-  size_t calls = 0;
-  archive(window->threads, calls);
-  for (size_t k = 0; k < calls; ++k) {
+std::shared_ptr<WindowPlan> window_of(const Structure& structure) {
+  if (structure.example.empty())
+    return window_of_calls(structure.key);
+  SizeClaim claim;
+  std::string calls;
+  Reader example(structure.example), key(structure.key);
+  example(claim.seen, calls);
+  auto window = window_of_calls(calls);
+  key(claim.symbols, claim.numbers, window->sized, window->threads);
+  // What the key has of each call is more than its example tells; it is kept as it is.
+  for (size_t k = 0; k < window->calls.size(); ++k) {
     std::string op;
-    int64_t surroundings = 0;
-    archive(op, surroundings);
-    auto owned = std::make_shared<OwnEntry>(op_of(op));
-    auto& call = owned->entry;
-    call.key = {surroundings};
-    archive(call.arguments, call.tensors, call.written, call.results, call.fresh);
-    window->calls.push_back(&call);
-    window->own.push_back(std::move(owned));
+    std::vector<ResultPlan> results;
+    auto& call = window->own.at(k)->entry;
+    key(op, results, call.resized);
+    if (window->sized.at(k) >= 0) {
+      key(call.key);
+    } else {
+      int64_t surroundings = 0;
+      key(surroundings, call.arguments, call.tensors, call.written, call.fresh);
+    }
   }
-  archive(window->slots_of_calls, window->slots);
+  window->claim = std::move(claim);
   return window;
+}
+
+std::vector<SizeClaim> kept_claims(const WindowPlan& window) {
+  const NeutralThread neutral;
+  auto& f = files();
+  const std::lock_guard<std::mutex> lock(f.mutex);
+  if (f.directory.empty())
+    return {};
+  try {
+    return read_claims(f, without_sizes(window));
+  } catch (const c10::Error&) {  // an argument that is no plain data
+    return {};
+  }
 }
 
 bool find_kept(WindowPlan& window) {
   // Modes of the thread that happens to look have no say in what is read.
   const NeutralThread neutral;
   auto& f = files();
-  const auto structure = structure_of(window);
+  const auto structure = structure_of(window).key;
   const std::lock_guard<std::mutex> lock(f.mutex);
   if (f.directory.empty() || structure.empty() || !f.kernels.load)
     return false;
@@ -275,13 +393,21 @@ bool find_kept(WindowPlan& window) {
     std::string error, facts, extras;
     (*reader)(inputs, outputs, error, facts, extras);
     std::shared_ptr<Plan> plan;
+    std::shared_ptr<SizedPlan> sized;
     if (error.empty()) {
       auto data = read_plan(*reader);
+      std::vector<SizedNumber> numbers;
+      (*reader)(numbers);
       if (!find_kernels(f, data, extras))
         return false;
-      plan = std::make_shared<Plan>(std::move(data));
+      if (window.claim && !window.claim->symbols.empty())
+        sized = std::make_shared<SizedPlan>(std::move(data), std::move(numbers));
+      else
+        plan = std::make_shared<Plan>(std::move(data));
     }
-    finish_window(window, {std::move(plan), std::move(inputs), std::move(outputs), error, facts});
+    finish_window(
+        window,
+        {std::move(plan), std::move(sized), std::move(inputs), std::move(outputs), error, facts});
     return true;
   } catch (const std::exception&) {  // damage that the checksum has not seen
     return false;
@@ -290,30 +416,35 @@ bool find_kept(WindowPlan& window) {
 
 bool keep(const WindowPlan& window) {
   auto& f = files();
-  const auto structure = structure_of(window);
+  const auto structure = structure_of(window).key;
   const std::lock_guard<std::mutex> lock(f.mutex);
   const auto& found = window.found;
-  if (f.directory.empty() || structure.empty() || (!found.plan && found.error.empty()))
+  const auto* data = found.plan    ? &found.plan->data()
+                     : found.sized ? &found.sized->data()
+                                   : nullptr;
+  if (f.directory.empty() || structure.empty() || (data == nullptr && found.error.empty()))
     return false;
   Writer archive;
   try {
     archive(f.identity, structure, found.inputs, found.outputs, found.error, found.facts);
     archive(found.extras);
-    if (found.plan) {
-      for (const auto& step : found.plan->data().steps) {
+    if (data != nullptr) {
+      for (const auto& step : data->steps) {
         const auto* kernel = std::get_if<KernelStep>(&step.work);
-        if (kernel != nullptr && kernel->kernel >= found.plan->data().kernels.size())
+        if (kernel != nullptr && kernel->kernel >= data->kernels.size())
           return false;  // nobody knows where it is
       }
-      write_plan(archive, found.plan->data());
+      write_plan(archive, *data);
+      archive(found.sized ? found.sized->numbers() : std::vector<SizedNumber>());
     }
   } catch (const c10::Error&) {
     return false;
   }
-  std::string bytes(kMagic);
-  const auto sum = checksum(archive.bytes);
-  bytes.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
-  return write_whole(path_of(f, structure), bytes + archive.bytes);
+  if (!write_file(path_of(f, structure), archive.bytes))
+    return false;
+  if (window.claim)
+    keep_claim(f, window);
+  return true;
 }
 
 }  // namespace tenon

@@ -31,11 +31,20 @@ struct KernelFiles {
 };
 void set_kernel_files(KernelFiles files);
 
-// What tells windows of one plan in any process: its calls, how their slots connect, which of these
-// are new and which outlive the window. Nothing where a call has an argument that is no plain data.
-std::string structure_of(const WindowPlan& window);
-// A window of that structure. Raises where the text is none.
-std::shared_ptr<WindowPlan> window_of(std::string_view structure);
+// What tells windows of one plan in any process: calls, how their slots connect, which of these are
+// new and which outlive the window, and, where sizes are symbols, what is claimed of them. Then
+// there is an example beside it: a window with sizes.
+struct Structure {
+  std::string key, example;
+};
+// With an empty key where a call has an argument that is no plain data.
+Structure structure_of(const WindowPlan& window);
+// A window of that structure. Raises where that is none.
+std::shared_ptr<WindowPlan> window_of(const Structure& structure);
+
+// What is claimed of windows that differ from this one in sizes alone, as far as plans are kept for
+// any of these.
+std::vector<SizeClaim> kept_claims(const WindowPlan& window);
 
 // Gives a window the plan that is kept for it, or the reason why it has none; false: neither is.
 bool find_kept(WindowPlan& window);

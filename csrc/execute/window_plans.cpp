@@ -16,14 +16,19 @@
 #include "execute/host_call.h"
 #include "execute/plan_file.h"
 #include "execute/reference_window.h"
+#include "execute/window_family.h"
+#include "record/call_pattern.h"
 #include "record/surroundings.h"
 
 namespace tenon {
 namespace {
 
+constexpr size_t kMostExact = 2;  // of one family: the next one has sizes of any value
+
 struct Plans {
   std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
   std::unordered_multimap<uint64_t, std::shared_ptr<WindowPlan>> by_structure;
+  WindowFamilies families;
   std::vector<std::shared_ptr<WindowPlan>> by_id;
   std::shared_ptr<const AskForPlan> ask;
   Verify verify;
@@ -39,38 +44,117 @@ Plans& plans() {
   return *instance;
 }
 
-// The plan of a window's structure, known from now on.
-std::shared_ptr<WindowPlan> find_or_add(
-    Plans& p,
-    const Window& window,
-    const std::vector<int64_t>& structure,
-    const std::vector<int32_t>& order) {
-  uint64_t hash = structure.size();
-  for (const auto word : structure)
-    hash = mixed(hash, word);
-  const auto range = p.by_structure.equal_range(hash);
-  for (auto it = range.first; it != range.second; ++it) {
-    if (it->second->structure == structure)
-      return it->second;
-  }
+// What there is to know of a window, apart from what runs it.
+std::shared_ptr<WindowPlan> describe(const Window& window, const std::vector<int32_t>& order) {
   auto made = std::make_shared<WindowPlan>();
-  made->id = static_cast<int64_t>(p.by_id.size());
-  made->structure = structure;
   made->threads = at::get_num_threads();
   for (const auto index : order) {
     const auto& slot = window.slots[index];
     made->slots.push_back({slot.nbytes, slot.fresh, slot.alive, slot.written});
   }
-  for (const auto& call : window.calls)
+  for (const auto& call : window.calls) {
     made->calls.push_back(call.entry);
+    const auto* pattern = call.entry->pattern;
+    made->sized.push_back(pattern != nullptr ? static_cast<int32_t>(pattern->given) : -1);
+  }
+  made->by_rule = window.by_rule;
   std::vector<int32_t> numbers(window.slots.size(), -1);
   for (size_t k = 0; k < order.size(); ++k)
     numbers[order[k]] = static_cast<int32_t>(k);
   for (const auto index : window.slots_of_calls)
     made->slots_of_calls.push_back(numbers[index]);
+  return made;
+}
+
+std::shared_ptr<WindowPlan> add(Plans& p, std::shared_ptr<WindowPlan> made) {
+  made->id = static_cast<int64_t>(p.by_id.size());
   p.by_id.push_back(made);
+  return made;
+}
+
+// What may run a window, neither of which may be there yet.
+struct Candidates {
+  std::shared_ptr<WindowPlan> own;    // for its sizes
+  std::shared_ptr<WindowPlan> claim;  // for sizes of any value, with its symbols
+  std::vector<int64_t> symbols;
+  bool asks_for_claims = false;  // nobody has looked for those that are kept
+};
+
+std::shared_ptr<WindowPlan> add_own(
+    Plans& p,
+    const Window& window,
+    const std::vector<int32_t>& order,
+    const std::vector<int64_t>& structure,
+    uint64_t hash) {
+  auto made = add(p, describe(window, order));
+  made->structure = structure;
   p.by_structure.emplace(hash, made);
   return made;
+}
+
+std::shared_ptr<WindowPlan> add_claim_of(
+    Plans& p,
+    WindowFamily& family,
+    SizeClaim claim,
+    const Window& window,
+    const std::vector<int32_t>& order) {
+  auto made = describe(window, order);
+  made->claim = std::move(claim);
+  std::shared_ptr<WindowPlan> replaced;
+  if (!add_claim(family, made, replaced))
+    return nullptr;
+  if (!replaced)
+    return add(p, made);
+  made->id = replaced->id;
+  made->by_reference = replaced->by_reference;
+  p.by_id[made->id] = made;
+  return made;
+}
+
+Candidates find_or_add(Plans& p, const Window& window, const std::vector<int32_t>& order) {
+  static thread_local std::vector<int64_t> structure;
+  Candidates found;
+  uint64_t hash = 0;
+  // A call by a rule comes with sizes that may not come again.
+  const bool may_come_again = window.by_rule.empty();
+  if (may_come_again) {
+    window.structure(order, structure);
+    hash = structure.size();
+    for (const auto word : structure)
+      hash = mixed(hash, word);
+    const auto range = p.by_structure.equal_range(hash);
+    for (auto it = range.first; it != range.second; ++it) {
+      if (it->second->structure == structure)
+        found.own = it->second;
+    }
+    if (found.own && !found.own->has_claim)
+      return found;
+  }
+  const auto sizes = sizes_of(window, order);
+  auto& family = p.families.of(sizes);
+  if (!std::exchange(family.looked_up, true)) {
+    found.asks_for_claims = true;
+    return found;
+  }
+  found.claim = find_claim(family, sizes, found.symbols);
+  if (found.own)
+    return found;
+  if (found.claim) {
+    if (may_come_again && are_hot(family, sizes)) {
+      found.own = add_own(p, window, order, structure, hash);
+      found.own->has_claim = true;
+    }
+    return found;
+  }
+  auto claim = note_sizes(family, sizes);
+  if (may_come_again && family.exact < kMostExact) {
+    ++family.exact;
+    found.own = add_own(p, window, order, structure, hash);
+  } else if (claim) {
+    found.symbols = *claim->symbols_of(sizes.numbers);
+    found.claim = add_claim_of(p, family, std::move(*claim), window, order);
+  }
+  return found;
 }
 
 // An error that is no call's is everybody's: nobody knows what depends on it.
@@ -133,13 +217,26 @@ void free_unused(Buffer& buffer) {
     buffer.free_memory();
 }
 
+// What runs a window: its plan, or the one of its claim for its sizes.
+struct Ready {
+  std::shared_ptr<WindowPlan> found;
+  std::shared_ptr<const Plan> plan;
+
+  // The window as it is, with its own sizes.
+  std::shared_ptr<const WindowPlan> with_sizes(
+      const Window& window, const std::vector<int32_t>& order) const {
+    return found->claim ? describe(window, order) : found;
+  }
+};
+
 WindowRun run_plan(
-    const std::shared_ptr<WindowPlan>& found,
+    const Ready& ready,
     Window& window,
     const std::vector<int32_t>& order,
     c10::DeviceIndex device,
     const std::shared_ptr<DeviceNumbers>& numbers,
     bool keeps_slots) {
+  const auto& found = ready.found;
   const NeutralThread neutral;
   const AsRecorded as_recorded(found->calls.front()->surroundings());
   const bool host_memory = target().host_memory;
@@ -171,9 +268,9 @@ WindowRun run_plan(
   std::vector<BufferRef> buffers(order.size());
   for (size_t k = 0; k < order.size() && !host_memory; ++k)
     buffers[k] = window.slots[order[k]].buffer;
-  auto failures =
-      found->found.plan->enqueue(inputs, outputs, c10::Device(kTenon, device), release_input);
-  const auto outcome = [found, order, slots = window.slots.size()](
+  auto failures = ready.plan->enqueue(inputs, outputs, c10::Device(kTenon, device), release_input);
+  const auto outcome = [order, slots = window.slots.size()](
+                           const WindowPlan& known,
                            const std::vector<BufferRef>& buffers,
                            const std::vector<std::string>& lines,
                            const CallFailures& failed) -> Failures {
@@ -182,14 +279,14 @@ WindowRun run_plan(
     {
       std::lock_guard<std::mutex> lock(record_mutex());
       for (size_t k = 0; k < buffers.size(); ++k) {
-        if (buffers[k] && !found->slots[k].fresh)
+        if (buffers[k] && !known.slots[k].fresh)
           begins[k] = buffers[k]->failure;
         any = any || begins[k];
       }
     }
     if (!any)
       return {};
-    const auto by_plan = follow(*found, std::move(begins), lines, failed);
+    const auto by_plan = follow(known, std::move(begins), lines, failed);
     Failures by_window{{}, by_plan.first};
     by_window.by_slot.resize(slots);
     for (size_t k = 0; k < by_plan.by_slot.size(); ++k)
@@ -197,13 +294,17 @@ WindowRun run_plan(
     return by_window;
   };
   WindowRun ran;
-  if (host_memory) {
-    ran.failures = outcome(buffers, window.lines, failures());
-  } else {
-    ran.later = [=, plan = found->found.plan, lines = window.lines, buffers = std::move(buffers)] {
+  if (!host_memory) {
+    ran.later = [=,
+                 plan = ready.plan,
+                 known = ready.with_sizes(window, order),
+                 lines = window.lines,
+                 buffers = std::move(buffers)] {
       (void)numbers;
-      return outcome(buffers, lines, failures());
+      return outcome(*known, buffers, lines, failures());
     };
+  } else if (const auto failed = failures(); !failed.empty()) {
+    ran.failures = outcome(*ready.with_sizes(window, order), buffers, window.lines, failed);
   }
   return ran;
 }
@@ -253,7 +354,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     find_kept(*found);
     lock.lock();
   }
-  const bool again = found->by_plan + found->by_reference > 0;
+  const bool again = found->has_claim || found->by_plan + found->by_reference > 0;
   const bool asks =
       waits ? found->state <= WindowPlan::waiting : again && found->state == WindowPlan::seen;
   if (asks && p.ask != nullptr) {
@@ -285,7 +386,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
 
 WindowRun verify_window(
     Plans& p,
-    const std::shared_ptr<WindowPlan>& found,
+    const Ready& ready,
     Window& window,
     const std::vector<int32_t>& order,
     c10::DeviceIndex device) {
@@ -298,7 +399,7 @@ WindowRun verify_window(
   WindowRun ran;
   const auto by_plan = [&] {
     const auto tried =
-        run_plan(found, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/true);
+        run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/true);
     if (tried.failures.first)
       tried.failures.first->raise();
   };
@@ -306,7 +407,7 @@ WindowRun verify_window(
     ran = run_window_by_reference(window, device, /*keeps_slots=*/true);
   };
   try {
-    p.verify(*found, window.numbers, addresses, by_plan, by_reference);
+    p.verify(*ready.with_sizes(window, order), window.numbers, addresses, by_plan, by_reference);
   } catch (...) {
     // What both raise is the window's; anything else is for who asked for the comparison.
     if (!ran.failures.first)
@@ -315,11 +416,17 @@ WindowRun verify_window(
   return ran;
 }
 
+void count_as_reference(Plans& p, WindowPlan& found) {
+  std::lock_guard<std::mutex> lock(p.mutex);
+  --found.by_plan;
+  ++found.by_reference;
+}
+
 // By the plan; where the device has no memory for that, by reference: nothing was enqueued yet, and
 // the host has what that needs beside the results.
 WindowRun run_plan_on_device(
     Plans& p,
-    const std::shared_ptr<WindowPlan>& found,
+    const Ready& ready,
     Window& window,
     const std::vector<int32_t>& order,
     c10::DeviceIndex device,
@@ -327,11 +434,9 @@ WindowRun run_plan_on_device(
   std::shared_ptr<DeviceNumbers> numbers;
   try {
     numbers = std::make_shared<DeviceNumbers>(window, device);
-    return run_plan(found, window, order, device, numbers, /*keeps_slots=*/false);
+    return run_plan(ready, window, order, device, numbers, /*keeps_slots=*/false);
   } catch (const c10::OutOfMemoryError&) {
-    std::lock_guard<std::mutex> lock(p.mutex);
-    --found->by_plan;
-    ++found->by_reference;
+    count_as_reference(p, *ready.found);
   }
   auto ran = by_reference();
   ran.later = [numbers, later = std::move(ran.later)] { return later(); };
@@ -375,6 +480,46 @@ bool is_of_one_world(const Window& window) {
   });
 }
 
+Candidates find_candidates(Plans& p, const Window& window, const std::vector<int32_t>& order) {
+  {
+    std::lock_guard<std::mutex> lock(p.mutex);
+    auto found = find_or_add(p, window, order);
+    if (!found.asks_for_claims)
+      return found;
+  }
+  auto claims = kept_claims(*describe(window, order));
+  std::lock_guard<std::mutex> lock(p.mutex);
+  const auto sizes = sizes_of(window, order);
+  auto& family = p.families.of(sizes);
+  // The window is an example of it.
+  const auto held = std::find_if(claims.begin(), claims.end(), [&](const auto& claim) {
+    return claim.symbols_of(sizes.numbers).has_value();
+  });
+  if (held != claims.end())
+    add_claim_of(p, family, std::move(*held), window, order);
+  return find_or_add(p, window, order);
+}
+
+// The plan that runs the window now, if one is there: its own, or until that is made the one of its
+// claim.
+Ready find_ready(Plans& p, const Candidates& candidates, bool waits, WindowRun& asked) {
+  const auto& own = candidates.own;
+  const auto& claim = candidates.claim;
+  if (own && is_ready(p, own, waits, asked))
+    return {own, own->found.plan};
+  if (!claim || !is_ready(p, claim, waits, asked))
+    return {};
+  const auto& found = claim->found;
+  Ready ready{claim, found.sized ? found.sized->instance(candidates.symbols) : found.plan};
+  if (!ready.plan) {
+    count_as_reference(p, *claim);
+  } else if (own) {
+    std::lock_guard<std::mutex> lock(p.mutex);
+    --own->by_reference;
+  }
+  return ready;
+}
+
 }  // namespace
 
 WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) {
@@ -389,25 +534,21 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   if (!target().runs_plans || chosen_by_program || !is_of_one_world(window) ||
       (target().host_memory && uses_failed(window)))
     return by_reference();
-  static thread_local std::vector<int64_t> structure;
-  const auto order = window.structure(structure);
+  const auto order = window.order();
   auto& p = plans();
-  std::shared_ptr<WindowPlan> found;
-  {
-    std::lock_guard<std::mutex> lock(p.mutex);
-    found = find_or_add(p, window, structure, order);
-  }
+  const auto candidates = find_candidates(p, window, order);
   WindowRun asked;
   const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
+  const auto ready = find_ready(p, candidates, waits, asked);
   WindowRun ran;
-  if (!is_ready(p, found, waits, asked))
+  if (!ready.plan)
     ran = by_reference();
   else if (verifies)
-    ran = verify_window(p, found, window, order, device);
+    ran = verify_window(p, ready, window, order, device);
   else if (target().host_memory)
-    ran = run_plan(found, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false);
+    ran = run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false);
   else
-    ran = run_plan_on_device(p, found, window, order, device, by_reference);
+    ran = run_plan_on_device(p, ready, window, order, device, by_reference);
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
   return ran;
@@ -416,7 +557,8 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
 void finish_window(WindowPlan& window, FoundPlan found) {
   std::lock_guard<std::mutex> lock(plans().mutex);
   window.found = std::move(found);
-  window.state = window.found.plan != nullptr  ? WindowPlan::ready
+  const bool ready = window.found.plan != nullptr || window.found.sized != nullptr;
+  window.state = ready                         ? WindowPlan::ready
                  : !window.found.error.empty() ? WindowPlan::failed
                                                : WindowPlan::seen;
 }

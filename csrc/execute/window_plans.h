@@ -7,13 +7,16 @@
 #include <vector>
 
 #include "execute/plan.h"
+#include "execute/sized_plan.h"
 #include "record/execution.h"
+#include "record/sizes.h"
 
 namespace tenon {
 
 // What runs a window, or why nothing does. Without either nobody knows yet.
 struct FoundPlan {
   std::shared_ptr<const Plan> plan;
+  std::shared_ptr<SizedPlan> sized;  // in its place, where the window's sizes are symbols
   std::vector<int32_t> inputs;   // for each of the plan's: a slot, or -1 - the place of a number
   std::vector<int32_t> outputs;  // slots
   std::string error;
@@ -44,8 +47,15 @@ struct WindowPlan {
     bool fresh, alive, written;
   };
   std::vector<SlotFacts> slots;
-  int threads = 1;                             // that loops are shared between
-  std::vector<std::shared_ptr<OwnEntry>> own;  // calls of another process
+  int threads = 1;                                      // that loops are shared between
+  std::vector<std::shared_ptr<OwnEntry>> own;           // calls of another process
+  std::vector<std::shared_ptr<const OpEntry>> by_rule;  // ... and those that are a window's alone
+  // Where it is for any sizes: what they have to be. What is said of sizes above is an example.
+  std::optional<SizeClaim> claim;
+  // By call: how many sizes it was given, which the claim is of, as those of what it makes; -1
+  // where neither are.
+  std::vector<int32_t> sized;
+  bool has_claim = false;  // is there one for these and other sizes as well?
 
   State state = seen;      // guarded by the plans' mutex, as all that follows
   bool looked_up = false;  // among the kept ones

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "record/op_cache.h"
+#include "record/sizes.h"
 
 namespace tenon {
 
@@ -139,6 +140,16 @@ void fields(Archive& archive, ArgumentPlan& x) {
   else
     write_value(archive, x.value, x.kind == ArgumentPlan::number);
   archive(x.elements);
+}
+
+template <class Archive>
+void fields(Archive& archive, SizeExpression& x) {
+  archive(x.words);
+}
+
+template <class Archive>
+void fields(Archive& archive, SizeClaim& x) {
+  archive(x.symbols, x.numbers, x.seen);
 }
 
 template <class Archive>

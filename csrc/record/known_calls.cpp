@@ -10,13 +10,14 @@
 #include "device/fork.h"
 #include "device/interpreter.h"
 #include "record/archive.h"
+#include "record/call_pattern.h"
 #include "record/recorder.h"
 
 namespace tenon {
 
 namespace {
 
-constexpr std::string_view kMagic = "torch-tenon calls 1\n";
+constexpr std::string_view kMagic = "torch-tenon calls 2\n";
 constexpr size_t kMostBytes = size_t{4} << 20;
 
 struct KnownCalls {
@@ -45,6 +46,12 @@ KnownCalls& known() {
 std::string name_of(const OpInfo& op, const std::vector<int64_t>& key) {
   Writer archive;
   archive(op.name, key);
+  return std::move(archive.bytes);
+}
+
+std::string name_of_pattern(const OpInfo& op, const std::vector<int64_t>& key) {
+  Writer archive;
+  archive("sizes of " + op.name, key);
   return std::move(archive.bytes);
 }
 
@@ -107,6 +114,32 @@ std::string facts_of(const OpEntry& entry) {
   return std::move(archive.bytes);
 }
 
+std::string facts_of(const CallPattern& pattern) {
+  Writer archive;
+  archive(pattern.given, pattern.results, pattern.resized, pattern.made, *pattern.rule);
+  return std::move(archive.bytes);
+}
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+// What this process used: its calls, and the rules of their sizes.
+Facts used_facts(KnownCalls& k, std::unordered_set<std::string>& open) {
+  Facts found;
+  std::unordered_set<const CallPattern*> patterns;
+  // Patterns change when they learn.
+  std::lock_guard<std::mutex> recording(record_mutex());
+  std::lock_guard<std::mutex> lock(k.mutex);
+  for (const auto* entry : k.used) {
+    if (entry->op->open_scalars && entry->op->may_open)
+      open.insert(entry->op->name);
+    found.emplace_back(name_of(*entry->op, entry->key), facts_of(*entry));
+    const auto* pattern = entry->pattern;
+    if (pattern != nullptr && pattern->confirmed && patterns.insert(pattern).second)
+      found.emplace_back(name_of_pattern(*entry->op, pattern->key), facts_of(*pattern));
+  }
+  return found;
+}
+
 }  // namespace
 
 void set_before_recording(std::function<void()> tell) {
@@ -140,6 +173,23 @@ std::unique_ptr<OpEntry> recall(
   return entry;
 }
 
+std::unique_ptr<CallPattern> recall_pattern(const OpInfo& op, const OpKey& without) {
+  const auto& calls = read_once().calls;
+  if (calls.empty())
+    return nullptr;
+  const auto found = calls.find(name_of_pattern(op, without.words()));
+  if (found == calls.end())
+    return nullptr;
+  auto pattern = std::make_unique<CallPattern>();
+  pattern->id = next_pattern();
+  pattern->key = without.words();
+  pattern->confirmed = true;
+  Reader archive(found->second);
+  archive(pattern->given, pattern->results, pattern->resized, pattern->made);
+  archive(pattern->rule.emplace());
+  return pattern->given == without.sizes().size() ? std::move(pattern) : nullptr;
+}
+
 void note_known(const OpEntry& entry) {
   auto& k = known();
   if (k.path.empty() || !entry.recorded)
@@ -152,20 +202,20 @@ void note_known(const OpEntry& entry) {
 bool keep_known_calls() {
   auto& k = known();
   read_once();
-  std::lock_guard<std::mutex> lock(k.mutex);
-  if (k.path.empty() || !k.is_new)
-    return true;
+  {
+    std::lock_guard<std::mutex> lock(k.mutex);
+    if (k.path.empty() || !k.is_new)
+      return true;
+  }
+  std::unordered_set<std::string> open = k.open;
+  const auto used = used_facts(k, open);
   Writer calls;
   std::unordered_map<std::string, std::string> others;
-  std::unordered_set<std::string> open = k.open;
   read_file(k.path, k.identity, others, open);  // another process may have written it meanwhile
-  for (const auto* entry : k.used) {
-    if (entry->op->open_scalars && entry->op->may_open)
-      open.insert(entry->op->name);
-    const auto name = name_of(*entry->op, entry->key);
+  for (const auto& [name, facts] : used) {
     others.erase(name);
     if (calls.bytes.size() < kMostBytes)
-      calls(name, facts_of(*entry));
+      calls(name, facts);
   }
   for (const auto& [name, facts] : others) {
     if (calls.bytes.size() < kMostBytes)
@@ -177,8 +227,10 @@ bool keep_known_calls() {
   std::string bytes(kMagic);
   const auto sum = checksum(body.bytes);
   bytes.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
-  k.is_new = !write_whole(k.path, bytes + body.bytes);
-  return !k.is_new;
+  const bool written = write_whole(k.path, bytes + body.bytes);
+  std::lock_guard<std::mutex> lock(k.mutex);
+  k.is_new = !written;
+  return written;
 }
 
 }  // namespace tenon

@@ -20,6 +20,8 @@ bool were_open(const OpInfo& op);
 // The entry of a call that is known; nothing for another one.
 std::unique_ptr<OpEntry> recall(
     OpInfo& op, const OpKey& key, bool open_scalars, c10::ArrayRef<c10::IValue> arguments);
+// The rule of a pattern that is known; nothing for another one. `without`: its key.
+std::unique_ptr<CallPattern> recall_pattern(const OpInfo& op, const OpKey& without);
 // A call that this process has learned, or recalled: it stays in the file. Under `record_mutex`.
 void note_known(const OpEntry& entry);
 

@@ -4,6 +4,7 @@
 
 #include "device/storage.h"
 #include "device/target.h"
+#include "record/call_pattern.h"
 #include "record/op_rules.h"
 
 namespace tenon {
@@ -33,11 +34,13 @@ bool layouts_follow(const c10::OperatorHandle& op) {
   if (schema.is_vararg() || !only_tensors(schema))
     return false;
   // The CPU's attention is tagged for a dropout that it does not have.
+  // What an index that is no mask selects is known; a mask is looked at when a call is learned.
+  const bool by_data = op.hasTag(at::Tag::dynamic_output_shape) && schema.name() != "aten::index" &&
+                       schema.name() != "aten::_unsafe_index";
   const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) &&
                      schema.name() != "aten::_scaled_dot_product_flash_attention_for_cpu";
-  if (draws || op.hasTag(at::Tag::data_dependent_output) ||
-      op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::inplace_view) ||
-      makes_views(schema))
+  if (draws || by_data || op.hasTag(at::Tag::data_dependent_output) ||
+      op.hasTag(at::Tag::inplace_view) || makes_views(schema))
     return false;
   return draws_numbers(op) || op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
@@ -113,7 +116,9 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
       written(arguments_written(op)),
       replaced(arguments_replaced(op)),
       counts_writes(name.rfind("aten::_foreach_", 0) == 0),
-      returned(arguments_returned(op.schema())) {
+      returned(arguments_returned(op.schema())),
+      sizes_follow(tenon::sizes_follow(op)),
+      are_sizes(arguments_of_size(op.schema())) {
   for (const auto& argument : op.schema().arguments()) {
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
@@ -126,6 +131,8 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
 }
+
+OpInfo::~OpInfo() = default;
 
 OpEntry* OpInfo::find(const OpKey& key) {
   const auto range = entries.equal_range(key.hash());

@@ -26,6 +26,7 @@ struct ResultPlan {
   std::vector<bool> defined;  // for each fresh tensor, one where it is no list: is there one
 };
 
+struct CallPattern;
 struct OpInfo;
 
 // One op with arguments of known layouts. Its tensors, and its numbers that are open, are the next
@@ -53,10 +54,15 @@ struct OpEntry {
   }
   // Its tensors take so little that a second thread would cost more than it does.
   bool small = false;
+  // What it has in common with calls of other sizes (record/call_pattern.h), if that is known, and
+  // its sizes: what the pattern's key leaves out, then sizes and strides of `fresh`.
+  const CallPattern* pattern = nullptr;
+  std::vector<int64_t> sizes;
 };
 
 struct OpInfo {
   explicit OpInfo(const c10::OperatorHandle& op);
+  ~OpInfo();
 
   c10::OperatorHandle op;
   std::string name;
@@ -70,11 +76,14 @@ struct OpInfo {
   std::vector<bool> replaced;             // by argument: written, and not read
   bool counts_writes;                     // in tensors' versions, since autograd does not
   std::vector<int64_t> returned;          // by result: the argument that it is, or -1
+  bool sizes_follow;                      // may other sizes of the results be foretold?
+  std::vector<bool> are_sizes;            // by argument: its whole numbers
   Counter* counter;                       // of recorded calls
   Counter* reference;                     // of those that then ran by reference
   // How many different keys there were that differ in numbers alone.
   std::unordered_map<uint64_t, int> spread;
   std::unordered_multimap<uint64_t, std::unique_ptr<OpEntry>> entries;
+  std::unordered_multimap<uint64_t, std::unique_ptr<CallPattern>> patterns;
   // Entries that were found last, by their keys' hashes: looked at without a lock, since an entry
   // lives as long as the process and does not change.
   std::array<std::atomic<OpEntry*>, 8> latest{};

@@ -26,6 +26,8 @@ enum Tag : int64_t {
   kOther,
 };
 
+constexpr int64_t kLeftOut = -1;  // in place of a size
+
 int64_t bits_of(double value) {
   int64_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -59,19 +61,59 @@ int64_t number_bits(const at::Tensor& tensor) {
   return value.isFloatingPoint() ? bits_of(value.toDouble()) : value.toLong();
 }
 
-bool OpKey::build(c10::ArrayRef<IValue> arguments, bool open_scalars) {
+void OpKey::clear() {
   words_.clear();
   tensors_.clear();
   storages_.clear();
   scalars_.clear();
+  sizes_.clear();
+  without_sizes_ = is_size_ = false;
   hash_ = 0;
   device_ = -1;
+}
+
+bool OpKey::build(c10::ArrayRef<IValue> arguments, bool open_scalars) {
+  clear();
   put(surroundings());
   for (const auto& argument : arguments) {
     if (!add(argument, open_scalars))
       return false;
   }
   return device_ >= 0;
+}
+
+bool OpKey::build_without_sizes(
+    c10::ArrayRef<IValue> arguments, bool open_scalars, const std::vector<bool>& are_sizes) {
+  clear();
+  without_sizes_ = true;
+  put(surroundings());
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    is_size_ = are_sizes[i];
+    if (!add(arguments[i], open_scalars))
+      return false;
+  }
+  return device_ >= 0;
+}
+
+// What 0 and 1 mean to an op is no matter of size: one element is repeated, none is computed.
+void OpKey::put_size(int64_t size) {
+  if (!without_sizes_ || size < 2) {
+    put(size);
+    return;
+  }
+  put(kLeftOut);
+  sizes_.push_back(size);
+}
+
+// In which order of memory the dimensions lie, which results may have as well.
+void OpKey::put_order(const at::Tensor& tensor) {
+  const auto strides = tensor.strides();
+  uint64_t order = tensor.is_contiguous() ? 1 : tensor.is_non_overlapping_and_dense() ? 2 : 0;
+  for (size_t d = 1; d < strides.size(); ++d) {
+    for (size_t e = 0; e < d; ++e)
+      order = order * 3 + (strides[e] > strides[d] ? 2 : strides[e] == strides[d] ? 1 : 0);
+  }
+  put(static_cast<int64_t>(order));
 }
 
 void OpKey::add_number(int64_t kind, int64_t bits, bool open) {
@@ -116,10 +158,12 @@ bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
       (impl->is_wrapped_number() ? 1 << 17 : 0) | static_cast<int64_t>(sizes.size()) << 24 |
       static_cast<int64_t>(alias) << 32);
   for (const auto n : sizes)
-    put(n);
+    put_size(n);
   for (const auto k : strides)
-    put(k);
-  put(impl->storage_offset());
+    put_size(k);
+  put_size(impl->storage_offset());
+  if (without_sizes_)
+    put_order(tensor);
   return true;
 }
 
@@ -133,8 +177,13 @@ bool OpKey::add(const IValue& value, bool open_scalars) {
     add_number(kDouble, bits_of(value.toDouble()), open_scalars);
   } else if (value.isInt()) {
     // Not a run-time value: most are dimensions, sizes and counts.
-    put(kNumber | kInt << 8);
-    put(value.toInt());
+    const auto number = value.toInt();
+    const bool left_out = is_size_ && number >= 2;
+    put(kNumber | kInt << 8 | (left_out ? 1 << 16 : 0));
+    if (left_out)
+      sizes_.push_back(number);
+    else
+      put(number);
   } else if (value.isBool()) {
     put(kNumber | kBool << 8);
     put(value.toBool() ? 1 : 0);

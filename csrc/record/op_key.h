@@ -24,6 +24,10 @@ class OpKey {
   // device, or one that is not plain strided memory, tensors of several devices, a generator.
   // With `open_scalars` the values of numbers are left out of the key: they are run-time values.
   bool build(c10::ArrayRef<c10::IValue> arguments, bool open_scalars);
+  // The key of all calls that differ from this one in sizes alone: sizes, strides and offsets from
+  // 2 on, and the whole numbers among the arguments that `are_sizes` names, are left out of it.
+  bool build_without_sizes(
+      c10::ArrayRef<c10::IValue> arguments, bool open_scalars, const std::vector<bool>& are_sizes);
 
   uint64_t hash() const {
     return hash_;
@@ -42,11 +46,18 @@ class OpKey {
   const std::vector<int64_t>& scalars() const {
     return scalars_;
   }
+  // What was left out of a key without sizes, in order.
+  const std::vector<int64_t>& sizes() const {
+    return sizes_;
+  }
 
  private:
+  void clear();
   bool add(const c10::IValue& value, bool open_scalars);
   bool add_tensor(const at::Tensor& tensor, bool open_scalars);
   void add_number(int64_t kind, int64_t bits, bool open);
+  void put_size(int64_t size);
+  void put_order(const at::Tensor& tensor);
   void put(int64_t word) {
     words_.push_back(word);
     hash_ = mixed(hash_, word);
@@ -56,6 +67,9 @@ class OpKey {
   std::vector<const at::Tensor*> tensors_;
   std::vector<const void*> storages_;
   std::vector<int64_t> scalars_;
+  std::vector<int64_t> sizes_;
+  bool without_sizes_ = false;  // of tensors
+  bool is_size_ = false;        // are the whole numbers of the argument in work sizes?
   uint64_t hash_ = 0;
   c10::DeviceIndex device_ = -1;
 };

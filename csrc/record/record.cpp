@@ -7,6 +7,7 @@
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "record/call_pattern.h"
 #include "record/execution.h"
 #include "record/known_calls.h"
 #include "record/recorder.h"
@@ -18,6 +19,8 @@ using c10::IValue;
 using torch::jit::Stack;
 
 constexpr int kOften = 2;  // so many values of an op's numbers tell that they change
+// Of one op. Calls beyond that which no rule tells of run at once, each time.
+constexpr size_t kMostEntries = 8192;
 
 // A key for the call in work. A call may come while another one of the thread's is recorded: an
 // object that dies then may have a finalizer.
@@ -93,6 +96,8 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   const std::vector<IValue> arguments(stack->end() - schema.arguments().size(), stack->end());
   OpKey key;  // over arguments that live until the end
   key.build(arguments, open);
+  OpKey without;
+  const bool of_pattern = build_pattern_key(without, info, open, arguments);
   std::vector<TensorBefore> before;
   for (const auto* tensor : key.tensors())
     before.emplace_back(*tensor);
@@ -100,7 +105,9 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   auto entry =
       learn(info, key, open, before, arguments, torch::jit::last(*stack, schema.returns().size()));
   std::lock_guard<std::mutex> lock(record_mutex());
-  if (info.find(key) == nullptr) {
+  if (info.find(key) == nullptr && info.entries.size() < kMostEntries) {
+    if (of_pattern)
+      note_pattern(info, *entry, without);
     note_known(*entry);
     info.entries.emplace(key.hash(), std::move(entry));
   }
@@ -150,6 +157,8 @@ bool append(Recorder& recorder, const OpKey& key, const Recording& call, const s
       {&entry,
        static_cast<uint32_t>(window.slots_of_calls.size()),
        static_cast<uint32_t>(window.numbers.size())});
+  if (call.by_rule)
+    window.by_rule.push_back(call.by_rule);
   if (!line.empty()) {
     window.lines.resize(window.calls.size());
     window.lines.back() = line;
@@ -188,16 +197,45 @@ bool append(Recorder& recorder, const OpKey& key, const Recording& call, const s
 }  // namespace
 
 // What is known of a call with that key; nullptr: nothing yet.
-OpEntry* RecordKernel::find(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (auto* entry = info_.find_latest(key))
+const OpEntry* RecordKernel::find(OpKey& key, c10::ArrayRef<IValue> arguments, Recording& call) {
+  if (const auto* entry = info_.find_latest(key))
     return entry;
+  {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    if (const auto* entry = info_.find(key))
+      return entry;
+  }
+  const auto* entry = recall(key, arguments, call.open);
+  if (entry != nullptr)
+    return entry;
+  bool lasts = false;
+  call.by_rule = entry_by_rule(info_, key, call.open, arguments, lasts);
+  if (!call.by_rule)
+    return find_opened(key, arguments, call.open);
+  if (!lasts)
+    return call.by_rule.get();
+  return keep(std::make_unique<OpEntry>(*std::exchange(call.by_rule, nullptr)), key);
+}
+
+// The entry that a key has from now on.
+const OpEntry* RecordKernel::keep(std::unique_ptr<OpEntry> made, const OpKey& key) {
   std::lock_guard<std::mutex> lock(record_mutex());
   auto* entry = info_.find(key);
-  if (entry != nullptr || !info_.may_open || open || key.scalars().empty())
+  if (entry != nullptr)
     return entry;
-  // The second value of a number opens the op's numbers.
+  note_known(*made);
+  return info_.entries.emplace(key.hash(), std::move(made))->second.get();
+}
+
+// The second value of a number opens the op's numbers.
+const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
+  if (!info_.may_open || open || key.scalars().empty())
+    return nullptr;
   OpKey without;
   without.build(arguments, true);
+  std::lock_guard<std::mutex> lock(record_mutex());
+  if (info_.spread.size() >= kMostEntries)
+    info_.spread.clear();
   if (++info_.spread[without.hash()] < kOften)
     return nullptr;
   info_.open_scalars = open = true;
@@ -206,18 +244,20 @@ OpEntry* RecordKernel::find(OpKey& key, c10::ArrayRef<IValue> arguments, bool& o
 }
 
 // What another process knows of a call with that key; nullptr: nothing either.
-OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
+const OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
   if (!open && info_.may_open && !key.scalars().empty() && were_open(info_)) {
     info_.open_scalars = open = true;
     key.build(arguments, open);
   }
   auto made = tenon::recall(info_, key, open, arguments);
-  std::lock_guard<std::mutex> lock(record_mutex());
-  auto* entry = info_.find(key);
-  if (entry != nullptr || made == nullptr)
-    return entry;
-  note_known(*made);
-  return info_.entries.emplace(key.hash(), std::move(made))->second.get();
+  if (made == nullptr)
+    return nullptr;
+  OpKey without;
+  if (build_pattern_key(without, info_, open, arguments)) {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    note_pattern(info_, *made, without);
+  }
+  return keep(std::move(made), key);
 }
 
 Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
@@ -247,9 +287,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
       return call;
     }
   }
-  const auto* entry = find(key, arguments, call.open);
-  if (entry == nullptr)
-    entry = recall(key, arguments, call.open);
+  const auto* entry = find(key, arguments, call);
   if (entry == nullptr || !entry->recorded) {
     if (entry != nullptr)
       call.why = entry->reason;

@@ -14,6 +14,7 @@ struct Recording {
   const OpEntry* entry = nullptr;           // null: it was not recorded, ...
   std::string_view why;                     // ... for this reason; empty: its key is new
   bool open = false;                        // is its numbers' key without their values?
+  std::shared_ptr<const OpEntry> by_rule;   // the entry, where that is for this call alone
   c10::SmallVector<at::Tensor, 4> results;  // those that it makes, some undefined
 };
 
@@ -33,8 +34,10 @@ class RecordKernel final : public c10::OperatorKernel {
   }
 
  private:
-  OpEntry* find(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
-  OpEntry* recall(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
+  const OpEntry* find(OpKey& key, c10::ArrayRef<c10::IValue> arguments, Recording& call);
+  const OpEntry* find_opened(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
+  const OpEntry* keep(std::unique_ptr<OpEntry> made, const OpKey& key);
+  const OpEntry* recall(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
 
   OpInfo info_;
 };

@@ -61,23 +61,32 @@ void Window::close() {
   }
 }
 
-std::vector<int32_t> Window::structure(std::vector<int64_t>& words) const {
+std::vector<int32_t> Window::order() const {
+  std::vector<int32_t> order;
+  std::vector<bool> known(slots.size());
+  for (const auto index : slots_of_calls) {
+    if (known[index])
+      continue;
+    known[index] = true;
+    order.push_back(index);
+  }
+  return order;
+}
+
+void Window::structure(const std::vector<int32_t>& order, std::vector<int64_t>& words) const {
   words.clear();
   words.reserve(calls.size() + slots_of_calls.size() + 2 * slots.size());
   for (const auto& call : calls)
     words.push_back(call.entry->id);
-  std::vector<int32_t> order, numbered(slots.size(), -1);
-  for (const auto index : slots_of_calls) {
-    if (numbered[index] < 0) {
-      numbered[index] = static_cast<int32_t>(order.size());
-      order.push_back(index);
-      const auto& slot = slots[index];
-      words.push_back((slot.fresh ? -1 : -2) - (slot.alive ? 2 : 0));
-      words.push_back(static_cast<int64_t>(slot.nbytes));
-    }
-    words.push_back(numbered[index]);
+  std::vector<int32_t> numbered(slots.size(), -1);
+  for (size_t k = 0; k < order.size(); ++k) {
+    numbered[order[k]] = static_cast<int32_t>(k);
+    const auto& slot = slots[order[k]];
+    words.push_back((slot.fresh ? -1 : -2) - (slot.alive ? 2 : 0));
+    words.push_back(static_cast<int64_t>(slot.nbytes));
   }
-  return order;
+  for (const auto index : slots_of_calls)
+    words.push_back(numbered[index]);
 }
 
 const std::string& Window::line_of(size_t call) const {
@@ -87,6 +96,7 @@ const std::string& Window::line_of(size_t call) const {
 
 void Window::clear() {
   calls.clear();
+  by_rule.clear();
   slots_of_calls.clear();
   numbers.clear();
   lines.clear();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct Recorder;
 struct Window {
   Recorder* recorder = nullptr;
   std::vector<RecordedCall> calls;
+  std::vector<std::shared_ptr<const OpEntry>> by_rule;  // entries of calls that are theirs alone
   std::vector<int32_t> slots_of_calls;
   std::vector<int64_t> numbers;    // run-time values of the calls
   std::vector<std::string> lines;  // where in Python the calls came from; empty: not asked for
@@ -61,10 +63,11 @@ struct Window {
   // It takes no more calls: its buffers no longer know it.
   void close();
 
+  // The slots in the order of their first use, by which a plan numbers them.
+  std::vector<int32_t> order() const;
   // Writes what tells windows of one plan: calls, how their slots connect, and which slots are new
-  // and which outlive the window. Gives the slots in the order of their first use, by which a plan
-  // numbers them.
-  std::vector<int32_t> structure(std::vector<int64_t>& words) const;
+  // and which outlive the window.
+  void structure(const std::vector<int32_t>& order, std::vector<int64_t>& words) const;
 
   void clear();
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -109,6 +111,16 @@ def test_plans_of_many_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert after.bound == 3
 
 
+def _products_of_different_classes() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Operands none of whose sizes are near those of another pair of the same kind."""
+    lengths = (1, 3, 9, 27, 81, 243)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for left, right in itertools.product((False, True), repeat=2):
+            for batch, m, n, k in itertools.product((1, 3, 9), lengths, lengths, lengths):
+                a, b = torch.ones(batch, m, k, dtype=dtype), torch.ones(batch, k, n, dtype=dtype)
+                yield a.mT.contiguous().mT if left else a, b.mT.contiguous().mT if right else b
+
+
 def test_ways_to_multiply() -> None:
     """More shapes than the table holds: the one that is used all the time stays."""
     asked: list[tuple[int, ...]] = []
@@ -123,14 +135,19 @@ def test_ways_to_multiply() -> None:
         assert kept == 0
         always = torch.randn(1, 2), torch.randn(2, 1)
         out = torch.empty(1, 1)
-        for k in range(1, bound + 50):
-            y = torch.empty(1, 1)
-            torch.ops.tenon.mm.out(torch.ones(1, k + 2), torch.ones(k + 2, 1), out=y)
+        calls = 0
+        for a, b in _products_of_different_classes():
+            torch.ops.tenon.bmm.out(a, b, out=a.new_empty(a.shape[0], a.shape[1], b.shape[2]))
             torch.ops.tenon.mm.out(*always, out=out)
+            calls += 2
+            if len(asked) == bound + 50:
+                break
         assert len(asked) == bound + 50 and len(set(asked)) == len(asked)
         after = _C.matmul_choices()
-        assert after == (bound, bound, found + bound + 48, misses + bound + 50, evicted + 50)
-        torch.ops.tenon.mm.out(torch.ones(1, 3), torch.ones(3, 1), out=out)
+        answered = found + calls - len(asked)
+        assert after == (bound, bound, answered, misses + bound + 50, evicted + 50)
+        first = next(iter(_products_of_different_classes()))
+        torch.ops.tenon.bmm.out(*first, out=torch.empty(1, 1, 1))
         assert len(asked) == bound + 51  # the first of the others is gone
     finally:
         _C.set_matmul_tuner(None)

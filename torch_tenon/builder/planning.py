@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,9 @@ from torch_tenon import _C, device, process, settings
 from torch_tenon.compiler.explain import summarise
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.eager import BuiltWindow, build
+from torch_tenon.ir.index import Symbol, product
+from torch_tenon.ir.size_words import index_of, symbols_of
+from torch_tenon.ir.values import size_hint
 from torch_tenon.ops.lowerings.table import CannotLower
 
 log = logging.getLogger("torch_tenon.program")
@@ -25,10 +28,11 @@ def plan_window(window: _C.Window) -> bool:
     changes = settings.changes()
     if str(torch.get_default_dtype()) != window.default_dtype:
         return window.finish()  # it may ask again
-    description = window.describe()
+    symbols = symbols_of(window.symbols)
+    description = window.describe(lambda words: index_of(words, symbols))
     start = time.perf_counter()
     try:
-        plan, built, extras = make_plan(description)
+        plan, built, extras = make_plan(description, symbols)
         # With more of them than processors, those of the program would not wait awake.
         _C.release_threads()
     except Exception as error:  # the window stays on reference execution
@@ -40,18 +44,25 @@ def plan_window(window: _C.Window) -> bool:
         return window.finish()
     seconds = time.perf_counter() - start
     summary = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
+    made = {"sized": plan.sized()} if symbols else {"plan": plan.native(())}
     return window.finish(
-        plan.native(()), built.inputs, built.outputs, facts=summary.as_json(), extras=extras
+        **made,
+        inputs=built.inputs,
+        outputs=built.outputs,
+        facts=summary.as_json(),
+        extras=extras,
     )
 
 
-def make_plan(description: tuple[Any, ...]) -> tuple[Plan, BuiltWindow, bytes]:
-    """The window's plan, compiled, and what `Backend.tune` gave; raises CannotLower for one that
-    has none."""
+def make_plan(
+    description: tuple[Any, ...], symbols: Sequence[Symbol] = ()
+) -> tuple[Plan, BuiltWindow, bytes]:
+    """The window's plan, compiled, and what `Backend.tune` gave; `symbols` are its sizes of any
+    value. Raises CannotLower for one that has none."""
     backend = device.backend()
     if backend is None:
         raise CannotLower(f"the target {device.target().name!r} has no backend")
-    built = build(description)
+    built = build(description, symbols)
     plan = Plan(built.program, backend).compile()
     return plan, built, backend.tune(plan)
 
@@ -64,6 +75,6 @@ def _bytes_by_op(description: tuple[Any, ...]) -> int:
             return 0
         if x[0] == "list":
             return sum(map(count, x[1]))
-        return int(math.prod(x[3])) * x[2].itemsize
+        return size_hint(product(x[3])) * int(x[2].itemsize)
 
     return sum(count(x) for _, _, arguments, results in description[1] for x in arguments + results)

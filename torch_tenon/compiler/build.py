@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torch_tenon.compiler.composition import Composition, meta_tensor
+from torch_tenon.compiler.composition import Composition, StandIns
 from torch_tenon.compiler.parts import (
     is_dense,
     is_simple,
@@ -88,6 +88,7 @@ class ProgramBuilder:
 
     def __init__(self) -> None:
         self.program = Program()
+        self.stand_ins = StandIns()
         self.fallbacks: dict[str, str] = {}  # op and why it is a call
         self.inputs: list[Any] = []  # for each input of the program what memory it is
         self.owners: dict[Storage, Any] = {}  # what memory of the front end's a storage is
@@ -153,12 +154,28 @@ class ProgramBuilder:
                 raise CannotLower("no lowering")
             return Composition(self).run(composed, positional, keywords)
         except CannotLower as reason:
-            if into and _dtypes(op, positional, keywords) != [m.dtype for m in results if m]:
+            if into and self._dtypes(op, positional, keywords) != [m.dtype for m in results if m]:
                 # What an op computes in depends on what it writes, and it may convert.
                 raise CannotLower(f"{op} writes a tensor of another dtype") from None
             self.fallbacks[str(op)] = str(reason)
             log.debug("%s is a call: %s", op, reason)
             return self.call(op, positional, keywords, results)
+
+    def _dtypes(
+        self, op: Any, positional: list[Any], keywords: dict[str, Any]
+    ) -> list[torch.dtype]:
+        """The dtypes of an op's results; none where PyTorch cannot tell without running it."""
+
+        def stand_in(x: Any) -> Any:
+            is_number = isinstance(x, Value) and x.is_number
+            return 1.0 if is_number else self.stand_ins.given(x)  # run-time numbers are real
+
+        args, named = tree_map(stand_in, (positional, keywords))
+        try:
+            result = op(*args, **named)
+        except (NotImplementedError, RuntimeError):
+            return []
+        return [t.dtype for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
 
     def call(
         self,
@@ -392,21 +409,6 @@ def _loads_from(value: Lazy, storage: Storage) -> bool:
     """Whether computing an element reads that storage; what is realised is read instead."""
     loads = (s for s in traced(value).scalars if s.op == "load")
     return any(s.args[0].storage is storage for s in loads)
-
-
-def _dtypes(op: Any, positional: list[Any], keywords: dict[str, Any]) -> list[torch.dtype]:
-    """The dtypes of an op's results; none where PyTorch cannot tell without running it."""
-
-    def stand_in(x: Any) -> Any:
-        is_number = isinstance(x, Value) and x.is_number
-        return 1.0 if is_number else meta_tensor(x)  # run-time numbers are real
-
-    args, named = tree_map(stand_in, (positional, keywords))
-    try:
-        result = op(*args, **named)
-    except (NotImplementedError, RuntimeError):
-        return []
-    return [t.dtype for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
 
 
 def _values(x: Any) -> list[Value]:

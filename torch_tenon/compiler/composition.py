@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from torch_tenon.ir.index import Index
+from torch_tenon.ir.index import Expr
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Lazy, Stored, Value, dense_layout, weigh
 from torch_tenon.ops import variants
 from torch_tenon.ops.compositions import composition_of
 from torch_tenon.ops.lowerings.table import CannotLower, TensorMeta, broadcast_to, cast, find
 
+if TYPE_CHECKING:
+    from torch_tenon.ir.symbolic import SymbolicSizes
+
 
 class Lowering(Protocol):
     """What lowers the ops that a composition calls."""
 
     program: Program
+    stand_ins: StandIns
 
     def lower(
         self,
@@ -30,6 +36,49 @@ class Lowering(Protocol):
         results: list[TensorMeta | None],
     ) -> Any:
         """The op's result as a value, a list of them where it has several."""
+
+
+class StandIns:
+    """Tensors without memory for the values of a program, and numbers for its sizes."""
+
+    @functools.cached_property
+    def symbolic(self) -> SymbolicSizes:
+        """Those of any value."""
+        from torch_tenon.ir.symbolic import SymbolicSizes
+
+        return SymbolicSizes()
+
+    def given(self, x: Any) -> Any:
+        """What PyTorch's code sees in place of a value or of a size; anything else as it is.
+        Raises CannotLower for a size that may be 0 or 1."""
+        if isinstance(x, Expr):
+            return self._decided(lambda: self.symbolic.integer(x))
+        if not isinstance(x, Value):
+            return x
+        strides = x.layout.strides if isinstance(x, Stored) else dense_layout(x.sizes).strides
+        if any(isinstance(n, Expr) for n in (*x.sizes, *strides)) or "symbolic" in vars(self):
+            return self._decided(lambda: self.symbolic.tensor(x.sizes, strides, x.dtype))
+        return torch.empty_strided(x.sizes, strides, dtype=x.dtype, device="meta")  # type: ignore[arg-type]
+
+    def index(self, x: Any) -> Any:
+        """A number that PyTorch's code computed. Raises CannotLower where that is of some sizes
+        alone."""
+        if "symbolic" not in vars(self):
+            return x
+        return self._decided(lambda: self.symbolic.index(x))
+
+    def _decided(self, find: Callable[[], Any]) -> Any:
+        from torch_tenon.ir.symbolic import UndecidedSize
+
+        try:
+            return find()
+        except UndecidedSize as reason:
+            raise CannotLower(f"its sizes may have any value: {reason}") from None
+
+    def meta(self, t: torch.Tensor) -> TensorMeta:
+        """What is known of a tensor without memory."""
+        sizes, strides = tuple(map(self.index, t.shape)), tuple(map(self.index, t.stride()))
+        return TensorMeta(t.dtype, sizes, strides)
 
 
 class Composition(TorchDispatchMode):
@@ -60,26 +109,32 @@ class Composition(TorchDispatchMode):
         made = [(t, value) for t, value in self.values.values() if id(t) in own]  # in this order
         for t, value in made:
             if self.uses[id(t)] and weigh(value, self.uses[id(t)] + 1):
-                memory = self.builder.program.realise(value, t.stride())
+                strides = self.builder.stand_ins.meta(t).strides
+                memory = self.builder.program.realise(value, strides)
                 for _, later in made:  # does not know that it reads this memory
                     if isinstance(later, Lazy):
                         later.reads |= memory.reads
 
     def _tensor(self, x: Any) -> Any:
-        return self._enter(meta_tensor(x), x) if isinstance(x, Value) else x
+        stand_in = self.builder.stand_ins.given(x)
+        return self._enter(stand_in, x) if isinstance(x, Value) else stand_in
 
     def _enter(self, t: torch.Tensor, value: Value) -> torch.Tensor:
         self.values[id(t)] = (t, value)  # the tensor is kept, so that its identity is its own
         return t
 
     def _value(self, x: Any) -> Any:
-        return self.values[id(x)][1] if isinstance(x, torch.Tensor) else x
+        if isinstance(x, torch.Tensor):
+            return self.values[id(x)][1]
+        return self.builder.stand_ins.index(x)
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Lowers one op."""
         kwargs = kwargs or {}
+        if op.namespace == "prim":  # a question about a tensor
+            return op(*args, **kwargs)
         self.uses.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
         composed = composition_of(op)
         if composed is not None and find(op) is None:
@@ -107,18 +162,15 @@ class Composition(TorchDispatchMode):
             if not any(a.name == k and variants.is_out(a) for a in written)
         }
         outputs = [result] if isinstance(result, torch.Tensor) else list(result or ())
-        metas = [
-            TensorMeta(t.dtype, tuple(t.shape), tuple(t.stride()))
-            for t in tree_leaves(outputs)
-            if isinstance(t, torch.Tensor)
-        ]
+        meta = self.builder.stand_ins.meta
+        metas = [meta(t) for t in tree_leaves(outputs) if isinstance(t, torch.Tensor)]
         positional, keywords = as_called(functional, given)
         values = self.builder.lower(functional, positional, keywords, list(metas))
         if written:
             if len(written) != 1 or not isinstance(result, torch.Tensor):
                 raise CannotLower(f"{op} writes several arguments")
             value = cast(values, result.dtype)
-            self._enter(result, broadcast_to(value, tuple(result.shape)))
+            self._enter(result, broadcast_to(value, meta(result).sizes))
             return result
         if isinstance(result, torch.Tensor):
             return self._enter(result, values)
@@ -128,15 +180,6 @@ class Composition(TorchDispatchMode):
 
     def _value_of_any(self, x: Any) -> Any:
         return tree_map(self._value, x)
-
-
-def meta_tensor(x: Any) -> Any:
-    """A tensor of a value's sizes without memory; anything else as it is."""
-    if not isinstance(x, Value):
-        return x
-    strides = x.layout.strides if isinstance(x, Stored) else dense_layout(x.sizes).strides
-    sizes = tuple(map(_static, x.sizes))
-    return torch.empty_strided(sizes, tuple(map(_static, strides)), dtype=x.dtype, device="meta")
 
 
 def _flat(x: Any) -> list[Any]:
@@ -166,9 +209,3 @@ def _is_default(argument: torch.Argument, value: Any) -> bool:
     if not argument.has_default_value() or isinstance(value, Value):
         return False
     return type(value) is type(default) and bool(value == default)
-
-
-def _static(size: Index) -> int:
-    if not isinstance(size, int):
-        raise CannotLower("it is composed of ops whose sizes are known only at run time")
-    return size

@@ -21,8 +21,9 @@ from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.memory import overlay, place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
-from torch_tenon.ir.index import Expr, Index, Symbol, evaluate
+from torch_tenon.ir.index import Expr, Index, Symbol, evaluate, var
 from torch_tenon.ir.program import Extern, Program
+from torch_tenon.ir.size_words import words_of
 from torch_tenon.ir.values import Buffer, Storage, Stored
 
 log = logging.getLogger("torch_tenon.schedule")
@@ -149,10 +150,16 @@ class Plan:
             self._native.put(sizes, found)
         return found
 
+    def sized(self) -> _C.SizedPlan:
+        """What runs for sizes of any value, from 2 on."""
+        constants = [s.tensor for s in self.program.storages if s.tensor is not None]
+        data = _Instance(self, [s.hint for s in self.program.sizes], sized=True).data()
+        return _C.SizedPlan(_for_core(data), self.handles, constants, self.files or [])
+
     def run_alone(self, steps: Sequence[Step]) -> None:
-        """Runs some of the plan's kernels, each on memory of its own, of any contents. For a plan
-        without run-time sizes; raises what a run of these kernels may."""
-        instance = _Instance(self, ())
+        """Runs some of the plan's kernels, each on memory of its own, of any contents; for sizes of
+        any value as their examples are. Raises what a run of these kernels may."""
+        instance = _Instance(self, [s.hint for s in self.program.sizes])
         storages = self.program.storages
         nbytes = [max(instance.number(s.nbytes), 1) for s in storages]
         alone = [
@@ -208,16 +215,27 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
 
 
 class _Instance:
-    """A plan for one set of sizes, on its way to plain data."""
+    """A plan for one set of sizes, on its way to plain data; with `sized` these are examples, and
+    the numbers that depend on them are {"example": number, "words": its expression}."""
 
-    def __init__(self, plan: Plan, sizes: Sequence[int]) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, sizes: Sequence[int], sized: bool = False) -> None:
+        self.plan, self.sized = plan, sized
         self.values: dict[Symbol, int] = dict(zip(plan.program.sizes, sizes, strict=True))
         self.slot = {s: k for k, s in enumerate(plan.program.storages)}
 
     def number(self, e: Index) -> int:
         """An index expression in run-time sizes as a number."""
         return evaluate(e, self.values) if isinstance(e, Expr) else e
+
+    def plain(self, e: Index) -> Any:
+        """The same as plain data."""
+        if not (self.sized and isinstance(e, Expr)):
+            return self.number(e)
+        return {"example": self.number(e), "words": words_of(e, self.plan.program.sizes)}
+
+    def _is_known(self, s: Storage) -> bool:
+        """Whether the storage is of one size."""
+        return not (self.sized and isinstance(s.nbytes, Expr))
 
     def data(self) -> PlanData:
         program = self.plan.program
@@ -226,7 +244,11 @@ class _Instance:
             for s in step.storages():
                 ranges.setdefault(s, [k, k])[1] = k
         nbytes = {s: self.number(s.nbytes) for s in ranges}
-        temporaries = [s for s in ranges if s.kind == "temporary" and nbytes[s] < OWN_BYTES]
+        temporaries = [
+            s
+            for s in ranges
+            if s.kind == "temporary" and nbytes[s] < OWN_BYTES and self._is_known(s)
+        ]
         blocks = [(nbytes[s], *ranges[s]) for s in temporaries]
         places, arena_bytes = place(blocks)  # type: ignore[arg-type]
         offsets = dict(zip(temporaries, places, strict=True))
@@ -276,7 +298,12 @@ class _Instance:
         written later: for each the slot and the offset in it."""
         if not self.plan.program.promised:
             return {}
-        rooms = {s: (nbytes[s], 0, ranges[s][0] - 1) for s in ranges if s.kind == "output"}
+        guests = [s for s in guests if self._is_known(s)]
+        rooms = {
+            s: (nbytes[s], 0, ranges[s][0] - 1)
+            for s in ranges
+            if s.kind == "output" and self._is_known(s)
+        }
         blocks = [(nbytes[s], ranges[s][0], ranges[s][1]) for s in guests]
         slots = [self.slot[s] for s in rooms]
         places = overlay(blocks, list(rooms.values()))
@@ -310,14 +337,15 @@ class _Instance:
         for s in self.plan.program.storages:
             number = 0
             if s.kind == "output":
-                number = self.number(s.nbytes)
-            elif s in overlaid:
+                found.append(["output", self.plain(s.nbytes)])
+                continue
+            if s in overlaid:
                 host, offset = overlaid[s]
                 found.append(["overlaid", offset, host])
                 continue
-            elif s.kind == "temporary":
+            if s.kind == "temporary":
                 if s in nbytes and s not in offsets:
-                    found.append(["block", nbytes[s]])
+                    found.append(["block", self.plain(s.nbytes)])
                     continue
                 number = offsets.get(s, -1)
             elif s.kind == "constant":
@@ -330,7 +358,7 @@ class _Instance:
             "name": kernel.origin,
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
-            "sizes": [s if isinstance(s, int) else self.values[s] for s in kernel.sizes],
+            "sizes": [self.plain(s if isinstance(s, int) else var(s)) for s in kernel.sizes],
             "checks": kernel.checks,
         }
 
@@ -359,9 +387,9 @@ class _Instance:
         return {
             "slot": self.slot[value.buffer.storage],
             "dtype": _torch_name(value.dtype),
-            "sizes": [self.number(n) for n in layout.sizes],
-            "strides": [self.number(k) for k in layout.strides],
-            "offset": self.number(layout.offset),
+            "sizes": [self.plain(n) for n in layout.sizes],
+            "strides": [self.plain(k) for k in layout.strides],
+            "offset": self.plain(layout.offset),
         }
 
     def _plain(self, x: Any) -> Any:
@@ -369,7 +397,7 @@ class _Instance:
         if isinstance(x, Stored):
             return self._tensor(x)
         if isinstance(x, Expr):
-            return self.number(x)
+            return self.plain(x)
         if isinstance(x, list | tuple):
             return [self._plain(y) for y in x]
         if isinstance(x, torch.dtype | torch.layout | torch.memory_format):
@@ -391,11 +419,15 @@ def native(
 ) -> _C.Plan:
     """What runs a plan with kernels of these handles, as `Backend.compile` gives them; `files` are
     where other processes find them."""
+    return _C.Plan(_for_core(data), handles, constants, files or [])
+
+
+def _for_core(data: PlanData) -> dict[str, Any]:
     steps = [
         {**s, "arguments": _objects(s["arguments"])} if "op" in s else s for s in data["steps"]
     ]
     slots = [[SLOT_KINDS.index(kind), *numbers] for kind, *numbers in data["slots"]]
-    return _C.Plan({**data, "slots": slots, "steps": steps}, handles, constants, files or [])
+    return {**data, "slots": slots, "steps": steps}
 
 
 def _objects(x: Any) -> Any:

@@ -10,6 +10,9 @@ results); an argument is one of
   ("list", arguments)
 
 and a result ("argument", place), a tensor, ("list", results) or None.
+
+Bytes, sizes, strides, offsets and constants may be indices of symbols: the window's sizes of any
+value.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
 from torch_tenon.compiler.parts import same_places
 from torch_tenon.frontends import foreach
-from torch_tenon.ir.index import product
+from torch_tenon.ir.index import Symbol, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Lazy, Stored, Value, dense_layout
 from torch_tenon.ops import variants
@@ -56,10 +59,13 @@ class BuiltWindow:
     fallbacks: dict[str, str]
 
 
-def build(description: tuple[Any, ...]) -> BuiltWindow:
-    """The program of a window. Raises CannotLower for one that only reference execution runs."""
+def build(description: tuple[Any, ...], symbols: Sequence[Symbol] = ()) -> BuiltWindow:
+    """The program of a window, whose sizes may have any value in terms of `symbols`. Raises
+    CannotLower for one that only reference execution runs."""
     load_all()
-    return _Window(description).build()
+    window = _Window(description)
+    window.program.sizes += symbols
+    return window.build()
 
 
 class _Window:

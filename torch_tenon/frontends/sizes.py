@@ -9,8 +9,9 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from torch_tenon.ir.index import Index, Symbol, floordiv, mod, nonnegative, product, var
+from torch_tenon.ir.index import Index, Symbol, var
 from torch_tenon.ir.program import Program
+from torch_tenon.ir.symbolic import index_of_sympy
 from torch_tenon.ir.values import set_hint
 from torch_tenon.ops.lowerings.table import CannotLower
 
@@ -68,32 +69,10 @@ class SizeTable:
         return int(x)
 
     def _convert(self, e: sympy.Expr, environment: Any) -> Index:
-        found = self.known.get(e)
-        if found is None:
-            found = self.known[e] = self._compute(e, environment)
-        return found
+        def otherwise(e: sympy.Expr) -> Index:
+            if isinstance(e, sympy.Symbol):
+                raise CannotLower(f"the size {e} is known only once data is")
+            # It (a maximum, say) becomes a size of its own, computed before the run.
+            return self._add(SizeSource(e), environment, _TYPICAL)
 
-    def _compute(self, e: sympy.Expr, environment: Any) -> Index:
-        if e.is_Integer:
-            return int(e)
-        if isinstance(e, sympy.Symbol):
-            raise CannotLower(f"the size {e} is known only once data is")
-        args = [self._convert(a, environment) for a in e.args]
-        if isinstance(e, sympy.Add):
-            total: Index = 0
-            for a in args:
-                total = total + a
-            return total
-        if isinstance(e, sympy.Mul):
-            return product(args)
-        if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
-            return product([args[0]] * int(e.exp))
-        name = type(e).__name__
-        # An index divides what is not negative by what is positive.
-        if len(args) == 2 and nonnegative(args[0]) and nonnegative(args[1] - 1):
-            if name in ("FloorDiv", "CleanDiv"):
-                return floordiv(*args)
-            if name in ("Mod", "PythonMod"):
-                return mod(*args)
-        # Anything else (a maximum, say) becomes a size of its own, computed before the run.
-        return self._add(SizeSource(e), environment, _TYPICAL)
+        return index_of_sympy(e, self.known, otherwise)

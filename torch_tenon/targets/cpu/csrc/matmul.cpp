@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -22,6 +24,10 @@ namespace tenon {
 namespace {
 
 using at::Tensor;
+
+// Products whose sizes are at most this apart, as powers of two in all, are of one class: what is
+// fastest for one is for the other, and nothing is timed where sizes change from step to step.
+constexpr double kAlike = 1.0;
 
 struct Choice {
   explicit Choice(MatmulRoute of, int64_t now) : route(of), used(now) {}
@@ -115,6 +121,26 @@ void run_epilogue(const tenon_matmul_t& p, const void* product, int64_t step, in
       begin += rows;
     }
   });
+}
+
+// The way of the product that is most like this one; none where none is like it. Under the table's
+// lock. With `any` also one of quite other sizes is better than to know nothing.
+std::optional<MatmulRoute> route_of_nearest(const MatmulKey& key, bool any) {
+  constexpr size_t kSizes = 4;  // the first numbers of a key
+  std::optional<MatmulRoute> nearest;
+  double least = any ? std::numeric_limits<double>::infinity() : kAlike;
+  for (const auto& [other, choice] : table) {
+    if (!std::equal(key.begin() + kSizes, key.end(), other.begin() + kSizes))
+      continue;
+    double apart = 0;
+    for (size_t k = 0; k < kSizes; ++k)
+      apart += std::abs(std::log2(static_cast<double>(key[k]) / static_cast<double>(other[k])));
+    if (apart <= least) {
+      least = apart;
+      nearest = choice.route;
+    }
+  }
+  return nearest;
 }
 
 // Under the table's lock. Looking through all of it is little beside timing a product.
@@ -217,8 +243,14 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
       found->second.used = ++clock_ticks;
       return found->second.route;
     }
-    if (!tuner)
-      return MatmulRoute::kPyTorch;
+  }
+  {
+    const std::unique_lock lock(table_mutex);
+    const auto nearest = route_of_nearest(key, /*any=*/!tuner);
+    if (nearest)
+      keep_choice(key, *nearest);
+    if (nearest || !tuner)
+      return nearest.value_or(MatmulRoute::kPyTorch);
   }
   // Trials write where the product goes, which is written again afterwards; an epilogue's own
   // results may replace what it reads, so that another epilogue stands in for it.

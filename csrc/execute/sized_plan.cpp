@@ -1,0 +1,96 @@
+#include "execute/sized_plan.h"
+
+#include <ATen/EmptyTensor.h>
+
+#include <algorithm>
+
+namespace tenon {
+namespace {
+
+constexpr size_t kMostKept = 4;
+
+void set_in(TensorLayout& layout, const SizedNumber& number, int64_t value) {
+  if (number.field == SizedNumber::offset)
+    layout.offset = value;
+  else
+    (number.field == SizedNumber::size ? layout.sizes : layout.strides).at(number.at) = value;
+}
+
+void set_argument(c10::IValue& argument, size_t at, int64_t value) {
+  if (!argument.isList()) {
+    argument = value;
+    return;
+  }
+  auto all = argument.toIntVector();  // the list itself belongs to all plans that are made of this
+  all.at(at) = value;
+  argument = std::move(all);
+}
+
+void set_number(PlanData& data, const SizedNumber& number, int64_t value) {
+  if (number.where == SizedNumber::slot) {
+    data.slots.at(number.index).number = static_cast<size_t>(value);
+    return;
+  }
+  auto& work = data.steps.at(number.index).work;
+  if (number.where == SizedNumber::kernel) {
+    std::get<KernelStep>(work).sizes.at(number.which) = value;
+    return;
+  }
+  auto& call = std::get<CallStep>(work);
+  if (number.where == SizedNumber::tensor)
+    set_in(call.tensors.at(number.which).layout, number, value);
+  else if (number.where == SizedNumber::result)
+    set_in(call.results.at(number.which).value().layout, number, value);
+  else
+    set_argument(call.arguments.at(number.which).value, number.at, value);
+}
+
+void count_bytes(TensorLayout& layout) {
+  layout.nbytes = at::detail::computeStorageNbytes(
+      layout.sizes, layout.strides, c10::elementSize(layout.dtype), layout.offset);
+}
+
+}  // namespace
+
+bool SizedPlan::give_sizes(PlanData& data, const std::vector<int64_t>& symbols) const {
+  for (const auto& number : numbers_) {
+    const auto value = number.value.evaluate(symbols);
+    if (!value || *value < 0)
+      return false;
+    set_number(data, number, *value);
+  }
+  for (auto& step : data.steps) {
+    auto* call = std::get_if<CallStep>(&step.work);
+    if (call == nullptr)
+      continue;
+    for (auto& tensor : call->tensors)
+      count_bytes(tensor.layout);
+    for (auto& result : call->results) {
+      if (result)
+        count_bytes(result->layout);
+    }
+  }
+  return true;
+}
+
+std::shared_ptr<const Plan> SizedPlan::instance(const std::vector<int64_t>& symbols) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = std::find_if(
+      made_.begin(), made_.end(), [&](const auto& one) { return one.first == symbols; });
+  if (found == made_.end()) {
+    // Nobody else has the one that was used longest ago, unless it runs.
+    const bool full = made_.size() >= kMostKept && made_.back().second.use_count() == 1;
+    found = full ? std::prev(made_.end()) : made_.insert(made_.end(), {{}, nullptr});
+    if (!full)
+      found->second = std::make_shared<Plan>(data_);
+    if (!give_sizes(found->second->data_, symbols)) {
+      made_.erase(found);
+      return nullptr;
+    }
+    found->first = symbols;
+  }
+  made_.splice(made_.begin(), made_, found);
+  return found->second;
+}
+
+}  // namespace tenon

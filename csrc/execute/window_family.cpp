@@ -1,0 +1,131 @@
+#include "execute/window_family.h"
+
+#include <algorithm>
+
+#include "record/call_pattern.h"
+
+namespace tenon {
+namespace {
+
+constexpr size_t kMostSeen = 4;
+constexpr size_t kMostClaims = 2;
+constexpr size_t kMostGivenUp = 2;
+// Sizes are hot that came so often, and are at least one of so many; as many of them at most.
+constexpr int64_t kHot = 8, kShare = 16;
+constexpr size_t kMostHot = 8;
+constexpr size_t kMostCounted = 256;
+constexpr size_t kMostFamilies = 4096;
+
+}  // namespace
+
+SizesOfWindow sizes_of(const Window& window, const std::vector<int32_t>& order) {
+  SizesOfWindow found;
+  for (const auto& call : window.calls) {
+    const auto* pattern = call.entry->pattern;
+    // A call without a pattern is the same for one set of sizes alone.
+    found.key.push_back(pattern != nullptr ? 2 * pattern->id : 2 * call.entry->id + 1);
+    if (pattern == nullptr)
+      continue;
+    const auto& sizes = call.entry->sizes;
+    found.numbers.insert(found.numbers.end(), sizes.begin(), sizes.end());
+    found.made.resize(found.made.size() + pattern->given, false);
+    found.made.resize(found.numbers.size(), true);
+  }
+  std::vector<int32_t> numbered(window.slots.size(), -1);
+  for (size_t k = 0; k < order.size(); ++k)
+    numbered[order[k]] = static_cast<int32_t>(k);
+  for (const auto index : window.slots_of_calls)
+    found.key.push_back(numbered[index]);
+  for (const auto index : order) {
+    const auto& slot = window.slots[index];
+    found.key.push_back((slot.fresh ? 1 : 0) + (slot.alive ? 2 : 0));
+    found.numbers.push_back(static_cast<int64_t>(slot.nbytes));
+    found.made.push_back(true);
+  }
+  return found;
+}
+
+WindowFamily& WindowFamilies::of(const SizesOfWindow& sizes) {
+  uint64_t hash = sizes.key.size();
+  for (const auto word : sizes.key)
+    hash = mixed(hash, word);
+  const auto range = families_.equal_range(hash);
+  for (auto it = range.first; it != range.second; ++it) {
+    if (it->second.key == sizes.key)
+      return it->second;
+  }
+  if (families_.size() >= kMostFamilies)
+    families_.clear();
+  auto& made = families_.emplace(hash, WindowFamily())->second;
+  made.key = sizes.key;
+  return made;
+}
+
+std::pair<size_t, size_t> WindowFamilies::counts() const {
+  size_t plans = 0;
+  for (const auto& [hash, family] : families_)
+    plans += family.claims.size();
+  return {families_.size(), plans};
+}
+
+std::shared_ptr<WindowPlan> find_claim(
+    WindowFamily& family, const SizesOfWindow& sizes, std::vector<int64_t>& symbols) {
+  auto& claims = family.claims;
+  for (auto it = claims.begin(); it != claims.end(); ++it) {
+    auto found = (*it)->claim->symbols_of(sizes.numbers);
+    if (!found)
+      continue;
+    symbols = std::move(*found);
+    std::rotate(claims.begin(), it, it + 1);
+    return claims.front();
+  }
+  return nullptr;
+}
+
+bool are_hot(WindowFamily& family, const SizesOfWindow& sizes) {
+  uint64_t hash = 0;
+  for (const auto number : sizes.numbers)
+    hash = mixed(hash, number);
+  if (family.times.size() >= kMostCounted)
+    family.times.clear();
+  const auto times = ++family.times[hash];
+  ++family.all_times;
+  if (times < kHot || times * kShare < family.all_times || family.exact >= kMostHot)
+    return false;
+  ++family.exact;
+  return true;
+}
+
+std::optional<SizeClaim> note_sizes(WindowFamily& family, const SizesOfWindow& sizes) {
+  auto& seen = family.seen;
+  if (std::find(seen.begin(), seen.end(), sizes.numbers) == seen.end())
+    seen.push_back(sizes.numbers);
+  if (seen.size() > kMostSeen)
+    seen.pop_front();
+  const std::vector<std::vector<int64_t>> lists(seen.begin(), seen.end());
+  return claim_of(lists, sizes.made, /*made_follow=*/false);
+}
+
+bool add_claim(
+    WindowFamily& family,
+    const std::shared_ptr<WindowPlan>& plan,
+    std::shared_ptr<WindowPlan>& replaced) {
+  auto& claims = family.claims;
+  const auto unasked = std::find_if(
+      claims.begin(), claims.end(), [](const auto& one) { return one->state == WindowPlan::seen; });
+  if (unasked != claims.end()) {
+    replaced = std::exchange(*unasked, plan);
+    std::rotate(claims.begin(), unasked, unasked + 1);
+    return true;
+  }
+  if (claims.size() >= kMostClaims) {
+    if (family.given_up >= kMostGivenUp)
+      return false;
+    ++family.given_up;
+    claims.pop_back();
+  }
+  claims.insert(claims.begin(), plan);
+  return true;
+}
+
+}  // namespace tenon

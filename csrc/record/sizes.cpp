@@ -1,0 +1,247 @@
+#include "record/sizes.h"
+
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+
+namespace tenon {
+namespace {
+
+// Terms that products of three are looked for among.
+constexpr size_t kMostFactors = 24;
+// A sum with this much is no chance even where nothing computes it: `x[:, 1:]` of a length.
+constexpr int64_t kStep = 1;
+
+// A number in each of the lists.
+using Values = std::vector<int64_t>;
+
+struct Term {
+  Values values;
+  SizeExpression expression;
+};
+
+bool is_constant(const Values& values) {
+  return std::all_of(values.begin(), values.end(), [&](auto v) { return v == values.front(); });
+}
+
+class Search {
+ public:
+  // What a number that is `values` in the lists follows from, if from any of those before.
+  std::optional<SizeExpression> explain(const Values& values, bool made) const {
+    if (is_constant(values))
+      return SizeExpression::of(SizeExpression::constant, values.front());
+    for (const auto& term : terms_) {
+      if (term.values == values)
+        return term.expression;
+    }
+    const Values one(values.size(), 1);
+    if (auto found = multiple(values, one, {}, 0, 1))
+      return found;
+    if (auto found = multiple(values, one, {}, 0, 2))
+      return found;
+    if (auto found = sum(values, made))
+      return found;
+    return multiple(values, one, {}, 0, 3);
+  }
+
+  void add(Values values, SizeExpression expression) {
+    const bool known = std::any_of(
+        terms_.begin(), terms_.end(), [&](const auto& term) { return term.values == values; });
+    if (!known)
+      terms_.push_back({std::move(values), std::move(expression)});
+  }
+
+ private:
+  // `values` as a multiple, or a part, of a product of so many of the terms from the `first` on.
+  std::optional<SizeExpression> multiple(
+      const Values& values,
+      const Values& product,
+      SizeExpression factors,
+      size_t first,
+      int left) const {
+    if (left == 0)
+      return scaled(values, product, factors);
+    Values next(product.size());
+    for (size_t k = first; k < std::min(terms_.size(), kMostFactors); ++k) {
+      const auto& term = terms_[k];
+      bool fits = true;
+      for (size_t i = 0; i < next.size(); ++i)
+        fits = fits && !__builtin_mul_overflow(product[i], term.values[i], &next[i]);
+      if (!fits)
+        continue;
+      auto joined = factors.words.empty()
+                        ? term.expression
+                        : factors.joined(SizeExpression::multiply, term.expression);
+      if (auto found = multiple(values, next, std::move(joined), k, left - 1))
+        return found;
+    }
+    return std::nullopt;
+  }
+
+  static std::optional<SizeExpression> scaled(
+      const Values& values, const Values& product, const SizeExpression& factors) {
+    const auto is_times = [](const Values& a, const Values& b, int64_t k) {
+      for (size_t i = 0; i < a.size(); ++i) {
+        int64_t times = 0;
+        if (__builtin_mul_overflow(b[i], k, &times) || a[i] != times)
+          return false;
+      }
+      return true;
+    };
+    const auto a = values.front(), b = product.front();
+    if (a <= 0 || b <= 0)
+      return std::nullopt;
+    if (a % b == 0 && is_times(values, product, a / b)) {
+      return a == b ? factors
+                    : factors.joined(
+                          SizeExpression::multiply,
+                          SizeExpression::of(SizeExpression::constant, a / b));
+    }
+    if (b % a == 0 && is_times(product, values, b / a))
+      return factors.joined(
+          SizeExpression::exactly, SizeExpression::of(SizeExpression::constant, b / a));
+    return std::nullopt;
+  }
+
+  std::optional<SizeExpression> sum(const Values& values, bool made) const {
+    for (const auto& term : terms_) {
+      const auto step = values.front() - term.values.front();
+      bool same = made || std::abs(step) <= kStep;
+      for (size_t i = 0; i < values.size(); ++i)
+        same = same && values[i] - term.values[i] == step;
+      if (same)
+        return term.expression.joined(
+            SizeExpression::add, SizeExpression::of(SizeExpression::constant, step));
+    }
+    const auto minus = SizeExpression::of(SizeExpression::constant, -1);
+    for (const auto& a : terms_) {
+      for (const auto& b : terms_) {
+        bool plus = made, less = made;
+        for (size_t i = 0; i < values.size(); ++i) {
+          plus = plus && values[i] == a.values[i] + b.values[i];
+          less = less && values[i] == a.values[i] - b.values[i];
+        }
+        if (plus)
+          return a.expression.joined(SizeExpression::add, b.expression);
+        if (less)
+          return a.expression.joined(
+              SizeExpression::add, b.expression.joined(SizeExpression::multiply, minus));
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Term> terms_;
+};
+
+}  // namespace
+
+SizeExpression SizeExpression::joined(Word join, const SizeExpression& other) const {
+  auto all = words;
+  all.insert(all.end(), other.words.begin(), other.words.end());
+  all.push_back(join);
+  return {std::move(all)};
+}
+
+std::optional<int64_t> SizeExpression::evaluate(c10::ArrayRef<int64_t> symbols) const {
+  c10::SmallVector<int64_t, 16> stack;
+  for (size_t k = 0; k < words.size(); ++k) {
+    const auto word = words[k];
+    if (word == constant || word == symbol) {
+      if (++k == words.size())
+        return std::nullopt;
+      if (word == symbol && static_cast<size_t>(words[k]) >= symbols.size())
+        return std::nullopt;
+      stack.push_back(word == constant ? words[k] : symbols[words[k]]);
+      continue;
+    }
+    if (stack.size() < 2)
+      return std::nullopt;
+    const auto b = stack.pop_back_val();
+    auto& a = stack.back();
+    if (word == add) {
+      a += b;
+    } else if (word == multiply) {
+      a *= b;
+    } else {
+      // Of what is not negative, by what is positive: there is one way to round.
+      if (b <= 0 || a < 0 || (word == exactly && a % b != 0))
+        return std::nullopt;
+      a = word == modulo ? a % b : a / b;
+    }
+  }
+  return stack.size() == 1 ? std::optional(stack.back()) : std::nullopt;
+}
+
+std::optional<std::vector<int64_t>> SizeClaim::symbols_of(c10::ArrayRef<int64_t> list) const {
+  if (list.size() > numbers.size())
+    return std::nullopt;
+  std::vector<int64_t> values;
+  values.reserve(symbols.size());
+  for (const auto place : symbols) {
+    if (place >= list.size() || list[place] < 2)
+      return std::nullopt;
+    values.push_back(list[place]);
+  }
+  for (size_t k = 0; k < list.size(); ++k) {
+    // Most are constants.
+    const auto& words = numbers[k].words;
+    if (words.size() == 2 && words[0] == SizeExpression::constant) {
+      if (words[1] != list[k])
+        return std::nullopt;
+    } else if (numbers[k].evaluate(values) != list[k]) {
+      return std::nullopt;
+    }
+  }
+  return values;
+}
+
+std::optional<SizeClaim> claim_of(
+    c10::ArrayRef<std::vector<int64_t>> lists, const std::vector<bool>& made, bool made_follow) {
+  SizeClaim claim;
+  claim.seen = lists.back();
+  claim.numbers.resize(claim.seen.size());
+  Search search;
+  const auto values_at = [&](size_t place) {
+    Values values;
+    for (const auto& list : lists)
+      values.push_back(list[place]);
+    return values;
+  };
+  const auto enter = [&](size_t place) {
+    const auto values = values_at(place);
+    auto found = search.explain(values, made[place]);
+    if (!found) {
+      // A symbol is at least 2: what 0 and 1 mean to an op is no matter of size.
+      const auto least = *std::min_element(values.begin(), values.end());
+      if (least < 2 || (made_follow && made[place]))
+        return false;
+      found =
+          SizeExpression::of(SizeExpression::symbol, static_cast<int64_t>(claim.symbols.size()));
+      claim.symbols.push_back(static_cast<uint32_t>(place));
+    }
+    if (!is_constant(values))
+      search.add(values, *found);
+    claim.numbers[place] = std::move(*found);
+    return true;
+  };
+  // The small ones first: a length is a symbol, and not its product with something.
+  std::vector<size_t> given;
+  for (size_t place = 0; place < made.size(); ++place) {
+    if (!made[place] && !is_constant(values_at(place)))
+      given.push_back(place);
+  }
+  std::stable_sort(
+      given.begin(), given.end(), [&](auto a, auto b) { return claim.seen[a] < claim.seen[b]; });
+  for (const auto place : given) {
+    if (!enter(place))
+      return std::nullopt;
+  }
+  for (size_t place = 0; place < made.size(); ++place) {
+    if (claim.numbers[place].words.empty() && !enter(place))
+      return std::nullopt;
+  }
+  return claim;
+}
+
+}  // namespace tenon

@@ -1,0 +1,46 @@
+// Whole numbers that follow from others: how the sizes of a call or of a window hang together where
+// the same comes again with other sizes.
+#pragma once
+
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace tenon {
+
+// A whole number as a function of symbols, written for a stack: the operands, then what joins them.
+struct SizeExpression {
+  // `constant` and `symbol` are followed by the number, or by which symbol. Divisions round down;
+  // `exactly` is one that leaves no rest.
+  enum Word : int64_t { constant, symbol, add, multiply, divide, modulo, exactly };
+  std::vector<int64_t> words;
+
+  static SizeExpression of(Word kind, int64_t number) {
+    return {{kind, number}};
+  }
+  SizeExpression joined(Word join, const SizeExpression& other) const;
+  // None where a division leaves a rest that must not, or is by zero.
+  std::optional<int64_t> evaluate(c10::ArrayRef<int64_t> symbols) const;
+};
+
+// What is claimed of lists of numbers: some of them are symbols, the others follow from these.
+struct SizeClaim {
+  std::vector<uint32_t> symbols;        // their places
+  std::vector<SizeExpression> numbers;  // by place
+  std::vector<int64_t> seen;            // one of the lists that it was made of
+
+  // The symbols of a list for which the claim holds, as far as the list goes; none otherwise.
+  std::optional<std::vector<int64_t>> symbols_of(c10::ArrayRef<int64_t> list) const;
+};
+
+// What holds for all of the lists: numbers that are equal in each, that are a multiple or a product
+// of others, or their sum; what follows from none of those before it is a symbol. `made`: by place,
+// has something computed the number from those before? A sum is looked for only there, as it is
+// easily met by chance. With `made_follow` nothing is claimed where such a number would be a
+// symbol.
+std::optional<SizeClaim> claim_of(
+    c10::ArrayRef<std::vector<int64_t>> lists, const std::vector<bool>& made, bool made_follow);
+
+}  // namespace tenon

@@ -1,0 +1,296 @@
+"""The same calls with other sizes: what is known of some sizes serves all, and the results, and the
+errors, are the CPU's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import needs
+import pytest
+import torch
+from against_cpu import assert_same, executing, same_error_on_both
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from torch_tenon.builder.counts import plan_counts
+from torch_tenon.recording import calls_at_once
+
+CLOSE = {"rtol": 2e-4, "atol": 2e-4}
+
+
+def first_calls() -> int:
+    """Calls that ran at once because nothing was known of them."""
+    return sum(n for _, why, n in calls_at_once() if why.startswith("its first call"))
+
+
+def lengths(count: int, seed: int = 0) -> list[int]:
+    """Different lengths in no order."""
+    return random.Random(seed).sample(range(2, 90), count)
+
+
+def perceptron(x: Tensor) -> Tensor:
+    """Products with weights, a norm, a loss of a row each."""
+    torch.manual_seed(1)
+    up, down = torch.randn(12, 20).to(x.device), torch.randn(20, 7).to(x.device)
+    y = F.layer_norm(F.gelu(x @ up), (20,)) @ down
+    return F.cross_entropy(y, torch.arange(len(x)).to(x.device) % 7, reduction="none")
+
+
+def attention(x: Tensor) -> Tensor:
+    """Every row looks at every other."""
+    y = torch.softmax(x @ x.t() / 4, 1) @ x
+    return (y - y.mean(0)) / (y.var(0) + 1)
+
+
+def joined(x: Tensor) -> Tensor:
+    """A cache that grows by one, and what is cut off."""
+    grown = torch.cat([x, x[:1] * 2])
+    return grown.cumsum(0)[1:-1] + x[1:]
+
+
+def turned(x: Tensor) -> Tensor:
+    """In the other order of memory."""
+    return torch.relu(x.t() * 2 - 1).contiguous().sum(1) + x.flip(0).t().sum(1)
+
+
+def looked_up(x: Tensor) -> Tensor:
+    """By numbers that the sizes decide."""
+    table = torch.arange(100.0).to(x.device).view(50, 2)
+    places = torch.arange(len(x), device=x.device) % 50
+    return F.embedding(places, table) + table[places // 2] + x[:, :2]
+
+
+def in_place(x: Tensor) -> Tensor:
+    """Parts of what is there are written."""
+    y = x.clone()
+    y[1:] += y[:-1] * 0.5
+    y.mul_(0.9)
+    y[:, 3] = 1.0
+    return y
+
+
+def images(x: Tensor) -> Tensor:
+    """A batch of any size."""
+    torch.manual_seed(2)
+    weight = torch.randn(4, 1, 3, 3).to(x.device)
+    y = F.conv2d(x.view(-1, 1, 3, 4), weight, padding=1)
+    return F.max_pool2d(torch.relu(y), 2).flatten(1).softmax(1)
+
+
+FUNCTIONS = [perceptron, attention, joined, turned, looked_up, in_place, images]
+
+
+@pytest.mark.parametrize("mode", ["auto", "compiled", "verify"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_any_length_gives_what_the_cpu_gives(
+    function: Callable[[Tensor], Tensor], mode: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    with executing(mode):
+        for n in [*lengths(12), 1, 0, 2, *lengths(4, seed=1)]:
+            if n == 0 and function is images:
+                continue
+            x = torch.randn(n, 12)
+            expected = function(x)
+            assert_same(function(x.to("tenon")), expected, **CLOSE)
+    assert [str(w.message) for w in recwarn.list if "gave other numbers" in str(w.message)] == []
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_new_lengths_run_nothing_at_once(function: Callable[[Tensor], Tensor]) -> None:
+    many = lengths(40)
+    for n in many[:20]:
+        function(torch.randn(n, 12).to("tenon")).sum().item()
+    before = first_calls()
+    for n in many[20:]:
+        function(torch.randn(n, 12).to("tenon")).sum().item()
+    assert first_calls() == before
+
+
+@needs.plans
+def test_plans_stay_few_however_many_lengths() -> None:
+    with executing("compiled"):
+        for n in lengths(15):
+            attention(torch.randn(n, 11).to("tenon")).sum().item()
+        before = plan_counts()
+        for n in lengths(60, seed=3):
+            attention(torch.randn(n, 11).to("tenon")).sum().item()
+        after = plan_counts()
+    assert after["ready"] == before["ready"] and after["failed"] == before["failed"]
+    assert after["reference"] == before["reference"] and after["hits"] > before["hits"]
+
+
+class Encoder(nn.Module):
+    """A transformer's layer over letters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters, self.scores = nn.Embedding(30, 16), nn.Linear(16, 30)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+
+    def forward(self, text: Tensor) -> Tensor:
+        return self.scores(self.layer(self.letters(text)))
+
+
+def train(device: str, sizes: list[tuple[int, int]]) -> Iterator[float]:
+    """The losses of training with batches of these sizes."""
+    torch.manual_seed(0)
+    model = Encoder().to(device)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for batch, length in sizes:
+        text = (torch.arange(batch)[:, None] * 3 + torch.arange(length + 1)).to(device) % 30
+        loss = F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
+@pytest.mark.parametrize("mode", ["auto", "compiled"])
+def test_training_at_sizes_that_change(mode: str) -> None:
+    draw = random.Random(5)
+    sizes = [(draw.randint(1, 9), draw.randint(2, 20)) for _ in range(25)]
+    expected = list(train("cpu", sizes))
+    with executing(mode):
+        assert_same(list(train("tenon", sizes)), expected, **CLOSE)
+
+
+def grow(device: str) -> Tensor:
+    """Rows that come one by one, each with a look at those before."""
+    torch.manual_seed(0)
+    kept, row = torch.randn(1, 8, device="cpu").to(device), torch.randn(1, 8).to(device)
+    for _ in range(30):
+        kept = torch.cat([kept, row])
+        row = torch.tanh(torch.softmax(row @ kept.t(), 1) @ kept)
+    return kept
+
+
+@pytest.mark.parametrize("mode", ["auto", "compiled"])
+def test_a_growing_cache(mode: str) -> None:
+    with executing(mode):
+        assert_same(grow("tenon"), grow("cpu"), **CLOSE)
+
+
+@needs.plans
+def test_sizes_that_come_often_have_plans_of_their_own() -> None:
+    def run(n: int, m: int) -> None:
+        x = torch.randn(n, m)
+        assert_same((x.to("tenon").tanh() * 3).sum(1), (x.tanh() * 3).sum(1), **CLOSE)
+
+    with executing("compiled"):
+        for n in range(3, 13):
+            run(n, 13)
+        before = plan_counts()["ready"]
+        for _ in range(40):
+            run(7, 13)
+        assert plan_counts()["ready"] > before
+
+
+# Calls that the CPU refuses for some sizes, beside ones that it takes.
+REFUSED: dict[str, tuple[Callable[[int, torch.device], Tensor], Callable[..., Tensor]]] = {
+    "add": (lambda n, d: torch.ones(n, 3).to(d), lambda x: x + x.new_ones(len(x) + 1, 3)),
+    "mm": (lambda n, d: torch.ones(n, 4).to(d), lambda x: x @ x.new_ones(5, 2)),
+    "cat": (lambda n, d: torch.ones(n, 4).to(d), lambda x: torch.cat([x, x[:, 1:]])),
+    "layer_norm": (
+        lambda n, d: torch.ones(3, n).to(d),
+        lambda x: F.layer_norm(x, (x.size(1) + 1,)),
+    ),
+    "gather": (
+        lambda n, d: torch.ones(n, 4).to(d),
+        lambda x: x.gather(1, torch.zeros(len(x) + 2, 1, dtype=torch.long).to(x.device)),
+    ),
+    "slice_backward": (
+        lambda n, d: torch.ones(n, 4).to(d),
+        lambda x: torch.ops.aten.slice_backward(x, [len(x) + 3, 4], 0, 1, len(x), 1),
+    ),
+    "nll_loss": (
+        lambda n, d: torch.ones(n, 4).to(d),
+        lambda x: F.nll_loss(x, torch.zeros(len(x) + 1, dtype=torch.long).to(x.device)),
+    ),
+    "baddbmm": (
+        lambda n, d: torch.ones(2, n, 4).to(d),
+        lambda x: torch.baddbmm(x, x, x.new_ones(2, 5, 4)),
+    ),
+}
+
+
+def taken(name: str, x: Tensor) -> Tensor:
+    """The same call as the CPU takes it."""
+    calls: dict[str, Callable[[], Tensor]] = {
+        "add": lambda: x + x,
+        "mm": lambda: x @ x.new_ones(4, 2),
+        "cat": lambda: torch.cat([x, x]),
+        "layer_norm": lambda: F.layer_norm(x, (x.size(1),)),
+        "gather": lambda: x.gather(1, torch.zeros(len(x), 1, dtype=torch.long).to(x.device)),
+        "slice_backward": lambda: torch.ops.aten.slice_backward(
+            x, [len(x) + 1, 4], 0, 1, len(x) + 1, 1
+        ),
+        "nll_loss": lambda: F.nll_loss(x, torch.zeros(len(x), dtype=torch.long).to(x.device)),
+        "baddbmm": lambda: torch.baddbmm(x, x, x.new_ones(2, 4, 4)),
+    }
+    return calls[name]()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_cpu_refuses_is_refused_at_the_call(name: str) -> None:
+    make, refused = REFUSED[name]
+    for n in lengths(8, seed=7):
+        x = make(n, torch.device("cpu"))
+        assert_same(taken(name, x.to("tenon")), taken(name, x), **CLOSE)
+    for n in lengths(5, seed=8):
+        same_error_on_both(lambda device, n=n: refused(make(n, device)))
+        with pytest.raises((RuntimeError, ValueError)):  # and not when the result is read
+            refused(make(n, torch.device("tenon")))
+
+
+@needs.plans
+def test_an_index_out_of_range_is_found_at_any_length() -> None:
+    table = torch.randn(6, 3).to("tenon")
+    with executing("compiled"):
+        for n in lengths(8, seed=9):
+            places = torch.zeros(n, dtype=torch.long)
+            assert_same(F.embedding(places.to("tenon"), table) * 2, table.cpu()[places] * 2)
+        for n in lengths(4, seed=10):
+            places = torch.zeros(n, dtype=torch.long)
+            places[n // 2] = 6
+            wrong = F.embedding(places.to("tenon"), table) * 2
+            with pytest.raises(IndexError):
+                wrong.cpu()
+
+
+STEPS: list[Callable[[Tensor, Tensor], Tensor]] = [
+    lambda x, y: x + y,
+    lambda x, y: x * y.mean(0, keepdim=True),
+    lambda x, y: x - y.sum(1, keepdim=True),
+    lambda x, y: torch.cat([x, y])[: len(x)],
+    lambda x, y: torch.softmax(x, 1),
+    lambda x, y: x.cumsum(0) * 0.1,
+    lambda x, y: (x @ y.t()) @ y * 0.01,
+    lambda x, y: torch.where(x > 0, x, y),
+    lambda x, y: x.t().contiguous().t(),
+    lambda x, y: F.pad(x[1:], (0, 0, 0, 1)),
+    lambda x, y: x.clamp(-2, 2).square(),
+    lambda x, y: x.flip(1) + x.amax(1, keepdim=True),
+    lambda x, y: x.view(-1)[: x.numel()].view_as(x) * 2,
+    lambda x, y: torch.stack([x, y]).mean(0),
+]
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    chain=st.lists(st.integers(0, len(STEPS) - 1), min_size=1, max_size=8),
+    seed=st.integers(0, 10_000),
+)
+def test_any_chain_at_any_sizes(chain: list[int], seed: int) -> None:
+    draw = random.Random(seed)
+    with executing("compiled"):
+        for _ in range(7):
+            n, m = draw.randint(1, 12), draw.randint(1, 12)
+            x, y = torch.randn(n, m), torch.randn(n, m)
+            on_device, on_cpu = (x.to("tenon"), y.to("tenon")), (x, y)
+            for step in chain:
+                on_device = STEPS[step](*on_device), on_device[0]
+                on_cpu = STEPS[step](*on_cpu), on_cpu[0]
+            assert_same(on_device[0], on_cpu[0], rtol=1e-3, atol=1e-3)

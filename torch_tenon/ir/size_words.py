@@ -1,0 +1,68 @@
+"""Sizes of any value: the words of the core's expressions (its `SizeExpression`) as indices, and
+back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_tenon.ir.index import Atom, Div, Expr, Index, Mod, Symbol, floordiv, mod, var
+from torch_tenon.ir.values import set_hint
+
+CONSTANT, SYMBOL, ADD, MULTIPLY, DIVIDE, MODULO, EXACTLY = range(7)
+LEAST = 2  # of a symbol: what 0 and 1 mean to an op is no matter of size
+
+
+def symbols_of(examples: Sequence[int]) -> list[Symbol]:
+    """A symbol for each example of its value."""
+    found = []
+    for k, example in enumerate(examples):
+        symbol = Symbol(f"n{k}", None, LEAST)
+        set_hint(symbol, example)
+        found.append(symbol)
+    return found
+
+
+def index_of(words: Sequence[int], symbols: Sequence[Symbol]) -> Index:
+    """The expression in these symbols. Divisions round down, also those that leave no rest."""
+    stack: list[Index] = []
+    left = iter(words)
+    for word in left:
+        if word == CONSTANT:
+            stack.append(next(left))
+        elif word == SYMBOL:
+            stack.append(var(symbols[next(left)]))
+        else:
+            b, a = stack.pop(), stack.pop()
+            if word == ADD:
+                stack.append(a + b)
+            elif word == MULTIPLY:
+                stack.append(a * b)
+            else:
+                stack.append((mod if word == MODULO else floordiv)(a, b))
+    (found,) = stack
+    return found
+
+
+def words_of(e: Index, symbols: Sequence[Symbol]) -> list[int]:
+    """The words of an index in these symbols. Raises KeyError for one in others."""
+    places = {s: k for k, s in enumerate(symbols)}
+
+    def write(e: Index) -> list[int]:
+        if not isinstance(e, Expr):
+            return [CONSTANT, e]
+        total: list[int] = []
+        for monomial, k in e.terms.items():
+            term = [CONSTANT, k]
+            for atom in monomial:
+                term += [*write_atom(atom), MULTIPLY]
+            total = [*total, *term, ADD] if total else term
+        return total
+
+    def write_atom(atom: Atom) -> list[int]:
+        if isinstance(atom, Symbol):
+            return [SYMBOL, places[atom]]
+        assert isinstance(atom, Div | Mod)
+        join = DIVIDE if isinstance(atom, Div) else MODULO
+        return [*write(atom.numerator), *write(atom.divisor), join]
+
+    return write(e)

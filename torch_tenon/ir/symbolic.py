@@ -1,0 +1,137 @@
+"""Sizes of any value as PyTorch's symbolic integers, and back: for code of PyTorch's own that
+computes with sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+
+from torch_tenon.ir.index import Div, Expr, Index, Mod, Symbol, floordiv, mod, nonnegative, product
+from torch_tenon.ir.values import size_hint
+
+
+def index_of_sympy(
+    e: sympy.Expr, known: dict[sympy.Expr, Index], otherwise: Callable[[sympy.Expr], Index]
+) -> Index:
+    """An expression as an index; `known` has its symbols, and keeps what was found. What no index
+    can say is asked of `otherwise`."""
+    found = known.get(e)
+    if found is None:
+        found = known[e] = _compute(e, known, otherwise)
+    return found
+
+
+def _compute(
+    e: sympy.Expr, known: dict[sympy.Expr, Index], otherwise: Callable[[sympy.Expr], Index]
+) -> Index:
+    if e.is_Integer:
+        return int(e)
+    if isinstance(e, sympy.Symbol):
+        return otherwise(e)
+    args = [index_of_sympy(a, known, otherwise) for a in e.args]
+    if isinstance(e, sympy.Add):
+        total: Index = 0
+        for a in args:
+            total = total + a
+        return total
+    if isinstance(e, sympy.Mul):
+        return product(args)
+    if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
+        return product([args[0]] * int(e.exp))
+    name = type(e).__name__
+    # An index divides what is not negative by what is positive.
+    if len(args) == 2 and nonnegative(args[0]) and nonnegative(args[1] - 1):
+        if name in ("FloorDiv", "CleanDiv"):
+            return floordiv(*args)
+        if name in ("Mod", "PythonMod"):
+            return mod(*args)
+    return otherwise(e)
+
+
+class UndecidedSize(Exception):
+    """Something depends on a size whose value is not known yet; the text says on what."""
+
+
+class SymbolicSizes:
+    """A program's sizes of any value, for tensors without memory that PyTorch's code works on."""
+
+    def __init__(self) -> None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        self.environment = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(shape_env=self.environment, allow_non_fake_inputs=True)
+        self.symbols: dict[Symbol, sympy.Symbol] = {}
+        self.known: dict[sympy.Expr, Index] = {}
+
+    def tensor(self, sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor without memory; sizes and strides are indices."""
+        with self.mode:
+            return torch.empty_strided(
+                [self.integer(n) for n in sizes],
+                [self.integer(k) for k in strides],
+                dtype=dtype,
+                device="meta",
+            )
+
+    def integer(self, e: Index) -> Any:
+        """An index as PyTorch's code takes it."""
+        if not isinstance(e, Expr):
+            return e
+        return self.environment.create_symintnode(self._sympy(e), hint=size_hint(e))
+
+    def index(self, x: Any) -> Any:
+        """What PyTorch's code gave as an index; what is no symbolic number stays as it is.
+
+        Raises UndecidedSize for what is not known yet, and once PyTorch's code took a decision that
+        holds for some sizes alone.
+        """
+        if self.environment.guards:
+            raise UndecidedSize(f"it depends on {self.environment.guards[0].expr}")
+        if isinstance(x, torch.SymFloat | torch.SymBool):
+            raise UndecidedSize(f"it computes with {x}")
+        if not isinstance(x, torch.SymInt):
+            return x
+        return index_of_sympy(x.node.expr, self.known, _undecided)
+
+    def _sympy(self, e: Index) -> Any:
+        if not isinstance(e, Expr):
+            return e
+        total: Any = 0
+        for monomial, k in e.terms.items():
+            term: Any = k
+            for atom in monomial:
+                term = term * self._sympy_of_atom(atom)
+            total = total + term
+        return total
+
+    def _sympy_of_atom(self, atom: Any) -> Any:
+        from torch.utils._sympy.functions import FloorDiv, PythonMod
+
+        if isinstance(atom, Symbol):
+            return self._symbol(atom)
+        assert isinstance(atom, Div | Mod)
+        function = FloorDiv if isinstance(atom, Div) else PythonMod
+        return function(self._sympy(atom.numerator), self._sympy(atom.divisor))
+
+    def _symbol(self, symbol: Symbol) -> sympy.Symbol:
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        found = self.symbols.get(symbol)
+        if found is None:
+            if symbol.extent is not None or symbol.lower < 2:
+                raise UndecidedSize(f"{symbol} is no size from 2 on")
+            found = self.environment.create_symbol(
+                symbol.hint, ConstantSource(symbol.name), dynamic_dim=DimDynamic.DYNAMIC
+            )
+            self.symbols[symbol] = found
+            self.known[found] = Expr({(symbol,): 1})
+        return found
+
+
+def _undecided(e: sympy.Expr) -> Index:
+    raise UndecidedSize(f"no index is {e}")
