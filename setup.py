@@ -27,8 +27,13 @@ setup(
         CppExtension(
             "torch_tenon._C",
             sorted(str(p.relative_to(ROOT)) for place in SOURCES for p in ROOT.glob(place)),
-            include_dirs=[str(ROOT / "csrc")],
-            extra_compile_args=["-O2", "-g0", "-Wall", "-fvisibility=hidden", "-fopenmp"],
+            include_dirs=[str(ROOT / "csrc"), str(ROOT)],
+            # Random numbers are the same bits on every processor, and in generated kernels: those
+            # are compiled with the last line's flags too. A root that sets errno has no vectors.
+            extra_compile_args=[
+                *("-O2", "-g0", "-Wall", "-fvisibility=hidden", "-fopenmp"),
+                *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+            ],
         )
     ],
     cmdclass={"build_ext": BuildExtension},

@@ -121,7 +121,8 @@ def test_generators() -> None:
 def test_known_answers() -> None:
     """Philox 4x32-10 as its authors give it (Random123's kat_vectors).
 
-    An int64 of `random_` over its full range is the first two of the four words.
+    An int64 of `random_` over its full range is two of the four words of a block. Blocks come in
+    groups of 16: the first two words of each are 16 elements, the last two the next 16.
     """
 
     def words(seed: int, offset: int, index: int) -> tuple[int, int]:
@@ -132,10 +133,14 @@ def test_known_answers() -> None:
         return value % 2**32, value >> 32
 
     assert words(0, 0, 0) == (0x6627E8D5, 0xE169C58D)
+    assert words(0, 0, 16) == (0xBC57AC4C, 0x9B00DBD8)
     # The counter of the vector of ones has 2**64 - 1 as its element, too many to make a tensor of:
     # the rest of the algorithm is held against a second writing of it.
-    for seed, offset, index in ((2**64 - 1, 2**64 - 1, 3), (0xA4093822299F31D0, 12, 1000)):
-        assert words(seed, offset, index) == philox(seed, index, offset)[:2]
+    for index in (3, 31, 1000, 1017):
+        first = index // 16 % 2 * 2
+        for seed, offset in ((2**64 - 1, 2**64 - 1), (0xA4093822299F31D0, 12)):
+            block = philox(seed, index // 32 * 16 + index % 16, offset)
+            assert words(seed, offset, index) == block[first : first + 2]
     ones = 2**64 - 1
     assert philox(ones, ones, ones) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
     assert philox(0, 0, 0) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
@@ -262,6 +267,12 @@ def test_ranges() -> None:
     assert x.min() >= 0 and x.max() < 1 and x.unique().numel() > 0.99 * N
     x = torch.empty(N, device="tenon", dtype=torch.bfloat16).uniform_(0, 1)
     assert x.min() >= 0 and x.max() < 1
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        digits = round(-math.log2(torch.finfo(dtype).eps))
+        low = 1 - 2.0 ** (4 - digits)  # so near to 1 that a part of all rounds up to it
+        x = torch.empty(N, device="tenon", dtype=dtype).uniform_(low, 1)
+        assert x.min() == low and x.max() == 1 - torch.finfo(dtype).eps / 2
+        assert (torch.empty(9, device="tenon", dtype=dtype).uniform_(0.5, 0.5) == 0.5).all()
     x = torch.randint(-5, 5, (N,), device="tenon")
     assert (x.min().item(), x.max().item()) == (-5, 4)
     assert torch.empty(N, device="tenon").exponential_().min() > 0

@@ -27,32 +27,60 @@ def empty(dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+ALL = (*FLOATS, *INTEGERS, torch.bool)
 DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     **{f"rand {d}": lambda d=d: empty(d).uniform_() for d in FLOATS},
     **{f"uniform {d}": lambda d=d: empty(d).uniform_(-2, 3.3) for d in FLOATS},
     **{f"uniform turned {d}": lambda d=d: empty(d).t().uniform_(0.1, 0.7) for d in FLOATS},
     **{f"normal {d}": lambda d=d: empty(d).normal_(1, 2) for d in FLOATS},
-    "exponential": lambda: empty().exponential_(2),
-    "cauchy": lambda: empty().cauchy_(1, 2),
-    "log_normal": lambda: empty().log_normal_(),
-    "geometric": lambda: empty(torch.int64).geometric_(0.3),
-    "bernoulli": lambda: empty().bernoulli_(0.4),
-    "bernoulli bool": lambda: empty(torch.bool).bernoulli_(0.4),
+    **{f"exponential {d}": lambda d=d: empty(d).exponential_(2.5) for d in FLOATS},
+    **{f"cauchy {d}": lambda d=d: empty(d).cauchy_(1, 2) for d in FLOATS},
+    **{f"log_normal {d}": lambda d=d: empty(d).log_normal_(0.5, 0.7) for d in FLOATS},
+    **{f"geometric {d}": lambda d=d: empty(d).geometric_(0.3) for d in (*FLOATS, *INTEGERS)},
+    **{f"bernoulli {d}": lambda d=d: empty(d).bernoulli_(0.4) for d in ALL},
+    **{f"random {d}": lambda d=d: empty(d).random_() for d in (*FLOATS, *INTEGERS)},
+    **{f"randint {d}": lambda d=d: empty(d).random_(0, 2) for d in ALL},
+    "bernoulli of chances": lambda: torch.bernoulli(torch.full((50, 9), 0.4, device="tenon")),
+    **{
+        f"normal of tensors {d}": lambda d=d: torch.normal(empty(d).fill_(0.3), empty(d).fill_(3))
+        for d in FLOATS
+    },
+    "normal into a tensor": lambda: torch.normal(
+        empty(torch.float16).fill_(0.3), 3.0, out=empty(torch.float16)
+    ),
+    "normal of means": lambda: torch.normal(empty().fill_(2), 3.0),
+    "normal of deviations": lambda: torch.normal(2.0, empty().fill_(3)),
     "randint": lambda: torch.randint(-5, 1000, (99,), device="tenon"),
+    "randint of many": lambda: torch.randint(-5, 1 << 30, (99,), device="tenon"),
     "randint wide": lambda: torch.randint(0, 1 << 62, (99,), device="tenon"),
     "random all": lambda: empty(torch.int64).random_(-(1 << 63), None),
-    "random": lambda: empty().random_(),
-    "random uint8": lambda: empty(torch.uint8).random_(),
+    "random nearly all": lambda: empty(torch.int64).random_(-(1 << 63), (1 << 63) - 1),
+    "one": lambda: torch.randn((), device="tenon"),
+    "long rows": lambda: torch.randn(3, 5, 2111, device="tenon"),
+    "short rows": lambda: torch.randn(211, 5, device="tenon"),
+    "a part": lambda: torch.zeros(40, 90, device="tenon")[3:37:2, 5:81].normal_(),
     "dropout": lambda: F.dropout(torch.ones(100, 7, device="tenon"), 0.3),
+}
+# What else is computed in the loops that draw.
+USES: dict[str, Callable[[], torch.Tensor]] = {
+    "turned": lambda: torch.rand(70, 90, device="tenon").t().contiguous(),
+    "across": lambda: torch.rand(70, 90, device="tenon") * torch.rand(90, 70, device="tenon").t(),
+    "greatest of rows": lambda: (torch.randn(30, 3000, device="tenon") * 2).amax(1),
+    "greatest of columns": lambda: (torch.randn(300, 70, device="tenon") * 2).amax(0),
+    "greatest of all": lambda: torch.rand(20_011, device="tenon").amax(),
+    "parts": lambda: torch.cat([torch.rand(101, device="tenon"), torch.randn(99, device="tenon")]),
+    "chosen": lambda: torch.arange(50, device="tenon")[torch.randint(50, (999,), device="tenon")],
+    "a long iteration": lambda: (torch.randn(5001, device="tenon").abs() + 1).sqrt().floor(),
 }
 
 
-@pytest.mark.parametrize("name", DRAWS)
+@pytest.mark.parametrize("name", [*DRAWS, *USES])
 def test_a_plan_draws_what_a_call_that_runs_at_once_draws(name: str) -> None:
     def work() -> list[torch.Tensor]:
         found = []
         for _ in range(3):
-            found.append(DRAWS[name]())
+            found.append((DRAWS | USES)[name]())
             torch.tenon.synchronize()
         return found
 
@@ -66,6 +94,31 @@ def test_a_plan_draws_what_a_call_that_runs_at_once_draws(name: str) -> None:
     assert after["hits"] > before["hits"] or target().backend is None
     for a, b in zip(expected, got, strict=True):
         assert torch.equal(a, b)
+
+
+def test_threads_and_windows_do_not_change_what_is_drawn() -> None:
+    def work(apart: bool) -> list[torch.Tensor]:
+        found = []
+        for kind in ("normal_", "uniform_", "exponential_", "bernoulli_"):
+            for size in (1_200_007, 1003):  # for several threads, and for one
+                x = getattr(torch.empty(size, device="tenon"), kind)()
+                if apart:
+                    torch.tenon.synchronize()
+                found.append(x * 2)
+        return found
+
+    threads = torch.get_num_threads()
+    got = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            for mode in ("reference", "compiled"):
+                for apart in (False, True):
+                    got.append(in_mode(mode, lambda apart=apart: work(apart)))
+    finally:
+        torch.set_num_threads(threads)
+    for other in got[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(got[0], other, strict=True))
 
 
 class Model(nn.Module):
@@ -93,9 +146,9 @@ def steps(model: Model, x: torch.Tensor, count: int) -> list[float]:
 
 
 @needs.plans
-def test_training_with_dropout_runs_by_plans_from_the_third_step_on(compiled: None) -> None:
+def test_training_with_dropout_runs_by_plans(compiled: None) -> None:
     model, x = Model().to("tenon"), torch.randn(8, 12, device="tenon")
-    steps(model, x, 3)  # where windows end is settled by now
+    steps(model, x, 6)  # where windows end is settled by now
     before, calls = plan_counts(), dict.fromkeys(calls_at_once())
     losses = steps(model, x, 4)
     after = plan_counts()
@@ -142,13 +195,16 @@ def test_a_seed_set_before_the_commit_does_not_change_what_was_drawn(compiled: N
 
 
 @needs.host_memory  # as compiled graphs do
-def test_graphs_draw_the_masks_of_eager_code() -> None:
-    x = torch.ones(300, device="tenon")
-    torch.manual_seed(9)
-    expected = [F.dropout(x, 0.3).cpu(), torch.rand(64, device="tenon").cpu()]
-    torch.manual_seed(9)
-    got = torch.compile(
-        lambda x: [F.dropout(x, 0.3), torch.rand(64, device="tenon")], backend="tenon"
-    )(x)
+@pytest.mark.parametrize("name", [*DRAWS, *USES])
+def test_graphs_draw_the_numbers_of_eager_code(name: str) -> None:
+    draw = (DRAWS | USES)[name]
+
+    def work() -> list[torch.Tensor]:
+        return [draw(), torch.rand(64, device="tenon"), draw()]
+
+    expected = in_mode("reference", work)
+    torch._dynamo.reset()
+    torch.manual_seed(5)
+    got = torch.compile(work, backend="tenon")()
     for a, b in zip(expected, got, strict=True):
         assert torch.equal(a, b.cpu())

@@ -105,7 +105,8 @@ OPS: dict[str, tuple[int, str, str]] = {
     "bitwise_not": (1, "s", "bit by bit complement; not for bool"),
     "lshift": (2, "s", "x << y; 0 when y is negative or too large"),
     "rshift": (2, "s", "x >> y with sign; y too large shifts all out"),
-    "philox": (4, "s", "random bits of seed, offset, element, lane 0 to 3; int64 in [0, 2^32)"),
+    "random_below": (2, "s", "of 64 random bits x, a number in [0, y), y unsigned; int64"),
+    "random_exp": (1, "f", "exponential, the same bits wherever it is computed"),
 }
 # Special functions, for floating operands; those of two take an order or a degree among them.
 _SPECIAL = {
@@ -120,7 +121,18 @@ _SPECIAL = {
 }
 SPECIAL = {name: arity for arity, names in _SPECIAL.items() for name in names.split()}
 OPS |= {f"special_{name}": (n, "f", name.replace("_", " ")) for name, n in SPECIAL.items()}
-# Recorded by functions of their own, below: constant, index, load, to, bitcast, where, check.
+# Random numbers, of a seed, an offset and an element (int64), in the dtypes that there are:
+# the same bits wherever they are computed, which are those of the core's csrc/ops/random_numbers.
+RANDOM_NUMBERS = {
+    "random_word": ((torch.int64,), "32 random bits, in [0, 2^32)"),
+    "random_bits": ((torch.int64,), "64 random bits"),
+    "random_unit": ((torch.float32, torch.float64), "uniform in [0, 1), of 24 or 53 bits"),
+    "random_normal": ((torch.float32, torch.float64), "normal, of mean 0 and deviation 1"),
+    "random_exponential": ((torch.float32, torch.float64), "of rate 1; in float32 possibly 0"),
+    "random_cauchy": ((torch.float32, torch.float64), "Cauchy's, of median 0 and scale 1"),
+}
+# Recorded by functions of their own, below: these (`random`), constant, index, load, to, bitcast,
+# where, check.
 
 
 class Scalar:
@@ -313,6 +325,15 @@ class _Ops:
         if condition.op == "constant":
             return x if condition.args[1].value else y
         return current().record("where", (condition, x, y), x.dtype)
+
+    def random(
+        self, name: str, dtype: torch.dtype, seed: Scalar, offset: Scalar, element: Scalar
+    ) -> Scalar:
+        """Element `element` of the random numbers under (seed, offset): an entry of
+        `RANDOM_NUMBERS`, in one of its dtypes."""
+        if dtype not in RANDOM_NUMBERS[name][0]:
+            raise TypeError(f"{name}: not of {dtype}")
+        return current().record(name, (seed, offset, element), dtype)
 
     def masked(self, mask: Scalar, body: Callable[[], Scalar], other: Any) -> Scalar:
         """`body()` where the mask holds, else `other`; loads in the body happen only there."""

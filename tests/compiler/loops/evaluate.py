@@ -15,6 +15,7 @@ from torch_tenon.compiler.loops.tree import (
     Check,
     Constant,
     Declare,
+    Draw,
     For,
     If,
     Let,
@@ -29,6 +30,7 @@ from torch_tenon.compiler.loops.tree import (
     parameters,
 )
 from torch_tenon.ir.index import Index, Symbol, evaluate
+from torch_tenon.ir.scalar import RANDOM_NUMBERS
 from torch_tenon.ir.values import neutral
 
 Number = torch.Tensor  # of no dimensions
@@ -59,6 +61,11 @@ COMBINATIONS: dict[str, Callable[..., Any]] = {
     "logaddexp": torch.logaddexp,
     "store": lambda _, x: x,
 }
+
+
+def stand_in(seed: Number, offset: Number, element: Number) -> Number:
+    """For random numbers of any kind: which element of which stream is asked for is what counts."""
+    return (seed * 31 + offset + element * 367) % 1009
 
 
 def run(
@@ -136,6 +143,11 @@ class _Run:
             for r in range(min(map(self._index, s.rows))):
                 for c in range(min(map(self._index, s.columns))):
                     self.local[s.array][r * s.width + c] = memory[first + c * step + r]
+        elif isinstance(s, Draw):
+            state = self._operand(s.seed), self._operand(s.offset)
+            for k in range(min(map(self._index, s.counts))):
+                element = torch.tensor(self._index(s.first) + k)
+                self.local[s.array][k] = stand_in(*state, element).to(s.array.dtype)
         else:
             assert isinstance(s, Barrier)
 
@@ -188,5 +200,7 @@ class _Run:
             return args[0] != 0
         if s.op == "index":
             return args[0].to(s.dtype)
+        if s.op in RANDOM_NUMBERS:
+            return stand_in(*args).to(s.dtype)
         operation = OPERATIONS.get(s.op) or getattr(torch, s.op)
         return operation(*args).to(s.dtype)

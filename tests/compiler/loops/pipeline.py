@@ -18,6 +18,7 @@ from tests.compiler.loops.programs import Case, cases
 from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
+from torch_tenon.compiler.loops.draws import draw_before
 from torch_tenon.compiler.loops.fission import fission
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
@@ -92,6 +93,7 @@ def fast(
     else:
         yield "jam", lambda t: jam(t, 2, adds_up_columns)
     yield "collect_checks", lambda t: collect_checks(t, in_pass)
+    yield "draw_before", lambda t: draw_before(t, rng.choice([WIDTH, 100]), is_innermost)
     if not in_rows and not inner and rng.random() < 0.5:
         yield (
             "fission",

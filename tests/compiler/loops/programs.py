@@ -43,6 +43,8 @@ STEPS = [
     lambda x: (x.exp() > 1).int().sum(0).float(),
     lambda x: x - x.mean(-1, keepdim=True),
     lambda x: x.bfloat16() * 2,
+    lambda x: x * torch.rand_like(x),
+    lambda x: (x + torch.randn_like(x)).sum(-1),
     lambda x: (x.bfloat16().exp() - x.bfloat16().exp().sum(-1, keepdim=True)).float(),
 ]
 
@@ -56,6 +58,8 @@ PLACED = [
     lambda x: torch.where(torch.arange(x.shape[-1]) >= 2, x.exp(), x.tanh()),
     lambda x: torch.softmax(x * 2, -1),
     lambda x: (x.tanh().exp() * x.sin()).sigmoid(),
+    lambda x: torch.dropout(x.exp(), 0.3, True) + x,
+    lambda x: torch.randn_like(x).tanh() * torch.rand_like(x),
 ]
 
 

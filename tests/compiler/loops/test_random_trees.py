@@ -28,6 +28,7 @@ REWRITES = {
     "side_by_side",
     "jam",
     "collect_checks",
+    "draw_before",
     "fission",
     "cut_where_conditions_change",
     "batched",

@@ -11,6 +11,7 @@ from tests.compiler.loops.trees import group_of, groups_of, plain
 from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import Change, change_of, cut_where_conditions_change
+from torch_tenon.compiler.loops.draws import draw_before
 from torch_tenon.compiler.loops.fission import fission
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
@@ -321,6 +322,38 @@ def test_a_long_iteration_becomes_several_loops() -> None:
             buf1[i0] = t6
         """,
     )
+
+
+def test_random_numbers_are_drawn_before_the_loop_that_uses_them() -> None:
+    tree, _, _ = plain(lambda x: (x + torch.randn_like(x)).amax(1), randn(5, 200))
+    prints(
+        draw_before(place_values(tree), 64, is_innermost),
+        """
+        t0: i64 = seed[0]
+        t1: i64 = offset[0]
+        parallel i0 from 0 to 5:
+          acc: f32 of max
+          reduce j0_piece from 0 to 200 by 64:
+            drawn: f32[64]
+            drawn = min(64, - j0_piece + 200) of random_normal(t0, t1, j0_piece + 200*i0 on)
+            reduce j0 from j0_piece to min(j0_piece + 64, 200):
+              t2: i64 = index(j0 + 200*i0)
+              t3: f32 = copy(drawn[j0 - j0_piece])
+              t4: f32 = add(t3, 0.0)
+              t5: f32 = in0[200*i0 + j0]
+              t6: f32 = add(t5, t4)
+              acc max= t6
+          buf4[i0] = acc
+        """,
+    )
+
+
+def test_random_numbers_across_the_loop_are_drawn_one_by_one() -> None:
+    tree, loops, _ = plain(lambda x: x + torch.rand(50, 40).t(), randn(40, 50))
+    along, across = (place_values(interchange(tree, order)) for order in (loops, loops[::-1]))
+    assert "random_unit" in show(across)
+    assert show(draw_before(across, 64, is_innermost)) == show(across)
+    assert "= 40 of random_unit" in show(draw_before(along, 64, is_innermost))
 
 
 def test_tiles_are_transposed() -> None:

@@ -13,6 +13,7 @@ from torch_tenon.compiler.loops.tree import (
     Barrier,
     Check,
     Declare,
+    Draw,
     For,
     If,
     Let,
@@ -113,6 +114,11 @@ class Copy:
         rows, columns = (tuple(map(self.index, es)) for es in (s.rows, s.columns))
         return Transpose(array, s.width, s.memory, index, step, rows, columns)
 
+    def _draw(self, s: Draw) -> Draw:
+        array, _ = self._local(s.array, 0)
+        seed, offset, first = self.operand(s.seed), self.operand(s.offset), self.index(s.first)
+        return Draw(array, s.op, seed, offset, first, tuple(map(self.index, s.counts)))
+
     def _if(self, s: If) -> If:
         return If(self.operand(s.condition), self.body(s.body))
 
@@ -133,6 +139,7 @@ class Copy:
         Store: _store,
         Check: _check,
         Transpose: _transpose,
+        Draw: _draw,
         If: _if,
         For: _for,
         Barrier: _barrier,

@@ -13,6 +13,7 @@ from torch_tenon.compiler.loops.tree import (
     Check,
     Constant,
     Declare,
+    Draw,
     Failure,
     For,
     If,
@@ -99,7 +100,7 @@ class _Placement:
                 self._change(s.accumulator)
             elif isinstance(s, Store):
                 self._change(s.memory)
-            elif isinstance(s, Transpose):
+            elif isinstance(s, Transpose | Draw):
                 self._change(s.array)
             body.add(self.copy.statement(s))
 

@@ -14,6 +14,7 @@ from torch_tenon.compiler.loops.tree import (
     Check,
     Constant,
     Declare,
+    Draw,
     For,
     If,
     Let,
@@ -95,6 +96,10 @@ class _Printer:
             return (
                 f"{self._name(s.array)} = {block} of {source} by {self.index(s.step)}, transposed"
             )
+        if isinstance(s, Draw):
+            state = f"{self.operand(s.seed)}, {self.operand(s.offset)}"
+            count = self._bound("min", s.counts)
+            return f"{self._name(s.array)} = {count} of {s.op}({state}, {self.index(s.first)} on)"
         assert isinstance(s, Barrier)
         return "barrier"
 

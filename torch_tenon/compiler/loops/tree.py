@@ -81,7 +81,7 @@ class Read:
 class Let:
     """A value that is computed of others.
 
-    `op` is an entry of `ir.scalar.OPS`, or
+    `op` is an entry of `ir.scalar.OPS` or of its `RANDOM_NUMBERS`, or
       to, bitcast, where  as there
       index               the index expression `args[0]` as a number
       copy                `args[0]` as it is now
@@ -179,6 +179,20 @@ class Transpose:
 
 
 @dataclass(eq=False, slots=True)
+class Draw:
+    """Fills an array with random numbers: element k is what the op (of `ir.scalar.RANDOM_NUMBERS`)
+    gives for the seed, the offset and the element `first + k`, for k up to the least of `counts`.
+    """
+
+    array: Array
+    op: str
+    seed: Operand
+    offset: Operand
+    first: Index
+    counts: tuple[Index, ...]
+
+
+@dataclass(eq=False, slots=True)
 class Barrier:
     """What follows may read what any iteration of the loops before it has written locally."""
 
@@ -221,7 +235,7 @@ class For:
 
 
 Statement: TypeAlias = (
-    Let | Load | Declare | Accumulate | Store | Check | Transpose | Barrier | If | For
+    Let | Load | Declare | Accumulate | Store | Check | Transpose | Draw | Barrier | If | For
 )
 
 # Made once: these are asked of every statement.
@@ -300,6 +314,8 @@ def operands(s: Statement) -> tuple[Operand, ...]:
         return (s.low, s.high)
     if isinstance(s, If):
         return (s.condition,)
+    if isinstance(s, Draw):
+        return (s.seed, s.offset)
     if isinstance(s, Declare) and s.initial is not None:
         return (s.initial,)
     return ()
@@ -321,6 +337,8 @@ def indices(s: Statement) -> Iterator[Expr]:
         found = (s.size,)
     elif isinstance(s, Transpose):
         found = (s.index, s.step, *s.rows, *s.columns)
+    elif isinstance(s, Draw):
+        found = (s.first, *s.counts)
     for e in found:
         if isinstance(e, Expr):
             yield e

@@ -9,6 +9,7 @@ FAMILIES = (
     "pointwise",
     "views",
     "creation",
+    "random",
     "reductions",
     "normalization",
     "indexing",

@@ -36,6 +36,7 @@ BY_NAME = {
     "erf.h": ("erfc_f32", "erfinv_"),
     "gamma.h": ("lgamma_", "digamma_", "special_"),
     "special.h": ("special_",),
+    "random.h": ("random_",),
 }
 
 

@@ -18,6 +18,7 @@ from torch_tenon.compiler.loops.tree import (
     Check,
     Constant,
     Declare,
+    Draw,
     For,
     If,
     Let,
@@ -248,6 +249,11 @@ class Writer:
         where = f"{self.names[s.array]}, {source}, {self.index(s.step)}"
         return [f"turn_{bits}({where}, {columns}, {rows});"]
 
+    def _draw(self, s: Draw) -> list[str]:
+        count = _extreme(list(map(self.index, s.counts)), "<")
+        where = f"{self.operand(s.seed)}, {self.operand(s.offset)}, {self.index(s.first)}"
+        return [f"{c.filling(s.op, s.array.dtype)}({self.names[s.array]}, {where}, {count});"]
+
     def _barrier(self, s: Barrier) -> list[str]:
         return []  # one thread runs all of a position
 
@@ -261,6 +267,7 @@ class Writer:
         Store: _store,
         Check: _check,
         Transpose: _transpose,
+        Draw: _draw,
         Barrier: _barrier,
     }
 

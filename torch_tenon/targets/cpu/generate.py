@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
+from torch_tenon.compiler.loops.draws import draw_before
 from torch_tenon.compiler.loops.fission import fission
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
@@ -89,6 +90,7 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     elif layout.kind == "row":
         tree = side_by_side(tree, decide.SIDE_BY_SIDE, decide.is_side_by_side)
     tree = collect_checks(tree, layout.in_pass)
+    tree = draw_before(tree, decide.DRAWN, decide.is_drawn_before)
     if layout.fission:
         return fission(tree, decide.LONG, layout.lanes, layout.in_pass)
     return cut_where_conditions_change(tree, decide.MOST_PIECES, decide.is_cut)

@@ -42,13 +42,15 @@ WORTH_CUTTING = 64  # iterations from which it is
 SIDE_BY_SIDE = 4  # pieces of a cached row that are added up side by side
 WORTH_SIDE_BY_SIDE = 64  # iterations of a piece from which it is
 JAM = 8  # rows of a column that are added up in registers
+DRAWN = 1024  # random numbers that are made before the loop that uses them
+WORTH_DRAWING = 32  # iterations of a loop from which its random numbers are made before it
 MOST_STATEMENTS = 12  # of an iteration that is short enough to be repeated
 
 # Operations of some thirty dependent instructions or more.
 LONG = {
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
     "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc",
-    "erfinv", "lgamma", "digamma", "pow", "hypot", "philox",
+    "erfinv", "lgamma", "digamma", "pow", "hypot", "random_exp",
 }  # fmt: skip
 # Of integers they are no faster with a number that gcc knows.
 PLAIN = {"add", "sub", "eq", "ne", "lt", "le", "gt", "ge"}
@@ -277,6 +279,14 @@ def _only_reduces(body: Collection[object]) -> bool:
         return False
     found = [s.accumulator for s in body if isinstance(s, Accumulate)]
     return bool(found) and not any(a.running for a in found)
+
+
+def is_drawn_before(loop: For) -> bool:
+    """Whether a loop's random numbers are made before it: then all words of a block are used, which
+    for few iterations are more than it needs."""
+    extent = loop.axis.extent
+    lanes = loop.kind == "lane" and is_innermost(loop)
+    return lanes and (extent is None or size_hint(extent) >= WORTH_DRAWING)
 
 
 def is_cut(loop: For) -> bool:

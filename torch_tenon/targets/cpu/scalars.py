@@ -11,6 +11,7 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Atom, Div, Index, Mod, Symbol, nonnegative
+from torch_tenon.ir.scalar import RANDOM_NUMBERS
 
 # Operations that C has as operators; everything else is a function `name_dtype` of scalar.h.
 OPERATORS = {
@@ -80,7 +81,10 @@ def literal(value: Any, dtype: torch.dtype) -> str:
 
 
 def operation(name: str, args: list[str], dtype: torch.dtype, source: torch.dtype) -> str:
-    """An expression for an entry of `ir.scalar.OPS`; `source` is the operands' dtype."""
+    """An expression for an entry of `ir.scalar.OPS` or `RANDOM_NUMBERS`; `source` is the operands'
+    dtype."""
+    if name in RANDOM_NUMBERS:
+        return f"{name}_{TABLE[dtype].short}({', '.join(args)})"
     if name in OPERATORS:
         sign = OPERATORS[name]
         if source is torch.bool and name in _BOOL_OPERATORS:
@@ -96,6 +100,11 @@ def operation(name: str, args: list[str], dtype: torch.dtype, source: torch.dtyp
         return f"{name}_{TABLE[source].short}({', '.join(args)})"
     narrow = dtype.itemsize < 4 and dtype is not torch.bool
     return f"({register_type(dtype)})({text})" if narrow else text
+
+
+def filling(name: str, dtype: torch.dtype) -> str:
+    """The function that fills an array with an entry of `RANDOM_NUMBERS`."""
+    return f"{name}_fill_{TABLE[dtype].short}"
 
 
 def convert(x: str, dtype: torch.dtype, source: torch.dtype) -> str:

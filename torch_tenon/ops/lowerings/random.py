@@ -1,0 +1,258 @@
+"""Random numbers: of recorded draws (csrc/ops/random.cpp), and of the ops of compiled graphs.
+
+The numbers of an op are a stream, known by a seed and an offset, which are run-time inputs. Element
+i, counted in row-major order of the sizes, is a function of the stream and of i (`ir.scalar`'s
+random numbers), so it is the same however loops are fused. The formulas are csrc/ops/random.cpp's,
+operation by operation: whoever draws with a seed gets the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.index import Index, flat_index
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Position, Value
+from torch_tenon.ops.lowerings.creation import constant
+from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, held, lowering
+
+MANY_VALUES = 1 << 20  # from which 64 bits choose among them, and not 32
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A distribution with its parameters as its formula needs them: numbers, or tensors that are
+    broadcast. Whole numbers are in [base, base + count), count 0 for all 64 bits."""
+
+    distribution: str
+    a: Any = 0.0
+    b: Any = 0.0
+    c: Any = 0.0
+    base: int = 0
+    count: int = 0
+
+
+def drawn(
+    sizes: Sequence[Index], dtype: torch.dtype, what: Drawn, seed: Value, offset: Value
+) -> Value:
+    """The numbers of a stream as a tensor. Raises CannotLower where there are no loops."""
+    if dtype not in TABLE:
+        raise CannotLower(f"random numbers of {dtype}")
+
+    def numbers(kind: str, kind_dtype: torch.dtype) -> Lazy:
+        def body(p: Position) -> Scalar:
+            element = ops.index(flat_index(p, sizes))
+            return ops.random(kind, kind_dtype, seed.load(()), offset.load(()), element)
+
+        return Lazy(sizes, kind_dtype, body, (seed, offset), 30)
+
+    if what.distribution == "integers":
+        return _integers(numbers, dtype, what)
+    if what.distribution == "bernoulli":
+        u = numbers("random_unit", torch.float32)
+        return elementwise(
+            lambda x, p: ops.to(ops.lt(x, p), dtype), (u, what.a), torch.float32, dtype, 2
+        )
+    if what.distribution == "geometric":
+        return _trials(numbers("random_exponential", torch.float64), dtype, what)
+    if not dtype.is_floating_point:
+        raise CannotLower(f"{what.distribution} numbers of {dtype}")
+    return _floats(numbers, dtype, what)
+
+
+def _integers(numbers: Any, dtype: torch.dtype, what: Drawn) -> Value:
+    count = what.count % (1 << 64)
+    few = 0 < count <= MANY_VALUES
+    kind = "random_word" if few else "random_bits"
+
+    def body(x: Scalar) -> Scalar:
+        if few:
+            x = ops.rshift(ops.mul(x, count), 32)
+        elif count:
+            x = ops.random_below(x, count)
+        return ops.to(ops.add(x, what.base), dtype)
+
+    return elementwise(body, (numbers(kind, torch.int64),), torch.int64, dtype, 4)
+
+
+def _trials(times: Lazy, dtype: torch.dtype, what: Drawn) -> Value:
+    """How many trials until one succeeds."""
+
+    def body(x: Scalar, scale: Scalar) -> Scalar:
+        trials = ops.maximum(ops.ceil(ops.mul(x, scale)), 1.0)
+        return ops.to(trials if dtype.is_floating_point else ops.to(trials, torch.int64), dtype)
+
+    return elementwise(body, (times, what.a), torch.float64, dtype, 4)
+
+
+def _floats(numbers: Any, dtype: torch.dtype, what: Drawn) -> Value:
+    """In float32, or for float64 in float64."""
+    wide = torch.float64 if dtype is torch.float64 else torch.float32
+    kind = {"log_normal": "normal", "uniform": "unit"}.get(what.distribution, what.distribution)
+    if kind not in ("normal", "unit", "exponential", "cauchy"):
+        raise CannotLower(f"the distribution {kind}")
+    x = numbers(f"random_{kind}", wide)
+    least = torch.finfo(dtype).tiny
+
+    def body(x: Scalar, a: Scalar, b: Scalar, last: Scalar) -> Scalar:
+        if kind == "exponential":
+            return ops.mul(ops.maximum(x, least), a)
+        y = ops.add(ops.mul(x, b), a)
+        if what.distribution == "log_normal":
+            return ops.random_exp(y)
+        if kind == "unit":  # what rounds up to the end becomes the number before
+            y = held(y, dtype)
+            return ops.where(ops.lt(y, last), y, last)
+        return y
+
+    return elementwise(body, (x, what.a, what.b, what.c), wide, dtype, 4)
+
+
+@lowering("tenon.draw")
+def draw(
+    b: Build,
+    x: Value,
+    distribution: str,
+    p: Any,
+    q: Any,
+    r: Any,
+    base: int,
+    count: int,
+    seed: Value,
+    offset: Value,
+) -> Value:
+    """The random numbers of recorded code."""
+    what = Drawn(distribution, p, q, r, base, count)
+    return b.program.realise(drawn(x.sizes, b.out.dtype, what, seed, offset))
+
+
+# The ops of compiled graphs, with streams of the program's own.
+
+
+def own(b: Build, what: Drawn, dtype: torch.dtype | None = None) -> Value:
+    """The numbers of the op at hand, with the sizes of its result."""
+    if b.program.random is None:
+        raise CannotLower("no random seed comes with this program")
+    seed, offset = b.program.next_random()
+    return b.program.realise(drawn(b.out.sizes, dtype or b.out.dtype, what, seed, offset))
+
+
+def _plain(*numbers: Any) -> None:
+    if not all(isinstance(x, int | float) for x in numbers):
+        raise CannotLower("a parameter of random numbers that is known at run time")
+
+
+def uniform_of(low: Any, high: Any, dtype: torch.dtype) -> Drawn:
+    """Uniform in [low, high)."""
+    _plain(low, high)
+    if not dtype.is_floating_point:
+        raise CannotLower(f"uniform numbers of {dtype}")
+    last: Any = high
+    if low != high:
+        nearest = torch.tensor(high, dtype=dtype)
+        before = torch.nextafter(nearest, torch.tensor(-math.inf, dtype=dtype))
+        last = nearest.item() if nearest.item() < high else before.item()
+    return Drawn("uniform", low, high - low, last)
+
+
+@lowering("aten.rand", "aten.rand_like")
+def rand(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Uniform in [0, 1)."""
+    return own(b, uniform_of(0.0, 1.0, b.out.dtype))
+
+
+@lowering("aten.uniform.default")
+def uniform(b: Build, x: Value, low: Any = 0.0, high: Any = 1.0, **keywords: Any) -> Value:
+    """Uniform in [low, high)."""
+    return own(b, uniform_of(low, high, x.dtype))
+
+
+@lowering("aten.normal")
+def normal(b: Build, mean: Any, std: Any = 1.0, *args: Any, **keywords: Any) -> Value:
+    """Normal, with a mean and a deviation that are numbers or tensors."""
+    return own(b, Drawn("normal", mean, std))
+
+
+lowering("aten.randn", "aten.randn_like")(lambda b, *a, **k: normal(b, 0.0))
+lowering("aten.normal_functional")(lambda b, x, mean=0.0, std=1.0, **k: normal(b, mean, std))
+lowering("aten.log_normal")(
+    lambda b, x, mean=1.0, std=2.0, **k: own(b, Drawn("log_normal", mean, std))
+)
+lowering("aten.cauchy")(
+    lambda b, x, median=0.0, sigma=1.0, **k: own(b, Drawn("cauchy", median, sigma))
+)
+
+
+@lowering("aten.exponential")
+def exponential(b: Build, x: Value, rate: float = 1.0, **keywords: Any) -> Value:
+    """Exponential, of rate 1 never zero."""
+    _plain(rate)
+    return own(b, Drawn("exponential", 1 / rate))
+
+
+@lowering("aten.geometric")
+def geometric(b: Build, x: Value, p: float, **keywords: Any) -> Value:
+    """How many trials until one of probability p succeeds."""
+    _plain(p)
+    return own(b, Drawn("geometric", -1 / math.log1p(-p) if p < 1 else 0.0))
+
+
+@lowering("aten.randint", "aten.randint_like")
+def randint(b: Build, *args: Any, **keywords: Any) -> Value:
+    """Whole numbers in [low, high)."""
+    numbers = [a for a in args if isinstance(a, int)]
+    low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
+    return own(b, Drawn("integers", base=low, count=high - low))
+
+
+@lowering("aten.bernoulli.default", "aten.bernoulli.p")
+def bernoulli(b: Build, x: Value, p: Any = None, **keywords: Any) -> Value:
+    """1 with probability x (or p), else 0."""
+    return own(b, Drawn("bernoulli", x if p is None else p), x.dtype)
+
+
+@lowering("aten.native_dropout")
+def native_dropout(b: Build, x: Value, p: float, train: bool | None = True) -> list[Value]:
+    """x with some elements zeroed and the rest scaled, and the mask of those kept."""
+    if not train:
+        return [x, constant(x.sizes, True, torch.bool)]
+    keep = own(b, Drawn("bernoulli", 1 - p), torch.bool)
+    scale = 0.0 if p == 1 else 1 / (1 - p)
+
+    def body(i: Position) -> Scalar:
+        return ops.where(keep.load(i), ops.mul(x.load(i), scale), 0)
+
+    return [Lazy(x.sizes, x.dtype, body, (x, keep)), keep]
+
+
+@lowering("aten.rrelu_with_noise_functional")
+def rrelu(
+    b: Build,
+    x: Value,
+    noise: Value,
+    low: float = 1 / 8,
+    high: float = 1 / 3,
+    training: bool = False,
+    **keywords: Any,
+) -> list[Value]:
+    """x, times a random slope where it is not positive; and the slopes."""
+    if not training:
+        middle = (low + high) / 2
+        y = elementwise(
+            lambda a: ops.where(ops.gt(a, 0), a, ops.mul(a, middle)), (x,), x.dtype, x.dtype
+        )
+        return [y, noise]
+    u = own(b, uniform_of(low, high, x.dtype), x.dtype)
+
+    def slope(p: Position) -> Scalar:
+        one = ops.constant(1.0, x.dtype)
+        return ops.where(ops.gt(x.load(p), 0), one, u.load(p))
+
+    slopes = b.program.realise(Lazy(x.sizes, x.dtype, slope, (x, u)))
+    return [elementwise(ops.mul, (x, slopes), x.dtype, x.dtype), slopes]
