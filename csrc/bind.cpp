@@ -61,16 +61,10 @@ void bind_execute(py::module_& m) {
          std::vector<std::string> mutates,
          bool replaces,
          bool run_time_numbers,
-         bool starts,
-         bool ends) {
+         bool starts) {
         set_op_rule(
             op,
-            {std::move(host_arguments),
-             std::move(mutates),
-             replaces,
-             run_time_numbers,
-             starts,
-             ends});
+            {std::move(host_arguments), std::move(mutates), replaces, run_time_numbers, starts});
       });
   m.def("register_reference_kernels", &register_reference_kernels);
   m.def("reset_counters", &reset_counters);

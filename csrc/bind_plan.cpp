@@ -62,8 +62,6 @@ class PlanReader {
     const auto kind = static_cast<Slot::Kind>(x[py::int_(0)].cast<int>());
     const SizedNumber place{Where::slot, plan.slots.size()};
     Slot made{kind, static_cast<size_t>(number(x[py::int_(1)], place))};
-    if (made.kind == Slot::Kind::overlaid)
-      made.under = x[py::int_(2)].cast<size_t>();
     if (made.kind == Slot::Kind::constant)
       made.tensor = constants_.at(made.number);
     return made;

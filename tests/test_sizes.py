@@ -273,7 +273,7 @@ STEPS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: F.pad(x[1:], (0, 0, 0, 1)),
     lambda x, y: x.clamp(-2, 2).square(),
     lambda x, y: x.flip(1) + x.amax(1, keepdim=True),
-    lambda x, y: x.view(-1)[: x.numel()].view_as(x) * 2,
+    lambda x, y: x.reshape(-1)[: x.numel()].view_as(x) * 2,
     lambda x, y: torch.stack([x, y]).mean(0),
 ]
 

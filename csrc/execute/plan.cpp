@@ -29,9 +29,12 @@ void enqueue_and_wait(c10::DeviceIndex device, c10::function_ref<void()> run) {
 
 }  // namespace
 
-Plan::Plan(PlanData data) : data_(std::move(data)), inputs_(data_.slots.size()) {
+Plan::Plan(PlanData data)
+    : data_(std::move(data)), inputs_(data_.slots.size()), outputs_(data_.slots.size()) {
   for (size_t k = 0; k < data_.inputs.size(); ++k)
     inputs_[data_.inputs[k]] = k;
+  for (size_t k = 0; k < data_.outputs.size(); ++k)
+    outputs_[data_.outputs[k]] = k;
   for (const auto& step : data_.steps) {
     if (const auto* kernel = std::get_if<KernelStep>(&step.work))
       status_words_ += kernel->checks.size() * kStatusWords;
@@ -40,16 +43,13 @@ Plan::Plan(PlanData data) : data_(std::move(data)), inputs_(data_.slots.size()) 
 
 std::function<CallFailures()> Plan::enqueue(
     c10::ArrayRef<void*> inputs,
-    c10::ArrayRef<void*> outputs,
+    const Output& output,
     c10::Device device,
     const Release& release) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
-  check_count("outputs", outputs.size(), data_.outputs.size());
-  PlanRun run(*this, device);
+  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); });
   for (size_t k = 0; k < inputs.size(); ++k)
     run.place(data_.inputs[k], inputs[k]);
-  for (size_t k = 0; k < outputs.size(); ++k)
-    run.place(data_.outputs[k], outputs[k]);
   run.execute([&](size_t slot) {
     if (release)
       release(inputs_[slot]);
@@ -61,7 +61,8 @@ void Plan::run(
     c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const {
   TORCH_CHECK(
       device.is_cpu() || target().host_memory, "the host cannot reach the memory of ", device);
-  raise_first(enqueue(inputs, outputs, device)());
+  check_count("outputs", outputs.size(), data_.outputs.size());
+  raise_first(enqueue(inputs, [&](size_t k) { return outputs[k]; }, device)());
 }
 
 std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device device) const {

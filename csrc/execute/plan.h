@@ -38,15 +38,13 @@ struct Slot {
     input,      // memory of a tensor that the caller passes
     output,     // memory of the caller's, or allocated for it
     temporary,  // lies in the arena
-    overlaid,   // a temporary in memory of a result that is written later
     block,      // a temporary with memory of its own, from its first step to its last
     external,   // memory that comes with the result of a call
     constant,   // memory of a tensor that the plan holds
     unused
   };
   Kind kind;
-  size_t number = 0;  // output, block: bytes; temporary, overlaid: offset in bytes
-  size_t under = 0;   // overlaid: in this slot
+  size_t number = 0;  // output, block: bytes; temporary: offset in bytes
   at::Tensor tensor;  // constant
 };
 
@@ -107,16 +105,19 @@ class Plan {
  public:
   // Called with an input's number after the last step that uses it.
   using Release = std::function<void(size_t)>;
+  // Gives the memory of the output of that number, when a step is to write it.
+  using Output = std::function<void*(size_t)>;
 
   explicit Plan(PlanData data);
 
-  // Runs once, or enqueues it, over memory of the caller's: one address for each input and output.
+  // Runs once, or enqueues it, over memory of the caller's: one address for each input, and memory
+  // for each output when that is first written.
   // `device` is where temporaries lie: a device of the target, or the host. Every step runs, also
   // after one that failed: what depends on that holds anything. The errors are there at once, or,
   // on an asynchronous target, once the queue has passed what was enqueued.
   std::function<CallFailures()> enqueue(
       c10::ArrayRef<void*> inputs,
-      c10::ArrayRef<void*> outputs,
+      const Output& output,
       c10::Device device,
       const Release& release = {}) const;
 
@@ -139,7 +140,7 @@ class Plan {
   friend class SizedPlan;  // which gives it other sizes
 
   PlanData data_;
-  std::vector<size_t> inputs_;  // by slot: which input it is
+  std::vector<size_t> inputs_, outputs_;  // by slot: which input or output it is
   size_t status_words_ = 0;
 };
 

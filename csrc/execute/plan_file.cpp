@@ -129,7 +129,7 @@ CallStep read_call(Reader& archive) {
 void write_plan(Writer& archive, const PlanData& x) {
   archive(x.inputs, x.outputs, x.arena_bytes, x.results, x.kernels, x.slots.size());
   for (const auto& slot : x.slots) {
-    archive(slot.kind, slot.number, slot.under);
+    archive(slot.kind, slot.number);
     if (slot.kind == Slot::Kind::constant)
       write_tensor(archive, slot.tensor);
   }
@@ -149,7 +149,7 @@ PlanData read_plan(Reader& archive) {
   archive(x.inputs, x.outputs, x.arena_bytes, x.results, x.kernels, slots);
   for (size_t k = 0; k < slots; ++k) {
     auto& slot = x.slots.emplace_back();
-    archive(slot.kind, slot.number, slot.under);
+    archive(slot.kind, slot.number);
     if (slot.kind == Slot::Kind::constant)
       slot.tensor = read_tensor(archive);
   }

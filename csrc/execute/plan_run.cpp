@@ -148,8 +148,9 @@ struct PlanRun::Outcome {
   }
 };
 
-PlanRun::PlanRun(const Plan& plan, c10::Device device)
+PlanRun::PlanRun(const Plan& plan, c10::Device device, std::function<void*(size_t)> output)
     : data_(plan.data()),
+      output_(std::move(output)),
       device_(device.is_cpu() ? device : c10::Device(kTenon, check_index(device.index()))),
       queue_(queue_for(device_)),
       host_memory_(device_.is_cpu() || target().host_memory),
@@ -185,12 +186,15 @@ void PlanRun::place(size_t slot, void* pointer, c10::Storage memory) {
 }
 
 void PlanRun::allocate(size_t slot) {
-  if (pointers_[slot] != nullptr)  // an output in memory of the caller's
+  const auto kind = data_.slots[slot].kind;
+  if (kind == Slot::Kind::output && output_) {
+    pointers_[slot] = output_(slot);
     return;
+  }
   constexpr c10::Storage::use_byte_size_t in_bytes;
   const auto nbytes = data_.slots[slot].number;
   auto& memory = memory_[slot];
-  if (data_.slots[slot].kind == Slot::Kind::block) {
+  if (kind == Slot::Kind::block) {
     memory = c10::Storage(in_bytes, nbytes, allocate_temporary(nbytes, device_));
     pointers_[slot] = memory.mutable_data();
   } else if (device_.is_cpu()) {
@@ -342,11 +346,6 @@ void PlanRun::call_on_device(const CallStep& step, size_t index) {
 }
 
 void PlanRun::execute(const std::function<void(size_t)>& released) {
-  for (size_t k = 0; k < data_.slots.size(); ++k) {
-    const auto& slot = data_.slots[k];
-    if (slot.kind == Slot::Kind::overlaid && pointers_[slot.under] != nullptr)
-      pointers_[k] = static_cast<char*>(pointers_[slot.under]) + slot.number;
-  }
   std::vector<void*> made;
   if (!host_memory_)
     made = allocate_all();

@@ -10,9 +10,11 @@ namespace tenon {
 
 class PlanRun {
  public:
-  PlanRun(const Plan& plan, c10::Device device);
+  // `output` gives the memory of an output, by its slot, when a step is to write it; without it
+  // outputs are tensors of the run's own.
+  PlanRun(const Plan& plan, c10::Device device, std::function<void*(size_t)> output = {});
 
-  // Before `execute`: where an input or output lies, and, for a tensor, what keeps it.
+  // Before `execute`: where an input lies, and, for a tensor, what keeps it.
   void place(size_t slot, void* pointer, c10::Storage memory = {});
   // Raises c10::OutOfMemoryError; on an asynchronous target nothing is enqueued by then, and no
   // input was released.
@@ -36,6 +38,7 @@ class PlanRun {
   void* address_of(const SlotTensor& tensor) const;
 
   const PlanData& data_;
+  std::function<void*(size_t)> output_;
   c10::Device device_;
   Queue& queue_;
   bool host_memory_;

@@ -246,13 +246,11 @@ WindowRun run_plan(
     const auto& slot = window.slots[order[k]];
     return slot.buffer ? slot.buffer->memory() : nullptr;
   };
-  std::vector<void*> inputs, outputs;
+  std::vector<void*> inputs;
   inputs.reserve(found->found.inputs.size());
-  outputs.reserve(found->found.outputs.size());
   for (const auto k : found->found.inputs)
     inputs.push_back(k >= 0 ? address(k) : first_number + (-1 - k));
-  for (const auto k : found->found.outputs)
-    outputs.push_back(address(k));
+  const auto output = [&](size_t k) { return address(found->found.outputs[k]); };
   const auto release_input = [&](size_t input) {
     const auto k = found->found.inputs[input];
     if (keeps_slots || k < 0 || !window.slots[order[k]].ends_here())
@@ -268,7 +266,7 @@ WindowRun run_plan(
   std::vector<BufferRef> buffers(order.size());
   for (size_t k = 0; k < order.size() && !host_memory; ++k)
     buffers[k] = window.slots[order[k]].buffer;
-  auto failures = ready.plan->enqueue(inputs, outputs, c10::Device(kTenon, device), release_input);
+  auto failures = ready.plan->enqueue(inputs, output, c10::Device(kTenon, device), release_input);
   const auto outcome = [order, slots = window.slots.size()](
                            const WindowPlan& known,
                            const std::vector<BufferRef>& buffers,

@@ -71,7 +71,6 @@ struct OpInfo {
   bool may_open = false;                  // the lowering takes numbers as run-time values
   std::atomic<bool> open_scalars{false};  // ... and they were seen to change
   bool starts_from_memory;                // reads whole tensors, so that nothing fuses into it
-  bool ends_in_memory;                    // and its results into nothing
   std::vector<bool> written;              // by argument
   std::vector<bool> replaced;             // by argument: written, and not read
   bool counts_writes;                     // in tensors' versions, since autograd does not

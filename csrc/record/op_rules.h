@@ -15,7 +15,6 @@ struct OpRule {
   bool replaces = false;                    // what it writes it does not read, though in place
   bool run_time_numbers = false;            // the lowering takes numbers as run-time values
   bool starts_from_memory = false;          // reads whole tensors, so that nothing fuses into it
-  bool ends_in_memory = false;              // and its results into nothing
 };
 
 // `op`: name and overload, as in "aten::index.Tensor".

@@ -169,10 +169,7 @@ bool append(Recorder& recorder, const OpKey& key, const Recording& call, const s
     const auto index = window.slot_of(buffer, storage.nbytes());
     window.slots_of_calls.push_back(index);
     if (entry.written[k]) {
-      auto& slot = window.slots[index];
-      if (slot.fresh && !slot.written)
-        window.made_bytes += slot.nbytes;
-      slot.written = true;
+      window.slots[index].written = true;
       if (buffer != nullptr)
         buffer->has_contents = true;
     }
@@ -184,7 +181,6 @@ bool append(Recorder& recorder, const OpKey& key, const Recording& call, const s
     auto* buffer = own_buffer(storage);
     const auto index = window.add_result(buffer, storage.nbytes());
     window.slots[index].written = true;
-    window.made_bytes += storage.nbytes();
     if (buffer != nullptr)
       buffer->has_contents = true;
     window.slots_of_calls.push_back(index);
@@ -297,7 +293,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
 
   const auto device = key.device();
   auto& recorder = recorder_of(device);
-  if (info_.starts_from_memory || recorder.after_whole) {
+  if (info_.starts_from_memory) {
     std::optional<CommitReason> ends;
     {
       std::lock_guard<std::mutex> lock(record_mutex());

@@ -17,11 +17,9 @@ constexpr size_t kShortest = 16;
 // Without such a place a window ends here, and from then on where one ended before.
 constexpr size_t kLongest = 512;
 constexpr size_t kMostPlaces = 1024;
-// Memory that eager execution would have freed by now, in bytes: at most, and where a window may
-// end, at most this and this share of what the next call makes.
+// Memory that eager execution would have freed by now, in bytes. When the window runs, each piece
+// goes after its last use, before what is made later gets any; until then nothing is made.
 constexpr size_t kMostHeld = size_t{32} << 20;
-constexpr size_t kLittleHeld = size_t{256} << 10;
-constexpr size_t kShareHeld = 16;
 
 // All recorders, and those of the calling thread. A recorder whose thread ended stays until its
 // window was submitted.
@@ -73,20 +71,11 @@ Recorder::Recorder(c10::DeviceIndex device, c10::StreamId stream) : device(devic
 }
 
 std::optional<CommitReason> Recorder::ends_before(const OpEntry& call) {
-  if (call.op->starts_from_memory) {
-    const auto hash = (recent_ ^ call.hash) * 0x9E3779B97F4A7C15ull;
-    const bool lowest = hash <= before_[0] && hash <= before_[1];
-    before_ = {before_[1], hash};
-    if (lowest && open.calls.size() >= kShortest)
-      return CommitReason::boundary;
-  }
-  size_t made = 0;
-  for (const auto& result : call.fresh)
-    made += result.nbytes;
-  // A library's kernel takes memory of its own while all that the window makes has its already.
-  const auto held = open.held_bytes + (call.op->ends_in_memory ? open.made_bytes : 0);
-  if (held > kLittleHeld && held > made / kShareHeld)
-    return CommitReason::memory;
+  const auto hash = (recent_ ^ call.hash) * 0x9E3779B97F4A7C15ull;
+  const bool lowest = hash <= before_[0] && hash <= before_[1];
+  before_ = {before_[1], hash};
+  if (lowest && open.calls.size() >= kShortest)
+    return CommitReason::boundary;
   return std::nullopt;
 }
 
@@ -109,7 +98,6 @@ std::optional<CommitReason> Recorder::has_to_end() {
 
 void Recorder::note(const OpEntry& call) {
   recent_ = recent_ << 16 | (call.hash & 0xffff);
-  after_whole = call.op->ends_in_memory;
 }
 
 Recorder& recorder_of(c10::DeviceIndex device) {

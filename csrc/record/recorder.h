@@ -19,7 +19,7 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   Recorder(c10::DeviceIndex device, c10::StreamId stream);
 
   // Whether the window ends before a call, where nothing is lost by it: the call starts from
-  // memory, or nothing fuses with the last one.
+  // memory.
   std::optional<CommitReason> ends_before(const OpEntry& call);
   // Whether the window that was just recorded into has to end.
   std::optional<CommitReason> has_to_end();
@@ -30,7 +30,6 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   Window open;
   Window spare;                     // an emptied window, for its memory
   std::shared_ptr<Failure> unseen;  // the first error of its windows that nobody has seen
-  bool after_whole = false;         // nothing fuses with the last call; its thread's alone
 
  private:
   uint64_t recent_ = 0;                  // hashes of the last four calls

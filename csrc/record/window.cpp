@@ -40,9 +40,7 @@ int32_t Window::add_result(Buffer* buffer, size_t nbytes) {
 void Window::storage_died(int32_t index) {
   auto& slot = slots[index];
   slot.alive = false;
-  if (slot.fresh)
-    made_bytes -= slot.written ? slot.nbytes : 0;
-  else
+  if (!slot.fresh)
     held_bytes += slot.nbytes;
 }
 
@@ -101,7 +99,7 @@ void Window::clear() {
   numbers.clear();
   lines.clear();
   slots.clear();
-  held_bytes = made_bytes = 0;
+  held_bytes = 0;
   uses_shared = uses_failed = false;
 }
 

@@ -48,7 +48,6 @@ struct Window {
   std::vector<std::string> lines;  // where in Python the calls came from; empty: not asked for
   std::vector<WindowSlot> slots;
   size_t held_bytes = 0;
-  size_t made_bytes = 0;     // of results that are alive
   bool uses_shared = false;  // memory that somebody outside may read at any time
   bool uses_failed = false;  // a buffer whose contents are an error
 

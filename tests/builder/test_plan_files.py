@@ -37,6 +37,16 @@ def test_the_second_process_runs_by_plan_from_its_second_step_on(cache: Path) ->
         assert by_plan > 0 and by_reference == 0
 
 
+def test_the_second_process_knows_sizes_that_the_first_has_not_seen(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run(cache, TENON_BUILDER="thread", WAITS="1", SIZES="1", STEPS="14")
+    assert list((cache / "plans").glob("*.sizes"))
+    second = run(cache, TENON_BUILDER="thread", SIZES="2", STEPS="10")
+    for step in range(1, 10):
+        by_plan, by_reference, first_calls = in_step(second, step)
+        assert by_plan > 0 and by_reference == 0 and first_calls == 0
+
+
 def test_nothing_is_made_twice(cache: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in plans(cache)}
     run(cache, TENON_BUILDER="thread", WAITS="1")

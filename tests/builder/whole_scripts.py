@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 SCRIPT = """
-    import json, os, sys, time
+    import json, os, random, sys, time
     import torch
     from torch_tenon.builder.counts import plan_counts
     from torch_tenon.recording import calls_at_once
@@ -22,8 +22,10 @@ SCRIPT = """
             torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)
         ).to(device)
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+        draw = random.Random(os.environ.get("SIZES"))
         for _ in range(count):
-            x, y = torch.randn(16, 32).to(device), torch.randint(0, 8, (16,)).to(device)
+            batch = draw.randint(2, 60) if "SIZES" in os.environ else 16
+            x, y = torch.randn(batch, 32).to(device), torch.randint(0, 8, (batch,)).to(device)
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x), y)
             loss.backward()
@@ -33,10 +35,11 @@ SCRIPT = """
     def first_calls():
         return sum(n for _, why, n in calls_at_once() if why.startswith("its first call"))
 
-    expected = list(steps("cpu", 6))
+    count = int(os.environ.get("STEPS", 6))
+    expected = list(steps("cpu", count))
     found, windows = [], []
     deadline = time.monotonic() + 100
-    for loss in steps("tenon", 6):
+    for loss in steps("tenon", count):
         found.append(loss)
         counts = plan_counts()
         windows.append([counts["hits"], counts["reference"], first_calls()])

@@ -20,7 +20,9 @@ def all_by_plans(compiled: None) -> Iterator[None]:
     _C.commit_all()
     after = plan_counts()
     assert after["failed"] == before["failed"]
-    assert target().backend is None or after["ready"] > before["ready"]
+    # A plan of another test's may serve its sizes as well.
+    assert target().backend is None or after["hits"] > before["hits"]
+    assert after["reference"] == before["reference"]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -1,4 +1,4 @@
-"""Places temporaries by size and live range: in one arena, or in memory that nobody needs yet."""
+"""Places temporaries in one arena, by size and live range."""
 
 from __future__ import annotations
 
@@ -45,37 +45,6 @@ def place(blocks: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
         offsets[k] = offset
         bisect.insort(ends, (last, offset, nbytes))
     return offsets, top
-
-
-def overlay(
-    guests: Sequence[tuple[int, int, int]], rooms: Sequence[tuple[int, int, int]]
-) -> list[tuple[int, int] | None]:
-    """For each block of `(bytes, first step, last step)` a room and an offset in it, or None.
-
-    Rooms are memory that is there anyway and that nobody needs from their first step to their last.
-    The largest guest comes first, and goes into the smallest room that has a place for it.
-    """
-    found: list[tuple[int, int] | None] = [None] * len(guests)
-    taken: list[list[tuple[int, int, int]]] = [[] for _ in rooms]  # (offset, end, guest)
-    by_size = sorted(range(len(rooms)), key=lambda r: rooms[r][0])
-    for g in sorted(range(len(guests)), key=lambda g: -guests[g][0]):
-        nbytes, first, last = guests[g]
-        for r in by_size:
-            size, opened, closed = rooms[r]
-            if nbytes > size or first < opened or last > closed:
-                continue
-            offset = 0
-            for start, end, other in sorted(taken[r]):
-                if guests[other][2] < first or last < guests[other][1]:
-                    continue
-                if offset + nbytes <= start:
-                    break
-                offset = max(offset, end)
-            if offset + nbytes <= size:
-                taken[r].append((offset, offset + aligned(nbytes), g))
-                found[g] = r, offset
-                break
-    return found
 
 
 def _release(free: list[tuple[int, int]], offset: int, size: int) -> None:

@@ -19,7 +19,7 @@ from torch_tenon import _C
 from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.kernel import Kernel
-from torch_tenon.compiler.memory import overlay, place
+from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate, var
 from torch_tenon.ir.program import Extern, Program
@@ -32,7 +32,7 @@ memory_log = logging.getLogger("torch_tenon.memory")
 HOST = torch.device("cpu")
 
 # As `Slot::Kind` in csrc/execute/plan.h has them.
-SLOT_KINDS = ["input", "output", "temporary", "overlaid", "block", "external", "constant", "unused"]
+SLOT_KINDS = ["input", "output", "temporary", "block", "external", "constant", "unused"]
 
 # A temporary of this many bytes has a block of its own: a plan that runs then holds no more than it
 # needs at each step, and what an allocation costs is little beside what its kernel does.
@@ -46,8 +46,7 @@ class PlanData(TypedDict):
 
     slots       for each slot its kind and a number: the bytes of an output or of a block (a large
                 temporary, which has its memory for as long as it is used), a temporary's offset in
-                the arena in bytes, a constant's place among the plan's constants; for one that
-                lies in another slot's memory the offset there, and that slot
+                the arena in bytes, a constant's place among the plan's constants
     inputs      slots of the tensors that the caller passes, in order
     outputs     slots that the caller passes memory for, or that are allocated
     results     tensors over slots that a run returns
@@ -252,8 +251,6 @@ class _Instance:
         blocks = [(nbytes[s], *ranges[s]) for s in temporaries]
         places, arena_bytes = place(blocks)  # type: ignore[arg-type]
         offsets = dict(zip(temporaries, places, strict=True))
-        own = [s for s in ranges if s.kind == "temporary" and s not in offsets]
-        overlaid = self._overlay(own, ranges, nbytes)
         memory_log.debug(
             "arena of %d bytes for %d; at (bytes, first step, last step): %s",
             arena_bytes,
@@ -264,12 +261,12 @@ class _Instance:
         allocated: list[list[int]] = [[] for _ in self.plan.steps]
         released: list[list[int]] = [[] for _ in self.plan.steps]
         for s, (first, last) in ranges.items():
-            block = s.kind == "temporary" and s not in offsets and s not in overlaid
+            block = s.kind == "temporary" and s not in offsets
             if block or s.kind == "output":
                 allocated[first].append(self.slot[s])
             if block or (s.kind in ("external", "input") and s not in results):
                 released[last].append(self.slot[s])
-        self._note_peak(arena_bytes if blocks else 0, ranges, nbytes, {**offsets, **overlaid})
+        self._note_peak(arena_bytes if blocks else 0, ranges, nbytes, offsets)
         steps, kernels = [], 0
         for k, step in enumerate(self.plan.steps):
             if step.kernel is not None:
@@ -280,35 +277,12 @@ class _Instance:
                 found = self._call(step.call)
             steps.append({**found, "allocated": allocated[k], "released": released[k]})
         return {
-            "slots": self._slots(offsets, nbytes, overlaid),
+            "slots": self._slots(offsets, nbytes),
             "inputs": [self.slot[v.buffer.storage] for v in program.inputs],
             "outputs": [self.slot[s] for s in program.storages if s.kind == "output"],
             "results": [self._tensor(o) for o in program.outputs],
             "arena_bytes": arena_bytes if blocks else 0,
             "steps": steps,
-        }
-
-    def _overlay(
-        self,
-        guests: Sequence[Storage],
-        ranges: Mapping[Storage, Sequence[int]],
-        nbytes: Mapping[Storage, int],
-    ) -> dict[Storage, tuple[int, int]]:
-        """Temporaries that can lie in memory which the caller has given for results that are
-        written later: for each the slot and the offset in it."""
-        if not self.plan.program.promised:
-            return {}
-        guests = [s for s in guests if self._is_known(s)]
-        rooms = {
-            s: (nbytes[s], 0, ranges[s][0] - 1)
-            for s in ranges
-            if s.kind == "output" and self._is_known(s)
-        }
-        blocks = [(nbytes[s], ranges[s][0], ranges[s][1]) for s in guests]
-        slots = [self.slot[s] for s in rooms]
-        places = overlay(blocks, list(rooms.values()))
-        return {
-            s: (slots[p[0]], p[1]) for s, p in zip(guests, places, strict=True) if p is not None
         }
 
     def _note_peak(
@@ -330,7 +304,6 @@ class _Instance:
         self,
         offsets: Mapping[Storage, int],
         nbytes: Mapping[Storage, int],
-        overlaid: Mapping[Storage, tuple[int, int]],
     ) -> list[list[Any]]:
         found: list[list[Any]] = []
         constants = 0
@@ -338,10 +311,6 @@ class _Instance:
             number = 0
             if s.kind == "output":
                 found.append(["output", self.plain(s.nbytes)])
-                continue
-            if s in overlaid:
-                host, offset = overlaid[s]
-                found.append(["overlaid", offset, host])
                 continue
             if s.kind == "temporary":
                 if s in nbytes and s not in offsets:

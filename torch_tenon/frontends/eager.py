@@ -119,7 +119,6 @@ class _Window:
                 assert storage.current is not None
                 layout = Layout((s.nbytes // storage.current.dtype.itemsize,), (1,))
                 self.program.outputs.append(Stored(storage.current, layout))
-        self.program.promised = True
         owners = self.builder.owners
         outputs = [owners[s] for s in self.program.storages if s.kind == "output"]
         return BuiltWindow(self.program, self.builder.inputs, outputs, self.builder.fallbacks)

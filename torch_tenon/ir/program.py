@@ -137,7 +137,6 @@ class Program:
         self.inputs: list[Stored] = []
         self.outputs: list[Stored] = []
         self.sizes: list[Symbol] = []  # run-time sizes, in the order of the plan's size arguments
-        self.promised = False  # whether memory for the results is there from the start
         self.origin = ""
         self.call_index = -1  # of the op at hand, among the recorded calls of a window
         self.taken: Storage | None = None  # what the op at hand may change: nobody needs the old

@@ -49,7 +49,7 @@ class Entry:
     host_layouts: tuple[str, ...] = ()
     replaces: bool = False
     run_time_numbers: bool = False
-    whole: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,21 +111,16 @@ def _entry(row: object, place: str) -> Entry:
             raise ManifestError(f"{place} `{field}` must be a list of names")
         arguments[field] = tuple(names)
     flags = {}
-    for field in ("replaces", "run_time_numbers"):
+    for field in ("replaces", "run_time_numbers", "whole"):
         flags[field] = row.get(field, False)
         if not isinstance(flags[field], bool):
             raise ManifestError(f"{place} `{field}` must be true or false")
-    whole = row.get("whole", "")
-    if whole not in ("", "arguments", "both"):
-        raise ManifestError(f"{place} `whole` must be `arguments` or `both`, and is {whole!r}")
     return Entry(
         op,
         route,
         why,
         **arguments,
-        replaces=flags["replaces"],
-        run_time_numbers=flags["run_time_numbers"],
-        whole=whole,
+        **flags,
     )
 
 

@@ -33,7 +33,7 @@ def register_ops(target: Target) -> None:
     _C.set_warn_fallback(config.WARN_FALLBACK.read())
     for entry in entries.values():
         names = list(entry.host_arguments), list(entry.mutates)
-        flags = entry.replaces, entry.run_time_numbers, entry.whole != "", entry.whole == "both"
+        flags = entry.replaces, entry.run_time_numbers, entry.whole
         if any((*names, *flags)):
             _C.set_op_rule(entry.op, *names, *flags)
         for layout in entry.host_layouts:
