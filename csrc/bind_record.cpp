@@ -184,6 +184,11 @@ void bind_record(py::module_& m) {
       "set_builder",
       &set_builder,
       "The socket where the builder process listens, and the command that starts it.");
+  m.def("start_builder", &start_builder, "Starts it before it is needed.");
+  m.def(
+      "set_plan_all",
+      &set_plan_all,
+      "Whether every window that comes twice gets a plan, or those for which it pays.");
   m.def("builder_state", &builder_state, "How often it was started, and how many plans it owes.");
   m.def("keep_known_calls", [] {
     py::gil_scoped_release no_gil;
@@ -206,6 +211,8 @@ void bind_record(py::module_& m) {
           "describe",
           [](const WindowPlan& window) { return Describer(window).describe(); },
           "Its calls and slots: see frontends/eager.py for their form.")
+      .def_property_readonly(
+          "calls", [](const WindowPlan& window) { return window.calls.size(); }, "How many.")
       .def_readonly("threads", &WindowPlan::threads, "That loops are shared between.")
       .def(
           "structure",

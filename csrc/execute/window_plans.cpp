@@ -225,8 +225,8 @@ bool python_interrupts() {
 
 // Asks the builder for a plan, or, where there is none, Python; with `waits` comes back once it is
 // there. Raises what Python raises.
-void ask(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits) {
-  if (ask_builder(found)) {
+void ask(Plans& p, const std::shared_ptr<WindowPlan>& found, double seconds, bool waits) {
+  if (ask_builder(found, seconds)) {
     if (!waits)
       return;
     hear_builder(found.get(), python_interrupts);
@@ -253,11 +253,12 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     find_kept(*found);
     lock.lock();
   }
-  const bool again = found->by_plan + found->by_reference > 0;
-  const bool asks =
-      waits ? found->state <= WindowPlan::waiting : again && found->state == WindowPlan::seen;
+  const bool again = found->by_reference > 0 && found->state == WindowPlan::seen;
+  const bool asks = waits ? found->state <= WindowPlan::waiting
+                          : again && pays(found->cost, found->calls.size(), seconds_per_call());
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
+    const auto seconds = found->cost.told = found->cost.seconds;
     lock.unlock();
     bool asked = false;
     // Who waits for a plan may be interrupted.
@@ -265,7 +266,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     if (!waits)
       deferred.emplace();
     try {
-      ask(p, found, waits);
+      ask(p, found, seconds, waits);
       asked = true;
     } catch (pybind11::error_already_set& error) {
       run.interrupted = python_error_of(error);
@@ -274,7 +275,11 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     if (!asked && found->state == WindowPlan::waiting)
       found->state = WindowPlan::seen;
   } else if (found->state == WindowPlan::waiting) {
+    const auto news = is_news(found->cost) ? std::optional(found->cost.seconds) : std::nullopt;
+    found->cost.told = news.value_or(found->cost.told);
     lock.unlock();
+    if (news)
+      tell_builder(*found, *news);
     hear_builder();
     lock.lock();
   }
@@ -400,14 +405,16 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   WindowRun asked;
   const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
   WindowRun ran;
-  if (!is_ready(p, found, waits, asked))
+  if (!is_ready(p, found, waits, asked)) {
+    const ReferenceRun timed(found->cost, p.mutex, builder_works());
     ran = by_reference();
-  else if (verifies)
+  } else if (verifies) {
     ran = verify_window(p, found, window, order, device);
-  else if (target().host_memory)
+  } else if (target().host_memory) {
     ran = run_plan(found, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false);
-  else
+  } else {
     ran = run_plan_on_device(p, found, window, order, device, by_reference);
+  }
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
   return ran;

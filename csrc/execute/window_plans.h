@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "execute/plan.h"
+#include "execute/worth.h"
 #include "record/execution.h"
 
 namespace tenon {
@@ -51,6 +52,7 @@ struct WindowPlan {
   bool looked_up = false;  // among the kept ones
   FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs
+  ReferenceCost cost;
 };
 
 // Both are Python's. The first is asked for the plan of a window whose state is `waiting`, and

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,14 +13,21 @@ from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
 from torch_tenon.device import target
 
+if TYPE_CHECKING:
+    from torch_tenon.builder.server import Pace
+
 log = logging.getLogger("torch_tenon.program")
 
 # Nothing is recorded here, which is when others are told.
 tell_where_files_are(target())
+if (_backend := target().backend) is not None:
+    _backend.work_in_background()
 
 
-def make(structure: bytes) -> bool:
-    """Makes the plan of a window; true where that, or why there is none, is in a file now."""
+def make(structure: bytes, pace: Pace) -> bool:
+    """Makes the plan of a window, and notes what that took; true where the plan, or why there is
+    none, is in a file now."""
+    start = time.perf_counter()
     try:
         window = _C.Window.of_structure(structure)
         if window.find_kept():
@@ -26,7 +35,9 @@ def make(structure: bytes) -> bool:
         # As they are where the window was recorded.
         torch.set_num_threads(window.threads)
         torch.set_default_dtype(getattr(torch, window.default_dtype.removeprefix("torch.")))
-        return plan_window(window)
+        kept = plan_window(window)
+        pace.note(time.perf_counter() - start, window.calls)
+        return kept
     except Exception:
         log.exception("a plan was not made")
         return False

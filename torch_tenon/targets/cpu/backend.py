@@ -120,6 +120,12 @@ class CpuBackend(Backend):
 
         return _C.noted_matmul_choices(run, len(plan.kernels))
 
+    def work_in_background(self) -> None:
+        """One run of the C compiler less at once than there are processors. Nearly every program
+        multiplies matrices."""
+        self.compiler.most_at_once = max(1, self.compiler.most_at_once - 1)
+        self.tuner.begin()
+
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
         """Shared objects; what multiplies comes last, if there is a product."""
         from torch_tenon.targets.cpu.autotune import DRIVER
