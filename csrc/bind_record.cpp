@@ -176,6 +176,7 @@ void bind_record(py::module_& m) {
         });
       },
       "What is called once, before the first call is recorded.");
+  m.def("read_known_calls", &read_known_calls, "Unless that is done.");
   m.def(
       "set_known_calls",
       &set_known_calls,

@@ -258,7 +258,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
                           : again && pays(found->cost, found->calls.size(), seconds_per_call());
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
-    const auto seconds = found->cost.told = found->cost.seconds;
+    const auto seconds = found->cost.told = found->cost.saving();
     lock.unlock();
     bool asked = false;
     // Who waits for a plan may be interrupted.
@@ -275,7 +275,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     if (!asked && found->state == WindowPlan::waiting)
       found->state = WindowPlan::seen;
   } else if (found->state == WindowPlan::waiting) {
-    const auto news = is_news(found->cost) ? std::optional(found->cost.seconds) : std::nullopt;
+    const auto news = is_news(found->cost) ? std::optional(found->cost.saving()) : std::nullopt;
     found->cost.told = news.value_or(found->cost.told);
     lock.unlock();
     if (news)
@@ -406,8 +406,9 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
   WindowRun ran;
   if (!is_ready(p, found, waits, asked)) {
-    const ReferenceRun timed(found->cost, p.mutex, builder_works());
+    ReferenceRun timed(found->cost, p.mutex, builder_works());
     ran = by_reference();
+    timed.finish(ran.library_seconds);
   } else if (verifies) {
     ran = verify_window(p, found, window, order, device);
   } else if (target().host_memory) {

@@ -10,27 +10,30 @@
 namespace tenon {
 namespace {
 
-// Of what a plan costs: its window comes again many times in a script that is worth waiting for.
-constexpr double kShare = 0.05;
-constexpr double kNews = 2;           // so many times what the builder knows
+constexpr double kShare = 0.05;        // of what a plan costs, spent without it before it is wanted
+constexpr double kNews = 2;            // so many times what the builder knows
 constexpr double kHardlyLonger = 1.2;  // so many times as long
+constexpr double kMost = 0.5;          // of a window's time
 
 std::atomic<bool> g_plan_all{false};
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Threads with which a processor is left, or those that there are where one is left anyway.
-int fewer_threads(int all) {
+// How many threads leave a processor to the builder; 0: as many as there are, or nobody knows that
+// they are worth less than the plan.
+int fewer_threads(ReferenceCost& cost, std::mutex& mutex) {
   static const auto processors = static_cast<int>(std::thread::hardware_concurrency());
-  return std::max(1, std::min(all, processors - 1));
+  const int all = omp_get_max_threads();
+  const int fewer = std::max(1, std::min(all, processors - 1));
+  const std::lock_guard<std::mutex> lock(mutex);
+  const bool leaves = cost.with_fewer == std::numeric_limits<double>::infinity() ||
+                      cost.with_fewer <= kHardlyLonger * cost.with_all ||
+                      cost.saving() >= kMost * cost.seconds;
+  return fewer < all && leaves ? fewer : 0;
 }
 
 }  // namespace
 
 bool pays(const ReferenceCost& cost, size_t calls, double per_call) {
-  return g_plan_all || cost.seconds >= kShare * per_call * static_cast<double>(calls);
+  return g_plan_all || cost.saving() >= kShare * per_call * static_cast<double>(calls);
 }
 
 void set_plan_all(bool all) {
@@ -38,31 +41,38 @@ void set_plan_all(bool all) {
 }
 
 bool is_news(const ReferenceCost& cost) {
-  return cost.seconds >= kNews * cost.told;
+  return cost.saving() > kNews * cost.told;
+}
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Threads::Threads(int count) {
+  if (count == 0)
+    return;
+  before_ = omp_get_max_threads();
+  omp_set_num_threads(count);
+}
+
+Threads::~Threads() {
+  if (before_ > 0)
+    omp_set_num_threads(before_);
 }
 
 ReferenceRun::ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works)
-    : cost_(cost), mutex_(mutex) {
-  const int all = omp_get_max_threads(), fewer = fewer_threads(all);
-  if (builder_works && fewer < all) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    // Unless it is known to take longer: infinity is, of a window that has not run yet.
-    if (cost_.with_fewer == std::numeric_limits<double>::infinity() ||
-        cost_.with_fewer <= kHardlyLonger * cost_.with_all)
-      all_ = all;
-  }
-  if (all_ > 0)
-    omp_set_num_threads(fewer);
-  start_ = now();
-}
+    : cost_(cost),
+      mutex_(mutex),
+      fewer_(builder_works ? fewer_threads(cost, mutex) : 0),
+      threads_(fewer_),
+      start_(seconds_now()) {}
 
-ReferenceRun::~ReferenceRun() {
-  const double seconds = now() - start_;
-  if (all_ > 0)
-    omp_set_num_threads(all_);
+void ReferenceRun::finish(double library) {
+  const double seconds = seconds_now() - start_;
   const std::lock_guard<std::mutex> lock(mutex_);
   cost_.seconds += seconds;
-  auto& shortest = all_ > 0 ? cost_.with_fewer : cost_.with_all;
+  cost_.library += library;
+  auto& shortest = fewer_ > 0 ? cost_.with_fewer : cost_.with_all;
   shortest = std::min(shortest, seconds);
 }
 

@@ -14,10 +14,16 @@ namespace tenon {
 // Of one window; guarded by whoever has it.
 struct ReferenceCost {
   double seconds = 0;  // of all runs
-  double told = 0;     // ... when the builder was last told of them
+  double library = 0;  // ... in kernels that a plan calls as well
+  double told = 0;     // what the builder was last told of what a plan would save
   // The shortest run with all threads, and with those that leave a processor to the builder.
   double with_all = std::numeric_limits<double>::infinity();
   double with_fewer = std::numeric_limits<double>::infinity();
+
+  // Seconds that a plan might have saved.
+  double saving() const {
+    return seconds - library;
+  }
 };
 
 // Whether a plan of so many calls is to be asked for, as each costs the builder `per_call` seconds.
@@ -28,21 +34,37 @@ void set_plan_all(bool all);
 // Whether what the builder was told of a window is out of date.
 bool is_news(const ReferenceCost& cost);
 
+// On a clock that only goes forward.
+double seconds_now();
+
+// The number of threads for the loops that this one starts, while it lives; 0: as it is.
+class Threads {
+ public:
+  explicit Threads(int count);
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+  ~Threads();
+
+ private:
+  int before_ = 0;
+};
+
 // One run by reference: timed, and, while the builder works for this process, on fewer threads than
-// there are processors, if the window takes hardly longer with these. Both would wait for each
-// other otherwise: a loop ends when its last thread does.
+// there are processors, if the window takes hardly longer with these or its plan would save most of
+// its time. They would wait for each other otherwise: a loop ends when its last thread does, and
+// that has to wait for the builder's turn.
 class ReferenceRun {
  public:
   // `mutex` guards `cost`.
   ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works);
-  ReferenceRun(const ReferenceRun&) = delete;
-  ReferenceRun& operator=(const ReferenceRun&) = delete;
-  ~ReferenceRun();
+  // It is over; `library`: seconds in kernels that a plan calls as well.
+  void finish(double library);
 
  private:
   ReferenceCost& cost_;
   std::mutex& mutex_;
-  int all_ = 0;  // threads; 0: they are as they were
+  int fewer_;  // threads; 0: all
+  Threads threads_;
   double start_;
 };
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_tenon import _C
+from torch_tenon.builder import dynamo
 from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
 from torch_tenon.device import target
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
     from torch_tenon.builder.server import Pace
 
 log = logging.getLogger("torch_tenon.program")
+plans_log = logging.getLogger("torch_tenon.plans")
 
 # Nothing is recorded here, which is when others are told.
 tell_where_files_are(target())
+dynamo.leave_out()
 if (_backend := target().backend) is not None:
     _backend.work_in_background()
+
+
+def get_ready() -> None:
+    """Loads what the first plans of most programs need, while nobody waits."""
+    import sympy  # noqa: F401  (PyTorch's decompositions do)
 
 
 def make(structure: bytes, pace: Pace) -> bool:
@@ -36,7 +44,9 @@ def make(structure: bytes, pace: Pace) -> bool:
         torch.set_num_threads(window.threads)
         torch.set_default_dtype(getattr(torch, window.default_dtype.removeprefix("torch.")))
         kept = plan_window(window)
-        pace.note(time.perf_counter() - start, window.calls)
+        seconds = time.perf_counter() - start
+        pace.note(seconds, window.calls)
+        plans_log.debug("a plan for %d calls took %.2f s", window.calls, seconds)
         return kept
     except Exception:
         log.exception("a plan was not made")

@@ -35,6 +35,7 @@ std::atomic<int64_t> clock_ticks{0}, asked{0}, evicted{0};
 MatmulTuner tuner;
 thread_local std::vector<MatmulChoice>* t_noted = nullptr;
 std::atomic<void (*)(const tenon_matmul_t*)> generated{nullptr};
+std::atomic<int64_t> choices_for{0};  // threads; 0: those that there are
 
 constexpr std::array<at::ScalarType, 3> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
@@ -142,6 +143,10 @@ void set_matmul_tuner(MatmulTuner fresh) {
   tuner = std::move(fresh);
 }
 
+void set_threads_of_choices(int64_t threads) {
+  choices_for = threads;
+}
+
 void set_matmul_driver(void (*driver)(const tenon_matmul_t*)) {
   generated = driver;
 }
@@ -208,6 +213,11 @@ void copy_piece(
         (box[3] - box[2]) * size);
 }
 
+int64_t threads_of_choices() {
+  const auto wanted = choices_for.load();
+  return wanted > 0 ? wanted : at::get_num_threads();
+}
+
 // The way for a product of that key: from the table, or asked of the tuner.
 MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
   {
@@ -223,6 +233,7 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
   // Trials write where the product goes, which is written again afterwards; an epilogue's own
   // results may replace what it reads, so that another epilogue stands in for it.
   auto trial = p;
+  trial.threads = at::get_num_threads();
   Tensor scratch;
   const std::array<int64_t, 3> sizes = {p.m, p.n, p.dtype == 0 ? 4 : 2};
   void* to = nullptr;
@@ -280,7 +291,7 @@ bool describe(const Tensor& a, const Tensor& b, const Tensor& out, tenon_matmul_
     if (k < 2)
       p.c_strides[k] = out.stride(k - 3 + d);
   }
-  p.threads = at::get_num_threads();
+  p.threads = threads_of_choices();
   return true;
 }
 
@@ -302,6 +313,7 @@ Tensor& tuned_out(const Tensor& a, const Tensor& b, Tensor& out) {
   if (out.sizes() != sizes)
     at::native::resize_output(out, sizes);
   const auto route = describe(a, b, out, p) ? choose(p) : MatmulRoute::kPyTorch;
+  p.threads = at::get_num_threads();
   if (route == MatmulRoute::kPyTorch)
     return pytorch(a, b, out);
   at::assert_no_internal_overlap(out);
@@ -325,8 +337,10 @@ TORCH_LIBRARY_IMPL(tenon, CPU, m) {
 
 void multiply(const tenon_matmul_t* product) {
   auto p = *product;
+  p.threads = threads_of_choices();
+  const auto route = choose(p);
   p.threads = at::get_num_threads();
-  multiply_by(choose(p), p);
+  multiply_by(route, p);
 }
 
 }  // namespace tenon
