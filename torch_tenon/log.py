@@ -18,7 +18,7 @@ def stage(name: str) -> logging.Logger:
 def apply_settings() -> None:
     """Lets the stages that TENON_LOG names write to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("[tenon %(name)s %(asctime)s.%(msecs)03d] %(message)s", "%H:%M:%S"))
+    handler.setFormatter(logging.Formatter("[tenon %(name)s] %(message)s"))
     for name in config.LOG.read():
         stage(name).setLevel(logging.DEBUG)
         stage(name).addHandler(handler)

@@ -33,8 +33,8 @@ constexpr int kWaitMilliseconds = 50;
 // Until the builder has told.
 constexpr double kSecondsPerCall = 0.01;
 
-// What goes to the builder is a header and the window's structure, or, of a window that it was asked
-// for already, a header alone. So is what comes back.
+// What goes to the builder is a header and the window's structure, or, of a window that it was
+// asked for already, a header alone. So is what comes back.
 struct Header {
   uint32_t number;  // of the window in this process
   uint32_t size;    // of what follows; of an answer: 1 where a file is kept for it

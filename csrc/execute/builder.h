@@ -17,8 +17,8 @@ void set_builder(std::string socket, std::vector<std::string> command);
 // Starts it before it is needed, since it takes a while to load the compiler.
 void start_builder();
 
-// Asks it for the plan of a window, whose runs by reference have taken so many seconds; false: there
-// is no builder, and there will be none.
+// Asks it for the plan of a window, whose runs by reference have taken so many seconds; false:
+// there is no builder, and there will be none.
 bool ask_builder(const std::shared_ptr<WindowPlan>& window, double seconds);
 // What they have taken by now, of one that is waited for.
 void tell_builder(const WindowPlan& window, double seconds);

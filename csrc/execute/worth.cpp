@@ -48,18 +48,6 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Threads::Threads(int count) {
-  if (count == 0)
-    return;
-  before_ = omp_get_max_threads();
-  omp_set_num_threads(count);
-}
-
-Threads::~Threads() {
-  if (before_ > 0)
-    omp_set_num_threads(before_);
-}
-
 ReferenceRun::ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works)
     : cost_(cost),
       mutex_(mutex),

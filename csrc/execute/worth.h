@@ -9,6 +9,8 @@
 #include <limits>
 #include <mutex>
 
+#include "device/threads.h"
+
 namespace tenon {
 
 // Of one window; guarded by whoever has it.
@@ -36,18 +38,6 @@ bool is_news(const ReferenceCost& cost);
 
 // On a clock that only goes forward.
 double seconds_now();
-
-// The number of threads for the loops that this one starts, while it lives; 0: as it is.
-class Threads {
- public:
-  explicit Threads(int count);
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-  ~Threads();
-
- private:
-  int before_ = 0;
-};
 
 // One run by reference: timed, and, while the builder works for this process, on fewer threads than
 // there are processors, if the window takes hardly longer with these or its plan would save most of

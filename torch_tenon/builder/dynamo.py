@@ -35,4 +35,4 @@ class _NotLoaded(ModuleType):
 def leave_out() -> None:
     """Keeps Dynamo from being loaded by those who would only switch it off."""
     if _NAME not in sys.modules:
-        sys.modules[_NAME] = torch._dynamo = _NotLoaded(_NAME)  # type: ignore[assignment]
+        sys.modules[_NAME] = torch._dynamo = _NotLoaded(_NAME)

@@ -63,7 +63,9 @@ class Client:
     def answer(self, number: int, kept: bool, seconds_per_call: float) -> None:
         """Tells what became of a window, if anybody is still there to hear it."""
         with contextlib.suppress(OSError):
-            self.connection.send(HEADER.pack(number, int(kept), seconds_per_call), socket.MSG_DONTWAIT)
+            self.connection.send(
+                HEADER.pack(number, int(kept), seconds_per_call), socket.MSG_DONTWAIT
+            )
 
 
 class Pace:
@@ -111,7 +113,7 @@ class Server:
         while True:
             self._listen(0.0 if self.waiting else 1.0)
             if self.waiting:
-                structure = max(self.waiting, key=self._value)
+                structure = max(self.waiting, key=self.value)
                 kept = make(structure, self.pace)
                 for who in self.waiting.pop(structure):
                     self.asked.pop(who, None)
@@ -124,11 +126,13 @@ class Server:
             if not self.waiting and (alone > LINGER or (not self.clients and _is_large())):
                 return
 
-    def _value(self, structure: bytes) -> tuple[bool, float]:
+    def value(self, structure: bytes) -> tuple[bool, float]:
+        """What is greatest for the plan that is to be made next."""
         waits = self.waiting[structure]
         return any(c in self.clients for c, _ in waits), sum(waits.values()) / len(structure)
 
-    def _take(self, client: Client, number: int, seconds: float, structure: bytes) -> None:
+    def take(self, client: Client, number: int, seconds: float, structure: bytes) -> None:
+        """A request, or news of one."""
         who = client, number
         if number == ALL:
             self.for_all.append(client)
@@ -157,7 +161,7 @@ class Server:
             log.debug("a process that asks is gone: %s", error)
             received, requests = b"", []
         for number, seconds, structure in requests:
-            self._take(client, number, seconds, structure)
+            self.take(client, number, seconds, structure)
         if not received:
             self.clients.discard(client)
             self.selector.unregister(client.connection)

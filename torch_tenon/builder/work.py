@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ if (_backend := target().backend) is not None:
 
 def get_ready() -> None:
     """Loads what the first plans of most programs need, while nobody waits."""
-    import sympy  # noqa: F401  (PyTorch's decompositions do)
+    importlib.import_module("sympy")  # PyTorch's decompositions load it
 
 
 def make(structure: bytes, pace: Pace) -> bool:
