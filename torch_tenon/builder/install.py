@@ -30,7 +30,8 @@ def install(target: Target) -> None:
 
 def _begin(target: Target) -> None:
     calls = tell_where_files_are(target)
-    if calls is not None and not os.path.exists(calls):
+    wants_plans = config.EXECUTE.read() != "reference"
+    if wants_plans and calls is not None and not os.path.exists(calls):
         # Nothing is known of any program: this one will want plans, and loading the compiler takes
         # as long as many programs take until then.
         _C.start_builder()
