@@ -234,6 +234,7 @@ void bind_record(py::module_& m) {
         });
       },
       "What is called once, before the first call is recorded.");
+  m.def("read_known_calls", &read_known_calls, "Unless that is done.");
   m.def(
       "set_known_calls",
       &set_known_calls,
@@ -242,6 +243,11 @@ void bind_record(py::module_& m) {
       "set_builder",
       &set_builder,
       "The socket where the builder process listens, and the command that starts it.");
+  m.def("start_builder", &start_builder, "Starts it before it is needed.");
+  m.def(
+      "set_plan_all",
+      &set_plan_all,
+      "Whether every window that comes twice gets a plan, or those for which it pays.");
   m.def("builder_state", &builder_state, "How often it was started, and how many plans it owes.");
   m.def("keep_known_calls", [] {
     py::gil_scoped_release no_gil;
@@ -278,6 +284,8 @@ void bind_record(py::module_& m) {
             return examples;
           },
           "An example for each of the sizes that may have any value from 2 on.")
+      .def_property_readonly(
+          "calls", [](const WindowPlan& window) { return window.calls.size(); }, "How many.")
       .def_readonly("threads", &WindowPlan::threads, "That loops are shared between.")
       .def(
           "structure",

@@ -9,6 +9,8 @@ import os
 os.environ.setdefault("TENON_DEVICES", "2")  # Read when PyTorch is imported.
 # What earlier runs learned would hide what a first call does; tests of that switch it on.
 os.environ.setdefault("TENON_PLAN_FILES", "0")
+# A test's windows are small, and do not come often.
+os.environ.setdefault("TENON_PLAN", "all")
 
 import gc
 import re

@@ -65,7 +65,9 @@ def init() -> None:
 
 
 def _lazy_init() -> None:
-    pass
+    # PyTorch calls it before the program's first tensor of the device. Where nothing is known yet,
+    # this starts the builder, which loads the compiler while the program gets ready.
+    _C.read_known_calls()
 
 
 def _is_in_bad_fork() -> bool:

@@ -12,10 +12,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-LOG_STAGES = ("ops", "target", "program", "schedule", "memory", "code", "cache")
+LOG_STAGES = ("ops", "target", "plans", "program", "schedule", "memory", "code", "cache")
 # In the order of `ExecuteMode` in csrc/record/record.h.
 EXECUTE_MODES = ("auto", "reference", "compiled", "verify")
 BUILDERS = ("process", "thread", "off")
+PLANS = ("worthwhile", "all")
 COMPILERS = ("cc", "gcc", "clang")
 MOST_DEVICES = 64
 
@@ -82,6 +83,12 @@ class Difference(NamedTuple):
 
 def _parse_builder(text: str) -> str:
     if text.lower() not in BUILDERS:
+        raise ValueError
+    return text.lower()
+
+
+def _parse_plans(text: str) -> str:
+    if text.lower() not in PLANS:
         raise ValueError
     return text.lower()
 
@@ -266,6 +273,16 @@ BUILDER: Setting[str] = Setting(
     "Who makes plans: `process`, one of low priority that the user's programs share; `thread`, one "
     "of the program's own; `off`, nobody.",
 )
+PLAN: Setting[str] = Setting(
+    "plan",
+    "TENON_PLAN",
+    "kind",
+    lambda: "worthwhile",
+    _parse_plans,
+    " or ".join(PLANS),
+    "Which windows get plans: `worthwhile`, those that have taken a twentieth of the time that a "
+    "plan takes to make; `all` that come twice.",
+)
 PLAN_FILES: Setting[bool] = Setting(
     "plan_files",
     "TENON_PLAN_FILES",
@@ -287,6 +304,7 @@ SETTINGS: tuple[Setting, ...] = (
     CC,
     LOG,
     BUILDER,
+    PLAN,
     PLAN_FILES,
 )
 

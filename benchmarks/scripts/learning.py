@@ -20,8 +20,8 @@ def images(count: int, size: int, channels: int = 1) -> tuple[Tensor, Tensor]:
 
 @script
 def cnn(device: str, compile: Compile) -> Steps:
-    """A convnet on pictures of 28x28, two epochs and a last batch that is smaller."""
-    x, y = images(2000, 28)
+    """A convnet on pictures of 28x28, three epochs and a last batch that is smaller."""
+    x, y = images(4000, 28)
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
@@ -29,7 +29,7 @@ def cnn(device: str, compile: Compile) -> Steps:
     ).to(device)  # fmt: skip
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     run = compile(model)
-    for _ in range(2):
+    for _ in range(3):
         order = torch.randperm(len(x))
         for k in range(0, len(x), 64):
             i = order[k : k + 64]
@@ -43,15 +43,15 @@ def cnn(device: str, compile: Compile) -> Steps:
 @script
 def mlp(device: str, compile: Compile) -> Steps:
     """A perceptron with dropout on 784 numbers, evaluated after each epoch."""
-    x, y = images(4096, 28)
+    x, y = images(10_000, 28)
     x, y = x.flatten(1).to(device), y.to(device)
     model = nn.Sequential(
-        nn.Linear(784, 256), nn.ReLU(), nn.Dropout(0.1), nn.Linear(256, 128), nn.ReLU(),
-        nn.Linear(128, 10),
+        nn.Linear(784, 512), nn.ReLU(), nn.Dropout(0.1), nn.Linear(512, 256), nn.ReLU(),
+        nn.Linear(256, 10),
     ).to(device)  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     run = compile(model)
-    for _ in range(4):
+    for _ in range(8):
         model.train()
         for k in range(0, len(x), 128):
             loss = F.cross_entropy(run(x[k : k + 128]), y[k : k + 128])
@@ -75,7 +75,7 @@ def gan(device: str, compile: Compile) -> Steps:
     run_make, run_judge = compile(make), compile(judge)
     wave = torch.linspace(0, 2 * math.pi, 64)
     ones, zeros = torch.ones(64, 1, device=device), torch.zeros(64, 1, device=device)
-    for _ in range(250):
+    for _ in range(1500):
         real = torch.sin(wave + 2 * math.pi * torch.rand(64, 1)).to(device)
         fake = run_make(torch.randn(64, 32).to(device))
         against = F.binary_cross_entropy_with_logits
@@ -93,13 +93,13 @@ def gan(device: str, compile: Compile) -> Steps:
 @script
 def autoencoder(device: str, compile: Compile) -> Steps:
     """A variational autoencoder; its noise is drawn on the host, to be the same everywhere."""
-    x = torch.sigmoid(images(2048, 16)[0].flatten(1)).to(device)
-    encode = nn.Sequential(nn.Linear(256, 128), nn.SiLU(), nn.Linear(128, 32)).to(device)
-    decode = nn.Sequential(nn.Linear(16, 128), nn.SiLU(), nn.Linear(128, 256)).to(device)
+    x = torch.sigmoid(images(8192, 28)[0].flatten(1)).to(device)
+    encode = nn.Sequential(nn.Linear(784, 400), nn.SiLU(), nn.Linear(400, 32)).to(device)
+    decode = nn.Sequential(nn.Linear(16, 400), nn.SiLU(), nn.Linear(400, 784)).to(device)
     parameters = [*encode.parameters(), *decode.parameters()]
     optimizer = torch.optim.AdamW(parameters, 1e-3)
     run_encode, run_decode = compile(encode), compile(decode)
-    for step in range(200):
+    for step in range(600):
         k = 128 * step % len(x)
         mean, spread = run_encode(x[k : k + 128]).chunk(2, 1)
         drawn = mean + torch.exp(0.5 * spread) * torch.randn(128, 16).to(device)
@@ -118,10 +118,10 @@ def policy(device: str, compile: Compile) -> Steps:
     model = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 2)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     run = compile(model)
-    for _ in range(30):
+    for _ in range(400):
         x, v, angle, turn = (0.1 * torch.rand(4) - 0.05).tolist()
         states, moves = [], []
-        for _ in range(100):
+        for _ in range(200):
             state = torch.tensor([[x, v, angle, turn]])
             with torch.no_grad():
                 left = torch.softmax(run(state.to(device)), 1)[0, 0].item()
@@ -151,14 +151,14 @@ def policy(device: str, compile: Compile) -> Steps:
 
 @script
 def many_models(device: str, compile: Compile) -> Steps:
-    """Forty small models of different widths, each trained for twenty steps."""
+    """Forty small models of different widths, each trained for a hundred steps."""
     x = torch.randn(256, 8).to(device)
     y = (x**2).sum(1, keepdim=True)
     for width in range(8, 48):
         model = nn.Sequential(nn.Linear(8, width), nn.Tanh(), nn.Linear(width, 1)).to(device)
         optimizer = torch.optim.Adam(model.parameters(), 1e-2)
         run = compile(model)
-        for _ in range(20):
+        for _ in range(100):
             loss = F.mse_loss(run(x), y)
             optimizer.zero_grad()
             loss.backward()
@@ -174,8 +174,8 @@ def batches(device: str, compile: Compile) -> Steps:
         nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(1024, 100),
     ).to(device)  # fmt: skip
     run = compile(model.eval())
-    sizes = torch.randint(1, 33, (150,)).tolist()
+    sizes = torch.randint(1, 33, (800,)).tolist()
     with torch.no_grad():
         for size in sizes:
-            picture = torch.rand(size, 3, 32, 32).to(device)
+            picture = torch.rand(size, 3, 64, 64).to(device)
             yield run((picture - 0.5) / 0.25).softmax(1).max(1).values.sum().item()

@@ -12,9 +12,11 @@ eager PyTorch at its first steps.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scripts import load_all
+from torch_tenon.builder.server import ALL, HEADER
 
 ENGINES = {
     "eager": "eager PyTorch",
@@ -36,7 +39,7 @@ ENGINES = {
     "second": "tenon, second process",
 }
 LIMIT = 900.0  # seconds for one script
-QUIET, MOST_BUILDING = 8.0, 120.0  # seconds without a new plan, and for all of them
+MOST_BUILDING = 300.0  # ... for all plans that a script has asked for
 # Steps whose numbers are compared, and how far apart they may be: training strays with time.
 COMPARED, TOLERANCE = 5, 2e-2
 # Numbers that the device draws by itself are others than the CPU's.
@@ -61,13 +64,14 @@ def measure(name: str, engine: str, cache: str) -> dict[str, Any]:
 
 
 def wait_for_plans(cache: str) -> None:
-    """Until the builder process, which works on after the script, has made no plan for a while."""
-    end, last, known = time.monotonic() + MOST_BUILDING, time.monotonic(), -1
-    while time.monotonic() < end and time.monotonic() - last < QUIET:
-        found = len(list(Path(cache, "plans").glob("*.plan")))
-        if found != known:
-            known, last = found, time.monotonic()
-        time.sleep(0.1)
+    """Until the builder process, which works on after the script, has nothing left to do."""
+    for path in Path(cache).glob("builder-*"):
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX) as builder, contextlib.suppress(OSError):
+                builder.settimeout(MOST_BUILDING)
+                builder.connect(str(path))
+                builder.sendall(HEADER.pack(ALL, 0, 0.0))
+                builder.recv(HEADER.size)
 
 
 def round_of(name: str, engines: list[str]) -> dict[str, dict[str, Any]]:

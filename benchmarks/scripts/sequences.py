@@ -66,9 +66,9 @@ def gpt(device: str, compile: Compile) -> Steps:
     """A small GPT that learns, with a schedule and clipped gradients."""
     model = Writer(64, 128, 4, 4, 64).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 150)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 250)
     run = compile(model)
-    for _ in range(150):
+    for _ in range(250):
         text = sentences(16, 65).to(device)
         scores, _ = run(text[:, :-1])
         loss = F.cross_entropy(scores.flatten(0, 1), text[:, 1:].flatten())
@@ -82,12 +82,12 @@ def gpt(device: str, compile: Compile) -> Steps:
 
 @script
 def generation(device: str, compile: Compile) -> Steps:
-    """Text from a growing cache: 128 letters, greedily, then sampled by the host's numbers."""
-    model = Writer(64, 256, 4, 4, 160).to(device).eval()
+    """Text from a growing cache: 256 letters, greedily, then sampled by the host's numbers."""
+    model = Writer(64, 384, 6, 6, 320).to(device).eval()
     run = compile(model)
     for sampled in (False, True):
         text, past = sentences(1, 16).to(device), None
-        for _ in range(128):
+        for _ in range(256):
             with torch.no_grad():
                 scores, past = run(text, past)
             if sampled:
@@ -105,7 +105,7 @@ def lengths(device: str, compile: Compile) -> Steps:
     model = nn.Sequential(nn.Embedding(64, 64), layer, nn.Linear(64, 64)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     run = compile(model)
-    for length in torch.randint(8, 65, (150,)).tolist():
+    for length in torch.randint(8, 129, (500,)).tolist():
         text = sentences(16, length + 1).to(device)
         loss = F.cross_entropy(run(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
         optimizer.zero_grad()
@@ -119,7 +119,7 @@ class Series(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.memory, self.tell = nn.LSTM(1, 64, batch_first=True), nn.Linear(64, 1)
+        self.memory, self.tell = nn.LSTM(1, 128, batch_first=True), nn.Linear(128, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """The next number after each."""
@@ -132,9 +132,9 @@ def lstm(device: str, compile: Compile) -> Steps:
     model = Series().to(device)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     run = compile(model)
-    for _ in range(120):
-        start, pace = 2 * math.pi * torch.rand(32, 1), 0.1 + 0.2 * torch.rand(32, 1)
-        wave = torch.sin(start + pace * torch.arange(41)).unsqueeze(2).to(device)
+    for _ in range(300):
+        start, pace = 2 * math.pi * torch.rand(64, 1), 0.1 + 0.2 * torch.rand(64, 1)
+        wave = torch.sin(start + pace * torch.arange(51)).unsqueeze(2).to(device)
         loss = F.mse_loss(run(wave[:, :-1]), wave[:, 1:])
         optimizer.zero_grad()
         loss.backward()
@@ -145,7 +145,7 @@ def lstm(device: str, compile: Compile) -> Steps:
 @script
 def words(device: str, compile: Compile) -> Steps:
     """Vectors of words, learned from which stand beside each other, by sparse look-ups."""
-    inside, outside = nn.Embedding(5000, 64).to(device), nn.Embedding(5000, 64).to(device)
+    inside, outside = nn.Embedding(10_000, 100).to(device), nn.Embedding(10_000, 100).to(device)
     optimizer = torch.optim.Adagrad([*inside.parameters(), *outside.parameters()], 0.1)
 
     def score(word: Tensor, near: Tensor, other: Tensor) -> Tensor:
@@ -154,9 +154,9 @@ def words(device: str, compile: Compile) -> Steps:
         return -close - F.logsigmoid(-(here * outside(other)).sum(2)).mean()
 
     run = compile(score)
-    for _ in range(120):
-        word = torch.randint(0, 5000, (512,))
-        near, other = (word + 1) % 5000, torch.randint(0, 5000, (512, 5))
+    for _ in range(300):
+        word = torch.randint(0, 10_000, (512,))
+        near, other = (word + 1) % 10_000, torch.randint(0, 10_000, (512, 5))
         loss = run(word.to(device), near.to(device), other.to(device))
         optimizer.zero_grad()
         loss.backward()

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -30,10 +31,15 @@ constexpr auto kTryAgain = std::chrono::milliseconds(20);
 constexpr auto kStarting = std::chrono::seconds(20);  // after which it is taken for dead
 constexpr int kWaitMilliseconds = 50;
 
-// What goes to the builder is a header and the window's structure, what comes back a header alone.
+// Until the builder has told.
+constexpr double kSecondsPerCall = 0.01;
+
+// What goes to the builder is a header and the window's structure, or, of a window that it was
+// asked for already, a header alone. So is what comes back.
 struct Header {
   uint32_t number;  // of the window in this process
   uint32_t size;    // of what follows; of an answer: 1 where a file is kept for it
+  double seconds;   // that runs by reference have taken; of an answer: of planning a call
 };
 
 struct Connection {
@@ -46,6 +52,8 @@ struct Connection {
   Clock::time_point started, tried;
   std::string out, in;
   std::map<uint32_t, std::shared_ptr<WindowPlan>> asked;
+  std::atomic<bool> works{false};  // is any asked?
+  std::atomic<double> seconds_per_call{kSecondsPerCall};
 };
 
 Connection& connection() {
@@ -172,6 +180,8 @@ std::vector<std::pair<std::shared_ptr<WindowPlan>, bool>> exchange(Connection& c
     Header header;
     std::memcpy(&header, c.in.data(), sizeof(header));
     c.in.erase(0, sizeof(header));
+    if (header.seconds > 0)
+      c.seconds_per_call = header.seconds;
     const auto found = c.asked.find(header.number);
     if (found == c.asked.end())
       continue;
@@ -179,6 +189,10 @@ std::vector<std::pair<std::shared_ptr<WindowPlan>, bool>> exchange(Connection& c
     c.asked.erase(found);
   }
   return answers;
+}
+
+void put_header(Connection& c, const Header& header) {
+  c.out.append(reinterpret_cast<const char*>(&header), sizeof(header));
 }
 
 }  // namespace
@@ -191,7 +205,19 @@ void set_builder(std::string socket, std::vector<std::string> command) {
   c.owner = getpid();
 }
 
-bool ask_builder(const std::shared_ptr<WindowPlan>& window) {
+void start_builder() {
+  auto& c = connection();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  if (c.socket.empty() || c.starts > 0)
+    return;
+  const int fd = connected(c.socket);
+  if (fd >= 0)
+    close(fd);
+  else
+    start(c);
+}
+
+bool ask_builder(const std::shared_ptr<WindowPlan>& window, double seconds) {
   auto& c = connection();
   const auto structure = structure_of(*window);
   if (structure.key.empty())
@@ -204,13 +230,29 @@ bool ask_builder(const std::shared_ptr<WindowPlan>& window) {
     if (c.asked.emplace(number, window).second) {
       Writer archive;
       archive(structure.key, structure.example);
-      const Header header{number, static_cast<uint32_t>(archive.bytes.size())};
-      c.out.append(reinterpret_cast<const char*>(&header), sizeof(header));
+      put_header(c, {number, static_cast<uint32_t>(archive.bytes.size()), seconds});
       c.out += archive.bytes;
+      c.works = true;
     }
   }
   hear_builder();
   return true;
+}
+
+void tell_builder(const WindowPlan& window, double seconds) {
+  auto& c = connection();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  const auto number = static_cast<uint32_t>(window.id);
+  if (c.asked.count(number) > 0)
+    put_header(c, {number, 0, seconds});
+}
+
+bool builder_works() {
+  return connection().works;
+}
+
+double seconds_per_call() {
+  return connection().seconds_per_call;
 }
 
 void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {
@@ -222,6 +264,7 @@ void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {
     {
       const std::lock_guard<std::mutex> lock(c.mutex);
       answers = exchange(c);
+      c.works = !c.asked.empty();
       waits = wait != nullptr && c.asked.count(static_cast<uint32_t>(wait->id)) > 0;
       fd = c.fd;
     }

@@ -14,11 +14,21 @@ namespace tenon {
 // nobody listens.
 void set_builder(std::string socket, std::vector<std::string> command);
 
-// Asks it for the plan of a window; false: there is none, and there will be none.
-bool ask_builder(const std::shared_ptr<WindowPlan>& window);
+// Starts it before it is needed, since it takes a while to load the compiler.
+void start_builder();
+
+// Asks it for the plan of a window, whose runs by reference have taken so many seconds; false:
+// there is no builder, and there will be none.
+bool ask_builder(const std::shared_ptr<WindowPlan>& window, double seconds);
+// What they have taken by now, of one that is waited for.
+void tell_builder(const WindowPlan& window, double seconds);
 // Takes in what it has answered. With `wait` comes back once that window is no longer waited for;
 // `interrupted` is asked meanwhile.
 void hear_builder(const WindowPlan* wait = nullptr, bool (*interrupted)() = nullptr);
+// Whether it owes this process a plan.
+bool builder_works();
+// What a plan costs it on this machine, for each call of the window.
+double seconds_per_call();
 // How often it was started, and how many answers are owed.
 std::pair<int, size_t> builder_state();
 

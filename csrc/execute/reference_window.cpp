@@ -1,8 +1,6 @@
 #include "execute/reference_window.h"
 
 #include <ATen/ops/full.h>
-#include <omp.h>
-
 #include <cstring>
 
 #include "device/host_allocator.h"
@@ -10,6 +8,7 @@
 #include "device/target.h"
 #include "execute/failure_flow.h"
 #include "execute/host_call.h"
+#include "execute/worth.h"
 #include "record/surroundings.h"
 
 namespace tenon {
@@ -42,24 +41,6 @@ std::vector<size_t> sizes_of_slots(const Window& window) {
   return nbytes;
 }
 
-// One thread for the loops that this one starts, while it lives.
-class OneThread {
- public:
-  explicit OneThread(bool wanted) : before_(wanted ? omp_get_max_threads() : 0) {
-    if (wanted)
-      omp_set_num_threads(1);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() {
-    if (before_ > 0)
-      omp_set_num_threads(before_);
-  }
-
- private:
-  int before_;
-};
-
 class Runner {
  public:
   Runner(Window& window, c10::DeviceIndex device, bool keeps_slots)
@@ -79,6 +60,7 @@ class Runner {
       run_call(k);
     WindowRun ran;
     ran.failures = flow_.take();
+    ran.library_seconds = library_seconds_;
     if (!host_memory_) {
       write_back(ran.failures);
       // What is being copied to the device stays until it is there.
@@ -153,8 +135,11 @@ class Runner {
     const AsRecorded as_recorded(entry.surroundings());
     {
       const CountedCall counted(*entry.op->reference);
-      const OneThread alone(entry.small && !is_deterministic(entry.surroundings()));
+      const Threads alone(entry.small && !is_deterministic(entry.surroundings()) ? 1 : 0);
+      // A plan calls such a kernel as well, or one that is little faster.
+      const auto start = entry.op->starts_from_memory ? seconds_now() : 0;
       call_on_host(entry.op->op, stack, device_, places);
+      library_seconds_ += entry.op->starts_from_memory ? seconds_now() - start : 0;
     }
     auto results = fresh_results(entry, stack);
     stack.clear();
@@ -255,6 +240,7 @@ class Runner {
   std::vector<c10::Storage> storages_;  // by slot, on the host
   std::vector<size_t> uses_left_;       // by slot: by how many arguments and results of calls
   FailureFlow flow_;
+  double library_seconds_ = 0;
 };
 
 }  // namespace

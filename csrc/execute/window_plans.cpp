@@ -107,6 +107,7 @@ std::shared_ptr<WindowPlan> add_claim_of(
     return add(p, made);
   made->id = replaced->id;
   made->by_reference = replaced->by_reference;
+  made->cost = replaced->cost;
   p.by_id[made->id] = made;
   return made;
 }
@@ -324,8 +325,8 @@ bool python_interrupts() {
 
 // Asks the builder for a plan, or, where there is none, Python; with `waits` comes back once it is
 // there. Raises what Python raises.
-void ask(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits) {
-  if (ask_builder(found)) {
+void ask(Plans& p, const std::shared_ptr<WindowPlan>& found, double seconds, bool waits) {
+  if (ask_builder(found, seconds)) {
     if (!waits)
       return;
     hear_builder(found.get(), python_interrupts);
@@ -352,11 +353,14 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     find_kept(*found);
     lock.lock();
   }
-  const bool again = found->has_claim || found->by_plan + found->by_reference > 0;
+  const bool again = found->has_claim || found->by_reference > 0;
   const bool asks =
-      waits ? found->state <= WindowPlan::waiting : again && found->state == WindowPlan::seen;
+      waits ? found->state <= WindowPlan::waiting
+            : again && found->state == WindowPlan::seen &&
+                  (found->has_claim || pays(found->cost, found->calls.size(), seconds_per_call()));
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
+    const auto seconds = found->cost.told = found->cost.saving();
     lock.unlock();
     bool asked = false;
     // Who waits for a plan may be interrupted.
@@ -364,7 +368,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     if (!waits)
       deferred.emplace();
     try {
-      ask(p, found, waits);
+      ask(p, found, seconds, waits);
       asked = true;
     } catch (pybind11::error_already_set& error) {
       run.interrupted = python_error_of(error);
@@ -373,7 +377,11 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     if (!asked && found->state == WindowPlan::waiting)
       found->state = WindowPlan::seen;
   } else if (found->state == WindowPlan::waiting) {
+    const auto news = is_news(found->cost) ? std::optional(found->cost.saving()) : std::nullopt;
+    found->cost.told = news.value_or(found->cost.told);
     lock.unlock();
+    if (news)
+      tell_builder(*found, *news);
     hear_builder();
     lock.lock();
   }
@@ -539,14 +547,21 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
   const auto ready = find_ready(p, candidates, waits, asked);
   WindowRun ran;
-  if (!ready.plan)
+  if (!ready.plan) {
+    const auto& waiting = candidates.own ? candidates.own : candidates.claim;
+    std::optional<ReferenceRun> timed;
+    if (waiting)
+      timed.emplace(waiting->cost, p.mutex, builder_works());
     ran = by_reference();
-  else if (verifies)
+    if (timed)
+      timed->finish(ran.library_seconds);
+  } else if (verifies) {
     ran = verify_window(p, ready, window, order, device);
-  else if (target().host_memory)
+  } else if (target().host_memory) {
     ran = run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false);
-  else
+  } else {
     ran = run_plan_on_device(p, ready, window, order, device, by_reference);
+  }
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
   return ran;

@@ -8,6 +8,7 @@
 
 #include "execute/plan.h"
 #include "execute/sized_plan.h"
+#include "execute/worth.h"
 #include "record/execution.h"
 #include "record/sizes.h"
 
@@ -61,6 +62,7 @@ struct WindowPlan {
   bool looked_up = false;  // among the kept ones
   FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs
+  ReferenceCost cost;
 };
 
 // Both are Python's. The first is asked for the plan of a window whose state is `waiting`, and

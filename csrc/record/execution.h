@@ -38,6 +38,8 @@ struct WindowRun {
   std::function<Failures()> later;
   // What Python raised while a plan was asked for, to be raised when the window is over.
   std::function<void()> interrupted;
+  // By reference: what kernels took that a plan calls as well.
+  double library_seconds = 0;
 };
 
 // Runs a window, or enqueues it, under the queue lock of its device. Slots that nobody needs any

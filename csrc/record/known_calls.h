@@ -12,6 +12,8 @@ namespace tenon {
 
 // Asked once, before the first call is recorded: where files are kept is to be told by then.
 void set_before_recording(std::function<void()> tell);
+// Reads the file, unless that is done: a call that may be known does it otherwise.
+void read_known_calls();
 // The file, and what all of it depends on.
 void set_known_calls(std::string path, std::string identity);
 

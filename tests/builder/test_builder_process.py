@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,3 +86,29 @@ def test_a_directory_that_cannot_be_written(cache: Path) -> None:
 def test_nobody_makes_plans_where_that_is_wanted(cache: Path) -> None:
     windows = run(cache, TENON_BUILDER="off")
     assert windows[-1][0] == 0 and windows[-1][1] > 0
+
+
+FIRST_TENSOR = "import torch; torch.zeros(3, device='tenon'); input()"
+
+
+def starts_with_the_first_tensor(cache: Path, **environment: str) -> bool:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FIRST_TENSOR],
+        env={**os.environ, "TENON_CACHE_DIR": str(cache), "TENON_PLAN_FILES": "1", **environment},
+        stdin=subprocess.PIPE,
+    )
+    try:
+        deadline = time.monotonic() + (60 if not environment else 5)
+        while not (found := builders(cache)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        process.communicate(b"\n", timeout=60)
+    return bool(found)
+
+
+def test_it_starts_with_the_first_tensor_where_nothing_is_known(cache: Path) -> None:
+    assert starts_with_the_first_tensor(cache)
+
+
+def test_nobody_starts_it_where_no_plans_are_wanted(cache: Path) -> None:
+    assert not starts_with_the_first_tensor(cache, TENON_EXECUTE="reference")

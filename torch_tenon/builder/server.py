@@ -6,8 +6,11 @@ while, or when it has grown large and nobody waits. It may be killed at any time
 another one.
 
 A request is a header (number of the window in the process that asks, bytes that follow: two 32-bit
-numbers) and the window's structure; the answer is a header with 1 for a plan, or the reason why
-there is none, that lies in a file now, and with 0 for neither.
+numbers; seconds that the window's runs without a plan have taken: a real) and the window's
+structure. Without a structure it is news of a window that was asked for, and with the number ALL
+somebody who wants to hear when nothing is left to do. The answer is a header with 1 for a plan, or
+the reason why there is none, that lies in a file now, and with 0 for neither; its seconds are those
+that a plan takes for each call.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ import selectors
 import socket
 import struct
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 log = logging.getLogger("torch_tenon.program")
@@ -31,7 +33,9 @@ LINGER = 20.0  # seconds without anybody
 FIRST_WAIT = 60.0  # ... for the first one
 MOST_BYTES = 2 << 30  # of memory, after which a fresh process is better
 MOST_REQUEST = 64 << 20
-HEADER = struct.Struct("=II")
+HEADER = struct.Struct("=IId")
+ALL = 0xFFFFFFFF
+FADE = 0.9  # what a plan counts in the mean of the seconds for each call, once there is another one
 
 
 @dataclass(eq=False)
@@ -41,52 +45,102 @@ class Client:
     connection: socket.socket
     received: bytearray = field(default_factory=bytearray)
 
-    def requests(self) -> list[tuple[int, bytes]]:
-        """Those that have arrived as a whole. Raises ValueError where they are none."""
+    def requests(self) -> list[tuple[int, float, bytes]]:
+        """Those that have arrived as a whole: number, seconds, structure. Raises ValueError where
+        they are none."""
         found = []
         while len(self.received) >= HEADER.size:
-            number, size = HEADER.unpack_from(self.received)
+            number, size, seconds = HEADER.unpack_from(self.received)
             if size > MOST_REQUEST:
                 raise ValueError(f"a request of {size} bytes")
             if len(self.received) < HEADER.size + size:
                 break
-            found.append((number, bytes(self.received[HEADER.size : HEADER.size + size])))
+            structure = bytes(self.received[HEADER.size : HEADER.size + size])
+            found.append((number, seconds, structure))
             del self.received[: HEADER.size + size]
         return found
 
-    def answer(self, number: int, kept: bool) -> None:
+    def answer(self, number: int, kept: bool, seconds_per_call: float) -> None:
         """Tells what became of a window, if anybody is still there to hear it."""
         with contextlib.suppress(OSError):
-            self.connection.send(HEADER.pack(number, int(kept)), socket.MSG_DONTWAIT)
+            self.connection.send(
+                HEADER.pack(number, int(kept), seconds_per_call), socket.MSG_DONTWAIT
+            )
+
+
+class Pace:
+    """What plans take on this machine, for each call of their windows."""
+
+    def __init__(self) -> None:
+        self.seconds = self.calls = 0.0
+
+    def note(self, seconds: float, calls: int) -> None:
+        """Adds a plan."""
+        self.seconds = FADE * self.seconds + seconds
+        self.calls = FADE * self.calls + calls
+
+    @property
+    def seconds_per_call(self) -> float:
+        """The mean, in which the last ones count most; 0 while there is none."""
+        return self.seconds / self.calls if self.calls else 0.0
 
 
 class Server:
-    """Requests by structure, in the order in which they came, and who waits for each."""
+    """Requests by structure, with who waits for each and what it costs each of them meanwhile.
+
+    What is made next is what saves most for the work that it is: time that was spent without the
+    plan, for each byte of the structure, and of processes that are still there first.
+    """
 
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
         self.clients: set[Client] = set()
-        self.waiting: OrderedDict[bytes, list[tuple[Client, int]]] = OrderedDict()
+        self.waiting: dict[bytes, dict[tuple[Client, int], float]] = {}
+        self.asked: dict[tuple[Client, int], bytes] = {}
+        self.for_all: list[Client] = []  # who want to hear when nothing is left
+        self.pace = Pace()
         self.last = time.monotonic() + FIRST_WAIT - LINGER
 
     def run(self) -> None:
         """Works until nobody has been there for a while."""
-        from torch_tenon.builder.work import make
+        from torch_tenon.builder.work import get_ready, make
 
+        self._listen(0.0)
+        if not self.waiting:
+            get_ready()
         while True:
             self._listen(0.0 if self.waiting else 1.0)
             if self.waiting:
-                structure = next(iter(self.waiting))
-                kept = make(structure)
-                for client, number in self.waiting.pop(structure):
-                    client.answer(number, kept)
+                structure = max(self.waiting, key=self.value)
+                kept = make(structure, self.pace)
+                for who in self.waiting.pop(structure):
+                    self.asked.pop(who, None)
+                    who[0].answer(who[1], kept, self.pace.seconds_per_call)
+            while self.for_all and not self.waiting:
+                self.for_all.pop().answer(ALL, True, self.pace.seconds_per_call)
             if self.clients or self.waiting:
                 self.last = max(self.last, time.monotonic())
             alone = time.monotonic() - self.last
             if not self.waiting and (alone > LINGER or (not self.clients and _is_large())):
                 return
+
+    def value(self, structure: bytes) -> tuple[bool, float]:
+        """What is greatest for the plan that is to be made next."""
+        waits = self.waiting[structure]
+        return any(c in self.clients for c, _ in waits), sum(waits.values()) / len(structure)
+
+    def take(self, client: Client, number: int, seconds: float, structure: bytes) -> None:
+        """A request, or news of one."""
+        who = client, number
+        if number == ALL:
+            self.for_all.append(client)
+        elif structure:
+            self.asked[who] = structure
+            self.waiting.setdefault(structure, {})[who] = seconds
+        elif who in self.asked:
+            self.waiting[self.asked[who]][who] = seconds
 
     def _listen(self, timeout: float) -> None:
         for key, _ in self.selector.select(timeout):
@@ -106,8 +160,8 @@ class Server:
         except (OSError, ValueError) as error:
             log.debug("a process that asks is gone: %s", error)
             received, requests = b"", []
-        for number, structure in requests:
-            self.waiting.setdefault(structure, []).append((client, number))
+        for number, seconds, structure in requests:
+            self.take(client, number, seconds, structure)
         if not received:
             self.clients.discard(client)
             self.selector.unregister(client.connection)

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import time
+from typing import TYPE_CHECKING
 
 import torch
 
 from torch_tenon import _C
+from torch_tenon.builder import dynamo
 from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
 from torch_tenon.device import target
 
+if TYPE_CHECKING:
+    from torch_tenon.builder.server import Pace
+
 log = logging.getLogger("torch_tenon.program")
+plans_log = logging.getLogger("torch_tenon.plans")
 
 # Nothing is recorded here, which is when others are told.
 tell_where_files_are(target())
+dynamo.leave_out()
+if (_backend := target().backend) is not None:
+    _backend.work_in_background()
 
 
-def make(structure: bytes) -> bool:
-    """Makes the plan of a window; true where that, or why there is none, is in a file now."""
+def get_ready() -> None:
+    """Loads what the first plans of most programs need, while nobody waits."""
+    importlib.import_module("sympy")  # PyTorch's decompositions load it
+
+
+def make(structure: bytes, pace: Pace) -> bool:
+    """Makes the plan of a window, and notes what that took; true where the plan, or why there is
+    none, is in a file now."""
+    start = time.perf_counter()
     try:
         window = _C.Window.of_structure(structure)
         if window.find_kept():
@@ -26,7 +44,11 @@ def make(structure: bytes) -> bool:
         # As they are where the window was recorded.
         torch.set_num_threads(window.threads)
         torch.set_default_dtype(getattr(torch, window.default_dtype.removeprefix("torch.")))
-        return plan_window(window)
+        kept = plan_window(window)
+        seconds = time.perf_counter() - start
+        pace.note(seconds, window.calls)
+        plans_log.debug("a plan for %d calls took %.2f s", window.calls, seconds)
+        return kept
     except Exception:
         log.exception("a plan was not made")
         return False

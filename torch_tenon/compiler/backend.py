@@ -114,6 +114,10 @@ class Backend:
         """
         return b""
 
+    def work_in_background(self) -> None:
+        """This process makes plans for others that run meanwhile: `compile` leaves them a
+        processor, and what most programs need may be begun."""
+
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
         """Where other processes find compiled kernels, in their order; further ones, which `tune`
         speaks of, may follow. None where they do not: the plan is not kept then."""

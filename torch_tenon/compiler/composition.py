@@ -87,6 +87,11 @@ class Composition(TorchDispatchMode):
     The tensors that the function sees have sizes and no memory.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # PyTorch would hide what is below from Dynamo, and load Dynamo for that, with the first op.
+        return False
+
     def __init__(self, builder: Lowering) -> None:
         super().__init__()
         self.builder = builder

@@ -120,7 +120,9 @@ def _entry(row: object, place: str) -> Entry:
         route,
         why,
         **arguments,
-        **flags,
+        replaces=flags["replaces"],
+        run_time_numbers=flags["run_time_numbers"],
+        whole=flags["whole"],
     )
 
 

@@ -9,6 +9,7 @@ cache. While PyTorch's deterministic algorithms are on nobody asks: PyTorch's ke
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import statistics
 import threading
@@ -52,6 +53,11 @@ class Tuner:
         """Makes the kernels ask this tuner; they forget the choices made before."""
         _C.set_matmul_tuner(self._answer)
         return self
+
+    def begin(self) -> None:
+        """Starts to compile the generated driver."""
+        with contextlib.suppress(CompilerMissing, CompileError):  # `driver` says why
+            self.compiler.begin([DRIVER])
 
     def driver(self) -> bool:
         """Whether there is a generated driver; compiles and hands it over the first time."""

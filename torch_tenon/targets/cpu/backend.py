@@ -38,6 +38,7 @@ class CpuBackend(Backend):
 
     def __init__(self, compiler: CpuCompiler | None = None) -> None:
         self._compiler = compiler
+        self._in_background = False
 
     @property
     def compiler(self) -> CpuCompiler:
@@ -107,6 +108,8 @@ class CpuBackend(Backend):
 
     def tune(self, plan: Plan) -> bytes:
         """Runs each product once, so that it finds its fastest way; gives what was chosen."""
+        import torch
+
         from torch_tenon import _C
 
         products = [s for s in plan.steps if s.kernel is not None and s.kernel.layout == "matmul"]
@@ -118,7 +121,25 @@ class CpuBackend(Backend):
             with contextlib.suppress(IndexError, RuntimeError):
                 plan.run_alone(products)
 
-        return _C.noted_matmul_choices(run, len(plan.kernels))
+        if not self._in_background:
+            return _C.noted_matmul_choices(run, len(plan.kernels))
+        # Beside programs that use all processors, threads wait for one another without end: the
+        # ways are timed on one thread, and their order is taken for that of several.
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        _C.set_threads_of_choices(threads)
+        try:
+            return _C.noted_matmul_choices(run, len(plan.kernels))
+        finally:
+            _C.set_threads_of_choices(0)
+            torch.set_num_threads(threads)
+
+    def work_in_background(self) -> None:
+        """One run of the C compiler less at once than there are processors. Nearly every program
+        multiplies matrices."""
+        self._in_background = True
+        self.compiler.most_at_once = max(1, self.compiler.most_at_once - 1)
+        self.tuner.begin()
 
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
         """Shared objects; what multiplies comes last, if there is a product."""

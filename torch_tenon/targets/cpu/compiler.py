@@ -76,6 +76,16 @@ class Unit:
     symbols: Mapping[str, str]
 
 
+@dataclass
+class Run:
+    """The C compiler at work on a unit, whose files are in a folder of its own."""
+
+    unit: Unit
+    folder: tempfile.TemporaryDirectory[str]
+    target: Path
+    process: subprocess.Popen[bytes]
+
+
 class CpuCompiler:
     """Compiles kernels and finds those compiled before.
 
@@ -92,6 +102,8 @@ class CpuCompiler:
         self._files: dict[str, KernelFile] = {}  # of functions in objects that are kept
         self._libraries: dict[str, ctypes.CDLL] = {}
         self._checksums: dict[str, int] = {}  # of those that are kept
+        self._begun: list[Run] = []
+        self.most_at_once = os.cpu_count() or 1  # runs of the C compiler
         self._lock = threading.Lock()
 
     def symbol(self, source: str) -> str:
@@ -102,13 +114,30 @@ class CpuCompiler:
         """The address of each generated kernel, compiling those that are new."""
         with self._lock:
             names = [self.symbol(s) for s in sources]
-            missing: dict[str, str] = {}
-            for name, source in zip(names, sources, strict=True):
-                if name not in self._functions and not self._find(name, name):
-                    missing[name] = source
+            missing = self._missing(names, sources)
+            begun = [run for run in self._begun if not missing.keys().isdisjoint(run.unit.symbols)]
+            for run in begun:
+                self._begun.remove(run)
+                self._finish([run])
+            if begun:
+                missing = self._missing(names, sources)
             if missing:
                 self._build(self._units(missing))
             return [self._functions[n] for n in names]
+
+    def begin(self, sources: Sequence[str]) -> None:
+        """Starts to compile those that are new: `functions` then waits for the rest of it."""
+        with self._lock:
+            missing = self._missing([self.symbol(s) for s in sources], sources)
+            if missing:
+                self._begun += self._start(self._units(missing))
+
+    def _missing(self, names: Sequence[str], sources: Sequence[str]) -> dict[str, str]:
+        return {
+            name: source
+            for name, source in zip(names, sources, strict=True)
+            if name not in self._functions and not self._find(name, name)
+        }
 
     def files(self, sources: Sequence[str]) -> list[KernelFile] | None:
         """Where compiled kernels are kept; None if one of them is not."""
@@ -165,7 +194,7 @@ class CpuCompiler:
         """The kernels in units of about one size: the compiler is one thread."""
         parts: list[dict[str, str]] = [{}]
         if len(missing) > 3:
-            parts = [{} for _ in range(min(os.cpu_count() or 1, 8, len(missing) // 2))]
+            parts = [{} for _ in range(min(self.most_at_once, 8, len(missing) // 2))]
         for name, source in sorted(missing.items(), key=lambda t: -len(t[1])):
             min(parts, key=lambda u: sum(map(len, u.values())))[name] = source
         units = []
@@ -177,26 +206,34 @@ class CpuCompiler:
         return units
 
     def _build(self, units: Sequence[Unit]) -> None:
-        with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
-            started: list[tuple[Unit, Path, subprocess.Popen[bytes]]] = []
-            try:
-                for number, unit in enumerate(units):
-                    source = Path(folder) / f"unit{number}.c"
-                    source.write_text(unit.text)
-                    target = source.with_suffix(".so")
-                    process = self.toolchain.compile(source, target, len(unit.symbols))
-                    started.append((unit, target, process))
-                for unit, target, process in started:
-                    errors = process.communicate()[1].decode(errors="replace")
-                    toolchain.require_running(process)
-                    if process.returncode != 0:
-                        why = f"failed ({process.returncode})"
-                        raise self._failure(unit.text, why, errors)
-                    self._keep(unit, target)
-            finally:  # also of an interrupt, which the compilers do not see
-                for _, _, process in started:
-                    toolchain.end(process)
-                    process.wait()
+        self._finish(self._start(units))
+
+    def _start(self, units: Sequence[Unit]) -> list[Run]:
+        started: list[Run] = []
+        try:
+            for unit in units:
+                folder = tempfile.TemporaryDirectory(prefix="tenon-")
+                source = Path(folder.name) / "unit.c"
+                source.write_text(unit.text)
+                target = source.with_suffix(".so")
+                process = self.toolchain.compile(source, target, len(unit.symbols))
+                started.append(Run(unit, folder, target, process))
+        except BaseException:
+            _end(started)
+            raise
+        return started
+
+    def _finish(self, started: Sequence[Run]) -> None:
+        try:
+            for run in started:
+                errors = run.process.communicate()[1].decode(errors="replace")
+                toolchain.require_running(run.process)
+                if run.process.returncode != 0:
+                    why = f"failed ({run.process.returncode})"
+                    raise self._failure(run.unit.text, why, errors)
+                self._keep(run.unit, run.target)
+        finally:  # also of an interrupt, which the compilers do not see
+            _end(started)
 
     def _keep(self, unit: Unit, target: Path) -> None:
         self.compiled += len(unit.symbols)
@@ -229,6 +266,13 @@ class CpuCompiler:
 
     def _name(self) -> str:
         return self.toolchain.command
+
+
+def _end(started: Sequence[Run]) -> None:
+    for run in started:
+        toolchain.end(run.process)
+        run.process.wait()
+        run.folder.cleanup()
 
 
 def _open(path: Path) -> ctypes.CDLL:

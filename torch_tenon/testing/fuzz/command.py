@@ -72,7 +72,7 @@ def fuzz(
     Exit status: 0 if every program agrees, 1 if one does not.
     """
     console = Console()
-    environment = {"TENON_DEVICES": str(devices)}
+    environment = {"TENON_DEVICES": str(devices), "TENON_PLAN": "all"}
     if target is not None:
         environment["TENON_TARGET"] = target
     modes = ["reference", "auto", "compiled"] if mode is Mode.ALL else [mode.value]

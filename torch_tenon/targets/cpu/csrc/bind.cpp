@@ -30,6 +30,7 @@ const RegisterBindings registered([](py::module_& m) {
   m.def("set_matmul_tuner", [](py::object choose) {
     set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(choose));
   });
+  m.def("set_threads_of_choices", &set_threads_of_choices);
   m.def("set_matmul_driver", [](uintptr_t address) {
     set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address));
   });

@@ -20,6 +20,8 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "device/threads.h"
+
 namespace tenon {
 namespace {
 
@@ -41,7 +43,9 @@ std::atomic<int64_t> clock_ticks{0}, asked{0}, evicted{0};
 MatmulTuner tuner;
 thread_local std::vector<MatmulChoice>* t_noted = nullptr;
 std::atomic<void (*)(const tenon_matmul_t*)> generated{nullptr};
+std::atomic<int64_t> choices_for{0};  // threads; 0: those that there are
 
+constexpr int64_t kShared = 1 << 18;  // multiplications that are worth a second thread
 constexpr std::array<at::ScalarType, 3> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
 // Which of row and column are dense in memory.
@@ -168,6 +172,10 @@ void set_matmul_tuner(MatmulTuner fresh) {
   tuner = std::move(fresh);
 }
 
+void set_threads_of_choices(int64_t threads) {
+  choices_for = threads;
+}
+
 void set_matmul_driver(void (*driver)(const tenon_matmul_t*)) {
   generated = driver;
 }
@@ -234,6 +242,21 @@ void copy_piece(
         (box[3] - box[2]) * size);
 }
 
+// Too small for a second thread, whatever multiplies: waking that takes as long as it saves, and,
+// where others use the processors, far longer.
+bool is_small(const tenon_matmul_t& p) {
+  return p.batch * p.m * p.n * p.k < kShared;
+}
+
+int64_t threads_of_choices(const tenon_matmul_t& p) {
+  const auto wanted = choices_for.load();
+  return is_small(p) ? 1 : wanted > 0 ? wanted : at::get_num_threads();
+}
+
+int64_t threads_of(const tenon_matmul_t& p) {
+  return is_small(p) ? 1 : at::get_num_threads();
+}
+
 // The way for a product of that key: from the table, or asked of the tuner.
 MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
   {
@@ -255,6 +278,7 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
   // Trials write where the product goes, which is written again afterwards; an epilogue's own
   // results may replace what it reads, so that another epilogue stands in for it.
   auto trial = p;
+  trial.threads = threads_of(p);
   Tensor scratch;
   const std::array<int64_t, 3> sizes = {p.m, p.n, p.dtype == 0 ? 4 : 2};
   void* to = nullptr;
@@ -312,7 +336,7 @@ bool describe(const Tensor& a, const Tensor& b, const Tensor& out, tenon_matmul_
     if (k < 2)
       p.c_strides[k] = out.stride(k - 3 + d);
   }
-  p.threads = at::get_num_threads();
+  p.threads = threads_of_choices(p);
   return true;
 }
 
@@ -333,7 +357,10 @@ Tensor& tuned_out(const Tensor& a, const Tensor& b, Tensor& out) {
   sizes.back() = b.size(-1);
   if (out.sizes() != sizes)
     at::native::resize_output(out, sizes);
-  const auto route = describe(a, b, out, p) ? choose(p) : MatmulRoute::kPyTorch;
+  const bool described = describe(a, b, out, p);
+  const Threads alone(described && is_small(p) ? 1 : 0);
+  const auto route = described ? choose(p) : MatmulRoute::kPyTorch;
+  p.threads = threads_of(p);
   if (route == MatmulRoute::kPyTorch)
     return pytorch(a, b, out);
   at::assert_no_internal_overlap(out);
@@ -357,8 +384,11 @@ TORCH_LIBRARY_IMPL(tenon, CPU, m) {
 
 void multiply(const tenon_matmul_t* product) {
   auto p = *product;
-  p.threads = at::get_num_threads();
-  multiply_by(choose(p), p);
+  p.threads = threads_of_choices(p);
+  const Threads alone(is_small(p) ? 1 : 0);
+  const auto route = choose(p);
+  p.threads = threads_of(p);
+  multiply_by(route, p);
 }
 
 }  // namespace tenon

@@ -44,6 +44,9 @@ MatmulChoices matmul_choices();
 void set_matmul_tuner(MatmulTuner tuner);
 
 // The generated driver, compiled from torch_tenon/targets/cpu/templates/matmul.c.
+// From now on products choose their way as if they ran on so many threads, on however many they do;
+// 0: on those that they do.
+void set_threads_of_choices(int64_t threads);
 void set_matmul_driver(void (*driver)(const tenon_matmul_t*));
 
 bool has_matmul_driver();

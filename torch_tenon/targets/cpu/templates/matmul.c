@@ -23,7 +23,7 @@
 #define BAND (HEIGHT * 8)       /* rows for which B is packed once */
 #define GROUP (4 * COLUMNS)     /* columns of one call of the epilogue */
 #define SMALL (1 << 17)         /* elements of an operand that need no packing */
-#define PARALLEL (1 << 17)      /* multiplications that are worth a second thread */
+#define PARALLEL (1 << 18)      /* multiplications that are worth a second thread */
 
 typedef float lanes_t __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef float four_t __attribute__((vector_size(16), aligned(4)));

@@ -1,0 +1,61 @@
+// What a window's runs by reference cost, and whether a plan would pay.
+//
+// Nobody knows how often a window will come again: as often as it came until now is the guess that
+// is wrong by the least. So a plan is asked for once the runs so far have cost a part of what
+// making it costs, and the builder makes those first that would save the most.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <mutex>
+
+#include "device/threads.h"
+
+namespace tenon {
+
+// Of one window; guarded by whoever has it.
+struct ReferenceCost {
+  double seconds = 0;  // of all runs
+  double library = 0;  // ... in kernels that a plan calls as well
+  double told = 0;     // what the builder was last told of what a plan would save
+  // The shortest run with all threads, and with those that leave a processor to the builder.
+  double with_all = std::numeric_limits<double>::infinity();
+  double with_fewer = std::numeric_limits<double>::infinity();
+
+  // Seconds that a plan might have saved.
+  double saving() const {
+    return seconds - library;
+  }
+};
+
+// Whether a plan of so many calls is to be asked for, as each costs the builder `per_call` seconds.
+bool pays(const ReferenceCost& cost, size_t calls, double per_call);
+// From now on every window that comes twice gets a plan, whatever that costs.
+void set_plan_all(bool all);
+
+// Whether what the builder was told of a window is out of date.
+bool is_news(const ReferenceCost& cost);
+
+// On a clock that only goes forward.
+double seconds_now();
+
+// One run by reference: timed, and, while the builder works for this process, on fewer threads than
+// there are processors, if the window takes hardly longer with these or its plan would save most of
+// its time. They would wait for each other otherwise: a loop ends when its last thread does, and
+// that has to wait for the builder's turn.
+class ReferenceRun {
+ public:
+  // `mutex` guards `cost`.
+  ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works);
+  // It is over; `library`: seconds in kernels that a plan calls as well.
+  void finish(double library);
+
+ private:
+  ReferenceCost& cost_;
+  std::mutex& mutex_;
+  int fewer_;  // threads; 0: all
+  Threads threads_;
+  double start_;
+};
+
+}  // namespace tenon

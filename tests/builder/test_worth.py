@@ -1,0 +1,48 @@
+"""Plans are asked for where they pay: for windows that have taken a while without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from torch_tenon import _C
+from torch_tenon.builder.counts import plan_counts
+
+CALLS = 240  # of a window: its plan takes seconds to make, as far as anybody knows
+
+
+@pytest.fixture(autouse=True)
+def worthwhile(no_plan_in_work: None) -> Iterator[None]:
+    _C.set_plan_all(False)
+    yield
+    _C.set_plan_all(True)
+
+
+def run_window(size: int) -> None:
+    x = torch.ones(size, device="tenon")
+    for k in range(CALLS // 2):
+        x = (x * 2 if k % 3 else x - 1).relu()
+    _C.commit_all()
+
+
+def asked() -> int:
+    counts = plan_counts()
+    return counts["waiting"] + counts["ready"] + counts["failed"]
+
+
+def test_a_window_that_took_next_to_nothing_gets_none() -> None:
+    run_window(11)  # its first calls run at once
+    before = plan_counts()["structures"], asked()
+    for _ in range(3):
+        run_window(11)
+    assert (plan_counts()["structures"], asked()) == (before[0] + 1, before[1])
+
+
+def test_a_window_gets_one_once_its_runs_have_taken_a_while() -> None:
+    before, deadline = asked(), time.monotonic() + 60
+    while asked() == before and time.monotonic() < deadline:
+        run_window(1013)
+    assert asked() == before + 1
