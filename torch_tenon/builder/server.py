@@ -183,7 +183,7 @@ def serve(path: str) -> None:
     except OSError:
         return
     with contextlib.suppress(OSError):
-        os.nice(NICE)
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name)
     listener = socket.socket(socket.AF_UNIX)
