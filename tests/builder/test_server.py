@@ -17,7 +17,7 @@ def builder(tmp_path: Path) -> Iterator[Server]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
-        yield Server(listener)
+        yield Server(listener, lambda: None)
 
 
 def client(builder: Server) -> tuple[Client, socket.socket]:

@@ -1,9 +1,9 @@
 """The builder process: takes windows from the processes of one user, and makes files of plans.
 
-It has low priority, and works on until what it was asked for is done, also when the process that
-asked has ended: the next one of its kind finds the plans. It ends when nobody has been there for a
-while, or when it has grown large and nobody waits. It may be killed at any time: the core starts
-another one.
+It leaves the machine to the programs (`priority.py`), and works on until what it was asked for is
+done, also when the process that asked has ended: the next one of its kind finds the plans. It ends
+when nobody has been there for a while, or when it has grown large and nobody waits. It may be
+killed at any time: the core starts another one.
 
 A request is a header (number of the window in the process that asks, bytes that follow: two 32-bit
 numbers; seconds that the window's runs without a plan have taken: a real) and the window's
@@ -24,11 +24,13 @@ import selectors
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from torch_tenon.builder.priority import Priority
 
 log = logging.getLogger("torch_tenon.program")
 
-NICE = 10
 LINGER = 20.0  # seconds without anybody
 FIRST_WAIT = 60.0  # ... for the first one
 MOST_BYTES = 2 << 30  # of memory, after which a fresh process is better
@@ -89,11 +91,12 @@ class Server:
     """Requests by structure, with who waits for each and what it costs each of them meanwhile.
 
     What is made next is what saves most for the work that it is: time that was spent without the
-    plan, for each byte of the structure, and of processes that are still there first.
+    plan, for each byte of the structure, and of processes that are still there first. `newcomer` is
+    called with each process that connects.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
-        self.listener = listener
+    def __init__(self, listener: socket.socket, newcomer: Callable[[], None]) -> None:
+        self.listener, self.newcomer = listener, newcomer
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
         self.clients: set[Client] = set()
@@ -146,6 +149,7 @@ class Server:
         for key, _ in self.selector.select(timeout):
             if key.fileobj is self.listener:
                 connection, _ = self.listener.accept()
+                self.newcomer()
                 client = Client(connection)
                 self.clients.add(client)
                 self.selector.register(connection, selectors.EVENT_READ, client)
@@ -182,15 +186,15 @@ def serve(path: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    priority = Priority()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(name)
     listener.listen(64)
     try:
-        Server(listener).run()
+        priority.newcomer()
+        Server(listener, priority.newcomer).run()
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)

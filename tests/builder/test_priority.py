@@ -1,0 +1,35 @@
+"""The builder leaves the machine to programs that have just begun, and later takes a share."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from fresh_process import output
+
+CODE = """
+import os, threading, time
+from torch_tenon.builder import priority
+
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+
+def policies():
+    return {os.sched_getscheduler(int(t)) for t in os.listdir("/proc/self/task")}
+
+priority.YOUNG = 0.3
+before = os.getpriority(os.PRIO_PROCESS, 0)
+p = priority.Priority()
+assert os.getpriority(os.PRIO_PROCESS, 0) == min(before + priority.NICE, 19)
+p.newcomer()
+allowed = p._may_yield
+young = policies()
+deadline = time.monotonic() + 60
+while os.SCHED_IDLE in policies() and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(not allowed or young == {os.SCHED_IDLE}, policies() == {os.SCHED_OTHER})
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="policies of threads are Linux's")
+def test_it_yields_at_first_and_has_a_share_later() -> None:
+    assert output(CODE, TENON_BUILDER="off") == "True True"
