@@ -13,20 +13,17 @@ namespace {
 constexpr double kShare = 0.05;        // of what a plan costs, spent without it before it is wanted
 constexpr double kNews = 2;            // so many times what the builder knows
 constexpr double kHardlyLonger = 1.2;  // so many times as long
-constexpr double kMost = 0.5;          // of a window's time
 
 std::atomic<bool> g_plan_all{false};
 
-// How many threads leave a processor to the builder; 0: as many as there are, or nobody knows that
-// they are worth less than the plan.
+// How many threads leave a processor to the builder; 0: all are needed.
 int fewer_threads(ReferenceCost& cost, std::mutex& mutex) {
   static const auto processors = static_cast<int>(std::thread::hardware_concurrency());
   const int all = omp_get_max_threads();
   const int fewer = std::max(1, std::min(all, processors - 1));
   const std::lock_guard<std::mutex> lock(mutex);
   const bool leaves = cost.with_fewer == std::numeric_limits<double>::infinity() ||
-                      cost.with_fewer <= kHardlyLonger * cost.with_all ||
-                      cost.saving() >= kMost * cost.seconds;
+                      cost.with_fewer <= kHardlyLonger * cost.with_all;
   return fewer < all && leaves ? fewer : 0;
 }
 

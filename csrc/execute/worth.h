@@ -40,9 +40,9 @@ bool is_news(const ReferenceCost& cost);
 double seconds_now();
 
 // One run by reference: timed, and, while the builder works for this process, on fewer threads than
-// there are processors, if the window takes hardly longer with these or its plan would save most of
-// its time. They would wait for each other otherwise: a loop ends when its last thread does, and
-// that has to wait for the builder's turn.
+// there are processors, if the window takes hardly longer with these. They would wait for each
+// other otherwise: a loop ends when its last thread does, and that has to wait for the builder's
+// turn.
 class ReferenceRun {
  public:
   // `mutex` guards `cost`.

@@ -12,7 +12,7 @@ import os
 import threading
 
 NICE = 10
-YOUNG = 6.0  # seconds
+YOUNG = 3.0  # seconds
 
 
 class Priority:
