@@ -77,10 +77,13 @@ class Describer {
   py::object made_size(int64_t example) {
     return size_at(next_made_, example);
   }
-  py::tuple given_sizes(const std::vector<int64_t>& examples) {
+  // All of them, or the first alone.
+  py::tuple given_sizes(const std::vector<int64_t>& examples, bool differ, bool first = false) {
     py::list all;
-    for (const auto example : examples)
-      all.append(given_size(example));
+    for (size_t k = 0; k < examples.size(); ++k) {
+      const bool open = differ || (first && k == 0);
+      all.append(open ? given_size(examples[k]) : py::object(py::int_(examples[k])));
+    }
     return py::tuple(all);
   }
 
@@ -91,7 +94,7 @@ class Describer {
     const auto& schema = entry.op->op.schema();
     py::list arguments, results;
     for (size_t i = 0; i < entry.arguments.size(); ++i) {
-      is_size_ = entry.op->are_sizes[i];
+      differing_ = entry.op->sizes.arguments[i];
       arguments.append(argument(entry.arguments[i], schema.arguments()[i].real_type()));
     }
     for (const auto& plan : entry.results)
@@ -102,7 +105,9 @@ class Describer {
   py::object argument(const ArgumentPlan& plan, const c10::TypePtr& type) {
     switch (plan.kind) {
       case ArgumentPlan::constant:
-        return py::make_tuple("constant", is_size_ ? size(plan.value) : constant(plan.value, type));
+        return py::make_tuple(
+            "constant",
+            differing_ == Differing::kSizes ? size(plan.value) : constant(plan.value, type));
       case ArgumentPlan::number: {
         const bool is_tensor = plan.value.isTensor();
         const auto dtype = is_tensor ? plan.value.toTensor().scalar_type() : at::kDouble;
@@ -130,7 +135,7 @@ class Describer {
       return given_size(value.toInt());
     if (!value.isIntList())
       return torch::jit::toPyObject(value);
-    return py::list(given_sizes(value.toIntVector()));
+    return py::list(given_sizes(value.toIntVector(), true));
   }
 
   py::tuple given_tensor() {
@@ -140,8 +145,12 @@ class Describer {
     if (std::find(resized.begin(), resized.end(), number) != resized.end())
       return made_tensor(t);
     const auto slot = *next_slot_++;
-    const auto sizes = given_sizes(t.sizes), strides = given_sizes(t.strides);
-    return py::make_tuple("tensor", slot, t.dtype, sizes, strides, given_size(t.offset));
+    const bool differ = differing_ == Differing::kSizes;
+    const auto sizes = given_sizes(t.sizes, differ, differing_ == Differing::kBatch);
+    const auto strides = given_sizes(t.strides, differ);
+    const auto offset =
+        differing_ == Differing::kNothing ? py::object(py::int_(t.offset)) : given_size(t.offset);
+    return py::make_tuple("tensor", slot, t.dtype, sizes, strides, offset);
   }
 
   py::tuple made_tensor(const TensorLayout& t) {
@@ -172,7 +181,7 @@ class Describer {
   const OpEntry* entry_ = nullptr;        // of the call in work
   size_t next_size_ = 0, next_made_ = 0;  // of the claim's: of what is given, and of what is made
   bool sized_ = false;                    // are those of the call in work among them?
-  bool is_size_ = false;                  // are the argument's whole numbers sizes?
+  Differing differing_ = Differing::kNothing;  // of the argument in work
 };
 
 // A run of the window for Python to call; it raises what PyTorch raises.

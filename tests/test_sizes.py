@@ -294,3 +294,108 @@ def test_any_chain_at_any_sizes(chain: list[int], seed: int) -> None:
                 on_device = STEPS[step](*on_device), on_device[0]
                 on_cpu = STEPS[step](*on_cpu), on_cpu[0]
             assert_same(on_device[0], on_cpu[0], rtol=1e-3, atol=1e-3)
+
+
+Part = tuple[int, int]  # of a vector: where it begins, and its step
+Write = Callable[[Tensor, Tensor], object]
+
+WRITES: list[Write] = [
+    lambda a, b: a.add_(b),
+    lambda a, b: a.copy_(b),
+    lambda a, b: a.mul_(0.5),
+    lambda a, b: a.copy_(b * 2 + 1),
+    lambda a, b: a.sub_(b.sum() * 0.01),
+    lambda a, b: a.copy_(b.flip(0)),
+    lambda a, b: a[1:].add_(a[:-1].clone()),
+    lambda a, b: a.copy_(torch.cat([b[1:], a[:1]])),
+]
+
+
+def write_parts(
+    x: Tensor, chain: list[int], parts: list[tuple[Part, Part]], n: int
+) -> Iterator[bool]:
+    """Writes parts of `x` one after another; says of each whether it was taken."""
+    for kind, (written, read) in zip(chain, parts, strict=True):
+        a, b = (x[at : at + step * (n - 1) + 1 : step] for at, step in (written, read))
+        if written[1] != 1 or read[1] != 1:
+            b = b.clone()  # the CPU does not see that these overlap
+        try:
+            WRITES[kind](a, b)
+            yield True
+        except RuntimeError:
+            yield False
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    chain=st.lists(st.integers(0, len(WRITES) - 1), min_size=1, max_size=5),
+    seed=st.integers(0, 10_000),
+)
+def test_parts_of_one_tensor_written_in_place(chain: list[int], seed: int) -> None:
+    """Which parts overlap is another matter at each size."""
+    draw = random.Random(seed)
+    steps = [(draw.choice((1, 1, 1, 2)), draw.choice((1, 1, 1, 2))) for _ in chain]
+    with executing("compiled"):
+        for _ in range(9):
+            n = draw.randint(2, 12)
+            parts = [((draw.randint(0, 14), s), (draw.randint(0, 14), t)) for s, t in steps]
+            x = torch.randn(40)
+            y = x.to("tenon")
+            taken_by_cpu = list(write_parts(x, chain, parts, n))
+            assert list(write_parts(y, chain, parts, n)) == taken_by_cpu
+            assert_same(y, x, **CLOSE)
+
+
+# Where a size is rounded, has to be divided, or is none at all.
+ROUNDED: dict[str, Callable[[int, torch.device], Tensor]] = {
+    "max_pool": lambda n, d: F.max_pool2d(torch.ones(2, 3, n + 4, n + 4).to(d), 4),
+    "avg_pool": lambda n, d: F.avg_pool2d(torch.ones(2, 3, n + 2, n).to(d), (2, 1), ceil_mode=True),
+    "adaptive": lambda n, d: F.adaptive_avg_pool2d(torch.ones(1, 2, n + 1, n).to(d), (2, 1)),
+    "convolution": lambda n, d: F.conv1d(
+        torch.ones(2, 3, n + 3).to(d), torch.ones(4, 3, 3).to(d), stride=2
+    ),
+    "range": lambda n, d: torch.arange(0, n, 4, device=d),
+    "range of floats": lambda n, d: torch.arange(0, n / 3, device=d),
+    "decimals": lambda n, d: torch.round(torch.ones(n).to(d) / 3, decimals=n % 7),
+    "polygamma": lambda n, d: torch.polygamma(n % 5, torch.ones(n).to(d) * 1.5),
+    "unfold": lambda n, d: torch.ones(n + 3).to(d).unfold(0, 3, 2) * 2,
+    "repeated": lambda n, d: torch.ones(n, 3).to(d).repeat(n % 4 + 1, 2),
+    "diagonal": lambda n, d: torch.ones(n, n).to(d).tril(n % 5 - 2) * 2,
+    "top": lambda n, d: torch.arange(n + 5).to(d).topk(n % 5 + 1).values,
+    "one hot": lambda n, d: F.one_hot(torch.arange(n).to(d) % 3, n % 6 + 3) * 2,
+}
+
+
+@pytest.mark.parametrize("mode", ["auto", "compiled"])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_sizes_that_equal_sizes_do_not_tell(name: str, mode: str) -> None:
+    with executing(mode):
+        for n in [*range(2, 14), *lengths(6, seed=11)]:
+            made, expected = (ROUNDED[name](n, torch.device(d)) for d in ("tenon", "cpu"))
+            assert_same(made, expected, **CLOSE)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_convolution_refuses_at_the_call(groups: int) -> None:
+    """Whatever batches were seen before."""
+    weight = torch.randn(4, 2, 3)
+    for n in lengths(6, seed=12):
+        x = torch.randn(n, 2 * groups, 5)
+        made = F.conv1d(x.to("tenon"), weight.to("tenon"), groups=groups)
+        assert_same(made, F.conv1d(x, weight, groups=groups), **CLOSE)
+    for n, channels in ((3, 3), (5, 5), (7, 6)):
+        with pytest.raises(RuntimeError):
+            F.conv1d(torch.randn(n, channels, 5).to("tenon"), weight.to("tenon"), groups=groups)
+
+
+@needs.plans
+def test_numbers_are_drawn_alike_by_plan_and_by_reference() -> None:
+    """A range is no size."""
+
+    def drawn(mode: str, high: int, n: int) -> list[int]:
+        with executing(mode):
+            torch.manual_seed(3)
+            return torch.randint(0, high, (n,), device="tenon").tolist()  # type: ignore[no-any-return]
+
+    for high, n in ((10, 5), (1000, 7), (77, 9), (2**21, 11), (2**40, 13), (2**30, 6), (55, 4)):
+        assert drawn("compiled", high, n) == drawn("reference", high, n)

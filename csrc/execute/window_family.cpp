@@ -61,13 +61,6 @@ WindowFamily& WindowFamilies::of(const SizesOfWindow& sizes) {
   return made;
 }
 
-std::pair<size_t, size_t> WindowFamilies::counts() const {
-  size_t plans = 0;
-  for (const auto& [hash, family] : families_)
-    plans += family.claims.size();
-  return {families_.size(), plans};
-}
-
 std::shared_ptr<WindowPlan> find_claim(
     WindowFamily& family, const SizesOfWindow& sizes, std::vector<int64_t>& symbols) {
   auto& claims = family.claims;

@@ -36,8 +36,6 @@ class WindowFamilies {
  public:
   // The window's family; a new one where there is none.
   WindowFamily& of(const SizesOfWindow& sizes);
-  // Families, and the plans for any sizes that they have.
-  std::pair<size_t, size_t> counts() const;
 
  private:
   std::unordered_multimap<uint64_t, WindowFamily> families_;

@@ -33,17 +33,6 @@ struct CallPattern {
   size_t lasting = 0;
 };
 
-// By argument: are its whole numbers sizes, and not dimensions or choices?
-std::vector<bool> arguments_of_size(const c10::FunctionSchema& schema);
-
-// Do the sizes of the op's results follow from those of its arguments, whenever the host takes
-// these? An op that raises for some sizes which others allow is none, unless `allows_sizes` can
-// tell.
-bool sizes_follow(const c10::OperatorHandle& op);
-
-// Whether the host would take these sizes, for ops where equal lengths are not all that matters.
-bool allows_sizes(const OpInfo& op, c10::ArrayRef<c10::IValue> arguments);
-
 // The number of a new pattern.
 int64_t next_pattern();
 

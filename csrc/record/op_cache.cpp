@@ -117,8 +117,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
       replaced(arguments_replaced(op)),
       counts_writes(name.rfind("aten::_foreach_", 0) == 0),
       returned(arguments_returned(op.schema())),
-      sizes_follow(tenon::sizes_follow(op)),
-      are_sizes(arguments_of_size(op.schema())) {
+      sizes(sizes_of(op)) {
   for (const auto& argument : op.schema().arguments()) {
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);

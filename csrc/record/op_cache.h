@@ -16,6 +16,7 @@
 #include "device/counters.h"
 #include "record/layout.h"
 #include "record/op_key.h"
+#include "record/op_sizes.h"
 
 namespace tenon {
 
@@ -75,8 +76,7 @@ struct OpInfo {
   std::vector<bool> replaced;             // by argument: written, and not read
   bool counts_writes;                     // in tensors' versions, since autograd does not
   std::vector<int64_t> returned;          // by result: the argument that it is, or -1
-  bool sizes_follow;                      // may other sizes of the results be foretold?
-  std::vector<bool> are_sizes;            // by argument: its whole numbers
+  OpSizes sizes;                          // which may differ where results are foretold
   Counter* counter;                       // of recorded calls
   Counter* reference;                     // of those that then ran by reference
   // How many different keys there were that differ in numbers alone.

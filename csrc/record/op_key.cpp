@@ -3,6 +3,7 @@
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "device/target.h"
@@ -32,6 +33,23 @@ int64_t bits_of(double value) {
   int64_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
+}
+
+// Whether no two elements are the same memory, as far as the dimensions by themselves tell.
+bool lies_apart(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  std::vector<std::pair<int64_t, int64_t>> dims;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] > 1)
+      dims.emplace_back(strides[d], sizes[d]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t extent = 1;  // of the dimensions inside
+  for (const auto& [stride, size] : dims) {
+    if (stride < extent)
+      return false;
+    extent = stride * (size - 1) + extent;
+  }
+  return true;
 }
 
 }  // namespace
@@ -67,7 +85,8 @@ void OpKey::clear() {
   storages_.clear();
   scalars_.clear();
   sizes_.clear();
-  without_sizes_ = is_size_ = false;
+  without_sizes_ = shares_ = false;
+  differing_ = Differing::kNothing;
   hash_ = 0;
   device_ = -1;
 }
@@ -83,12 +102,12 @@ bool OpKey::build(c10::ArrayRef<IValue> arguments, bool open_scalars) {
 }
 
 bool OpKey::build_without_sizes(
-    c10::ArrayRef<IValue> arguments, bool open_scalars, const std::vector<bool>& are_sizes) {
+    c10::ArrayRef<IValue> arguments, bool open_scalars, const std::vector<Differing>& differing) {
   clear();
   without_sizes_ = true;
   put(surroundings());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    is_size_ = are_sizes[i];
+    differing_ = differing[i];
     if (!add(arguments[i], open_scalars))
       return false;
   }
@@ -96,8 +115,8 @@ bool OpKey::build_without_sizes(
 }
 
 // What 0 and 1 mean to an op is no matter of size: one element is repeated, none is computed.
-void OpKey::put_size(int64_t size) {
-  if (!without_sizes_ || size < 2) {
+void OpKey::put_size(int64_t size, bool differs) {
+  if (!differs || size < 2) {
     put(size);
     return;
   }
@@ -105,15 +124,39 @@ void OpKey::put_size(int64_t size) {
   sizes_.push_back(size);
 }
 
-// In which order of memory the dimensions lie, which results may have as well.
+// How the dimensions lie in memory, which results may take over: which is before which, and
+// whether there are gaps or overlaps.
 void OpKey::put_order(const at::Tensor& tensor) {
-  const auto strides = tensor.strides();
-  uint64_t order = tensor.is_contiguous() ? 1 : tensor.is_non_overlapping_and_dense() ? 2 : 0;
+  const auto sizes = tensor.sizes(), strides = tensor.strides();
+  const auto before = [&](size_t d, size_t e) {
+    return std::make_pair(strides[d], sizes[d]) < std::make_pair(strides[e], sizes[e]);
+  };
+  uint64_t order = 3;
+  if (tensor.is_contiguous())
+    order = 1;
+  else if (tensor.is_non_overlapping_and_dense())
+    order = 2;
+  else if (lies_apart(sizes, strides))
+    order = 0;
   for (size_t d = 1; d < strides.size(); ++d) {
     for (size_t e = 0; e < d; ++e)
-      order = order * 3 + (strides[e] > strides[d] ? 2 : strides[e] == strides[d] ? 1 : 0);
+      order = order * 3 + (before(d, e) ? 2 : before(e, d) ? 0 : 1);
   }
   put(static_cast<int64_t>(order));
+}
+
+bool OpKey::shares_parts() const {
+  if (!shares_)
+    return false;
+  for (size_t i = 1; i < tensors_.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const auto &a = *tensors_[i], &b = *tensors_[j];
+      if (storages_[i] == storages_[j] && (a.sizes() != b.sizes() || a.strides() != b.strides() ||
+                                           a.storage_offset() != b.storage_offset()))
+        return true;
+    }
+  }
+  return false;
 }
 
 void OpKey::add_number(int64_t kind, int64_t bits, bool open) {
@@ -150,6 +193,7 @@ bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
   size_t alias = 0;
   while (alias < storages_.size() && storages_[alias] != storage)
     ++alias;
+  shares_ |= alias < storages_.size();
   storages_.push_back(storage);
   tensors_.push_back(&tensor);
   const auto sizes = impl->sizes(), strides = impl->strides();
@@ -157,11 +201,12 @@ bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
   put(kTensor | static_cast<int64_t>(tensor.scalar_type()) << 8 | (differentiable ? 1 << 16 : 0) |
       (impl->is_wrapped_number() ? 1 << 17 : 0) | static_cast<int64_t>(sizes.size()) << 24 |
       static_cast<int64_t>(alias) << 32);
-  for (const auto n : sizes)
-    put_size(n);
+  const bool differ = differing_ == Differing::kSizes;
+  for (size_t d = 0; d < sizes.size(); ++d)
+    put_size(sizes[d], differ || (d == 0 && differing_ == Differing::kBatch));
   for (const auto k : strides)
-    put_size(k);
-  put_size(impl->storage_offset());
+    put_size(k, differ);
+  put_size(impl->storage_offset(), differing_ != Differing::kNothing);
   if (without_sizes_)
     put_order(tensor);
   return true;
@@ -178,7 +223,7 @@ bool OpKey::add(const IValue& value, bool open_scalars) {
   } else if (value.isInt()) {
     // Not a run-time value: most are dimensions, sizes and counts.
     const auto number = value.toInt();
-    const bool left_out = is_size_ && number >= 2;
+    const bool left_out = differing_ == Differing::kSizes && number >= 2;
     put(kNumber | kInt << 8 | (left_out ? 1 << 16 : 0));
     if (left_out)
       sizes_.push_back(number);

@@ -7,6 +7,8 @@
 
 #include <vector>
 
+#include "record/op_sizes.h"
+
 namespace tenon {
 
 // One step of a hash over words.
@@ -25,9 +27,11 @@ class OpKey {
   // With `open_scalars` the values of numbers are left out of the key: they are run-time values.
   bool build(c10::ArrayRef<c10::IValue> arguments, bool open_scalars);
   // The key of all calls that differ from this one in sizes alone: sizes, strides and offsets from
-  // 2 on, and the whole numbers among the arguments that `are_sizes` names, are left out of it.
+  // 2 on, and whole numbers, are left out of it where `differing` lets them differ.
   bool build_without_sizes(
-      c10::ArrayRef<c10::IValue> arguments, bool open_scalars, const std::vector<bool>& are_sizes);
+      c10::ArrayRef<c10::IValue> arguments,
+      bool open_scalars,
+      const std::vector<Differing>& differing);
 
   uint64_t hash() const {
     return hash_;
@@ -46,6 +50,8 @@ class OpKey {
   const std::vector<int64_t>& scalars() const {
     return scalars_;
   }
+  // Do two of the tensors show different parts of one storage?
+  bool shares_parts() const;
   // What was left out of a key without sizes, in order.
   const std::vector<int64_t>& sizes() const {
     return sizes_;
@@ -56,7 +62,7 @@ class OpKey {
   bool add(const c10::IValue& value, bool open_scalars);
   bool add_tensor(const at::Tensor& tensor, bool open_scalars);
   void add_number(int64_t kind, int64_t bits, bool open);
-  void put_size(int64_t size);
+  void put_size(int64_t size, bool differs);
   void put_order(const at::Tensor& tensor);
   void put(int64_t word) {
     words_.push_back(word);
@@ -68,8 +74,9 @@ class OpKey {
   std::vector<const void*> storages_;
   std::vector<int64_t> scalars_;
   std::vector<int64_t> sizes_;
-  bool without_sizes_ = false;  // of tensors
-  bool is_size_ = false;        // are the whole numbers of the argument in work sizes?
+  bool without_sizes_ = false;
+  bool shares_ = false;                        // has a storage come twice?
+  Differing differing_ = Differing::kNothing;  // of the argument in work
   uint64_t hash_ = 0;
   c10::DeviceIndex device_ = -1;
 };

@@ -8,13 +8,16 @@ import pytest
 from fresh_process import output
 
 CODE = """
-import os, threading, time
+import os, subprocess, sys, threading, time
 from torch_tenon.builder import priority
 
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+
 def policies():
-    return {os.sched_getscheduler(int(t)) for t in os.listdir("/proc/self/task")}
+    ours = {os.sched_getscheduler(int(t)) for t in os.listdir("/proc/self/task")}
+    return ours | {os.sched_getscheduler(child.pid)}
 
 priority.YOUNG = 0.3
 before = os.getpriority(os.PRIO_PROCESS, 0)
@@ -26,6 +29,7 @@ young = policies()
 deadline = time.monotonic() + 60
 while os.SCHED_IDLE in policies() and time.monotonic() < deadline:
     time.sleep(0.01)
+child.kill()
 print(not allowed or young == {os.SCHED_IDLE}, policies() == {os.SCHED_OTHER})
 """
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from pathlib import Path
 
 NICE = 10
 YOUNG = 3.0  # seconds
@@ -37,10 +38,14 @@ class Priority:
 
 
 def _schedule(policy: int) -> None:
-    # A policy is a thread's; what they start inherits it.
-    for thread in os.listdir("/proc/self/task"):
+    """A policy is a thread's, and what it starts inherits it: so all of these, compilers too."""
+    processes = [os.getpid()]
+    for process in processes:  # which grows by their children
         with contextlib.suppress(OSError):  # it ended meanwhile
-            os.sched_setscheduler(int(thread), policy, os.sched_param(0))
+            for thread in os.listdir(f"/proc/{process}/task"):
+                os.sched_setscheduler(int(thread), policy, os.sched_param(0))
+                children = Path(f"/proc/{process}/task/{thread}/children").read_text()
+                processes += map(int, children.split())
 
 
 def _may_come_back() -> bool:

@@ -1,0 +1,163 @@
+#include "record/op_sizes.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace tenon {
+namespace {
+
+using c10::IValue;
+
+// Sizes that a slice of another tensor's gradient has to have.
+bool allows_slice(c10::ArrayRef<IValue> arguments) {
+  const auto& grad = arguments[0].toTensor();
+  const auto whole = arguments[1].toIntVector();
+  const auto dim = arguments[2].toInt();
+  const auto step = arguments[5].toInt();
+  const auto rank = static_cast<int64_t>(whole.size());
+  if (dim < -rank || dim >= rank || grad.dim() != rank || step <= 0)
+    return false;
+  const auto d = dim < 0 ? dim + rank : dim;
+  const auto bound = [&](int64_t k) {
+    return std::clamp(k < 0 ? k + whole[d] : k, int64_t{0}, whole[d]);
+  };
+  const auto start = bound(arguments[3].toInt());
+  const auto end = std::max(bound(arguments[4].toInt()), start);
+  for (int64_t k = 0; k < rank; ++k) {
+    if (grad.size(k) != (k == d ? (end - start + step - 1) / step : whole[k]))
+      return false;
+  }
+  return true;
+}
+
+// An index may show less of the other dimensions, and no more.
+bool allows_gather(c10::ArrayRef<IValue> arguments) {
+  const auto& self = arguments[0].toTensor();
+  const auto& index = arguments[2].toTensor();
+  const auto rank = self.dim();
+  const auto dim = arguments[1].toInt();
+  if (rank == 0 || index.dim() != rank || dim < -rank || dim >= rank)
+    return false;
+  for (int64_t k = 0; k < rank; ++k) {
+    if (k != (dim < 0 ? dim + rank : dim) && index.size(k) > self.size(k))
+      return false;
+  }
+  return true;
+}
+
+// With a step other than 1 the length is rounded.
+bool allows_range(c10::ArrayRef<IValue> arguments) {
+  const bool whole = arguments[0].isInt() && (!arguments[1].isScalar() || arguments[1].isInt());
+  const bool has_step = arguments.size() > 3 && arguments[2].isScalar();
+  return whole && (!has_step || (arguments[2].isInt() && arguments[2].toInt() == 1));
+}
+
+struct Known {
+  std::string_view names;         // of ops, in place or not
+  std::string_view numbers = "";  // arguments that are sizes
+  bool (*allows)(c10::ArrayRef<IValue>) = nullptr;
+  bool batch = false;  // may nothing but the batch differ?
+};
+
+// Pointwise ops need no entry.
+constexpr Known kTable[] = {
+    // Values made anew, copies
+    {"_to_copy clone copy_ fill_ zero_ zeros_like ones_like full_like tril triu flip roll "
+     "floor_divide draw_"},
+    {"zeros ones full new_zeros new_ones new_full", "size"},
+    {"eye", "n m"},
+    {"repeat", "repeats"},
+    {"arange", "start end", allows_range},
+    // Of several tensors, and of places in one
+    {"cat stack index_select embedding index index_put _index_put_impl_"},
+    {"embedding_dense_backward", "num_weights"},
+    {"select_backward", "input_sizes"},
+    {"slice_backward", "input_sizes start end", allows_slice},
+    {"gather", "", allows_gather},
+    // Reductions
+    {"sum mean prod amax amin max min argmax argmin any all var std var_mean std_mean logsumexp "
+     "linalg_vector_norm cumsum cumprod sort _softmax _log_softmax _softmax_backward_data "
+     "_log_softmax_backward_data"},
+    // Products
+    {"mm bmm addmm baddbmm addbmm dot mv addmv _cdist_forward _cdist_backward "
+     "_scaled_dot_product_flash_attention_for_cpu "
+     "_scaled_dot_product_flash_attention_for_cpu_backward"},
+    // Norms, losses, and an optimizer's
+    {"native_layer_norm native_layer_norm_backward _fused_rms_norm", "normalized_shape"},
+    {"native_batch_norm native_batch_norm_backward nll_loss_forward nll_loss_backward "
+     "nll_loss2d_forward nll_loss2d_backward mse_loss smooth_l1_loss huber_loss "
+     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits "
+     "soft_margin_loss _fused_adam _fused_adamw _fused_sgd _fused_adagrad"},
+    // Where sizes are rounded, or have to be divided or large enough
+    {"native_group_norm native_group_norm_backward", "N", nullptr, true},
+    {"_convolution convolution_backward max_pool2d_with_indices "
+     "max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
+     "_adaptive_avg_pool2d_backward",
+     "",
+     nullptr,
+     true},
+};
+
+// Is it one of these words?
+bool is_among(std::string_view word, std::string_view words) {
+  for (size_t at = words.find(word); at != words.npos; at = words.find(word, at + 1)) {
+    const auto end = at + word.size();
+    if ((at == 0 || words[at - 1] == ' ') && (end == words.size() || words[end] == ' '))
+      return true;
+  }
+  return false;
+}
+
+const Known* find_known(const c10::OperatorHandle& op) {
+  static constexpr Known plain{""};
+  std::string_view name = op.schema().name();
+  name.remove_prefix(name.find("::") + 2);
+  const auto functional = name.substr(0, name.size() - (name.back() == '_' ? 1 : 0));
+  for (const auto& known : kTable) {
+    if (is_among(name, known.names) || is_among(functional, known.names))
+      return &known;
+  }
+  return op.hasTag(at::Tag::pointwise) || name.rfind("_foreach_", 0) == 0 ? &plain : nullptr;
+}
+
+c10::TypeKind kind_of(const c10::Argument& argument) {
+  auto type = argument.real_type();
+  while (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType)
+    type = type->containedType(0);
+  return type->kind();
+}
+
+Differing differing(const Known& known, const c10::Argument& argument) {
+  const auto& name = argument.name();
+  switch (kind_of(argument)) {
+    case c10::TypeKind::TensorType:
+      if (!known.batch)
+        return Differing::kSizes;
+      return name == "weight" || name == "bias" ? Differing::kNothing : Differing::kBatch;
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::NumberType:
+      return is_among(name, known.numbers) ? Differing::kSizes : Differing::kNothing;
+    default:
+      return Differing::kNothing;
+  }
+}
+
+}  // namespace
+
+OpSizes sizes_of(const c10::OperatorHandle& op) {
+  OpSizes sizes;
+  const auto& arguments = op.schema().arguments();
+  sizes.arguments.assign(arguments.size(), Differing::kNothing);
+  const auto space = op.schema().getNamespace();
+  const auto* known = space == "aten" || space == "tenon" ? find_known(op) : nullptr;
+  if (known == nullptr)
+    return sizes;
+  sizes.follow = true;
+  sizes.allows = known->allows;
+  for (size_t i = 0; i < arguments.size(); ++i)
+    sizes.arguments[i] = differing(*known, arguments[i]);
+  return sizes;
+}
+
+}  // namespace tenon

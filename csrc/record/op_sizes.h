@@ -1,0 +1,32 @@
+// Which sizes of a call the sizes of its results follow from: what may differ between two calls of
+// which one tells of the other.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <vector>
+
+namespace tenon {
+
+// What of an argument may differ.
+enum class Differing : uint8_t {
+  kNothing,  // a choice: a dimension, a padding, a count of digits
+  kBatch,  // the first dimension of a tensor: the others are rounded, as by a pool, or have to fit
+  kSizes,  // all sizes and strides of a tensor, a whole number that is a size
+};
+
+struct OpSizes {
+  // Whether what some calls show of their sizes may be taken to hold for others: wherever what was
+  // equal in those is equal, and what was the same is the same. Neither a size that is rounded nor
+  // an error that depends on more than equal sizes is shown so.
+  bool follow = false;
+  std::vector<Differing> arguments;
+  // Whether the host takes these arguments, where equal sizes are not all that matters; null: it
+  // does.
+  bool (*allows)(c10::ArrayRef<c10::IValue> arguments) = nullptr;
+};
+
+OpSizes sizes_of(const c10::OperatorHandle& op);
+
+}  // namespace tenon
