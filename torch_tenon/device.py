@@ -39,7 +39,7 @@ def register() -> None:
         return
     from torch_tenon import _C, accelerator, dlpack, log, printing, process, settings
     from torch_tenon.builder import install as builders
-    from torch_tenon.frontends import doors
+    from torch_tenon.frontends import doors, dynamo_waits
     from torch_tenon.ops import register as ops
 
     log.apply_settings()
@@ -62,6 +62,7 @@ def register() -> None:
     process.install()
     settings.install()
     doors.install()
+    dynamo_waits.install()
 
 
 def _verify(*window: Any) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_tenon import _C
-from torch_tenon.builder import dynamo
 from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
 from torch_tenon.device import target
@@ -23,7 +22,6 @@ plans_log = logging.getLogger("torch_tenon.plans")
 
 # Nothing is recorded here, which is when others are told.
 tell_where_files_are(target())
-dynamo.leave_out()
 if (_backend := target().backend) is not None:
     _backend.work_in_background()
 
