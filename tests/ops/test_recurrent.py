@@ -73,14 +73,37 @@ def test_what_is_not_plain_is_as_on_the_cpu() -> None:
         lstm(torch.randn(5, 2, 3, device="tenon"))
 
 
-def test_transforms_that_ended_leave_no_trace() -> None:
-    layers = torch.nn.LSTM(4, 5).to("tenon")
-    x = torch.rand(3, 2, 4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_transforms_that_ended_leave_no_trace(dtype: torch.dtype) -> None:
+    layers = torch.nn.LSTM(4, 5, dtype=dtype).to("tenon")
+    x = torch.rand(3, 2, 4, dtype=dtype)
     torch.func.vmap(torch.sin)(x)
-    before = _steps()
+    before = _calls()
     same_on_both(lambda device: layers.to(device)(x.to(device))[0], rtol=1e-5, atol=1e-6)
-    assert _steps() > before
+    assert _calls() > before
 
 
-def _steps() -> int:
-    return sum(n for _, op, n, *_ in _C.counter_values() if op == "aten::_thnn_fused_lstm_cell")
+def _calls() -> int:
+    """Of oneDNN's layers, and of single steps where it is not used."""
+    names = ("aten::_thnn_fused_lstm_cell", "aten::mkldnn_rnn_layer")
+    return sum(n for _, op, n, *_ in _C.counter_values() if op in names)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_gradients_of_gradients_where_the_library_has_none(batch_first: bool) -> None:
+    lstm = nn.LSTM(3, 4, bidirectional=True, batch_first=batch_first)
+    x = torch.randn(3, 2, 3)
+
+    def found(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        module = copy.deepcopy(lstm).to(device, dtype)
+        data = x.to(device, dtype).requires_grad_()
+        out = module(data)[0].square().sum()
+        (first,) = torch.autograd.grad(out, data, retain_graph=True)
+        (again,) = torch.autograd.grad(out, data, create_graph=True)
+        second = torch.autograd.grad(again.square().sum(), [data, *module.parameters()])
+        return [t.detach().cpu().float() for t in (first, again, *second)]
+
+    for _ in range(3):
+        want, got = found("cpu", torch.float64), found("tenon", torch.float32)
+        for w, g in zip(want, got, strict=True):
+            torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-4)

@@ -6,7 +6,8 @@
 // Python, since a sequence has one at every step. Batch N, hidden size H; gates (N, 4H) in the
 // order input, forget, cell, output. The workspace is the gates after their activations, as
 // PyTorch's GPU kernels (ATen/native/cuda/RNN.cu) have it; as there, half precision is computed in
-// float.
+// float. Layers of float in the host's memory are oneDNN's, which keeps a step's products and its
+// cell together; what that cannot differentiate twice is composed.
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
@@ -22,6 +23,7 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
+using torch::autograd::variable_list;
 
 Tensor wide(const Tensor& t) {
   const auto dtype = t.scalar_type();
@@ -84,7 +86,7 @@ std::tuple<Tensor, Tensor, Tensor> cell_backward(
 // The steps of one layer in one direction, for input gates (T, N, 4H) with all biases in them.
 struct LstmSteps : torch::autograd::Function<LstmSteps> {
   using Context = torch::autograd::AutogradContext;
-  using Tensors = torch::autograd::variable_list;
+  using Tensors = variable_list;
 
   // The outputs (T, N, H) and the last cell state. What backward needs is added to `kept`.
   static std::tuple<Tensor, Tensor> run(
@@ -152,6 +154,125 @@ struct LstmSteps : torch::autograd::Function<LstmSteps> {
   }
 };
 
+// The parameters of a layer in one direction: weights of the input (4H, I) and of the hidden state
+// (4H, H), and their biases (4H), if there are any.
+using Parameters = std::array<Tensor, 4>;
+
+// A layer in one direction over x (T, N, I): the outputs (T, N, H), and the last states (N, H).
+variable_list by_steps(
+    const Tensor& x, const Parameters& p, const Tensor& h, const Tensor& c, bool reverse) {
+  const auto bias = p[2].defined() ? std::optional(p[2].add(p[3])) : std::nullopt;
+  const auto gates = at::linear(x, p[0], bias);
+  const auto made = LstmSteps::apply(reverse ? gates.flip({0}) : gates, p[1], h, c);
+  return {reverse ? made[0].flip({0}) : made[0], made[0][-1], made[1]};
+}
+
+// The same by oneDNN, which PyTorch has for the host.
+struct LibraryLayer : torch::autograd::Function<LibraryLayer> {
+  using Context = torch::autograd::AutogradContext;
+  static constexpr int64_t kLstm = 2;
+
+  static variable_list in_order(at::TensorList given) {
+    variable_list dense;
+    for (const auto& t : given)
+      dense.push_back(t.contiguous());
+    return dense;
+  }
+
+  // `given`: x, the parameters with both biases, h and c.
+  static variable_list forward(
+      Context* context, at::TensorList given, bool reverse, bool differentiable) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const auto dense = in_order(given);
+    const auto size = dense[2].size(1);
+    const at::AutoGradMode keeps_workspace(differentiable);
+    const auto [output, h, c, workspace] = at::mkldnn_rnn_layer(
+        dense[0],
+        dense[1],
+        dense[2],
+        dense[3],
+        dense[4],
+        dense[5],
+        dense[6],
+        reverse,
+        {},
+        kLstm,
+        size,
+        /*num_layers=*/1,
+        /*has_biases=*/true,
+        /*bidirectional=*/false,
+        /*batch_first=*/false,
+        /*train=*/differentiable);
+    variable_list kept(given.begin(), given.end());
+    kept.insert(kept.end(), {output, h, c, workspace});
+    context->save_for_backward(kept);
+    context->saved_data["reverse"] = reverse;
+    return {output, h, c};
+  }
+
+  static variable_list backward(Context* context, variable_list grads) {
+    const auto s = context->get_saved_variables();
+    const bool reverse = context->saved_data["reverse"].toBool();
+    variable_list found(9);             // two of them are of what is no tensor
+    if (c10::GradMode::is_enabled()) {  // to be differentiated once more, which it cannot be
+      const auto again = by_steps(s[0], {s[1], s[2], s[3], s[4]}, s[5], s[6], reverse);
+      variable_list needed;
+      std::copy_if(s.begin(), s.begin() + 7, std::back_inserter(needed), [](const Tensor& t) {
+        return t.requires_grad();
+      });
+      const auto made = torch::autograd::grad(
+          again, needed, grads, std::nullopt, /*create_graph=*/true, /*allow_unused=*/true);
+      for (size_t k = 0, next = 0; k < 7; ++k)
+        found[k] = s[k].requires_grad() ? made[next++] : Tensor();
+      return found;
+    }
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const auto dense = in_order(s);
+    const auto made = at::mkldnn_rnn_layer_backward(
+        dense[0],
+        dense[1],
+        dense[2],
+        dense[3],
+        dense[4],
+        dense[5],
+        dense[6],
+        dense[7],
+        dense[8],
+        dense[9],
+        grads[0].contiguous(),
+        grads[1].contiguous(),
+        grads[2].contiguous(),
+        reverse,
+        kLstm,
+        dense[2].size(1),
+        /*num_layers=*/1,
+        /*has_biases=*/true,
+        /*train=*/true,
+        /*bidirectional=*/false,
+        {},
+        /*batch_first=*/false,
+        dense[10]);
+    std::tie(found[0], found[1], found[2], found[3], found[4], found[5], found[6]) = made;
+    return found;
+  }
+};
+
+bool runs_by_library(const Tensor& x) {
+  return target().host_memory && x.scalar_type() == at::kFloat && at::hasMKLDNN() &&
+         at::globalContext().userEnabledMkldnn();
+}
+
+variable_list by_library(
+    const Tensor& x, const Parameters& p, const Tensor& h, const Tensor& c, bool reverse) {
+  const auto none = p[2].defined() ? Tensor() : x.new_zeros({p[0].size(0)});
+  const variable_list given{
+      x, p[0], p[1], p[2].defined() ? p[2] : none, p[2].defined() ? p[3] : none, h, c};
+  const bool differentiable =
+      c10::GradMode::is_enabled() &&
+      std::any_of(given.begin(), given.end(), [](const Tensor& t) { return t.requires_grad(); });
+  return LibraryLayer::apply(at::TensorList(given), reverse, differentiable);
+}
+
 // Whether the layers are plain: else PyTorch's own composition has the answer, or the error.
 bool is_plain(
     const Tensor& input, at::TensorList hx, at::TensorList params, int64_t count, int64_t per) {
@@ -186,21 +307,19 @@ std::tuple<Tensor, Tensor, Tensor> lstm(
   if (!is_plain(input, hx, params, layers * directions, per) || hx[0].size(1) != batch)
     return at::native::lstm(
         input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
+  const auto layer_of = runs_by_library(input) ? by_library : by_steps;
   auto x = batch_first ? input.transpose(0, 1) : input;
   std::vector<Tensor> last_h, last_c;
   for (int64_t layer = 0; layer < layers; ++layer) {
     std::vector<Tensor> outputs;
     for (int64_t direction = 0; direction < directions; ++direction) {
       const auto k = layer * directions + direction;
-      const auto* p = &params[k * per];
-      const auto bias = has_biases ? std::optional(p[2].add(p[3])) : std::nullopt;
-      auto gates = at::linear(x, p[0], bias);
-      if (direction == 1)
-        gates = gates.flip({0});
-      const auto made = LstmSteps::apply(gates, p[1], hx[0][k], hx[1][k]);
-      last_h.push_back(made[0][-1]);
-      last_c.push_back(made[1]);
-      outputs.push_back(direction == 1 ? made[0].flip({0}) : made[0]);
+      Parameters p;
+      std::copy_n(&params[k * per], per, p.begin());
+      const auto made = layer_of(x, p, hx[0][k], hx[1][k], direction == 1);
+      outputs.push_back(made[0]);
+      last_h.push_back(made[1]);
+      last_c.push_back(made[2]);
     }
     x = directions == 2 ? at::cat(outputs, 2) : outputs[0];
     if (train && dropout != 0 && layer + 1 < layers)
