@@ -1,6 +1,7 @@
 # make demo    set everything up and train a classifier on `tenon`
 # make test    set everything up and run the tests; `make test-targets` runs those of the device
 #              on the tests' other targets
+# make test-distributed   training on 2 and 4 ranks for longer, and 20 runs with a rank killed
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
@@ -17,7 +18,7 @@ BUILT := $(VENV)/built
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test test-targets check format bench bench-scripts wheel clean
+.PHONY: demo test test-targets test-distributed check format bench bench-scripts wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -31,6 +32,9 @@ test-targets: $(BUILT)
 		TENON_TARGET=$(CURDIR)/tests/targets/$$target \
 			$(BIN)/python -m pytest -n 2 --dist loadfile || exit 1; \
 	done
+
+test-distributed: $(BUILT)
+	$(BIN)/python -m tests.distributed.long
 
 check: $(BUILT)
 	$(BIN)/ruff check .

@@ -26,7 +26,10 @@ from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
 
 if torch.tenon.target_name() != "cpu":
-    collect_ignore_glob = ["builder/*", "compiler/*", "ir/*", "ops/*", "targets/*", "testing/*"]
+    collect_ignore_glob = [
+        f"{name}/*"
+        for name in ("builder", "compiler", "distributed", "ir", "ops", "targets", "testing")
+    ]
     collect_ignore = [
         *(f"test_{name}.py" for name in ("cli", "config", "docs", "doctor")),
         *(f"test_{name}.py" for name in ("faults", "leak", "processes", "report")),

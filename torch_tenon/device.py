@@ -39,6 +39,7 @@ def register() -> None:
         return
     from torch_tenon import _C, accelerator, dlpack, log, printing, process, settings
     from torch_tenon.builder import install as builders
+    from torch_tenon.distributed import process_groups
     from torch_tenon.frontends import doors, dynamo_waits
     from torch_tenon.ops import register as ops
 
@@ -63,6 +64,7 @@ def register() -> None:
     settings.install()
     doors.install()
     dynamo_waits.install()
+    process_groups.install()
 
 
 def _verify(*window: Any) -> None:

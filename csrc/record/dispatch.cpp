@@ -23,7 +23,17 @@ bool takes_device(const c10::FunctionSchema& schema) {
   return false;
 }
 
+// Does it work on a process group? PyTorch composes such ops of collectives, which wait for nothing
+// and whose work belongs to the tensors that they were given: host views would be others.
+bool is_collective(const c10::OperatorHandle& op) {
+  const auto space = op.schema().getNamespace().value_or("");
+  return space == "c10d" || space == "_dtensor" || space == "symm_mem" ||
+         space.rfind("_c10d_functional", 0) == 0;
+}
+
 bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
+  if (is_collective(op))
+    return false;
   if (op.hasKernelForDispatchKey(host_key))
     return true;
   return host_key == DispatchKey::CPU &&

@@ -86,6 +86,20 @@ def test_loops_that_share_only_a_scalar_stay_apart_and_run_as_one_step() -> None
     assert len(kernels(update, torch.randn(()), *tensors)) == 10  # other code for each
 
 
+def test_loops_over_other_parts_of_a_buffer_stay_apart() -> None:
+    n = 1 << 18
+    x, y, s = torch.randn(2 * n + 1), torch.randn(2, n), torch.randn(())
+
+    def parts(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> list[torch.Tensor]:
+        return [x[:n] * y[0] * s, x[n : 2 * n].exp() + y[1] + s]
+
+    def overlapping(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> list[torch.Tensor]:
+        return [x[:n] * y[0] * s, x[1 : n + 1].exp() + y[1] + s]
+
+    assert len(kernels(parts, x, y, s)) == 2
+    assert len(kernels(overlapping, x, y, s)) == 1
+
+
 def test_steps_that_need_each_other_stay_apart() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         for _ in range(20):

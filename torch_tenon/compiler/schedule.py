@@ -34,6 +34,9 @@ from torch_tenon.ir.values import Buffer, Storage, size_hint
 
 RECENT_READERS = 3
 
+#: How two groups touch one buffer: each one's index, and whether that is one per outer position.
+Pair = tuple[Index, Index, bool, bool]
+
 
 @dataclass
 class Member:
@@ -305,13 +308,20 @@ def fuse(first: Group, second: Group, backend: Backend) -> Group | str:
         return "the kernel would be too large"
     if any(m.node.kind == "scatter" for g in (first, second) for m in g.members):
         return "a scatter"
-    pairs = _shared(first, second)
+    vertical, horizontal = _shared(first, second)
+    pairs = vertical + horizontal
     if not pairs:
         return "nothing shared"
-    if not _worthwhile(first, second, pairs, backend.launch_iterations):
+    # One kernel of large groups that share little saves no traffic, and is larger than two.
+    large = _iterations(first, second) > backend.launch_iterations
+    written, read = (_sizeable(p, first, second) for p in (vertical, horizontal))
+    if large and not written and not read:
         return "little shared"
     why = "different loops"
     for outer, inner, a, b, first_full, second_full in _alignments(first, second, pairs):
+        if large and not written and _apart(read, a, b):
+            why = "other parts of what both read"
+            continue
         members = _remap(first, a, first_full) + _remap(second, b, second_full)
         members.sort(key=lambda m: m.node.number)
         problem = backend.fusion_problem(members) or _stages(members, backend.most_buffers)
@@ -321,23 +331,35 @@ def fuse(first: Group, second: Group, backend: Backend) -> Group | str:
     return why
 
 
-def _worthwhile(
-    first: Group,
-    second: Group,
-    pairs: Sequence[tuple[Index, Index, bool, bool]],
-    few: int,
-) -> bool:
-    """Whether the groups share more than a scalar or a row, or one is of `few` iterations: else one
-    kernel saves no traffic, and is larger than two."""
+def _sizeable(pairs: Sequence[Pair], first: Group, second: Group) -> list[Pair]:
+    """Those by which the groups share more than a scalar or a row."""
     sizes = [size_hint(product(s.extent for s in g.symbols())) for g in (first, second)]
-    if min(sizes) <= few:
-        return True
+    found = []
     for pair in pairs:
         for e, size in zip(pair[:2], sizes, strict=True):
             steps = strides(e)
             if steps is None or 8 * size_hint(product(s.extent for s in steps)) >= size:
-                return True
-    return False
+                found.append(pair)
+                break
+    return found
+
+
+def _iterations(first: Group, second: Group) -> int:
+    """Of the group that has fewer."""
+    return min(size_hint(product(s.extent for s in g.symbols())) for g in (first, second))
+
+
+def _apart(
+    pairs: Sequence[Pair],
+    first: dict[Symbol, Index],
+    second: dict[Symbol, Index],
+) -> bool:
+    """Whether the groups read other parts of each buffer, as optimizers do of all gradients in one:
+    together they would read from many more places at a time, and share none."""
+    return all(
+        never_meet(substitute(mine, first), substitute(other, second))
+        for mine, other, _, _ in pairs
+    )
 
 
 def _remap(group: Group, values: dict[Symbol, Index], full: bool) -> list[Member]:
@@ -353,8 +375,8 @@ def _remap(group: Group, values: dict[Symbol, Index], full: bool) -> list[Member
     ]
 
 
-def _shared(first: Group, second: Group) -> list[tuple[Index, Index, bool, bool]]:
-    """Index pairs with which both groups touch one buffer: written in the first come first.
+def _shared(first: Group, second: Group) -> tuple[list[Pair], list[Pair]]:
+    """Index pairs with which both groups touch one buffer: that the first writes, that it reads.
 
     The flags say whether each index is one per outer position only.
     """
@@ -365,8 +387,8 @@ def _shared(first: Group, second: Group) -> list[tuple[Index, Index, bool, bool]
     for m in first.members:
         touched[m.node.buffer] = (m.index, m.result_is_row)
     written = {m.node.buffer for m in first.members}
-    vertical: list[tuple[Index, Index, bool, bool]] = []
-    horizontal: list[tuple[Index, Index, bool, bool]] = []
+    vertical: list[Pair] = []
+    horizontal: list[Pair] = []
     seen: set[Buffer] = set()
     for m in second.members:
         for b, e in [*m.loads, (m.node.buffer, m.index)]:
@@ -378,15 +400,13 @@ def _shared(first: Group, second: Group) -> list[tuple[Index, Index, bool, bool]
         previous = m.node.buffer.previous
         if previous in touched:
             vertical.append((touched[previous][0], m.index, touched[previous][1], m.result_is_row))
-    return vertical + horizontal
+    return vertical, horizontal
 
 
 Alignment = tuple[list[Symbol], list[Symbol], dict[Symbol, Index], dict[Symbol, Index], bool, bool]
 
 
-def _alignments(
-    first: Group, second: Group, pairs: Sequence[tuple[Index, Index, bool, bool]]
-) -> Iterator[Alignment]:
+def _alignments(first: Group, second: Group, pairs: Sequence[Pair]) -> Iterator[Alignment]:
     """Ways to run both groups in the same loops."""
     a_all, b_all = first.symbols(), second.symbols()
     n, m = product(s.extent for s in a_all), product(s.extent for s in b_all)
@@ -440,7 +460,7 @@ def _split(
 
 
 def _mappings(
-    a: list[Symbol], b: list[Symbol], pairs: Sequence[tuple[Index, Index, bool, bool]]
+    a: list[Symbol], b: list[Symbol], pairs: Sequence[Pair]
 ) -> Iterator[tuple[dict[Symbol, Index], dict[Symbol, Index]]]:
     """Common refinements of two lists of loops: first the plain one, then by shared indices."""
     if [s.extent for s in a] == [s.extent for s in b]:

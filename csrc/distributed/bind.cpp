@@ -1,0 +1,56 @@
+#include "bind.h"
+
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "distributed/device_backend.h"
+
+namespace py = pybind11;
+
+namespace tenon {
+namespace {
+
+// PyTorch has kernels of its collectives for dense tensors of the device, not for sparse ones.
+std::tuple<std::vector<at::Tensor>, c10::intrusive_ptr<c10d::Work>> all_reduce_sparse(
+    at::TensorList tensors,
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+    const c10::intrusive_ptr<c10d::ReduceOp>& op,
+    const std::optional<at::Tensor>& /*sparse_indices*/,
+    bool async,
+    int64_t timeout) {
+  auto given = tensors.vec();
+  c10d::AllreduceOptions options;
+  options.reduceOp = *op;
+  options.timeout = std::chrono::milliseconds(timeout);
+  options.asyncOp = async;
+  auto work = group->getBackend(c10::DeviceType::PrivateUse1)->allreduce_sparse(given, options);
+  return {std::move(given), std::move(work)};
+}
+
+TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, m) {
+  m.impl("allreduce_", all_reduce_sparse);
+}
+
+const RegisterBindings bindings([](py::module_& m) {
+  py::class_<RollCall, std::shared_ptr<RollCall>>(m, "RollCall")
+      .def(
+          py::init<c10::intrusive_ptr<c10d::Store>, int, int>(),
+          py::arg("store"),
+          py::arg("rank"),
+          py::arg("size"),
+          py::call_guard<py::gil_scoped_release>())
+      .def("meet", &RollCall::meet, py::call_guard<py::gil_scoped_release>())
+      .def("explain", &RollCall::explain, py::call_guard<py::gil_scoped_release>());
+  // PyTorch's own classes are there where it was built with them.
+  if (!py::module_::import("torch.distributed").attr("is_available")().cast<bool>())
+    return;
+  py::class_<DeviceBackend, c10d::Backend, c10::intrusive_ptr<DeviceBackend>>(m, "DeviceBackend")
+      .def(py::init<c10::intrusive_ptr<c10d::Backend>, std::shared_ptr<RollCall>>())
+      // PyTorch copies the options to split a group, which those of Gloo do not allow; where there
+      // are none it takes those of `getBackendOptions`.
+      .def_property_readonly("options", [](const DeviceBackend&) { return py::none(); });
+});
+
+}  // namespace
+}  // namespace tenon

@@ -1,0 +1,105 @@
+#include "distributed/host_tensors.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/impl/COW.h>
+
+#include "device/storage.h"
+#include "device/target.h"
+
+namespace tenon {
+namespace {
+
+void release_storage(void* storage) {
+  delete static_cast<c10::Storage*>(storage);
+}
+
+// Over the device's memory, whose storage lives as long as the host's does.
+at::Tensor over_memory_of(const at::Tensor& t, HostTensors::Use use) {
+  auto* impl = t.storage().unsafeGetStorageImpl();
+  const bool reads = use == HostTensors::Use::reads;
+  if (!reads && c10::impl::cow::is_cow_data_ptr(impl->_mutable_data_ptr_no_checks()))
+    impl->mutable_data();  // a copy of its own from now on
+  void* address = settled_address(*impl, reads ? Access::read : Access::write);
+  if (const auto buffer = buffer_of(*impl)) {
+    if (use == HostTensors::Use::updates)
+      settle(*buffer, Access::read);  // for its error
+    const bool whole = use == HostTensors::Use::writes && t.is_non_overlapping_and_dense() &&
+                       t.nbytes() == impl->nbytes();
+    note_contents(*buffer, whole);
+  }
+  c10::Storage host(
+      c10::Storage::use_byte_size_t{},
+      impl->nbytes(),
+      c10::DataPtr(
+          address, new c10::Storage(t.storage()), &release_storage, c10::Device(c10::kCPU)));
+  auto made = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(host), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+  return made;
+}
+
+}  // namespace
+
+at::Tensor HostTensors::to_host(const at::Tensor& t, Use use) {
+  TORCH_CHECK(t.defined(), collective_, ": a tensor is undefined");
+  if (!device_)
+    device_ = t.device();
+  TORCH_CHECK(
+      t.device() == *device_ && t.device().type() == kTenon,
+      "Expected all tensors to be on the same device, but found at least two devices, ",
+      c10::str(*device_, " and ", t.device(), "! (in the collective ", collective_, ")"));
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      (t.layout() == at::kStrided || t.layout() == at::kSparse) && !t.is_nested() &&
+          !t.is_quantized() && !t.is_conj() && !t.is_neg() && !t._is_zerotensor(),
+      c10::str(collective_, " takes dense and sparse tensors, not one of layout ", t.layout()),
+      c10::str(", dtype ", t.dtype(), ", sizes ", t.sizes()),
+      " that is nested, quantised, or the conjugate or negative of another (resolve_conj(), "
+      "resolve_neg())");
+  if (t.layout() == at::kStrided && target().host_memory)
+    return over_memory_of(t, use);
+  return copy_of(t, use);
+}
+
+at::Tensor HostTensors::copy_of(const at::Tensor& t, Use use) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::Tensor host;
+  if (t.layout() == at::kSparse) {
+    host = t.to(at::kCPU);
+  } else {
+    const auto pinned = t.options().device(at::kCPU).pinned_memory(true);
+    host = at::empty_strided(t.sizes(), t.strides(), pinned);
+    if (use != Use::writes)
+      host.copy_(t);
+  }
+  if (use != Use::reads)
+    written_.push_back({t, host});
+  return host;
+}
+
+std::vector<at::Tensor> HostTensors::to_host(const std::vector<at::Tensor>& tensors, Use use) {
+  std::vector<at::Tensor> host;
+  host.reserve(tensors.size());
+  for (const auto& t : tensors)
+    host.push_back(to_host(t, use));
+  return host;
+}
+
+std::vector<std::vector<at::Tensor>> HostTensors::to_host(
+    const std::vector<std::vector<at::Tensor>>& lists, Use use) {
+  std::vector<std::vector<at::Tensor>> host;
+  host.reserve(lists.size());
+  for (const auto& tensors : lists)
+    host.push_back(to_host(tensors, use));
+  return host;
+}
+
+void HostTensors::bring_back() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (auto& [device, host] : written_)
+    device.copy_(host, /*non_blocking=*/true);
+  written_.clear();
+}
+
+}  // namespace tenon

@@ -1,0 +1,46 @@
+// A collective in flight: the host backend's work on host tensors, as work on the device's.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include <memory>
+#include <mutex>
+
+#include "distributed/host_tensors.h"
+#include "distributed/roll_call.h"
+
+namespace tenon {
+
+class HostWork final : public c10d::Work {
+ public:
+  // `results` are what its future gives: tensors of the device, or lists of them. `ranks` explain
+  // its error.
+  HostWork(
+      c10::intrusive_ptr<c10d::Work> host,
+      std::shared_ptr<HostTensors> tensors,
+      c10::IValue results,
+      std::shared_ptr<RollCall> ranks);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override;
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void blockCurrentStream() override;
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  float getDuration() const override;
+  uint64_t getSequencenumber() const override;
+
+ private:
+  const c10::intrusive_ptr<c10d::Work> host_;
+  const std::shared_ptr<HostTensors> tensors_;
+  const c10::IValue results_;
+  const std::shared_ptr<RollCall> ranks_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace tenon

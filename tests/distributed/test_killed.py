@@ -1,0 +1,61 @@
+"""A rank that dies ends the others with an error that names it, and the run can be resumed."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from tests.distributed import killed
+
+SIZE = 2
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return killed.undisturbed(tmp_path_factory.mktemp("undisturbed") / "digits.pt", SIZE)
+
+
+@pytest.mark.parametrize("victim", range(SIZE))
+def test_a_rank_is_killed(tmp_path: Path, expected: dict[str, torch.Tensor], victim: int) -> None:
+    checkpoint = tmp_path / "digits.pt"
+    step = random.randint(1, killed.STEPS - 2)
+    killed.check_killed(checkpoint, SIZE, victim, step)
+    killed.check_result(killed.Run(SIZE, checkpoint), checkpoint, expected)
+
+
+def test_torchrun_starts_again(tmp_path: Path, expected: dict[str, torch.Tensor]) -> None:
+    checkpoint = tmp_path / "digits.pt"
+    start = ["torch.distributed.run", "--nproc-per-node", str(SIZE), "--max-restarts", "1"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", *start, "--monitor-interval", "0.1", *killed.command(checkpoint)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(killed.free_port())},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert run.stdout is not None
+    lines = []
+    for line in run.stdout:
+        lines.append(line)
+        if line.startswith("step 7 "):
+            break
+    workers = [p for p in psutil.Process(run.pid).children() if "train_ddp" in str(p.cmdline())]
+    assert len(workers) == SIZE, "".join(lines)
+    workers[1].kill()
+    try:
+        rest, _ = run.communicate(timeout=120)
+    finally:
+        run.kill()
+    assert run.returncode == 0, "".join(lines) + rest
+    assert "step 6 " in rest, rest  # from the checkpoint on
+    torch.testing.assert_close(killed.parameters(checkpoint), expected, rtol=1e-4, atol=1e-5)
+    deadline = time.monotonic() + 10
+    while any(p.is_running() for p in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(p.is_running() for p in workers)

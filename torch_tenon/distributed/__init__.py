@@ -1,0 +1,1 @@
+"""`torch.distributed` on the device: process groups, and which rank is gone when one fails."""
