@@ -223,6 +223,10 @@ void bind_plan(py::module_& m) {
           }),
           "Runs once; `inputs` is empty then, so that its tensors can be let go of.")
       .def(
+          "run_from_host",
+          torch::wrap_pybind_function(&Plan::run_from_host),
+          "Runs once, on copies of the host's tensors; gives the outputs as bytes.")
+      .def(
           "run_in_place",
           torch::wrap_pybind_function_no_gil([](const Plan& plan,
                                                 const std::vector<uintptr_t>& inputs,

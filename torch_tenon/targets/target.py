@@ -26,12 +26,6 @@ class CompileError(TargetError):
     """A kernel's source does not compile; the text holds the compiler's words and the file."""
 
 
-class Kernel(Protocol):
-    """A compiled kernel. Only the queue of the target that made it knows what is inside."""
-
-    entry: str
-
-
 class Event(Protocol):
     """A point in a queue: everything committed before it."""
 
@@ -40,22 +34,6 @@ class Event(Protocol):
 
     def seconds(self) -> float:
         """When it passed, on a clock that all devices of the target share. Asked once it has."""
-
-
-class HostQueue(Protocol):
-    """The queue of a target whose memory the host can reach: for kernels written by hand.
-
-    Everything else runs on the thread that enqueues it, and does not come here.
-    """
-
-    def encode(self, kernel: Kernel, args: Sequence[int | float | bool]) -> None:
-        """Adds a call of `kernel`. Pointers are integers; numbers are passed by value."""
-
-    def commit(self) -> Event:
-        """Runs what was encoded. Raises the errors of its kernels."""
-
-    def wait(self, event: Event) -> None:
-        """Blocks until the device has passed `event`."""
 
 
 class Queue(Protocol):
@@ -77,10 +55,18 @@ class Queue(Protocol):
     def launch(
         self, kernel: int, places: Sequence[Place | None], numbers: Sequence[int], status: int
     ) -> None:
-        """Runs a generated kernel over memory; what its checks find goes to the host's `status`."""
+        """Runs a kernel over memory; what its checks find goes to the host's `status`.
+
+        `kernel` is what the backend's `compile` gave. A place is None where the kernel gets a null
+        pointer; a number of floating point is its bits.
+        """
 
     def call(self, work: Callable[[list[int]], None], places: Sequence[Place | None]) -> None:
         """Runs `work` with the addresses by which it reaches the places (0 for None)."""
+
+    # A queue may have `expect(self, next: int) -> None` as well: called before a launch by a plan,
+    # which knows what comes after it (`Next` of compiler/handwritten.py). Where that is the device
+    # again there is no reason to hand over the open command buffer yet.
 
     def commit(self) -> Event:
         """Starts the open command buffer, empty or not."""
@@ -126,7 +112,7 @@ class Target:
         """Takes back what `allocate` gave."""
         raise NotImplementedError
 
-    def queue(self, device: int) -> Any:
-        """The device's queue, always the same one: a `HostQueue` with `host_memory`, else a
-        `Queue`."""
+    def queue(self, device: int) -> Queue:
+        """The device's queue, always the same one. With `host_memory` nobody asks for it: what is
+        enqueued runs on the thread that does so."""
         raise NotImplementedError
