@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch_tenon.ops.declarations import KernelSource
     from torch_tenon.ops.kernel_file import load_kernels
     from torch_tenon.recording import commit
+    from torch_tenon.targets.launch import launch
     from torch_tenon.targets.target import Target
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "counters",
     "custom_op",
     "explain",
+    "launch",
     "load_kernels",
     "report",
     "reset_counters",
@@ -40,6 +42,7 @@ _HOMES = {
     "counters": "torch_tenon.counting",
     "custom_op": "torch_tenon.ops.custom",
     "explain": "torch_tenon.frontends.dynamo",
+    "launch": "torch_tenon.targets.launch",
     "load_kernels": "torch_tenon.ops.kernel_file",
     "report": "torch_tenon.counting",
     "reset_counters": "torch_tenon.counting",

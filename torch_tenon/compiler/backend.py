@@ -75,8 +75,9 @@ class Backend:
     def kernel(self, group: Group, kept: set[Buffer]) -> Kernel:
         """The kernel of a fused group; `kept` are the buffers that somebody outside needs.
 
-        Raises NotImplementedError for a group that the target has no code for: its program then
-        runs by reference.
+        Raises NotImplementedError for a group that the target has no code for. The host runs it as
+        a step of the plan, on copies; with the target's `host_memory`, and where the host has none
+        either, the program runs by reference.
         """
         raise NotImplementedError(f"the target {self.name!r} writes no kernels")
 

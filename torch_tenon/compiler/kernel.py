@@ -49,6 +49,18 @@ class Kernel:
     sets: int = 1
     code: Code | None = None  # what somebody wrote, where nobody generated it
 
+    @staticmethod
+    def of(
+        group: Group,
+        kept: set[Buffer],
+        source: str,
+        storages: list[Storage],
+        sizes: Sequence[Symbol | Index],
+    ) -> Kernel:
+        """The kernel of a group without checks, for a backend that shares out no work by size."""
+        moved = bytes_moved(group, kept)
+        return Kernel(source, storages, sizes, origin_of(group.members), moved, "loop", 0, [])
+
 
 def origin_of(members: Sequence[Member]) -> str:
     """The ops that a kernel came from, each once."""

@@ -15,10 +15,11 @@ from typing import Any, TypedDict
 
 import torch
 
-from torch_tenon import _C
+from torch_tenon import _C, device
 from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.handwritten import Asked, Next
+from torch_tenon.compiler.host_kernels import call_of
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
@@ -208,14 +209,22 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
             if isinstance(n, Extern):
                 kept.update(n.reads)
     kernels: list[Kernel | None] = []
+    on_host: dict[Group, Extern] = {}
     for g in order.groups:
         time.sleep(0)  # where plans are made in the background, others want the interpreter
-        if g.call is None:
-            kernels.append(backend.kernel(g, kept))
-        else:
+        if g.call is not None:
             kernels.append(_by_hand(program, g.call, backend))
+            continue
+        try:
+            kernels.append(backend.kernel(g, kept))
+        except NotImplementedError as error:
+            if device.target().host_memory or backend is not device.backend():
+                raise
+            log.debug("a group runs on the host: %s", error)
+            on_host[g] = call_of(g, kept)
+            kernels.append(None)
     return [
-        Step(g, kernel, None if kernel is not None else g.call)
+        Step(g, kernel, None if kernel is not None else on_host.get(g, g.call))
         for g, kernel in backend.batches(order, kernels)
     ]
 

@@ -5,6 +5,7 @@ library kernels. `torch_tenon/targets/cpu/` is one to read; `TENON_TARGET` choos
 `config.py`).
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -34,6 +35,21 @@ class Event(Protocol):
 
     def seconds(self) -> float:
         """When it passed, on a clock that all devices of the target share. Asked once it has."""
+
+
+class Passed:
+    """The event of a queue that has done everything when its `commit` returns."""
+
+    def __init__(self) -> None:
+        self._seconds = time.monotonic()
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+    def seconds(self) -> float:
+        """When it was made, on the host's clock."""
+        return self._seconds
 
 
 class Queue(Protocol):
@@ -90,12 +106,13 @@ class Target:
     #: planned: windows and graphs run op by op, by `library` and the host's kernels.
     backend: Backend | None = None
     #: Ops that the hardware's own library runs: the name with overload ("aten::mm") and a function
-    #: that takes the op's arguments, with tensors of the device, and returns its results.
+    #: that takes the op's arguments, with tensors of the device, and returns its results, which
+    #: `torch_tenon.launch` may compute; or NotImplemented, and the host's kernel runs.
     library: ClassVar[Mapping[str, Callable[..., Any]]] = {}
 
     def devices(self) -> int:
         """How many devices there are, at least 1."""
-        raise NotImplementedError
+        return 1
 
     def total_memory(self, device: int) -> int:
         """The bytes that a device has in all."""
