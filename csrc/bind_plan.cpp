@@ -2,6 +2,7 @@
 #include <omp.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 
+#include "execute/launch.h"
 #include "execute/plan.h"
 #include "execute/sized_plan.h"
 
@@ -197,6 +198,10 @@ void bind_plan(py::module_& m) {
       "release_threads",
       [] { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); },
       "Ends the OpenMP threads that work for the calling one.");
+  m.def(
+      "launch",
+      torch::wrap_pybind_function_no_gil(&launch_over),
+      "Enqueues a kernel of the target's over tensors: see torch_tenon.launch.");
   m.def("set_timing", &set_timing, "Whether plans time their kernels, as counters of `plan`.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
       .def(
@@ -222,6 +227,10 @@ void bind_plan(py::module_& m) {
             return plan.run(std::move(tensors), device);
           }),
           "Runs once; `inputs` is empty then, so that its tensors can be let go of.")
+      .def(
+          "run_from_host",
+          torch::wrap_pybind_function(&Plan::run_from_host),
+          "Runs once, on copies of the host's tensors; gives the outputs as bytes.")
       .def(
           "run_in_place",
           torch::wrap_pybind_function_no_gil([](const Plan& plan,

@@ -38,6 +38,7 @@ class PythonQueue final : public Queue {
  public:
   explicit PythonQueue(py::object queue)
       : runs_calls_(queue.attr("runs_calls").cast<bool>()),
+        expects_(py::hasattr(queue, "expect")),
         queue_(std::make_unique<Held>(std::move(queue))) {}
 
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
@@ -62,6 +63,13 @@ class PythonQueue final : public Queue {
         places(pointers),
         numbers.vec(),
         reinterpret_cast<uintptr_t>(status));
+  }
+
+  void expect(Next next) override {
+    if (!expects_)
+      return;
+    const py::gil_scoped_acquire gil;
+    (**queue_).attr("expect")(static_cast<int>(next));
   }
 
   bool runs_calls() const override {
@@ -164,6 +172,7 @@ class PythonQueue final : public Queue {
   }
 
   const bool runs_calls_;
+  const bool expects_;
   std::unique_ptr<Held> queue_;
   std::mutex mutex_;
   Ticket last_ = 0;

@@ -177,3 +177,23 @@ def test_cache_shows_and_clears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folder.chmod(0o777)
     refused = _run("cache", "--clear")
     assert refused.exit_code == 1
+
+
+def test_ops_of_a_file_of_kernels(tmp_path: Path) -> None:
+    file = str(Path(__file__).parents[1] / "examples" / "softshrink" / "softshrink.yaml")
+    (row,) = json.loads(
+        _run_alone("ops", "softshrink::softshrink", "--load", file, "--json").stdout.rpartition(
+            "torch loaded"
+        )[0]
+    )
+    assert row["route"] == "kernel" and "for the target 'cpu'" in row["reason"]
+    assert "kernels for: cpu, opencl" in row["compiled"] and row["autograd"] == "declared"
+    remote = f"{Path(__file__).parent / 'targets' / 'remote.py'}:RemoteTarget"
+    done = _run_alone("ops", "--load", file, TENON_TARGET=remote)
+    assert "fallback: it has no kernel for the target 'remote', and runs by" in done.stdout
+    assert "softshrink::softshrink_backward" in done.stdout
+    done = _run_alone("ops", "softshrink::sofshrink", "--load", file)
+    assert done.returncode == 1 and "the nearest is softshrink::softshrink" in done.stderr
+    (tmp_path / "bad.yaml").write_text("- fnuc: x")
+    done = _run_alone("ops", "--load", str(tmp_path / "bad.yaml"))
+    assert done.returncode == 1 and "bad.yaml:1: an op has no key" in done.stderr

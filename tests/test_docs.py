@@ -14,28 +14,58 @@ def python_blocks(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
+FILE = re.compile(r"# (\w+\.py)(, continued)?\n")
+
+
+def target_of(text: str) -> str | None:
+    """The last class of a file that is a target, by its bases."""
+    targets = {"Target", "CpuTarget"}
+    found = None
+    for name, base in re.findall(r"^class (\w+)\((\w+)\):", text, re.MULTILINE):
+        if base in targets:
+            targets.add(name)
+            found = name
+    return found
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p)], ids=lambda p: p.name)
 def test_python_blocks_run(page, tmp_path):
-    """Each page's blocks, in order, in one process; one that begins with `# NAME.py` is that file.
+    """Each page's blocks, in order; one that begins with `# NAME.py` is that file, or more of it.
 
-    A file that holds a target is the one that the page's other blocks run on.
+    What stands between two files runs in one process, on the target that the last file holds.
     """
-    code, environment = [], {"TENON_CACHE_DIR": str(tmp_path / "cache")}
-    for block in python_blocks(page):
-        named = re.match(r"# (\w+\.py)\n", block)
-        if not named:
+    files: dict[str, str] = {}
+    code: list[str] = []
+    environment = {"TENON_CACHE_DIR": str(tmp_path / "cache")}
+    for block in [*python_blocks(page), None]:
+        named = FILE.match(block or "")
+        if block is not None and not named:
             code.append(block)
             continue
-        (tmp_path / named[1]).write_text(block)
-        target = re.search(r"^class (\w+)\(\w*Target\):", block, re.MULTILINE)
+        if code:
+            output("\n".join(code), **environment)
+            code = []
+        if block is None:
+            break
+        before = files.get(named[1], "") if named[2] else ""
+        files[named[1]] = before + block
+        path = tmp_path / named[1]
+        path.write_text(files[named[1]])
+        target = target_of(files[named[1]])
         if target:
-            environment["TENON_TARGET"] = f"{tmp_path / named[1]}:{target[1]}"
-    output("\n".join(code), **environment)
+            environment["TENON_TARGET"] = f"{path}:{target}"
+
+
+def test_the_toy_of_the_page_is_the_example():
+    pieces = [b for b in python_blocks(ROOT / "docs" / "target.md") if b.startswith("# toy.py")]
+    whole = "\n\n".join(piece.partition("\n")[2] for piece in pieces)
+    assert whole == (ROOT / "examples" / "toy.py").read_text()
+    assert whole.count("\n") < 150
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_and_files_exist(page):
-    text = page.read_text()
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert (page.parent / link).exists(), f"{page.name} links to {link}"
 

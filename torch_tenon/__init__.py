@@ -13,17 +13,37 @@ if TYPE_CHECKING:
     from torch_tenon.counting import counters, report, reset_counters
     from torch_tenon.device import target
     from torch_tenon.frontends.dynamo import explain
+    from torch_tenon.ops.custom import custom_op
+    from torch_tenon.ops.declarations import KernelSource
+    from torch_tenon.ops.kernel_file import load_kernels
     from torch_tenon.recording import commit
+    from torch_tenon.targets.launch import launch
     from torch_tenon.targets.target import Target
 
-__all__ = ["Target", "commit", "counters", "explain", "report", "reset_counters", "target"]
+__all__ = [
+    "KernelSource",
+    "Target",
+    "commit",
+    "counters",
+    "custom_op",
+    "explain",
+    "launch",
+    "load_kernels",
+    "report",
+    "reset_counters",
+    "target",
+]
 
 # Where the public names are defined.
 _HOMES = {
+    "KernelSource": "torch_tenon.ops.declarations",
     "Target": "torch_tenon.targets.target",
     "commit": "torch_tenon.recording",
     "counters": "torch_tenon.counting",
+    "custom_op": "torch_tenon.ops.custom",
     "explain": "torch_tenon.frontends.dynamo",
+    "launch": "torch_tenon.targets.launch",
+    "load_kernels": "torch_tenon.ops.kernel_file",
     "report": "torch_tenon.counting",
     "reset_counters": "torch_tenon.counting",
     "target": "torch_tenon.device",

@@ -63,6 +63,9 @@ def ops(
     check: Annotated[
         bool, typer.Option("--check", help="Check the manifest; exit status 1 if it is wrong.")
     ] = False,
+    load: Annotated[
+        Path | None, typer.Option(help="Load the custom ops of a YAML file first.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Which op takes which route, and what a backend has to register."""
@@ -70,6 +73,11 @@ def ops(
 
     if name is not None and check:
         raise _fail("--check is of the whole manifest; leave NAME out")
+    custom = [] if load is None else _load_custom(load)
+    spaces = {op.partition("::")[0] for op in custom}
+    if custom and not check and (name is None or name.partition("::")[0] in spaces):
+        _describe_custom([name] if name else custom, json)
+        return
     try:
         if check:
             _check_ops(json)
@@ -181,6 +189,30 @@ def _list_ops(json: bool) -> None:
     console.print(table)
 
 
+def _load_custom(path: Path) -> list[str]:
+    _load_torch()
+    from torch_tenon.ops.kernel_file import load_kernels
+
+    try:
+        return list(load_kernels(path))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _fail(str(error)) from None
+
+
+def _describe_custom(names: Sequence[str], json: bool) -> None:
+    from torch_tenon.ops import catalogue
+
+    try:
+        found = [catalogue.describe_custom(name) for name in names]
+    except catalogue.UnknownOp as error:
+        raise _fail(str(error)) from None
+    if json:
+        typer.echo(json_module.dumps([d.as_dict() for d in found], indent=2))
+        return
+    for description in found:
+        Console().print(_panel(description, None, ""))
+
+
 def _describe_ops(name: str, json: bool) -> None:
     from torch_tenon.ops import catalogue, manifest
 
@@ -240,8 +272,10 @@ def _panel(
         "schema": description.schema,
         "route": f"{description.route}: {description.reason}",
         "compiled": description.compiled,
-        "registration": description.registration
-        + (" of a backend" if description.registration == "required" else ": PyTorch composes it"),
+        "registration": {
+            "required": "required of a backend",
+            "optional": "optional: PyTorch composes it",
+        }.get(description.registration, ""),
         **{
             f"{kind} variant": op
             for kind, op in description.variants.items()
@@ -316,6 +350,25 @@ def cache(
         typer.echo(f"  {kind}: {n} files, {nbytes / 2**20:.1f} MiB")
     typer.echo(f"  {'deleted' if clear else 'in all'}: {total / 2**20:.1f} MiB")
     typer.echo("What a process keeps in memory it tells itself: print(torch_tenon.report())")
+
+
+@app.command()
+def new_target(
+    name: Annotated[str, typer.Argument(help="Its name, such as npu: letters, digits and _.")],
+    folder: Annotated[
+        Path, typer.Option(help="Where to write it.", exists=True, file_okay=False)
+    ] = Path(),
+) -> None:
+    """Write a target to start from, NAME.py, and its tests: it works, and all falls back."""
+    from torch_tenon.targets import skeleton
+
+    try:
+        target, tests = skeleton.write(name, folder)
+    except (skeleton.BadName, OSError) as error:
+        raise _fail(str(error)) from None
+    typer.echo(f"{target} and {tests} are written. To use and to test the target:")
+    typer.echo(f"  TENON_TARGET={target}:{skeleton.class_of(name)} python your_script.py")
+    typer.echo(f"  python -m pytest {tests}")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

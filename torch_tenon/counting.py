@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch_tenon.recording import Recording
 
 _MOST_KERNELS = 20
+_OF_PLANS = ("lowered", "kernel")  # the routes whose work is kernels of plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,8 @@ def _route(op: str) -> str:
 def _rows(kernels: bool = False) -> Iterator[OpCount]:
     """The counters as calls by route, or those of the kernels of plans.
 
-    What is recorded counts when it is recorded if it is lowered, and else when it runs: then a call
-    of its own does the work, whose time is known.
+    What is recorded counts when it is recorded if a plan has kernels for it, and else when it runs:
+    then a call of its own does the work, whose time is known.
     """
     _C.commit_all()
     records = config.EXECUTE_MODES[_C.execute_mode()] != "reference"
@@ -138,11 +139,11 @@ def _rows(kernels: bool = False) -> Iterator[OpCount]:
             continue
         if route in ("recorded", "reference"):
             found = _route(op)
-            if (found == "lowered") != (route == "recorded"):
+            if (found in _OF_PLANS) != (route == "recorded"):
                 continue
             route = found
-        elif route == "fallback" and records and _route(op) == "lowered":
-            route = "lowered"  # the first call of its kind runs at once
+        elif route == "fallback" and records and _route(op) in _OF_PLANS:
+            route = _route(op)  # the first call of its kind runs at once
         yield OpCount(op, route, calls, nanoseconds / 1e9, bytes_copied)
 
 

@@ -27,6 +27,10 @@ using KernelFunction = void (*)(void* const* pointers, const int64_t* numbers, i
 // Everything up to a commit, by the commit's number; 0 has always passed.
 using Ticket = uint64_t;
 
+// What comes after a kernel among what is enqueued together: a kernel of the same device, work of
+// the host on what the device has made, or nothing that is known.
+enum class Next : int { nothing = 0, device = 1, host = 2 };
+
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -40,6 +44,8 @@ class Queue {
       c10::ArrayRef<void*> pointers,
       c10::ArrayRef<int64_t> numbers,
       int64_t* status) = 0;
+  // Called before a launch by a plan, which knows what comes after it.
+  virtual void expect(Next) {}
   // Whether the device runs the host's code on its own memory; `call` is for such a one alone.
   virtual bool runs_calls() const = 0;
   // Runs `work` with the addresses by which it reaches what lies at `pointers`. It may not raise.

@@ -6,6 +6,7 @@
 
 #include "device/host_allocator.h"
 #include "device/target.h"
+#include "record/op_rules.h"
 
 namespace tenon {
 namespace {
@@ -43,11 +44,6 @@ void copy_into(at::Tensor target, at::Tensor source) {
 
 }  // namespace
 
-bool may_keep(const c10::OperatorHandle& op) {
-  const auto space = op.schema().getNamespace();
-  return space != "aten" && space != "tenon" && space != "mkldnn";
-}
-
 c10::Storage borrowed(void* data, size_t nbytes) {
   return {c10::Storage::use_byte_size_t{}, nbytes, c10::DataPtr(data, c10::Device(c10::kCPU))};
 }
@@ -81,7 +77,7 @@ void call_on_host(
     c10::ArrayRef<ResultPlace> places) {
   Blocks blocks;
   for (const auto& [layout, place] : places) {
-    if (place != nullptr && layout->offset == 0 && !may_keep(op))
+    if (place != nullptr && layout->offset == 0 && !is_foreign(op))
       blocks.emplace_back(place, layout->nbytes);
   }
   const HostAllocationScope on_device(device);

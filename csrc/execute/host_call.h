@@ -13,10 +13,6 @@
 
 namespace tenon {
 
-// May a kernel hold on to its arguments and results when it is over? PyTorch's own do not; those of
-// others are given memory of their own.
-bool may_keep(const c10::OperatorHandle& op);
-
 // Host memory that somebody else keeps, as a storage.
 c10::Storage borrowed(void* data, size_t nbytes);
 

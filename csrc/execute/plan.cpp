@@ -1,5 +1,8 @@
 #include "execute/plan.h"
 
+#include <ATen/ops/empty.h>
+
+#include "device/host_allocator.h"
 #include "device/interpreter.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -55,6 +58,43 @@ std::function<CallFailures()> Plan::enqueue(
       release(inputs_[slot]);
   });
   return run.failures();
+}
+
+std::vector<at::Tensor> Plan::run_from_host(
+    const std::vector<at::Tensor>& inputs, c10::DeviceIndex device) const {
+  device = check_index(device);
+  const DeferredInterrupts until_nothing_of_the_host_s_is_used;
+  const WithoutInterpreter no_gil;
+  // A window that runs by reference may be what asks for this.
+  std::optional<QueueLock> lock;
+  if (!QueueLock::held(device))
+    lock.emplace(device);
+  auto& queue = queue_of(device);
+  std::vector<c10::DataPtr> memory;
+  const auto block = [&](size_t nbytes) {
+    return memory.emplace_back(device_block(nbytes, device)).get();
+  };
+  std::vector<void*> sources, targets;
+  for (const auto& input : inputs) {
+    sources.push_back(block(input.nbytes()));
+    if (input.nbytes() > 0)
+      queue.copy(sources.back(), input.data_ptr(), input.nbytes(), CopyKind::host_to_device);
+  }
+  std::vector<at::Tensor> results;
+  for (const auto slot : data_.outputs) {
+    const auto nbytes = static_cast<int64_t>(data_.slots[slot].number);
+    results.push_back(at::empty({nbytes}, at::kByte));
+    targets.push_back(block(nbytes));
+  }
+  const auto failures =
+      enqueue(sources, [&](size_t k) { return targets[k]; }, c10::Device(kTenon, device));
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (results[k].numel() > 0)
+      queue.copy(results[k].data_ptr(), targets[k], results[k].nbytes(), CopyKind::device_to_host);
+  }
+  wait_for(device, queue.commit(), "a kernel of the device, for the host's tensors");
+  raise_first(failures());
+  return results;
 }
 
 void Plan::run(

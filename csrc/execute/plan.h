@@ -128,6 +128,11 @@ class Plan {
   // other inputs are let go of after their last step. Raises the first error.
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, c10::Device device) const;
 
+  // Runs once on copies of the host's tensors, by a device whose memory the host cannot reach; the
+  // outputs are bytes. Raises the first error.
+  std::vector<at::Tensor> run_from_host(
+      const std::vector<at::Tensor>& inputs, c10::DeviceIndex device) const;
+
   const PlanData& data() const {
     return data_;
   }

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <mutex>
@@ -322,6 +323,10 @@ void set_kernel_files(KernelFiles kernels) {
 }
 
 Structure structure_of(const WindowPlan& window) {
+  const bool lasts = std::all_of(
+      window.calls.begin(), window.calls.end(), [](const auto* call) { return call->op->lasts; });
+  if (!lasts)
+    return {};
   try {
     if (!window.claim)
       return {calls_and_slots(window), {}};

@@ -37,7 +37,8 @@ void set_kernel_files(KernelFiles files);
 struct Structure {
   std::string key, example;
 };
-// With an empty key where a call has an argument that is no plain data.
+// With an empty key where a call has an argument that is no plain data, or is of an op that another
+// process may know otherwise.
 Structure structure_of(const WindowPlan& window);
 // A window of that structure. Raises where that is none.
 std::shared_ptr<WindowPlan> window_of(const Structure& structure);

@@ -7,6 +7,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/host_call.h"
+#include "record/op_rules.h"
 #include "record/surroundings.h"
 
 namespace tenon {
@@ -97,7 +98,7 @@ std::vector<at::Tensor> call_over(
     c10::ArrayRef<ResultPlace> places,
     c10::DeviceIndex device) {
   std::vector<c10::Storage> passed;  // kept, so that a result over one of them shares it
-  const bool keeps = may_keep(step.op);
+  const bool keeps = is_foreign(step.op);
   size_t next = 0;
   const auto tensor = [&] {
     const auto& layout = step.tensors[next].layout;
@@ -244,6 +245,15 @@ std::vector<void*> PlanRun::allocate_all() {
   return found;
 }
 
+// What comes after a step.
+Next PlanRun::after(size_t index) const {
+  if (index + 1 == data_.steps.size())
+    return Next::nothing;
+  const auto* call = std::get_if<CallStep>(&data_.steps[index + 1].work);
+  const bool on_device = call == nullptr || (queue_.runs_calls() && !is_foreign(call->op));
+  return on_device ? Next::device : Next::host;
+}
+
 void PlanRun::launch(const KernelStep& step) {
   arguments_.clear();
   for (const auto slot : step.slots)
@@ -327,7 +337,7 @@ void PlanRun::call_on_device(const CallStep& step, size_t index) {
     }
   };
   // A kernel of somebody else's may use the device itself, which its own thread could not wait for.
-  if (queue_.runs_calls() && !may_keep(step.op))
+  if (queue_.runs_calls() && !is_foreign(step.op))
     return queue_.call(std::move(work), pointers);
   std::vector<void*> copies;
   for (size_t k = 0; k < pointers.size(); ++k) {
@@ -362,6 +372,8 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
       std::optional<CountedCall> timed;
       if (C10_UNLIKELY(g_timing.load(std::memory_order_relaxed)))
         timed.emplace(*step.counter);
+      if (!host_memory_)
+        queue_.expect(after(index));
       launch(*kernel);
     } else {
       call(std::get<CallStep>(step.work), index);

@@ -31,6 +31,7 @@ class PlanRun {
   void allocate_results(const CallStep& step);
   std::vector<void*> allocate_all();
   void release(size_t slot);
+  Next after(size_t index) const;
   void launch(const KernelStep& step);
   void call(const CallStep& step, size_t index);
   void call_from_host(const CallStep& step, size_t index);

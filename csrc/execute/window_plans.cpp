@@ -16,6 +16,7 @@
 #include "execute/reference_window.h"
 #include "execute/window_family.h"
 #include "execute/window_run.h"
+#include "record/op_rules.h"
 #include "record/surroundings.h"
 
 namespace tenon {
@@ -304,7 +305,7 @@ bool has_deterministic_calls(const Window& window) {
 bool is_of_one_world(const Window& window) {
   const auto first = window.calls.front().entry->surroundings();
   const bool others = std::any_of(window.calls.begin(), window.calls.end(), [](const auto& call) {
-    return may_keep(call.entry->op->op);
+    return is_foreign(call.entry->op->op);
   });
   return std::all_of(window.calls.begin(), window.calls.end(), [&](const auto& call) {
     const auto of_call = call.entry->surroundings();

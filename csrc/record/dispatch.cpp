@@ -31,6 +31,12 @@ bool is_collective(const c10::OperatorHandle& op) {
          space.rfind("_c10d_functional", 0) == 0;
 }
 
+// They last as long as the process.
+std::deque<c10::RegistrationHandleRAII>& registrations() {
+  static auto* handles = new std::deque<c10::RegistrationHandleRAII>();
+  return *handles;
+}
+
 bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
   if (is_collective(op))
     return false;
@@ -45,8 +51,7 @@ bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
 }  // namespace
 
 int64_t register_reference_kernels() {
-  // The registrations last as long as the process.
-  static auto* handles = new std::deque<c10::RegistrationHandleRAII>();
+  auto* handles = &registrations();
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto by_reference = c10::KernelFunction::makeFromBoxedFunction<&run_reference>();
   // Ops that come later, such as those of another package's extension, and those that only sparse,
@@ -72,6 +77,18 @@ int64_t register_reference_kernels() {
     }
   }
   return count;
+}
+
+void record_op(const std::string& name, const std::string& overload) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto op = dispatcher.findSchemaOrThrow(name.c_str(), overload.c_str());
+  registrations().push_back(dispatcher.registerImpl(
+      op.operator_name(),
+      DispatchKey::PrivateUse1,
+      record_kernel(op),
+      std::nullopt,
+      nullptr,
+      "registered by torch_tenon: recorded"));
 }
 
 }  // namespace tenon

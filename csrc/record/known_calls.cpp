@@ -162,7 +162,7 @@ bool were_open(const OpInfo& op) {
 std::unique_ptr<OpEntry> recall(
     OpInfo& op, const OpKey& key, bool open_scalars, c10::ArrayRef<c10::IValue> arguments) {
   const auto& calls = read_once().calls;
-  if (calls.empty())
+  if (calls.empty() || !op.lasts)
     return nullptr;
   const auto found = calls.find(name_of(op, key.words()));
   if (found == calls.end())
@@ -179,7 +179,7 @@ std::unique_ptr<OpEntry> recall(
 
 std::unique_ptr<CallPattern> recall_pattern(const OpInfo& op, const OpKey& without) {
   const auto& calls = read_once().calls;
-  if (calls.empty())
+  if (calls.empty() || !op.lasts)
     return nullptr;
   const auto found = calls.find(name_of_pattern(op, without.words()));
   if (found == calls.end())
@@ -196,7 +196,7 @@ std::unique_ptr<CallPattern> recall_pattern(const OpInfo& op, const OpKey& witho
 
 void note_known(const OpEntry& entry) {
   auto& k = known();
-  if (k.path.empty() || !entry.recorded)
+  if (k.path.empty() || !entry.recorded || !entry.op->lasts)
     return;
   std::lock_guard<std::mutex> lock(k.mutex);
   k.used.push_back(&entry);

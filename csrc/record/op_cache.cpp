@@ -113,6 +113,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     : op(op),
       name(toString(op.operator_name())),
       recordable(layouts_follow(op)),
+      lasts(!is_foreign(op)),
       written(arguments_written(op)),
       replaced(arguments_replaced(op)),
       counts_writes(name.rfind("aten::_foreach_", 0) == 0),

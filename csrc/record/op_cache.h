@@ -68,6 +68,7 @@ struct OpInfo {
   c10::OperatorHandle op;
   std::string name;
   bool recordable;                        // false: every call runs at once
+  bool lasts;                             // is what is known of its calls so in every process?
   bool selects = false;                   // makes a result by a list of indices
   bool may_open = false;                  // the lowering takes numbers as run-time values
   std::atomic<bool> open_scalars{false};  // ... and they were seen to change

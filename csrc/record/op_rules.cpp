@@ -25,6 +25,11 @@ const OpRule& op_rule(const std::string& op) {
   return found == rules().end() ? *none : found->second;
 }
 
+bool is_foreign(const c10::OperatorHandle& op) {
+  const auto space = op.schema().getNamespace();
+  return space != "aten" && space != "tenon" && space != "mkldnn";
+}
+
 std::vector<bool> arguments_written(const c10::OperatorHandle& op) {
   const auto& rule = op_rule(toString(op.operator_name()));
   std::vector<bool> found;

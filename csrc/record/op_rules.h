@@ -21,6 +21,11 @@ struct OpRule {
 void set_op_rule(const std::string& op, OpRule rule);
 const OpRule& op_rule(const std::string& op);
 
+// Is it neither PyTorch's nor ours? Such an op may be another one in the next process, and its
+// kernel may hold on to its arguments and results when it is over: they are given memory of their
+// own.
+bool is_foreign(const c10::OperatorHandle& op);
+
 // By argument: does the op write it, as its schema or its rule says?
 std::vector<bool> arguments_written(const c10::OperatorHandle& op);
 // ... and does it read nothing of what was there?

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "record/op_rules.h"
+
 namespace tenon {
 namespace {
 
@@ -110,6 +112,8 @@ bool is_among(std::string_view word, std::string_view words) {
 
 const Known* find_known(const c10::OperatorHandle& op) {
   static constexpr Known plain{""};
+  if (is_foreign(op))  // whatever it is called
+    return op.hasTag(at::Tag::pointwise) ? &plain : nullptr;
   std::string_view name = op.schema().name();
   name.remove_prefix(name.find("::") + 2);
   const auto functional = name.substr(0, name.size() - (name.back() == '_' ? 1 : 0));

@@ -55,6 +55,10 @@ c10::KernelFunction record_kernel(const c10::OperatorHandle& op);
 // names, and some compositions ask for a list of devices that PyTorch knows.
 int64_t register_reference_kernels();
 
+// Registers a RecordKernel for one op that came later; `name` with its overload. Raises for an op
+// that is not there.
+void record_op(const std::string& name, const std::string& overload);
+
 // Records `self.copy_(src)` for tensors of one device; false: nothing is recorded at present.
 bool record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blocking);
 

@@ -7,11 +7,10 @@ and only its queue gets there.
 import ctypes
 import itertools
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 from torch_tenon import config
-from torch_tenon.targets.target import Place, Target, TargetError
+from torch_tenon.targets.target import Passed, Place, Target, TargetError
 
 _ALIGNMENT = 512
 
@@ -49,21 +48,6 @@ class Memory:
             raise TargetError(f"{nbytes} bytes at {place} are not in the memory of {self.name}")
         start = ctypes.addressof(found[0])
         return start + -start % _ALIGNMENT + offset
-
-
-class Passed:
-    """An event that is over when it is made."""
-
-    def __init__(self) -> None:
-        self._seconds = time.monotonic()
-
-    def done(self) -> bool:
-        """True."""
-        return True
-
-    def seconds(self) -> float:
-        """When it was made."""
-        return self._seconds
 
 
 class RemoteQueue:

@@ -40,8 +40,10 @@ def _begin(target: Target) -> None:
 def tell_where_files_are(target: Target) -> str | None:
     """Tells the core where plans are kept, and where the builder process listens. Gives the file of
     what is known of calls; None where nothing is kept."""
+    if target.backend is None or not target.backend.open_files():
+        return None
     known = identity(target)
-    if known is None or target.backend is None or not target.backend.open_files():
+    if known is None:
         return None
     try:
         directory = config.cache_directory()

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import torch
 
     from torch_tenon.compiler.bounded import CacheCounts
+    from torch_tenon.compiler.handwritten import Code
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.plan import Plan
     from torch_tenon.compiler.schedule import Group, Member, Schedule
     from torch_tenon.ir.values import Buffer
-    from torch_tenon.targets.target import Kernel as HandwrittenKernel
 
 
 class KernelFile(NamedTuple):
@@ -75,8 +75,9 @@ class Backend:
     def kernel(self, group: Group, kept: set[Buffer]) -> Kernel:
         """The kernel of a fused group; `kept` are the buffers that somebody outside needs.
 
-        Raises NotImplementedError for a group that the target has no code for: its program then
-        runs by reference.
+        Raises NotImplementedError for a group that the target has no code for. The host runs it as
+        a step of the plan, on copies; with the target's `host_memory`, and where the host has none
+        either, the program runs by reference.
         """
         raise NotImplementedError(f"the target {self.name!r} writes no kernels")
 
@@ -99,12 +100,15 @@ class Backend:
         """
         raise NotImplementedError(f"the target {self.name!r} compiles no kernels")
 
-    def compile_source(self, source: str, entry: str) -> HandwrittenKernel:
-        """The kernel named `entry` of a source written by hand, in the target's language.
+    def handwritten(self, code: Code) -> str:
+        """The source of a kernel written by hand, as `compile` takes it, with `code` beside it.
 
-        Raises CompilerMissing and CompileError as `compile` does.
+        `code.text` as it is where the queue's `launch` can pass each parameter to it; with the
+        target's `host_memory`, with a function around it that has the signature of a generated one.
+        A launch gets the memory of the tensors in the order of the parameters, and the numbers that
+        `Launch.words` of `compiler/handwritten.py` tells.
         """
-        raise NotImplementedError(f"the target {self.name!r} compiles no source")
+        raise NotImplementedError(f"the target {self.name!r} takes no kernels written by hand")
 
     def tune(self, plan: Plan) -> bytes:
         """Makes the choices that the first run of a compiled plan would make: the fastest way for a

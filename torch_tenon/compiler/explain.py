@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.plan import Plan
+from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import product
 from torch_tenon.ir.program import Extern
 from torch_tenon.ir.values import size_hint
@@ -70,19 +72,8 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
     moved = 0
     for step in plan.steps:
         if step.kernel is not None:
-            k, group = step.kernel, step.group
-            moved += k.bytes_moved
-            loops = " x ".join(str(size_hint(s.extent or 1)) for s in group.outer) or "1"
-            if group.inner:
-                loops += " over " + " x ".join(str(size_hint(s.extent or 1)) for s in group.inner)
-            if k.sets > 1:
-                loops += f" for each of {k.sets} sets of tensors"
-            passes = max(m.stage for m in group.members) + 1
-            lines.append(
-                f"  kernel {k.layout:7} {loops}: {k.origin} "
-                f"({len(group.members)} nodes, {max(passes, 1)} passes, "
-                f"{format_bytes(k.bytes_moved)})"
-            )
+            moved += step.kernel.bytes_moved
+            lines.append(_kernel_line(step.kernel, step.group))
         else:
             assert step.call is not None
             size = _call_bytes(step.call)
@@ -103,6 +94,20 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
     if hidden > 0:
         lines.append(f"  and {hidden} more pairs")
     return "\n".join(lines)
+
+
+def _kernel_line(k: Kernel, group: Group) -> str:
+    size = format_bytes(k.bytes_moved)
+    if k.code is not None:
+        return f"  kernel {k.layout:7} {k.code.entry}: {k.origin} ({size})"
+    loops = " x ".join(str(size_hint(s.extent or 1)) for s in group.outer) or "1"
+    if group.inner:
+        loops += " over " + " x ".join(str(size_hint(s.extent or 1)) for s in group.inner)
+    if k.sets > 1:
+        loops += f" for each of {k.sets} sets of tensors"
+    passes = max(m.stage for m in group.members) + 1
+    nodes = f"{len(group.members)} nodes, {max(passes, 1)} passes"
+    return f"  kernel {k.layout:7} {loops}: {k.origin} ({nodes}, {size})"
 
 
 def _call_bytes(call: Extern) -> int:

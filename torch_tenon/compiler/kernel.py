@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.index import Index, Symbol, product, strides
 from torch_tenon.ir.values import Buffer, Storage, size_hint
+
+if TYPE_CHECKING:
+    from torch_tenon.compiler.handwritten import Asked, Code
 
 # What a failed check raises: the numbers by which csrc/execute/plan.cpp knows them.
 CHECKS: dict[str, int] = {
@@ -34,7 +38,7 @@ class Kernel:
 
     source: str  # the function, named `@NAME@`
     storages: list[Storage]
-    sizes: list[Symbol | int]  # run-time sizes of the program, and numbers
+    sizes: Sequence[Symbol | Index | Asked]  # run-time sizes of the program, and numbers
     origin: str
     bytes_moved: int
     layout: str
@@ -43,6 +47,19 @@ class Kernel:
     tree: Tree | None = None  # what the source spells; None where it shares out its work by itself
     spell: Spell | None = None  # spells such a tree
     sets: int = 1
+    code: Code | None = None  # what somebody wrote, where nobody generated it
+
+    @staticmethod
+    def of(
+        group: Group,
+        kept: set[Buffer],
+        source: str,
+        storages: list[Storage],
+        sizes: Sequence[Symbol | Index],
+    ) -> Kernel:
+        """The kernel of a group without checks, for a backend that shares out no work by size."""
+        moved = bytes_moved(group, kept)
+        return Kernel(source, storages, sizes, origin_of(group.members), moved, "loop", 0, [])
 
 
 def origin_of(members: Sequence[Member]) -> str:

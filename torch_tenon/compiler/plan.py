@@ -15,9 +15,11 @@ from typing import Any, TypedDict
 
 import torch
 
-from torch_tenon import _C
+from torch_tenon import _C, device
 from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
+from torch_tenon.compiler.handwritten import Asked, Next
+from torch_tenon.compiler.host_kernels import call_of
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
@@ -206,11 +208,31 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
                     kept.add(b)
             if isinstance(n, Extern):
                 kept.update(n.reads)
-    kernels = []
+    kernels: list[Kernel | None] = []
+    on_host: dict[Group, Extern] = {}
     for g in order.groups:
         time.sleep(0)  # where plans are made in the background, others want the interpreter
-        kernels.append(backend.kernel(g, kept) if g.call is None else None)
-    return [Step(g, kernel, g.call) for g, kernel in backend.batches(order, kernels)]
+        if g.call is not None:
+            kernels.append(_by_hand(program, g.call, backend))
+            continue
+        try:
+            kernels.append(backend.kernel(g, kept))
+        except NotImplementedError as error:
+            if device.target().host_memory or backend is not device.backend():
+                raise
+            log.debug("a group runs on the host: %s", error)
+            on_host[g] = call_of(g, kept)
+            kernels.append(None)
+    return [
+        Step(g, kernel, None if kernel is not None else on_host.get(g, g.call))
+        for g, kernel in backend.batches(order, kernels)
+    ]
+
+
+def _by_hand(program: Program, call: Extern, backend: Backend) -> Kernel | None:
+    """The kernel that somebody wrote for the target and this call, if there is one."""
+    launch = call.launch(call, backend) if call.launch is not None else None
+    return None if launch is None else launch.kernel(program, backend, call.origin or call.name)
 
 
 class _Instance:
@@ -270,7 +292,7 @@ class _Instance:
         steps, kernels = [], 0
         for k, step in enumerate(self.plan.steps):
             if step.kernel is not None:
-                found = self._kernel(step.kernel, kernels)
+                found = self._kernel(step.kernel, kernels, self._after(k))
                 kernels += 1
             else:
                 assert step.call is not None
@@ -322,12 +344,23 @@ class _Instance:
             found.append(["unused", 0] if number < 0 else [s.kind, number])
         return found
 
-    def _kernel(self, kernel: Kernel, number: int) -> dict[str, Any]:
+    def _after(self, step: int) -> Next:
+        """What comes after a step: a call is the host's."""
+        if step + 1 == len(self.plan.steps):
+            return Next.NOTHING
+        return Next.DEVICE if self.plan.steps[step + 1].kernel is not None else Next.HOST
+
+    def _kernel(self, kernel: Kernel, number: int, after: Next) -> dict[str, Any]:
+        def size(s: Symbol | Index | Asked) -> Any:
+            if isinstance(s, Asked):
+                return int(after)
+            return self.plain(var(s) if isinstance(s, Symbol) else s)
+
         return {
             "name": kernel.origin,
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
-            "sizes": [self.plain(s if isinstance(s, int) else var(s)) for s in kernel.sizes],
+            "sizes": [size(s) for s in kernel.sizes],
             "checks": kernel.checks,
         }
 

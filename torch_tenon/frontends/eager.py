@@ -39,6 +39,7 @@ from torch_tenon.ops.compositions import composition_of
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
+    BY_HAND,
     PARTIAL,
     WHOLE,
     CannotLower,
@@ -273,7 +274,8 @@ _FLAT_OUT = ("aten::avg_pool3d.out", "aten::gelu.out", "aten::narrow_copy.out")
 
 @functools.cache
 def route_of(name: str) -> str:
-    """How windows run an op (`aten::add_.Tensor`): `lowered`, `library` or `fallback`."""
+    """How windows run an op (`aten::add_.Tensor`): `lowered`, `library`, `kernel` (written by hand,
+    for the target) or `fallback`."""
     load_all()
     try:
         op = variants.functional_of(variants.overload(name))
@@ -283,6 +285,8 @@ def route_of(name: str) -> str:
         return "lowered"
     if op is None:
         return "fallback"
+    if name in BY_HAND and find(op) is not None:
+        return "kernel"
     if find(op) is not None:
         return "library" if str(op) in WHOLE else "lowered"
     return "lowered" if composition_of(op) is not None else "fallback"

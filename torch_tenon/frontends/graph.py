@@ -183,7 +183,9 @@ class _Graph:
         if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             return self.sizes.index(value)
         name = str(n.target)
-        self.program.origin = name.removeprefix("aten.").partition(".")[0]
+        space, _, rest = name.partition(".")
+        op = rest.partition(".")[0]
+        self.program.origin = op if space == "aten" else f"{space}::{op}"
         if name.startswith("aten.copy_."):
             return self._copy_into(n)
         args = [self._argument(a) for a in n.args]

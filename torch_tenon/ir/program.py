@@ -126,6 +126,9 @@ class Extern(Node):
     outputs: list[Buffer] = field(default_factory=list)
     reads: list[Buffer] = field(default_factory=list)
     call_index: int = -1  # the recorded call that it is part of, -1 for none
+    # How a kernel written by hand is launched instead: asked with the node and the backend, it
+    # gives a `Launch` (compiler/handwritten.py), or None where no such kernel is for them.
+    launch: Callable[[Extern, Any], Any] | None = None
 
 
 class Program:
@@ -365,14 +368,15 @@ class Program:
         outputs: Sequence[tuple[torch.dtype, Layout] | None],
         route: str,
         into: bool = False,
+        launch: Callable[[Extern, Any], Any] | None = None,
     ) -> list[Stored | None]:
-        """A call on whole tensors; `outputs` describes each tensor that it returns."""
-        results = [
-            None if o is None else self.temporary(o[0], o[1], "temporary" if into else "external")
-            for o in outputs
-        ]
+        """A call on whole tensors; `outputs` describes each tensor that it returns, and `launch` is
+        what an `Extern` has by that name."""
+        kind = "temporary" if into or launch is not None else "external"
+        results = [None if o is None else self.temporary(o[0], o[1], kind) for o in outputs]
         name = f"{getattr(target, '__name__', target)}".replace(".", "_")
         node = Extern(name, target, tuple(arguments), keywords, results, route, into)
+        node.launch = launch
         node.call_index = self.call_index
         node.outputs = [r.buffer for r in results if r is not None]
         found: dict[Buffer, None] = {}

@@ -32,7 +32,8 @@ class Description:
     compiled: str
     """In a compiled graph: `lowered`, `library`, `decomposed`, or `fallback`, a call."""
     registration: str
-    """`required` of a backend that wants the op, or `optional`: PyTorch composes it."""
+    """`required` of a backend that wants the op, or `optional`: PyTorch composes it. Empty for a
+    custom op."""
     variants: dict[str, str]
     autograd: str
     host_arguments: tuple[str, ...]
@@ -114,6 +115,32 @@ def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description
         host_arguments=entry.host_arguments if entry else (),
         mutates=entry.mutates if entry else (),
         tags=op.tags,
+    )
+
+
+def describe_custom(name: str) -> Description:
+    """The same of a custom op with kernels of its own; `compiled` says by which it runs.
+
+    Raises UnknownOp, naming the nearest.
+    """
+    from torch_tenon.ops.custom import CUSTOM_OPS
+
+    if name not in CUSTOM_OPS:
+        raise UnknownOp(f"no op {name} is declared{manifest.nearest(name, CUSTOM_OPS)}")
+    op = CUSTOM_OPS[name]
+    devices = ", ".join(dict.fromkeys(s.code.device for s in op.signatures)) or "none"
+    return Description(
+        op=name,
+        schema=str(op.schema),
+        route=op.route(),
+        reason=op.way(),
+        compiled=f"{op.route()}; kernels for: {devices}",
+        registration="",
+        variants={},
+        autograd="declared" if op.has_gradient else "none",
+        host_arguments=(),
+        mutates=(),
+        tags=(),
     )
 
 

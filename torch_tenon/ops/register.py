@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_tenon import _C, config, log
 from torch_tenon.ops import manifest, variants
@@ -42,7 +43,7 @@ def register_ops(target: Target) -> None:
             on_host = functools.partial(overload.redispatch, host)
             _library.impl(overload, on_host, f"{layout}PrivateUse1")
     for op, kernel in target.library.items():
-        _register(_library, op, "library", kernel)
+        _register(_library, op, "library", _or_by_host(op, kernel))
     decomposed = [op for op, entry in entries.items() if entry.route == "decomposed"]
     if decomposed:
         from torch_tenon.ops.decompositions import AT_ONCE, DECOMPOSITIONS
@@ -68,9 +69,32 @@ def routes_in_python() -> dict[str, str]:
 def _register(
     library: torch.library.Library, op: str, route: str, kernel: Callable[..., Any]
 ) -> None:
-    for name in variants.register_with_variants(library, op, counted(route, op, kernel)):
+    if route != "library":  # which counts itself: it may leave a call to the host
+        kernel = counted(route, op, kernel)
+    for name in variants.register_with_variants(library, op, kernel):
         _routes[name] = route
         log.stage("ops").debug("%s: %s", name, route)
+
+
+def _or_by_host(op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """A library kernel; where that is not for its arguments, the host's kernel on copies."""
+    overload = variants.overload(op)
+
+    @functools.wraps(kernel)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter_ns()
+        result = kernel(*args, **kwargs)
+        if result is not NotImplemented:
+            _C.count("library", op, time.perf_counter_ns() - start)
+            return result
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        there = next(t.device for t in tensors if t.device.type == "tenon")
+        to_host, back = (lambda t: t.cpu()), (lambda t: t.to(there))
+        args, kwargs = tree_map_only(torch.Tensor, to_host, (args, kwargs))
+        return tree_map_only(torch.Tensor, back, on_host(*args, **kwargs))
+
+    on_host = counted("fallback", op, overload)
+    return run
 
 
 def counted(route: str, op: str, kernel: Callable[..., Any]) -> Callable[..., Any]:

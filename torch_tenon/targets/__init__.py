@@ -9,7 +9,10 @@ from pathlib import Path
 
 from torch_tenon.targets.target import Target
 
-BUILT_IN = {"cpu": "torch_tenon.targets.cpu:CpuTarget"}
+BUILT_IN = {
+    "cpu": "torch_tenon.targets.cpu:CpuTarget",
+    "opencl": "torch_tenon.targets.opencl:OpenCLTarget",
+}
 HOST = "cpu"
 ENTRY_POINTS = "torch_tenon.targets"
 
@@ -27,6 +30,11 @@ def load(name: str) -> Target:
     return cls()
 
 
+def known() -> list[str]:
+    """The names of the targets that are built in or installed."""
+    return [*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))]
+
+
 @functools.cache
 def host() -> Target:
     """The target that is the host: what compiles graphs of the host's own tensors."""
@@ -38,9 +46,8 @@ def _find(name: str) -> object:
     if not colon:
         found = entry_points(group=ENTRY_POINTS, name=name)
         if not found:
-            known = [*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))]
             raise ValueError(
-                f"TENON_TARGET={name!r}: no such target; there are {', '.join(known)}, and "
+                f"TENON_TARGET={name!r}: no such target; there are {', '.join(known())}, and "
                 "`module:Class` or `path/to/file.py:Class` name one that is not installed"
             )
         return next(iter(found)).load()

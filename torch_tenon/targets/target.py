@@ -5,6 +5,7 @@ library kernels. `torch_tenon/targets/cpu/` is one to read; `TENON_TARGET` choos
 `config.py`).
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -26,12 +27,6 @@ class CompileError(TargetError):
     """A kernel's source does not compile; the text holds the compiler's words and the file."""
 
 
-class Kernel(Protocol):
-    """A compiled kernel. Only the queue of the target that made it knows what is inside."""
-
-    entry: str
-
-
 class Event(Protocol):
     """A point in a queue: everything committed before it."""
 
@@ -42,20 +37,19 @@ class Event(Protocol):
         """When it passed, on a clock that all devices of the target share. Asked once it has."""
 
 
-class HostQueue(Protocol):
-    """The queue of a target whose memory the host can reach: for kernels written by hand.
+class Passed:
+    """The event of a queue that has done everything when its `commit` returns."""
 
-    Everything else runs on the thread that enqueues it, and does not come here.
-    """
+    def __init__(self) -> None:
+        self._seconds = time.monotonic()
 
-    def encode(self, kernel: Kernel, args: Sequence[int | float | bool]) -> None:
-        """Adds a call of `kernel`. Pointers are integers; numbers are passed by value."""
+    def done(self) -> bool:
+        """True."""
+        return True
 
-    def commit(self) -> Event:
-        """Runs what was encoded. Raises the errors of its kernels."""
-
-    def wait(self, event: Event) -> None:
-        """Blocks until the device has passed `event`."""
+    def seconds(self) -> float:
+        """When it was made, on the host's clock."""
+        return self._seconds
 
 
 class Queue(Protocol):
@@ -77,10 +71,18 @@ class Queue(Protocol):
     def launch(
         self, kernel: int, places: Sequence[Place | None], numbers: Sequence[int], status: int
     ) -> None:
-        """Runs a generated kernel over memory; what its checks find goes to the host's `status`."""
+        """Runs a kernel over memory; what its checks find goes to the host's `status`.
+
+        `kernel` is what the backend's `compile` gave. A place is None where the kernel gets a null
+        pointer; a number of floating point is its bits.
+        """
 
     def call(self, work: Callable[[list[int]], None], places: Sequence[Place | None]) -> None:
         """Runs `work` with the addresses by which it reaches the places (0 for None)."""
+
+    # A queue may have `expect(self, next: int) -> None` as well: called before a launch by a plan,
+    # which knows what comes after it (`Next` of compiler/handwritten.py). Where that is the device
+    # again there is no reason to hand over the open command buffer yet.
 
     def commit(self) -> Event:
         """Starts the open command buffer, empty or not."""
@@ -104,12 +106,13 @@ class Target:
     #: planned: windows and graphs run op by op, by `library` and the host's kernels.
     backend: Backend | None = None
     #: Ops that the hardware's own library runs: the name with overload ("aten::mm") and a function
-    #: that takes the op's arguments, with tensors of the device, and returns its results.
+    #: that takes the op's arguments, with tensors of the device, and returns its results, which
+    #: `torch_tenon.launch` may compute; or NotImplemented, and the host's kernel runs.
     library: ClassVar[Mapping[str, Callable[..., Any]]] = {}
 
     def devices(self) -> int:
         """How many devices there are, at least 1."""
-        raise NotImplementedError
+        return 1
 
     def total_memory(self, device: int) -> int:
         """The bytes that a device has in all."""
@@ -126,7 +129,7 @@ class Target:
         """Takes back what `allocate` gave."""
         raise NotImplementedError
 
-    def queue(self, device: int) -> Any:
-        """The device's queue, always the same one: a `HostQueue` with `host_memory`, else a
-        `Queue`."""
+    def queue(self, device: int) -> Queue:
+        """The device's queue, always the same one. With `host_memory` nobody asks for it: what is
+        enqueued runs on the thread that does so."""
         raise NotImplementedError

@@ -11,9 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from fresh_process import output
 
 from torch_tenon.compiler.cache import Cache, digest
+from torch_tenon.compiler.handwritten import Code, Parameter, kernel_of
 from torch_tenon.targets.cpu import compiler as cpu_compiler
 from torch_tenon.targets.cpu import toolchain
 from torch_tenon.targets.cpu.backend import CpuBackend
@@ -38,9 +40,17 @@ def compiler(folder: Path, command: str = GCC) -> CpuCompiler:
 
 def value(made: CpuCompiler, number: int) -> int:
     """What the function written by hand sets."""
-    box = ctypes.c_int64(0)
-    CpuBackend(made).compile_source(SET, "set")([ctypes.addressof(box), number])
+    box, sizes = ctypes.c_int64(0), ctypes.c_int64(number)
+    pointers = (ctypes.c_void_p * 1)(ctypes.addressof(box))
+    (address,) = CpuBackend(made).compile([kernel_of(by_hand(SET, "set"), CpuBackend(made))])
+    KERNEL(address)(pointers, ctypes.byref(sizes), None)
     return box.value
+
+
+def by_hand(text: str, entry: str) -> Code:
+    """Code that takes memory of an integer, and an integer."""
+    parameters = Parameter(torch.int64, True), Parameter(torch.int64, False)
+    return Code("cpu", text, entry, parameters)
 
 
 def generated_value(made: CpuCompiler, number: int) -> int:
@@ -113,7 +123,7 @@ def test_what_does_not_load_is_built_again(
 
 def test_a_missing_function_is_named(folder: Path) -> None:
     with pytest.raises(CompileError, match="has made no function missing: define `void") as raised:
-        CpuBackend(compiler(folder)).compile_source(SET, "missing")
+        compiler(folder).function(SET, "missing")
     Path(str(raised.value).partition("the source is in ")[2].split()[0]).unlink()
 
 
@@ -247,6 +257,7 @@ STOPPED = """
     from pathlib import Path
     import torch
     from torch_tenon.compiler.cache import Cache
+    from torch_tenon.compiler.handwritten import Code, kernel_of
     from torch_tenon.targets.cpu.backend import CpuBackend
     from torch_tenon.targets.cpu.compiler import CpuCompiler
     from torch_tenon.targets.target import CompileError
@@ -262,7 +273,7 @@ STOPPED = """
     threading.Thread(target=stop, daemon=True).start()
     for _ in range(2):  # the second is not started
         try:
-            backend.compile_source("void f(void) {}", "f")
+            backend.compile([kernel_of(Code("cpu", "void f(void) {}", "f", ()), backend)])
         except CompileError as error:
             print(error)
 """

@@ -26,6 +26,8 @@ Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
 # Ops that are linked whole, so that their operands may have dtypes that loops do not compute in.
 WHOLE: set[str] = set()
+# Custom ops that somebody wrote kernels for, by name as counters have it.
+BY_HAND: set[str] = set()
 # Ops that need a seed: a program with one of them takes a seed and an offset as inputs.
 RANDOM = {
     f"aten.{name}"

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     import torch
 
     from torch_tenon.compiler.bounded import CacheCounts
+    from torch_tenon.compiler.handwritten import Code
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.plan import Plan
     from torch_tenon.compiler.schedule import Group, Member, Schedule
     from torch_tenon.ir.values import Buffer
     from torch_tenon.targets.cpu.autotune import Tuner
-    from torch_tenon.targets.cpu.compiler import CpuCompiler, CpuKernel
+    from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 FEW_ROWS = 32  # too few to share out between threads
 MANY_COLUMNS = 1024  # enough for each thread to have lanes of its own
@@ -95,16 +96,22 @@ class CpuBackend(Backend):
 
     def compile(self, kernels: Sequence[Kernel]) -> list[int]:
         """Addresses of functions of this process."""
-        found = self.compiler.functions([k.source for k in kernels])
+        from torch_tenon.targets.cpu.handwritten import ENTRY
+
+        generated = [k.source for k in kernels if k.code is None]
+        found = iter(self.compiler.functions(generated))
         if any(k.layout == "matmul" for k in kernels):
             _ = self.tuner
-        return found
+        return [
+            next(found) if k.code is None else self.compiler.function(k.source, ENTRY)
+            for k in kernels
+        ]
 
-    def compile_source(self, source: str, entry: str) -> CpuKernel:
-        """A function in C, written by hand."""
-        from torch_tenon.targets.cpu.compiler import CpuKernel
+    def handwritten(self, code: Code) -> str:
+        """C, with a function around it that takes pointers and numbers."""
+        from torch_tenon.targets.cpu.handwritten import with_launch
 
-        return CpuKernel(entry, self.compiler.function(source, entry))
+        return with_launch(code)
 
     def tune(self, plan: Plan) -> bytes:
         """Runs each product once, so that it finds its fastest way; gives what was chosen."""
@@ -145,6 +152,8 @@ class CpuBackend(Backend):
         """Shared objects; what multiplies comes last, if there is a product."""
         from torch_tenon.targets.cpu.autotune import DRIVER
 
+        if any(k.code is not None for k in kernels):
+            return None  # who wrote them may change them
         sources = [k.source for k in kernels]
         if any(k.layout == "matmul" for k in kernels) and self.tuner.driver():
             sources.append(DRIVER)

@@ -51,29 +51,13 @@ def headers(source: str) -> list[str]:
     return [_template(f) for f in ("scalar.h", *named)]
 
 
-class CpuKernel:
-    """A function of this process that was written by hand in C."""
-
-    def __init__(self, entry: str, address: int) -> None:
-        self.entry = entry
-        self._function = ctypes.CFUNCTYPE(None)(address)
-
-    def __call__(self, args: Sequence[int | float | bool]) -> None:
-        """Calls it: integers and pointers as 64 bits, floating-point numbers as double."""
-        self._function(
-            *(
-                ctypes.c_double(value) if isinstance(value, float) else ctypes.c_int64(value)
-                for value in args
-            )
-        )
-
-
 @dataclass
 class Unit:
     """What becomes one shared object: its text, and the name and symbol of each function kept."""
 
     text: str
     symbols: Mapping[str, str]
+    by_hand: bool = False
 
 
 @dataclass
@@ -153,7 +137,7 @@ class CpuCompiler:
             name = "h_" + digest(source, entry, self.toolchain.identity)[:24]
             if name not in self._functions and not self._find(name, entry):
                 handwritten_log.debug("compile %s", entry)
-                self._build([Unit(source, {name: entry})])
+                self._build([Unit(source, {name: entry}, by_hand=True)])
             return self._functions[name]
 
     def _find(self, name: str, symbol: str) -> bool:
@@ -216,7 +200,7 @@ class CpuCompiler:
                 source = Path(folder.name) / "unit.c"
                 source.write_text(unit.text)
                 target = source.with_suffix(".so")
-                process = self.toolchain.compile(source, target, len(unit.symbols))
+                process = self.toolchain.compile(source, target, len(unit.symbols), unit.by_hand)
                 started.append(Run(unit, folder, target, process))
         except BaseException:
             _end(started)

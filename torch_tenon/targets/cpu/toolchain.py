@@ -32,6 +32,9 @@ FLAGS = (
     "-w",
     "-Werror=implicit-function-declaration",
 )
+# For what people write, instead of "-w": C converts pointers without a word, and whoever changes a
+# function or what is declared of it is to see that they no longer fit.
+STRICT = ("-Werror=incompatible-pointer-types", "-Werror=int-conversion")
 # Most processor time of a run, in seconds: some loops keep a compiler busy for hours.
 SECONDS = 60
 _VERSION_SECONDS = 10
@@ -108,12 +111,15 @@ class Toolchain:
         """
         return None if "clang" in self.version else openmp_library()
 
-    def compile(self, source: Path, target: Path, kernels: int) -> subprocess.Popen[bytes]:
+    def compile(
+        self, source: Path, target: Path, kernels: int, strict: bool = False
+    ) -> subprocess.Popen[bytes]:
         """Starts to make a shared object of a C file; one more second for each of its kernels."""
         runtime = self.threads_runtime
         # Compile with OpenMP, link with the runtime that is loaded.
         threads = ["-fopenmp"] if runtime is None else ["-fopenmp", "-nostartfiles"]
-        command = [*self.words, *threads, *FLAGS, str(source), "-o", str(target)]
+        flags = [*(flag for flag in FLAGS if flag != "-w"), *STRICT] if strict else FLAGS
+        command = [*self.words, *threads, *flags, str(source), "-o", str(target)]
         command += ["-lm"] if runtime is None else [runtime, "-lm"]
         return start(command, self.seconds + kernels)
 

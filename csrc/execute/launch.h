@@ -1,0 +1,19 @@
+// A kernel of the target's over tensors, for whoever links an op to it.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+namespace tenon {
+
+// Enqueues a launch behind all that was recorded with the tensors, and does not wait for it. The
+// kernel gets where each tensor begins (null for none), and the numbers. Tensors of one device of
+// the target's; raises for others.
+void launch_over(
+    uintptr_t kernel,
+    const std::vector<std::optional<at::Tensor>>& tensors,
+    const std::vector<int64_t>& numbers);
+
+}  // namespace tenon

@@ -1,0 +1,61 @@
+"""The toy accelerator of docs/target.md: what the suite says of it, and what runs where."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fresh_process import output
+
+ROOT = Path(__file__).parents[2]
+TOY = f"{ROOT / 'examples' / 'toy.py'}:Toy"
+
+
+def test_conformance_reports_on_it(tmp_path: Path) -> None:
+    options = "--db ops --ops add,mul,mm,exp,sum --dtype float32,int64 --samples 2 --jobs 1"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", "from torch_tenon.cli import app; app()", "conformance"),
+            *(*options.split(), "--target", TOY, "--json", str(tmp_path / "report.json")),
+        ],
+        env={**os.environ, "TENON_EXECUTE": "compiled"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    found = json.loads((tmp_path / "report.json").read_text())["kinds"]["ops"]
+    assert found["cases"] >= 8 and found["pass"] == found["cases"], found
+
+
+def test_the_toy_and_the_host_share_a_plan() -> None:
+    code = """
+        import torch, torch_tenon
+        x, y = torch.randn(6, 100), torch.randn(6, 100)
+        a, b = x.to("tenon"), y.to("tenon")
+        for _ in range(3):
+            torch_tenon.reset_counters()
+            product = (a * b + a) * b
+            other = product.exp().cumsum(1)
+            torch.testing.assert_close(other.cpu(), ((x * y + x) * y).exp().cumsum(1))
+            torch.testing.assert_close(product.cpu(), (x * y + x) * y)
+        summaries = [facts for *_, facts in torch_tenon._C.window_runs() if facts]
+        counts = torch_tenon.counters()
+        assert counts["fallback::tenon::host_kernel"] >= 1, counts
+        assert any(b'"kernels": 1' in facts for facts in summaries), summaries
+        assert not any(error for _, _, _, error, _ in torch_tenon._C.window_runs())
+        graph = torch.compile(lambda n: torch.arange(n, device="tenon")[None].sin() + a[:, :n])
+        for n in (3, 4, 5):
+            want = torch.arange(n)[None].sin() + x[:, :n]
+            torch.testing.assert_close(graph(n).cpu(), want)
+        index = torch.tensor([1, 9], device="tenon")
+        try:
+            (a[index] * 2).cpu()
+        except IndexError as error:
+            print(error)
+    """
+    text = output(code, TENON_TARGET=TOY, TENON_EXECUTE="compiled")
+    assert "out of" in text

@@ -1,0 +1,77 @@
+"""Kernels written by hand on tensors of the host: called here, or run by the device on copies."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torch_tenon import _C
+from torch_tenon.compiler.backend import Backend
+from torch_tenon.compiler.handwritten import Asked, Code, Next, kernel_of
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.ops.declarations import Signature
+from torch_tenon.targets.target import CompileError
+
+if TYPE_CHECKING:
+    from torch_tenon.ops.custom import CustomOp
+
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_MOST_PLANS = 256
+
+
+@functools.cache
+def compiled(code: Code, backend: Backend) -> int:
+    """What a launch takes the kernel by. Raises what `Backend.compile` does, saying where the
+    source is from; NotImplementedError where the backend takes none."""
+    try:
+        (found,) = backend.compile([kernel_of(code, backend)])
+    except CompileError as error:
+        where = f"{code.file}:{code.line}: " if code.file else ""
+        raise CompileError(
+            f"{where}the kernel {code.entry} for {code.device} does not build: {error}"
+        ) from None
+    return found
+
+
+def run(
+    signature: Signature,
+    backend: Backend,
+    written: Sequence[str],
+    values: Mapping[str, Any],
+    results: Mapping[str, torch.Tensor],
+) -> None:
+    """Runs a kernel of a backend whose functions the host can call, over memory of the host.
+
+    Tensors that are not contiguous are copied, and what the kernel writes is copied back. Raises
+    CompilerMissing and CompileError as `Backend.compile` does.
+    """
+    call = _FUNCTION(compiled(signature.code, backend))
+    given = {**values, **results}
+    dense = {n: v.contiguous() for n, v in given.items() if isinstance(v, torch.Tensor)}
+    sizes = {n: tuple(v.shape) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+    tensors = [dense.get(n) for n in signature.tensors]
+    words: list[Any] = [
+        int(Next.HOST) if isinstance(w, Asked) else w
+        for w in signature.launch(tensors, sizes).words()
+    ]
+    pointers = [0 if t is None else t.data_ptr() for t in tensors]
+    call(
+        (ctypes.c_void_p * len(pointers))(*pointers),
+        (ctypes.c_int64 * len(words))(*words),
+        None,
+    )
+    for name in (*written, *results):
+        if dense[name] is not given[name]:
+            given[name].copy_(dense[name])
+
+
+@functools.lru_cache(_MOST_PLANS)
+def plan_of(
+    op: CustomOp, backend: Backend, facts: tuple[Any, ...], shapes: tuple[Any, ...]
+) -> _C.Plan:
+    """One call as a plan of the device's: see `CustomOp.program`."""
+    return Plan(op.program(facts, shapes), backend).compile().native(())

@@ -1,0 +1,23 @@
+"""Kernels of a target over tensors, for the ops that its library links to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from torch_tenon import _C
+
+
+def launch(
+    kernel: int, tensors: Sequence[torch.Tensor | None], numbers: Sequence[int] = ()
+) -> None:
+    """Enqueues a kernel of the target's over tensors of one device, and does not wait for it.
+
+    What was recorded with the tensors runs before. The target's queue gets `kernel` as it is, where
+    each tensor begins (its first element, whatever its strides; None stays None), and the numbers,
+    64 bits each; on a target with `host_memory` it is the address of a function as
+    `Backend.compile` gives. The kernel may write any of the tensors. Raises RuntimeError for
+    tensors of other devices.
+    """
+    _C.launch(kernel, tensors, numbers)
