@@ -197,6 +197,7 @@ void bind_plan(py::module_& m) {
       "release_threads",
       [] { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); },
       "Ends the OpenMP threads that work for the calling one.");
+  m.def("set_commit_each", &set_commit_each, "Whether the host waits after every step of a plan.");
   m.def("set_timing", &set_timing, "Whether plans time their kernels, as counters of `plan`.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
       .def(
