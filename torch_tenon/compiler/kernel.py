@@ -34,7 +34,7 @@ class Kernel:
 
     source: str  # the function, named `@NAME@`
     storages: list[Storage]
-    sizes: list[Symbol | int]  # run-time sizes of the program, and numbers
+    sizes: list[Symbol | Index]  # numbers, run-time sizes of the program and expressions of these
     origin: str
     bytes_moved: int
     layout: str

@@ -327,7 +327,7 @@ class _Instance:
             "name": kernel.origin,
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
-            "sizes": [self.plain(s if isinstance(s, int) else var(s)) for s in kernel.sizes],
+            "sizes": [self.plain(var(s) if isinstance(s, Symbol) else s) for s in kernel.sizes],
             "checks": kernel.checks,
         }
 

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from torch_tenon.targets.target import Target
 
-BUILT_IN = {"cpu": "torch_tenon.targets.cpu:CpuTarget"}
+BUILT_IN = {
+    "cpu": "torch_tenon.targets.cpu:CpuTarget",
+    "opencl": "torch_tenon.targets.opencl:OpenCLTarget",
+}
 HOST = "cpu"
 ENTRY_POINTS = "torch_tenon.targets"
 
