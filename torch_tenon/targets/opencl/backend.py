@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_tenon.compiler.backend import Backend, KernelFile
-from torch_tenon.targets.opencl.device import Shape, shape_of
+from torch_tenon.targets.opencl.device import Shape
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +27,8 @@ class OpenCLBackend(Backend):
 
     name = "opencl"
 
-    def __init__(self, cl: Any, context: Any) -> None:
-        self._cl, self._context = cl, context
-        self.shape: Shape = shape_of(cl, context.devices[0])
+    def __init__(self, cl: Any, context: Any, shape: Shape) -> None:
+        self._cl, self._context, self.shape = cl, context, shape
         self.most_buffers = min(40, self.shape.parameters // (2 * ARGUMENT))
 
     @functools.cached_property

@@ -14,6 +14,7 @@ class Shape:
     items      work-items of a work-group that does one thing together; 1 where a work-item has a
                processor's vectors to itself, as on a CPU
     most_items work-items of a work-group at most
+    lanes      32-bit numbers in a vector
     local      bytes of local memory
     parameters bytes of a kernel's arguments
     doubles    whether there is float64
@@ -22,6 +23,7 @@ class Shape:
     units: int
     items: int
     most_items: int
+    lanes: int
     local: int
     parameters: int
     doubles: bool
@@ -39,6 +41,7 @@ def shape_of(cl: Any, device: Any) -> Shape:
         units=device.max_compute_units,
         items=1 if alone else min(256, device.max_work_group_size),
         most_items=device.max_work_group_size,
+        lanes=max(1, device.native_vector_width_float),
         local=device.local_mem_size,
         parameters=device.max_parameter_size,
         doubles="cl_khr_fp64" in device.extensions.split(),

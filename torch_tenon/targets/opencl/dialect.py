@@ -31,7 +31,9 @@ from torch_tenon.targets.opencl.device import Shape
 
 # Before a loop of lanes: its iterations do not depend on each other. Compilers that are not clang's
 # pass over it.
-LANES = "#pragma clang loop vectorize(assume_safety)"
+LANES = "#pragma clang loop vectorize(assume_safety) vectorize_width({})"
+# So many vectors of them side by side, where each adds to the one before.
+SIDE_BY_SIDE = " interleave_count(4)"
 # Before a statement in braces: what is added up may be so in any order.
 ANY_ORDER = '_Pragma("clang fp reassociate(on)")'
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
@@ -205,8 +207,9 @@ class OpenCLWriter(Writer):
         return [lines[0], f"if (step < {'*'.join(counts)}) {{", *indent([*lines[1:], *inside]), "}"]
 
     def _pragma(self, s: For) -> list[str]:
-        if s.kind == "lane":
-            return [LANES]
+        if s.kind == "lane" and self.shape.lanes > 1:
+            reduces = any(isinstance(t, Accumulate) for t in s.body)
+            return [LANES.format(self.shape.lanes) + (SIDE_BY_SIDE if reduces else "")]
         return [f"#pragma unroll {s.stops[0] - s.starts[0]}"] if s.kind == "unrolled" else []
 
     def _accumulate(self, s: Accumulate) -> list[str]:

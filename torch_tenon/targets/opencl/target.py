@@ -12,6 +12,7 @@ from typing import Any
 
 from torch_tenon import config
 from torch_tenon.targets.opencl.backend import OpenCLBackend
+from torch_tenon.targets.opencl.device import shape_of
 from torch_tenon.targets.target import Target, TargetError
 
 # For what the checks of a kernel find: four words of 64 bits each, of more than any kernel has.
@@ -74,8 +75,10 @@ class OpenCLTarget(Target):
         self._devices = [found[k % len(found)] for k in range(count)]
         profiled = cl.command_queue_properties.PROFILING_ENABLE
         self._queues = [cl.CommandQueue(self.context, d, profiled) for d in self._devices]
-        _C.open_opencl(_library(), self.context.int_ptr, found[0].int_ptr, count)
-        self.backend = OpenCLBackend(cl, self.context)
+        _C.open_opencl(_library(), self.context.int_ptr, [d.int_ptr for d in found], count)
+        shape = shape_of(cl, found[0])
+        if shape.doubles:  # some functions of float32 are computed in float64
+            self.backend = OpenCLBackend(cl, self.context, shape)
         self._lock = threading.Lock()
         self._buffers: dict[int, Any] = {}
 
