@@ -4,12 +4,11 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include <map>
-
 #include "bind.h"
 #include "device/allocator.h"
 #include "device/interrupts.h"
 #include "device/target.h"
+#include "device/tickets.h"
 
 namespace py = pybind11;
 
@@ -91,47 +90,35 @@ class PythonQueue final : public Queue {
 
   Ticket commit() override {
     const py::gil_scoped_acquire gil;
-    auto event = std::make_shared<Held>((**queue_).attr("commit")());
-    const std::lock_guard<std::mutex> lock(mutex_);
-    events_[++last_] = std::move(event);
-    return last_;
+    return tickets_.add(std::make_shared<Held>((**queue_).attr("commit")()));
   }
 
   bool passed(Ticket ticket) override {
-    const auto event = find(ticket);
+    const auto event = tickets_.find(ticket);
     if (!event)
       return true;
-    bool done = false;
-    {
-      const py::gil_scoped_acquire gil;
-      done = (**event).attr("done")().cast<bool>();
-    }
-    if (done)
-      forget(ticket, *event);
-    return done;
+    const py::gil_scoped_acquire gil;
+    if (!(**event).attr("done")().cast<bool>())
+      return false;
+    tickets_.pass(ticket, (**event).attr("seconds")().cast<double>());
+    return true;
   }
 
   void wait(Ticket ticket) override {
-    const auto event = find(ticket);
+    const auto event = tickets_.find(ticket);
     if (!event)
       return;
-    {
-      const py::gil_scoped_acquire gil;
-      (**queue_).attr("wait")(**event);
-    }
-    forget(ticket, *event);
+    const py::gil_scoped_acquire gil;
+    (**queue_).attr("wait")(**event);
+    tickets_.pass(ticket, (**event).attr("seconds")().cast<double>());
   }
 
   double seconds(Ticket ticket) override {
     wait(ticket);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = seconds_.find(ticket);
-    return found != seconds_.end() ? found->second : 0;
+    return tickets_.seconds(ticket);
   }
 
  private:
-  static constexpr size_t kMostTimes = 4096;
-
   static py::object place(const void* ptr) {
     if (ptr == nullptr)
       return py::none();
@@ -146,39 +133,17 @@ class PythonQueue final : public Queue {
     return found;
   }
 
-  std::shared_ptr<Held> find(Ticket ticket) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = events_.find(ticket);
-    return found != events_.end() ? found->second : nullptr;
-  }
-
-  // The event has passed; its time stays for a while.
-  void forget(Ticket ticket, const Held& event) {
-    double seconds = 0;
-    {
-      const py::gil_scoped_acquire gil;
-      seconds = (*event).attr("seconds")().cast<double>();
-    }
-    std::shared_ptr<Held> last;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = events_.find(ticket);
-    if (found == events_.end())
-      return;
-    last = std::move(found->second);
-    events_.erase(found);
-    seconds_[ticket] = seconds;
-    while (seconds_.size() > kMostTimes)
-      seconds_.erase(seconds_.begin());
-  }
-
   const bool runs_calls_;
   const bool expects_;
   std::unique_ptr<Held> queue_;
-  std::mutex mutex_;
-  Ticket last_ = 0;
-  std::map<Ticket, std::shared_ptr<Held>> events_;  // that have not passed, as far as is known
-  std::map<Ticket, double> seconds_;
+  Tickets<Held> tickets_;
 };
+
+std::unique_ptr<Queue> bind_queue(py::object queue) {
+  if (py::isinstance<NativeQueue>(queue))
+    return std::move(queue.cast<NativeQueue&>().queue);
+  return std::make_unique<PythonQueue>(std::move(queue));
+}
 
 Target bind_target(const py::object& object) {
   Target t;
@@ -203,12 +168,13 @@ Target bind_target(const py::object& object) {
     if (t.host_memory)
       t.queues.push_back(host_queue());
     else
-      t.queues.push_back(std::make_unique<PythonQueue>(object.attr("queue")(i)));
+      t.queues.push_back(bind_queue(object.attr("queue")(i)));
   }
   return t;
 }
 
 const RegisterBindings bindings([](py::module_& m) {
+  py::class_<NativeQueue>(m, "NativeQueue");
   m.def("set_target", [](const py::object& target) {
     set_target(bind_target(target));
     find_main_thread();

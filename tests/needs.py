@@ -1,5 +1,7 @@
 """What a test needs of the target; on one that lacks it, the test is skipped."""
 
+import functools
+
 import pytest
 
 import torch_tenon
@@ -13,3 +15,20 @@ host_memory = pytest.mark.skipif(
 plans = pytest.mark.skipif(
     torch_tenon.target().backend is None, reason="the target has no backend, and so no plans"
 )
+
+
+@functools.cache
+def opencl_problem() -> str:
+    """Why the target `opencl` does not work here; empty where it does."""
+    from torch_tenon.targets.opencl.target import devices
+    from torch_tenon.targets.target import TargetError
+
+    try:
+        devices()
+    except TargetError as error:
+        return str(error)
+    return ""
+
+
+#: A driver of OpenCL's.
+opencl = pytest.mark.skipif(bool(opencl_problem()), reason=opencl_problem() or "there is one")

@@ -17,6 +17,7 @@ LOG_STAGES = ("ops", "target", "plans", "program", "schedule", "memory", "code",
 EXECUTE_MODES = ("auto", "reference", "compiled", "verify")
 BUILDERS = ("process", "thread", "off")
 PLANS = ("worthwhile", "all")
+COMMITS = ("adaptive", "each")
 COMPILERS = ("cc", "gcc", "clang")
 MOST_DEVICES = 64
 
@@ -89,6 +90,12 @@ def _parse_builder(text: str) -> str:
 
 def _parse_plans(text: str) -> str:
     if text.lower() not in PLANS:
+        raise ValueError
+    return text.lower()
+
+
+def _parse_commits(text: str) -> str:
+    if text.lower() not in COMMITS:
         raise ValueError
     return text.lower()
 
@@ -293,6 +300,17 @@ PLAN_FILES: Setting[bool] = Setting(
     "Keep plans, and what is known of calls, for the next process; else a thread makes plans.",
 )
 
+COMMIT: Setting[str] = Setting(
+    "commit",
+    "TENON_COMMIT",
+    "kind",
+    lambda: "adaptive",
+    _parse_commits,
+    " or ".join(COMMITS),
+    "When a device whose memory the host cannot reach starts what is enqueued: `adaptive`, a "
+    "window's steps together, without waiting; `each` step alone, waiting for it.",
+)
+
 SETTINGS: tuple[Setting, ...] = (
     TARGET,
     EXECUTE,
@@ -306,6 +324,7 @@ SETTINGS: tuple[Setting, ...] = (
     BUILDER,
     PLAN,
     PLAN_FILES,
+    COMMIT,
 )
 
 

@@ -55,6 +55,7 @@ def register() -> None:
     accelerator.apply_settings()
     ops.register_ops(found)
     _C.set_trace_calls(config.TRACE_CALLS.read())
+    _C.set_commit_each(config.COMMIT.read() == "each")
     builders.install(found)
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))

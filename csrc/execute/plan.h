@@ -94,6 +94,9 @@ struct PlanData {
 // Whether kernels are timed: it costs more than a small one takes.
 void set_timing(bool on);
 
+// Whether the host waits after every step that a device's queue gets, as without command buffers.
+void set_commit_each(bool on);
+
 // An error of one or several recorded calls, counted in their window; none: of the plan's own.
 struct CallFailure {
   std::vector<int32_t> calls;

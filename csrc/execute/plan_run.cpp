@@ -14,6 +14,7 @@ namespace tenon {
 namespace {
 
 std::atomic<bool> g_timing{false};
+std::atomic<bool> g_commit_each{false};
 
 // The numbers of CHECKS in torch_tenon/compiler/kernel.py.
 enum class Check : int64_t {
@@ -133,6 +134,10 @@ void for_each_made(const Step& step, F&& f) {
 
 void set_timing(bool on) {
   g_timing = on;
+}
+
+void set_commit_each(bool on) {
+  g_commit_each = on;
 }
 
 // What outlives a run on an asynchronous target: memory of the host that its steps use.
@@ -378,6 +383,8 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
     } else {
       call(std::get<CallStep>(step.work), index);
     }
+    if (C10_UNLIKELY(g_commit_each.load(std::memory_order_relaxed)) && !host_memory_)
+      wait_for(device_.index(), queue_.commit(), "each step");
     for (const auto slot : step.released) {
       if (host_memory_)
         release(slot);

@@ -38,7 +38,8 @@ class Kernel:
 
     source: str  # the function, named `@NAME@`
     storages: list[Storage]
-    sizes: Sequence[Symbol | Index | Asked]  # run-time sizes of the program, and numbers
+    # Numbers, run-time sizes of the program, expressions of these, and what a kernel asks for.
+    sizes: Sequence[Symbol | Index | Asked]
     origin: str
     bytes_moved: int
     layout: str

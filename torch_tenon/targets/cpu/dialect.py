@@ -146,9 +146,11 @@ class Writer:
         self.in_grid = within
         self.open.discard(name)
         start, stop = _extreme(starts, ">"), _extreme(stops, "<")
+        return [*head, f"for ({self._steps(s, name, start, stop)}) {{", *indent(inside), "}"]
+
+    def _steps(self, s: For, name: str, start: str, stop: str) -> str:
         step = f"++{name}" if s.step == 1 else f"{name} += {s.step}"
-        loop = f"for (int64_t {name} = {start}; {name} < {stop}; {step}) {{"
-        return [*head, loop, *indent(inside), "}"]
+        return f"int64_t {name} = {start}; {name} < {stop}; {step}"
 
     def _pragma(self, s: For) -> list[str]:
         if s.kind == "grid" and not self.in_grid:

@@ -40,10 +40,10 @@ HEAD = "void *const *a, const int64_t *s, int64_t *status"
 def generate_matmul(group: Group, kept: set[Buffer]) -> Kernel:
     """The kernel of a group with a product; `kept` are the buffers that somebody outside needs."""
     first = next(m for m in group.members if isinstance(m.node, Matmul))
-    return _Product(group, first, kept).kernel()
+    return Product(group, first, kept).kernel()
 
 
-class _Product:
+class Product:
     """The kernel of a product, with the members after it as loops over a piece of it.
 
     A piece is rows `top` to `bottom` and columns `left` to `right` of matrix `b` of the batch; its

@@ -68,7 +68,7 @@ INLINE float lgamma_f32(float x) {
 INLINE double lgamma_f64(double x) { return lgamma(x); }
 
 INLINE double digamma_f64(double x) {
-  if (x == 0) return copysign(INFINITY, -x);
+  if (x == 0) return copysign((double)INFINITY, -x);
   if (x < 0 && trunc(x) == x) return NAN;
   double reflected = 0;
   if (x < 0) {

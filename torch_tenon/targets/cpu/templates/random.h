@@ -7,8 +7,13 @@
  * in groups of RANDOM_LANES, one in each lane of a vector: the group's first elements are made of the
  * lanes' first words, in the order of the lanes, the next ones of their second words, and so on. A
  * number of 64 bits takes two words; normal numbers come in pairs, of two words or of four. */
+#ifndef __OPENCL_VERSION__ /* which has its own of these, and vectors without being told */
 #include <stdint.h>
 #include <string.h>
+#define RANDOM_SIMD _Pragma("omp simd")
+#else
+#define RANDOM_SIMD
+#endif
 
 #define RANDOM_INLINE static inline __attribute__((always_inline))
 #define RANDOM_LANES 16
@@ -43,10 +48,17 @@ RANDOM_INLINE uint64_t random_whole(RANDOM_WORDS, int part) {
   return random_joined((c0 & ~late) | (c2 & late), (c1 & ~late) | (c3 & late));
 }
 
+#ifdef __OPENCL_VERSION__
+#define random_f32(u) as_float(u)
+#define random_u32(x) as_uint(x)
+#define random_f64(u) as_double(u)
+#define random_u64(x) as_ulong(x)
+#else
 RANDOM_INLINE float random_f32(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 RANDOM_INLINE uint32_t random_u32(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
 RANDOM_INLINE double random_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 RANDOM_INLINE uint64_t random_u64(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
+#endif
 /* Below 2^52; from 64-bit integers to floats many processors have no vectors. */
 RANDOM_INLINE double random_whole_number(uint64_t n) { return random_f64(n | 0x4330000000000000u) - 0x1p52; }
 
@@ -180,7 +192,7 @@ RANDOM_INLINE double random_cauchy_of_f64(RANDOM_WORDS, int part) {
                                                uint64_t group) {                                   \
     uint64_t number = group * RANDOM_LANES;                                                        \
     uint32_t low = (uint32_t)number, high = (uint32_t)(number >> 32);                              \
-    _Pragma("omp simd") for (uint32_t lane = 0; lane < RANDOM_LANES; ++lane) {                     \
+    RANDOM_SIMD for (uint32_t lane = 0; lane < RANDOM_LANES; ++lane) {                             \
       RANDOM_BLOCK(seed, offset, low + lane, high)                                                 \
       out[lane] = random_##KIND##_of_##S(c0, c1, c2, c3, 0);                                       \
       out[lane + RANDOM_LANES] = random_##KIND##_of_##S(c0, c1, c2, c3, 1);                        \
@@ -216,9 +228,13 @@ RANDOM(cauchy, f32, float, 4)
 RANDOM(cauchy, f64, double, 2)
 
 /* Of 64 bits and a number of values the one that they fall to, without a quotient. */
+#ifdef __OPENCL_VERSION__
+#define random_below_i64(bits, count) ((int64_t)mul_hi((uint64_t)(bits), (uint64_t)(count)))
+#else
 RANDOM_INLINE int64_t random_below_i64(int64_t bits, int64_t count) {
   return (int64_t)((unsigned __int128)(uint64_t)bits * (uint64_t)count >> 64);
 }
+#endif
 
 /* exp(x), within 2 ULP: for what is log-normal. Powers of two are made in two factors, so that
  * subnormal results are rounded once. */

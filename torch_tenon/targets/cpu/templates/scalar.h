@@ -1,6 +1,7 @@
 /* Scalar arithmetic for generated kernels, with PyTorch's results. Everything is branch-free where
  * it matters, so that the compiler turns a call inside a `#pragma omp simd` loop into vector code.
  * float32 functions are within 4 ULP over the whole range (tests/compiler/test_scalar_math.py). */
+#ifndef __OPENCL_VERSION__ /* the opencl target reads this file too, and has its own of these */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -36,6 +37,7 @@ INLINE int32_t bits_i32(float x) { int32_t u; memcpy(&u, &x, 4); return u; }
 INLINE float bits_f32(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 INLINE int64_t bits_i64(double x) { int64_t u; memcpy(&u, &x, 8); return u; }
 INLINE double bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+#endif
 
 /* 16-bit floats */
 INLINE float from_bf16(uint16_t h) { return bits_f32((uint32_t)h << 16); }
@@ -441,6 +443,7 @@ INLINE int64_t philox_i64(int64_t seed, int64_t offset, int64_t element, int64_t
   return (int64_t)(lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3);
 }
 
+#ifndef __OPENCL_VERSION__
 /* A tile of memory with rows and columns exchanged: to[c][r] = from[r][c]. Rows of `to` are 64
  * elements apart, those of `from` `step`. */
 #define TURN(BITS, T)                                                                             \
@@ -511,3 +514,4 @@ static __attribute__((noinline, cold, unused)) void report(int64_t *status, int6
 #pragma omp declare reduction(min_i8 : int8_t : omp_out = minimum_i8(omp_in, omp_out)) initializer(omp_priv = INT8_MAX)
 #pragma omp declare reduction(max_u8 : uint8_t : omp_out = maximum_u8(omp_in, omp_out)) initializer(omp_priv = 0)
 #pragma omp declare reduction(min_u8 : uint8_t : omp_out = minimum_u8(omp_in, omp_out)) initializer(omp_priv = UINT8_MAX)
+#endif

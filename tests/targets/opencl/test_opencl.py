@@ -1,0 +1,205 @@
+"""The opencl target: its kernels agree with the CPU, and its queue makes nobody wait."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from fresh_process import output, run
+from needs import opencl
+from torch.nn import functional as F
+
+import torch_tenon
+
+FOLDER = Path(__file__).parent
+TARGETS = {"opencl": "opencl", "many_items": f"{FOLDER / 'many_items.py'}:ManyItemsTarget"}
+
+pytestmark = opencl
+
+
+def there(code: str, target: str = "opencl", **environment: str | None) -> str:
+    """What a call prints, made in a process that has this file and the target."""
+    text = f"""
+        import sys
+        sys.path.insert(0, "targets/opencl")
+        from test_opencl import *
+        {code}
+    """
+    return output(
+        text, **{"TENON_EXECUTE": "compiled", "TENON_TARGET": TARGETS[target], **environment}
+    )
+
+
+def table(rows: int, columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(rows, columns).to(dtype)
+
+
+def scattered() -> tuple[torch.Tensor, ...]:
+    return torch.zeros(7, 40), torch.randint(0, 7, (90,)), torch.randn(90, 40)
+
+
+PROGRAMS = {
+    "pointwise": (lambda x: torch.tanh(x * 2 + 1).relu() * x, lambda: [table(50, 130)]),
+    "whole sum": (lambda x: (x * x).sum(), lambda: [table(300, 1000)]),
+    "row sums": (lambda x: x.sum(1), lambda: [table(50, 1030)]),
+    "column sums": (lambda x: x.sum(0), lambda: [table(300, 130)]),
+    "two reduced": (
+        lambda x: x.view(9, 50, 100).transpose(0, 1).sum((0, 2)),
+        lambda: [table(90, 500)],
+    ),
+    "greatest": (lambda x: x.amax(1), lambda: [table(50, 1030)]),
+    "place of the greatest": (lambda x: x.argmax(1), lambda: [table(50, 1030)]),
+    "softmax": (lambda x: torch.softmax(x, 1) + 1, lambda: [table(50, 1030)]),
+    "layer norm": (lambda x: F.layer_norm(x, x.shape[1:]), lambda: [table(50, 1030)]),
+    "running sum": (lambda x: x.cumsum(1), lambda: [table(50, 130)]),
+    "transposed": (lambda x: (x.t() + 1).contiguous(), lambda: [table(300, 130)]),
+    "joined": (lambda x: torch.cat([x, x * 2], 1) + 1, lambda: [table(50, 130)]),
+    "in place": (lambda x: x.clone().add_(x.sum(1, keepdim=True)), lambda: [table(50, 1030)]),
+    "bfloat16": (lambda x: (x * 2).softmax(-1), lambda: [table(50, 130, torch.bfloat16)]),
+    "float16": (lambda x: (x * 2).sum(-1), lambda: [table(50, 130, torch.float16)]),
+    "float64": (lambda x: x.exp().amax(1), lambda: [table(50, 130, torch.float64)]),
+    "whole numbers": (lambda x: (x.long() // 3) % 5, lambda: [table(50, 130) * 100]),
+    "truth": (lambda x: (x > 0).all(1) | (x < 0).any(1), lambda: [table(50, 130)]),
+    "looked up": (lambda x, k: x[k] * 2, lambda: [table(50, 130), torch.randint(0, 50, (9,))]),
+    "scattered": (lambda x, k, v: x.index_add(0, k, v), scattered),
+    "special": (lambda x: torch.erfinv(torch.frac(x)) + torch.lgamma(x), lambda: [table(50, 13)]),
+    "product": (lambda x, y: (x @ y).relu() + 1, lambda: [table(70, 300), table(300, 50)]),
+    "small product": (lambda x, y: x @ y, lambda: [table(1, 300), table(300, 5)]),
+    "transposed product": (lambda x, y: x.t() @ y.t(), lambda: [table(300, 70), table(50, 300)]),
+    "batch": (lambda x: x.view(5, 10, 130) @ x.view(5, 130, 10), lambda: [table(50, 130)]),
+    "bfloat16 product": (
+        lambda x: (x @ x.t()).float() * 2,
+        lambda: [table(50, 130, torch.bfloat16)],
+    ),
+}
+
+
+def hold_against_cpu() -> None:
+    for name, (function, make) in PROGRAMS.items():
+        arguments = make()
+        expected = function(*arguments)
+        moved = [x.to("tenon") for x in arguments]
+        for _ in range(3):  # at once, recorded, by its plan
+            found = function(*moved).cpu()
+        short = expected.dtype.is_floating_point and expected.dtype.itemsize == 2
+        tolerance = {"rtol": 2e-2, "atol": 2e-2} if short else {"rtol": 1e-4, "atol": 1e-4}
+        torch.testing.assert_close(
+            found, expected, **tolerance, msg=lambda text, n=name: f"{n}: {text}"
+        )
+    from torch_tenon.builder.counts import plan_counts
+
+    assert plan_counts()["failed"] == 0, plan_counts()
+    print("agrees")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_agree_with_the_cpu(target: str) -> None:
+    assert there("hold_against_cpu()", target) == "agrees"
+
+
+def draw() -> None:
+    for dtype in (torch.float32, torch.float64):
+        draws = (torch.rand, torch.randn, lambda n, **how: torch.empty(n, **how).exponential_())
+        for number, make in enumerate(draws):
+            for _ in range(3):
+                torch.manual_seed(7)
+                found = make(1003, dtype=dtype, device="tenon").cpu() + 0
+            print(number, found.view(torch.int32).sum().item())
+    for _ in range(3):
+        torch.manual_seed(7)
+        found = torch.randint(0, 1 << 40, (1003,), device="tenon").cpu()
+    print(found.sum().item())
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_random_numbers_are_those_of_the_core(target: str) -> None:
+    assert there("draw()", target) == there("draw()", target, TENON_EXECUTE="reference")
+
+
+def test_devices_have_queues_of_their_own() -> None:
+    code = """
+        x = torch.arange(1000.0).to("tenon:1")
+        y = (x * 2).to("tenon:0", non_blocking=True) + 1
+        z = torch.empty(1000).pin_memory()
+        z.copy_(y.to("tenon:1") * 3)
+        assert torch.equal(z, (torch.arange(1000.0) * 2 + 1) * 3)
+        print(torch.tenon.device_count())
+    """
+    assert there(code, TENON_DEVICES="2") == "2"
+
+
+def look_up() -> None:
+    weights, good, bad = torch.randn(5, 3), torch.tensor([4, 0]), torch.tensor([1, 9])
+    weights, good, bad = (x.to("tenon") for x in (weights, good, bad))
+    other = weights * 1
+    for number in range(5):
+        rows = weights.index_select(0, good if number < 3 else bad) * 2
+        other = other + 1
+        assert torch.isfinite(other.cpu()).all()
+        if number < 3:
+            assert torch.equal(rows.cpu(), weights.cpu()[[4, 0]] * 2)
+            continue
+        with pytest.raises(IndexError, match="index out of range in self"):
+            rows.cpu()
+    print("late")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_index_out_of_range_is_told_when_the_result_is_read(target: str) -> None:
+    assert there("look_up()", target) == "late"
+
+
+def test_without_a_platform_the_error_says_what_to_install(tmp_path: Path) -> None:
+    done = run("import torch", TENON_TARGET="opencl", OCL_ICD_VENDORS=str(tmp_path))
+    assert done.returncode != 0
+    assert "there is no OpenCL platform with a device: install" in done.stderr
+
+
+def test_a_source_that_does_not_build_is_told_with_the_build_log() -> None:
+    code = """
+        from torch_tenon.targets.target import CompileError
+        compiler = torch_tenon.target().backend.compiler
+        with pytest.raises(CompileError, match="undeclared identifier 'y'") as raised:
+            compiler._build({"k_1_0": "__kernel void @NAME@(__global float *x) { x[0] = y; }"})
+        source = re.search("the source is in (.*)", str(raised.value))[1]
+        assert "x[0] = y" in Path(source).read_text()
+        print("told")
+    """
+    assert there(f"import re{code}") == "told"
+
+
+def test_binaries_are_kept(tmp_path: Path) -> None:
+    code = """
+        import torch
+        x = torch.arange(100.0).to("tenon")
+        for _ in range(3):
+            y = ((x + 1) * 2).cpu()
+        assert torch.equal(y, (torch.arange(100.0) + 1) * 2)
+        from torch_tenon.builder.counts import plan_counts
+        assert plan_counts()["ready"] == 1
+    """
+    environment = {"TENON_CACHE_DIR": str(tmp_path / "cache"), "TENON_EXECUTE": "compiled"}
+    environment |= {"TENON_TARGET": "opencl", "TENON_LOG": "code", "TENON_BUILDER": "thread"}
+    first, second = (run(code, **environment) for _ in range(2))
+    assert first.returncode == 0 == second.returncode, first.stderr + second.stderr
+    assert "__kernel" in first.stderr and "__kernel" not in second.stderr
+
+
+def steps() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    model, x = model.to("tenon"), torch.randn(5, 8).to("tenon")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in range(12):
+        optimizer.zero_grad()
+        if number == 11:
+            torch.tenon.synchronize()
+            torch_tenon.reset_counters()
+        model(x).square().mean().backward()
+        optimizer.step()
+    torch.Event("tenon").record()  # submits what was recorded
+    waits = {k: n for k, n in torch_tenon.counters().items() if k.startswith("wait::")}
+    print(set(waits))
+
+
+def test_a_training_step_waits_for_nothing_unless_it_is_told_to() -> None:
+    assert there("steps()") == "set()"
+    assert there("steps()", TENON_COMMIT="each") == "{'wait::each step'}"

@@ -1,0 +1,84 @@
+"""The opencl target's part of the compiler: OpenCL C, built by the driver."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch_tenon.compiler.backend import Backend, KernelFile
+from torch_tenon.targets.opencl.device import Shape
+
+if TYPE_CHECKING:
+    import torch
+
+    from torch_tenon.compiler.kernel import Kernel
+    from torch_tenon.compiler.schedule import Group, Member
+    from torch_tenon.ir.values import Buffer
+    from torch_tenon.targets.opencl.compiler import OpenCLCompiler
+
+MANY_ELEMENTS = 32768  # worth a second kernel
+PIECE = 8192  # elements of a partial result
+ARGUMENT = 16  # bytes of a buffer and its offset; other arguments are taken to be as many bytes
+
+
+class OpenCLBackend(Backend):
+    """Kernels in OpenCL C for the devices of a context; see `generate.py`."""
+
+    name = "opencl"
+
+    def __init__(self, cl: Any, context: Any, shape: Shape) -> None:
+        self._cl, self._context, self.shape = cl, context, shape
+        self.most_buffers = min(40, self.shape.parameters // (2 * ARGUMENT))
+
+    @functools.cached_property
+    def compiler(self) -> OpenCLCompiler:
+        """What builds the kernels."""
+        from torch_tenon.targets.opencl.compiler import OpenCLCompiler
+
+        return OpenCLCompiler(self._cl, self._context)
+
+    @functools.cached_property
+    def product_dtypes(self) -> frozenset[torch.dtype]:  # type: ignore[override]
+        """Those that `templates/product.h` multiplies."""
+        import torch
+
+        return frozenset((torch.float32, torch.bfloat16, torch.float16))
+
+    def fusion_problem(self, members: Sequence[Member]) -> str | None:
+        """What cannot be the epilogue of a product."""
+        from torch_tenon.targets.cpu.fusion import epilogue_problem
+
+        return epilogue_problem(members)
+
+    def piece_length(self, rows: int, length: int, rows_lie_dense: bool) -> int:
+        """Pieces where work-groups would be too few."""
+        few = rows < 16 * self.shape.units
+        return PIECE if length >= MANY_ELEMENTS and few else 0
+
+    def kernel(self, group: Group, kept: set[Buffer]) -> Kernel:
+        """A kernel in OpenCL C."""
+        from torch_tenon.targets.opencl.generate import generate
+        from torch_tenon.targets.opencl.products import generate_product
+
+        has_product = any(m.node.kind == "matmul" for m in group.members)
+        return (generate_product if has_product else generate)(group, kept, self.shape)
+
+    def compile(self, kernels: Sequence[Kernel]) -> list[int]:
+        """What the core's queue launches kernels by."""
+        return self.compiler.handles(kernels)
+
+    def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
+        """The driver's binaries."""
+        return self.compiler.files(kernels)
+
+    def open_files(self) -> bool:
+        """By the driver."""
+        from torch_tenon import _C
+
+        _C.use_opencl_kernel_files()
+        return True
+
+    def identity(self) -> str:
+        """The device, its driver and the options."""
+        return self.compiler.identity

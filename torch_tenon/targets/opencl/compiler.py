@@ -1,0 +1,156 @@
+"""OpenCL C to kernels of the driver's, kept as binaries between processes.
+
+Kernels are known by the hash of their source and of all else that their code depends on.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import tempfile
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_tenon import _C, config
+from torch_tenon.compiler.backend import KernelFile
+from torch_tenon.compiler.cache import Cache, digest
+from torch_tenon.compiler.kernel import Kernel
+from torch_tenon.targets.cpu.compiler import BY_NAME
+from torch_tenon.targets.cpu.compiler import TEMPLATES as SHARED
+from torch_tenon.targets.target import CompileError
+
+log = logging.getLogger("torch_tenon.code")
+
+TEMPLATES = Path(__file__).parent / "templates"
+OPTIONS = ["-w", "-cl-std=CL1.2"]
+PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"  # where the device can: a flag of its own
+
+
+@functools.cache
+def _template(path: Path) -> str:
+    return path.read_text()
+
+
+def headers(source: str) -> list[str]:
+    """What belongs before `source`: the cpu target's scalar functions, which are C that OpenCL C
+    understands once its names are there."""
+    named = [f for f, names in BY_NAME.items() if any(name in source for name in names)]
+    shared = [_template(SHARED / f) for f in ("scalar.h", *named)]
+    own = ["kernel.h", *(["product.h"] if "multiply_" in source else [])]
+    return [_template(TEMPLATES / "names.h"), *shared, *(_template(TEMPLATES / f) for f in own)]
+
+
+class OpenCLCompiler:
+    """Builds programs for the devices of a context; raises CompileError with the build log."""
+
+    def __init__(self, cl: Any, context: Any) -> None:
+        self.cl, self.context = cl, context
+        self.device = context.devices[0]
+        precise = self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
+        self.options = [*OPTIONS, *([PRECISE] if precise else [])]
+        self._handles: dict[str, int] = {}
+        self._files: dict[str, KernelFile] = {}
+        self._programs: dict[str, Any] = {}  # by file; kernels need them for the process's life
+        self._lock = threading.Lock()
+
+    @functools.cached_property
+    def cache(self) -> Cache:
+        """Where binaries are kept."""
+        return Cache(Path(config.cache_directory()) / "kernels")
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """What binaries depend on beside their source."""
+        d = self.device
+        facts = (d.platform.version, d.name, d.version, d.driver_version, *self.options)
+        return "\n".join(facts)
+
+    def name(self, kernel: Kernel) -> str:
+        """The function of a kernel, which tells the queue how to launch it."""
+        found = digest(kernel.source, *headers(kernel.source), self.identity)
+        local = re.search(r"reqd_work_group_size\((\d+)", kernel.source)
+        assert local is not None
+        return f"k_{found[:24]}_{local[1]}_{len(kernel.checks)}"
+
+    def handles(self, kernels: Sequence[Kernel]) -> list[int]:
+        """What the queue launches each kernel by. Those that are new are built as one program:
+        reading the headers takes longer than most kernels do."""
+        with self._lock:
+            names = [self.name(k) for k in kernels]
+            missing = {
+                name: k.source
+                for name, k in zip(names, kernels, strict=True)
+                if name not in self._handles and not self._find(name)
+            }
+            if missing:
+                self._build(missing)
+            return [self._handles[name] for name in names]
+
+    def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
+        """Where compiled kernels are kept; None if one of them is not."""
+        found = [self._files.get(self.name(k)) for k in kernels]
+        return [f for f in found if f is not None] if None not in found else None
+
+    def _find(self, name: str) -> bool:
+        """Whether the kernel was built before, and its file is whole and for this device."""
+        entry = self.cache.read_json(f"{name}.json")
+        if entry is None:
+            return False
+        file = entry["file"]
+        try:
+            data = self.cache.read(file)
+            if data is None or digest(data) != entry["digest"]:
+                raise OSError("it is not there" if data is None else "it is damaged")
+            if file not in self._programs:
+                devices = self.context.devices
+                program = self.cl.Program(self.context, devices, [data] * len(devices))
+                self._programs[file] = program.build(self.options)
+            self._enter(name, self._programs[file])
+        except (self.cl.Error, OSError, RuntimeError) as error:
+            log.warning("cache entry %s will be rebuilt: %s", file, error)
+            return False
+        self._note(name, file, data)
+        return True
+
+    def _build(self, sources: Mapping[str, str]) -> None:
+        bodies = [source.replace("@NAME@", name) for name, source in sources.items()]
+        log.debug("%s", "\n".join(bodies))
+        program = self._compiled("\n".join([*headers("".join(bodies)), *bodies]))
+        for name in sources:
+            self._enter(name, program)
+        data = program.get_info(self.cl.program_info.BINARIES)[0]
+        file = f"{digest(data)}.bin"
+        self._programs[file] = program
+        if not data or self.cache.write(file, data) is None:
+            return
+        for name in sources:
+            self.cache.write_json(f"{name}.json", {"file": file, "digest": digest(data)})
+            self._note(name, file, data)
+
+    def _compiled(self, text: str) -> Any:
+        program = self.cl.Program(self.context, text)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", self.cl.CompilerWarning)
+                return program.build(self.options, cache_dir=False)
+        except self.cl.Error as error:
+            handle, kept = tempfile.mkstemp(prefix="tenon-failed-", suffix=".cl")
+            with os.fdopen(handle, "w") as f:
+                f.write(text)
+            words = "\n".join(str(error).splitlines()[:20])
+            raise CompileError(
+                f"the OpenCL compiler of {self.device.name} failed; "
+                f"the source is in {kept}\n{words}"
+            ) from None
+
+    def _enter(self, name: str, program: Any) -> None:
+        self._handles[name] = _C.opencl_kernel(program.int_ptr, name)
+
+    def _note(self, name: str, file: str, data: bytes) -> None:
+        path = f"{self.cache.directory.name}/{file}"
+        self._files[name] = KernelFile(path, name, _C.checksum(data))

@@ -1,0 +1,56 @@
+"""The kernel of a group in OpenCL C."""
+
+from __future__ import annotations
+
+from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
+from torch_tenon.compiler.schedule import Group
+from torch_tenon.ir.index import product
+from torch_tenon.ir.values import Buffer, size_hint
+from torch_tenon.targets.cpu.generate import loop_tree
+from torch_tenon.targets.cpu.layout import Layout
+from torch_tenon.targets.opencl.device import Shape
+from torch_tenon.targets.opencl.dialect import OpenCLWriter, steps_of
+from torch_tenon.targets.opencl.layout import GroupLayout
+
+GROUP_WORK = 16384  # scalar operations that are worth starting a work-group for
+GROUPS = 4  # for each compute unit, so that they share out evenly
+MISSING = ("special_", "digamma_f64")  # functions of the cpu target's that need the C library
+
+
+def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
+    """The kernel of a group; `kept` are the buffers that somebody outside needs.
+
+    Raises NotImplementedError for one that the device has no code for.
+    """
+    layout: Layout | GroupLayout
+    if shape.items == 1:
+        layout = Layout(group, kept)
+        writer = OpenCLWriter(loop_tree(group, kept, layout), shape)
+        steps = size_hint(product(map(steps_of, writer.grid())))
+        writer.local = _work_items(steps, size_hint(layout.work), shape)
+    else:
+        layout = GroupLayout(group, kept, shape)
+        writer = OpenCLWriter(layout.tree, shape)
+        writer.shared = layout.items > 0
+        writer.local = layout.items or (shape.items if writer.grid() else 1)
+    origin = origin_of(group.members)
+    source = writer.function(origin)
+    if missing := next((name for name in MISSING if name in source), None):
+        raise NotImplementedError(f"{missing} in OpenCL C")
+    return Kernel(
+        source,
+        writer.storages,
+        [writer.groups(), *(writer.tree.numbers.get(s, s) for s in writer.arguments)],
+        origin,
+        bytes_moved(group, kept),
+        layout.kind,
+        layout.work,
+        [f.calls for f in writer.failures],
+    )
+
+
+def _work_items(steps: int, work: int, shape: Shape) -> int:
+    """How many steps of the grid are one work-group: a power of two."""
+    most = max(1, min(shape.most_items, steps // (GROUPS * shape.units)))
+    wanted = max(1, min(most, GROUP_WORK * steps // max(work, 1)))
+    return 1 << (wanted.bit_length() - 1)

@@ -1,0 +1,68 @@
+/* C's names for what OpenCL C has under others, so that the cpu target's scalar functions are read by
+ * both. Nothing is contracted that does not say so: random numbers are the same bits everywhere. */
+#pragma OPENCL FP_CONTRACT OFF
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+typedef char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef uchar uint8_t;
+typedef ushort uint16_t;
+typedef uint uint32_t;
+typedef ulong uint64_t;
+typedef bool bool_t;
+#define INT64_C(x) x##L
+#define UINT64_C(x) x##UL
+#define INT32_MIN INT_MIN
+#define INT32_MAX INT_MAX
+#define INT64_MIN LONG_MIN
+#define INT64_MAX LONG_MAX
+#define INLINE static inline __attribute__((always_inline))
+#define LIKELY(x) (x)
+
+INLINE uint32_t bits_u32(float x) { return as_uint(x); }
+INLINE int32_t bits_i32(float x) { return as_int(x); }
+INLINE float bits_f32(uint32_t u) { return as_float(u); }
+INLINE int64_t bits_i64(double x) { return as_long(x); }
+INLINE double bits_f64(uint64_t u) { return as_double(u); }
+#define memcpy(to, from, size) copy_bytes((uint8_t *)(to), (const uint8_t *)(from), size)
+INLINE void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size) {
+  for (uint64_t k = 0; k < size; ++k) to[k] = from[k];
+}
+
+#define __builtin_fma fma
+#define __builtin_fmaf fma
+#define __builtin_fabs fabs
+#define __builtin_fabsf fabs
+#define __builtin_floor floor
+#define __builtin_floorf floor
+#define __builtin_ceil ceil
+#define __builtin_ceilf ceil
+#define __builtin_trunc trunc
+#define __builtin_truncf trunc
+#define __builtin_rint rint
+#define __builtin_rintf rint
+#define __builtin_sqrt sqrt
+#define __builtin_sqrtf sqrt
+#define __builtin_copysign copysign
+#define __builtin_copysignf copysign
+#define sinf sin
+#define cosf cos
+#define tanf tan
+#define asinf asin
+#define acosf acos
+#define atanf atan
+#define atan2f atan2
+#define sinhf sinh
+#define coshf cosh
+#define asinhf asinh
+#define acoshf acosh
+#define atanhf atanh
+#define hypotf hypot
+#define nextafterf nextafter
+#define frexpf frexp
+#define expf exp
+#define fabsf fabs
+#define half half_ /* a type here, a variable there */
