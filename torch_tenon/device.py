@@ -54,6 +54,7 @@ def register() -> None:
     accelerator.apply_settings()
     ops.register_ops(found)
     _C.set_trace_calls(config.TRACE_CALLS.read())
+    _C.set_measure_ceilings(_ceilings)
     builders.install(found)
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
@@ -62,6 +63,12 @@ def register() -> None:
     process.install()
     settings.install()
     doors.install()
+
+
+def _ceilings() -> tuple[float, float]:
+    from torch_tenon.profiler.ceilings import ceilings
+
+    return ceilings()
 
 
 def _verify(*window: Any) -> None:

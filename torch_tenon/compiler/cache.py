@@ -19,7 +19,7 @@ from typing import Any
 log = logging.getLogger("torch_tenon.cache")
 
 
-KINDS = {".so": "compiled objects", ".json": "entries"}
+KINDS = {".so": "compiled objects", ".json": "entries", ".c": "sources"}
 
 
 def digest(*parts: str | bytes) -> str:

@@ -18,7 +18,8 @@ import torch
 from torch_tenon import _C
 from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
-from torch_tenon.compiler.kernel import Kernel
+from torch_tenon.compiler.facts import call_bytes, call_detail, call_operations, kernel_detail
+from torch_tenon.compiler.kernel import Kernel, calls_of, operations_of
 from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate, var
@@ -56,7 +57,8 @@ class PlanData(TypedDict):
                 recorded call that it is part of. Recorded calls are counted in their window; a
                 compiled graph has none, and -1 stands there. Each step has a name (the ops that it
                 came from), the slots that are allocated before it and those that are released
-                after it.
+                after it, and for profiles its sizes and dtypes (detail), the recorded calls that it
+                computes, the bytes that it moves and its operations on numbers.
 
     A tensor over a slot is a dict: slot, dtype, sizes, strides and offset (in elements). Arguments
     that are dtypes, layouts and memory formats are {"torch": name}, complex numbers
@@ -209,8 +211,14 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
     kernels = []
     for g in order.groups:
         time.sleep(0)  # where plans are made in the background, others want the interpreter
-        kernels.append(backend.kernel(g, kept) if g.call is None else None)
+        kernels.append(_kernel(backend, g, kept) if g.call is None else None)
     return [Step(g, kernel, g.call) for g, kernel in backend.batches(order, kernels)]
+
+
+def _kernel(backend: Backend, group: Group, kept: set[Buffer]) -> Kernel:
+    kernel = backend.kernel(group, kept)
+    kernel.calls, kernel.operations = calls_of(group), operations_of(group, kernel.work)
+    return kernel
 
 
 class _Instance:
@@ -270,7 +278,7 @@ class _Instance:
         steps, kernels = [], 0
         for k, step in enumerate(self.plan.steps):
             if step.kernel is not None:
-                found = self._kernel(step.kernel, kernels)
+                found = self._kernel(step.kernel, kernels, step.group)
                 kernels += 1
             else:
                 assert step.call is not None
@@ -322,8 +330,12 @@ class _Instance:
             found.append(["unused", 0] if number < 0 else [s.kind, number])
         return found
 
-    def _kernel(self, kernel: Kernel, number: int) -> dict[str, Any]:
+    def _kernel(self, kernel: Kernel, number: int, group: Group) -> dict[str, Any]:
         return {
+            "detail": kernel_detail(kernel, group),
+            "calls": kernel.calls,
+            "bytes": kernel.bytes_moved,
+            "operations": kernel.operations,
             "name": kernel.origin,
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
@@ -341,6 +353,10 @@ class _Instance:
             arguments[op._schema.arguments[-1].name] = self._plain(results[0])
             results = []
         return {
+            "detail": call_detail(call),
+            "calls": call.calls,
+            "bytes": call_bytes(call),
+            "operations": call_operations(call),
             "name": call.origin or call.name,
             "op": op._schema.name,
             "overload": op._schema.overload_name,
