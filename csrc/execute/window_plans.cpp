@@ -402,11 +402,13 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
 void finish_window(WindowPlan& window, FoundPlan found) {
   std::lock_guard<std::mutex> lock(plans().mutex);
   if (profiles() && window.asked_at > 0) {
-    Profiled built(Activity::build, -1, subject_of({"a plan", found.error}));
-    if (built) {
-      built->begin = window.asked_at;
-      built->amount = static_cast<int64_t>(window.calls.size());
-    }
+    ProfileEvent built;  // by another thread or process: within nothing of this one's
+    built.begin = window.asked_at;
+    built.end = profile_now();
+    built.subject = subject_of({"a plan", found.error});
+    built.amount = static_cast<int64_t>(window.calls.size());
+    built.activity = Activity::build;
+    log_event(built);
   }
   window.found = std::move(found);
   const bool ready = window.found.plan != nullptr || window.found.sized != nullptr;

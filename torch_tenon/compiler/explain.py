@@ -53,6 +53,7 @@ def summarise(
     kernels = [s.kernel for s in plan.steps if s.kernel is not None]
     calls = [s.call for s in plan.steps if s.call is not None]
     moved = sum(k.bytes_moved for k in kernels) + sum(map(call_bytes, calls))
+    ops = {n.name: n.origin or n.name for n in plan.program.nodes}
     return Summary(
         len(kernels),
         len(calls),
@@ -62,7 +63,7 @@ def summarise(
         stages,
         fallbacks,
         _steps(plan),
-        plan.schedule.rejected[:MOST_REASONS],
+        [(ops[a], ops[b], why) for a, b, why in plan.schedule.rejected[:MOST_REASONS]],
     )
 
 
