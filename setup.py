@@ -10,7 +10,7 @@ from pathlib import Path
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
 ROOT = Path(__file__).parent
 
@@ -27,7 +27,12 @@ setup(
         CppExtension(
             "torch_tenon._C",
             sorted(str(p.relative_to(ROOT)) for place in SOURCES for p in ROOT.glob(place)),
-            include_dirs=[str(ROOT / "csrc"), str(ROOT)],
+            # Kineto's headers name one another without their folder.
+            include_dirs=[
+                str(ROOT / "csrc"),
+                str(ROOT),
+                *(str(Path(folder) / "kineto") for folder in include_paths()),
+            ],
             # Random numbers are the same bits on every processor, and in generated kernels: those
             # are compiled with the last line's flags too. A root that sets errno has no vectors.
             extra_compile_args=[

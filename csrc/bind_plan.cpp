@@ -93,7 +93,13 @@ class PlanReader {
 
   Step step(py::handle x) {
     const auto name = x["name"].cast<std::string>();
-    Step made{name, &counter("plan", name), KernelStep{}, {}};
+    const Subject subject{
+        name,
+        x["detail"].cast<std::string>(),
+        x["calls"].cast<std::vector<int32_t>>(),
+        x["bytes"].cast<int64_t>(),
+        x["operations"].cast<int64_t>()};
+    Step made{name, &counter("plan", name), subject, subject_of(subject), KernelStep{}, {}, {}};
     if (x.contains("kernel"))
       made.work = kernel_step(x);
     else

@@ -205,6 +205,7 @@ void bind_record(py::module_& m) {
       "share_memory",
       [](const at::Tensor& tensor) { share_address(*tensor.storage().unsafeGetStorageImpl()); },
       "From now on whatever uses the tensor's memory runs at once: somebody outside may look.");
+  m.def("traces_calls", &traces_calls);
   m.def("set_trace_calls", &set_trace_calls, "Whether calls note the Python line they are from.");
   m.def(
       "record_counts",

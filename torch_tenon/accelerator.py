@@ -7,6 +7,7 @@ exist raises RuntimeError.
 
 from __future__ import annotations
 
+import importlib
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +17,12 @@ import torch
 from torch_tenon import _C, config
 
 Device = int | str | torch.device | None
+
+
+def __getattr__(name: str) -> Any:
+    if name == "profiler":  # loaded when somebody asks for it
+        return importlib.import_module("torch_tenon.profiler")
+    raise AttributeError(f"module 'torch.tenon' has no attribute {name!r}")
 
 
 class DeviceProperties:
@@ -147,6 +154,18 @@ def target_name() -> str:
 def synchronize(device: Device = None) -> None:
     """Waits for everything that the device was given to do."""
     _C.synchronize(_index(device))
+
+
+class blocking:
+    """Context manager: each op runs at once and is waited for, for a debugger or to see which line
+    fails. For all threads; nothing is recorded and nothing fuses."""
+
+    def __enter__(self) -> None:
+        self._before = _C.execute_mode()
+        _C.set_execute_mode(config.EXECUTE_MODES.index("reference"))
+
+    def __exit__(self, *exc_info: object) -> None:
+        _C.set_execute_mode(self._before)
 
 
 # Streams and events

@@ -228,7 +228,8 @@ TRACE_CALLS: Setting[bool] = Setting(
     lambda: False,
     _parse_flag,
     "1, true, yes, on, 0, false, no or off",
-    "Note the Python line of each recorded call, for the text of errors that come late.",
+    "Note the Python line of each recorded call, for errors that come late, and of each wait and "
+    "each call that runs at once, for the report.",
 )
 CACHE_DIR: Setting[str] = Setting(
     "cache_dir",

@@ -135,7 +135,7 @@ def _rows(kernels: bool = False) -> Iterator[OpCount]:
     _C.commit_all()
     records = config.EXECUTE_MODES[_C.execute_mode()] != "reference"
     for route, op, calls, nanoseconds, bytes_copied in _C.counter_values():
-        if (route == "plan") != kernels or route.startswith("at once: "):
+        if (route == "plan") != kernels or route.startswith(("at once: ", "line ")):
             continue
         if route in ("recorded", "reference"):
             found = _route(op)

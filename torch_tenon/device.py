@@ -56,6 +56,7 @@ def register() -> None:
     ops.register_ops(found)
     _C.set_trace_calls(config.TRACE_CALLS.read())
     _C.set_commit_each(config.COMMIT.read() == "each")
+    _C.set_measure_ceilings(_ceilings)
     builders.install(found)
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
@@ -66,6 +67,12 @@ def register() -> None:
     doors.install()
     dynamo_waits.install()
     process_groups.install()
+
+
+def _ceilings() -> tuple[float, float]:
+    from torch_tenon.profiler.ceilings import ceilings
+
+    return ceilings()
 
 
 def _verify(*window: Any) -> None:

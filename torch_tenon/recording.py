@@ -13,20 +13,7 @@ from torch_tenon.compiler import bounded
 from torch_tenon.compiler.bounded import CacheCounts
 from torch_tenon.compiler.explain import Summary, format_bytes
 
-# In the order of CommitReason in csrc/device/pending.h.
-REASONS = (
-    "the host reads",
-    "the host writes",
-    "a first call",
-    "an op that runs at once",
-    "synchronize",
-    "a boundary",
-    "its length",
-    "memory",
-    "a request",
-    "another thread or stream",
-    "memory that others see",
-)
+REASONS = tuple(_C.commit_reasons())  # why windows end
 _MOST_ROWS = 10
 
 
@@ -49,6 +36,16 @@ class WindowRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class LineCount:
+    """What a Python line did that held the host up: `waits`, or `at once`, and why."""
+
+    what: str
+    line: str  # "file.py:12: the host reads"
+    calls: int
+    seconds: float  # of waits
+
+
+@dataclass(frozen=True, slots=True)
 class Recording:
     """What recording did since the process started; `str` of it is a page to read."""
 
@@ -59,6 +56,7 @@ class Recording:
     waiting: int  # plans that are not made yet
     peak_bytes: int  # of device memory, all devices together
     caches: list[CacheCounts]  # what is kept in memory for later
+    lines: list[LineCount]  # where the host waited and what ran at once, with TENON_TRACE_CALLS
 
     @property
     def by_plan(self) -> int:
@@ -118,6 +116,12 @@ class Recording:
             lines += [f"  {op}: {why}, {n:,} calls" for op, why, n in self._most_at_once()]
             hidden = len(self.at_once) - _MOST_ROWS
             lines += [f"  and {hidden} more ops"] if hidden > 0 else []
+        if self.lines:
+            lines += ["", "Python lines where the host waited, and that ran ops at once:"]
+            lines += [
+                f"  {n.what:8} {n.calls:>8,} times{n.seconds * 1e3:>12.2f} ms  {n.line}"
+                for n in self.lines[: 2 * _MOST_ROWS]
+            ]
         return "\n".join(lines)
 
     def _most_at_once(self) -> Sequence[tuple[str, str, int]]:
@@ -137,7 +141,19 @@ def recording() -> Recording:
         plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
         bounded.counts() + ([] if backend is None else backend.caches()),
+        lines_that_wait(),
     )
+
+
+def lines_that_wait() -> list[LineCount]:
+    """The Python lines where the host waited, longest first, and those that ran ops at once, most
+    often first: since `reset_counters`, with TENON_TRACE_CALLS."""
+    found = [
+        LineCount(route.removeprefix("line "), where, n, nanoseconds / 1e9)
+        for route, where, n, nanoseconds, _ in _C.counter_values()
+        if route.startswith("line ")
+    ]
+    return sorted(found, key=lambda row: (-row.seconds, -row.calls))
 
 
 def calls_at_once() -> list[tuple[str, str, int]]:

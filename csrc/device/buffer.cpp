@@ -7,6 +7,7 @@
 #include "device/host_allocator.h"
 #include "device/interpreter.h"
 #include "device/pending.h"
+#include "device/profile.h"
 #include "device/ranges.h"
 #include "device/target.h"
 
@@ -134,8 +135,12 @@ void Buffer::free_memory() {
 }
 
 void settle(Buffer& buffer, Access access) {
+  const auto touching = Touching::reason();
+  const bool writes = access == Access::write && touching == CommitReason::host_read;
+  ProfiledWait waits(name_of(writes ? CommitReason::host_write : touching), buffer.device);
   // What reads it may still run while it is read.
-  commit_uses(buffer, /*writes_alone=*/access == Access::read, Touching::reason());
+  if (!commit_uses(buffer, /*writes_alone=*/access == Access::read, touching))
+    waits.cancel();  // what was submitted before is waited for below
   Submission submission = 0;
   std::shared_ptr<Failure> failure;
   {

@@ -17,7 +17,8 @@ enum class ForkOrder : int {
   known_calls,
   addresses,
   blocks,
-  counters
+  counters,
+  profile
 };
 
 // From now on a fork takes the lock, in the parent and for the child.

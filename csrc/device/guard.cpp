@@ -14,6 +14,7 @@
 
 #include "device/interpreter.h"
 #include "device/pending.h"
+#include "device/profile.h"
 #include "device/target.h"
 
 namespace tenon {
@@ -206,6 +207,7 @@ c10::StreamId current_stream_id(c10::DeviceIndex index) noexcept {
 
 void synchronize(c10::DeviceIndex index) {
   index = check_index(index);
+  const ProfiledWait waits("synchronize", index);
   commit(index, CommitReason::synchronize);
   wait_until_idle(index);
   raise_unseen(index);

@@ -11,7 +11,7 @@ namespace tenon {
 
 class Buffer;
 
-// Why a window was committed; the names are those of the report.
+// Why a window was committed.
 enum class CommitReason : int {
   host_read,     // the host needs a value
   host_write,    // the host writes memory that the window uses
@@ -26,14 +26,16 @@ enum class CommitReason : int {
   shared,    // somebody outside has the address of memory that it uses
   count_
 };
+// As the report has it.
+const char* name_of(CommitReason reason);
 
 // Submits every window of a device, of all threads and streams; of one stream, of the calling
 // thread. Inside of a run on the device this does nothing.
 void commit(c10::DeviceIndex device, CommitReason reason);
 void commit_stream(c10::Stream stream, CommitReason reason);
 
-// Submits the windows that use a buffer, or those alone that write it.
-void commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason);
+// Submits the windows that use a buffer, or those alone that write it; false: there were none.
+bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason);
 
 // Enqueues a copy from the host to a buffer's memory, behind everything else; `keeps` is what the
 // host's memory lives by until then.

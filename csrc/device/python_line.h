@@ -9,7 +9,8 @@ namespace tenon {
 void set_trace_calls(bool on);
 bool traces_calls();
 
-// The innermost line outside of PyTorch, as "file.py:12"; empty where there is none.
+// The innermost line outside of PyTorch and of this package, as "file.py:12"; empty where there is
+// none.
 std::string python_line();
 
 }  // namespace tenon

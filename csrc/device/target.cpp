@@ -8,6 +8,7 @@
 #include "device/fork.h"
 #include "device/guard.h"
 #include "device/interpreter.h"
+#include "device/profile.h"
 
 namespace tenon {
 namespace {
@@ -73,6 +74,7 @@ void wait_for(c10::DeviceIndex device, Ticket ticket, const char* reason) {
   if (queue.passed(ticket))
     return;
   const CountedCall counted(counter("wait", reason));
+  const ProfiledWait waits(reason, device);
   const WithoutInterpreter no_gil;
   queue.wait(ticket);
 }
@@ -81,6 +83,9 @@ void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::D
   if (nbytes == 0 || dst == src)
     return;
   auto& queue = queue_of(device);
+  Profiled profiled(Activity::copy, device);
+  if (profiled)
+    note_copy(profiled, nbytes, kind);
   if (target().host_memory)
     return queue.copy(dst, src, nbytes, kind);
   const DeferredInterrupts until_the_host_s_side_is_free;
@@ -89,6 +94,7 @@ void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::D
   if (!QueueLock::held(device))
     lock.emplace(device);
   queue.copy(dst, src, nbytes, kind);
+  profiled.enqueued();
   const auto ticket = queue.commit();
   lock.reset();
   wait_for(device, ticket, "copy");

@@ -48,9 +48,10 @@ std::function<CallFailures()> Plan::enqueue(
     c10::ArrayRef<void*> inputs,
     const Output& output,
     c10::Device device,
-    const Release& release) const {
+    const Release& release,
+    uint32_t window) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
-  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); });
+  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); }, window);
   for (size_t k = 0; k < inputs.size(); ++k)
     run.place(data_.inputs[k], inputs[k]);
   run.execute([&](size_t slot) {

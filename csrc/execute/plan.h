@@ -14,6 +14,7 @@
 
 #include "device/counters.h"
 #include "device/failure.h"
+#include "device/profile.h"
 #include "device/queue.h"
 #include "execute/host_call.h"
 
@@ -77,6 +78,8 @@ struct CallStep {
 struct Step {
   std::string name;  // the ops that it came from
   Counter* counter;  // of its kernel's runs, while they are timed
+  Subject subject;   // what the profile has of it
+  uint32_t number;   // ... and the subject's number
   std::variant<KernelStep, CallStep> work;
   std::vector<size_t> allocated;  // outputs and blocks that no step used before
   std::vector<size_t> released;   // inputs, blocks and external slots that no later step uses
@@ -118,11 +121,13 @@ class Plan {
   // `device` is where temporaries lie: a device of the target, or the host. Every step runs, also
   // after one that failed: what depends on that holds anything. The errors are there at once, or,
   // on an asynchronous target, once the queue has passed what was enqueued.
+  // `window`: its number in the profile.
   std::function<CallFailures()> enqueue(
       c10::ArrayRef<void*> inputs,
       const Output& output,
       c10::Device device,
-      const Release& release = {}) const;
+      const Release& release = {},
+      uint32_t window = 0) const;
 
   // The same, to its end; raises the first error.
   void run(c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;

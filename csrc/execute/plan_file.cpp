@@ -18,7 +18,7 @@ namespace tenon {
 namespace {
 
 constexpr size_t kMostClaims = 4;  // of windows that are alike but for their sizes
-constexpr std::string_view kMagic = "torch-tenon plan 2\n";
+constexpr std::string_view kMagic = "torch-tenon plan 3\n";
 
 struct Files {
   std::mutex mutex;
@@ -92,6 +92,11 @@ void fields(Archive& archive, SlotTensor& x) {
 }
 
 template <class Archive>
+void fields(Archive& archive, Subject& x) {
+  archive(x.name, x.detail, x.calls, x.bytes, x.operations);
+}
+
+template <class Archive>
 void fields(Archive& archive, KernelName& x) {
   archive(x.object, x.symbol, x.checksum);
 }
@@ -136,7 +141,7 @@ void write_plan(Writer& archive, const PlanData& x) {
   }
   archive(x.steps.size());
   for (const auto& step : x.steps) {
-    archive(step.name, step.allocated, step.released, step.work.index());
+    archive(step.name, step.allocated, step.released, step.work.index(), step.subject);
     if (const auto* kernel = std::get_if<KernelStep>(&step.work))
       archive(*kernel);
     else
@@ -158,8 +163,9 @@ PlanData read_plan(Reader& archive) {
   for (size_t k = 0; k < steps; ++k) {
     Step step;
     size_t kind = 0;
-    archive(step.name, step.allocated, step.released, kind);
+    archive(step.name, step.allocated, step.released, kind, step.subject);
     step.counter = &counter("plan", step.name);
+    step.number = subject_of(step.subject);
     if (kind == 0)
       archive(step.work.emplace<KernelStep>());
     else

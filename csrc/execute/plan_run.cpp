@@ -154,13 +154,15 @@ struct PlanRun::Outcome {
   }
 };
 
-PlanRun::PlanRun(const Plan& plan, c10::Device device, std::function<void*(size_t)> output)
+PlanRun::PlanRun(
+    const Plan& plan, c10::Device device, std::function<void*(size_t)> output, uint32_t window)
     : data_(plan.data()),
       output_(std::move(output)),
       device_(device.is_cpu() ? device : c10::Device(kTenon, check_index(device.index()))),
       queue_(queue_for(device_)),
       host_memory_(device_.is_cpu() || target().host_memory),
-      outcome_(std::make_shared<Outcome>()) {
+      outcome_(std::make_shared<Outcome>()),
+      window_(window) {
   outcome_->status.resize(plan.status_words());
   const bool on_stack = host_memory_ && data_.arena_bytes <= kOnStack;
   if (!on_stack)
@@ -268,6 +270,33 @@ void PlanRun::launch(const KernelStep& step) {
   queue_.launch(step.function, arguments_, step.sizes, status);
 }
 
+// What a step is in the profile.
+Activity activity_of(const Step& step) {
+  const auto* call = std::get_if<CallStep>(&step.work);
+  if (call == nullptr)
+    return Activity::kernel;
+  return call->counter->route == "library" ? Activity::library : Activity::fallback;
+}
+
+void PlanRun::run_step(const Step& step, size_t index) {
+  Profiled profiled(Activity::kernel, device_.is_cpu() ? -1 : device_.index(), step.number);
+  if (profiled) {
+    profiled->activity = activity_of(step);
+    profiled->window = window_;
+  }
+  if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
+    std::optional<CountedCall> timed;
+    if (C10_UNLIKELY(g_timing.load(std::memory_order_relaxed)))
+      timed.emplace(*step.counter);
+    if (!host_memory_)
+      queue_.expect(after(index));
+    launch(*kernel);
+  } else {
+    call(std::get<CallStep>(step.work), index);
+  }
+  profiled.enqueued();
+}
+
 void PlanRun::call(const CallStep& step, size_t index) {
   const CountedCall counted(*step.counter);
   if (host_memory_)
@@ -373,16 +402,7 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
     } else {
       for_each_made(step, [&](size_t slot) { pointers_[slot] = *next++; });
     }
-    if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
-      std::optional<CountedCall> timed;
-      if (C10_UNLIKELY(g_timing.load(std::memory_order_relaxed)))
-        timed.emplace(*step.counter);
-      if (!host_memory_)
-        queue_.expect(after(index));
-      launch(*kernel);
-    } else {
-      call(std::get<CallStep>(step.work), index);
-    }
+    run_step(step, index);
     if (C10_UNLIKELY(g_commit_each.load(std::memory_order_relaxed)) && !host_memory_)
       wait_for(device_.index(), queue_.commit(), "each step");
     for (const auto slot : step.released) {

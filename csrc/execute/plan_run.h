@@ -11,8 +11,12 @@ namespace tenon {
 class PlanRun {
  public:
   // `output` gives the memory of an output, by its slot, when a step is to write it; without it
-  // outputs are tensors of the run's own.
-  PlanRun(const Plan& plan, c10::Device device, std::function<void*(size_t)> output = {});
+  // outputs are tensors of the run's own. `window`: whose run it is, in the profile.
+  PlanRun(
+      const Plan& plan,
+      c10::Device device,
+      std::function<void*(size_t)> output = {},
+      uint32_t window = 0);
 
   // Before `execute`: where an input lies, and, for a tensor, what keeps it.
   void place(size_t slot, void* pointer, c10::Storage memory = {});
@@ -32,6 +36,7 @@ class PlanRun {
   std::vector<void*> allocate_all();
   void release(size_t slot);
   Next after(size_t index) const;
+  void run_step(const Step& step, size_t index);
   void launch(const KernelStep& step);
   void call(const CallStep& step, size_t index);
   void call_from_host(const CallStep& step, size_t index);
@@ -50,6 +55,7 @@ class PlanRun {
   std::vector<void*> arguments_;  // of the kernel in progress
   std::shared_ptr<Outcome> outcome_;
   size_t next_status_ = 0;
+  uint32_t window_;
 
   static constexpr size_t kOnStack = size_t{16} << 10;
   alignas(64) char on_stack_[kOnStack];  // a small arena; not initialised

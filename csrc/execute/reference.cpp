@@ -11,6 +11,8 @@
 #include "device/counters.h"
 #include "device/generator.h"
 #include "device/guard.h"
+#include "device/pending.h"
+#include "device/profile.h"
 #include "device/target.h"
 #include "execute/host_call.h"
 #include "execute/host_views.h"
@@ -155,6 +157,17 @@ bool takes_generator(const c10::Argument& argument) {
   return argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
 }
 
+// Says in the profile what runs.
+void note_call(Profiled& profiled, const std::string& name, c10::ArrayRef<IValue> arguments) {
+  profiled->subject = subject_of({name, name_of(Touching::reason())});
+  note_line(profiled);
+  for (const auto& value : arguments) {
+    for_each_tensor(value, [&](const at::Tensor& t) {
+      profiled->amount += t.layout() == at::kStrided && !t.is_nested() ? t.nbytes() : 0;
+    });
+  }
+}
+
 // Has the host a kernel, of its own or composed of other ops, for any layout?
 bool has_host_kernel(const c10::OperatorHandle& op) {
   return std::any_of(std::begin(kKeys), std::end(kKeys), [&](const auto& keys) {
@@ -228,6 +241,9 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
     const auto now = surroundings();
     const NeutralThread neutral;
     const AsRecorded as_called(now);
+    Profiled profiled(Activity::at_once, device.index());
+    if (profiled)
+      note_call(profiled, name, arguments);
     call_on_host(op, host_arguments, results_device ? c10::DeviceIndex{-1} : device.index());
   }
 

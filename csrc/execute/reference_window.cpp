@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "device/host_allocator.h"
+#include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/failure_flow.h"
@@ -91,6 +92,9 @@ class Runner {
       flow_.note(entry, slots, inherited);
     } else {
       try {
+        Profiled profiled(Activity::reference, device_);
+        if (profiled)
+          note_call(profiled, index);
         run_entry(entry, slots, fresh_slots, window_.numbers.data() + call.first_number);
         flow_.note(entry, slots, nullptr);
       } catch (...) {
@@ -105,6 +109,20 @@ class Runner {
         storages_[*slot] = c10::Storage();
       if (!keeps_slots_ && known.ends_here())
         known.buffer.reset();
+    }
+  }
+
+  // Says in the profile what runs.
+  void note_call(Profiled& profiled, size_t index) {
+    const auto& entry = *window_.calls[index].entry;
+    profiled->subject = entry.op->subject;
+    profiled->window = window_.profiled;
+    profiled->call = static_cast<int32_t>(index);
+    if (!window_.line_of(index).empty())
+      profiled->line = subject_of({window_.line_of(index)});
+    for (const auto* layouts : {&entry.tensors, &entry.fresh}) {
+      for (const auto& layout : *layouts)
+        profiled->amount += static_cast<int64_t>(layout.nbytes);
     }
   }
 
@@ -246,6 +264,11 @@ class Runner {
 }  // namespace
 
 WindowRun run_window_by_reference(Window& window, c10::DeviceIndex device, bool keeps_slots) {
+  Profiled profiled(Activity::reference_run, device);
+  if (profiled) {
+    profiled->window = window.profiled;
+    profiled->amount = static_cast<int64_t>(window.calls.size());
+  }
   return Runner(window, device, keeps_slots).run();
 }
 

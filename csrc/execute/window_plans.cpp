@@ -8,6 +8,7 @@
 #include "device/fork.h"
 #include "device/host_allocator.h"
 #include "device/interrupts.h"
+#include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/builder.h"
@@ -188,6 +189,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
     const auto seconds = found->cost.told = found->cost.saving();
+    found->asked_at = profile_now();
     lock.unlock();
     bool asked = false;
     // Who waits for a plan may be interrupted.
@@ -369,10 +371,14 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     return by_reference();
   const auto order = window.order();
   auto& p = plans();
+  Profiled looks_up(Activity::look_up, device);
+  if (looks_up)
+    looks_up->window = window.profiled;
   const auto candidates = find_candidates(p, window, order);
   WindowRun asked;
   const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
   const auto ready = find_ready(p, candidates, waits, asked);
+  looks_up.finish();
   WindowRun ran;
   if (!ready.plan) {
     const auto& waiting = candidates.own ? candidates.own : candidates.claim;
@@ -396,6 +402,15 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
 
 void finish_window(WindowPlan& window, FoundPlan found) {
   std::lock_guard<std::mutex> lock(plans().mutex);
+  if (profiles() && window.asked_at > 0) {
+    ProfileEvent built;  // by another thread or process: within nothing of this one's
+    built.begin = window.asked_at;
+    built.end = profile_now();
+    built.subject = subject_of({"a plan", found.error});
+    built.amount = static_cast<int64_t>(window.calls.size());
+    built.activity = Activity::build;
+    log_event(built);
+  }
   window.found = std::move(found);
   const bool ready = window.found.plan != nullptr || window.found.sized != nullptr;
   window.state = ready                         ? WindowPlan::ready

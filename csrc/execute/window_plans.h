@@ -60,6 +60,7 @@ struct WindowPlan {
 
   State state = seen;      // guarded by the plans' mutex, as all that follows
   bool looked_up = false;  // among the kept ones
+  int64_t asked_at = 0;    // for its plan, in nanoseconds since 1970
   FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs
   ReferenceCost cost;

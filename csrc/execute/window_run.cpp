@@ -128,7 +128,8 @@ WindowRun run_plan(
   std::vector<BufferRef> buffers(order.size());
   for (size_t k = 0; k < order.size() && !host_memory; ++k)
     buffers[k] = window.slots[order[k]].buffer;
-  auto failures = ready.plan->enqueue(inputs, output, c10::Device(kTenon, device), release_input);
+  auto failures = ready.plan->enqueue(
+      inputs, output, c10::Device(kTenon, device), release_input, window.profiled);
   const auto outcome = [order, slots = window.slots.size()](
                            const WindowPlan& known,
                            const std::vector<BufferRef>& buffers,

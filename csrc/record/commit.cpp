@@ -8,6 +8,7 @@
 
 #include "device/fork.h"
 #include "device/interpreter.h"
+#include "device/profile.h"
 #include "device/target.h"
 #include "record/execution.h"
 #include "record/recorder.h"
@@ -158,8 +159,14 @@ void submit(Recorder& recorder, CommitReason reason) {
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> queue(device);
   Window window;
+  Profiled profiled(Activity::commit, device);
   if (!close_window(recorder, window, reason))
-    return;
+    return profiled.cancel();
+  if (profiled) {
+    profiled->subject = subject_of({name_of(reason)});
+    profiled->window = window.profiled;
+    profiled->amount = static_cast<int64_t>(window.calls.size());
+  }
   auto& submissions = state().submissions[device];
   const auto number = submissions.last.load();
   const c10::DeviceGuard guard(c10::Device(kTenon, device));
@@ -237,6 +244,7 @@ void wait_until_idle(c10::DeviceIndex device) {
     // What another thread has in work.
     if (QueueLock::held(device))
       return;
+    const ProfiledWait waits("synchronize", device);
     const WithoutInterpreter no_gil;
     const QueueLock over(device);
     return;
@@ -254,8 +262,8 @@ void wait_until_idle(c10::DeviceIndex device) {
   finish_passed(device);
 }
 
-void commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason) {
-  for (;;) {
+bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason) {
+  for (bool any = false;; any = true) {
     std::shared_ptr<Recorder> found;
     {
       std::lock_guard<std::mutex> lock(record_mutex());
@@ -265,7 +273,7 @@ void commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason) {
       }
     }
     if (!found)
-      return;
+      return any;
     TORCH_CHECK(
         !QueueLock::held(found->device),
         "an op's kernel on the host uses a tensor of ",
@@ -282,7 +290,11 @@ void enqueue_upload(
   std::optional<QueueLock> lock;
   if (!QueueLock::held(device))
     lock.emplace(device);
+  Profiled profiled(Activity::copy, device);
+  if (profiled)
+    note_copy(profiled, nbytes, CopyKind::host_to_device);
   queue_of(device).copy(address, host, nbytes, CopyKind::host_to_device);
+  profiled.enqueued();
   const auto number = ++state().submissions[device].last;
   {
     std::lock_guard<std::mutex> recording(record_mutex());
@@ -317,6 +329,36 @@ Touching::~Touching() {
 
 CommitReason Touching::reason() {
   return t_reason;
+}
+
+const char* name_of(CommitReason reason) {
+  switch (reason) {
+    case CommitReason::host_read:
+      return "the host reads";
+    case CommitReason::host_write:
+      return "the host writes";
+    case CommitReason::first_call:
+      return "a first call";
+    case CommitReason::not_recorded:
+      return "an op that runs at once";
+    case CommitReason::synchronize:
+      return "synchronize";
+    case CommitReason::boundary:
+      return "a boundary";
+    case CommitReason::length:
+      return "its length";
+    case CommitReason::memory:
+      return "memory";
+    case CommitReason::request:
+      return "a request";
+    case CommitReason::handover:
+      return "another thread or stream";
+    case CommitReason::shared:
+      return "memory that others see";
+    case CommitReason::count_:
+      break;
+  }
+  TORCH_INTERNAL_ASSERT(false, "no reason of a commit");
 }
 
 std::pair<int64_t, std::vector<int64_t>> record_counts() {

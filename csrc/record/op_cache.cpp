@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "record/call_pattern.h"
@@ -129,6 +130,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   open_scalars = draws_numbers(op);
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
+  subject = subject_of({name});
 }
 
 OpInfo::~OpInfo() = default;

@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
+#include "device/profile.h"
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -87,6 +88,8 @@ void run_now(const OpInfo& info, Stack* stack, CommitReason reason, std::string_
   if (is_recording())
     counter(c10::str("at once: ", why), info.name).calls.fetch_add(1, std::memory_order_relaxed);
   const Touching touching(reason);
+  if (C10_UNLIKELY(traces_calls()) && is_recording())
+    count_at_line("at once", python_line(), c10::str(info.name, ", ", why).c_str(), 0);
   run_reference(info.op, stack);
 }
 
@@ -137,6 +140,18 @@ void take_from_others(const Recorder& recorder, const OpKey& key, const OpEntry&
       submit(*other, CommitReason::handover);
     }
   }
+}
+
+// Says in the profile which call of which window it is.
+void note_call(Profiled& profiled, Window& window, const std::string& line) {
+  if (window.profiled == 0)
+    window.profiled = next_profiled_window();
+  profiled->window = window.profiled;
+  profiled->call = static_cast<int32_t>(window.calls.size() - 1);
+  if (!line.empty())
+    profiled->line = subject_of({line});
+  for (const auto& layout : window.calls.back().entry->fresh)
+    profiled->amount += static_cast<int64_t>(layout.nbytes);
 }
 
 // Appends the call to the window. False: a buffer is another window's.
@@ -283,8 +298,10 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
       return call;
     }
   }
+  Profiled profiled(Activity::record, key.device(), info_.subject);
   const auto* entry = find(key, arguments, call);
   if (entry == nullptr || !entry->recorded) {
+    profiled.cancel();
     if (entry != nullptr)
       call.why = entry->reason;
     return call;
@@ -301,6 +318,8 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
     }
     if (ends)
       submit(recorder, *ends);
+    if (ends && profiled)
+      profiled.restart();  // the commit is no part of it
   }
   for (const auto k : entry->resized) {
     const auto& layout = entry->tensors[k];
@@ -329,6 +348,8 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
       done = append(recorder, key, call, line);
       if (done) {
         count_recorded_call();
+        if (C10_UNLIKELY(static_cast<bool>(profiled)))
+          note_call(profiled, recorder.open, line);
         recorder.note(*entry);
         reason = recorder.has_to_end();
       }
@@ -337,6 +358,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
       take_from_others(recorder, key, *entry);
   }
   info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
+  profiled.finish();
   if (reason)
     submit(recorder, *reason);
   return call;

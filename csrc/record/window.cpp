@@ -101,6 +101,7 @@ void Window::clear() {
   slots.clear();
   held_bytes = 0;
   uses_shared = uses_failed = false;
+  profiled = 0;
 }
 
 }  // namespace tenon

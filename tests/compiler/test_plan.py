@@ -195,6 +195,10 @@ def by_hand(slots, steps, functions, results=(), inputs=(), outputs=()):
                 "released": [],
                 "checks": [],
                 "call": -1,
+                "detail": "",
+                "calls": [],
+                "bytes": 0,
+                "operations": 0,
                 **s,
             }
             for k, s in enumerate(steps)

@@ -58,6 +58,8 @@ def together(kernels: Sequence[Kernel]) -> Kernel:
         checks=[calls for k in kernels for calls in k.checks],
         tree=tree,
         sets=len(kernels),
+        calls=list(dict.fromkeys(call for k in kernels for call in k.calls)),
+        operations=sum(k.operations for k in kernels),
     )
 
 

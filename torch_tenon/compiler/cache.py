@@ -19,7 +19,12 @@ from typing import Any
 log = logging.getLogger("torch_tenon.cache")
 
 
-KINDS = {".so": "compiled objects", ".bin": "compiled programs", ".json": "entries"}
+KINDS = {
+    ".so": "compiled objects",
+    ".bin": "compiled programs",
+    ".json": "entries",
+    ".c": "sources",
+}
 
 
 def digest(*parts: str | bytes) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from torch_tenon.compiler.facts import call_bytes, call_detail, kernel_detail, loops_of
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import product
-from torch_tenon.ir.program import Extern
-from torch_tenon.ir.values import size_hint
+from torch_tenon.ir.values import Storage, size_hint
 
 MOST_REASONS = 20
 
@@ -21,7 +21,10 @@ class Summary:
     """A plan in numbers: its steps, bytes, and the seconds that making it took, by stage.
 
     `bytes_by_op` is what its calls would read and write one by one, `bytes_moved` what the kernels
-    and calls of the plan do.
+    and calls of the plan do. `steps` has for each its ops, its sizes and dtypes, the recorded calls
+    that it computes, the name of its code in the cache (of a call its route), and the steps whose
+    results it reads; `rejected` the pairs that were not fused, with the reason, as far as there are
+    few.
     """
 
     kernels: int
@@ -31,6 +34,8 @@ class Summary:
     peak_bytes: int
     seconds: Mapping[str, float]
     fallbacks: Mapping[str, str]
+    steps: Sequence[tuple[str, str, list[int], str, list[int]]] = ()
+    rejected: Sequence[tuple[str, str, str]] = ()
 
     def as_json(self) -> str:
         """For `of_json`."""
@@ -49,8 +54,39 @@ def summarise(
     stages = {"program": seconds - sum(plan.seconds.values()), **plan.seconds}
     kernels = [s.kernel for s in plan.steps if s.kernel is not None]
     calls = [s.call for s in plan.steps if s.call is not None]
-    moved = sum(k.bytes_moved for k in kernels) + sum(map(_call_bytes, calls))
-    return Summary(len(kernels), len(calls), bytes_by_op, moved, plan.peak_bytes, stages, fallbacks)
+    moved = sum(k.bytes_moved for k in kernels) + sum(map(call_bytes, calls))
+    ops = {n.name: n.origin or n.name for n in plan.program.nodes}
+    return Summary(
+        len(kernels),
+        len(calls),
+        bytes_by_op,
+        moved,
+        plan.peak_bytes,
+        stages,
+        fallbacks,
+        _steps(plan),
+        [(ops[a], ops[b], why) for a, b, why in plan.schedule.rejected[:MOST_REASONS]],
+    )
+
+
+def _steps(plan: Plan) -> list[tuple[str, str, list[int], str, list[int]]]:
+    found: list[tuple[str, str, list[int], str, list[int]]] = []
+    writers: dict[Storage, int] = {}
+    kernels = 0
+    for k, step in enumerate(plan.steps):
+        inputs = sorted({writers[s] for s in step.storages() if s in writers})
+        if step.kernel is not None:
+            named = plan.files is not None and kernels < len(plan.files)
+            code = plan.files[kernels].symbol if named and plan.files else ""
+            detail = kernel_detail(step.kernel, step.group)
+            found.append((step.kernel.origin, detail, step.kernel.calls, code, inputs))
+            kernels += 1
+        else:
+            assert step.call is not None
+            name = step.call.origin or step.call.name
+            found.append((name, call_detail(step.call), step.call.calls, step.call.route, inputs))
+        writers |= {b.storage: k for n in step.group.nodes() for b in n.outputs}
+    return found
 
 
 def least_bytes(plan: Plan) -> int:
@@ -76,7 +112,7 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
             lines.append(_kernel_line(step.kernel, step.group))
         else:
             assert step.call is not None
-            size = _call_bytes(step.call)
+            size = call_bytes(step.call)
             moved += size
             lines.append(f"  {step.call.route:14} {step.call.name} ({format_bytes(size)})")
     least = least_bytes(plan)
@@ -100,19 +136,9 @@ def _kernel_line(k: Kernel, group: Group) -> str:
     size = format_bytes(k.bytes_moved)
     if k.code is not None:
         return f"  kernel {k.layout:7} {k.code.entry}: {k.origin} ({size})"
-    loops = " x ".join(str(size_hint(s.extent or 1)) for s in group.outer) or "1"
-    if group.inner:
-        loops += " over " + " x ".join(str(size_hint(s.extent or 1)) for s in group.inner)
-    if k.sets > 1:
-        loops += f" for each of {k.sets} sets of tensors"
     passes = max(m.stage for m in group.members) + 1
     nodes = f"{len(group.members)} nodes, {max(passes, 1)} passes"
-    return f"  kernel {k.layout:7} {loops}: {k.origin} ({nodes}, {size})"
-
-
-def _call_bytes(call: Extern) -> int:
-    buffers = {b.storage: b for b in [*call.reads, *call.outputs]}
-    return sum(size_hint(s.nbytes) for s in buffers)
+    return f"  kernel {k.layout:7} {loops_of(k, group)}: {k.origin} ({nodes}, {size})"
 
 
 def format_bytes(n: float) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.index import Index, Symbol, product, strides
+from torch_tenon.ir.program import Matmul
 from torch_tenon.ir.values import Buffer, Storage, size_hint
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class Kernel:
     spell: Spell | None = None  # spells such a tree
     sets: int = 1
     code: Code | None = None  # what somebody wrote, where nobody generated it
+    calls: list[int] = field(default_factory=list)  # that it computes, the main one first
+    operations: int = 0  # on numbers, of sizes as their examples are
 
     @staticmethod
     def of(
@@ -67,6 +70,21 @@ def origin_of(members: Sequence[Member]) -> str:
     """The ops that a kernel came from, each once."""
     names = (name for m in members for name in m.node.origin.split(", "))
     return ", ".join(dict.fromkeys(filter(None, names)))
+
+
+def calls_of(group: Group) -> list[int]:
+    """The recorded calls that a kernel of the group computes: first that of a product, or else the
+    one whose result it stores last."""
+    nodes = list(group.nodes())
+    main = next((n for n in nodes if isinstance(n, Matmul)), nodes[-1])
+    return list(dict.fromkeys(k for n in [main, *nodes] for k in n.calls))
+
+
+def operations_of(group: Group, work: Index) -> int:
+    """Operations on numbers: a multiplication and an addition for each step of a product."""
+    products = [n for n in group.nodes() if isinstance(n, Matmul)]
+    steps = sum(size_hint(product([*n.out.sizes, n.left.sizes[-1]])) for n in products)
+    return 2 * steps + size_hint(work)
 
 
 def bytes_moved(group: Group, kept: set[Buffer]) -> int:

@@ -18,9 +18,10 @@ import torch
 from torch_tenon import _C, device
 from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
+from torch_tenon.compiler.facts import call_bytes, call_detail, call_operations, kernel_detail
 from torch_tenon.compiler.handwritten import Asked, Next
 from torch_tenon.compiler.host_kernels import call_of
-from torch_tenon.compiler.kernel import Kernel
+from torch_tenon.compiler.kernel import Kernel, calls_of, operations_of
 from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate, var
@@ -58,7 +59,8 @@ class PlanData(TypedDict):
                 recorded call that it is part of. Recorded calls are counted in their window; a
                 compiled graph has none, and -1 stands there. Each step has a name (the ops that it
                 came from), the slots that are allocated before it and those that are released
-                after it.
+                after it, and for profiles its sizes and dtypes (detail), the recorded calls that it
+                computes, the bytes that it moves and its operations on numbers.
 
     A tensor over a slot is a dict: slot, dtype, sizes, strides and offset (in elements). Arguments
     that are dtypes, layouts and memory formats are {"torch": name}, complex numbers
@@ -216,7 +218,7 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
             kernels.append(_by_hand(program, g.call, backend))
             continue
         try:
-            kernels.append(backend.kernel(g, kept))
+            kernels.append(_kernel(backend, g, kept))
         except NotImplementedError as error:
             if device.target().host_memory or backend is not device.backend():
                 raise
@@ -232,7 +234,17 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
 def _by_hand(program: Program, call: Extern, backend: Backend) -> Kernel | None:
     """The kernel that somebody wrote for the target and this call, if there is one."""
     launch = call.launch(call, backend) if call.launch is not None else None
-    return None if launch is None else launch.kernel(program, backend, call.origin or call.name)
+    if launch is None:
+        return None
+    kernel = launch.kernel(program, backend, call.origin or call.name)
+    kernel.calls, kernel.operations = list(call.calls), call_operations(call)
+    return kernel
+
+
+def _kernel(backend: Backend, group: Group, kept: set[Buffer]) -> Kernel:
+    kernel = backend.kernel(group, kept)
+    kernel.calls, kernel.operations = calls_of(group), operations_of(group, kernel.work)
+    return kernel
 
 
 class _Instance:
@@ -292,7 +304,7 @@ class _Instance:
         steps, kernels = [], 0
         for k, step in enumerate(self.plan.steps):
             if step.kernel is not None:
-                found = self._kernel(step.kernel, kernels, self._after(k))
+                found = self._kernel(step.kernel, kernels, step.group, self._after(k))
                 kernels += 1
             else:
                 assert step.call is not None
@@ -350,13 +362,19 @@ class _Instance:
             return Next.NOTHING
         return Next.DEVICE if self.plan.steps[step + 1].kernel is not None else Next.HOST
 
-    def _kernel(self, kernel: Kernel, number: int, after: Next) -> dict[str, Any]:
+    def _kernel(self, kernel: Kernel, number: int, group: Group, after: Next) -> dict[str, Any]:
         def size(s: Symbol | Index | Asked) -> Any:
             if isinstance(s, Asked):
                 return int(after)
             return self.plain(var(s) if isinstance(s, Symbol) else s)
 
         return {
+            "detail": kernel_detail(kernel, group)
+            if group.call is None
+            else call_detail(group.call),
+            "calls": kernel.calls,
+            "bytes": kernel.bytes_moved,
+            "operations": kernel.operations,
             "name": kernel.origin,
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
@@ -374,6 +392,10 @@ class _Instance:
             arguments[op._schema.arguments[-1].name] = self._plain(results[0])
             results = []
         return {
+            "detail": call_detail(call),
+            "calls": call.calls,
+            "bytes": call_bytes(call),
+            "operations": call_operations(call),
             "name": call.origin or call.name,
             "op": op._schema.name,
             "overload": op._schema.overload_name,

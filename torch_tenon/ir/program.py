@@ -39,6 +39,7 @@ class Node:
     outputs: list[Buffer]
     reads: list[Buffer]
     number: int
+    calls: list[int]  # the recorded calls that it computes, the one whose result it stores first
 
 
 @dataclass(eq=False)
@@ -69,6 +70,7 @@ class Loop(Node):
     outputs: list[Buffer] = field(default_factory=list)
     reads: list[Buffer] = field(default_factory=list)
     loads: list[Scalar] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.outputs = [self.buffer]
@@ -125,6 +127,7 @@ class Extern(Node):
     number: int = 0
     outputs: list[Buffer] = field(default_factory=list)
     reads: list[Buffer] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
     call_index: int = -1  # the recorded call that it is part of, -1 for none
     # How a kernel written by hand is launched instead: asked with the node and the backend, it
     # gives a `Launch` (compiler/handwritten.py), or None where no such kernel is for them.
@@ -209,6 +212,8 @@ class Program:
         """Appends a node; the order of these calls is an order in which the program may run."""
         node.number = len(self.nodes)
         node.origin = node.origin or self.origin
+        if not node.calls and self.call_index >= 0:
+            node.calls = [self.call_index]
         self.nodes.append(node)
         for b in node.outputs:
             b.writer = node
@@ -223,8 +228,11 @@ class Program:
         inner: Sequence[Index],
         buffer: Buffer,
         combine: str = "",
+        call: int | None = None,
     ) -> Loop:
-        """Traces `body(outer position, inner position) -> (value, store index)` into a node."""
+        """Traces `body(outer position, inner position) -> (value, store index)` into a node.
+
+        `call` is the recorded call whose result it stores, if that is not the one at hand."""
         p = [loop_symbol("p", k, n) for k, n in enumerate(outer)]
         r = [loop_symbol("r", k, n) for k, n in enumerate(inner)]
         with tracing(Trace(self.call_index)) as trace:
@@ -250,6 +258,8 @@ class Program:
         )
         names = [*trace.origins, self.origin]
         node.origin = ", ".join(dict.fromkeys(n for n in names if n))
+        calls = [self.call_index if call is None else call, *trace.calls]
+        node.calls = [k for k in dict.fromkeys(calls) if k >= 0]
         self.add(node)
         return node
 
@@ -324,7 +334,8 @@ class Program:
                 position[d] = i
             return value.load(position), target.layout.index(position)
 
-        self.loop("pointwise", body, sizes, (), target.buffer)
+        call = value.call_index if isinstance(value, Lazy) and value.call_index >= 0 else None
+        self.loop("pointwise", body, sizes, (), target.buffer, call=call)
 
     def reduce(
         self,

@@ -199,6 +199,7 @@ class Trace:
         self.origins: dict[str, None] = {}
         self.mask: Scalar | None = None
         self.call_index = call_index
+        self.calls: dict[int, None] = {}  # the recorded calls of those values
         self._known: dict[Any, Scalar] = {}
         self._indirect: dict[Any, Symbol] = {}
 

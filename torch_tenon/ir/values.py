@@ -180,6 +180,7 @@ class Lazy(Value):
             user = trace.call_index
             if self.call_index >= 0:
                 trace.call_index = self.call_index
+                trace.calls |= {self.call_index: None}
             found = trace.memo[key] = ops.to(self.body(position), self.dtype)
             trace.call_index = user
             trace.origins |= {self.origin: None}

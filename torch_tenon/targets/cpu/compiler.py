@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch_tenon import _C, config
@@ -53,10 +53,12 @@ def headers(source: str) -> list[str]:
 
 @dataclass
 class Unit:
-    """What becomes one shared object: its text, and the name and symbol of each function kept."""
+    """What becomes one shared object: its text, the name and symbol of each function kept, and the
+    text of those that were generated."""
 
     text: str
     symbols: Mapping[str, str]
+    sources: Mapping[str, str] = field(default_factory=dict)
     by_hand: bool = False
 
 
@@ -186,7 +188,8 @@ class CpuCompiler:
             bodies = [source.replace("@NAME@", name) for name, source in part.items()]
             log.debug("%s", "\n".join(bodies))
             text = "\n".join([*headers("".join(bodies)), *bodies])
-            units.append(Unit(text, {name: name for name in part}))
+            sources = {name: source.replace("@NAME@", name) for name, source in part.items()}
+            units.append(Unit(text, {name: name for name in part}, sources))
         return units
 
     def _build(self, units: Sequence[Unit]) -> None:
@@ -240,6 +243,8 @@ class CpuCompiler:
             raise self._failure(unit.text, "has made what does not load", str(error)) from None
         for name in unit.symbols if kept else ():
             self.cache.write_json(f"{name}.json", {"object": file, "digest": check})
+        for name, source in unit.sources.items() if kept else ():
+            self.cache.write(f"{name}.c", source.encode())  # for people, and for profiles
 
     def _failure(self, text: str, why: str, errors: str) -> CompileError:
         handle, kept = tempfile.mkstemp(prefix="tenon-failed-", suffix=".c")

@@ -1,0 +1,299 @@
+#include "device/profile.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "device/counters.h"
+#include "device/fork.h"
+#include "device/interpreter.h"
+#include "device/python_line.h"
+#include "device/target.h"
+
+namespace tenon {
+
+std::atomic<int> g_profile_logs{0};
+
+namespace {
+
+// An event of an asynchronous device that ends with a ticket.
+struct InFlight {
+  Ticket ticket;
+  ProfileEvent event;
+};
+
+struct State {
+  std::mutex mutex;
+  std::vector<ProfileLog*> logs;
+  std::deque<Subject> subjects;
+  std::unordered_map<std::string, uint32_t> numbers;
+  std::atomic<uint32_t> windows{0};
+  std::array<std::deque<InFlight>, kMostDevices> in_flight;
+  std::array<int64_t, kMostDevices> clock{};     // of a device: nanoseconds behind the host's
+  std::array<int64_t, kMostDevices> last_end{};  // ... of its last event
+};
+
+// Leaked on purpose: threads may still log while the process exits.
+State& state() {
+  static auto* instance = [] {
+    auto* made = new State();
+    take_at_fork(made->mutex, ForkOrder::profile);
+    return made;
+  }();
+  return *instance;
+}
+
+std::string key_of(const Subject& x) {
+  std::string key = x.name + '\n' + x.detail + '\n';
+  for (const auto call : x.calls)
+    key += std::to_string(call) + ' ';
+  return key + std::to_string(x.bytes) + ' ' + std::to_string(x.operations);
+}
+
+int32_t thread_number() {
+  static thread_local const auto number = static_cast<int32_t>(syscall(SYS_gettid));
+  return number;
+}
+
+// How far a device's clock is behind the host's.
+void compare_clocks() {
+  if (!has_target() || target().host_memory)
+    return;
+  const WithoutInterpreter no_gil;
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+    auto& queue = queue_of(device);
+    Ticket ticket = 0;
+    {
+      const QueueLock lock(device);
+      ticket = queue.commit();
+    }
+    const auto seconds = queue.seconds(ticket);
+    state().clock[device] = profile_now() - static_cast<int64_t>(1e9 * seconds);
+  }
+}
+
+// What a device has come to gets its time.
+void finish_passed_events(bool all) {
+  if (!has_target() || target().host_memory)
+    return;
+  const WithoutInterpreter no_gil;
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
+    auto& s = state();
+    for (;;) {
+      InFlight next;
+      {
+        const std::lock_guard<std::mutex> lock(s.mutex);
+        if (s.in_flight[device].empty())
+          break;
+        next = s.in_flight[device].front();
+      }
+      if (!all && !queue_of(device).passed(next.ticket))
+        break;
+      const auto seconds = queue_of(device).seconds(next.ticket);
+      {
+        const std::lock_guard<std::mutex> lock(s.mutex);
+        auto& in_flight = s.in_flight[device];
+        if (in_flight.empty() || in_flight.front().ticket != next.ticket)
+          continue;  // another thread was faster
+        in_flight.pop_front();
+        auto& event = next.event;
+        event.end = s.clock[device] + static_cast<int64_t>(1e9 * seconds);
+        // The queue is in order.
+        event.begin = std::min(std::max(event.begin, s.last_end[device]), event.end);
+        s.last_end[device] = event.end;
+      }
+      log_event(next.event);
+    }
+  }
+}
+
+}  // namespace
+
+uint32_t subject_of(const Subject& subject) {
+  auto& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  auto& number = s.numbers[key_of(subject)];
+  if (number == 0) {
+    s.subjects.push_back(subject);
+    number = static_cast<uint32_t>(s.subjects.size());
+  }
+  return number;
+}
+
+std::vector<Subject> subjects_from(uint32_t first) {
+  auto& s = state();
+  const std::lock_guard<std::mutex> lock(s.mutex);
+  const auto skipped = std::min<size_t>(std::max<uint32_t>(first, 1) - 1, s.subjects.size());
+  return {s.subjects.begin() + static_cast<std::ptrdiff_t>(skipped), s.subjects.end()};
+}
+
+ProfileLog::ProfileLog(size_t most) : most_(most) {
+  compare_clocks();
+  begin_ = profile_now();
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().logs.push_back(this);
+  ++g_profile_logs;
+}
+
+ProfileLog::~ProfileLog() {
+  stop();
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  std::erase(state().logs, this);
+}
+
+void ProfileLog::stop() {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  if (end_ != INT64_MAX)
+    return;
+  end_ = profile_now();
+  --g_profile_logs;
+}
+
+std::deque<ProfileEvent> ProfileLog::take(bool all) {
+  finish_passed_events(all);
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  return std::exchange(events_, {});
+}
+
+int64_t ProfileLog::lost() const {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  return lost_;
+}
+
+void log_event(const ProfileEvent& event) {
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  for (auto* log : state().logs) {
+    if (event.end < log->begin_ || event.begin > log->end_)
+      continue;
+    if (log->events_.size() < log->most_)
+      log->events_.push_back(event);
+    else
+      ++log->lost_;
+  }
+}
+
+uint32_t next_profiled_window() {
+  return ++state().windows;
+}
+
+AtHand& at_hand() {
+  static thread_local AtHand instance;
+  return instance;
+}
+
+int64_t profile_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{1000000000} * now.tv_sec + now.tv_nsec;
+}
+
+namespace {
+// Nanoseconds of events within the one at hand.
+thread_local int64_t t_within = 0;
+}  // namespace
+
+void Profiled::begin(Activity activity, c10::DeviceIndex device, uint32_t subject) {
+  auto& event = event_.emplace();
+  const auto& now = at_hand();
+  event.correlation = now.ops.empty() ? 0 : now.ops.back();
+  event.range = now.ranges.empty() ? 0 : now.ranges.back();
+  event.subject = subject;
+  event.thread = thread_number();
+  event.activity = activity;
+  event.device = device;
+  outer_ = std::exchange(t_within, 0);
+  event.begin = profile_now();
+}
+
+void Profiled::end() {
+  event_->end = profile_now();
+  const auto took = event_->end - event_->begin;
+  event_->own = took - t_within;
+  t_within = outer_ + took;
+  log_event(*event_);
+  event_.reset();
+}
+
+void Profiled::leave() {
+  t_within += outer_;
+  event_.reset();
+}
+
+void Profiled::restart() {
+  outer_ += std::exchange(t_within, 0);
+  event_->begin = profile_now();
+}
+
+void Profiled::end_on_device() {
+  if (event_->device < 0 || target().host_memory)
+    return;
+  const auto ticket = queue_of(event_->device).commit();
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  state().in_flight[event_->device].push_back({ticket, *event_});
+  leave();
+}
+
+void note_line(Profiled& profiled) {
+  if (!traces_calls())
+    return;
+  if (const auto line = python_line(); !line.empty())
+    profiled->line = subject_of({line});
+}
+
+void note_copy(Profiled& profiled, size_t nbytes, CopyKind kind) {
+  profiled->amount = static_cast<int64_t>(nbytes);
+  note_line(profiled);
+  profiled->subject = subject_of(
+      {kind == CopyKind::host_to_device   ? "copy, host to device"
+       : kind == CopyKind::device_to_host ? "copy, device to host"
+                                          : "copy, device to device"});
+}
+
+namespace {
+thread_local bool t_waits = false;
+}  // namespace
+
+ProfiledWait::ProfiledWait(const char* reason, c10::DeviceIndex device)
+    : reason_(reason), inner_(std::exchange(t_waits, true)) {
+  if (inner_)
+    return;
+  if (C10_UNLIKELY(traces_calls())) {
+    line_ = python_line();
+    counts_ = true;
+    begin_ = profile_now();
+  }
+  if (C10_UNLIKELY(profiles())) {
+    event_.emplace(Activity::wait, device, subject_of({reason}));
+    if (*event_ && !line_.empty())
+      (*event_)->line = subject_of({line_});
+  }
+}
+
+ProfiledWait::~ProfiledWait() {
+  t_waits = inner_;
+  if (C10_UNLIKELY(counts_))
+    count_at_line("waits", line_, reason_, profile_now() - begin_);
+}
+
+void ProfiledWait::cancel() {
+  t_waits = inner_;
+  counts_ = false;
+  if (event_)
+    event_->cancel();
+}
+
+void count_at_line(
+    const char* what, const std::string& line, const char* why, int64_t nanoseconds) {
+  if (line.empty())
+    return;
+  auto& counted = counter(std::string("line ") + what, line + ": " + why);
+  counted.calls.fetch_add(1, std::memory_order_relaxed);
+  counted.nanoseconds.fetch_add(nanoseconds, std::memory_order_relaxed);
+}
+
+}  // namespace tenon

@@ -1,0 +1,246 @@
+"""`tenon profile`: the page, its data, and what to change."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from torch_tenon.profiler import page
+from torch_tenon.profiler.advice import FIRST_CALL, advise
+from torch_tenon.profiler.run import NotAProfile, load
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def profiled(folder, script, *options, arguments=(), status=0):
+    """The profile of a script, and what the command said."""
+    (folder / "script.py").write_text(textwrap.dedent(script))
+    command = [sys.executable, "-c", "from torch_tenon.cli import app; app()", "profile"]
+    command += ["--output", str(folder / "page.html"), *options, "script.py", *arguments]
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == status, done.stderr
+    return json.loads((folder / "page.json").read_text()), done.stderr
+
+
+WORK = """
+    import sys, torch
+    x = torch.ones(300, 300, device="tenon")
+    total = 0.0
+    for k in range(int(sys.argv[1])):
+        y = (x @ x + k).relu()
+        total += y.sum().item()
+    print(total)
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("profile")
+    profile, said = profiled(folder, WORK, arguments=["40"])
+    return folder, profile, said
+
+
+def test_the_time_is_all_of_the_run(found):
+    _, profile, _ = found
+    total = sum(part["seconds"] for part in profile["time"])
+    assert total == pytest.approx(profile["seconds"], rel=0.02)
+    assert all(part["seconds"] >= 0 for part in profile["time"])
+    assert profile["script"] == ["script.py", "40"] and profile["status"] == 0
+
+
+def test_lines_that_wait_and_kernels_with_their_lines(found):
+    _, profile, _ = found
+    wait = profile["waits"][0]
+    assert wait["line"].endswith("script.py:7") and wait["count"] >= 38
+    lines = {line for k in profile["kernels"] for line in k["lines"]}
+    assert any(line.endswith("script.py:6") for line in lines)
+    assert {w["why"] for w in profile["windows"]} >= {"the host reads"}
+    assert profile["memory"]["peak"] > 0 and profile["timeline"]["shown"] > 0
+
+
+def test_the_page_is_one_file_without_a_network(found):
+    folder, profile, said = found
+    text = (folder / "page.html").read_text()
+    assert len(text) < 3_000_000
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", text) and "@PROFILE@" not in text
+    assert "default-src 'none'" in text
+    assert str(folder / "page.html") in said
+    data = re.search(r'id="profile">(.*?)</script>', text, re.DOTALL)
+    assert json.loads(data[1]) == profile
+
+
+def test_a_script_s_text_cannot_end_the_page_s_data():
+    profile = {"script": ["</script><script>alert(1)</script>"], "x": "<!--"}
+    text = page.render(profile)
+    assert "<script>alert" not in text and "<!--" not in text.removeprefix("<!doctype")
+
+
+def test_a_script_that_fails_keeps_its_profile(tmp_path):
+    script = """
+        import torch
+        x = torch.ones(10, device="tenon") + 1
+        print(x.sum().item())
+        raise ValueError("on purpose")
+    """
+    profile, said = profiled(tmp_path, script, status=1)
+    assert profile["status"] == 1 and profile["error"] == "ValueError: on purpose"
+    assert 'raise ValueError("on purpose")' in said
+    assert profile["at_once"]
+
+
+def test_an_exit_status_is_the_script_s(tmp_path):
+    profile, _ = profiled(tmp_path, "import sys; sys.exit(7)", status=7)
+    assert profile["status"] == 7 and not profile["kernels"]
+
+
+def test_two_runs_side_by_side(found, tmp_path):
+    folder, profile, _ = found
+    profiled(tmp_path, WORK, "--against", str(folder / "page.json"), arguments=["5"])
+    text = (tmp_path / "page.html").read_text()
+    data = re.search(r'id="before">(.*?)</script>', text, re.DOTALL)
+    assert json.loads(data[1]) == profile
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": "another"}', "[1, 2]", "\x00"])
+def test_what_is_no_profile_is_told_before_the_script_runs(text, tmp_path):
+    (tmp_path / "before.json").write_text(text)
+    with pytest.raises(NotAProfile, match=r"before.json is no profile"):
+        load(tmp_path / "before.json")
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_script_runs(tmp_path):
+    (tmp_path / "script.py").write_text("print('it ran')")
+    command = [sys.executable, "-c", "from torch_tenon.cli import app; app()", "profile"]
+    command += ["--output", "/proc/no/page.html", "script.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 1 and "error:" in done.stderr and "it ran" not in done.stdout
+
+
+# Advice, of profiles made by hand
+
+
+def made(**changes):
+    parts = ["computing by a plan", "computing by reference", "copying", "waiting", "recording"]
+    parts += ["looking up plans", "handing windows over", "Python and the rest"]
+    empty = {
+        "seconds": 10.0,
+        "time": [{"name": name, "seconds": 1.25} for name in parts],
+        "memory": {"peak": 0, "limit": 1 << 30, "owners": {}},
+    }
+    lists = ["waits", "windows", "kernels", "plans", "copies", "recorded", "at_once"]
+    return {**empty, **{name: [] for name in lists}, **changes}
+
+
+def kernel(**changes):
+    facts = {"name": "aten::mm", "kind": "at_once", "detail": "", "count": 500, "seconds": 2.0}
+    return {**facts, "lines": ["a.py:7"], **changes}
+
+
+@pytest.mark.parametrize(
+    ("kind", "profile"),
+    [
+        (
+            "wait",
+            made(
+                waits=[{"line": "a.py:7", "what": "the host reads", "count": 900, "seconds": 3.0}],
+                windows=[{"count": 1000}],
+            ),
+        ),
+        ("sizes", made(kernels=[kernel(detail=FIRST_CALL)])),
+        ("fallback", made(kernels=[kernel(kind="fallback")])),
+        (
+            "copy",
+            made(
+                copies=[
+                    {
+                        "line": "a.py:7",
+                        "what": "copy, host to device",
+                        "count": 100,
+                        "seconds": 1.0,
+                        "bytes": 1 << 30,
+                    }
+                ]
+            ),
+        ),
+        (
+            "tiny",
+            made(
+                recorded=[
+                    {"line": "a.py:7", "count": 10**6, "bytes": 0, "most": 0, "op": "aten::add"}
+                ]
+            ),
+        ),
+        (
+            "memory",
+            made(
+                memory={"peak": 1 << 29, "limit": 1 << 30, "owners": {"other tensors": 1 << 29}},
+                recorded=[
+                    {"line": "a.py:7", "count": 9, "bytes": 1 << 32, "most": 1 << 28, "op": "mul"}
+                ],
+            ),
+        ),
+    ],
+)
+def test_each_problem_is_named_with_its_line(kind, profile):
+    first = advise(profile)[0]
+    assert first["kind"] == kind and first["line"] == "a.py:7" and "a.py:7" in first["text"]
+    assert first["saves"] > 0
+
+
+def test_advice_is_in_the_order_of_what_it_saves():
+    both = made(kernels=[kernel(kind="fallback"), kernel(detail=FIRST_CALL, seconds=5.0)])
+    kinds = [a["kind"] for a in advise(both)]
+    assert kinds == ["sizes", "fallback"]
+    assert advise(made()) == []
+
+
+# In a browser
+
+
+CLICKS = """
+<script>
+const failed = [];
+addEventListener("error", (e) => failed.push(e.message));
+addEventListener("load", () => {
+  document.querySelectorAll("summary, th button, .tools button").forEach((b) => b.click());
+  const canvas = document.querySelector("canvas");
+  for (const key of ["+", "ArrowRight", "-", "ArrowLeft", "0", "End", "Home"])
+    canvas.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
+  canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -300, clientX: 300, cancelable: true }));
+  const clientY = 60 + canvas.getBoundingClientRect().top;
+  for (let clientX = 0; clientX < canvas.clientWidth; clientX += 20)
+    canvas.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
+  const wide = document.documentElement.scrollWidth > innerWidth;
+  setTimeout(() => {
+    const sections = document.querySelectorAll("section .body:not(:empty)").length;
+    const said = { failed, wide, ready: document.documentElement.dataset.ready, sections };
+    document.body.dataset.said = JSON.stringify(said);
+  }, 100);
+});
+</script>
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [1200, 400])
+def test_a_browser_opens_it_and_clicks_through_it(found, tmp_path, width):
+    folder, _, _ = found
+    text = (folder / "page.html").read_text()
+    (tmp_path / "page.html").write_text(text.replace("<head>", "<head>" + CLICKS, 1))
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--window-size={width},900", "--virtual-time-budget=4000"]
+    command += [f"--user-data-dir={tmp_path / 'browser'}", f"file://{tmp_path / 'page.html'}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    found_in_page = re.search(r'data-said="([^"]*)"', done.stdout)
+    assert found_in_page, done.stderr[-2000:]
+    said = json.loads(found_in_page[1].replace("&quot;", '"'))
+    assert said["failed"] == [] and said["ready"] == "true"
+    assert said["sections"] == 8 and not said["wide"]
