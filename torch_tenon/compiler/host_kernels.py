@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torch_tenon import device
-from torch_tenon.compiler.kernel import Kernel
+from torch_tenon.compiler.kernel import Kernel, calls_of
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Symbol, var
 from torch_tenon.ir.program import Extern
@@ -64,6 +64,7 @@ def call_of(group: Group, kept: set[Buffer]) -> Extern:
         origin=kernel.origin,
     )
     call.reads = [m.buffer for m in memory]
+    call.calls = calls_of(group)
     return call
 
 
