@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,43 @@ def test_a_backend_of_somebody_elses_is_left_alone() -> None:
     )
 
 
+def test_a_backend_of_somebody_elses_for_the_host_serves_the_device() -> None:
+    assert (
+        output(
+            """
+        import datetime, torch, torch.distributed as dist
+        make = lambda store, rank, size, timeout: dist.ProcessGroupGloo(store, rank, size, timeout)
+        dist.Backend.register_backend("theirs", make, devices=["cpu"])
+        dist.init_process_group("theirs", store=dist.HashStore(), rank=0, world_size=1)
+        x = torch.ones(2, device="tenon")
+        dist.all_reduce(x)
+        print(x.tolist(), type(dist.group.WORLD._get_backend(torch.device("tenon"))).__name__)
+        """
+        )
+        == "[1.0, 1.0] DeviceBackend"
+    )
+
+
+def test_all_ranks_in_one_process() -> None:
+    assert (
+        output(
+            """
+        import torch, torch.distributed as dist
+        from torch.distributed._local_tensor import LocalTensorMode
+        from torch.distributed.tensor import Shard, distribute_tensor
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        with LocalTensorMode(2):
+            mesh = dist.init_device_mesh("tenon", (2,))
+            x = torch.arange(4.0, device="tenon").view(2, 2)
+            sharded = distribute_tensor(x, mesh, [Shard(0)])
+            print((sharded @ sharded.t()).full_tensor().reconcile().tolist())
+        """
+        )
+        == "[[1.0, 3.0], [3.0, 13.0]]"
+    )
+
+
 # Bad input
 
 
@@ -193,3 +231,24 @@ def test_the_rank_that_died_is_named(group: Ranks) -> None:
     outcomes = group.outcomes(dies)
     assert outcomes[1] == (False, "died")
     assert "DistBackendError" in outcomes[0][1] and "rank 1 is gone" in outcomes[0][1]
+
+
+BARRIER = """
+import datetime, os, sys, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+dist.init_process_group(timeout=datetime.timedelta(seconds=20))
+if rank == 1:
+    os._exit(3)
+dist.barrier()
+"""
+
+
+def test_the_rank_that_died_is_named_where_only_the_host_takes_part() -> None:
+    """A barrier is the host's, and its error is Gloo's own."""
+    port = str(free_port())
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with ThreadPoolExecutor(2) as threads:
+        starts = [threads.submit(run, BARRIER, RANK=str(k), **common) for k in range(2)]
+        done = [start.result() for start in starts]
+    assert [d.returncode for d in done] == [1, 3]
+    assert "RuntimeError" in done[0].stderr and "rank 1 is gone" in done[0].stderr
