@@ -1,8 +1,8 @@
 #include "device/generator.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include <cstring>
 #include <mutex>
@@ -33,7 +33,8 @@ void GeneratorImpl::set_state(const c10::TensorImpl& state) {
 }
 
 c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
-  auto state = at::empty({sizeof(stream_)}, at::device(at::kCPU).dtype(at::kByte));
+  // Not by the dispatcher: modes that make fake tensors ask for the state, too.
+  const auto state = at::detail::empty_cpu({int64_t{sizeof(stream_)}}, at::kByte);
   std::memcpy(state.mutable_data_ptr(), &stream_, sizeof(stream_));
   return state.getIntrusivePtr();
 }

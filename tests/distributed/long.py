@@ -7,12 +7,16 @@ the host, and 20 runs in which a rank is killed at a random step. Raises at the 
 """
 
 import argparse
+import os
 import random
 import tempfile
 from pathlib import Path
 
 from tests.distributed import killed, training
 from tests.distributed.ranks import ranks
+
+# The windows are small, and some get plans all the same; processes read this when they start.
+os.environ.setdefault("TENON_PLAN", "all")
 
 TRAININGS = (
     *(training.ddp, training.fsdp, training.fsdp_offloaded),

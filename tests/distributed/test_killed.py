@@ -31,10 +31,12 @@ def test_a_rank_is_killed(tmp_path: Path, expected: dict[str, torch.Tensor], vic
 
 def test_torchrun_starts_again(tmp_path: Path, expected: dict[str, torch.Tensor]) -> None:
     checkpoint = tmp_path / "digits.pt"
-    start = ["torch.distributed.run", "--nproc-per-node", str(SIZE), "--max-restarts", "1"]
+    options = {"nproc-per-node": SIZE, "max-restarts": 1, "master-port": killed.free_port()}
+    start = ["torch.distributed.run", "--monitor-interval", "0.1"]
+    start += [text for name, value in options.items() for text in (f"--{name}", str(value))]
     run = subprocess.Popen(
-        [sys.executable, "-m", *start, "--monitor-interval", "0.1", *killed.command(checkpoint)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(killed.free_port())},
+        [sys.executable, "-m", *start, *killed.command(checkpoint)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

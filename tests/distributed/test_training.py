@@ -112,13 +112,15 @@ def test_buffers_and_sparse_gradients(two: Ranks) -> None:
 
 def statistics() -> dict[str, Any]:
     parallel = DistributedDataParallel(training.model("tenon"), find_unused_parameters=True)
-    for step in range(12):
-        parallel(training.batch("tenon", step)[0]).sum().backward()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for step in range(12):
+            parallel(training.batch("tenon", step)[0]).sum().backward()
+    assert "gloo:all_reduce" in {event.name for event in profile.events()}
     return parallel._get_ddp_logging_data()
 
 
 def test_statistics_of_steps(two: Ranks) -> None:
-    """PyTorch counts how long a step computes and sends, and how long it does both."""
+    """PyTorch says how long a step computes and sends, and how long it does both."""
     for found in two.run(statistics):
         assert (
             0 < found["avg_backward_compute_comm_overlap_time"] <= found["avg_backward_comm_time"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from typing import Any
 
 import torch
@@ -90,6 +91,25 @@ def _begin_roll_call(names: dict[str, Any], store: Any, rank: int, size: int) ->
     # MPI has no store and tells the rank later, and a group that is a fake has no other ranks.
     if not {"mpi", "fake"} & set(names.values()):
         _ranks = _C.RollCall(PrefixStore("tenon", store), rank, size)
+        _explain_what_nobody_catches()
+
+
+def _explain_what_nobody_catches() -> None:
+    """Names the rank that is gone below the traceback of an error of Gloo's own, that a collective
+    on tensors of the host ended with, such as a barrier."""
+    print_error = sys.excepthook
+    if getattr(print_error, "explains_lost_ranks", False):
+        return
+
+    @functools.wraps(print_error)
+    def explain(kind: Any, error: BaseException, traceback: Any) -> None:
+        print_error(kind, error, traceback)
+        of_gloo = issubclass(kind, RuntimeError) and "gloo" in str(error)
+        if of_gloo and not issubclass(kind, torch.distributed.DistBackendError) and _ranks:
+            print(_ranks.explain(), file=sys.stderr)
+
+    explain.explains_lost_ranks = True  # type: ignore[attr-defined]
+    sys.excepthook = explain
 
 
 def _serve_device(group: Any, names: dict[str, Any]) -> None:
