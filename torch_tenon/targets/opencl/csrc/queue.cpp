@@ -8,6 +8,7 @@
 
 #include "bind.h"
 #include "device/allocator.h"
+#include "device/fork.h"
 #include "device/tickets.h"
 #include "driver.h"
 #include "execute/plan_file.h"
@@ -216,6 +217,7 @@ void open_driver(
   for (const auto device : devices)
     driver.devices.push_back(reinterpret_cast<Device>(device));
   driver.queues = queues;
+  note_queue_in_use();  // drivers have threads
 }
 
 const RegisterBindings registered([](pybind11::module_& m) {
