@@ -44,6 +44,7 @@ PROGRAMS = {
     "whole sum": (lambda x: (x * x).sum(), lambda: [table(300, 1000)]),
     "row sums": (lambda x: x.sum(1), lambda: [table(50, 1030)]),
     "column sums": (lambda x: x.sum(0), lambda: [table(300, 130)]),
+    "few column sums": (lambda x: x.sum(0), lambda: [table(5, 3)]),
     "two reduced": (
         lambda x: x.view(9, 50, 100).transpose(0, 1).sum((0, 2)),
         lambda: [table(90, 500)],
