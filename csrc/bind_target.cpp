@@ -6,6 +6,7 @@
 
 #include "bind.h"
 #include "device/allocator.h"
+#include "device/fork.h"
 #include "device/interrupts.h"
 #include "device/target.h"
 #include "device/tickets.h"
@@ -180,6 +181,7 @@ const RegisterBindings bindings([](py::module_& m) {
     find_main_thread();
   });
   m.def("restore_handlers_after_fork", &restore_handlers_after_fork);
+  m.def("survives_fork", &survives_fork, "Would a child that is forked now have the device?");
 });
 
 }  // namespace

@@ -61,7 +61,7 @@ void let_go() {
 }
 
 void let_go_in_child() {
-  g_lost = g_lost || (g_in_use && has_target() && !target().host_memory);
+  g_lost = g_lost || !survives_fork();
   let_go();
 }
 
@@ -83,6 +83,10 @@ void take_at_fork(std::mutex& mutex, ForkOrder order) {
 
 void note_queue_in_use() {
   g_in_use.store(true, std::memory_order_relaxed);
+}
+
+bool survives_fork() {
+  return !g_in_use || !has_target() || target().host_memory;
 }
 
 bool lost_by_fork() {

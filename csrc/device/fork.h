@@ -31,6 +31,9 @@ void take_long_held_locks();
 // The target's queue is in use from now on.
 void note_queue_in_use();
 
+// Would a child that is forked now have the target's queue?
+bool survives_fork();
+
 // Is this process the child of one that had used a target whose queue does not survive that?
 bool lost_by_fork();
 

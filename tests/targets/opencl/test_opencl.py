@@ -1,5 +1,7 @@
 """The opencl target: its kernels agree with the CPU, and its queue makes nobody wait."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,7 @@ PROGRAMS = {
     "whole sum": (lambda x: (x * x).sum(), lambda: [table(300, 1000)]),
     "row sums": (lambda x: x.sum(1), lambda: [table(50, 1030)]),
     "column sums": (lambda x: x.sum(0), lambda: [table(300, 130)]),
+    "few column sums": (lambda x: x.sum(0), lambda: [table(5, 3)]),
     "two reduced": (
         lambda x: x.view(9, 50, 100).transpose(0, 1).sum((0, 2)),
         lambda: [table(90, 500)],
@@ -203,3 +206,27 @@ def steps() -> None:
 def test_a_training_step_waits_for_nothing_unless_it_is_told_to() -> None:
     assert there("steps()") == "set()"
     assert there("steps()", TENON_COMMIT="each") == "{'wait::each step'}"
+
+
+def test_a_forked_process_is_told_to_spawn() -> None:
+    """The driver has threads, which stay with the parent: its child would wait without end."""
+    code = """
+        import os
+        child = os.fork()
+        if child == 0:
+            try:
+                torch.ones(3, device="tenon").cpu()
+            except RuntimeError as error:
+                os._exit(7 if "start it by spawn" in str(error) else 1)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    assert there(code) == "7"
+
+
+def test_conformance_starts_its_processes_anew() -> None:
+    start = "from torch_tenon.cli import app; app()"
+    command = [sys.executable, "-c", start, "conformance", "--db", "ops"]
+    chosen = ["--ops", "abs,cumsum", "--dtype", "float32", "--target", "opencl", "--jobs", "1"]
+    done = subprocess.run([*command, *chosen], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "2 of 2 cases" in done.stdout, done.stdout + done.stderr

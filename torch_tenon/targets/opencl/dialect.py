@@ -207,9 +207,13 @@ class OpenCLWriter(Writer):
         return [lines[0], f"if (step < {'*'.join(counts)}) {{", *indent([*lines[1:], *inside]), "}"]
 
     def _pragma(self, s: For) -> list[str]:
-        if s.kind == "lane" and self.shape.lanes > 1:
-            reduces = any(isinstance(t, Accumulate) for t in s.body)
-            return [LANES.format(self.shape.lanes) + (SIDE_BY_SIDE if reduces else "")]
+        if s.kind == "lane":
+            counts = [e - s.starts[0] for e in s.stops]
+            # clang makes nothing of loops that are over in a few vectors, or what is wrong.
+            if any(isinstance(n, int) and n < 4 * self.shape.lanes for n in counts):
+                return []
+            side_by_side = SIDE_BY_SIDE if self._reduced(s) else ""
+            return [LANES.format(self.shape.lanes) + side_by_side]
         return [f"#pragma unroll {s.stops[0] - s.starts[0]}"] if s.kind == "unrolled" else []
 
     def _accumulate(self, s: Accumulate) -> list[str]:

@@ -2,8 +2,9 @@
 
 Started by `pool.py` as `python -m torch_tenon.testing.conformance.worker`. It imports PyTorch and
 its databases, never touches the device, and forks a child that runs the cases; when a case ends the
-child, the next one is there at once. The child writes to the file descriptor of `--position` where
-it is, so that the parent can say what crashed or hung.
+child, the next one is there at once. Where the device would stay with the parent, the child is a
+process of its own, with `--serve`. It writes to the file descriptor of `--position` where it is, so
+that the parent can say what crashed or hung.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, required=True)
     parser.add_argument("--results", type=int, required=True)
     parser.add_argument("--position", type=int, required=True)
+    parser.add_argument("--serve", action="store_true")
     arguments = parser.parse_args()
     # After a crash, and on SIGUSR1 in a hang, the stack goes to standard error.
     faulthandler.enable()
@@ -41,22 +43,29 @@ def main() -> None:
 
     import torch
 
+    from torch_tenon import _C
+
     torch.set_num_threads(1)
     suite = importlib.import_module(arguments.suite)
-    suite.prepare()
-    child = None
+    forks = _C.survives_fork()
+    if forks or arguments.serve:
+        suite.prepare()
+    child = 0 if arguments.serve else None
     while child != 0:
         sys.stdout.flush()
-        child = os.fork()
+        if forks:
+            child = os.fork()
+        else:
+            child = os.posix_spawn(sys.executable, [*sys.orig_argv, "--serve"], os.environ)
         if child == 0:
-            _serve(arguments, suite)
-            return
+            break
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
         if code == 0:
             return
         # The child may have died in the middle of a line.
         _send(arguments.results, {"ended": code}, before=b"\n")
+    _serve(arguments, suite)
 
 
 def _serve(arguments: argparse.Namespace, suite: ModuleType) -> None:

@@ -18,14 +18,12 @@ using Program = struct ProgramObject*;
 using KernelObject = struct KernelHandle*;
 using Event = struct EventObject*;
 
-constexpr int32_t kComplete = 0;               // CL_COMPLETE, CL_SUCCESS
 constexpr uint32_t kExecutionStatus = 0x11D3;  // CL_EVENT_COMMAND_EXECUTION_STATUS
 constexpr uint32_t kCommandEnd = 0x1283;       // CL_PROFILING_COMMAND_END
 
 // Waiting lists are always empty, since queues are in order.
 using Waits = const Event*;
 using Sizes = const size_t*;
-using Devices = const Device*;
 using Bytes = const unsigned char**;
 template <class Host>
 using Transfer =
@@ -35,7 +33,7 @@ using Change =
     int32_t(CommandQueue, Memory, Source, size_t, size_t, size_t, uint32_t, Waits, Event*);
 using Launch =
     int32_t(CommandQueue, KernelObject, uint32_t, Sizes, Sizes, Sizes, uint32_t, Waits, Event*);
-using MakeProgram = Program(Context, uint32_t, Devices, Sizes, Bytes, int32_t*, int32_t*);
+using MakeProgram = Program(Context, uint32_t, const Device*, Sizes, Bytes, int32_t*, int32_t*);
 
 #define TENON_OPENCL_FUNCTIONS(F)                                                \
   F(clCreateKernel, KernelObject(Program, const char*, int32_t*))                \
@@ -52,13 +50,12 @@ using MakeProgram = Program(Context, uint32_t, Devices, Sizes, Bytes, int32_t*, 
   F(clGetEventProfilingInfo, int32_t(Event, uint32_t, size_t, void*, size_t*))   \
   F(clReleaseEvent, int32_t(Event))                                              \
   F(clCreateProgramWithBinary, MakeProgram)                                      \
-  F(clBuildProgram, int32_t(Program, uint32_t, Devices, const char*, void*, void*))
+  F(clBuildProgram, int32_t(Program, uint32_t, const Device*, const char*, void*, void*))
 
 struct Driver {
 #define TENON_OPENCL_MEMBER(name, ...) std::add_pointer_t<__VA_ARGS__> name = nullptr;
   TENON_OPENCL_FUNCTIONS(TENON_OPENCL_MEMBER)
 #undef TENON_OPENCL_MEMBER
-
   // What kernels are made for: a context of devices of one kind, and how many queues they have.
   Context context = nullptr;
   std::vector<Device> devices;

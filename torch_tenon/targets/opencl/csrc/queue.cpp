@@ -8,6 +8,7 @@
 
 #include "bind.h"
 #include "device/allocator.h"
+#include "device/fork.h"
 #include "device/tickets.h"
 #include "driver.h"
 #include "execute/plan_file.h"
@@ -18,9 +19,7 @@ namespace {
 Driver driver;  // as `open_driver` finds it
 
 void check(int32_t code, const char* what) {
-  const char* meaning = code == -4 || code == -5 ? ": the device has no memory left"
-                        : code == -2             ? ": the device was lost with all that it held"
-                                                 : "";
+  const char* meaning = code == -2 ? ": the device was lost with all that it held" : "";
   TORCH_CHECK(code == 0, "OpenCL: ", what, " failed with ", code, meaning);
 }
 
@@ -110,7 +109,7 @@ class OpenCLQueue final : public Queue {
     check(
         driver.clGetEventInfo(found.get(), kExecutionStatus, sizeof(state), &state, nullptr),
         "asking for the state of a commit");
-    if (state > kComplete)
+    if (state > 0)  // queued, submitted or running
       return false;
     uint64_t nanoseconds = 0;
     driver.clGetEventProfilingInfo(
@@ -206,7 +205,7 @@ void open_driver(
     const std::vector<uintptr_t>& devices,
     size_t queues) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  TORCH_CHECK(library != nullptr, "the OpenCL library does not load: ", dlerror());
+  TORCH_CHECK(library != nullptr, dlerror());
 #define TENON_OPENCL_FIND(name, ...)                                            \
   driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, #name)); \
   TORCH_CHECK(driver.name != nullptr, path, " has no " #name ": OpenCL 1.2 is needed");
@@ -216,6 +215,7 @@ void open_driver(
   for (const auto device : devices)
     driver.devices.push_back(reinterpret_cast<Device>(device));
   driver.queues = queues;
+  note_queue_in_use();  // drivers have threads
 }
 
 const RegisterBindings registered([](pybind11::module_& m) {
