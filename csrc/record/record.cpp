@@ -142,16 +142,19 @@ void take_from_others(const Recorder& recorder, const OpKey& key, const OpEntry&
   }
 }
 
-// Says in the profile which call of which window it is.
-void note_call(Profiled& profiled, Window& window, const std::string& line) {
+// Says in the profile which call of which window it is, and how many bytes it makes: `known` slots
+// were there before.
+void note_call(Profiled& profiled, Window& window, const std::string& line, size_t known) {
   if (window.profiled == 0)
     window.profiled = next_profiled_window();
   profiled->window = window.profiled;
   profiled->call = static_cast<int32_t>(window.calls.size() - 1);
   if (!line.empty())
     profiled->line = subject_of({line});
-  for (const auto& layout : window.calls.back().entry->fresh)
-    profiled->amount += static_cast<int64_t>(layout.nbytes);
+  for (size_t k = known; k < window.slots.size(); ++k) {
+    const auto& slot = window.slots[k];
+    profiled->amount += slot.fresh && slot.written ? static_cast<int64_t>(slot.nbytes) : 0;
+  }
 }
 
 // Appends the call to the window. False: a buffer is another window's.
@@ -345,11 +348,12 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   for (bool done = false; !done;) {
     {
       std::lock_guard<std::mutex> lock(record_mutex());
+      const auto known = recorder.open.slots.size();
       done = append(recorder, key, call, line);
       if (done) {
         count_recorded_call();
         if (C10_UNLIKELY(static_cast<bool>(profiled)))
-          note_call(profiled, recorder.open, line);
+          note_call(profiled, recorder.open, line, known);
         recorder.note(*entry);
         reason = recorder.has_to_end();
       }

@@ -140,8 +140,8 @@ def made(**changes):
 
 
 def kernel(**changes):
-    facts = {"name": "aten::mm", "kind": "at_once", "detail": "", "count": 500, "seconds": 2.0}
-    return {**facts, "lines": ["a.py:7"], **changes}
+    facts = {"name": "aten::mm", "kind": "at_once", "route": "library", "detail": ""}
+    return {**facts, "count": 500, "seconds": 2.0, "lines": ["a.py:7"], **changes}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def kernel(**changes):
             ),
         ),
         ("sizes", made(kernels=[kernel(detail=FIRST_CALL)])),
-        ("fallback", made(kernels=[kernel(kind="fallback")])),
+        ("fallback", made(kernels=[kernel(kind="fallback", route="fallback")])),
         (
             "copy",
             made(
@@ -196,7 +196,9 @@ def test_each_problem_is_named_with_its_line(kind, profile):
 
 
 def test_advice_is_in_the_order_of_what_it_saves():
-    both = made(kernels=[kernel(kind="fallback"), kernel(detail=FIRST_CALL, seconds=5.0)])
+    both = made(
+        kernels=[kernel(kind="fallback", route="fallback"), kernel(detail=FIRST_CALL, seconds=5.0)]
+    )
     kinds = [a["kind"] for a in advise(both)]
     assert kinds == ["sizes", "fallback"]
     assert advise(made()) == []

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from fresh_process import output
+from needs import host_memory, plans
 
 from torch_tenon import _C
 
@@ -54,6 +55,7 @@ def work():
     return (x * 2 + 1).sum().item()
 
 
+@plans
 def test_metrics_of_a_profile(compiled):
     work()
     work()
@@ -68,6 +70,8 @@ def test_metrics_of_a_profile(compiled):
 
 
 def test_metrics_while_it_runs():
+    work()
+    work()
     profiler.start()
     work()
     first = profiler.metrics()
@@ -90,6 +94,7 @@ def test_modes(mode, intervals, events, tmp_path, compiled):
     assert any(r["ph"] == "f" for r in rows) == intervals
 
 
+@plans
 def test_wait_until_completed_runs_each_op_by_itself(compiled):
     work()
     before = _C.execute_mode()
@@ -176,6 +181,7 @@ def test_blocking_runs_every_op_at_once():
     assert (x + y).tolist() == [3.0, 3.0, 3.0]
 
 
+@host_memory
 def test_waits_and_calls_at_once_have_their_lines():
     code = """
         import torch, torch_tenon

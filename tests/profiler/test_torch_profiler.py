@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from needs import plans
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.profiler import tensorboard_trace_handler as to_tensorboard
 
@@ -75,12 +76,32 @@ def test_every_kernel_has_an_arrow_from_an_op_and_a_backward_op_too(training, tm
             assert around, (kernel["name"], start)
             from_ops |= set(around)
     assert any("Backward" in name for name in from_ops)
-    fused = [k for k in kernels if "," in k["name"]]
-    assert fused  # and each of them has an arrow from each of its ops
     parts = of(trace, "privateuse1_runtime")
     assert {"aten::gelu"} <= {e.get("args", {}).get("op") for e in parts}
 
 
+@plans
+def test_a_fused_kernel_has_an_arrow_from_each_of_its_ops(training, tmp_path):
+    with profile(activities=BOTH) as found:
+        training.step()
+    trace = trace_of(found, tmp_path / "trace.json")
+    fused = next(k for k in of(trace, "kernel") if "gelu" in k["name"] and "addmm" in k["name"])
+    ends = [
+        e["id"]
+        for e in trace
+        if e.get("cat") == "ac2g"
+        and e["ph"] == "f"
+        and fused["ts"] <= e["ts"] <= fused["ts"] + fused["dur"]
+    ]
+    recorded = {
+        e["args"]["correlation"]: e["args"]["op"]
+        for e in of(trace, "privateuse1_runtime")
+        if e["name"].startswith("tenon::record") and "correlation" in e["args"]
+    }
+    assert {"aten::addmm", "aten::gelu"} <= {recorded[k] for k in ends}
+
+
+@plans
 def test_kernels_tell_their_sizes_bytes_operations_and_share_of_the_peak(training, tmp_path):
     with profile(activities=BOTH) as found:
         training.step()
@@ -106,7 +127,7 @@ def test_tracks_have_names(training, tmp_path):
         if e["ph"] == "M" and e["name"] == "thread_name"
     }
     tracks = {names.get((e["pid"], e["tid"])) for e in of(trace, "privateuse1_runtime")}
-    assert {"tenon: commits", "tenon: plan look-ups"} <= tracks
+    assert "tenon: commits" in tracks
     kernel = of(trace, "kernel")[0]
     assert names[kernel["pid"], kernel["tid"]] == "queue 0"
     devices = {
@@ -115,6 +136,7 @@ def test_tracks_have_names(training, tmp_path):
     assert devices[kernel["pid"]] == "tenon:0"
 
 
+@plans
 def test_ranges_are_around_the_device_s_work(training, tmp_path):
     with profile(activities=BOTH) as found:
         training.step()
@@ -134,7 +156,7 @@ def test_averages_have_device_time_and_memory(training):
         training.step()
     rows = found.key_averages()
     kernels = [r for r in rows if str(r.device_type).endswith("TENON") and not r.is_user_annotation]
-    ops = [r for r in rows if r.key.startswith("aten::")]
+    ops = [r for r in rows if r.key.startswith("aten::") and str(r.device_type).endswith("CPU")]
     total = sum(r.self_device_time_total for r in kernels)
     assert total > 0
     assert sum(r.self_device_time_total for r in ops) == pytest.approx(total, rel=0.05)
@@ -171,7 +193,7 @@ def test_a_schedule_writes_what_tensorboard_reads(training, tmp_path):
     assert len(files) == 2
     for file in files:
         trace = json.loads(file.read_text())["traceEvents"]
-        assert len(of(trace, "kernel")) >= 4
+        assert len(of(trace, "kernel")) >= 2
         assert {e["name"] for e in of(trace, "gpu_user_annotation")} >= {"forward"}
 
 
@@ -182,6 +204,7 @@ def test_without_the_device_s_activity_there_is_nothing_of_it(training, tmp_path
     assert not of(trace, "kernel") and not of(trace, "privateuse1_runtime")
 
 
+@plans
 def test_a_compiled_graph_s_kernels_have_arrows(tmp_path):
     function = torch.compile(lambda x: (x * 2).relu() + 1, backend="tenon")
     x = torch.randn(64, 64, device="tenon")
@@ -197,5 +220,5 @@ def test_a_compiled_graph_s_kernels_have_arrows(tmp_path):
 def test_profilers_may_be_nested_in_the_device_s_own(training, tmp_path):
     with torch.tenon.profiler.profile(), profile(activities=BOTH) as found:
         training.step()
-    assert torch.tenon.profiler.metrics()["kernel"] >= 2
+    assert torch.tenon.profiler.metrics()["device_seconds"] > 0
     assert len(of(trace_of(found, tmp_path / "trace.json"), "kernel")) >= 2

@@ -21,7 +21,16 @@ import torch
 
 from torch_tenon import _C, accelerator, config
 from torch_tenon.profiler import trace
-from torch_tenon.profiler.log import ACTIVITIES, BY_PLAN, EVENT, Events, Subjects, of, take
+from torch_tenon.profiler.log import (
+    ACTIVITIES,
+    BY_PLAN,
+    EVENT,
+    ON_DEVICE,
+    Events,
+    Subjects,
+    of,
+    take,
+)
 
 __all__ = [
     "capture",
@@ -125,7 +134,7 @@ def metrics() -> dict[str, float]:
     """What is in the log that runs, or in the last one, by name.
 
     `seconds` is its length; `<activity>` how many events of an activity there are and
-    `<activity>_seconds` what they took less what happened within them, for each of
+    `<activity>_seconds` what they took, of the host's less what happened within them, for each of
     `torch_tenon.profiler.log.ACTIVITIES`; `device_seconds` what kernels, calls and copies took,
     `bytes` and `operations` what those of plans moved and did, and `events_lost` what did not fit.
     Raises RuntimeError where nothing was ever started.
@@ -136,7 +145,9 @@ def metrics() -> dict[str, float]:
     for name in ACTIVITIES:
         chosen = of(events, name)
         values[name] = float(len(chosen))
-        values[f"{name}_seconds"] = float(chosen["own"].sum()) / 1e9
+        whole = name in ON_DEVICE  # where that is asynchronous the host has no part in it
+        took = chosen["end"] - chosen["begin"] if whole else chosen["own"]
+        values[f"{name}_seconds"] = float(took.sum()) / 1e9
     device = events[trace.on_device(events)]
     values["device_seconds"] = float((device["end"] - device["begin"]).sum()) / 1e9
     planned = [subjects[n] for n in of(events, *BY_PLAN)["subject"]]

@@ -86,7 +86,8 @@ def _changing_sizes(profile: Profile) -> Iterator[Advice]:
 def _fallbacks(profile: Profile) -> Iterator[Advice]:
     for row in profile["kernels"]:
         at_once = row["kind"] == "at_once" and row["detail"] != FIRST_CALL
-        if not (at_once or row["kind"] == "fallback") or row["count"] < _OFTEN:
+        falls_back = row["route"] == "fallback" and row["detail"] != FIRST_CALL
+        if not (at_once or falls_back) or row["count"] < _OFTEN:
             continue
         line = row["lines"][0] if row["lines"] else ""
         why = "runs at once and ends the window" if at_once else "falls back to the host's kernel"

@@ -15,6 +15,7 @@ import numpy as np
 
 from torch_tenon import _C, accelerator, config
 from torch_tenon.compiler.explain import Summary
+from torch_tenon.frontends.eager import route_of
 from torch_tenon.profiler import timeline
 from torch_tenon.profiler.advice import advise
 from torch_tenon.profiler.ceilings import Ceilings, ceilings
@@ -170,6 +171,7 @@ def _kernels(found: Collector, subjects: Subjects, events: Events, most: Ceiling
             {
                 "name": what.name,
                 "kind": name,
+                "route": route_of(what.name) if name in BY_REFERENCE else name,
                 "detail": what.detail,
                 "count": count,
                 "seconds": seconds,
