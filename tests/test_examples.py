@@ -56,3 +56,26 @@ def test_softshrink(target):
     assert counts["kernel::softshrink::softshrink"] > 0
     assert counts["kernel::softshrink::softshrink_backward"] > 0
     assert not any(key.startswith("fallback::softshrink") for key in counts)
+
+
+def test_an_opencl_kernel_that_takes_something_else():
+    if not _has("opencl"):
+        pytest.skip("the target opencl is not here")
+    code = """
+        import torch
+        from torch_tenon import KernelSource, custom_op
+        from torch_tenon.targets.target import CompileError
+        for k, kernel in enumerate((
+            "__kernel void g(__global double *r, __global const float *x) {}",
+            "__kernel void g(__global float *r, __global const float *x, long n) {}",
+            "__kernel void g(",
+        )):
+            source = KernelSource(
+                "opencl", kernel, "g", ["float32 result", "float32 x"], ["numel(x)"], file="g.cl"
+            )
+            try:
+                custom_op(f"t::g{k}(Tensor x) -> Tensor", kernels=[source])(torch.empty_like)
+            except CompileError as error:
+                print("g.cl:1: the kernel g" in str(error), "error:" in str(error))
+    """
+    assert output(code, TENON_TARGET="opencl").split() == ["True", "False", *["True"] * 4]

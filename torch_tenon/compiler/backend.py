@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     import torch
 
     from torch_tenon.compiler.bounded import CacheCounts
-    from torch_tenon.compiler.handwritten import Code
+    from torch_tenon.compiler.handwritten import Asked, Code, Launch
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.plan import Plan
     from torch_tenon.compiler.schedule import Group, Member, Schedule
+    from torch_tenon.ir.index import Index
     from torch_tenon.ir.values import Buffer
 
 
@@ -106,9 +107,14 @@ class Backend:
         `code.text` as it is where the queue's `launch` can pass each parameter to it; with the
         target's `host_memory`, with a function around it that has the signature of a generated one.
         A launch gets the memory of the tensors in the order of the parameters, and the numbers that
-        `Launch.words` of `compiler/handwritten.py` tells.
+        `launch_words` gives.
         """
         raise NotImplementedError(f"the target {self.name!r} takes no kernels written by hand")
+
+    def launch_words(self, launch: Launch) -> list[Index | Asked]:
+        """The numbers that the queue's `launch` gets with a kernel written by hand: those of its
+        parameters as 64 bits, then the sizes of the grid, then those of a group."""
+        return launch.words()
 
     def tune(self, plan: Plan) -> bytes:
         """Makes the choices that the first run of a compiled plan would make: the fastest way for a

@@ -52,8 +52,8 @@ class Parameter:
 class Code:
     """A kernel's source in a target's language; `entry` is what a launch starts.
 
-    `file` and `line` are where the text is from, for messages. A launch gets the sizes of as many
-    grid axes as `axes` says, whole and of a group, after the numbers of the parameters.
+    `file` and `line` are where the text is from, for messages. `axes` is how many a launch's grid
+    has, and `group` how many runs along each are a group, None where that depends on sizes.
     """
 
     device: str
@@ -62,7 +62,8 @@ class Code:
     parameters: tuple[Parameter, ...]
     file: str = ""
     line: int = 1
-    axes: tuple[int, int] = (0, 0)
+    axes: int = 0
+    group: tuple[int | None, ...] = ()
 
     def tensors(self) -> int:
         """How many of the parameters are tensors."""
@@ -95,7 +96,7 @@ class Launch:
             program.storage("unused", 0) if t is None else t.buffer.storage for t in self.tensors
         ]
         kernel = kernel_of(self.code, backend, origin)
-        kernel.storages, kernel.sizes = storages, self.words()
+        kernel.storages, kernel.sizes = storages, backend.launch_words(self)
         kernel.bytes_moved = sum(size_hint(s.nbytes) for s in dict.fromkeys(storages))
         return kernel
 

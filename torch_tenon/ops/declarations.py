@@ -50,8 +50,8 @@ class KernelSource:
 
     A kernel is for calls whose tensors have these dtypes; a device may have several. A target with
     a grid starts as many runs of it as `global_size` says along each axis, in groups of
-    `local_size`, both written as sizes are. `file` and `line` say where `text` is
-    from, for messages.
+    `local_size`, both written as sizes are; whole groups are started. `file` and `line` say where
+    `text` is from, for messages.
     """
 
     device: str
@@ -184,9 +184,12 @@ def signature_of(kernel: KernelSource, scope: Scope, op: str) -> Signature:
     _require_all(kernel, scope, op, tensors)
     grid = [_sizes(kernel, scope, op, name) for name in ("global_size", "local_size")]
     language = targets.HOST if kernel.device == HOST else kernel.device
-    axes = len(grid[0]), len(grid[1])
+    if grid[1] and len(grid[1]) != len(grid[0]):
+        raise DeclarationError(f"{op}: a group has as many axes as the grid", "local_size")
+    axes, group = len(grid[0]), tuple(size.constant() for size in grid[1])
     code = Code(
-        language, kernel.text, kernel.entry, tuple(parameters), kernel.file, kernel.line, axes
+        *(language, kernel.text, kernel.entry, tuple(parameters)),
+        *(kernel.file, kernel.line, axes, group),
     )
     return Signature(code, tuple(tensors), tuple(numbers), *grid)
 

@@ -74,6 +74,11 @@ class SizeExpression:
         """Its value; `values` are the sizes of tensors (None: absent) and the integers by name."""
         return self._value(self.tree, values)
 
+    def constant(self) -> int | None:
+        """Its value where that is the same in every call."""
+        named = any(isinstance(n, ast.Name) and n.id != "cdiv" for n in ast.walk(self.tree))
+        return None if named else int(self({}))
+
     def _check(self, node: ast.expr) -> None:
         match node:
             case ast.Constant(value=int()):

@@ -13,7 +13,7 @@ A file is a list of ops:
             - float32 x
             - float64 factor
             - int64 numel(x)
-          global_size: cdiv(numel(x), 64) * 64  # for targets with a grid; a list for several axes
+          global_size: numel(x)       # for targets with a grid; a list for several axes
           local_size: 64
       backward:
         x: demo::scale(grad, factor)  # an expression of ops for each gradient

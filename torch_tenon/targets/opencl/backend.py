@@ -12,8 +12,10 @@ from torch_tenon.targets.opencl.device import Shape
 if TYPE_CHECKING:
     import torch
 
+    from torch_tenon.compiler.handwritten import Asked, Code, Launch
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.schedule import Group, Member
+    from torch_tenon.ir.index import Index
     from torch_tenon.ir.values import Buffer
     from torch_tenon.targets.opencl.compiler import OpenCLCompiler
 
@@ -63,6 +65,18 @@ class OpenCLBackend(Backend):
 
         has_product = any(m.node.kind == "matmul" for m in group.members)
         return (generate_product if has_product else generate)(group, kept, self.shape)
+
+    def handwritten(self, code: Code) -> str:
+        """OpenCL C, with a kernel around it that takes memory and offsets."""
+        from torch_tenon.targets.opencl.handwritten import with_launch
+
+        return with_launch(code)
+
+    def launch_words(self, launch: Launch) -> list[Index | Asked]:
+        """How many work-groups, and the numbers."""
+        from torch_tenon.targets.opencl.handwritten import words_of
+
+        return words_of(launch)
 
     def compile(self, kernels: Sequence[Kernel]) -> list[int]:
         """What the core's queue launches kernels by."""

@@ -19,9 +19,11 @@ from typing import Any
 from torch_tenon import _C, config
 from torch_tenon.compiler.backend import KernelFile
 from torch_tenon.compiler.cache import Cache, digest
+from torch_tenon.compiler.handwritten import Code
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.targets.cpu.compiler import BY_NAME
 from torch_tenon.targets.cpu.compiler import TEMPLATES as SHARED
+from torch_tenon.targets.opencl.handwritten import elements_of
 from torch_tenon.targets.target import CompileError
 
 log = logging.getLogger("torch_tenon.code")
@@ -82,11 +84,17 @@ class OpenCLCompiler:
         reading the headers takes longer than most kernels do."""
         with self._lock:
             names = [self.name(k) for k in kernels]
-            missing = {
-                name: k.source
-                for name, k in zip(names, kernels, strict=True)
-                if name not in self._handles and not self._find(name)
-            }
+            missing = {}
+            for name, k in zip(names, kernels, strict=True):
+                if name in self._handles:
+                    continue
+                if (
+                    k.code is not None
+                ):  # who wrote it may change it, and names functions as he likes
+                    self._programs[name] = self._by_hand(k.code, k.source.replace("@NAME@", name))
+                    self._enter(name, self._programs[name])
+                elif not self._find(name):
+                    missing[name] = k.source
             if missing:
                 self._build(missing)
             return [self._handles[name] for name in names]
@@ -132,12 +140,25 @@ class OpenCLCompiler:
             self.cache.write_json(f"{name}.json", {"file": file, "digest": digest(data)})
             self._note(name, file, data)
 
-    def _compiled(self, text: str) -> Any:
+    def _by_hand(self, code: Code, text: str) -> Any:
+        """A program of one kernel that somebody wrote. Raises CompileError where that points to
+        other elements than is declared, which the driver takes for granted."""
+        program = self._compiled(text, ["-cl-kernel-arg-info"])
+        kernel = self.cl.Kernel(program, code.entry)
+        for k, wanted in enumerate(elements_of(code)):
+            taken = kernel.get_arg_info(k, self.cl.kernel_arg_info.TYPE_NAME)
+            if wanted is not None and taken.replace(" ", "") not in (f"{wanted}*", "void*"):
+                raise CompileError(
+                    f"argument {k + 1} of {code.entry} is a {taken}, and the declared one {wanted}*"
+                )
+        return program
+
+    def _compiled(self, text: str, options: Sequence[str] = ()) -> Any:
         program = self.cl.Program(self.context, text)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", self.cl.CompilerWarning)
-                return program.build(self.options, cache_dir=False)
+                return program.build([*self.options, *options], cache_dir=False)
         except self.cl.Error as error:
             handle, kept = tempfile.mkstemp(prefix="tenon-failed-", suffix=".cl")
             with os.fdopen(handle, "w") as f:
