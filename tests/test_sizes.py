@@ -326,7 +326,7 @@ def write_parts(
             yield False
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     chain=st.lists(st.integers(0, len(WRITES) - 1), min_size=1, max_size=5),
     seed=st.integers(0, 10_000),

@@ -98,7 +98,7 @@ def test_a_fused_kernel_has_an_arrow_from_each_of_its_ops(training, tmp_path):
         for e in of(trace, "privateuse1_runtime")
         if e["name"].startswith("tenon::record") and "correlation" in e["args"]
     }
-    assert {"aten::addmm", "aten::gelu"} <= {recorded[k] for k in ends}
+    assert {"aten::addmm", "aten::gelu"} <= {recorded.get(k) for k in ends}
 
 
 @plans

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_tenon import accelerator
 
@@ -51,7 +52,12 @@ def owners(allocated: int) -> dict[str, int]:
     seen: set[int] = set()
     # By their types: asking an object for its class may run code of its own.
     objects = gc.get_objects()
-    tensors = [x for x in objects if issubclass(type(x), torch.Tensor)]
+    # Tensors that a compiler traces with have no memory.
+    tensors = [
+        x
+        for x in objects
+        if issubclass(type(x), torch.Tensor) and not issubclass(type(x), FakeTensor)
+    ]
     parameters = [x for x in tensors if issubclass(type(x), torch.nn.Parameter)]
     gradients = [x.grad for x in tensors if x.is_leaf and x.grad is not None]
     optimizers = [x for x in objects if issubclass(type(x), torch.optim.Optimizer)]
