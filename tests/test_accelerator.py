@@ -6,36 +6,6 @@ import pytest
 import torch
 from fresh_process import output, run
 
-# What `torch.cuda` has and a device behind PrivateUse1 cannot have or has no use for: CUDA's own
-# libraries, its graphs, its compiler, its memory pools, its tools, and the legacy tensor types.
-ONLY_CUDA = (
-    "CUDAGraph CUDAPluggableAllocator CudaError DeferredCudaCallError ExternalStream",
-    "GreenContext MemPool MemPoolContext can_device_access_peer caching_allocator_alloc",
-    "caching_allocator_delete caching_allocator_disabled caching_allocator_enable check_error",
-    "change_current_allocator",
-    "clock_rate comm cudaStatus cudart cudnn current_blas_handle device_memory_used get_arch_list",
-    "get_allocator_backend get_gencode_flags get_sync_debug_mode set_sync_debug_mode gds",
-    "graph graph_pool_handle graphs green_contexts has_half has_magma host_memory_stats",
-    "host_memory_stats_as_nested_dict reset_accumulated_host_memory_stats is_tf32_supported",
-    "reset_peak_host_memory_stats ipc_collect is_current_stream_capturing jiterator",
-    "list_gpu_processes make_graphed_callables memory memory_snapshot memory_summary memory_usage",
-    "memory_stats_as_nested_dict nccl nvtx power_draw profiler random sparse streams temperature",
-    "tunable use_mem_pool utilization get_stream_from_external get_per_process_memory_fraction",
-    "memory_cached max_memory_cached reset_max_memory_allocated reset_max_memory_cached",
-    "get_nccl_version current_solver_handle",
-)
-
-
-def test_names_are_those_of_cuda() -> None:
-    without = {name for line in ONLY_CUDA for name in line.split()}
-    wanted = {
-        name
-        for name in torch.cuda.__all__
-        if name not in without and not name.endswith(("Tensor", "Storage"))
-    }
-    missing = {name for name in wanted if not hasattr(torch.tenon, name)}
-    assert missing == set()
-
 
 def test_devices_are_counted_and_named() -> None:
     assert torch.tenon.is_available() and torch.tenon.is_initialized()

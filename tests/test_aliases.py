@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import needs
+import numpy as np
 import pytest
 import torch
 from against_cpu import assert_same, executing
@@ -237,3 +238,27 @@ def test_an_extension_that_makes_an_alias(extension: SimpleNamespace) -> None:
         want[1:] *= 10
         want[5] = 0
         assert_same([tripled, x, z], [want[1:] * 3, want, want[1:]])
+
+
+def test_numpy_takes_a_tensor_by_dlpack() -> None:
+    for turn in turns():
+        x = data().to("tenon") + turn
+        seen = np.from_dlpack(x[1:], device="cpu")
+        x.zero_()
+        assert seen.tolist() == (data() + turn)[1:].tolist()  # it is a copy, as for any device
+
+
+def test_numpy_gives_an_array_by_dlpack() -> None:
+    array = np.arange(6.0, dtype=np.float32)
+    x = torch.from_dlpack(array, device="tenon")
+    assert x.device.type == "tenon"
+    array[:] = 0
+    assert_same(x * 2, torch.arange(6.0) * 2)
+
+
+def test_numpy_refuses_what_would_need_a_copy() -> None:
+    x = data().to("tenon")
+    with pytest.raises((RuntimeError, BufferError), match="device"):
+        np.from_dlpack(x)
+    with pytest.raises(ValueError, match="without copying"):
+        np.from_dlpack(x, device="cpu", copy=False)

@@ -1,9 +1,11 @@
 """The caching allocator: statistics, limits, running out; pinned host memory."""
 
+import ctypes
 import gc
 import itertools
 
 import hypothesis.strategies as st
+import needs
 import pytest
 import torch
 from fresh_process import output
@@ -78,6 +80,73 @@ def test_accumulated_statistics_reset() -> None:
     torch.tenon.reset_accumulated_memory_stats()
     assert torch.tenon.memory_stats()["allocation.all.allocated"] == 0
     assert torch.tenon.memory_stats()["allocation.all.freed"] == 0
+
+
+def test_statistics_nested() -> None:
+    fill(1)
+    nested = torch.tenon.memory_stats_as_nested_dict()
+    for name, value in torch.tenon.memory_stats().items():
+        found = nested
+        for part in name.split("."):
+            found = found[part]
+        assert found == value
+
+
+def test_the_summary_has_the_figures(nothing_leaked: None) -> None:
+    torch.tenon.empty_cache()
+    torch.tenon.reset_peak_memory_stats()
+    held = fill(4)
+    text = torch.tenon.memory_summary()
+    allocated = next(line for line in text.splitlines() if line.startswith("allocated memory"))
+    assert allocated.split()[2:6] == ["4.0", "MiB", "4.0", "MiB"]
+    assert text.count("large pool") == text.count("small pool") == 9
+    del held
+    text = torch.tenon.memory_summary(0, abbreviated=True)
+    allocated = next(line for line in text.splitlines() if line.startswith("allocated memory"))
+    assert allocated.split()[2:6] == ["0", "B", "4.0", "MiB"]
+    assert "pool" not in text
+    assert torch.tenon.memory_summary(1).startswith("memory of tenon:1, limit")
+
+
+def test_memory_for_other_code(nothing_leaked: None) -> None:
+    before = torch.tenon.memory_allocated(1)
+    address = torch.tenon.caching_allocator_alloc(MIB, device=1, stream=0)
+    other = torch.tenon.caching_allocator_alloc(MIB, device=1)
+    assert address and other and abs(address - other) >= MIB
+    assert torch.tenon.memory_allocated(1) == before + 2 * MIB
+    torch.tenon.caching_allocator_delete(address)
+    torch.tenon.caching_allocator_delete(other)
+    assert torch.tenon.memory_allocated(1) == before
+    with pytest.raises(ValueError, match="no memory was allocated"):
+        torch.tenon.caching_allocator_delete(address)
+    with pytest.raises(ValueError, match="at least 1 byte"):
+        torch.tenon.caching_allocator_alloc(0)
+    with pytest.raises(torch.tenon.OutOfMemoryError):
+        torch.tenon.caching_allocator_alloc(1 << 50)
+
+
+@needs.host_memory
+def test_the_address_is_one_to_write_to() -> None:
+    address = torch.tenon.caching_allocator_alloc(64)
+    ctypes.memset(address, 7, 64)
+    assert bytes((ctypes.c_uint8 * 64).from_address(address)) == b"\x07" * 64
+    torch.tenon.caching_allocator_delete(address)
+
+
+def test_names_of_older_programs_warn() -> None:
+    held = fill(1)
+    with pytest.warns(FutureWarning, match="memory_reserved"):
+        assert torch.tenon.memory_cached() == torch.tenon.memory_reserved()
+    with pytest.warns(FutureWarning, match="max_memory_reserved"):
+        assert torch.tenon.max_memory_cached() == torch.tenon.max_memory_reserved()
+    for reset in (torch.tenon.reset_max_memory_allocated, torch.tenon.reset_max_memory_cached):
+        more = fill(8)
+        del more
+        assert torch.tenon.max_memory_allocated() > torch.tenon.memory_allocated()
+        with pytest.warns(FutureWarning, match="reset_peak_memory_stats"):
+            reset()
+        assert torch.tenon.max_memory_allocated() == torch.tenon.memory_allocated()
+    del held
 
 
 def test_a_freed_block_is_used_again() -> None:

@@ -37,7 +37,17 @@ def register() -> None:
     global _target
     if _target is not None:
         return
-    from torch_tenon import _C, accelerator, dlpack, log, printing, process, settings
+    from torch_tenon import (
+        _C,
+        accelerator,
+        dlpack,
+        grad_scaler,
+        log,
+        printing,
+        process,
+        pytorch_accelerator,
+        settings,
+    )
     from torch_tenon.builder import install as builders
     from torch_tenon.distributed import process_groups
     from torch_tenon.frontends import doors, dynamo_waits
@@ -61,6 +71,8 @@ def register() -> None:
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
     dlpack.install()
+    grad_scaler.install()
+    pytorch_accelerator.install()
     printing.install()
     process.install()
     settings.install()

@@ -12,17 +12,18 @@ from torch_tenon.builder.counts import plan_counts
 from torch_tenon.compiler import bounded
 from torch_tenon.compiler.bounded import CacheCounts
 from torch_tenon.compiler.explain import Summary, format_bytes
+from torch_tenon.indices import Device, index_of
 
 REASONS = tuple(_C.commit_reasons())  # why windows end
 _MOST_ROWS = 10
 
 
-def commit(device: accelerator.Device = None) -> None:
+def commit(device: Device = None) -> None:
     """Runs what was recorded on a device, the current one if none is named.
 
     Never needed: whatever looks at a result does it.
     """
-    _C.commit(accelerator._index(device))
+    _C.commit(index_of(device))
 
 
 @dataclass(frozen=True, slots=True)

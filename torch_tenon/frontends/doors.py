@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from torch_tenon.frontends.safetensors import admit_to_safetensors
+
 
 def install() -> None:
-    """Plain `torch.compile` reaches the compiler, and PyTorch's modules that list devices list
-    this one."""
+    """Plain `torch.compile` reaches the compiler, and modules that list devices, PyTorch's and
+    safetensors', list this one."""
     _take_over_from_inductor()
     waiting = {}
     for name, action in AFTER_IMPORT.items():
@@ -132,6 +134,8 @@ def refuse_packages(module: ModuleType) -> None:
 
 
 AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
+    "safetensors": admit_to_safetensors,
+    "safetensors.torch": admit_to_safetensors,
     "torch._dynamo.device_interface": register_interface,
     "torch._dynamo.trace_rules": skip_own_frames,
     "torch._inductor.compile_fx": refuse_packages,
