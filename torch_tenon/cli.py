@@ -101,6 +101,16 @@ def _load_torch() -> None:
         ) from None
 
 
+def _load_device() -> None:
+    _load_torch()
+    from torch_tenon import loading
+
+    try:
+        loading.register()
+    except ImportError as error:
+        raise _fail(f"{error}") from None
+
+
 def _check_ops(json: bool) -> None:
     from torch_tenon.ops import manifest
 
@@ -190,7 +200,7 @@ def _list_ops(json: bool) -> None:
 
 
 def _load_custom(path: Path) -> list[str]:
-    _load_torch()
+    _load_device()
     from torch_tenon.ops.kernel_file import load_kernels
 
     try:
@@ -380,7 +390,7 @@ def explain(
 
     The exit status is the script's.
     """
-    _load_torch()
+    _load_device()
     from torch_tenon.counting import run_and_report
 
     text, status = run_and_report(script, context.args)
@@ -403,7 +413,7 @@ def profile(
 
     Options of this command come before the script. The exit status is the script's.
     """
-    _load_torch()
+    _load_device()
     from torch_tenon.profiler.run import NotAProfile, run
 
     try:
@@ -439,7 +449,7 @@ def replay(
 
     Exit status 1 if it differs.
     """
-    _load_torch()
+    _load_device()
     from torch_tenon.testing import window as windows
 
     try:
