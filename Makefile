@@ -12,6 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 CPP := $(shell find csrc torch_tenon/targets/*/csrc -name '*.cpp' -o -name '*.h')
+BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 BUILT := $(VENV)/built
 # While the extension is built, `import torch` must not try to load it.
@@ -54,13 +55,17 @@ bench: $(BUILT)
 bench-scripts: $(BUILT)
 	$(BIN)/python -m benchmarks.scripts.run
 
-wheel: $(INSTALLED)
+wheel: $(BUILDABLE)
 	$(NO_AUTOLOAD) $(BIN)/pip wheel --no-build-isolation --no-deps -w dist .
 
-# PyTorch comes first and by its exact version: the extension is built against the one installed.
-$(INSTALLED): pyproject.toml setup.py
+# What a build needs, and no developer's tools. PyTorch comes first and by its exact version: the
+# extension is built against the one installed.
+$(BUILDABLE): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q $$($(PYTHON) -c '$(BUILD_REQUIREMENTS)')
+	touch $@
+
+$(INSTALLED): $(BUILDABLE) setup.py
 	$(NO_AUTOLOAD) TORCH_TENON_BUILT_IN_PLACE=1 $(BIN)/pip install -q --no-build-isolation -e '.[dev]'
 	touch $@
 
@@ -69,4 +74,4 @@ $(BUILT): $(INSTALLED) $(CPP)
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info torch_tenon/_C*.so $(BUILT)
+	rm -rf build dist *.egg-info torch_tenon/_C*.so torch_tenon/built_for.json $(BUILT)

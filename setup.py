@@ -3,12 +3,15 @@
 Everything else is in pyproject.toml.
 """
 
+import json
 import os
+import platform
 from pathlib import Path
 
 # The device cannot be loaded while it is being built.
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
+import torch
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
@@ -19,6 +22,21 @@ SOURCES = ["csrc/**/*.cpp", "torch_tenon/targets/*/csrc/*.cpp"]
 
 # `make` builds the extension in place, where ninja rebuilds what changed, and installs the rest.
 IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
+
+
+class Build(BuildExtension):
+    """Builds the extension, and writes beside it what it is for (torch_tenon/loading.py)."""
+
+    def run(self) -> None:
+        super().run()
+        record = {
+            "torch": torch.__version__,
+            "python": ".".join(platform.python_version_tuple()[:2]),
+        }
+        for extension in self.extensions:
+            folder = Path(self.get_ext_fullpath(extension.name)).parent
+            (folder / "built_for.json").write_text(json.dumps(record) + "\n")
+
 
 setup(
     ext_modules=[]
@@ -41,5 +59,5 @@ setup(
             ],
         )
     ],
-    cmdclass={"build_ext": BuildExtension},
+    cmdclass={"build_ext": Build},
 )

@@ -56,7 +56,28 @@ def test_ops_counts_routes() -> None:
     found = {"listed": len(decomposed), "ops": len(decomposed) + with_out}
     assert answer["routes"]["decomposed"] == found
     assert sum(route["ops"] for route in answer["routes"].values()) > 3000
-    assert "aten::empty.memory_format" in _run("ops").output
+    assert "aten::empty.memory_format" in _run("ops", "--all").output
+
+
+def test_ops_fits_a_screen_and_counts_every_op_once() -> None:
+    lines = _run("ops").output.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80
+    families = catalogue.counts_by_family(manifest.load())
+    by_route = {way: total for way, (_, total) in catalogue.counts(manifest.load()).items()}
+    assert {way: sum(f[way] for f in families.values()) for way in by_route} == by_route
+    assert lines[-2].split() == ["all", *map(str, by_route.values())]
+    assert all(any(counts.values()) for counts in families.values())
+
+
+def test_an_op_that_was_described_before_needs_no_pytorch(tmp_path: Path) -> None:
+    arguments = ("ops", "lerp.Scalar", "--json")
+    first = _run_alone(*arguments, TENON_CACHE_DIR=str(tmp_path / "cache"))
+    again = _run_alone(*arguments, TENON_CACHE_DIR=str(tmp_path / "cache"))
+    answer, loaded = again.stdout.rsplit("torch loaded: ", 1)
+    assert loaded.strip() == "False" and first.stdout.startswith(answer)
+    assert json.loads(answer)[0]["compiled"] == "lowered"
+    other = _run_alone("ops", "relu", TENON_CACHE_DIR=str(tmp_path / "cache"))
+    assert "torch loaded: False" in other.stdout and "aten::relu_" in other.stdout
 
 
 def test_ops_describes_an_op(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Settings: what is accepted, what is refused and how, and a cache that is the user's own."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,12 @@ def test_every_setting_is_described_and_has_a_default() -> None:
     assert config.WARN_FALLBACK.read() is False
     assert config.LOG.read() == ()
     assert config.differences() == []
+
+
+def test_the_documents_have_every_setting_and_no_other() -> None:
+    page = Path(__file__).parents[1] / "docs" / "settings.md"
+    rows = re.findall(r"^\| `(TENON_\w+)` \|.*\|.*\| \S.* \|$", page.read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(setting.variable for setting in config.SETTINGS)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Counters by op and route, and the report of what fell back."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -34,6 +35,21 @@ def test_report_lists_the_most_expensive_fallback_first():
     assert report.calls_by_route["fallback"] == sum(c.calls for c in report.fallbacks)
     text = str(report)
     assert text.index("aten::_unique2") < text.index("aten::unique_consecutive")
+
+
+def test_the_report_is_a_sequence_and_converts_to_json():
+    torch_tenon.reset_counters()
+    x = torch.randn(300, 300, device="tenon")
+    for _ in range(3):
+        torch.unique(x * 2)
+    report = torch_tenon.report()
+    assert len(report) == len(report.counts) > 2
+    seconds = [count.seconds for count in report]
+    assert seconds == sorted(seconds, reverse=True) and report[:2] == [report[0], report[1]]
+    found = json.loads(report.as_json())
+    assert found["calls_by_route"] == report.calls_by_route
+    assert [row["op"] for row in found["counts"]] == [count.op for count in report.counts]
+    assert found["recording"]["calls"] == report.recording.calls
 
 
 def test_nothing_has_run():

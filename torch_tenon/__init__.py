@@ -51,23 +51,42 @@ _HOMES = {
 
 
 def _autoload() -> None:
-    """Registers the device; `import torch` calls it (entry point `torch.backends`)."""
-    from torch_tenon import device
+    """Registers the device; `import torch` calls it (entry point `torch.backends`).
 
-    device.register()
+    Where the extension cannot be loaded, one line on standard error says why: a program that never
+    asks for the device goes on. A wrong setting raises, since somebody asked for what it names.
+    """
+    from torch_tenon import loading
+
+    try:
+        loading.register()
+    except ImportError as error:
+        if not str(error).startswith(loading.NOT_LOADED):
+            raise  # a target's own
+        print(error, file=sys.stderr)
+        if _imported_by_torch:
+            # So that whoever imports this package next gets the error.
+            sys.modules.pop(__name__, None)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'torch_tenon' has no attribute {name!r}")
-    import torch  # noqa: F401  (registers the device)
+    from torch_tenon import loading
 
-    _autoload()
+    loading.register()
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
-# Whoever switched autoloading off, or imported PyTorch before this was installed, asks by importing
-# this package. (While PyTorch itself is being imported it calls `_autoload` at its end.)
-_switched_off = os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1"
-if _switched_off or hasattr(sys.modules.get("torch"), "_import_device_backends"):
-    _autoload()
+_torch = sys.modules.get("torch")
+_imported_by_torch = getattr(getattr(_torch, "__spec__", None), "_initializing", False)
+
+# While PyTorch itself is being imported it calls `_autoload` at its end. Whoever imported it before
+# this was installed, or switched autoloading off, asks by importing this package.
+if _torch is None:
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        _autoload()
+elif not _imported_by_torch:
+    from torch_tenon import loading
+
+    loading.register()

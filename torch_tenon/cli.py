@@ -6,7 +6,8 @@ Only what a command needs is imported, and only when it runs: `tenon --help` loa
 import importlib
 import importlib.metadata
 import json as json_module
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,11 +67,17 @@ def ops(
     load: Annotated[
         Path | None, typer.Option(help="Load the custom ops of a YAML file first.")
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="List every op of the manifest, not the counts alone.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Which op takes which route, and what a backend has to register."""
+    from torch_tenon.config import ConfigError
     from torch_tenon.ops.manifest import ManifestError
 
+    if name is not None and every:
+        raise _fail("--all is of all ops; leave NAME out")
     if name is not None and check:
         raise _fail("--check is of the whole manifest; leave NAME out")
     custom = [] if load is None else _load_custom(load)
@@ -82,23 +89,35 @@ def ops(
         if check:
             _check_ops(json)
         elif name is None:
-            _list_ops(json)
+            _list_ops(json, every)
         else:
             _describe_ops(name, json)
-    except ManifestError as error:
+    except (ManifestError, ConfigError) as error:
         raise _fail(str(error)) from None
 
 
 def _load_torch() -> None:
     # Importing torch loads the device, which a wrong setting keeps from loading.
-    from torch_tenon.doctor import root_cause
-
     try:
         importlib.import_module("torch")
     except (ImportError, RuntimeError) as error:
-        raise _fail(
-            f"PyTorch or the device cannot be loaded: {root_cause(error)}; see `tenon doctor`"
-        ) from None
+        raise _not_loaded(error) from None
+
+
+def _not_loaded(error: Exception) -> typer.Exit:
+    from torch_tenon.doctor import root_cause
+
+    return _fail(f"PyTorch or the device cannot be loaded: {root_cause(error)}; see `tenon doctor`")
+
+
+def _load_device() -> None:
+    _load_torch()
+    from torch_tenon import loading
+
+    try:
+        loading.register()
+    except ImportError as error:
+        raise _fail(f"{error}") from None
 
 
 def _check_ops(json: bool) -> None:
@@ -147,7 +166,7 @@ def _problems(entries: Sequence["Entry"]) -> tuple[list["Problem"], bool]:
     return manifest.check(entries, registered, set(DECOMPOSITIONS), lowered, library), loaded
 
 
-def _list_ops(json: bool) -> None:
+def _list_ops(json: bool, every: bool) -> None:
     from torch_tenon.ops import catalogue, manifest
 
     entries = manifest.load()
@@ -168,29 +187,44 @@ def _list_ops(json: bool) -> None:
         return
 
     console = Console()
-    table = Table(title="Routes", title_justify="left")
-    table.add_column("route")
-    table.add_column("listed", justify="right")
-    table.add_column("ops, with variants", justify="right")
-    for route, (n, total) in counts.items():
-        table.add_row(route, str(n), str(total))
-    console.print(table)
+    console.print(_route_table(catalogue.counts_by_family(entries)))
+    if every:
+        console.print(_manifest_table(entries.values()))
+    else:
+        typer.echo("tenon ops NAME describes one, tenon ops --all lists what the manifest has.")
+
+
+def _route_table(families: Mapping[str, Mapping[str, int]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("ops and variants", no_wrap=True)
+    totals: Counter[str] = Counter()
+    for counts in families.values():
+        totals.update(counts)
+    for route in totals:
+        table.add_column(route, justify="right")
+    for name, counts in families.items():
+        table.add_row(name, *(str(counts[route] or "") for route in totals))
+    table.add_row("[bold]all[/]", *(f"[bold]{total}[/]" for total in totals.values()))
+    return table
+
+
+def _manifest_table(entries: Iterable["Entry"]) -> Table:
     table = Table(title="What the manifest lists", title_justify="left")
     table.add_column("op", overflow="fold")
     table.add_column("route", no_wrap=True)
     table.add_column("notes", overflow="fold")
-    for entry in entries.values():
+    for entry in entries:
         notes = [entry.why] if entry.why else []
         if entry.host_arguments:
             notes.append(f"on the host too: {', '.join(entry.host_arguments)}")
         if entry.mutates:
             notes.append(f"also writes: {', '.join(entry.mutates)}")
         table.add_row(escape(entry.op), entry.route, escape("; ".join(notes)))
-    console.print(table)
+    return table
 
 
 def _load_custom(path: Path) -> list[str]:
-    _load_torch()
+    _load_device()
     from torch_tenon.ops.kernel_file import load_kernels
 
     try:
@@ -221,8 +255,10 @@ def _describe_ops(name: str, json: bool) -> None:
         found = catalogue.find(name)
     except catalogue.UnknownOp as error:
         raise _fail(str(error)) from None
-    _load_torch()
-    descriptions = [catalogue.describe(op, entries) for op in found]
+    try:
+        descriptions = [catalogue.describe(op, entries) for op in found]
+    except (ImportError, RuntimeError) as error:
+        raise _not_loaded(error) from None
     dtypes, missing = _dtypes([d.op for d in descriptions])
     if json:
         rows = []
@@ -380,7 +416,7 @@ def explain(
 
     The exit status is the script's.
     """
-    _load_torch()
+    _load_device()
     from torch_tenon.counting import run_and_report
 
     text, status = run_and_report(script, context.args)
@@ -403,7 +439,7 @@ def profile(
 
     Options of this command come before the script. The exit status is the script's.
     """
-    _load_torch()
+    _load_device()
     from torch_tenon.profiler.run import NotAProfile, run
 
     try:
@@ -439,7 +475,7 @@ def replay(
 
     Exit status 1 if it differs.
     """
-    _load_torch()
+    _load_device()
     from torch_tenon.testing import window as windows
 
     try:

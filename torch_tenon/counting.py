@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from torch_tenon import _C, config
 
@@ -36,15 +37,31 @@ class OpCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The counts of a run; `str` of it is a page to read.
+class Report(Sequence[OpCount]):
+    """The counts of a run; `str` of it is a page to read, and `as_json` the same as data.
 
-    The seconds of an op include those of the ops that it called in turn.
+    It is the sequence of its counts, those with most seconds first: `report()[:5]`. The seconds of
+    an op include those of the ops that it called in turn.
     """
 
     counts: list[OpCount] = field(default_factory=list)
     recording: Recording | None = None
     kernels: list[OpCount] = field(default_factory=list)  # of plans, where `tenon explain` asks
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @overload
+    def __getitem__(self, index: int) -> OpCount: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[OpCount]: ...
+    def __getitem__(self, index: int | slice) -> OpCount | Sequence[OpCount]:
+        return sorted(self.counts, key=lambda count: (-count.seconds, -count.calls))[index]
+
+    def as_json(self) -> str:
+        """JSON: `counts` and `kernels`, a list of objects each, `recording`, of what windows and
+        plans did, and `calls_by_route`."""
+        return json.dumps(asdict(self) | {"calls_by_route": self.calls_by_route})
 
     @property
     def fallbacks(self) -> list[OpCount]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch_tenon import config
+from torch_tenon import config, loading
 
 OLDEST_PYTHON = (3, 11)
 # Debian's packages for programs that the optional parts use.
@@ -142,6 +142,10 @@ def _device() -> list[Finding]:
     if importlib.util.find_spec("torch_tenon._C") is None:
         text = "the extension torch_tenon._C is not built"
         return [Finding("Device", text, ok=False, remedy=build), _target()]
+    problem = loading.mismatch(_installed("torch") or "none")
+    if problem is not None:
+        remedy = problem.rpartition("; ")[2]
+        return [Finding("Device", problem, ok=False, remedy=remedy), _target()]
     try:
         module = _load_device()
         count = module.device_count()
@@ -169,9 +173,9 @@ def root_cause(error: BaseException) -> BaseException:
 
 
 def _load_device() -> Any:
-    # Importing torch loads the device; if that was switched off, importing the package does.
-    importlib.import_module("torch_tenon")
+    # Importing torch loads the device, unless that was switched off or failed.
     torch = importlib.import_module("torch")
+    loading.register()
     return torch.get_device_module("tenon")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -156,7 +157,14 @@ def test_index_out_of_range_is_an_error() -> None:
 
 def test_explain_says_what_was_made_and_why() -> None:
     x = torch.randn(64, 64, requires_grad=True)
-    page = explain(lambda x: torch.softmax(x @ x + 1, -1), x)
+    found = explain(lambda x: torch.softmax(x @ x + 1, -1), x)
+    page = str(found)
+    rows = json.loads(found.as_json())
+    assert [row["kind"] for row in rows] == [graph.kind for graph in found]
+    assert rows[0]["kind"] == "forward" and len(found[:1]) == 1
+    assert 0 < rows[0]["least_bytes"] <= rows[0]["bytes_moved"]
+    assert len(rows[0]["steps"]) == rows[0]["kernels"] + rows[0]["calls"]
+    assert rows[0]["page"] in page
     assert "forward graph" in page and "backward graph" in page
     assert "kernel matmul" in page and "kernel row" in page
     assert "times the least possible" in page

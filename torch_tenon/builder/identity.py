@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from torch_tenon.compiler.sources import sources
+
 if TYPE_CHECKING:
     from torch_tenon.targets.target import Target
-
-PACKAGE = Path(__file__).parent.parent
-KINDS = (".py", ".so", ".h", ".c", ".yaml")
 
 
 def identity(target: Target) -> str | None:
@@ -26,21 +22,4 @@ def identity(target: Target) -> str | None:
         return None
     if code is None:
         return None
-    return "\n".join([torch.__version__, str(torch.version.git_version), _sources(), code])
-
-
-@cache
-def _sources() -> str:
-    """This package, by the sizes and times of its files: reading them would take too long."""
-    found: list[tuple[str, int, int]] = []
-    folders = [str(PACKAGE)]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.name != "__pycache__":
-                        folders.append(entry.path)
-                elif entry.name.endswith(KINDS):
-                    status = entry.stat()
-                    found.append((entry.path, status.st_size, status.st_mtime_ns))
-    return repr(sorted(found))
+    return "\n".join([torch.__version__, str(torch.version.git_version), sources(), code])

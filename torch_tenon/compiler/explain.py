@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import overload
 
 from torch_tenon.compiler.facts import call_bytes, call_detail, kernel_detail, loops_of
 from torch_tenon.compiler.kernel import Kernel
@@ -47,6 +48,57 @@ class Summary:
         return cls(**json.loads(text)) if text else None
 
 
+@dataclass(frozen=True, slots=True)
+class GraphSummary:
+    """One compiled graph; `str` of it is its page. `kind` is forward, backward or inference.
+
+    `least_bytes` is what any plan has to move, `seconds` what planning took, by stage; `steps` and
+    `rejected` are as in `Summary`, and `fallbacks` says why an op is a call on the host.
+    """
+
+    kind: str
+    kernels: int
+    calls: int
+    bytes_moved: int
+    least_bytes: int
+    peak_bytes: int
+    seconds: Mapping[str, float]
+    fallbacks: Mapping[str, str]
+    steps: Sequence[tuple[str, str, list[int], str, list[int]]]
+    rejected: Sequence[tuple[str, str, str]]
+    page: str
+
+    def __str__(self) -> str:
+        return self.page
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Sequence[GraphSummary]):
+    """What the compiler made of a call, graph by graph; `str` of it is a page to read.
+
+    It is the sequence of its graphs, in the order in which they were compiled.
+    """
+
+    graphs: Sequence[GraphSummary]
+
+    def __len__(self) -> int:
+        return len(self.graphs)
+
+    @overload
+    def __getitem__(self, index: int) -> GraphSummary: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[GraphSummary]: ...
+    def __getitem__(self, index: int | slice) -> GraphSummary | Sequence[GraphSummary]:
+        return self.graphs[index]
+
+    def as_json(self) -> str:
+        """JSON: a list of the graphs, each an object with the fields of `GraphSummary`."""
+        return json.dumps([asdict(graph) for graph in self.graphs])
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{g.kind} graph {k}\n{g}" for k, g in enumerate(self.graphs))
+
+
 def summarise(
     plan: Plan, bytes_by_op: int, fallbacks: Mapping[str, str], seconds: float
 ) -> Summary:
@@ -66,6 +118,24 @@ def summarise(
         fallbacks,
         _steps(plan),
         [(ops[a], ops[b], why) for a, b, why in plan.schedule.rejected[:MOST_REASONS]],
+    )
+
+
+def summarise_graph(kind: str, plan: Plan, fallbacks: Mapping[str, str]) -> GraphSummary:
+    """The plan of a compiled graph in numbers and in words."""
+    summary = summarise(plan, 0, fallbacks, 0.0)  # what eager code would move, nobody counted
+    return GraphSummary(
+        kind,
+        summary.kernels,
+        summary.calls,
+        summary.bytes_moved,
+        least_bytes(plan),
+        summary.peak_bytes,
+        plan.seconds,
+        fallbacks,
+        summary.steps,
+        summary.rejected,
+        describe(plan, fallbacks),
     )
 
 

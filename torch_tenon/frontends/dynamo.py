@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_tenon import _C, config
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
-from torch_tenon.compiler.explain import describe
+from torch_tenon.compiler.explain import Explanation, GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
@@ -258,20 +258,21 @@ def partition(joint: GraphModule, *args: Any, **keywords: Any) -> tuple[GraphMod
         return min_cut_rematerialization_partition(joint, *args, **keywords)
 
 
-def explain(function: Callable[..., Any], *inputs: Any) -> str:
+def explain(function: Callable[..., Any], *inputs: Any) -> Explanation:
     """What the compiler makes of a call: kernels, what was fused, what was not and why, traffic.
 
     Runs the function once (and, where a result needs gradients, its backward). The function is
-    compiled afresh; graphs compiled before stay as they are.
+    compiled afresh; graphs compiled before stay as they are. What comes back prints as a page, is
+    the sequence of its graphs, and has `as_json`.
     """
-    seen: list[tuple[str, Plan, BuiltGraph]] = []
+    seen: list[GraphSummary] = []
 
     def recording(kind: str) -> Callable[..., Any]:
         def compile_and_keep(module: GraphModule, example: Sequence[Any]) -> Any:
             run = compile_graph(module, example)
             compiled: CompiledGraph | None = getattr(run, "compiled", None)
             if compiled is not None:  # else it runs by reference, as the log says
-                seen.append((kind, compiled.plan, compiled.built))
+                seen.append(summarise_graph(kind, compiled.plan, compiled.built.fallbacks))
             return run
 
         return compile_and_keep
@@ -281,10 +282,7 @@ def explain(function: Callable[..., Any], *inputs: Any) -> str:
     for r in tree_leaves(results):
         if isinstance(r, torch.Tensor) and r.requires_grad:
             r.sum().backward(retain_graph=True)
-    return "\n\n".join(
-        f"{kind} graph {k}\n{describe(plan, built.fallbacks)}"
-        for k, (kind, plan, built) in enumerate(seen)
-    )
+    return Explanation(seen)
 
 
 def register() -> None:

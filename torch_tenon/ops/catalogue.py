@@ -5,10 +5,13 @@ what PyTorch has: an op composed of others runs as those, and one with a CPU ker
 """
 
 import functools
+import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from torch_tenon.ops import manifest, native
+from torch_tenon.ops.families import FAMILIES, family
+from torch_tenon.ops.kept import kept
 from torch_tenon.ops.native import NativeOp
 
 COMPOSED = "composed"
@@ -99,6 +102,15 @@ def compiled(op: NativeOp) -> str:
     )
 
 
+@functools.cache
+def _compiled_ways() -> Mapping[str, str]:
+    # Of all at once, since loading PyTorch takes longer than they do.
+    found: Mapping[str, str] = kept(
+        "compiled", lambda: {name: compiled(op) for name, op in native.load().items()}
+    )
+    return found
+
+
 def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description:
     """Everything that is known of one op without running it."""
     way, reason = route(op, entries)
@@ -108,7 +120,7 @@ def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description
         schema=op.schema,
         route=way,
         reason=reason,
-        compiled=compiled(op),
+        compiled=_compiled_ways()[op.name],
         registration="required" if op.required else "optional",
         variants={kind: name for kind, name in op.variants._asdict().items() if name},
         autograd=op.autograd,
@@ -174,6 +186,16 @@ def counts(entries: Mapping[str, manifest.Entry]) -> dict[str, tuple[int, int]]:
     return {way: (listed, total) for way, (listed, total) in found.items()}
 
 
+def counts_by_family(entries: Mapping[str, manifest.Entry]) -> dict[str, dict[str, int]]:
+    """For each family of ops, how many of them take each route."""
+    ops = native.load()
+    found = {name: dict.fromkeys((*manifest.ROUTES, COMPOSED, NONE), 0) for name in FAMILIES}
+    for op in ops.values():
+        functional = ops.get(op.variants.functional or "", op)
+        found[family(op, functional)][route(op, entries)[0]] += 1
+    return found
+
+
 def registered() -> set[str]:
     """The ops that the device has kernels of its own for, by the dispatcher; PyTorch must have
     loaded the device. Reference execution is not one: it is registered for all that falls back.
@@ -198,6 +220,13 @@ def cpu_dtypes() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     From PyTorch's op database. Raises ModuleNotFoundError when the packages that the database
     needs (the extra `conformance`) are not installed.
     """
+    rows = kept("dtypes", _database_dtypes)
+    return {name: (tuple(forward), tuple(backward)) for name, (forward, backward) in rows.items()}
+
+
+def _database_dtypes() -> dict[str, tuple[list[str], list[str]]]:
+    # What the database imports first of all; it would notice after seconds.
+    importlib.import_module("expecttest")
     from torch.testing._internal.common_methods_invocations import op_db
 
     found: dict[str, tuple[set[str], set[str]]] = {}
@@ -213,4 +242,4 @@ def cpu_dtypes() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
                     for dtype in info.backward_dtypes
                     if dtype.is_floating_point or dtype.is_complex
                 }
-    return {name: (tuple(sorted(f)), tuple(sorted(b))) for name, (f, b) in found.items()}
+    return {name: (sorted(f), sorted(b)) for name, (f, b) in found.items()}
