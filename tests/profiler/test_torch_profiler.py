@@ -82,23 +82,23 @@ def test_every_kernel_has_an_arrow_from_an_op_and_a_backward_op_too(training, tm
 
 @plans
 def test_a_fused_kernel_has_an_arrow_from_each_of_its_ops(training, tmp_path):
+    torch.tenon.synchronize()  # what was recorded before runs before
     with profile(activities=BOTH) as found:
         training.step()
+        torch.tenon.synchronize()
     trace = trace_of(found, tmp_path / "trace.json")
-    fused = next(k for k in of(trace, "kernel") if "gelu" in k["name"] and "addmm" in k["name"])
-    ends = [
-        e["id"]
-        for e in trace
-        if e.get("cat") == "ac2g"
-        and e["ph"] == "f"
-        and fused["ts"] <= e["ts"] <= fused["ts"] + fused["dur"]
-    ]
     recorded = {
         e["args"]["correlation"]: e["args"]["op"]
         for e in of(trace, "privateuse1_runtime")
         if e["name"].startswith("tenon::record") and "correlation" in e["args"]
     }
-    assert {"aten::addmm", "aten::gelu"} <= {recorded.get(k) for k in ends}
+    arrows = [e for e in trace if e.get("cat") == "ac2g" and e["ph"] == "f"]
+    computed = [
+        {recorded.get(e["id"]) for e in arrows if k["ts"] <= e["ts"] <= k["ts"] + k["dur"]}
+        for k in of(trace, "kernel")
+        if "gelu" in k["name"] and "addmm" in k["name"]
+    ]
+    assert any({"aten::addmm", "aten::gelu"} <= ops for ops in computed), computed
 
 
 @plans
