@@ -33,8 +33,18 @@ def _run(
 ) -> list[torch.Tensor]:
     kept = [t.clone() if k in written else t for k, t in enumerate(memory)]
     pointers = (ctypes.c_void_p * len(kept))(*(t.data_ptr() for t in kept))
-    _compiled[source](pointers, (ctypes.c_int64 * len(numbers))(*numbers), None)
+    _function(source)(pointers, (ctypes.c_int64 * len(numbers))(*numbers), None)
     return [kept[k] for k in written]
+
+
+def _function(source: str) -> Any:
+    # A plan may come from a file that another process has written.
+    if source not in _compiled:
+        backend = device.backend(torch.device("cpu"))
+        assert backend is not None
+        kernel = Kernel(source, [], [], "host_kernel", 0, "loop", 0, [])
+        _compiled[source] = _FUNCTION(backend.compile([kernel])[0])
+    return _compiled[source]
 
 
 _library.impl("host_kernel", _run, "CPU")
@@ -48,8 +58,7 @@ def call_of(group: Group, kept: set[Buffer]) -> Extern:
     kernel: Kernel = backend.kernel(group, kept)
     if kernel.checks:
         raise NotImplementedError("a kernel with checks does not run on the host in a plan")
-    if kernel.source not in _compiled:
-        _compiled[kernel.source] = _FUNCTION(backend.compile([kernel])[0])
+    _function(kernel.source)
     outputs = [b for n in group.nodes() for b in n.outputs]
     stores = {b.storage for b in outputs}
     memory = [_bytes_of(s) for s in kernel.storages]
