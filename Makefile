@@ -1,6 +1,6 @@
 # make demo    set everything up and train a classifier on `tenon`
 # make test    set everything up and run the tests; `make test-targets` runs those of the device
-#              on the tests' other targets
+#              on the tests' other targets, `make test-long` variations that take long
 # make test-distributed   training on 2 and 4 ranks for longer, and 20 runs with a rank killed
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
@@ -19,7 +19,7 @@ BUILT := $(VENV)/built
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test test-targets test-distributed check format bench bench-scripts wheel clean
+.PHONY: demo test test-long test-targets test-distributed check format bench bench-scripts wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -28,10 +28,13 @@ demo: $(BUILT)
 test: $(BUILT)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+test-long: $(BUILT)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
+
 test-targets: $(BUILT)
 	for target in remote.py:RemoteTarget asynchronous.py:AsynchronousTarget; do \
 		TENON_TARGET=$(CURDIR)/tests/targets/$$target \
-			$(BIN)/python -m pytest -n 2 --dist loadfile || exit 1; \
+			$(BIN)/python -m pytest -n 2 --dist loadfile -m "" || exit 1; \
 	done
 
 test-distributed: $(BUILT)

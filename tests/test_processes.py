@@ -260,7 +260,7 @@ def test_tensors_through_a_queue() -> None:
     assert second == "[1.0, 1.0, 1.0]"
 
 
-REPETITIONS = 4  # of each ending: 20 in all
+REPETITIONS = 3  # of each ending
 ENDINGS = {
     "backward": "loss.backward()",
     "backward_in_a_thread": "threading.Thread(target=loss.backward).start()",

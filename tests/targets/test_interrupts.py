@@ -1,5 +1,6 @@
 """A signal whose handler raises comes while the core is in a method of a target's."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -65,14 +66,26 @@ CODE = """
 """
 
 
+HANDLERS = {"SIGINT": "signal.default_int_handler", "SIGALRM": "interrupt"}
+# Each signal, mode and target is among those that are not long.
+SHORT = {
+    ("cpu", "auto", "SIGALRM"),
+    ("cpu", "compiled", "SIGINT"),
+    (REMOTE_TARGET, "auto", "SIGINT"),
+    (ASYNCHRONOUS_TARGET, "compiled", "SIGALRM"),
+}
+
+
 @pytest.mark.parametrize(
-    ("number", "handler"), [("SIGINT", "signal.default_int_handler"), ("SIGALRM", "interrupt")]
+    ("target", "mode", "number"),
+    [
+        pytest.param(*case, marks=() if case in SHORT else pytest.mark.long)
+        for case in itertools.product(
+            ("cpu", REMOTE_TARGET, ASYNCHRONOUS_TARGET), ("auto", "compiled"), HANDLERS
+        )
+    ],
 )
-@pytest.mark.parametrize("mode", ["auto", "compiled"])
-@pytest.mark.parametrize("target", ["cpu", REMOTE_TARGET, ASYNCHRONOUS_TARGET])
-def test_what_was_recorded_is_not_lost(
-    target: str, mode: str, number: str, handler: str, tmp_path: Path
-) -> None:
+def test_what_was_recorded_is_not_lost(target: str, mode: str, number: str, tmp_path: Path) -> None:
     settings = {"TENON_TARGET": target, "TENON_EXECUTE": mode, "TENON_CACHE_DIR": str(tmp_path)}
     turns = "24" if mode == "auto" else "12"
-    assert output(CODE, number, handler, turns, **settings) == "True"
+    assert output(CODE, number, HANDLERS[number], turns, **settings) == "True"

@@ -37,7 +37,7 @@ def pools(draw: Any) -> tuple[int, list[int], dict[str, Any]]:
     special=st.booleans(),
     seed=st.integers(0, 1 << 16),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_values_and_places(
     pool: tuple[int, list[int], dict[str, Any]],
     dtype: torch.dtype,
