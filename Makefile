@@ -15,6 +15,9 @@ CPP := $(shell find csrc torch_tenon/targets/*/csrc -name '*.cpp' -o -name '*.h'
 BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 BUILT := $(VENV)/built
+# Two processes of tests, a builder and its compilers share the processors: threads that wait for
+# each other sleep.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
 # While the extension is built, `import torch` must not try to load it.
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
@@ -26,15 +29,15 @@ demo: $(BUILT)
 	$(BIN)/python examples/digits.py
 
 test: $(BUILT)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
 
 test-long: $(BUILT)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m long
+	$(PYTEST) -m long
 
 test-targets: $(BUILT)
 	for target in remote.py:RemoteTarget asynchronous.py:AsynchronousTarget; do \
 		TENON_TARGET=$(CURDIR)/tests/targets/$$target \
-			$(BIN)/python -m pytest -n 2 --dist loadfile -m "" || exit 1; \
+			$(PYTEST) -m "" || exit 1; \
 	done
 
 test-distributed: $(BUILT)

@@ -250,6 +250,10 @@ void bind_plan(py::module_& m) {
             };
             plan.run(pointers(inputs), pointers(outputs), device);
           }));
+  py::class_<Pace>(m, "Pace", "How many threads share the loops of a plan (execute/pace.h).")
+      .def(py::init<bool>(), py::arg("sized") = false)
+      .def("halvings", &Pace::halvings, "For the next run: how often the threads are to be halved.")
+      .def("note", &Pace::note, "What a run with so many halvings took, and how much it made.");
   py::class_<SizedPlan, std::shared_ptr<SizedPlan>>(m, "SizedPlan")
       .def(
           py::init([](const py::dict& data,

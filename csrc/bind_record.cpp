@@ -6,6 +6,8 @@
 #include "device/target.h"
 #include "execute/builder.h"
 #include "execute/plan_file.h"
+#include "execute/plan_log.h"
+#include "execute/verified_run.h"
 #include "execute/window_plans.h"
 #include "record/archive.h"
 #include "record/known_calls.h"
@@ -211,6 +213,23 @@ void bind_record(py::module_& m) {
       "record_counts",
       &record_counts,
       "Calls recorded, and windows by reason of commit, in the order of CommitReason.");
+  py::class_<WindowRuns>(
+      m, "WindowRuns", "What became of a window's structure; all times are in seconds.")
+      .def_readonly("name", &WindowRuns::name, "Its calls in a few words.")
+      .def_readonly("by_plan", &WindowRuns::by_plan)
+      .def_readonly("by_reference", &WindowRuns::by_reference)
+      .def_readonly("state", &WindowRuns::state)
+      .def_readonly("error", &WindowRuns::error, "Why it has no plan.")
+      .def_property_readonly(
+          "facts",
+          [](const WindowRuns& w) { return py::bytes(w.facts); },
+          "What is known of its plan (compiler/explain.py).")
+      .def_readonly("time_by_plan", &WindowRuns::time_by_plan)
+      .def_readonly("time_by_reference", &WindowRuns::time_by_reference)
+      .def_readonly("saving", &WindowRuns::saving, "What a plan might have saved so far.")
+      .def_readonly("price", &WindowRuns::price, "... and at which it is asked for.")
+      .def_readonly("asked_for", &WindowRuns::asked_for, "How long ago; 0 where nobody makes it.")
+      .def_readonly("sizes", &WindowRuns::sizes, "How many it was for, where they are symbols.");
   m.def(
       "window_runs",
       [] {
@@ -218,14 +237,15 @@ void bind_record(py::module_& m) {
           py::gil_scoped_release no_gil;
           hear_builder();
         }
-        py::list all;
-        for (const auto& w : window_runs())
-          all.append(
-              py::make_tuple(w.by_plan, w.by_reference, w.state, w.error, py::bytes(w.facts)));
-        return all;
+        return window_runs();
       },
-      "By number of the window: runs by its plan, by reference, its state, why it has no plan, and "
-      "what is known of the plan.");
+      "By number of the window.");
+  m.def(
+      "first_runs",
+      &first_runs,
+      "When the first window ran, and the first one by a plan: seconds on one clock, 0 for not "
+      "yet.");
+  m.def("set_logs_plans", &set_logs_plans, "Whether what becomes of windows is written to stderr.");
   m.def(
       "set_plan_directory",
       &set_plan_directory,

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 import torch
-from fresh_process import output
+from fresh_process import output, run
 
 import torch_tenon
 from torch_tenon.compiler.explain import format_bytes
@@ -97,10 +97,48 @@ def test_recording_says_what_windows_did():
     assert plan.bytes_by_op == 4 * (7 * 40 * 50 + 40), plan
     assert seen.bytes_saved == seen.by_plan * (plan.bytes_by_op - plan.bytes_moved)
     assert ("aten::exp", "its first call with these layouts", 1) in seen.at_once
+    assert 0 < seen.share_by_plan < 1 and seen.first_plan > 0, seen
+    (of_plan,) = [w for w in seen.windows if w.plan]
+    assert of_plan.seconds_by_plan > 0 and of_plan.seconds_by_reference > 0 and of_plan.sizes == 0
+    assert of_plan.name == "4 calls, aten::mul to aten::sum", of_plan
+    (x[:3] - 1).sum().item()  # at once: their first calls
+    (x[:3] - 1).sum().item()
+    once = [w for w in torch_tenon.report().recording.windows if w.waits_for]
+    assert [w.waits_for for w in once if w.name == "2 calls, aten::sub and aten::sum"] == [
+        "it came once"
+    ], once
+    print(torch_tenon.report().recording)
+    """
+    done = run(code, TENON_EXECUTE="auto", TENON_LOG="plans")
+    assert done.returncode == 0, done.stderr
+    assert "by a plan; the first plan: after" in done.stdout and "Fusion saved" in done.stdout
+    assert "The builder: a" in done.stdout
+    assert "  2 calls, aten::sub and aten::sum: 1 runs, " in done.stdout
+    log = [line for line in done.stderr.splitlines() if "4 calls, aten::mul to aten::sum" in line]
+    assert [
+        part for line in log for part in ("asked for a plan", "has a plan") if part in line
+    ] == [
+        "asked for a plan",
+        "has a plan",
+    ], done.stderr
+
+
+def test_recording_says_how_many_sizes_a_plan_was_for():
+    code = """
+    import time
+    import torch
+    import torch_tenon
+    from torch_tenon.builder.counts import plan_counts
+    for n in range(3, 40):
+        torch.ones(n, 8, device="tenon").mul(2).exp().sum(1).cpu()
+        while plan_counts()["waiting"]:
+            time.sleep(0.01)
+    seen = torch_tenon.report().recording
+    assert max(w.sizes for w in seen.windows) >= 20, seen
     print(seen)
     """
-    text = output(code, TENON_EXECUTE="auto")
-    assert "by a plan" in text and "Fusion saved" in text
+    text = output(code, TENON_EXECUTE="auto", TENON_PLAN="all")
+    assert "Windows whose sizes are symbols:" in text and "by one plan" in text
 
 
 def test_commit_runs_what_was_recorded():

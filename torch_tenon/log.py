@@ -6,7 +6,7 @@ configure logging on their own find it there.
 
 import logging
 
-from torch_tenon import config
+from torch_tenon import _C, config
 
 
 def stage(name: str) -> logging.Logger:
@@ -22,3 +22,4 @@ def apply_settings() -> None:
     for name in config.LOG.read():
         stage(name).setLevel(logging.DEBUG)
         stage(name).addHandler(handler)
+    _C.set_logs_plans("plans" in config.LOG.read())  # the core's part, in a process that runs them

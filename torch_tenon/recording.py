@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch_tenon import _C, accelerator
+from torch_tenon import _C, accelerator, config, process
 from torch_tenon import device as devices
 from torch_tenon.builder.counts import plan_counts
 from torch_tenon.compiler import bounded
@@ -34,6 +34,26 @@ class WindowRuns:
     by_reference: int
     plan: Summary | None
     error: str
+    name: str  # its calls in a few words
+    seconds_by_plan: float  # of the host; an asynchronous device computes after them as well
+    seconds_by_reference: float
+    sizes: int  # how many its plan was for, where they are symbols
+    waits_for: str  # why it has no plan yet; empty where it has one, or an error
+
+    @classmethod
+    def of_core(cls, runs: _C.WindowRuns) -> WindowRuns:
+        """What the core knows of it, in words."""
+        return cls(
+            runs.by_plan,
+            runs.by_reference,
+            Summary.of_json(runs.facts),
+            runs.error,
+            runs.name,
+            runs.time_by_plan,
+            runs.time_by_reference,
+            runs.sizes,
+            _waits_for(runs),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,8 @@ class Recording:
     peak_bytes: int  # of device memory, all devices together
     caches: list[CacheCounts]  # what is kept in memory for later
     lines: list[LineCount]  # where the host waited and what ran at once, with TENON_TRACE_CALLS
+    first_plan: float | None  # seconds from the first window to the first one that ran by a plan
+    builder: str  # what it is doing
 
     @property
     def by_plan(self) -> int:
@@ -92,6 +114,12 @@ class Recording:
                 total[stage] += seconds
         return dict(total)
 
+    @property
+    def share_by_plan(self) -> float:
+        """Of the time that windows ran, how much was by plans: 0 to 1."""
+        by_plan = sum(w.seconds_by_plan for w in self.windows)
+        return by_plan / (by_plan + sum(w.seconds_by_reference for w in self.windows) or 1.0)
+
     def __str__(self) -> str:
         ran = self.by_plan + self.by_reference
         if not ran:
@@ -100,10 +128,14 @@ class Recording:
         plans = self.plans
         seconds = ", ".join(f"{stage} {s:.2f}" for stage, s in self.seconds.items()) or "none"
         failed = [w for w in self.windows if w.error]
+        time = sum(w.seconds_by_plan + w.seconds_by_reference for w in self.windows)
+        first = "none yet" if self.first_plan is None else f"after {self.first_plan:.2f} s"
         lines = [
             f"Recorded {self.calls:,} calls; {sum(n for *_, n in self.at_once):,} ran at once.",
             f"Windows: {ran:,}, {self.by_plan / ran:.1%} by a plan, of "
             f"{len(self.windows):,} structures. They ended for: {reasons}",
+            f"They took {time:.2f} s, {self.share_by_plan:.1%} by a plan; the first plan: {first}. "
+            f"The builder: {self.builder}",
             f"Plans: {len(plans):,} made, {self.waiting} to come, {len(failed)} failed; "
             f"{sum(p.kernels for p in plans):,} kernels, {sum(p.calls for p in plans):,} calls. "
             f"Seconds in the background: {seconds}",
@@ -112,6 +144,7 @@ class Recording:
         ]
         lines += [f"Kept in memory: {cache}" for cache in self.caches]
         lines += [f"  no plan for a window: {w.error}" for w in failed[:_MOST_ROWS]]
+        lines += self._without_plans() + self._of_many_sizes()
         if self.at_once:
             lines += ["", "Calls that ran at once:"]
             lines += [f"  {op}: {why}, {n:,} calls" for op, why, n in self._most_at_once()]
@@ -124,6 +157,27 @@ class Recording:
                 for n in self.lines[: 2 * _MOST_ROWS]
             ]
         return "\n".join(lines)
+
+    def _without_plans(self) -> list[str]:
+        rows = [w for w in self.windows if w.waits_for]
+        most = sorted(rows, key=lambda w: -w.seconds_by_reference)[:_MOST_ROWS]
+        if not most:
+            return []
+        return ["", "Windows without a plan yet, those that took longest first:"] + [
+            f"  {w.name}: {w.by_reference:,} runs, {w.seconds_by_reference * 1e3:.2f} ms; "
+            f"{w.waits_for}"
+            for w in most
+        ]
+
+    def _of_many_sizes(self) -> list[str]:
+        rows = sorted((w for w in self.windows if w.sizes > 1), key=lambda w: -w.sizes)
+        if not rows:
+            return []
+        return ["", "Windows whose sizes are symbols:"] + [
+            f"  {w.name}: {w.sizes:,} sizes, {w.by_plan:,} runs by one plan, "
+            f"{w.by_reference:,} by reference"
+            for w in rows[:_MOST_ROWS]
+        ]
 
     def _most_at_once(self) -> Sequence[tuple[str, str, int]]:
         return sorted(self.at_once, key=lambda row: -row[2])[:_MOST_ROWS]
@@ -138,12 +192,46 @@ def recording() -> Recording:
         calls,
         calls_at_once(),
         {why: n for why, n in zip(REASONS, commits, strict=True) if n},
-        [WindowRuns(a, b, Summary.of_json(facts), why) for a, b, _, why, facts in _C.window_runs()],
+        [WindowRuns.of_core(runs) for runs in _C.window_runs()],
         plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
         bounded.counts() + ([] if backend is None else backend.caches()),
         lines_that_wait(),
+        _first_plan(),
+        _builder(),
     )
+
+
+def _first_plan() -> float | None:
+    window, by_plan = _C.first_runs()
+    return by_plan - window if by_plan else None
+
+
+def _waits_for(runs: _C.WindowRuns) -> str:
+    if runs.facts or runs.error or runs.by_plan:
+        return ""
+    if runs.asked_for:
+        return f"the builder was asked for it {runs.asked_for:.2f} s ago"
+    if runs.by_reference < 2:
+        return "it came once"
+    return (
+        f"a plan might have saved {runs.saving * 1e3:.2f} ms of that, and is asked for at "
+        f"{runs.price * 1e3:.2f} ms"
+    )
+
+
+def _builder() -> str:
+    if config.BUILDER.read() == "off":
+        return "off"
+    starts, owes = _C.builder_state()
+    thread = process.builder
+    if thread is not None and thread.thread is not None:
+        who, owes = "a thread", len(thread.waiting)
+    elif starts or owes:
+        who = "a process"
+    else:
+        return "not started by this process"
+    return f"{who}, {owes} plans to make" if owes else f"{who} with nothing to do"
 
 
 def lines_that_wait() -> list[LineCount]:

@@ -32,8 +32,11 @@ void enqueue_and_wait(c10::DeviceIndex device, c10::function_ref<void()> run) {
 
 }  // namespace
 
-Plan::Plan(PlanData data)
-    : data_(std::move(data)), inputs_(data_.slots.size()), outputs_(data_.slots.size()) {
+Plan::Plan(PlanData data, std::shared_ptr<Pace> pace)
+    : data_(std::move(data)),
+      pace_(pace ? std::move(pace) : std::make_shared<Pace>(/*sized=*/false)),
+      inputs_(data_.slots.size()),
+      outputs_(data_.slots.size()) {
   for (size_t k = 0; k < data_.inputs.size(); ++k)
     inputs_[data_.inputs[k]] = k;
   for (size_t k = 0; k < data_.outputs.size(); ++k)

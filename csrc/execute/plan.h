@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -17,6 +18,7 @@
 #include "device/profile.h"
 #include "device/queue.h"
 #include "execute/host_call.h"
+#include "execute/pace.h"
 
 namespace tenon {
 
@@ -114,7 +116,8 @@ class Plan {
   // Gives the memory of the output of that number, when a step is to write it.
   using Output = std::function<void*(size_t)>;
 
-  explicit Plan(PlanData data);
+  // `pace`: that of the plan which this one is an instance of.
+  explicit Plan(PlanData data, std::shared_ptr<Pace> pace = nullptr);
 
   // Runs once, or enqueues it, over memory of the caller's: one address for each input, and memory
   // for each output when that is first written.
@@ -144,6 +147,9 @@ class Plan {
   const PlanData& data() const {
     return data_;
   }
+  Pace& pace() const {
+    return *pace_;
+  }
   // Of all kernels' checks.
   size_t status_words() const {
     return status_words_;
@@ -153,6 +159,7 @@ class Plan {
   friend class SizedPlan;  // which gives it other sizes
 
   PlanData data_;
+  const std::shared_ptr<Pace> pace_;
   std::vector<size_t> inputs_, outputs_;  // by slot: which input or output it is
   size_t status_words_ = 0;
 };

@@ -157,6 +157,7 @@ struct PlanRun::Outcome {
 PlanRun::PlanRun(
     const Plan& plan, c10::Device device, std::function<void*(size_t)> output, uint32_t window)
     : data_(plan.data()),
+      pace_(plan.pace()),
       output_(std::move(output)),
       device_(device.is_cpu() ? device : c10::Device(kTenon, check_index(device.index()))),
       queue_(queue_for(device_)),
@@ -389,7 +390,25 @@ void PlanRun::call_on_device(const CallStep& step, size_t index) {
   }
 }
 
+// A measure of how much a run has to do.
+double PlanRun::bytes_made() const {
+  auto bytes = static_cast<double>(data_.arena_bytes);
+  for (const auto& slot : data_.slots) {
+    if (slot.kind == Slot::Kind::output || slot.kind == Slot::Kind::block)
+      bytes += static_cast<double>(slot.number);
+  }
+  return bytes;
+}
+
 void PlanRun::execute(const std::function<void(size_t)>& released) {
+  if (!host_memory_)
+    return run_steps(released);
+  PacedRun paced(pace_, bytes_made());
+  run_steps(released);
+  paced.finish();
+}
+
+void PlanRun::run_steps(const std::function<void(size_t)>& released) {
   std::vector<void*> made;
   if (!host_memory_)
     made = allocate_all();

@@ -36,6 +36,8 @@ class PlanRun {
   std::vector<void*> allocate_all();
   void release(size_t slot);
   Next after(size_t index) const;
+  double bytes_made() const;
+  void run_steps(const std::function<void(size_t)>& released);
   void run_step(const Step& step, size_t index);
   void launch(const KernelStep& step);
   void call(const CallStep& step, size_t index);
@@ -44,6 +46,7 @@ class PlanRun {
   void* address_of(const SlotTensor& tensor) const;
 
   const PlanData& data_;
+  Pace& pace_;
   std::function<void*(size_t)> output_;
   c10::Device device_;
   Queue& queue_;

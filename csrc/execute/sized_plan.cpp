@@ -82,7 +82,7 @@ std::shared_ptr<const Plan> SizedPlan::instance(const std::vector<int64_t>& symb
     const bool full = made_.size() >= kMostKept && made_.back().second.use_count() == 1;
     found = full ? std::prev(made_.end()) : made_.insert(made_.end(), {{}, nullptr});
     if (!full)
-      found->second = std::make_shared<Plan>(data_);
+      found->second = std::make_shared<Plan>(data_, pace_);
     if (!give_sizes(found->second->data_, symbols)) {
       made_.erase(found);
       return nullptr;

@@ -16,6 +16,13 @@ constexpr size_t kMostHot = 8;
 constexpr size_t kMostCounted = 256;
 constexpr size_t kMostFamilies = 4096;
 
+uint64_t checksum_of(const SizesOfWindow& sizes) {
+  uint64_t hash = 0;
+  for (const auto number : sizes.numbers)
+    hash = mixed(hash, number);
+  return hash;
+}
+
 }  // namespace
 
 SizesOfWindow sizes_of(const Window& window, const std::vector<int32_t>& order) {
@@ -43,6 +50,11 @@ SizesOfWindow sizes_of(const Window& window, const std::vector<int32_t>& order) 
     found.made.push_back(true);
   }
   return found;
+}
+
+void note_served(WindowPlan& claim, const SizesOfWindow& sizes) {
+  if (claim.sizes_served.size() < kMostSizesCounted)
+    claim.sizes_served.insert(checksum_of(sizes));
 }
 
 WindowFamily& WindowFamilies::of(const SizesOfWindow& sizes) {
@@ -76,12 +88,9 @@ std::shared_ptr<WindowPlan> find_claim(
 }
 
 bool are_hot(WindowFamily& family, const SizesOfWindow& sizes) {
-  uint64_t hash = 0;
-  for (const auto number : sizes.numbers)
-    hash = mixed(hash, number);
   if (family.times.size() >= kMostCounted)
     family.times.clear();
-  const auto times = ++family.times[hash];
+  const auto times = ++family.times[checksum_of(sizes)];
   ++family.all_times;
   if (times < kHot || times * kShare < family.all_times || family.exact >= kMostHot)
     return false;

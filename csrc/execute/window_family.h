@@ -18,6 +18,8 @@ struct SizesOfWindow {
   std::vector<bool> made;  // by number: is it of what the window itself makes?
 };
 SizesOfWindow sizes_of(const Window& window, const std::vector<int32_t>& order);
+// Counts the sizes that a claim was used for.
+void note_served(WindowPlan& claim, const SizesOfWindow& sizes);
 
 struct WindowFamily {
   std::vector<int64_t> key;

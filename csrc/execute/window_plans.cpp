@@ -2,6 +2,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cmath>
 #include <mutex>
 #include <unordered_map>
 
@@ -14,7 +15,9 @@
 #include "execute/builder.h"
 #include "execute/host_call.h"
 #include "execute/plan_file.h"
+#include "execute/plan_log.h"
 #include "execute/reference_window.h"
+#include "execute/verified_run.h"
 #include "execute/window_family.h"
 #include "execute/window_run.h"
 #include "record/op_rules.h"
@@ -31,7 +34,7 @@ struct Plans {
   WindowFamilies families;
   std::vector<std::shared_ptr<WindowPlan>> by_id;
   std::shared_ptr<const AskForPlan> ask;
-  Verify verify;
+  std::atomic<double> first_window{0}, first_by_plan{0};
 };
 
 // Leaked on purpose: windows may be committed while the process exits.
@@ -116,6 +119,8 @@ Candidates find_or_add(Plans& p, const Window& window, const std::vector<int32_t
     return found;
   }
   found.claim = find_claim(family, sizes, found.symbols);
+  if (found.claim)
+    note_served(*found.claim, sizes);
   if (found.own)
     return found;
   if (found.claim) {
@@ -132,6 +137,8 @@ Candidates find_or_add(Plans& p, const Window& window, const std::vector<int32_t
   } else if (claim) {
     found.symbols = *claim->symbols_of(sizes.numbers);
     found.claim = add_claim_of(p, family, std::move(*claim), window, order);
+    if (found.claim)
+      note_served(*found.claim, sizes);
   }
   return found;
 }
@@ -178,7 +185,8 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
   std::unique_lock<std::mutex> lock(p.mutex);
   if (found->state == WindowPlan::seen && !std::exchange(found->looked_up, true)) {
     lock.unlock();
-    find_kept(*found);
+    if (find_kept(*found) && logs_plans())
+      log_plan(*found, "found among the files of plans");
     lock.lock();
   }
   const bool again = found->has_claim || found->by_reference > 0;
@@ -190,7 +198,17 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     found->state = WindowPlan::waiting;
     const auto seconds = found->cost.told = found->cost.saving();
     found->asked_at = profile_now();
+    const auto runs = found->by_reference;
     lock.unlock();
+    if (logs_plans())
+      log_plan(
+          *found,
+          c10::str(
+              "asked for a plan: ",
+              runs,
+              " runs by reference took ",
+              format_time(seconds),
+              " that a plan might save"));
     bool asked = false;
     // Who waits for a plan may be interrupted.
     std::optional<DeferredInterrupts> deferred;
@@ -217,38 +235,6 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
   const bool ready = found->state == WindowPlan::ready;
   ++(ready ? found->by_plan : found->by_reference);
   return ready;
-}
-
-WindowRun verify_window(
-    Plans& p,
-    const Ready& ready,
-    Window& window,
-    const std::vector<int32_t>& order,
-    c10::DeviceIndex device) {
-  std::vector<uintptr_t> addresses;
-  for (const auto index : order) {
-    const auto& slot = window.slots[index];
-    const bool has_memory = slot.buffer && !slot.is_temporary();
-    addresses.push_back(reinterpret_cast<uintptr_t>(has_memory ? slot.buffer->memory() : nullptr));
-  }
-  WindowRun ran;
-  const auto by_plan = [&] {
-    const auto tried =
-        run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/true);
-    if (tried.failures.first)
-      tried.failures.first->raise();
-  };
-  const auto by_reference = [&] {
-    ran = run_window_by_reference(window, device, /*keeps_slots=*/true);
-  };
-  try {
-    p.verify(*ready.with_sizes(window, order), window.numbers, addresses, by_plan, by_reference);
-  } catch (...) {
-    // What both raise is the window's; anything else is for who asked for the comparison.
-    if (!ran.failures.first)
-      ran.interrupted = [failure = Failure::current("")] { failure->raise(); };
-  }
-  return ran;
 }
 
 void count_as_reference(Plans& p, WindowPlan& found) {
@@ -355,6 +341,11 @@ Ready find_ready(Plans& p, const Candidates& candidates, bool waits, WindowRun& 
   return ready;
 }
 
+void note_first(std::atomic<double>& first, double now) {
+  if (first == 0)
+    first = now;
+}
+
 }  // namespace
 
 WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) {
@@ -380,6 +371,8 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   const auto ready = find_ready(p, candidates, waits, asked);
   looks_up.finish();
   WindowRun ran;
+  const double start = seconds_now();
+  note_first(p.first_window, start);
   if (!ready.plan) {
     const auto& waiting = candidates.own ? candidates.own : candidates.claim;
     std::optional<ReferenceRun> timed;
@@ -389,11 +382,13 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     if (timed)
       timed->finish(ran.library_seconds);
   } else if (verifies) {
-    ran = verify_window(p, ready, window, order, device);
-  } else if (target().host_memory) {
-    ran = run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false);
+    ran = verify_window(ready, window, order, device);
   } else {
-    ran = run_plan_on_device(p, ready, window, order, device, by_reference);
+    note_first(p.first_by_plan, start);
+    ran = target().host_memory
+              ? run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false)
+              : run_plan_on_device(p, ready, window, order, device, by_reference);
+    ready.found->nanoseconds_by_plan += std::llround((seconds_now() - start) * 1e9);
   }
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
@@ -401,6 +396,8 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
 }
 
 void finish_window(WindowPlan& window, FoundPlan found) {
+  if (logs_plans())
+    log_plan(window, outcome_of(window, found));
   std::lock_guard<std::mutex> lock(plans().mutex);
   if (profiles() && window.asked_at > 0) {
     ProfileEvent built;  // by another thread or process: within nothing of this one's
@@ -424,17 +421,32 @@ void set_ask_for_plan(AskForPlan ask) {
   plans().ask.swap(made);
 }
 
-void set_verify(Verify verify) {
-  plans().verify = std::move(verify);
-}
-
 std::vector<WindowRuns> window_runs() {
   auto& p = plans();
   std::lock_guard<std::mutex> lock(p.mutex);
   std::vector<WindowRuns> runs;
-  for (const auto& w : p.by_id)
-    runs.push_back({w->by_plan, w->by_reference, w->state, w->found.error, w->found.facts});
+  for (const auto& w : p.by_id) {
+    const bool waits = w->state == WindowPlan::waiting;
+    runs.push_back({
+        name_of(*w),
+        w->by_plan,
+        w->by_reference,
+        w->state,
+        w->found.error,
+        w->found.facts,
+        static_cast<double>(w->nanoseconds_by_plan) * 1e-9,
+        w->cost.seconds,
+        w->cost.saving(),
+        price_of(w->calls.size(), seconds_per_call()),
+        waits ? static_cast<double>(profile_now() - w->asked_at) * 1e-9 : 0,
+        w->sizes_served.size(),
+    });
+  }
   return runs;
+}
+
+std::pair<double, double> first_runs() {
+  return {plans().first_window, plans().first_by_plan};
 }
 
 }  // namespace tenon

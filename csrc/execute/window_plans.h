@@ -1,9 +1,11 @@
 // Plans of windows: found by the window's structure, made in the background.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "execute/plan.h"
@@ -56,7 +58,8 @@ struct WindowPlan {
   // By call: how many sizes it was given, which the claim is of, as those of what it makes; -1
   // where neither are.
   std::vector<int32_t> sized;
-  bool has_claim = false;  // is there one for these and other sizes as well?
+  bool has_claim = false;                       // is there one for these and other sizes as well?
+  std::atomic<int64_t> nanoseconds_by_plan{0};  // of the host, in runs by the plan
 
   State state = seen;      // guarded by the plans' mutex, as all that follows
   bool looked_up = false;  // among the kept ones
@@ -64,31 +67,34 @@ struct WindowPlan {
   FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs
   ReferenceCost cost;
+  std::unordered_set<uint64_t> sizes_served;  // by a claim: checksums, kMostSizesCounted at most
 };
+constexpr size_t kMostSizesCounted = 4096;
 
-// Both are Python's. The first is asked for the plan of a window whose state is `waiting`, and
-// answers with `finish_window`, or comes back from a wait without an answer once nobody makes plans
-// any more. The second gets a window with its numbers, its slots' addresses and its two runs.
+// Python's: is asked for the plan of a window whose state is `waiting`, and answers with
+// `finish_window`, or comes back from a wait without an answer once nobody makes plans any more.
 using AskForPlan = std::function<void(std::shared_ptr<WindowPlan>, bool wait)>;
-using Verify = std::function<void(
-    const WindowPlan&,
-    const std::vector<int64_t>&,
-    const std::vector<uintptr_t>&,
-    const std::function<void()>& run_plan,
-    const std::function<void()>& run_reference)>;
 void set_ask_for_plan(AskForPlan ask);
-void set_verify(Verify verify);
 
 // Brings a plan, or the reason why there is none. Without either nobody has asked any more.
 void finish_window(WindowPlan& window, FoundPlan found);
 
-// What became of a window's structure.
+// What became of a window's structure. All times are seconds.
 struct WindowRuns {
+  std::string name;  // its calls in a few words
   int64_t by_plan, by_reference;
   int state;
   std::string error, facts;
+  double time_by_plan, time_by_reference;
+  double saving, price;  // what runs without a plan cost so far, and at what it is asked for
+  double asked_for;      // how long its plan has been made; 0: it is not
+  size_t sizes;          // how many it was for, where they are symbols; else 0
 };
 // By the windows' numbers.
 std::vector<WindowRuns> window_runs();
+
+// When the first window ran in this process, and the first one by a plan: seconds on one clock, 0
+// for not yet.
+std::pair<double, double> first_runs();
 
 }  // namespace tenon

@@ -30,7 +30,11 @@ int fewer_threads(ReferenceCost& cost, std::mutex& mutex) {
 }  // namespace
 
 bool pays(const ReferenceCost& cost, size_t calls, double per_call) {
-  return g_plan_all || cost.saving() >= kShare * per_call * static_cast<double>(calls);
+  return g_plan_all || cost.saving() >= price_of(calls, per_call);
+}
+
+double price_of(size_t calls, double per_call) {
+  return kShare * per_call * static_cast<double>(calls);
 }
 
 void set_plan_all(bool all) {

@@ -30,6 +30,8 @@ struct ReferenceCost {
 
 // Whether a plan of so many calls is to be asked for, as each costs the builder `per_call` seconds.
 bool pays(const ReferenceCost& cost, size_t calls, double per_call);
+// What runs without a plan may cost until one is asked for.
+double price_of(size_t calls, double per_call);
 // From now on every window that comes twice gets a plan, whatever that costs.
 void set_plan_all(bool all);
 

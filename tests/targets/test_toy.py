@@ -42,11 +42,11 @@ def test_the_toy_and_the_host_share_a_plan() -> None:
             other = product.exp().cumsum(1)
             torch.testing.assert_close(other.cpu(), ((x * y + x) * y).exp().cumsum(1))
             torch.testing.assert_close(product.cpu(), (x * y + x) * y)
-        summaries = [facts for *_, facts in torch_tenon._C.window_runs() if facts]
+        summaries = [w.facts for w in torch_tenon._C.window_runs() if w.facts]
         counts = torch_tenon.counters()
         assert counts["fallback::tenon::host_kernel"] >= 1, counts
         assert any(b'"kernels": 1' in facts for facts in summaries), summaries
-        assert not any(error for _, _, _, error, _ in torch_tenon._C.window_runs())
+        assert not any(w.error for w in torch_tenon._C.window_runs())
         graph = torch.compile(lambda n: torch.arange(n, device="tenon")[None].sin() + a[:, :n])
         for n in (3, 4, 5):
             want = torch.arange(n)[None].sin() + x[:, :n]

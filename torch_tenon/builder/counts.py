@@ -9,10 +9,10 @@ def plan_counts() -> dict[str, int]:
     """Windows that ran by a plan (`hits`) and by reference; structures, and how many of them have a
     plan that is waited for, is ready or failed."""
     runs = _C.window_runs()
-    states = [state for _, _, state, *_ in runs]
+    states = [run.state for run in runs]
     return {
-        "hits": sum(by_plan for by_plan, *_ in runs),
-        "reference": sum(by_reference for _, by_reference, *_ in runs),
+        "hits": sum(run.by_plan for run in runs),
+        "reference": sum(run.by_reference for run in runs),
         "structures": len(runs),
         **{name: states.count(k) for k, name in enumerate(("waiting", "ready", "failed"), 1)},
     }

@@ -224,7 +224,9 @@ def _lines_of_kernels(subjects: Subjects, events: Events) -> dict[tuple[str, int
 
 
 def _summaries() -> list[tuple[int, int, Summary | None, str]]:
-    return [(a, b, Summary.of_json(facts), why) for a, b, _, why, facts in _C.window_runs()]
+    return [
+        (w.by_plan, w.by_reference, Summary.of_json(w.facts), w.error) for w in _C.window_runs()
+    ]
 
 
 def _codes() -> dict[tuple[str, str, tuple[int, ...]], str]:

@@ -1,0 +1,92 @@
+#include "execute/pace.h"
+
+#include <omp.h>
+
+#include <algorithm>
+
+#include "execute/worth.h"
+
+namespace tenon {
+namespace {
+
+constexpr int kTimed = 2;               // runs of a trial that count, after one that does not
+constexpr int64_t kMostBetween = 2048;  // runs from one trial to the next
+constexpr double kFaster = 0.8;         // so much of the time is a gain
+constexpr double kSurprise = 2;         // so many times the best mean: something else runs as well
+constexpr double kRecent = 0.2;         // what a run counts in the mean
+
+int threads_after(int halvings) {
+  return std::max(1, omp_get_max_threads() >> halvings);
+}
+
+}  // namespace
+
+int Pace::halvings(int threads) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  while (chosen_ > 0 && (threads >> chosen_) == 0)
+    --chosen_;  // it has fewer threads now
+  if (trial_runs_ > 0) {
+    --trial_runs_;
+    return tried_;
+  }
+  if (--until_trial_ > 0)
+    return chosen_;
+  until_trial_ = interval_;
+  if (threads == 1)
+    return chosen_;
+  // Half and one thread, as a wait for any other thread may be what takes long; twice and all.
+  int most = 0;
+  while ((threads >> most) > 1)
+    ++most;
+  const std::array<int, 4> candidates = {chosen_ + 1, most, chosen_ - 1, 0};
+  do {
+    tried_ = candidates[next_trial_++ % candidates.size()];
+  } while (tried_ < 0 || tried_ > most || tried_ == chosen_);
+  trial_runs_ = kTimed;
+  trial_sum_ = 0;
+  return tried_;
+}
+
+void Pace::note(int halvings, double seconds, double bytes) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const double value = sized_ ? seconds / std::max(bytes, 1.0) : seconds;
+  if (halvings != chosen_) {
+    // The first run of a trial wakes threads and fills caches.
+    if (halvings != tried_ || trial_runs_ == kTimed)
+      return;
+    trial_sum_ += value;
+    if (trial_runs_ == 0)
+      finish_trial(trial_sum_ / kTimed);
+    return;
+  }
+  mean_ = mean_ == 0 ? value : (1 - kRecent) * mean_ + kRecent * value;
+  best_ = best_ == 0 ? mean_ : std::min(best_, mean_);
+  if (!sized_ && mean_ > kSurprise * best_ && interval_ > kFirst) {
+    interval_ = kFirst;
+    until_trial_ = std::min(until_trial_, interval_);
+  }
+}
+
+void Pace::finish_trial(double mean) {
+  if (mean < kFaster * mean_) {
+    chosen_ = tried_;
+    mean_ = best_ = mean;
+    interval_ = kFirst;
+  } else {
+    interval_ = std::min(2 * interval_, kMostBetween);
+  }
+  until_trial_ = interval_;
+}
+
+PacedRun::PacedRun(Pace& pace, double bytes)
+    : pace_(pace),
+      bytes_(bytes),
+      halvings_(pace.halvings(omp_get_max_threads())),
+      threads_(halvings_ > 0 ? threads_after(halvings_) : 0),
+      start_(seconds_now()) {}
+
+void PacedRun::finish() {
+  pace_.note(halvings_, seconds_now() - start_, bytes_);
+}
+
+}  // namespace tenon

@@ -1,0 +1,25 @@
+// A window run both ways, by its plan and by reference, for Python to compare:
+// TENON_EXECUTE=verify.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "execute/window_plans.h"
+#include "execute/window_run.h"
+
+namespace tenon {
+
+// Python's: gets a window with its numbers, its slots' addresses and its two runs.
+using Verify = std::function<void(
+    const WindowPlan&,
+    const std::vector<int64_t>&,
+    const std::vector<uintptr_t>&,
+    const std::function<void()>& run_plan,
+    const std::function<void()>& run_reference)>;
+void set_verify(Verify verify);
+
+WindowRun verify_window(
+    const Ready& ready, Window& window, const std::vector<int32_t>& order, c10::DeviceIndex device);
+
+}  // namespace tenon

@@ -1,0 +1,86 @@
+"""How many threads share the loops of a plan: what is fastest, on a machine made up here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from plans import plans_made
+from turns import settle
+
+from torch_tenon import _C
+
+
+def run(pace: _C.Pace, threads: int, seconds: Callable[[int], float], runs: int) -> list[int]:
+    """The threads of each run; one with so many takes so many seconds."""
+    chosen = []
+    for _ in range(runs):
+        halvings = pace.halvings(threads)
+        chosen.append(max(1, threads >> halvings))
+        pace.note(halvings, seconds(chosen[-1]), 1.0)
+    return chosen
+
+
+def alone(threads: int) -> float:
+    return 1e-4 / threads
+
+
+def crowded(threads: int) -> float:
+    return 1e-4 if threads == 1 else 1e-2
+
+
+def test_a_machine_of_its_own_is_used_whole() -> None:
+    chosen = run(_C.Pace(), 4, alone, 20_000)
+    assert chosen[:7] == [4] * 7
+    assert 2 in chosen[:12] and 1 in chosen[:40], "a trial has half of them, or one"
+    assert chosen.count(4) / len(chosen) > 0.997, "and is rare where it does not pay"
+
+
+def test_loops_that_take_longer_with_more_threads_get_one() -> None:
+    chosen = run(_C.Pace(), 4, crowded, 2000)
+    assert chosen[40:].count(1) / len(chosen[40:]) > 0.95
+
+
+def test_the_threads_come_back_when_the_machine_is_free() -> None:
+    pace = _C.Pace()
+    run(pace, 2, crowded, 3000)
+    chosen = run(pace, 2, alone, 6000)
+    assert chosen[-100:].count(2) > 90
+
+
+def test_who_comes_later_is_noticed_at_once() -> None:
+    pace = _C.Pace()
+    run(pace, 2, alone, 20_000)
+    chosen = run(pace, 2, crowded, 60)
+    assert chosen[-20:] == [1] * 20
+
+
+def test_one_thread_has_no_trials() -> None:
+    assert run(_C.Pace(), 1, alone, 5000) == [1] * 5000
+
+
+def test_fewer_threads_than_before() -> None:
+    pace = _C.Pace()
+    run(pace, 8, crowded, 500)
+    assert set(run(pace, 1, alone, 100)) == {1}
+
+
+def test_runs_of_many_sizes_are_compared_by_what_they_make() -> None:
+    pace = _C.Pace(sized=True)
+    for k in range(20_000):
+        size = 1.0 + 37 * k % 101
+        halvings = pace.halvings(2)
+        pace.note(halvings, size * alone(2 >> halvings), size)
+    assert pace.halvings(2) == 0
+
+
+def test_results_are_the_same_with_fewer_threads(compiled: None) -> None:
+    """A plan's pieces are its own: threads only share them out."""
+    x = torch.randn(300, 700, device="tenon")
+    results = []
+    for _ in range(40):  # trials among them
+        y = (x * 2).tanh().sum(1) + x.amax(1)
+        results.append(y.cpu())
+        settle()
+    assert plans_made() > 0
+    assert all(torch.equal(results[-1], result) for result in results[4:])
