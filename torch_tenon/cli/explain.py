@@ -13,13 +13,13 @@ def explain(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file.")],
 ) -> None:
-    """Run a script with its arguments; then show windows, plans and kernels by time.
+    """Run a script with its arguments; then show windows, kernels by time, and what fused.
 
     The exit status is the script's.
     """
     load_device()
-    from torch_tenon.counting import run_and_report
+    from torch_tenon.explaining import explain_script
 
-    text, status = run_and_report(script, context.args)
-    typer.echo(text, err=True)
+    found, status = explain_script(script, context.args)
+    typer.echo(str(found), err=True)
     raise typer.Exit(status)
