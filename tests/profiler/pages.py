@@ -2,7 +2,7 @@
 
 Profiles the demo and a small GPT with `tenon profile`, makes the page of a million events, and
 prints of each its size and how long a browser takes until it can be used. Writes the pictures of
-docs/profiling.md from the demo's page.
+docs/profiling.md, of the GPT's page.
 """
 
 import os
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests.browser import Browser
-from tests.profiler.clicks import click_through
+from tests.profiler.clicks import click_through, settle
 
 ROOT = Path(__file__).parents[2]
 TIMES = 5
@@ -34,12 +34,12 @@ print(loss.item())
 """
 
 
-def profiled(script, page, *arguments):
-    """`tenon profile` of a script."""
+def profiled(script, page, folder, *arguments):
+    """`tenon profile` of a script, in a folder."""
     command = [sys.executable, "-c", "from torch_tenon.cli import app; app()", "profile"]
     command += ["--output", str(page), str(script), *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, cwd=folder, env=environment, stdout=subprocess.DEVNULL)
 
 
 def looked_at(page, folder):
@@ -60,18 +60,21 @@ def looked_at(page, folder):
 
 
 def pictures(page, folder):
-    """A picture in light and one in dark, small enough for the docs."""
-    for name in ("light", "dark"):
-        with Browser(folder / name, width=900, height=700, dark=name == "dark") as browser:
+    """The top of the page in light, timeline and kernels in dark, small enough for the docs."""
+    for name, section in (("light", "header"), ("dark", "#timeline")):
+        with Browser(folder / name, width=800, height=720, dark=name == "dark") as browser:
             browser.open(page)
-            browser.picture(ROOT / "docs" / f"profile-{name}.png", height=1000)
+            browser.evaluate(f"document.querySelector('{section}').scrollIntoView()")
+            settle(browser)
+            browser.picture(ROOT / "docs" / f"profile-{name}.png")
 
 
 def main(folder):
     """All of it, in a folder."""
-    profiled(ROOT / "examples" / "digits.py", folder / "demo.html", "--epochs", "10")
+    folder = folder.resolve()
+    profiled("examples/digits.py", folder / "demo.html", ROOT, "--epochs", "10")
     (folder / "gpt.py").write_text(GPT)
-    profiled(folder / "gpt.py", folder / "gpt.html")
+    profiled("gpt.py", folder / "gpt.html", folder)
     code = "import sys; from tests.profiler.long_run import page_of; page_of(int(sys.argv[1]))"
     for count in (100, 1_000_000):
         done = subprocess.run(
@@ -80,7 +83,7 @@ def main(folder):
         (folder / f"events-{count}.html").write_bytes(done.stdout)
     for page in sorted(folder.glob("*.html")):
         looked_at(page, folder)
-    pictures(folder / "demo.html", folder)
+    pictures(folder / "gpt.html", folder)
 
 
 if __name__ == "__main__":

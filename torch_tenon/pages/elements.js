@@ -30,7 +30,10 @@ function amount(n, unit = "") {
   return `${Math.round(n)} ${unit}`.trim();
 }
 const bytes = (n) => amount(n, "B");
-const percent = (share) => `${(100 * share).toPrecision(share < 0.1 ? 2 : 3)} %`;
+function percent(share) {
+  if (share > 0 && share < 1e-4) return "< 0.01 %";
+  return `${share === 0 ? 0 : (100 * share).toPrecision(share < 0.1 ? 2 : 3)} %`;
+}
 const count = (n) => n.toLocaleString("en");
 function say(event, text) {
   tip.textContent = text;
