@@ -25,8 +25,7 @@ def written(request, tmp_path_factory):
     return folder, request.param
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1200, 400])
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (400, True)])
 def test_a_person_clicks_through_it(written, tmp_path, width, dark):
     folder, count = written
     assert (folder / "page.html").stat().st_size < 3_000_000

@@ -64,8 +64,7 @@ def shown(browser):
     return browser.evaluate("document.getElementById('shown').textContent")
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1200, 400])
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (400, True)])
 def test_a_person_clicks_through_it(page, tmp_path, width, dark):
     path, results = page
     with Browser(tmp_path, width, dark=dark) as browser:
