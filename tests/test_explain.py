@@ -81,7 +81,7 @@ def test_the_time_for_plans_is_bounded(eager, monkeypatch):
     monkeypatch.setattr(explaining, "MOST_SECONDS", 0.0)
     found = torch_tenon.explain(lambda: work(torch.ones(17, 19, device="tenon")))
     assert found.calls == 2 and not found.settled
-    assert "Not all of its windows have run by plans" in str(found)
+    assert "Not all of its windows have their plans yet." in str(found)
 
 
 def test_an_error_is_the_function_s_and_leaves_nothing_switched_on():

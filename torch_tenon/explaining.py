@@ -39,7 +39,7 @@ class Explanation(Sequence[Summary | GraphSummary]):
     what: str  # was called
     seconds: float  # of the call that the report is of
     calls: int  # of which that was the last
-    settled: bool  # whether all of its windows ran by their plans, or have none for good
+    settled: bool  # whether no plan is waited for
     report: Report
     graphs: Sequence[GraphSummary] = ()
 
@@ -78,7 +78,7 @@ class Explanation(Sequence[Summary | GraphSummary]):
         head = f"{self.what} took {self.seconds * 1e3:.2f} ms"
         head += f", called {self.calls} times." if self.calls > 1 else "."
         if not self.settled:
-            head += " Not all of its windows have run by plans of theirs yet."
+            head += " Not all of its windows have their plans yet."
         pages = [head, str(self.report), *self._plan_pages()]
         pages += [f"{graph.kind} graph {k}\n{graph}" for k, graph in enumerate(self.graphs)]
         return "\n\n".join(page for page in pages if page)
@@ -192,4 +192,6 @@ def explain_script(script: Path, arguments: Sequence[str]) -> tuple[Explanation,
         _C.set_timing(timed)
     found = report()
     seconds = time.perf_counter() - start
-    return Explanation(" ".join([str(script), *arguments]), seconds, 1, True, found), status
+    settled = found.recording is None or found.recording.waiting == 0
+    what = " ".join([str(script), *arguments])
+    return Explanation(what, seconds, 1, settled, found), status
