@@ -201,3 +201,5 @@ def test_advice_is_in_the_order_of_what_it_saves():
     kinds = [a["kind"] for a in advise(both)]
     assert kinds == ["sizes", "fallback"]
     assert advise(made()) == []
+    (much,) = advise(made(kernels=[kernel(kind="fallback", route="fallback", seconds=50.0)]))
+    assert much["saves"] == 10.0, "no more than the run took"

@@ -94,3 +94,16 @@ def test_a_run_of_nothing_has_a_page(tmp_path):
     with Browser(tmp_path) as browser:
         browser.open(tmp_path / "page.html")
         assert browser.errors == []
+
+
+def test_beside_another_run(written, tmp_path):
+    folder, _ = written
+    profile = json.loads((folder / "page.json").read_text())
+    before = {**profile, "seconds": 2 * profile["seconds"]}
+    (tmp_path / "page.html").write_text(page.render(profile, before))
+    with Browser(tmp_path) as browser:
+        browser.open(tmp_path / "page.html")
+        heads = "[...document.querySelectorAll('#time th, #kernels th')].map((h) => h.innerText)"
+        assert browser.evaluate(heads).count("before") == 2
+        click_through(browser)
+        assert browser.errors == []
