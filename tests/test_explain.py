@@ -90,6 +90,7 @@ def test_an_error_is_the_function_s_and_leaves_nothing_switched_on():
     assert _C.set_timing(False) is False
 
 
+@plans
 def test_of_a_compiled_function_the_graphs_are_there(eager):
     x = torch.ones(4, 8, device="tenon")
     compiled = torch.compile(lambda x: (x.exp() + 1).sum(-1), backend="tenon")
@@ -120,6 +121,7 @@ def test_windows_get_plans_as_before_afterwards():
     assert output(code, TENON_EXECUTE="auto", TENON_PLAN="worthwhile") == "0"
 
 
+@plans
 def test_of_a_compiled_module_the_graphs_are_there(eager):
     model = torch.compile(torch.nn.Linear(8, 4).to("tenon"), backend="tenon")
     found = torch_tenon.explain(model, torch.ones(2, 8, device="tenon"))

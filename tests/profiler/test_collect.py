@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import torch
+from needs import plans
 
 from torch_tenon.profiler import collect, timeline
 from torch_tenon.profiler.collect import Collector, Kept, Piece
@@ -39,6 +40,7 @@ def test_few_events_are_all_kept():
     assert kept.count == 10 and kept.every == 1
 
 
+@plans
 def test_the_sums_are_of_every_event(compiled):
     x = torch.ones(64, device="tenon")
     found = Collector(most_kept=10)
