@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
-COLOURS = {"eager": "#9aa5b1", "inductor": "#e0a030", "tenon": "#2f6fde", "tenon-eager": "#7fb2f0"}
+from torch_tenon.pages.picture import bar, legend, line, picture, text
+
+COLOURS = {"eager": 7, "inductor": 1, "tenon": 0, "tenon-eager": 5}
 LEFT, RIGHT, TOP, BAR, GAP = 170, 70, 70, 7, 9
 WIDTH = 900
 LEAST = 0.001  # the left end of the axis, as a share of the ceiling
@@ -28,40 +29,26 @@ def draw(cases: Mapping[str, Any], engines: Sequence[str], title: str) -> str:
         part = math.log(max(share, LEAST) / LEAST) / math.log(end / LEAST)
         return LEFT + part * (WIDTH - LEFT - RIGHT)
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
-        'font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{LEFT}" y="20" font-size="14">{escape(title)}</text>',
-    ]
-    for k, name in enumerate(engines):
-        at = LEFT + 120 * k
-        parts.append(f'<rect x="{at}" y="32" width="10" height="10" fill="{COLOURS[name]}"/>')
-        parts.append(f'<text x="{at + 15}" y="41">{name}</text>')
+    parts = legend({name: COLOURS[name] for name in engines}, LEFT, 120)
     for share in (0.001, 0.01, 0.1, 1.0):
-        style = 'stroke="#c02020"' if share == 1 else 'stroke="#dddddd"'
-        at = x(share)
-        parts.append(
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{TOP - 6}" y2="{height - 30}" {style}/>'
-        )
-        label = "ceiling" if share == 1 else f"{100 * share:g} %"
-        parts.append(f'<text x="{at:.1f}" y="{height - 14}" text-anchor="middle">{label}</text>')
+        at, ceiling = x(share), share == 1
+        parts.append(line([(at, TOP - 6), (at, height - 30)], "bad" if ceiling else "line"))
+        words = "ceiling" if ceiling else f"{100 * share:g} %"
+        parts.append(text((at, height - 14), words, "middle", quiet=True))
     for number, (case, found) in enumerate(cases.items()):
         top = TOP + row * number
         middle = top + BAR * len(engines) / 2 + 4
-        parts.append(
-            f'<text x="{LEFT - 8}" y="{middle:.1f}" text-anchor="end">{escape(case)}</text>'
-        )
+        parts.append(text((LEFT - 8, middle), case, "end"))
         for k, name in enumerate(engines):
             measured = found["engines"].get(name)
             if measured is None:
                 continue
             share = found["least_ms"] / measured["ms"]
-            parts.append(
-                f'<rect x="{LEFT}" y="{top + BAR * k}" width="{x(share) - LEFT:.1f}" '
-                f'height="{BAR - 1}" fill="{COLOURS[name]}"><title>{escape(case)}, {name}: '
-                f"{measured['ms']:.3f} ms, {100 * share:.1f} % of {found['ceiling']}</title></rect>"
+            tip = (
+                f"{case}, {name}: {measured['ms']:.3f} ms, "
+                f"{100 * share:.1f} % of {found['ceiling']}"
             )
-        parts.append(f'<text x="{WIDTH - RIGHT + 8}" y="{middle:.1f}">{found["ceiling"]}</text>')
-    parts.append("</svg>")
-    return "\n".join(parts)
+            size = (x(share) - LEFT, BAR - 1)
+            parts.append(bar((LEFT, top + BAR * k), size, COLOURS[name], tip))
+        parts.append(text((WIDTH - RIGHT + 8, middle), found["ceiling"], quiet=True))
+    return picture(WIDTH, height, title, parts)

@@ -209,7 +209,10 @@ void bind_plan(py::module_& m) {
       torch::wrap_pybind_function_no_gil(&launch_over),
       "Enqueues a kernel of the target's over tensors: see torch_tenon.launch.");
   m.def("set_commit_each", &set_commit_each, "Whether the host waits after every step of a plan.");
-  m.def("set_timing", &set_timing, "Whether plans time their kernels, as counters of `plan`.");
+  m.def(
+      "set_timing",
+      &set_timing,
+      "Whether plans time their kernels, as counters of `plan`; gives what was before.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
       .def(
           py::init([](const py::dict& data,

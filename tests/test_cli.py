@@ -1,5 +1,6 @@
 """The command `tenon`: what it prints, its exit status, and that it starts without PyTorch."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -174,7 +175,7 @@ def test_conformance_without_its_packages_says_what_installs_them(
     def missing(name: str) -> None:
         raise ModuleNotFoundError("No module named 'expecttest'", name="expecttest")
 
-    monkeypatch.setattr(cli.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     result = _run("conformance")
     assert result.exit_code == 1
     text = " ".join(result.stderr.split())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch_tenon.counting import counters, report, reset_counters
     from torch_tenon.device import target
-    from torch_tenon.frontends.dynamo import explain
+    from torch_tenon.explaining import explain
     from torch_tenon.ops.custom import custom_op
     from torch_tenon.ops.declarations import KernelSource
     from torch_tenon.ops.kernel_file import load_kernels
@@ -41,7 +41,7 @@ _HOMES = {
     "commit": "torch_tenon.recording",
     "counters": "torch_tenon.counting",
     "custom_op": "torch_tenon.ops.custom",
-    "explain": "torch_tenon.frontends.dynamo",
+    "explain": "torch_tenon.explaining",
     "launch": "torch_tenon.targets.launch",
     "load_kernels": "torch_tenon.ops.kernel_file",
     "report": "torch_tenon.counting",

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import runpy
-import sys
-import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, overload
 
@@ -46,7 +42,7 @@ class Report(Sequence[OpCount]):
 
     counts: list[OpCount] = field(default_factory=list)
     recording: Recording | None = None
-    kernels: list[OpCount] = field(default_factory=list)  # of plans, where `tenon explain` asks
+    kernels: list[OpCount] = field(default_factory=list)  # of plans, where `explain` asks
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -76,6 +72,17 @@ class Report(Sequence[OpCount]):
         for count in self.counts:
             calls[count.route] += count.calls
         return dict(sorted(calls.items()))
+
+    def since(self, before: Report) -> Report:
+        """What was counted from another report to this one."""
+        recording = self.recording
+        if recording is not None and before.recording is not None:
+            recording = recording.since(before.recording)
+        return Report(
+            _difference(self.counts, before.counts),
+            recording,
+            _difference(self.kernels, before.kernels),
+        )
 
     def __str__(self) -> str:
         if not self.counts:
@@ -116,6 +123,17 @@ class Report(Sequence[OpCount]):
             for count in fallbacks
         ]
         return "\n".join(lines)
+
+
+def _difference(rows: Sequence[OpCount], before: Sequence[OpCount]) -> list[OpCount]:
+    known = {(row.op, row.route): row for row in before}
+    found = []
+    for row in rows:
+        was = known.get((row.op, row.route), OpCount(row.op, row.route, 0, 0.0, 0))
+        if row.calls > was.calls:
+            seconds, copied = row.seconds - was.seconds, row.bytes_copied - was.bytes_copied
+            found.append(OpCount(row.op, row.route, row.calls - was.calls, seconds, copied))
+    return found
 
 
 def report() -> Report:
@@ -175,25 +193,3 @@ def counters() -> dict[str, int]:
 def reset_counters() -> None:
     """Sets all counters to zero."""
     _C.reset_counters()
-
-
-def run_and_report(script: Path, arguments: Sequence[str]) -> tuple[str, int]:
-    """Runs a Python file as `python script arguments...` does, with the kernels of its plans timed.
-
-    Gives the report, and the script's exit status: 1 where it raised, after its traceback.
-    """
-    status = 0
-    before = sys.argv, sys.path[0]
-    sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
-    _C.set_timing(True)
-    try:
-        runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except Exception:
-        traceback.print_exc()
-        status = 1
-    finally:
-        _C.set_timing(False)
-        sys.argv, sys.path[0] = before
-    return str(report()), status

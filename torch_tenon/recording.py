@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 from torch_tenon import _C, accelerator, config, process
 from torch_tenon import device as devices
@@ -95,6 +96,31 @@ class Recording:
     def plans(self) -> list[Summary]:
         """The plans that were made."""
         return [w.plan for w in self.windows if w.plan is not None]
+
+    def since(self, before: Recording) -> Recording:
+        """What recording did from another moment to this one; what is kept is that of now."""
+        known = {(op, why): n for op, why, n in before.at_once}
+        rows = [(op, why, n - known.get((op, why), 0)) for op, why, n in self.at_once]
+        was = {(x.what, x.line): x for x in before.lines}
+        none = LineCount("", "", 0, 0.0)
+        lines = [
+            replace(x, calls=x.calls - b.calls, seconds=x.seconds - b.seconds)
+            for x, b in ((x, was.get((x.what, x.line), none)) for x in self.lines)
+        ]
+        nothing = WindowRuns(0, 0, None, "")
+        windows = [
+            replace(w, by_plan=w.by_plan - b.by_plan, by_reference=w.by_reference - b.by_reference)
+            for w, b in zip_longest(self.windows, before.windows, fillvalue=nothing)
+        ]
+        commits = {why: n - before.commits.get(why, 0) for why, n in self.commits.items()}
+        return replace(
+            self,
+            calls=self.calls - before.calls,
+            at_once=[row for row in rows if row[2] > 0],
+            commits={why: n for why, n in commits.items() if n > 0},
+            windows=[w for w in windows if w.by_plan + w.by_reference > 0],
+            lines=[x for x in lines if x.calls > 0],
+        )
 
     @property
     def bytes_saved(self) -> int:

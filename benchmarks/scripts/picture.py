@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
-COLOURS = {"eager": "#9aa5b1", "compile": "#e0a030", "cold": "#7fb2f0", "second": "#2f6fde"}
+from torch_tenon.pages.picture import legend, line, picture, text
+
+COLOURS = {"eager": 7, "compile": 1, "cold": 5, "second": 0}
 COLUMNS, PANEL, HEIGHT, MARGIN, TOP = 4, 230, 150, 34, 60
 
 
@@ -15,22 +16,12 @@ def draw(found: Mapping[str, Mapping[str, list[dict[str, Any]]]], names: Mapping
     the middle of each engine's."""
     rows = -(-len(found) // COLUMNS)
     width, height = COLUMNS * PANEL + MARGIN, TOP + rows * HEIGHT
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        'font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{MARGIN}" y="20" font-size="14">Steps done over seconds since the start</text>',
-    ]
-    for k, (engine, name) in enumerate(names.items()):
-        at = MARGIN + 180 * k
-        parts.append(f'<rect x="{at}" y="32" width="10" height="10" fill="{COLOURS[engine]}"/>')
-        parts.append(f'<text x="{at + 15}" y="41">{escape(name)}</text>')
+    parts = legend({name: COLOURS[engine] for engine, name in names.items()}, MARGIN, 180)
     for number, (script, runs) in enumerate(found.items()):
         left = MARGIN + PANEL * (number % COLUMNS)
         bottom = TOP + HEIGHT * (number // COLUMNS + 1) - MARGIN
         parts += _panel(script, runs, left, bottom)
-    parts.append("</svg>")
-    return "\n".join(parts)
+    return picture(width, height, "Steps done over seconds since the start", parts)
 
 
 def _panel(
@@ -40,18 +31,15 @@ def _panel(
     middle = {e: sorted(r, key=lambda one: one["seconds"])[len(r) // 2] for e, r in runs.items()}
     end = max(run["seconds"] for run in middle.values())
     parts = [
-        f'<text x="{left}" y="{bottom - tall - 6:.0f}">{escape(script)}</text>',
-        f'<path d="M{left} {bottom - tall:.0f}V{bottom:.0f}H{left + wide}" '
-        'stroke="#cccccc" fill="none"/>',
-        f'<text x="{left + wide}" y="{bottom + 12:.0f}" text-anchor="end">{end:.1f} s</text>',
+        text((left, bottom - tall - 6), script),
+        line([(left, bottom - tall), (left, bottom), (left + wide, bottom)], "line"),
+        text((left + wide, bottom + 12), f"{end:.1f} s", "end", quiet=True),
     ]
     for engine, run in middle.items():
         steps = run["steps"]
         points = [(0.0, 0.0), (steps[0], 0.0)]
         points += [(t, (k + 1) / len(steps)) for k, t in enumerate(steps)]
-        line = " ".join(f"{left + wide * t / end:.1f},{bottom - tall * y:.1f}" for t, y in points)
-        parts.append(
-            f'<polyline points="{line}" stroke="{COLOURS[engine]}" fill="none" stroke-width="1.5">'
-            f"<title>{escape(script)}, {engine}: {run['seconds']:.2f} s</title></polyline>"
-        )
+        placed = [(left + wide * t / end, bottom - tall * y) for t, y in points]
+        tip = f"{script}, {engine}: {run['seconds']:.2f} s"
+        parts.append(line(placed, COLOURS[engine], 1.5, tip))
     return parts

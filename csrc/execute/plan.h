@@ -96,8 +96,8 @@ struct PlanData {
   std::vector<KernelName> kernels;  // empty where they are in no file
 };
 
-// Whether kernels are timed: it costs more than a small one takes.
-void set_timing(bool on);
+// Whether kernels are timed, which costs more than a small one takes; returns what was before.
+bool set_timing(bool on);
 
 // Whether the host waits after every step that a device's queue gets, as without command buffers.
 void set_commit_each(bool on);

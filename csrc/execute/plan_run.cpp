@@ -132,8 +132,8 @@ void for_each_made(const Step& step, F&& f) {
 
 }  // namespace
 
-void set_timing(bool on) {
-  g_timing = on;
+bool set_timing(bool on) {
+  return g_timing.exchange(on);
 }
 
 void set_commit_each(bool on) {

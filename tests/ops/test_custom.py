@@ -125,7 +125,7 @@ def test_is_a_step_of_a_compiled_graph(scale):
         torch.testing.assert_close(
             graph(x.to("tenon"), n).cpu(), (x[n:] * 0.5 + 0.5).sum(0) * n, rtol=1e-5, atol=1e-5
         )
-    page = str(torch_tenon.explain(compute, x.to("tenon"), 2))
+    page = str(torch_tenon.explain(torch.compile(compute, backend="tenon"), x.to("tenon"), 2))
     assert re.search(r"kernel by hand scale: tenon_test::scale", page), page
 
 

@@ -4,11 +4,14 @@ import time
 
 import numpy as np
 import torch
+from needs import plans
 
-from torch_tenon.profiler import timeline
-from torch_tenon.profiler.collect import Collector, Kept
+from torch_tenon.profiler import collect, timeline
+from torch_tenon.profiler.collect import Collector, Kept, Piece
 from torch_tenon.profiler.log import ACTIVITIES, EVENT, Subjects
 from torch_tenon.profiler.summary import busy
+
+from .long_run import HOUR, long_run
 
 
 def events(count, begin=0, step=10, activity="kernel"):
@@ -22,7 +25,7 @@ def events(count, begin=0, step=10, activity="kernel"):
 def test_a_sample_is_bounded_and_spread_over_the_run():
     kept = Kept(most=1000)
     for k in range(500):
-        kept.add(k, events(50, begin=1000 * k))
+        kept.add(Piece(k, 1000 * k, 1000 * (k + 1), events(50, begin=1000 * k)))
     assert 500 <= kept.count <= 1000
     begins = kept.events()["begin"]
     assert len(begins) == kept.count and (np.diff(begins) >= 0).all()
@@ -33,10 +36,11 @@ def test_a_sample_is_bounded_and_spread_over_the_run():
 
 def test_few_events_are_all_kept():
     kept = Kept(most=1000)
-    kept.add(0, events(10))
+    kept.add(Piece(0, 0, 100, events(10)))
     assert kept.count == 10 and kept.every == 1
 
 
+@plans
 def test_the_sums_are_of_every_event(compiled):
     x = torch.ones(64, device="tenon")
     found = Collector(most_kept=10)
@@ -50,17 +54,69 @@ def test_the_sums_are_of_every_event(compiled):
     assert found.own["look_up"] >= 0
 
 
-def test_a_timeline_of_a_million_events_is_small():
-    class Found:
-        begin, end, seen = 0, 10_000_000, 1_000_000
+class Found:
+    """A collector that has seen a stretch of events."""
 
-    made = timeline.make(Found(), Subjects(), events(1_000_000), detail=20_000)
+    def __init__(self, count, length, every=1):
+        self.begin, self.end, self.seen = 0, length, count
+        self.kept = Kept()
+        self.kept.every = every
+        for k in range(100):
+            piece = events(count // 100, begin=k * length // 100)
+            self.kept.add(Piece(k, k * length // 100, (k + 1) * length // 100, piece))
+
+
+def test_a_timeline_of_a_million_events_is_small():
+    found = Found(1_000_000, 10_000_000)
+    made = timeline.make(found, Subjects(), found.kept.events(), detail=20_000)
     assert made["shown"] <= 20_000 and made["of"] == 1_000_000
     begins = [e[2] for e in made["events"]]
     assert begins[0] < 100 and begins[-1] > 9_900
     shares = made["busy"][0]
     assert len(shares) == 1000 and all(abs(s - 0.5) < 0.02 for s in shares)
     assert not any(made["busy"][1])
+
+
+def test_a_track_is_as_busy_where_only_a_part_is_kept():
+    found = Found(100_000, 1_000_000, every=2)
+    assert found.kept.count == 50_000
+    made = timeline.make(found, Subjects(), found.kept.events(), detail=1000)
+    shares = made["busy"][0]
+    assert {s if s is None else round(s, 1) for s in shares} == {None, 0.5}
+    assert abs(shares.count(None) - 500) < 20
+
+
+def test_a_run_of_an_hour_takes_bounded_memory():
+    count, most = 4_000_000, 1 << 18
+    found = long_run(count, most)
+    assert found.seen == count == found.total(*ACTIVITIES).count
+    kept = found.kept.events()
+    assert len(kept) == found.kept.count <= most and kept.nbytes <= most * EVENT.itemsize
+    assert kept["begin"][0] < found.begin + 0.01 * HOUR
+    assert kept["begin"][-1] > found.begin + 0.99 * HOUR
+    assert len(found.sums) < 1000
+
+
+def test_lines_without_end_do_not_take_memory_without_end(monkeypatch):
+    monkeypatch.setattr(collect, "_MOST_KEYS", 100)
+    found = Collector(most_kept=10)
+    found.stop()
+    for k in range(50):
+        some = events(20)
+        some["line"] = 20 * k + np.arange(20)
+        found.take_in(some, found.end)
+    assert found.total("kernel").count == 1000 and len(found.sums) <= 101
+
+
+def test_a_timeline_is_thinned_by_stretches_of_time():
+    found = Found(1000, 10_000)
+    made = timeline.make(found, Subjects(), found.kept.events(), detail=1000)
+    thinned = timeline.thin(made, 100)
+    assert thinned["shown"] == len(thinned["events"]) <= 100 and made["shown"] == 1000
+    begins = [e[2] for e in thinned["events"]]
+    assert begins[0] < 1 and begins[-1] > 9.8
+    assert [thinned["names"][e[1]] for e in thinned["events"]] == [""] * len(begins)
+    assert timeline.thin(made, 1000)["events"] == made["events"]
 
 
 def test_busy_counts_what_overlaps_once():

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -12,8 +11,6 @@ import pytest
 from torch_tenon.profiler import page
 from torch_tenon.profiler.advice import FIRST_CALL, advise
 from torch_tenon.profiler.run import NotAProfile, load
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def profiled(folder, script, *options, arguments=(), status=0):
@@ -76,7 +73,7 @@ def test_the_page_is_one_file_without_a_network(found):
 
 
 def test_a_script_s_text_cannot_end_the_page_s_data():
-    profile = {"script": ["</script><script>alert(1)</script>"], "x": "<!--"}
+    profile = {"script": ["</script><script>alert(1)</script>", "@DATA@"], "x": "<!-- @SCRIPT@"}
     text = page.render(profile)
     assert "<script>alert" not in text and "<!--" not in text.removeprefix("<!doctype")
 
@@ -104,7 +101,9 @@ def test_two_runs_side_by_side(found, tmp_path):
     profiled(tmp_path, WORK, "--against", str(folder / "page.json"), arguments=["5"])
     text = (tmp_path / "page.html").read_text()
     data = re.search(r'id="before">(.*?)</script>', text, re.DOTALL)
-    assert json.loads(data[1]) == profile
+    before = json.loads(data[1])
+    assert before["time"] == profile["time"] and len(before["kernels"]) == len(profile["kernels"])
+    assert "timeline" not in before
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "another"}', "[1, 2]", "\x00"])
@@ -202,47 +201,5 @@ def test_advice_is_in_the_order_of_what_it_saves():
     kinds = [a["kind"] for a in advise(both)]
     assert kinds == ["sizes", "fallback"]
     assert advise(made()) == []
-
-
-# In a browser
-
-
-CLICKS = """
-<script>
-const failed = [];
-addEventListener("error", (e) => failed.push(e.message));
-addEventListener("load", () => {
-  document.querySelectorAll("summary, th button, .tools button").forEach((b) => b.click());
-  const canvas = document.querySelector("canvas");
-  for (const key of ["+", "ArrowRight", "-", "ArrowLeft", "0", "End", "Home"])
-    canvas.dispatchEvent(new KeyboardEvent("keydown", { key, cancelable: true }));
-  canvas.dispatchEvent(new WheelEvent("wheel", { deltaY: -300, clientX: 300, cancelable: true }));
-  const clientY = 60 + canvas.getBoundingClientRect().top;
-  for (let clientX = 0; clientX < canvas.clientWidth; clientX += 20)
-    canvas.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
-  const wide = document.documentElement.scrollWidth > innerWidth;
-  setTimeout(() => {
-    const sections = document.querySelectorAll("section .body:not(:empty)").length;
-    const said = { failed, wide, ready: document.documentElement.dataset.ready, sections };
-    document.body.dataset.said = JSON.stringify(said);
-  }, 100);
-});
-</script>
-"""
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-@pytest.mark.parametrize("width", [1200, 400])
-def test_a_browser_opens_it_and_clicks_through_it(found, tmp_path, width):
-    folder, _, _ = found
-    text = (folder / "page.html").read_text()
-    (tmp_path / "page.html").write_text(text.replace("<head>", "<head>" + CLICKS, 1))
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--window-size={width},900", "--virtual-time-budget=4000"]
-    command += [f"--user-data-dir={tmp_path / 'browser'}", f"file://{tmp_path / 'page.html'}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    found_in_page = re.search(r'data-said="([^"]*)"', done.stdout)
-    assert found_in_page, done.stderr[-2000:]
-    said = json.loads(found_in_page[1].replace("&quot;", '"'))
-    assert said["failed"] == [] and said["ready"] == "true"
-    assert said["sections"] == 8 and not said["wide"]
+    (much,) = advise(made(kernels=[kernel(kind="fallback", route="fallback", seconds=50.0)]))
+    assert much["saves"] == 10.0, "no more than the run took"

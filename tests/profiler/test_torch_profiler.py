@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from against_cpu import executing
 from needs import plans
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.profiler import tensorboard_trace_handler as to_tensorboard
@@ -149,6 +150,74 @@ def test_ranges_are_around_the_device_s_work(training, tmp_path):
         if forward["ts"] - 0.01 <= k["ts"] and k["ts"] + k["dur"] <= forward["ts"] + forward["dur"]
     ]
     assert any("gelu" in k["name"] for k in within)
+
+
+def contained(inner, outer):
+    return (
+        outer["ts"] <= inner["ts"] + 0.002
+        and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 0.002
+    )
+
+
+@pytest.mark.parametrize("execute", ["compiled", "reference"])
+def test_ranges_within_ranges_are_so_on_the_device(execute, tmp_path):
+    x = torch.randn(200, 200, device="tenon")
+
+    def work():
+        with record_function("whole"):
+            with record_function("first"):
+                y = x @ x
+                torch.tenon.synchronize()
+            with record_function("second"), record_function("inside"):
+                y = y @ x
+                torch.tenon.synchronize()
+        return y.sum().item()
+
+    with executing(execute):
+        for _ in range(3):
+            work()
+        with profile(activities=BOTH) as found:
+            work()
+    trace = trace_of(found, tmp_path / "trace.json")
+    rows = of(trace, "gpu_user_annotation")
+    ranges = {e["name"]: e for e in rows}
+    assert len(rows) == len(ranges) == 4
+    whole, first, second, inside = (ranges[n] for n in ("whole", "first", "second", "inside"))
+    assert all(contained(one, whole) for one in (first, second, inside))
+    assert contained(inside, second) and first["ts"] + first["dur"] <= second["ts"] + 0.002
+    assert len({(e["pid"], e["tid"]) for e in rows}) == 1, "nested, on one track"
+    products = [k for k in of(trace, "kernel") if "mm" in k["name"]]
+    assert len(products) == 2
+    assert contained(products[0], first) and contained(products[1], inside)
+
+
+@plans
+def test_a_kernel_for_two_ranges_is_in_both(tmp_path, compiled):
+    def work():
+        x = torch.ones(200, 200, device="tenon")
+        with record_function("whole"):
+            with record_function("first"):
+                y = x * 2 + 1
+            with record_function("second"):
+                y = (y * 3).relu()
+        return y.sum().item()
+
+    for _ in range(3):
+        work()
+    with profile(activities=BOTH) as found:
+        work()
+    trace = trace_of(found, tmp_path / "trace.json")
+    rows = of(trace, "gpu_user_annotation")
+    ranges = {e["name"]: e for e in rows}
+    (fused,) = (k for k in of(trace, "kernel") if "relu" in k["name"])
+    assert all(contained(fused, ranges[name]) for name in ("whole", "first", "second"))
+    assert ranges["first"]["tid"] == ranges["whole"]["tid"] != ranges["second"]["tid"]
+    names = {
+        e["args"]["name"]
+        for e in trace
+        if e["ph"] == "M" and e["name"] == "thread_name" and e["pid"] == fused["pid"]
+    }
+    assert {"queue 0", "record_function", "record_function 2"} <= names
 
 
 def test_averages_have_device_time_and_memory(training):

@@ -480,7 +480,8 @@ class Elements(HTMLParser):
         self._script = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.references += [v or "" for k, v in attrs if k in ("src", "href")]
+        addresses = [v or "" for k, v in attrs if k in ("src", "href")]
+        self.references += [a for a in addresses if not a.startswith("#")]
         self._script = (dict(attrs).get("id") or "") if tag == "script" else ""
         if tag not in self.VOID:
             self.open.append(tag)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import overload
 
 from torch_tenon.compiler.facts import call_bytes, call_detail, kernel_detail, loops_of
 from torch_tenon.compiler.kernel import Kernel
@@ -70,33 +69,6 @@ class GraphSummary:
 
     def __str__(self) -> str:
         return self.page
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation(Sequence[GraphSummary]):
-    """What the compiler made of a call, graph by graph; `str` of it is a page to read.
-
-    It is the sequence of its graphs, in the order in which they were compiled.
-    """
-
-    graphs: Sequence[GraphSummary]
-
-    def __len__(self) -> int:
-        return len(self.graphs)
-
-    @overload
-    def __getitem__(self, index: int) -> GraphSummary: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[GraphSummary]: ...
-    def __getitem__(self, index: int | slice) -> GraphSummary | Sequence[GraphSummary]:
-        return self.graphs[index]
-
-    def as_json(self) -> str:
-        """JSON: a list of the graphs, each an object with the fields of `GraphSummary`."""
-        return json.dumps([asdict(graph) for graph in self.graphs])
-
-    def __str__(self) -> str:
-        return "\n\n".join(f"{g.kind} graph {k}\n{g}" for k, g in enumerate(self.graphs))
 
 
 def summarise(
@@ -169,7 +141,7 @@ def least_bytes(plan: Plan) -> int:
 
 
 def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
-    """The page that `explain` prints for one graph.
+    """The page of one compiled graph.
 
     `fallbacks` says why an op is a call on the host rather than loops. Bytes are what the kernels
     and calls name; what stays in a cache between two of them is counted too.

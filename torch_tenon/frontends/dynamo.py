@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_tenon import _C, config
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
-from torch_tenon.compiler.explain import Explanation, GraphSummary, describe, summarise_graph
+from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
@@ -258,12 +258,11 @@ def partition(joint: GraphModule, *args: Any, **keywords: Any) -> tuple[GraphMod
         return min_cut_rematerialization_partition(joint, *args, **keywords)
 
 
-def explain(function: Callable[..., Any], *inputs: Any) -> Explanation:
-    """What the compiler makes of a call: kernels, what was fused, what was not and why, traffic.
+def explain_graphs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> list[GraphSummary]:
+    """What the compiler makes of a call, graph by graph, in the order in which they are compiled.
 
     Runs the function once (and, where a result needs gradients, its backward). The function is
-    compiled afresh; graphs compiled before stay as they are. What comes back prints as a page, is
-    the sequence of its graphs, and has `as_json`.
+    compiled afresh; graphs compiled before stay as they are.
     """
     seen: list[GraphSummary] = []
 
@@ -278,11 +277,11 @@ def explain(function: Callable[..., Any], *inputs: Any) -> Explanation:
         return compile_and_keep
 
     backend = _autograd(recording("forward"), recording("backward"), recording("inference"))
-    results = torch.compile(function, backend=backend)(*inputs)
+    results = torch.compile(function, backend=backend)(*args, **kwargs)
     for r in tree_leaves(results):
         if isinstance(r, torch.Tensor) and r.requires_grad:
             r.sum().backward(retain_graph=True)
-    return Explanation(seen)
+    return seen
 
 
 def register() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,29 +42,42 @@ class Sum:
         self.amount += amount
 
 
+class Piece(NamedTuple):
+    """What the log had at one look: what ended since the last one, nanoseconds since 1970."""
+
+    number: int
+    since: int
+    until: int
+    events: Events
+
+
 @dataclass
 class Kept:
     """The events of some stretches of time, each a piece of the log; `every` of them one."""
 
     most: int = MOST_KEPT
     every: int = 1
-    pieces: list[tuple[int, Events]] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     count: int = 0
 
-    def add(self, number: int, events: Events) -> None:
-        """Takes in the events of a piece, if its turn comes."""
-        if number % self.every:
+    def add(self, piece: Piece) -> None:
+        """Takes in a piece, if its turn comes."""
+        if piece.number % self.every:
             return
-        self.pieces.append((number, events))
-        self.count += len(events)
+        self.pieces.append(piece)
+        self.count += len(piece.events)
         while self.count > self.most and len(self.pieces) > 1:
             self.every *= 2
-            self.pieces = [(k, e) for k, e in self.pieces if k % self.every == 0]
-            self.count = sum(len(e) for _, e in self.pieces)
+            self.pieces = [p for p in self.pieces if p.number % self.every == 0]
+            self.count = sum(len(p.events) for p in self.pieces)
+
+    def stretches(self) -> list[tuple[int, int]]:
+        """The times of which all events are kept: from, to."""
+        return [(p.since, p.until) for p in self.pieces]
 
     def events(self) -> Events:
         """All that is kept, in the order of their begin."""
-        pieces = [e for _, e in self.pieces]
+        pieces = [p.events for p in self.pieces]
         found = np.concatenate(pieces) if pieces else np.empty(0, EVENT)
         return found[np.argsort(found["begin"], kind="stable")]
 
@@ -80,6 +94,7 @@ class Collector:
         self.memory = Memory()
         self.seen = self.lost = 0
         self._pieces = 0
+        self._looked = self.begin
         self._log = _C.ProfileLog(_MOST_LOGGED)
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -94,7 +109,7 @@ class Collector:
         self.end = time.time_ns()
         self._over.set()
         self._worker.join()
-        self._look(wait=True)
+        self.take_in(take(self._log), self.end)
         self.lost = self._log.lost
 
     def seconds(self) -> float:
@@ -112,15 +127,17 @@ class Collector:
 
     def _work(self) -> None:
         while not self._over.wait(_PAUSE):
-            self._look(wait=False)
+            self.take_in(take(self._log, wait=False), time.time_ns())
             self.memory.look(self.begin)
 
-    def _look(self, wait: bool) -> None:
-        events = take(self._log, wait)
+    def take_in(self, events: Events, until: int) -> None:
+        """Adds the events of a look to the sums, and keeps them if it is their turn; `until` is
+        when that was."""
         if len(events) == 0:
             return
-        self.kept.add(self._pieces, events)
+        self.kept.add(Piece(self._pieces, self._looked, until, events))
         self._pieces += 1
+        self._looked = until
         self.seen += len(events)
         keys = np.stack([events[k].astype(np.int64) for k in ("activity", "subject", "line")], 1)
         unique, places = np.unique(keys, axis=0, return_inverse=True)

@@ -1,78 +1,6 @@
-"use strict";
-const profile = JSON.parse(document.getElementById("profile").textContent);
-const before = JSON.parse(document.getElementById("before").textContent);
-const COLOURS = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7"];
-const tip = document.getElementById("tip");
-
-// Elements and figures
-
-function element(name, attributes = {}, ...children) {
-  const svg = ["svg", "path", "circle", "rect", "line", "text", "g"].includes(name);
-  const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name)
-                   : document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (key === "on") for (const [event, run] of Object.entries(value)) made.addEventListener(event, run);
-    else if (value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
-  }
-  made.append(...children.filter((c) => c !== null && c !== undefined));
-  return made;
-}
+const profile = embedded("profile");
+const before = embedded("before");
 const body = (section) => document.querySelector(`#${section} .body`);
-const colour = (k) => getComputedStyle(document.documentElement).getPropertyValue(COLOURS[k % COLOURS.length]).trim();
-const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-function seconds(s) {
-  if (s === 0) return "0";
-  for (const [unit, size] of [["s", 1], ["ms", 1e-3], ["µs", 1e-6]])
-    if (Math.abs(s) >= size || unit === "µs") return `${(s / size).toPrecision(3)} ${unit}`;
-}
-function amount(n, unit = "") {
-  for (const [name, size] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]])
-    if (Math.abs(n) >= size) return `${(n / size).toPrecision(3)} ${name}${unit}`;
-  return `${Math.round(n)} ${unit}`.trim();
-}
-const bytes = (n) => amount(n, "B");
-const percent = (share) => `${(100 * share).toPrecision(share < 0.1 ? 2 : 3)} %`;
-const count = (n) => n.toLocaleString("en");
-function say(event, text) {
-  tip.textContent = text;
-  tip.hidden = !text;
-  const left = Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8);
-  tip.style.left = `${Math.max(left, 4)}px`;
-  tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
-}
-const hush = () => { tip.hidden = true; };
-const told = (text) => ({ on: { pointermove: (e) => say(e, text), pointerleave: hush } });
-
-// A table whose heads sort it: columns are [name, of a row, {number, show, wide}].
-function table(rows, columns, most = 30) {
-  const head = element("tr");
-  const lines = element("tbody");
-  const more = element("button", { type: "button" }, "Show all");
-  let shown = most;
-  const fill = () => {
-    lines.replaceChildren(...rows.slice(0, shown).map((row) => element("tr", {}, ...columns.map(
-      ([, get, how = {}]) => {
-        const value = get(row);
-        const cell = how.show ? how.show(value, row) : value;
-        return element("td", { class: [how.number && "number", how.wide && "wide"].filter(Boolean).join(" ") || undefined }, cell instanceof Node ? cell : String(cell));
-      }))));
-    more.hidden = rows.length <= shown;
-  };
-  for (const [name, get, how = {}] of columns) {
-    const sort = () => {
-      const up = head.dataset.by === name;
-      rows.sort((a, b) => (get(a) < get(b) ? 1 : get(a) > get(b) ? -1 : 0) * (up ? -1 : 1));
-      head.dataset.by = up ? "" : name;
-      fill();
-    };
-    head.append(element("th", { class: [how.number && "number", how.wide && "wide"].filter(Boolean).join(" ") || undefined, scope: "col" },
-      element("button", { type: "button", on: { click: sort }, title: "sort" }, name)));
-  }
-  more.addEventListener("click", () => { shown = rows.length; fill(); });
-  fill();
-  return element("div", {}, element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), lines)), element("div", { class: "tools" }, more));
-}
-const nothing = (text) => element("p", { class: "quiet" }, text);
 
 // Sections
 
@@ -82,6 +10,7 @@ function run() {
     element("code", {}, profile.script.join(" ")), ` ran for ${seconds(profile.seconds)} on the target ${m.target} (${m.processor}; `,
     `${bytes(m.bytes_per_second)}/s, ${amount(m.operations_per_second)} operations/s at most). ${count(e.seen)} events`,
     e.kept < e.seen ? `, of which ${percent(e.kept / e.seen)}, spread over the run, were kept for the timeline and the lines of kernels; all sums are of all of them` : "",
+    profile.left_out ? `. To stay small this page leaves out: ${profile.left_out.join(", ")}; the JSON beside it has all` : "",
     e.lost ? `; ${count(e.lost)} more did not fit and are in no figure` : "", ".");
   if (profile.status !== 0) {
     const failure = document.getElementById("failure");
@@ -129,110 +58,6 @@ function waits() {
       ["a second", (r) => r.count / profile.seconds, { number: true, wide: true, show: (n) => n.toPrecision(3) }],
     ], 15) : nothing("None."));
   }
-}
-
-// The timeline: a canvas that shows [from, to] in microseconds.
-function timeline() {
-  const t = profile.timeline, end = t.seconds * 1e6, rowHeight = 34, top = 22;
-  const canvas = element("canvas", { tabindex: 0, role: "application", "aria-label": "Timeline: arrow keys move, plus and minus zoom, 0 shows all", height: top + rowHeight * t.tracks.length });
-  const view = { from: 0, to: end };
-  const tracks = t.tracks.map((_, k) => t.events.filter((e) => e[0] === k).sort((a, b) => a[2] - b[2]));
-  // The longest event up to each one, so that a search finds all that reach into the view.
-  const longest = tracks.map((all) => { let most = 0; return all.map((e) => (most = Math.max(most, e[3]))); });
-  const about = element("p", { class: "quiet", "aria-live": "polite" });
-  let wanted = false;
-  const draw = () => { if (!wanted) { wanted = true; requestAnimationFrame(paint); } };
-  function first(k, at) { // the first event that may end after `at`
-    let low = 0, high = tracks[k].length;
-    const most = longest[k].length ? longest[k][longest[k].length - 1] : 0;
-    while (low < high) { const mid = (low + high) >> 1; if (tracks[k][mid][2] < at - most) low = mid + 1; else high = mid; }
-    return low;
-  }
-  function paint() {
-    wanted = false;
-    const ratio = devicePixelRatio || 1, width = canvas.clientWidth, height = top + rowHeight * t.tracks.length;
-    canvas.width = width * ratio; canvas.height = height * ratio; canvas.style.height = `${height}px`;
-    const g = canvas.getContext("2d");
-    g.scale(ratio, ratio); g.font = "11px system-ui, sans-serif"; g.textBaseline = "middle";
-    const scale = width / (view.to - view.from), x = (at) => (at - view.from) * scale;
-    const step = 10 ** Math.ceil(Math.log10((view.to - view.from) / 8));
-    g.fillStyle = ink("--quiet"); g.strokeStyle = ink("--line");
-    for (let at = Math.ceil(view.from / step) * step; at < view.to; at += step) {
-      g.beginPath(); g.moveTo(x(at), 14); g.lineTo(x(at), height); g.stroke();
-      g.fillText(seconds(at / 1e6), x(at) + 3, 8);
-    }
-    t.tracks.forEach((name, k) => {
-      const y = top + k * rowHeight;
-      const share = t.busy[k], bin = end / share.length;
-      g.fillStyle = colour(k); g.globalAlpha = 0.3;
-      for (let b = Math.max(0, Math.floor(view.from / bin)); b < share.length && b * bin < view.to; b++)
-        if (share[b] > 0) g.fillRect(x(b * bin), y + rowHeight - 4 - 20 * share[b], Math.max(bin * scale, 0.5), 20 * share[b]);
-      g.globalAlpha = 1;
-      let reached = -1;
-      for (let i = first(k, view.from); i < tracks[k].length && tracks[k][i][2] < view.to; i++) {
-        const e = tracks[k][i], left = x(e[2]), wide = Math.max(e[3] * scale, 0.7);
-        if (left + wide < 0 || (wide < 1 && left < reached + 0.5)) continue;
-        reached = left + wide;
-        g.fillStyle = colour(k);
-        g.fillRect(left, y + 4, wide, rowHeight - 10);
-        if (wide > 30) {
-          g.save(); g.beginPath(); g.rect(left, y, wide, rowHeight); g.clip();
-          g.fillStyle = ink("--ground"); g.fillText(t.names[e[1]], Math.max(left, 0) + 3, y + rowHeight / 2 - 1);
-          g.restore();
-        }
-      }
-      g.fillStyle = ink("--ink"); g.fillText(name, 3, y);
-    });
-    about.textContent = `${seconds(view.from / 1e6)} to ${seconds(view.to / 1e6)}; ${count(t.shown)} of ${count(t.of)} events are here one by one, the shade behind them shows how busy each track was.`;
-  }
-  function zoom(factor, at = (view.from + view.to) / 2) {
-    const length = Math.min(Math.max((view.to - view.from) * factor, 1), end);
-    const share = (at - view.from) / (view.to - view.from);
-    view.from = Math.min(Math.max(at - share * length, 0), end - length); view.to = view.from + length;
-    draw();
-  }
-  function move(by) {
-    const length = view.to - view.from;
-    view.from = Math.min(Math.max(view.from + by, 0), end - length); view.to = view.from + length;
-    draw();
-  }
-  const at = (e) => view.from + ((e.clientX - canvas.getBoundingClientRect().left) / canvas.clientWidth) * (view.to - view.from);
-  canvas.addEventListener("wheel", (e) => { e.preventDefault(); if (e.shiftKey) move((e.deltaY / 500) * (view.to - view.from)); else zoom(Math.exp(e.deltaY / 400), at(e)); }, { passive: false });
-  canvas.addEventListener("keydown", (e) => {
-    const length = view.to - view.from;
-    const keys = { ArrowLeft: () => move(-length / 5), ArrowRight: () => move(length / 5), "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => zoom(Infinity), Home: () => move(-end), End: () => move(end) };
-    if (keys[e.key]) { e.preventDefault(); keys[e.key](); }
-  });
-  const fingers = new Map();
-  canvas.addEventListener("pointerdown", (e) => { canvas.setPointerCapture(e.pointerId); fingers.set(e.pointerId, e.clientX); });
-  for (const name of ["pointerup", "pointercancel"]) canvas.addEventListener(name, (e) => fingers.delete(e.pointerId));
-  canvas.addEventListener("pointermove", (e) => {
-    const last = fingers.get(e.pointerId);
-    if (last !== undefined) {
-      const others = [...fingers].filter(([id]) => id !== e.pointerId);
-      if (others.length) zoom(Math.max(Math.abs(last - others[0][1]), 1) / Math.max(Math.abs(e.clientX - others[0][1]), 1), at(e));
-      else move(((last - e.clientX) / canvas.clientWidth) * (view.to - view.from));
-      fingers.set(e.pointerId, e.clientX);
-      return;
-    }
-    const k = Math.floor((e.clientY - canvas.getBoundingClientRect().top - top) / rowHeight), here = at(e);
-    const near = (2 * (view.to - view.from)) / canvas.clientWidth;
-    let found = null;
-    for (let i = tracks[k] ? first(k, here) : 0; tracks[k] && i < tracks[k].length && tracks[k][i][2] <= here + near; i++) {
-      const one = tracks[k][i];
-      if (one[2] + one[3] + near >= here && (!found || one[3] < found[3])) found = one;
-    }
-    if (found) say(e, `${t.names[found[1]]}: ${seconds(found[3] / 1e6)}${t.lines[found[4]] ? `, ${t.lines[found[4]]}` : ""}`);
-    else hush();
-  });
-  canvas.addEventListener("pointerleave", hush);
-  const button = (text, run, name) => element("button", { type: "button", "aria-label": name, on: { click: run } }, text);
-  body("timeline").append(element("div", { class: "tools" }, button("+", () => zoom(0.5), "zoom in"), button("−", () => zoom(2), "zoom out"),
-    button("←", () => move(-(view.to - view.from) / 5), "earlier"), button("→", () => move((view.to - view.from) / 5), "later"), button("all", () => zoom(Infinity), "all of it"),
-    element("span", { class: "quiet" }, "wheel zooms, drag or shift-wheel moves; arrows, +, − and 0 do on the keyboard")), canvas, about);
-  addEventListener("resize", draw);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  draw();
 }
 
 // Operations a second over operations for a byte, on logarithmic scales, under the machine's roof.
@@ -345,4 +170,4 @@ function memory() {
 }
 
 for (const section of [run, time, advice, waits, timeline, kernels, windows, fusion, memory]) section();
-document.documentElement.dataset.ready = "true";
+ready();

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
 import threading
 import time
@@ -18,8 +17,10 @@ from torch_tenon.profiler import page
 from torch_tenon.profiler.collect import Collector
 from torch_tenon.profiler.log import ON_DEVICE
 from torch_tenon.profiler.summary import FORMAT, summarise
+from torch_tenon.running import run_script, said
 
 _LIVE_PAUSE = 0.5  # seconds
+_running = threading.Lock()
 
 
 class NotAProfile(ValueError):
@@ -44,6 +45,9 @@ def load(path: Path) -> dict[str, Any]:
         raise NotAProfile(f"{path} is no profile: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise NotAProfile(f'{path} is no profile: it has no "format": "{FORMAT}"')
+    missing = [name for name in page.COMPARED if name not in found]
+    if missing:
+        raise NotAProfile(f"{path} is no profile: it has no {', '.join(missing)}")
     return found
 
 
@@ -54,8 +58,20 @@ def run(
     beside it, the same as JSON.
 
     `against` is the JSON of another run, to which the page compares this one. Raises NotAProfile
-    and OSError before the script runs where that is none or the files cannot be written.
+    and OSError before the script runs where that is none or the files cannot be written, OSError
+    after it where there is no space for one of them, and RuntimeError within another such run.
     """
+    if not _running.acquire(blocking=False):
+        raise RuntimeError("tenon profile runs already, in this process: profile one script a time")
+    try:
+        return _profiled(script, arguments, output, against)
+    finally:
+        _running.release()
+
+
+def _profiled(
+    script: Path, arguments: Sequence[str], output: Path, against: Path | None
+) -> Written:
     before = None if against is None else load(against)
     data = output.with_suffix(".json")
     for path in (output, data):
@@ -70,41 +86,31 @@ def run(
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
+    """Writes a file whole, or leaves what was there, if that was anything."""
     new = path.with_name(f".{path.name}.new")
     try:
         new.write_text(text)
         os.replace(new, path)
+    except OSError as error:
+        if path.stat().st_size == 0:
+            path.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         new.unlink(missing_ok=True)
 
 
 def _run(script: Path, arguments: Sequence[str]) -> tuple[Collector, int, str]:
-    status, error = 0, ""
-    before = sys.argv, sys.path[0]
     traced = _C.traces_calls()
-    sys.argv, sys.path[0] = [str(script), *arguments], str(script.resolve().parent)
     _C.set_trace_calls(True)
     collector = Collector()
     live = _Live(collector)
     try:
-        runpy.run_path(str(script), run_name="__main__")
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-        if isinstance(leaving.code, str):
-            error = leaving.code
-            print(error, file=sys.stderr)
-    except KeyboardInterrupt:
-        status, error = 130, "interrupted"
-    except Exception as raised:
-        traceback.print_exc()
-        status, error = 1, "".join(traceback.format_exception_only(raised)).strip()
+        status, error = run_script(script, arguments)
     finally:
         live.stop()
         _C.set_trace_calls(traced)
-        error = _stop(collector) or error
-        sys.argv, sys.path[0] = before
-    return collector, status, error
+        late = _stop(collector)
+    return collector, status, late or error
 
 
 def _stop(collector: Collector) -> str:
@@ -114,7 +120,7 @@ def _stop(collector: Collector) -> str:
     except Exception as raised:
         traceback.print_exc()
         collector.stop()
-        return "".join(traceback.format_exception_only(raised)).strip()
+        return said(raised)
     return ""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from torch_tenon.profiler.log import ACTIVITIES, ON_DEVICE, Events, Subjects
 
@@ -27,16 +28,20 @@ _TRACK_OF = {
     "record": 3,
     "build": 4,
 }
+_Times = npt.NDArray[np.float64]  # nanoseconds since the begin
 _BY_ACTIVITY = np.array([_TRACK_OF[name] for name in ACTIVITIES])
 
 
 def make(found: Collector, subjects: Subjects, events: Events, detail: int) -> dict[str, Any]:
     """Tracks, names, how busy each track was in each of a thousand pieces of the run (a list of
-    shares from 0 to 1, None where nothing is known), and events: track, name, begin and length in
+    shares from 0 to 1, None where nothing is kept), and events: track, name, begin and length in
     microseconds, line."""
     begin, length = found.begin, max(found.end - found.begin, 1)
+    edges = np.linspace(0, length, _BINS + 1)
+    stretches = np.array(found.kept.stretches(), np.int64).reshape(-1, 2) - begin
+    known = _time_within(stretches[:, 0], stretches[:, 1], edges)
     events = events[(events["end"] > begin) & (events["begin"] < found.end)]
-    chosen = _stretches(events, detail)
+    chosen = events[_stretches(len(events), detail)]
     names: dict[str, int] = {}
     lines: dict[str, int] = {}
     rows = []
@@ -58,36 +63,57 @@ def make(found: Collector, subjects: Subjects, events: Events, detail: int) -> d
         "names": list(names),
         "lines": list(lines),
         "seconds": length / 1e9,
-        "busy": [_busy(events, k, begin, length) for k in range(len(_TRACKS))],
+        "busy": [_busy(events, k, begin, edges, known) for k in range(len(_TRACKS))],
         "events": rows,
         "shown": len(rows),
         "of": found.seen,
     }
 
 
-def _stretches(events: Events, most: int) -> Events:
-    """All events, or those of stretches of time: as many each, spread evenly."""
-    if len(events) <= most:
-        return events
+def thin(made: dict[str, Any], most: int) -> dict[str, Any]:
+    """A timeline of at most so many of its events."""
+    chosen = [made["events"][k] for k in _stretches(len(made["events"]), most).tolist()]
+    names: dict[str, int] = {}
+    lines: dict[str, int] = {}
+    rows = [
+        [
+            track,
+            names.setdefault(made["names"][name], len(names)),
+            begin,
+            length,
+            lines.setdefault(made["lines"][line], len(lines)),
+        ]
+        for track, name, begin, length, line in chosen
+    ]
+    return made | {"names": list(names), "lines": list(lines), "events": rows, "shown": len(rows)}
+
+
+def _stretches(count: int, most: int) -> npt.NDArray[np.intp]:
+    """The places of all events, or of those of stretches of time: as many each, spread evenly."""
+    if count <= most:
+        return np.arange(count)
     each = most // _STRETCHES
-    starts = np.linspace(0, len(events) - each, _STRETCHES).astype(int)
-    places = np.unique(np.concatenate([np.arange(s, s + each) for s in starts]))
-    return events[places]
+    starts = np.linspace(0, count - each, _STRETCHES).astype(int)
+    return np.unique(np.concatenate([np.arange(s, s + each) for s in starts]))
 
 
-def _busy(events: Events, track: int, begin: int, length: int) -> list[float]:
-    """The share of each piece of the run in which a track was in work, by what is kept of it."""
+def _busy(events: Events, track: int, begin: int, edges: _Times, known: _Times) -> list[Any]:
+    """The share of each piece of the run in which a track was in work, of the time of which all
+    events are kept (`known`, by piece)."""
     chosen = events[_BY_ACTIVITY[events["activity"]] == track]
-    edges = np.linspace(0, length, _BINS + 1)
-    firsts, lasts = chosen["begin"] - begin, chosen["end"] - begin
-    # The work up to each edge, of which the differences are the pieces'.
-    done = np.zeros(_BINS + 1)
-    if len(chosen):
-        order_first, order_last = np.sort(firsts), np.sort(lasts)
-        sums_first = np.concatenate([[0], np.cumsum(order_first)])
-        sums_last = np.concatenate([[0], np.cumsum(order_last)])
-        begun = np.searchsorted(order_first, edges)
-        ended = np.searchsorted(order_last, edges)
-        done = (sums_last[ended] - sums_first[begun]) + (begun - ended) * edges
-    shares = np.clip(np.diff(done) / (length / _BINS), 0, 1)
-    return [round(float(s), 3) for s in shares]
+    work = _time_within(chosen["begin"] - begin, chosen["end"] - begin, edges)
+    return [
+        round(min(float(w / k), 1.0), 3) if k > 0 else None
+        for w, k in zip(work, known, strict=True)
+    ]
+
+
+def _time_within(firsts: Any, lasts: Any, edges: _Times) -> _Times:
+    """How much of stretches of time lies between each edge and the next."""
+    firsts, lasts = np.sort(firsts), np.sort(lasts)
+    begun, ended = np.searchsorted(firsts, edges), np.searchsorted(lasts, edges)
+    # Up to each edge, of which the differences are what is asked for.
+    sums_first = np.concatenate([[0.0], np.cumsum(firsts)])
+    sums_last = np.concatenate([[0.0], np.cumsum(lasts)])
+    done = sums_last[ended] - sums_first[begun] + (begun - ended) * edges
+    return np.maximum(np.diff(done), 0.0)

@@ -39,10 +39,16 @@ def write(
     ranges: Sequence[Range],
     modes: Sequence[str] = ("interval",),
 ) -> None:
-    """Writes a trace, compressed where the path ends in .gz. Raises OSError where it cannot be."""
+    """Writes a trace, compressed where the path ends in .gz. Raises OSError where it cannot be, and
+    leaves no part of it."""
     where = Path(path)
-    with gzip.open(where, "wt") if where.suffix == ".gz" else where.open("w") as file:
-        _write(file, events, ranges, modes)
+    try:
+        with gzip.open(where, "wt") if where.suffix == ".gz" else where.open("w") as file:
+            _write(file, events, ranges, modes)
+    except OSError as error:
+        if where.is_file():
+            where.unlink()
+        raise OSError(error.errno, error.strerror, str(where)) from None
 
 
 def _write(file: IO[str], events: Events, ranges: Sequence[Range], modes: Sequence[str]) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import html
 import json
 import platform
 import time
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from torch_tenon import pages
 
 from .baseline import Changes
 from .case import CaseResult, Status
@@ -68,13 +68,10 @@ def write_json(path: Path, report: dict[str, Any]) -> None:
 
 def write_html(path: Path, report: dict[str, Any]) -> None:
     """Writes `report` as one page that needs nothing else: a table of entry by dtype."""
-    template = files(__package__).joinpath("page.html").read_text()
     slim = {**report, "results": [_slim(result) for result in report["results"]]}
-    # `<` would let a message end the script element.
-    data = json.dumps(slim, separators=(",", ":")).replace("<", "\\u003c")
     name = report["device"] + (f" ({report['target']})" if report["target"] else "")
-    page = template.replace("@TITLE@", html.escape(f"Conformance of {name}")).replace(
-        "@DATA@", data
+    page = pages.render(
+        f"Conformance of {name}", Path(__file__).parent, {"data": slim}, ("page.js",)
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page)

@@ -1,0 +1,128 @@
+"""`torch_tenon.explain`: what a call does once it is warm."""
+
+import json
+
+import pytest
+import torch
+from against_cpu import executing
+from fresh_process import output
+from needs import plans
+
+import torch_tenon
+from torch_tenon import _C, explaining
+from torch_tenon.compiler.explain import GraphSummary, Summary
+
+
+def work(x, power=2):
+    y = (x * 3 + 1).relu() ** power
+    return (y @ y.t()).softmax(-1).sum(0).cpu()
+
+
+@pytest.fixture
+def eager():
+    with executing("auto"):
+        yield
+
+
+@plans
+def test_a_call_is_explained_once_its_plans_are_there(eager):
+    calls = []
+
+    def counted(x, power):
+        calls.append(power)
+        return work(x, power)
+
+    found = torch_tenon.explain(counted, torch.ones(32, 32, device="tenon"), power=3)
+    assert found.settled and found.calls == len(calls) < explaining.MOST_CALLS
+    assert set(calls) == {3}
+    recorded = found.report.recording
+    assert recorded.by_plan >= 1 and recorded.by_reference == 0
+    assert recorded.commits == {"the host reads": 1}
+    kernels = found.report.kernels
+    assert sum(k.calls for k in kernels) == sum(p.kernels for p in found)
+    assert all(k.seconds > 0 for k in kernels) and 0 < found.seconds < 10
+    assert all(isinstance(plan, Summary) for plan in found) and len(found[:1]) == 1
+
+
+@plans
+def test_the_page_and_the_data_say_the_same(eager):
+    found = torch_tenon.explain(work, torch.ones(32, 32, device="tenon"))
+    page, data = str(found), json.loads(found.as_json())
+    assert page.startswith("work took ") and "They ended for: the host reads 1" in page
+    assert "Kernels of plans, most expensive first" in page
+    assert "Plan 1, of a window that ran 1 times by it" in page and "softmax" in page
+    rejected = [row for plan in found for row in plan.rejected]
+    assert rejected and f"not fused: {rejected[0][0]} with {rejected[0][1]}: " in page
+    windows = data["report"]["recording"]["windows"]
+    assert [w["plan"]["kernels"] for w in windows] == [plan.kernels for plan in found]
+    assert data["settled"] is True and data["calls"] == found.calls
+
+
+def test_what_ran_before_is_no_part_of_it(eager):
+    torch.unique(torch.ones(5, device="tenon"))
+    found = torch_tenon.explain(work, torch.ones(16, 16, device="tenon"))
+    assert not [c for c in found.report.counts if "unique" in c.op]
+    assert sum(c.calls for c in found.report.counts) < 40
+
+
+def test_sizes_that_change_never_settle(eager, monkeypatch):
+    monkeypatch.setattr(explaining, "MOST_CALLS", 4)
+    sides = iter(range(2, 100))
+
+    def grows():
+        n = next(sides)
+        return torch.ones(n, n, device="tenon").nonzero().sum().item()
+
+    found = torch_tenon.explain(grows)
+    assert found.calls <= 5 and sum(n for *_, n in found.report.recording.at_once) >= 1
+
+
+def test_the_time_for_plans_is_bounded(eager, monkeypatch):
+    monkeypatch.setattr(explaining, "MOST_SECONDS", 0.0)
+    found = torch_tenon.explain(lambda: work(torch.ones(17, 19, device="tenon")))
+    assert found.calls == 2 and not found.settled
+    assert "Not all of its windows have their plans yet." in str(found)
+
+
+def test_an_error_is_the_function_s_and_leaves_nothing_switched_on():
+    with pytest.raises(ZeroDivisionError):
+        torch_tenon.explain(lambda: 1 / 0)
+    assert _C.set_timing(False) is False
+
+
+@plans
+def test_of_a_compiled_function_the_graphs_are_there(eager):
+    x = torch.ones(4, 8, device="tenon")
+    compiled = torch.compile(lambda x: (x.exp() + 1).sum(-1), backend="tenon")
+    found = torch_tenon.explain(compiled, x)
+    (graph,) = found.graphs
+    assert isinstance(found[-1], GraphSummary) and graph.kind == "inference"
+    page = str(found)
+    assert "inference graph 0" in page and "times the least possible" in page
+    assert json.loads(found.as_json())["graphs"][0]["kernels"] == graph.kernels
+
+
+def test_a_function_of_the_host_alone():
+    found = torch_tenon.explain(lambda x: x + 1, torch.ones(3))
+    assert list(found) == [] and found.settled
+    assert "Nothing was recorded." in str(found) or "No op has run on tenon." in str(found)
+
+
+def test_windows_get_plans_as_before_afterwards():
+    code = """
+        import torch, torch_tenon
+        from torch_tenon.builder.counts import plan_counts
+        torch_tenon.explain(lambda: torch.ones(5, device="tenon").mul(2).sum().item())
+        before = plan_counts()["ready"] + plan_counts()["waiting"]
+        for _ in range(3):
+            torch.ones(6, device="tenon").mul(7).add(1).sum().item()
+        print(plan_counts()["ready"] + plan_counts()["waiting"] - before)
+    """
+    assert output(code, TENON_EXECUTE="auto", TENON_PLAN="worthwhile") == "0"
+
+
+@plans
+def test_of_a_compiled_module_the_graphs_are_there(eager):
+    model = torch.compile(torch.nn.Linear(8, 4).to("tenon"), backend="tenon")
+    found = torch_tenon.explain(model, torch.ones(2, 8, device="tenon"))
+    assert [graph.kind for graph in found.graphs] == ["forward", "backward"]
