@@ -2,6 +2,7 @@
 # make test    set everything up and run the tests; `make test-targets` runs those of the device
 #              on the tests' other targets, `make test-long` variations that take long
 # make test-distributed   training on 2 and 4 ranks for longer, and 20 runs with a rank killed
+# make test-frameworks     accelerate, transformers and Lightning on the device; installs them
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
@@ -14,12 +15,14 @@ BIN := $(VENV)/bin
 CPP := $(shell find csrc torch_tenon/targets/*/csrc -name '*.cpp' -o -name '*.h')
 BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
+FRAMEWORKS := $(VENV)/frameworks
 BUILT := $(VENV)/built
 # While the extension is built, `import torch` must not try to load it.
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test test-long test-targets test-distributed check format bench bench-scripts wheel clean
+.PHONY: demo test test-long test-targets test-distributed test-frameworks check format bench bench-scripts \
+	wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -39,6 +42,9 @@ test-targets: $(BUILT)
 
 test-distributed: $(BUILT)
 	$(BIN)/python -m tests.distributed.long
+
+test-frameworks: $(BUILT) $(FRAMEWORKS)
+	$(BIN)/python -m pytest tests/frameworks
 
 check: $(BUILT)
 	$(BIN)/ruff check .
@@ -70,6 +76,10 @@ $(BUILDABLE): pyproject.toml
 
 $(INSTALLED): $(BUILDABLE) setup.py
 	$(NO_AUTOLOAD) TORCH_TENON_BUILT_IN_PLACE=1 $(BIN)/pip install -q --no-build-isolation -e '.[dev]'
+	touch $@
+
+$(FRAMEWORKS): $(INSTALLED)
+	$(NO_AUTOLOAD) TORCH_TENON_BUILT_IN_PLACE=1 $(BIN)/pip install -q --no-build-isolation -e '.[frameworks]'
 	touch $@
 
 $(BUILT): $(INSTALLED) $(CPP)
