@@ -87,4 +87,4 @@ $(BUILT): $(INSTALLED) $(CPP)
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info torch_tenon/_C*.so torch_tenon/built_for.json $(BUILT)
+	rm -rf build dist *.egg-info torch_tenon/_C*.so torch_tenon/built_for.json torch_tenon/ops/manifest.json $(BUILT)
