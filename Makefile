@@ -2,6 +2,7 @@
 # make test    set everything up and run the tests; `make test-targets` runs those of the device
 #              on the tests' other targets, `make test-long` variations that take long
 # make test-distributed   training on 2 and 4 ranks for longer, and 20 runs with a rank killed
+# make test-frameworks     accelerate, transformers and Lightning on the device; installs them
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
@@ -14,6 +15,7 @@ BIN := $(VENV)/bin
 CPP := $(shell find csrc torch_tenon/targets/*/csrc -name '*.cpp' -o -name '*.h')
 BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
+FRAMEWORKS := $(VENV)/frameworks
 BUILT := $(VENV)/built
 # Two processes of tests, a builder and its compilers share the processors: threads that wait for
 # each other sleep.
@@ -22,7 +24,8 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test test-long test-targets test-distributed check format bench bench-scripts wheel clean
+.PHONY: demo test test-long test-targets test-distributed test-frameworks check format bench bench-scripts \
+	wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -42,6 +45,9 @@ test-targets: $(BUILT)
 
 test-distributed: $(BUILT)
 	$(BIN)/python -m tests.distributed.long
+
+test-frameworks: $(BUILT) $(FRAMEWORKS)
+	$(BIN)/python -m pytest tests/frameworks
 
 check: $(BUILT)
 	$(BIN)/ruff check .
@@ -75,9 +81,13 @@ $(INSTALLED): $(BUILDABLE) setup.py
 	$(NO_AUTOLOAD) TORCH_TENON_BUILT_IN_PLACE=1 $(BIN)/pip install -q --no-build-isolation -e '.[dev]'
 	touch $@
 
+$(FRAMEWORKS): $(INSTALLED)
+	$(NO_AUTOLOAD) TORCH_TENON_BUILT_IN_PLACE=1 $(BIN)/pip install -q --no-build-isolation -e '.[frameworks]'
+	touch $@
+
 $(BUILT): $(INSTALLED) $(CPP)
 	$(NO_AUTOLOAD) $(BIN)/python setup.py -q build_ext --inplace > $(VENV)/build.log || { cat $(VENV)/build.log; false; }
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info torch_tenon/_C*.so torch_tenon/built_for.json $(BUILT)
+	rm -rf build dist *.egg-info torch_tenon/_C*.so torch_tenon/built_for.json torch_tenon/ops/manifest.json $(BUILT)

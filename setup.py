@@ -3,6 +3,7 @@
 Everything else is in pyproject.toml.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -12,6 +13,7 @@ from pathlib import Path
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
+import yaml
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
@@ -25,7 +27,9 @@ IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
 
 
 class Build(BuildExtension):
-    """Builds the extension, and writes beside it what it is for (torch_tenon/loading.py)."""
+    """Builds the extension, and writes beside it what it is for (torch_tenon/loading.py) and what
+    is in the manifest, for `import torch` to read sooner than YAML (torch_tenon/ops/manifest.py).
+    """
 
     def run(self) -> None:
         super().run()
@@ -33,9 +37,13 @@ class Build(BuildExtension):
             "torch": torch.__version__,
             "python": ".".join(platform.python_version_tuple()[:2]),
         }
+        text = (ROOT / "torch_tenon" / "ops" / "manifest.yaml").read_bytes()
+        manifest = {"of": hashlib.sha256(text).hexdigest(), "rows": yaml.safe_load(text)}
         for extension in self.extensions:
             folder = Path(self.get_ext_fullpath(extension.name)).parent
             (folder / "built_for.json").write_text(json.dumps(record) + "\n")
+            (folder / "ops").mkdir(exist_ok=True)
+            (folder / "ops" / "manifest.json").write_text(json.dumps(manifest) + "\n")
 
 
 setup(

@@ -12,6 +12,7 @@ from fresh_process import run
 
 import torch_tenon
 from torch_tenon import doctor, loading
+from torch_tenon.ops import manifest
 
 PACKAGE = Path(torch_tenon.__file__).parent
 EXTENSION = Path(torch_tenon._C.__file__)
@@ -157,3 +158,6 @@ def test_a_build_writes_what_it_is_for(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=source, check=True, capture_output=True)
     record = json.loads((tmp_path / "torch_tenon" / "built_for.json").read_text())
     assert record == {"torch": torch.__version__, "python": PYTHON}
+    text = manifest.MANIFEST.read_bytes()
+    built = manifest._built(tmp_path / "torch_tenon" / "ops" / "manifest.json", text)
+    assert built is not None and built == manifest._parsed(text, manifest.MANIFEST)

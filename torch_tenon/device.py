@@ -40,6 +40,7 @@ def register() -> None:
     from torch_tenon import (
         _C,
         accelerator,
+        data_parallel,
         dlpack,
         grad_scaler,
         log,
@@ -70,6 +71,7 @@ def register() -> None:
     builders.install(found)
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
+    data_parallel.install()
     dlpack.install()
     grad_scaler.install()
     pytorch_accelerator.install()

@@ -13,8 +13,8 @@ from pathlib import Path
 BUILT_FOR = Path(__file__).with_name("built_for.json")
 NOT_LOADED = "torch-tenon is not loaded: "  # how the text of such an error begins
 BUILD = "`pip install --no-build-isolation .` in torch-tenon's source tree builds it for this one"
-# What of the package and of its requirements the device cannot do without.
-_PARTS = ("torch_tenon._C", "yaml", "torch_tenon.accelerator", "torch_tenon.ops.register")
+# What of the package the device cannot do without.
+_PARTS = ("torch_tenon._C", "torch_tenon.accelerator", "torch_tenon.ops.register")
 
 
 def mismatch(torch_version: str) -> str | None:
@@ -54,6 +54,7 @@ def register() -> None:
     try:
         for part in _PARTS:
             importlib.import_module(part)
+        importlib.import_module("torch_tenon.ops.manifest").load()
     except ImportError as error:
         reason = " ".join(str(error).split())
         raise ImportError(_line(f"{reason}; {BUILD}, `tenon doctor` looks further")) from error

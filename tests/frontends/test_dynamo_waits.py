@@ -39,6 +39,9 @@ print(loaded())
 @pytest.mark.parametrize(
     "asked",
     [
+        "import torch._dynamo",
+        "import importlib; importlib.import_module('torch._dynamo')",
+        "torch.compiler.list_backends()",
         "from torch._dynamo.utils import counters",
         "import torch._dynamo as d; d.config",
         "torch._dynamo.config.verbose = False",
@@ -57,6 +60,22 @@ step()
 print(torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(2)).tolist())
 """
     assert output(TRAIN + code).strip() == "[1.0, 1.0]"
+
+
+def test_a_program_that_imports_it_has_it_before_it_trains() -> None:
+    code = "import torch._dynamo; print(loaded()); step(); print(type(torch._dynamo).__name__)"
+    assert output(TRAIN + code).split() == ["True", "module"]
+
+
+def test_who_asks_whether_it_is_loaded_is_not_misled() -> None:
+    code = """
+step()
+print("torch._dynamo" in sys.modules)
+torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1)
+torch.distributed.destroy_process_group()
+print(loaded())
+"""
+    assert output(TRAIN + code).split() == ["False", "False"]
 
 
 def test_what_it_is_not_to_look_at_is_hidden_from_it_later() -> None:

@@ -1,5 +1,7 @@
 """The manifest is read strictly, and its check finds what is wrong and names the nearest."""
 
+import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -39,6 +41,20 @@ def test_every_field_is_read() -> None:
     assert manifest.load()["aten::index.Tensor"] == Entry(
         "aten::index.Tensor", "fallback", host_arguments=("indices",)
     )
+
+
+def test_what_a_build_wrote_counts_for_the_text_that_it_read(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.yaml"
+    path.write_text("- {op: aten::abs, route: kernel}")
+    built = {"of": hashlib.sha256(path.read_bytes()).hexdigest()}
+    rows = [{"op": "aten::add.Tensor", "route": "lowered"}]
+    path.with_suffix(".json").write_text(json.dumps(built | {"rows": rows}))
+    assert manifest.read(path) == [Entry("aten::add.Tensor", "lowered")]
+    path.write_text("- {op: aten::abs, route: fallback}")
+    assert manifest.read(path) == [Entry("aten::abs", "fallback")]
+    for damaged in ("", "[]", "{}"):
+        path.with_suffix(".json").write_text(damaged)
+        assert manifest.read(path) == [Entry("aten::abs", "fallback")]
 
 
 @pytest.mark.parametrize(

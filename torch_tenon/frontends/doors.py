@@ -7,9 +7,6 @@ until somebody else loads it.
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.machinery
-import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -17,21 +14,16 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from torch_tenon import frameworks
+from torch_tenon.frontends.after_import import after_import
 from torch_tenon.frontends.safetensors import admit_to_safetensors
 
 
 def install() -> None:
     """Plain `torch.compile` reaches the compiler, and modules that list devices, PyTorch's and
-    safetensors', list this one."""
+    those of other libraries, list this one."""
     _take_over_from_inductor()
-    waiting = {}
-    for name, action in AFTER_IMPORT.items():
-        loaded = sys.modules.get(name)
-        if loaded is None:
-            waiting[name] = action
-        else:
-            action(loaded)
-    sys.meta_path.insert(0, _AfterImport(waiting))
+    after_import(AFTER_IMPORT | frameworks.entries())
 
 
 def on_device(module: GraphModule, inputs: Sequence[Any]) -> bool:
@@ -141,29 +133,3 @@ AFTER_IMPORT: dict[str, Callable[[ModuleType], None]] = {
     "torch._inductor.compile_fx": refuse_packages,
     "torch.nn.attention.flex_attention": admit_to_flex_attention,
 }
-
-
-class _AfterImport(importlib.abc.MetaPathFinder):
-    """Does something with a module right after it has been imported, by the module's name."""
-
-    def __init__(self, waiting: dict[str, Callable[[ModuleType], None]]) -> None:
-        self.waiting = waiting
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """The module as it is, but for what happens after its body ran."""
-        action = self.waiting.pop(fullname, None)
-        if action is None:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path)
-        loader: Any = None if spec is None else spec.loader
-        if loader is not None:
-            execute = loader.exec_module
-
-            def execute_and_act(module: ModuleType) -> None:
-                execute(module)
-                action(module)
-
-            loader.exec_module = execute_and_act
-        return spec

@@ -2,18 +2,17 @@
 
 Loading it takes a second, and PyTorch does so in every script that trains: an optimizer loads it to
 tell it where a graph ends, and decompositions and checkpoints to tell it not to look at them. While
-it is not there nobody looks, so that there is nobody to tell.
+it is not there nobody looks, so that there is nobody to tell. Whoever else imports it gets it.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.abc
 import sys
 import threading
-from collections.abc import Callable
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -26,50 +25,95 @@ _IN_PLACE = "__dynamo_disable"
 class _Waiting(ModuleType):
     """Stands for Dynamo until more of it is asked for than to be left alone."""
 
-    def __init__(self, spec: ModuleSpec) -> None:
+    def __init__(self) -> None:
         super().__init__(_NAME)
-        # What those ask for who go through all modules.
-        attributes = {"__file__": spec.origin, "__spec__": spec, "__loader__": spec.loader}
-        self.__dict__.update(attributes, _told=[], _lock=threading.Lock())
+        self.__dict__.update(_told=[], _lock=threading.Lock())
 
-    @staticmethod
-    def graph_break(*_: Any, **__: Any) -> None:
+    def graph_break(self, *_: Any, **__: Any) -> None:
         """Nothing is traced."""
+        self._step_aside()
 
     def disable(self, function: Callable[..., Any] | None = None, *args: Any, **kw: Any) -> Any:
         """The function as it is, for as long as nothing is traced."""
         if not callable(function):
             return self.__getattr__("disable")(function, *args, **kw)
+        self._step_aside()
         self._told.append(function)
         return function
 
     def __getattr__(self, name: str) -> Any:
         # Also `__path__`, by which modules inside of it are found.
-        self._give_way()
-        return getattr(importlib.import_module(_NAME), name)
+        return getattr(self._whole(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._give_way()
-        setattr(importlib.import_module(_NAME), name, value)
+        if name.startswith("__"):  # Python's own, when it imports this
+            super().__setattr__(name, value)
+        else:
+            setattr(self._whole(), name, value)
 
     def __delattr__(self, name: str) -> None:
-        self._give_way()
-        delattr(importlib.import_module(_NAME), name)
+        delattr(self._whole(), name)
 
-    def _give_way(self) -> None:
-        with self._lock:
-            if sys.modules.get(_NAME) is not self:
-                return
-            del sys.modules[_NAME]
+    def give_way(self) -> None:
+        """Makes room for Dynamo, which is told again by whoever calls something next."""
+        self._step_aside()
+        if vars(torch).get("_dynamo") is self:
             vars(torch).pop("_dynamo", None)
-        # Each of these is told again, by whoever calls it next.
-        for function in self._told:
-            vars(function).pop(_IN_PLACE, None)
+        while self._told:
+            vars(self._told.pop()).pop(_IN_PLACE, None)
+
+    def _step_aside(self) -> None:
+        # So that the next `import torch._dynamo`, which may be the program's, is seen.
+        with self._lock:
+            if sys.modules.get(_NAME) is self:
+                del sys.modules[_NAME]
+
+    def _whole(self) -> ModuleType:
+        self.give_way()
+        return importlib.import_module(_NAME)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds what stands for Dynamo where PyTorch itself imports it, and Dynamo for all others."""
+
+    def __init__(self) -> None:
+        self.waiting = _Waiting()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """How to load what stands for Dynamo; None where it is Dynamo's turn."""
+        if fullname != _NAME:
+            return None
+        if _importer(sys._getframe(1)).partition(".")[0] == "torch":
+            return ModuleSpec(fullname, self)
+        self.waiting.give_way()
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The one module that waits."""
+        vars(self.waiting)["__path__"] = []  # which Python looks at, and must not load Dynamo
+        return self.waiting
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Gives it what those ask for who go through all modules."""
+        del vars(module)["__path__"]
+        spec = PathFinder.find_spec(_NAME, torch.__path__)
+        assert spec is not None
+        vars(module).update(__file__=spec.origin, __spec__=spec, __loader__=spec.loader)
+
+
+def _importer(frame: FrameType | None) -> str:
+    """The name of the module that imports, from Python's own frames on."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] not in ("importlib", "_frozen_importlib"):
+            return name
+        frame = frame.f_back
+    return ""
 
 
 def install() -> None:
     """Lets Dynamo wait, unless it has been loaded."""
     if _NAME not in sys.modules:
-        spec = find_spec(_NAME)
-        assert spec is not None
-        sys.modules[_NAME] = torch._dynamo = _Waiting(spec)
+        sys.meta_path.insert(0, _Finder())

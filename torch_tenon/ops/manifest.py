@@ -1,11 +1,14 @@
 """The manifest, `manifest.yaml`: what the device overrides, by which route, and its check.
 
-Reading it is on the path of `import torch`, so that part needs nothing but a YAML parser; the
-check is for `tenon ops --check` and loads PyTorch's code generator.
+Reading it is on the path of `import torch`, where loading a YAML parser would be most of the work:
+the build writes what is in it beside it as JSON, with the hash of the text that this was. The check
+is for `tenon ops --check` and loads PyTorch's code generator.
 """
 
 import difflib
 import functools
+import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -74,15 +77,31 @@ def read(path: Path = MANIFEST) -> list[Entry]:
 
     Raises ManifestError, naming the entry, for YAML that is not a list of entries of known fields.
     """
-    import yaml
-
-    try:
-        rows = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ManifestError(f"{path} is not valid YAML: {error}") from error
+    text = path.read_bytes()
+    rows = _built(path.with_suffix(".json"), text)
+    if rows is None:
+        rows = _parsed(text, path)
     if not isinstance(rows, list):
         raise ManifestError(f"{path} must be a list of entries, not {type(rows).__name__}")
     return [_entry(row, f"entry {i} of {path.name}") for i, row in enumerate(rows, 1)]
+
+
+def _built(path: Path, text: bytes) -> object:
+    """What the build found in `text`; None where it has not seen it."""
+    try:
+        built = json.loads(path.read_bytes())
+        return built["rows"] if built["of"] == hashlib.sha256(text).hexdigest() else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _parsed(text: bytes, path: Path) -> object:
+    import yaml
+
+    try:
+        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ManifestError(f"{path} is not valid YAML: {error}") from error
 
 
 def _entry(row: object, place: str) -> Entry:
