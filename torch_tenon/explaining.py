@@ -25,8 +25,6 @@ _MOST_PLANS = 8
 _MOST_STEPS = 20
 _MOST_REASONS = 5
 
-_Runs = tuple[int, int, int, str, bytes]  # as _C.window_runs() has them
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Sequence[Summary | GraphSummary]):
@@ -166,14 +164,11 @@ def _warm_up(call: Callable[[], object]) -> tuple[int, bool]:
         _C.set_plan_all(config.PLAN.read() == "all")
 
 
-def _waits_for_plans(before: Sequence[_Runs], after: Sequence[_Runs]) -> bool:
+def _waits_for_plans(before: Sequence[_C.WindowRuns], after: Sequence[_C.WindowRuns]) -> bool:
     """Whether a window ran by reference meanwhile that may have a plan yet."""
-    was = [by_reference for _, by_reference, *_ in before]
+    was = [runs.by_reference for runs in before]
     was += [0] * (len(after) - len(was))
-    return any(
-        by_reference > n and not error
-        for (_, by_reference, _, error, _), n in zip(after, was, strict=True)
-    )
+    return any(runs.by_reference > n and not runs.error for runs, n in zip(after, was, strict=True))
 
 
 def _synchronize() -> None:

@@ -31,15 +31,25 @@ def commit(device: Device = None) -> None:
 class WindowRuns:
     """A window's structure: its runs, and its plan or the reason why it has none."""
 
-    by_plan: int
-    by_reference: int
-    plan: Summary | None
-    error: str
-    name: str  # its calls in a few words
-    seconds_by_plan: float  # of the host; an asynchronous device computes after them as well
-    seconds_by_reference: float
-    sizes: int  # how many its plan was for, where they are symbols
-    waits_for: str  # why it has no plan yet; empty where it has one, or an error
+    by_plan: int = 0
+    by_reference: int = 0
+    plan: Summary | None = None
+    error: str = ""
+    name: str = ""  # its calls in a few words
+    seconds_by_plan: float = 0.0  # of the host; an asynchronous device computes after them as well
+    seconds_by_reference: float = 0.0
+    sizes: int = 0  # how many its plan was for, where they are symbols
+    waits_for: str = ""  # why it has no plan yet; empty where it has one, or an error
+
+    def since(self, before: WindowRuns) -> WindowRuns:
+        """Its runs from another moment to this one."""
+        return replace(
+            self,
+            by_plan=self.by_plan - before.by_plan,
+            by_reference=self.by_reference - before.by_reference,
+            seconds_by_plan=self.seconds_by_plan - before.seconds_by_plan,
+            seconds_by_reference=self.seconds_by_reference - before.seconds_by_reference,
+        )
 
     @classmethod
     def of_core(cls, runs: _C.WindowRuns) -> WindowRuns:
@@ -107,10 +117,8 @@ class Recording:
             replace(x, calls=x.calls - b.calls, seconds=x.seconds - b.seconds)
             for x, b in ((x, was.get((x.what, x.line), none)) for x in self.lines)
         ]
-        nothing = WindowRuns(0, 0, None, "")
         windows = [
-            replace(w, by_plan=w.by_plan - b.by_plan, by_reference=w.by_reference - b.by_reference)
-            for w, b in zip_longest(self.windows, before.windows, fillvalue=nothing)
+            w.since(b) for w, b in zip_longest(self.windows, before.windows, fillvalue=WindowRuns())
         ]
         commits = {why: n - before.commits.get(why, 0) for why, n in self.commits.items()}
         return replace(
