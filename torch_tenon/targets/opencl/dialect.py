@@ -32,7 +32,7 @@ from torch_tenon.targets.opencl.device import Shape
 # Before a loop of lanes: its iterations do not depend on each other. Compilers that are not clang's
 # pass over it.
 LANES = "#pragma clang loop vectorize(assume_safety) vectorize_width({})"
-# So many vectors of them side by side, where each adds to the one before.
+# So many vectors of them side by side, where each adds to the one before and nothing else does.
 SIDE_BY_SIDE = " interleave_count(4)"
 # Before a statement in braces: what is added up may be so in any order.
 ANY_ORDER = '_Pragma("clang fp reassociate(on)")'
@@ -212,7 +212,7 @@ class OpenCLWriter(Writer):
             # clang makes nothing of loops that are over in a few vectors, or what is wrong.
             if any(isinstance(n, int) and n < 4 * self.shape.lanes for n in counts):
                 return []
-            side_by_side = SIDE_BY_SIDE if self._reduced(s) else ""
+            side_by_side = SIDE_BY_SIDE if len(self._reduced(s)) == 1 else ""
             return [LANES.format(self.shape.lanes) + side_by_side]
         return [f"#pragma unroll {s.stops[0] - s.starts[0]}"] if s.kind == "unrolled" else []
 
