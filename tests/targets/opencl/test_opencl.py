@@ -54,6 +54,7 @@ PROGRAMS = {
     "place of the greatest": (lambda x: x.argmax(1), lambda: [table(50, 1030)]),
     "softmax": (lambda x: torch.softmax(x, 1) + 1, lambda: [table(50, 1030)]),
     "layer norm": (lambda x: F.layer_norm(x, x.shape[1:]), lambda: [table(50, 1030)]),
+    "narrow": (lambda x: torch.softmax(x, 1).var(1), lambda: [table(3, 8)]),
     "running sum": (lambda x: x.cumsum(1), lambda: [table(50, 130)]),
     "transposed": (lambda x: (x.t() + 1).contiguous(), lambda: [table(300, 130)]),
     "joined": (lambda x: torch.cat([x, x * 2], 1) + 1, lambda: [table(50, 130)]),
