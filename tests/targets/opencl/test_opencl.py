@@ -277,6 +277,19 @@ def test_a_training_step_waits_for_nothing_unless_it_is_told_to() -> None:
     assert there("steps()", TENON_COMMIT="each") == "{'wait::each step'}"
 
 
+def test_the_doctor_says_what_the_device_is_and_what_it_lacks() -> None:
+    code = """
+        from torch_tenon.doctor import examine
+        found = {f.name: f.text for f in examine()}
+        device = torch_tenon.target()._devices[0]
+        assert device.name.strip() in found["OpenCL device"]
+        half = "cl_khr_fp16" in device.extensions.split()
+        assert ("float16 is computed in float32" in found["The device lacks"]) != half
+        print(found["Target"])
+    """
+    assert there(code) == "opencl"
+
+
 def test_a_forked_process_is_told_to_spawn() -> None:
     """The driver has threads, which stay with the parent: its child would wait without end."""
     code = """
