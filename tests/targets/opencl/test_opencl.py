@@ -70,6 +70,7 @@ PROGRAMS = {
     "product": (lambda x, y: (x @ y).relu() + 1, lambda: [table(70, 300), table(300, 50)]),
     "small product": (lambda x, y: x @ y, lambda: [table(1, 300), table(300, 5)]),
     "transposed product": (lambda x, y: x.t() @ y.t(), lambda: [table(300, 70), table(50, 300)]),
+    "float64 product": (lambda x: (x @ x.t()).relu(), lambda: [table(50, 130, torch.float64)]),
     "batch": (lambda x: x.view(5, 10, 130) @ x.view(5, 130, 10), lambda: [table(50, 130)]),
     "bfloat16 product": (
         lambda x: (x @ x.t()).float() * 2,
@@ -275,6 +276,28 @@ def steps() -> None:
 def test_a_training_step_waits_for_nothing_unless_it_is_told_to() -> None:
     assert there("steps()") == "set()"
     assert there("steps()", TENON_COMMIT="each") == "{'wait::each step'}"
+
+
+def test_a_compiled_graph_changes_a_number_of_the_host() -> None:
+    """As an optimizer's does, which counts its steps there."""
+    code = """
+        from torch_tenon.frontends.dynamo import register
+        register()
+        ends = []
+        for device in ("cpu", "tenon"):
+            parameter = torch.nn.Parameter(torch.arange(5.0, device=device))
+            optimizer = torch.optim.AdamW([parameter], lr=0.1)
+            step = optimizer.step if device == "cpu" else torch.compile(optimizer.step)
+            for _ in range(3):
+                parameter.grad = torch.ones(5, device=device)
+                step()
+            counted = optimizer.state[parameter]["step"]
+            assert counted.device.type == "cpu" and counted == 3, counted
+            ends.append(parameter.detach().cpu())
+        torch.testing.assert_close(*ends)
+        print("counted")
+    """
+    assert there(code) == "counted"
 
 
 def test_the_doctor_says_what_the_device_is_and_what_it_lacks() -> None:
