@@ -149,6 +149,9 @@ def _device() -> list[Finding]:
     try:
         module = _load_device()
         count = module.device_count()
+        from torch_tenon.device import target
+
+        facts = [Finding(name, text) for name, text in target().facts().items()]
     except Exception as error:
         # Whatever keeps the device from loading is what the user came here to see.
         reason = root_cause(error)
@@ -162,6 +165,7 @@ def _device() -> list[Finding]:
     return [
         Finding("Device", f"tenon, {count} {plural}", ok=count > 0, remedy=remedy),
         _target(),
+        *facts,
     ]
 
 

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <cstring>
+
 #include "device/host_allocator.h"
 #include "device/interpreter.h"
 #include "device/storage.h"
@@ -29,6 +31,29 @@ void enqueue_and_wait(c10::DeviceIndex device, c10::function_ref<void()> run) {
   lock.reset();
   wait_for(device, ticket, "a compiled graph");
 }
+
+// A number of the host's that a graph of an asynchronous device takes, as an optimizer's step is:
+// its bytes go to the device, and come back if the run changes them.
+struct HostNumber {
+  c10::Storage host, device;
+  std::vector<char> found;
+
+  HostNumber(c10::Storage from, c10::DeviceIndex index)
+      : host(std::move(from)),
+        device(c10::Storage::use_byte_size_t{}, host.nbytes(), device_block(host.nbytes(), index)),
+        found(host.nbytes()) {}
+
+  void send(Queue& queue) {
+    queue.copy(device.mutable_data(), host.data(), found.size(), CopyKind::host_to_device);
+  }
+  void fetch(Queue& queue) {
+    queue.copy(found.data(), device.mutable_data(), found.size(), CopyKind::device_to_host);
+  }
+  void take() {
+    if (std::memcmp(found.data(), host.data(), found.size()) != 0)
+      std::memcpy(host.mutable_data(), found.data(), found.size());
+  }
+};
 
 }  // namespace
 
@@ -118,7 +143,14 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
       target().name,
       "' takes no kernels: compiled graphs do not run on it yet");
   std::vector<std::pair<void*, c10::Storage>> places;
+  std::vector<HostNumber> numbers;
   for (auto& t : inputs) {
+    if (enqueues && t.is_cpu() && t.dim() == 0) {
+      const auto& number = numbers.emplace_back(t.storage(), device.index());
+      auto* start = static_cast<char*>(number.device.mutable_data());
+      places.emplace_back(start + t.storage_offset() * t.itemsize(), number.device);
+      continue;
+    }
     TORCH_CHECK(
         t.is_cpu() != enqueues || t.numel() == 0 || (has_target() && target().host_memory),
         "a compiled graph for ",
@@ -148,10 +180,20 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
       run->place(data_.inputs[k], places[k].first, std::move(places[k].second));
     run->execute({});
   };
-  if (enqueues)
-    enqueue_and_wait(device.index(), execute);
-  else
+  if (enqueues) {
+    enqueue_and_wait(device.index(), [&] {
+      auto& queue = queue_of(device.index());
+      for (auto& number : numbers)
+        number.send(queue);
+      execute();
+      for (auto& number : numbers)
+        number.fetch(queue);
+    });
+    for (auto& number : numbers)
+      number.take();
+  } else {
     execute();
+  }
   raise_first(run->failures()());
   std::vector<at::Tensor> results;
   results.reserve(data_.results.size());

@@ -117,6 +117,26 @@ std::vector<at::Tensor> call_over(
   return results;
 }
 
+// Which of the tensors that a call is given it writes: that of `out=`.
+std::vector<bool> written_tensors(const CallStep& step) {
+  std::vector<bool> found;
+  const auto& schema = step.op.schema();
+  for (size_t k = 0; k < step.arguments.size(); ++k) {
+    const auto& argument = step.arguments[k];
+    const auto* alias = schema.arguments()[k].alias_info();
+    const bool written = alias != nullptr && alias->isWrite();
+    if (argument.kind == ArgumentPlan::list) {
+      for (const auto& element : argument.elements) {
+        if (element.kind != ArgumentPlan::constant)
+          found.push_back(written);
+      }
+    } else if (argument.kind != ArgumentPlan::constant) {
+      found.push_back(written);
+    }
+  }
+  return found;
+}
+
 // The slots that get memory for a step.
 template <class F>
 void for_each_made(const Step& step, F&& f) {
@@ -383,9 +403,9 @@ void PlanRun::call_on_device(const CallStep& step, size_t index) {
   }
   wait_for(device_.index(), queue_.commit(), "an op that runs on the host");
   work(copies);
+  const auto written = written_tensors(step);
   for (size_t k = 0; k < pointers.size(); ++k) {
-    const bool written = k >= inputs;  // a plan's calls change no argument
-    if (written && sizes[k] > 0)
+    if ((k >= inputs || written[k]) && sizes[k] > 0)
       queue_.copy(pointers[k], copies[k], sizes[k], CopyKind::host_to_device);
   }
 }

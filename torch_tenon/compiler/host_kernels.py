@@ -13,24 +13,24 @@ from typing import Any
 import torch
 
 from torch_tenon import device
+from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.kernel import Kernel, calls_of
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Symbol, var
 from torch_tenon.ir.program import Extern
 from torch_tenon.ir.values import Buffer, Layout, Storage, Stored
 
+MOST_FUNCTIONS = 256  # kept for plans that run again
+
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-_compiled: dict[str, Any] = {}  # functions of this process, by source
-
-_library = torch.library.Library("tenon", "FRAGMENT")
-_library.define(
-    "host_kernel(str source, Tensor[] memory, int[] numbers, int[] written) -> Tensor[]"
-)
+_functions = BoundedCache[str, Any]("kernels on the host", MOST_FUNCTIONS)  # by source
 
 
-def _run(
+def run(
     source: str, memory: Sequence[torch.Tensor], numbers: Sequence[int], written: Sequence[int]
 ) -> list[torch.Tensor]:
+    """What `tenon::host_kernel` does (`csrc/ops/host_kernel.cpp`): a kernel over bytes, of which
+    those that are written come back as new tensors."""
     kept = [t.clone() if k in written else t for k, t in enumerate(memory)]
     pointers = (ctypes.c_void_p * len(kept))(*(t.data_ptr() for t in kept))
     _function(source)(pointers, (ctypes.c_int64 * len(numbers))(*numbers), None)
@@ -39,15 +39,14 @@ def _run(
 
 def _function(source: str) -> Any:
     # A plan may come from a file that another process has written.
-    if source not in _compiled:
+    found = _functions.get(source)
+    if found is None:
         backend = device.backend(torch.device("cpu"))
         assert backend is not None
         kernel = Kernel(source, [], [], "host_kernel", 0, "loop", 0, [])
-        _compiled[source] = _FUNCTION(backend.compile([kernel])[0])
-    return _compiled[source]
-
-
-_library.impl("host_kernel", _run, "CPU")
+        found = _FUNCTION(backend.compile([kernel])[0])
+        _functions.put(source, found)
+    return found
 
 
 def call_of(group: Group, kept: set[Buffer]) -> Extern:

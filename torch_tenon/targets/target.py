@@ -118,6 +118,11 @@ class Target:
         """The bytes that a device has in all."""
         raise NotImplementedError
 
+    def facts(self) -> Mapping[str, str]:
+        """What `tenon doctor` says of the hardware, by heading: what drives it, what it lacks and
+        how that is made up for."""
+        return {}
+
     def allocate(self, nbytes: int, device: int) -> int:
         """A handle of `nbytes` new bytes, aligned to 512, or 0 when there are no more.
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ PROGRAMS = {
     "place of the greatest": (lambda x: x.argmax(1), lambda: [table(50, 1030)]),
     "softmax": (lambda x: torch.softmax(x, 1) + 1, lambda: [table(50, 1030)]),
     "layer norm": (lambda x: F.layer_norm(x, x.shape[1:]), lambda: [table(50, 1030)]),
+    "narrow": (lambda x: torch.softmax(x, 1).var(1), lambda: [table(3, 8)]),
     "running sum": (lambda x: x.cumsum(1), lambda: [table(50, 130)]),
     "transposed": (lambda x: (x.t() + 1).contiguous(), lambda: [table(300, 130)]),
     "joined": (lambda x: torch.cat([x, x * 2], 1) + 1, lambda: [table(50, 130)]),
@@ -68,6 +70,7 @@ PROGRAMS = {
     "product": (lambda x, y: (x @ y).relu() + 1, lambda: [table(70, 300), table(300, 50)]),
     "small product": (lambda x, y: x @ y, lambda: [table(1, 300), table(300, 5)]),
     "transposed product": (lambda x, y: x.t() @ y.t(), lambda: [table(300, 70), table(50, 300)]),
+    "float64 product": (lambda x: (x @ x.t()).relu(), lambda: [table(50, 130, torch.float64)]),
     "batch": (lambda x: x.view(5, 10, 130) @ x.view(5, 130, 10), lambda: [table(50, 130)]),
     "bfloat16 product": (
         lambda x: (x @ x.t()).float() * 2,
@@ -97,6 +100,57 @@ def hold_against_cpu() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_kernels_agree_with_the_cpu(target: str) -> None:
     assert there("hold_against_cpu()", target) == "agrees"
+
+
+CONVOLUTIONS = {
+    "padded": ((2, 6, 9, 10), (8, 6, 3, 3), {"padding": 1}),
+    "of one element": ((2, 6, 9, 10), (8, 6, 1, 1), {}),
+    "with steps": ((2, 6, 11, 10), (8, 6, 3, 2), {"stride": (2, 3), "dilation": (2, 1)}),
+    "in groups": ((2, 6, 9, 10), (4, 3, 3, 3), {"groups": 2, "padding": (0, 2)}),
+    "by channel": ((2, 6, 9, 10), (12, 1, 3, 3), {"groups": 6, "stride": 2, "padding": 1}),
+    "of a line": ((2, 6, 40), (8, 6, 5), {"padding": 2}),
+    "of a body": ((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), {"padding": (0, 1, 1)}),
+    "large": ((1, 2, 30, 30), (3, 2, 9, 9), {"padding": 4}),
+}
+TRANSPOSED = {
+    "transposed": ((2, 6, 5, 4), (6, 8, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    "transposed by channel": ((2, 6, 5, 4), (6, 1, 3, 3), {"stride": 3, "groups": 6}),
+}
+
+
+def convolve() -> None:
+    cases = [(CONVOLUTIONS, (F.conv1d, F.conv2d, F.conv3d), 0)]
+    cases += [(TRANSPOSED, (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), 1)]
+    for table, functions, channels in cases:
+        for name, (sizes, kernel, how) in table.items():
+            function = functions[len(sizes) - 3]
+            bias = torch.randn(kernel[channels] * (how.get("groups", 1) if channels else 1))
+            given = [torch.randn(sizes), torch.randn(kernel), bias]
+            if name == "padded":
+                given[0] = given[0].contiguous(memory_format=torch.channels_last)
+            expected = gradients(function, given, how)
+            for number in range(4):
+                if number == 3:
+                    torch_tenon.reset_counters()
+                found = gradients(function, [x.to("tenon") for x in given], how)
+            for y, x in zip(found, expected, strict=True):
+                torch.testing.assert_close(
+                    y.cpu(), x, rtol=1e-3, atol=1e-3, msg=lambda text, n=name: f"{n}: {text}"
+                )
+                assert y.stride() == x.stride(), name
+            waited = [k for k in torch_tenon.counters() if "runs on the host" in k]
+            assert not waited, (name, torch_tenon.counters())
+    print("agrees")
+
+
+def gradients(function: Callable, given: list[torch.Tensor], how: dict) -> list[torch.Tensor]:
+    given = [x.detach().requires_grad_() for x in given]
+    y = function(*given, **how)
+    return [y.detach(), *torch.autograd.grad((y * y).sum(), given)]
+
+
+def test_a_convolution_and_its_backward_run_on_the_device() -> None:
+    assert there("convolve()") == "agrees"
 
 
 def draw() -> None:
@@ -187,6 +241,22 @@ def test_binaries_are_kept(tmp_path: Path) -> None:
     assert "__kernel" in first.stderr and "__kernel" not in second.stderr
 
 
+def test_a_kept_plan_has_its_groups_on_the_host_in_another_process(tmp_path: Path) -> None:
+    code = """
+        x = torch.rand(100).to("tenon")
+        for _ in range(5):
+            y = (torch.special.bessel_j1(x + 1) * 2).cpu()
+        torch.testing.assert_close(y, torch.special.bessel_j1(x.cpu() + 1) * 2)
+        assert torch_tenon.counters()["fallback::tenon::host_kernel"] >= 1, torch_tenon.counters()
+        from torch_tenon.builder.counts import plan_counts
+        print(plan_counts()["hits"])
+    """
+    environment = {"TENON_CACHE_DIR": str(tmp_path / "cache"), "TENON_BUILDER": "thread"}
+    environment["TENON_PLAN_FILES"] = "1"
+    assert there(code, **environment) == "4"  # the first call found no plan
+    assert there(code, **environment) == "5"
+
+
 def steps() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     model, x = model.to("tenon"), torch.randn(5, 8).to("tenon")
@@ -206,6 +276,41 @@ def steps() -> None:
 def test_a_training_step_waits_for_nothing_unless_it_is_told_to() -> None:
     assert there("steps()") == "set()"
     assert there("steps()", TENON_COMMIT="each") == "{'wait::each step'}"
+
+
+def test_a_compiled_graph_changes_a_number_of_the_host() -> None:
+    """As an optimizer's does, which counts its steps there."""
+    code = """
+        from torch_tenon.frontends.dynamo import register
+        register()
+        ends = []
+        for device in ("cpu", "tenon"):
+            parameter = torch.nn.Parameter(torch.arange(5.0, device=device))
+            optimizer = torch.optim.AdamW([parameter], lr=0.1)
+            step = optimizer.step if device == "cpu" else torch.compile(optimizer.step)
+            for _ in range(3):
+                parameter.grad = torch.ones(5, device=device)
+                step()
+            counted = optimizer.state[parameter]["step"]
+            assert counted.device.type == "cpu" and counted == 3, counted
+            ends.append(parameter.detach().cpu())
+        torch.testing.assert_close(*ends)
+        print("counted")
+    """
+    assert there(code) == "counted"
+
+
+def test_the_doctor_says_what_the_device_is_and_what_it_lacks() -> None:
+    code = """
+        from torch_tenon.doctor import examine
+        found = {f.name: f.text for f in examine()}
+        device = torch_tenon.target()._devices[0]
+        assert device.name.strip() in found["OpenCL device"]
+        half = "cl_khr_fp16" in device.extensions.split()
+        assert ("float16 is computed in float32" in found["The device lacks"]) != half
+        print(found["Target"])
+    """
+    assert there(code) == "opencl"
 
 
 def test_a_forked_process_is_told_to_spawn() -> None:

@@ -19,6 +19,7 @@ FAMILIES = (
     "pooling",
     "windows",
     "linear",
+    "convolution",
     "lists",
     "library",
 )

@@ -210,7 +210,7 @@ class Writer:
         array = s.array
         name = self._new(array, array.label)
         if not isinstance(array, Accumulator):
-            return [f"{c.MEMORY[array.dtype]} {name}[{array.length}];"]
+            return [f"{c.MEMORY[array.dtype]} {name}[{self._room(array.length)}];"]
         ctype = c.register_type(array.dtype)
         if s.initial is None:
             start = c.identity(array.combine, array.dtype)
@@ -219,7 +219,11 @@ class Writer:
         if array.length is None:
             return [f"{ctype} {name} = {start};"]
         loop = f"for (int64_t k = 0; k < {array.length}; ++k) {name}[k] = {start};"
-        return [f"{ctype} {name}[{array.length}];", loop]
+        return [f"{ctype} {name}[{self._room(array.length)}];", loop]
+
+    def _room(self, length: int | None) -> int | None:
+        """The elements that are declared for an array of that many."""
+        return length
 
     def _accumulate(self, s: Accumulate) -> list[str]:
         a = s.accumulator

@@ -88,7 +88,7 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     if layout.kind == "column" and not layout.runs_on:
         tree = jam(tree, decide.JAM, decide.is_jammed)
     elif layout.kind == "row":
-        tree = side_by_side(tree, decide.SIDE_BY_SIDE, decide.is_side_by_side)
+        tree = side_by_side(tree, decide.SIDE_BY_SIDE, layout.is_side_by_side)
     tree = collect_checks(tree, layout.in_pass)
     tree = draw_before(tree, decide.DRAWN, decide.is_drawn_before)
     if layout.fission:

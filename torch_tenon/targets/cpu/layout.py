@@ -116,6 +116,11 @@ class Layout:
             return [self.lane]
         return self.inner[-1:]
 
+    def is_side_by_side(self, loop: For) -> bool:
+        """Whether one accumulator is not fast enough: for a row that is in the cache by now, where
+        neither memory nor a long iteration sets the pace."""
+        return loop.again and is_short_reduction(loop)
+
     def numbers(self) -> Numbers:
         """Which numbers stay in the code."""
         return Numbers(FAR, SHORT, set(self.inner), self.vectors(), PLAIN, self.in_pass)
@@ -260,15 +265,14 @@ def is_jammed(loop: For) -> bool:
     return is_innermost(lanes) and _only_reduces(body)
 
 
-def is_side_by_side(loop: For) -> bool:
-    """Whether one accumulator is not fast enough: for a row that is in the cache by now, where
-    neither memory nor a long iteration sets the pace."""
+def is_short_reduction(loop: For) -> bool:
+    """Whether lanes reduce many elements, with little work for each."""
     extent = loop.axis.extent
-    if not (loop.again and loop.kind == "lane" and extent is not None):
+    if loop.kind != "lane" or extent is None:
         return False
     slow = any(isinstance(s, Let) and s.op in LONG for s in loop.body)
-    short = size_hint(extent) < SIDE_BY_SIDE * WORTH_SIDE_BY_SIDE
-    if slow or short or len(loop.body) > MOST_STATEMENTS:
+    few = size_hint(extent) < SIDE_BY_SIDE * WORTH_SIDE_BY_SIDE
+    if slow or few or len(loop.body) > MOST_STATEMENTS:
         return False
     return _only_reduces(loop.body)
 

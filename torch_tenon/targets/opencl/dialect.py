@@ -32,7 +32,8 @@ from torch_tenon.targets.opencl.device import Shape
 # Before a loop of lanes: its iterations do not depend on each other. Compilers that are not clang's
 # pass over it.
 LANES = "#pragma clang loop vectorize(assume_safety) vectorize_width({})"
-# So many vectors of them side by side, where each adds to the one before.
+NO_LANES = "#pragma clang loop vectorize(disable)"
+# So many vectors of them side by side, where each adds to the one before and nothing else does.
 SIDE_BY_SIDE = " interleave_count(4)"
 # Before a statement in braces: what is added up may be so in any order.
 ANY_ORDER = '_Pragma("clang fp reassociate(on)")'
@@ -140,6 +141,15 @@ class OpenCLWriter(Writer):
         first = f"{start} + get_local_id(0)"
         return f"int64_t {name} = {first}; {name} < {stop}; {name} += {self.local}"
 
+    def _widest(self) -> int:
+        """Iterations that clang may take at once: vectors, side by side."""
+        return 4 * self.shape.lanes
+
+    def _room(self, length: int | None) -> int | None:
+        # clang takes code with vectors beyond the end of an array for code that never runs, and
+        # then what the other code stores there for something else.
+        return length and max(length, self._widest())
+
     def _declare(self, s: Declare) -> list[str]:
         lines = super()._declare(s)
         if not self.shared or isinstance(s.array, Accumulator):
@@ -210,9 +220,10 @@ class OpenCLWriter(Writer):
         if s.kind == "lane":
             counts = [e - s.starts[0] for e in s.stops]
             # clang makes nothing of loops that are over in a few vectors, or what is wrong.
-            if any(isinstance(n, int) and n < 4 * self.shape.lanes for n in counts):
-                return []
-            side_by_side = SIDE_BY_SIDE if self._reduced(s) else ""
+            least = min((n for n in counts if isinstance(n, int)), default=self._widest())
+            if least < self._widest():
+                return [NO_LANES] if least < self.shape.lanes else []
+            side_by_side = SIDE_BY_SIDE if len(self._reduced(s)) == 1 else ""
             return [LANES.format(self.shape.lanes) + side_by_side]
         return [f"#pragma unroll {s.stops[0] - s.starts[0]}"] if s.kind == "unrolled" else []
 

@@ -7,10 +7,9 @@ from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import product
 from torch_tenon.ir.values import Buffer, size_hint
 from torch_tenon.targets.cpu.generate import loop_tree
-from torch_tenon.targets.cpu.layout import Layout
 from torch_tenon.targets.opencl.device import Shape
 from torch_tenon.targets.opencl.dialect import OpenCLWriter, steps_of
-from torch_tenon.targets.opencl.layout import GroupLayout
+from torch_tenon.targets.opencl.layout import AloneLayout, GroupLayout
 
 GROUP_WORK = 16384  # scalar operations that are worth starting a work-group for
 GROUPS = 4  # for each compute unit, so that they share out evenly
@@ -22,9 +21,9 @@ def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
 
     Raises NotImplementedError for one that the device has no code for.
     """
-    layout: Layout | GroupLayout
+    layout: AloneLayout | GroupLayout
     if shape.items == 1:
-        layout = Layout(group, kept)
+        layout = AloneLayout(group, kept)
         writer = OpenCLWriter(loop_tree(group, kept, layout), shape)
         steps = size_hint(product(map(steps_of, writer.grid())))
         writer.local = _work_items(steps, size_hint(layout.work), shape)

@@ -1,8 +1,9 @@
-"""How loops are laid out on a device whose work-items are many, as a GPU's.
+"""How loops are laid out on a device whose work-items are many, as a GPU's, and on one whose
+work-items have a processor's vectors each.
 
-A position of the loops over results is a step of the grid. Where its row is long and dense, a
-work-group takes it: the work-items share out the row, and put their parts together in local memory.
-Else a work-item takes it, so that neighbours read neighbouring elements.
+Of many: a position of the loops over results is a step of the grid. Where its row is long and
+dense, a work-group takes it: the work-items share out the row, and put their parts together in
+local memory. Else a work-item takes it, so that neighbours read neighbouring elements.
 """
 
 from __future__ import annotations
@@ -16,10 +17,27 @@ from torch_tenon.compiler.loops.tree import For, Statement, Tree, map_loops
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import product
 from torch_tenon.ir.values import Buffer, size_hint
-from torch_tenon.targets.cpu.layout import FAR, PLAIN, SHORT, Layout
+from torch_tenon.targets.cpu.layout import (
+    FAR,
+    PLAIN,
+    SHORT,
+    SIDE_BY_SIDE,
+    Layout,
+    is_short_reduction,
+)
 from torch_tenon.targets.opencl.device import Shape
 
 LONG_ROW = 64  # elements from which work-items share a row
+LONG_PIECE = 1024  # elements of a piece of a row that is read in several places at once
+
+
+class AloneLayout(Layout):
+    """A group's loops for work-items that have a processor's vectors each: as on the cpu target."""
+
+    def is_side_by_side(self, loop: For) -> bool:
+        """Long rows that come from memory, too: it is read faster in several places at once."""
+        far = size_hint(loop.axis.extent or 0) >= LONG_PIECE * SIDE_BY_SIDE
+        return (loop.again or far) and is_short_reduction(loop)
 
 
 class GroupLayout:

@@ -18,6 +18,13 @@ from torch_tenon.targets.target import Target, TargetError
 # For what the checks of a kernel find: four words of 64 bits each, of more than any kernel has.
 STATUS_BYTES = 1 << 16
 
+# By extension: what a device without it lacks, and what becomes of that.
+OPTIONAL = {
+    "cl_khr_fp16": "half (float16 is computed in float32)",
+    "cl_khr_fp64": "double (no kernels are generated: ops run one by one, on the host)",
+    "cl_khr_int64_base_atomics": "64-bit atomics (stores of a scatter are shared out without any)",
+}
+
 
 def _pyopencl() -> Any:
     try:
@@ -89,6 +96,18 @@ class OpenCLTarget(Target):
     def total_memory(self, device: int) -> int:
         """What the driver says, in bytes."""
         return int(self._devices[device].global_mem_size)
+
+    def facts(self) -> dict[str, str]:
+        """The device, its driver, and what of OpenCL's options it does not have."""
+        d = self._devices[0]
+        missing = {
+            name: text for name, text in OPTIONAL.items() if name not in d.extensions.split()
+        }
+        return {
+            "OpenCL device": f"{d.name.strip()}, {d.max_compute_units} compute units, {d.version}",
+            "OpenCL driver": f"{d.platform.version.strip()}, {d.driver_version}",
+            "The device lacks": "; ".join(missing.values()) or "nothing that is made use of",
+        }
 
     def allocate(self, nbytes: int, device: int) -> int:
         """The driver's handle of a new buffer; 0 where it has no room for one."""
