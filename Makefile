@@ -87,7 +87,8 @@ $(FRAMEWORKS): $(INSTALLED)
 
 $(BUILT): $(INSTALLED) $(CPP)
 	$(NO_AUTOLOAD) $(BIN)/python setup.py -q build_ext --inplace > $(VENV)/build.log || { cat $(VENV)/build.log; false; }
+	-$(BIN)/tenon warm
 	touch $@
 
 clean:
-	rm -rf build dist *.egg-info torch_tenon/_C*.so torch_tenon/built_for.json torch_tenon/ops/manifest.json $(BUILT)
+	rm -rf torch_tenon/targets/cpu/set_up build dist *.egg-info torch_tenon/_C*.so torch_tenon/built_for.json torch_tenon/ops/manifest.json $(BUILT)

@@ -7,6 +7,7 @@ from torch_tenon.cli import (  # noqa: I001 - the order of the list
     ops as ops,
     doctor as doctor,
     cache as cache,
+    warm as warm,
     new_target as new_target,
     explain as explain,
     profile as profile,

@@ -128,6 +128,11 @@ class Backend:
         """This process makes plans for others that run meanwhile: `compile` leaves them a
         processor, and what most programs need may be begun."""
 
+    def set_up(self) -> list[str]:
+        """Compiles what many programs need, once for all users of the machine; gives what that is,
+        in words. Raises CompileError or OSError."""
+        return []
+
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
         """Where other processes find compiled kernels, in their order; further ones, which `tune`
         speaks of, may follow. None where they do not: the plan is not kept then."""

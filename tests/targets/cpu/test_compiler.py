@@ -74,6 +74,27 @@ def test_both_kinds_are_compiled_and_found_again(folder: Path) -> None:
         assert made.compiled == compiled
 
 
+def test_what_was_set_up_is_not_compiled_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For everybody on the machine, with caches of their own; what is damaged there is not used."""
+    monkeypatch.setattr(cpu_compiler, "SET_UP", tmp_path / "set_up")
+    place = cpu_compiler.set_up([GENERATED], Toolchain(GCC))
+    assert place == tmp_path / "set_up" and place.stat().st_mode & 0o777 == 0o755
+    first = compiler(folder)
+    assert generated_value(first, 6) == 6 and first.compiled == 0
+    shutil.rmtree(place)
+    second = compiler(folder)
+    assert generated_value(second, 7) == 7 and second.compiled == 0, "the cache has a copy"
+    cpu_compiler.set_up([GENERATED], Toolchain(GCC))
+    (object_file,) = place.glob("*.so")
+    object_file.write_bytes(object_file.read_bytes()[:-1])
+    third = compiler(tmp_path / "third")
+    assert generated_value(third, 8) == 8 and third.compiled == 1
+    other = compiler(tmp_path / "fourth", f"{GCC} -DFOR_TEST")
+    assert generated_value(other, 9) == 9 and other.compiled == 1, "another command"
+
+
 def with_other_object(folder: Path, data: bytes) -> Path:
     """A cache that has other bytes for the one object, with a digest that says that they are whole.
 

@@ -148,6 +148,14 @@ class CpuBackend(Backend):
         self.compiler.most_at_once = max(1, self.compiler.most_at_once - 1)
         self.tuner.begin()
 
+    def set_up(self) -> list[str]:
+        """The driver of products, which nearly every program needs and which takes a second and a
+        half to compile."""
+        from torch_tenon.targets.cpu.autotune import DRIVER
+        from torch_tenon.targets.cpu.compiler import set_up
+
+        return [f"the driver of matrix products, in {set_up([DRIVER], self.compiler.toolchain)}"]
+
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
         """Shared objects; what multiplies comes last, if there is a product."""
         from torch_tenon.targets.cpu.autotune import DRIVER

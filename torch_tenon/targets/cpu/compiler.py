@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import logging
 import os
 import subprocess
@@ -29,6 +30,8 @@ log = logging.getLogger("torch_tenon.code")
 handwritten_log = logging.getLogger("torch_tenon.target")
 
 TEMPLATES = Path(__file__).parent / "templates"
+# What was compiled for this machine when the package was set up; everybody may read it.
+SET_UP = Path(__file__).parent / "set_up"
 # What kernels read beside scalar.h when they name one of its functions, in this order.
 BY_NAME = {
     "fmod.h": ("fmod_f64", "remainder_f64"),
@@ -144,7 +147,7 @@ class CpuCompiler:
 
     def _find(self, name: str, symbol: str) -> bool:
         """Whether the function was compiled before, and its object is whole and loads here."""
-        entry = self.cache.read_json(f"{name}.json")
+        entry = self.cache.read_json(f"{name}.json") or self._from_set_up(name)
         if entry is None:
             return False
         try:
@@ -154,6 +157,19 @@ class CpuCompiler:
             self.cache.remove(entry["object"])
             return False
         return True
+
+    def _from_set_up(self, name: str) -> dict[str, str] | None:
+        """The entry of what was compiled at set-up, once a copy of it is in the cache; None where
+        there is none, as for another compiler or processor, which are part of the name."""
+        try:
+            entry = json.loads((SET_UP / f"{name}.json").read_bytes())["body"]
+            data = (SET_UP / entry["object"]).read_bytes()
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if digest(data) != entry["digest"] or self.cache.write(entry["object"], data) is None:
+            return None
+        self.cache.write_json(f"{name}.json", entry)
+        return dict(entry)
 
     def _load(self, file: str, expected: str, symbols: Mapping[str, str]) -> None:
         """Raises OSError for an object that is damaged or of another machine, AttributeError for
@@ -255,6 +271,21 @@ class CpuCompiler:
 
     def _name(self) -> str:
         return self.toolchain.command
+
+
+def set_up(sources: Sequence[str], toolchain: Toolchain) -> Path:
+    """Compiles functions for everybody on this machine; gives the folder.
+
+    Raises CompileError, and OSError for a folder that cannot be written.
+    """
+    SET_UP.mkdir(mode=0o755, exist_ok=True)
+    compiler = CpuCompiler(Cache(SET_UP), toolchain.command)
+    compiler.functions(sources)
+    if compiler.cache.broken:
+        raise PermissionError(f"{SET_UP} cannot be written")
+    for path in SET_UP.iterdir():
+        path.chmod(0o644)
+    return SET_UP
 
 
 def _end(started: Sequence[Run]) -> None:
