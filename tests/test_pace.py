@@ -55,6 +55,13 @@ def test_who_comes_later_is_noticed_at_once() -> None:
     assert chosen[-20:] == [1] * 20
 
 
+def test_what_stays_slow_is_no_reason_for_trials_without_end() -> None:
+    pace = _C.Pace()
+    run(pace, 2, alone, 5000)
+    chosen = run(pace, 2, lambda threads: 3 * alone(threads), 20_000)
+    assert chosen.count(2) / len(chosen) > 0.997
+
+
 def test_one_thread_has_no_trials() -> None:
     assert run(_C.Pace(), 1, alone, 5000) == [1] * 5000
 

@@ -12,8 +12,10 @@ namespace {
 constexpr int kTimed = 2;               // runs of a trial that count, after one that does not
 constexpr int64_t kMostBetween = 2048;  // runs from one trial to the next
 constexpr double kFaster = 0.8;         // so much of the time is a gain
-constexpr double kSurprise = 2;         // so many times the best mean: something else runs as well
-constexpr double kRecent = 0.2;         // what a run counts in the mean
+constexpr double kFarSlower = 1.4;      // ... is none, whatever else happens
+constexpr int64_t kRarer = 2, kMuchRarer = 4;
+constexpr double kSurprise = 2;  // so many times the best mean: something else runs as well
+constexpr double kRecent = 0.2;  // what a run counts in the mean
 
 int threads_after(int halvings) {
   return std::max(1, omp_get_max_threads() >> halvings);
@@ -51,6 +53,9 @@ void Pace::note(int halvings, double seconds, double bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const double value = sized_ ? seconds / std::max(bytes, 1.0) : seconds;
   if (halvings != chosen_) {
+    // Most loops are far slower with fewer threads, and the first run tells.
+    if (halvings == tried_ && tried_ > chosen_ && value > kFarSlower * mean_)
+      return put_off(kMuchRarer);
     // The first run of a trial wakes threads and fills caches.
     if (halvings != tried_ || trial_runs_ == kTimed)
       return;
@@ -64,6 +69,7 @@ void Pace::note(int halvings, double seconds, double bytes) {
   if (!sized_ && mean_ > kSurprise * best_ && interval_ > kFirst) {
     interval_ = kFirst;
     until_trial_ = std::min(until_trial_, interval_);
+    best_ = mean_;  // what stays that slow is a surprise once
   }
 }
 
@@ -72,10 +78,15 @@ void Pace::finish_trial(double mean) {
     chosen_ = tried_;
     mean_ = best_ = mean;
     interval_ = kFirst;
+    until_trial_ = interval_;
   } else {
-    interval_ = std::min(2 * interval_, kMostBetween);
+    put_off(kRarer);
   }
-  until_trial_ = interval_;
+}
+
+void Pace::put_off(int64_t times) {
+  trial_runs_ = 0;
+  until_trial_ = interval_ = std::min(times * interval_, kMostBetween);
 }
 
 PacedRun::PacedRun(Pace& pace, double bytes)

@@ -27,6 +27,7 @@ class Pace {
 
  private:
   void finish_trial(double mean);
+  void put_off(int64_t times);
 
   std::mutex mutex_;
   const bool sized_;
