@@ -13,6 +13,9 @@ constexpr int kTimed = 2;               // runs of a trial that count, after one
 constexpr int64_t kMostBetween = 2048;  // runs from one trial to the next
 constexpr double kFaster = 0.8;         // so much of the time is a gain
 constexpr double kFarSlower = 1.4;      // ... is none, whatever else happens
+constexpr double kFarSlowerAwake = 4;
+constexpr int64_t kAfterFewer = 32;  // runs until more threads are tried again
+constexpr int kStrike = 8;           // runs after which one that took far longer is forgotten
 constexpr int64_t kRarer = 2, kMuchRarer = 4;
 constexpr double kSurprise = 2;  // so many times the best mean: something else runs as well
 constexpr double kRecent = 0.2;  // what a run counts in the mean
@@ -53,8 +56,9 @@ void Pace::note(int halvings, double seconds, double bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const double value = sized_ ? seconds / std::max(bytes, 1.0) : seconds;
   if (halvings != chosen_) {
-    // Most loops are far slower with fewer threads, and the first run tells.
-    if (halvings == tried_ && tried_ > chosen_ && value > kFarSlower * mean_)
+    // Where it is far slower the first run tells; that of more threads also wakes them.
+    const double far = tried_ > chosen_ ? kFarSlower : kFarSlowerAwake;
+    if (halvings == tried_ && value > far * mean_)
       return put_off(kMuchRarer);
     // The first run of a trial wakes threads and fills caches.
     if (halvings != tried_ || trial_runs_ == kTimed)
@@ -64,6 +68,8 @@ void Pace::note(int halvings, double seconds, double bytes) {
       finish_trial(trial_sum_ / kTimed);
     return;
   }
+  if (fewer_mean_ > 0 && goes_back(value))
+    return;
   mean_ = mean_ == 0 ? value : (1 - kRecent) * mean_ + kRecent * value;
   best_ = best_ == 0 ? mean_ : std::min(best_, mean_);
   if (!sized_ && mean_ > kSurprise * best_ && interval_ > kFirst) {
@@ -73,11 +79,32 @@ void Pace::note(int halvings, double seconds, double bytes) {
   }
 }
 
+// Whoever else uses the processors comes and goes. More threads were faster while he was gone, and
+// the next run that waits for him may take as long as a hundred.
+bool Pace::goes_back(double value) {
+  if (value <= kFarSlower * fewer_mean_) {
+    strikes_ -= strikes_ > 0 ? 1 : 0;
+    return false;
+  }
+  strikes_ += kStrike;
+  if (strikes_ <= kStrike)
+    return false;
+  chosen_ = fewer_;
+  mean_ = best_ = fewer_mean_;
+  fewer_mean_ = 0;
+  put_off(kMuchRarer);
+  return true;
+}
+
 void Pace::finish_trial(double mean) {
   if (mean < kFaster * mean_) {
+    const bool more = tried_ < chosen_;
+    fewer_ = chosen_;
+    fewer_mean_ = more ? mean_ : 0;
+    strikes_ = 0;
     chosen_ = tried_;
     mean_ = best_ = mean;
-    interval_ = kFirst;
+    interval_ = more ? interval_ : kAfterFewer;
     until_trial_ = interval_;
   } else {
     put_off(kRarer);

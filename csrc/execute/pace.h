@@ -27,6 +27,7 @@ class Pace {
 
  private:
   void finish_trial(double mean);
+  bool goes_back(double value);
   void put_off(int64_t times);
 
   std::mutex mutex_;
@@ -35,10 +36,13 @@ class Pace {
   int trial_runs_ = 0;          // that are to come, or to be timed
   double trial_sum_ = 0;
   double mean_ = 0, best_ = 0;  // of the chosen: recent ones count most; 0: none was timed
+  int fewer_ = 0;               // where the chosen ones are more than before: what that was
+  double fewer_mean_ = 0;       // ... and its mean; 0: they are not
+  int strikes_ = 0;             // recent runs that took far longer than that
   size_t next_trial_ = 0;       // which kind it is of
   int64_t until_trial_ = kFirst, interval_ = kFirst;
 
-  static constexpr int64_t kFirst = 8;
+  static constexpr int64_t kFirst = 4;
 };
 
 // One run: with the plan's threads while it lives.
