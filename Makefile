@@ -3,6 +3,8 @@
 #              on the tests' other targets, `make test-long` variations that take long
 # make test-distributed   training on 2 and 4 ranks for longer, and 20 runs with a rank killed
 # make test-frameworks     accelerate, transformers and Lightning on the device; installs them
+# make test-newest         the tests with the newest PyTorch, gigabytes that it installs apart;
+#              `make test-newest NEWEST=2.14.1` takes another release
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
@@ -17,6 +19,9 @@ BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 FRAMEWORKS := $(VENV)/frameworks
 BUILT := $(VENV)/built
+NEWEST = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["newest-torch"])')
+# What is built for it: a copy of the sources, pinned to that release.
+NEWEST_TREE := build/newest
 # Two processes of tests, a builder and its compilers share the processors: threads that wait for
 # each other sleep.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -24,8 +29,8 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test test-long test-targets test-distributed test-frameworks check format bench bench-scripts \
-	wheel clean
+.PHONY: demo test test-long test-targets test-distributed test-frameworks test-newest check format bench \
+	bench-scripts wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -48,6 +53,15 @@ test-distributed: $(BUILT)
 
 test-frameworks: $(BUILT) $(FRAMEWORKS)
 	$(BIN)/python -m pytest tests/frameworks
+
+# The copy keeps its objects and the sources keep their times: ninja rebuilds what changed.
+test-newest:
+	mkdir -p $(NEWEST_TREE)
+	find $(NEWEST_TREE) -type f ! -path '$(NEWEST_TREE)/build/*' ! -name '*.so' ! -name '*.json' -delete
+	tar -c --exclude='./.*' --exclude=./build --exclude='*.so' --exclude=__pycache__ \
+		--exclude=built_for.json --exclude=manifest.json . | tar -x -C $(NEWEST_TREE)
+	sed -i 's/"torch==[^"]*"/"torch==$(NEWEST)"/' $(NEWEST_TREE)/pyproject.toml
+	$(MAKE) -C $(NEWEST_TREE) VENV=$(CURDIR)/.venv-newest test
 
 check: $(BUILT)
 	$(BIN)/ruff check .

@@ -12,7 +12,11 @@ from pathlib import Path
 
 BUILT_FOR = Path(__file__).with_name("built_for.json")
 NOT_LOADED = "torch-tenon is not loaded: "  # how the text of such an error begins
-BUILD = "`pip install --no-build-isolation .` in torch-tenon's source tree builds it for this one"
+# Without `--no-deps` pip would put the pinned PyTorch in the place of the one that is there.
+BUILD = (
+    "`pip install --no-build-isolation --no-deps .` in torch-tenon's source tree builds it for "
+    "this one"
+)
 # What of the package the device cannot do without.
 _PARTS = ("torch_tenon._C", "torch_tenon.accelerator", "torch_tenon.ops.register")
 

@@ -12,6 +12,7 @@ import torch
 
 from torch_tenon import device
 from torch_tenon.ops.lowerings.table import LOWERINGS, WHOLE, Build
+from torch_tenon.pytorch_versions import is_removed
 
 # What PyTorch calls attention on a device of which it knows nothing, and the op that stands for it
 # in a program, whatever the target.
@@ -24,6 +25,8 @@ ATTENTION = {
 def enter_library(library: frozenset[str]) -> None:
     """Links every functional overload of these ops."""
     for name in sorted(library):
+        if is_removed(name):
+            continue
         namespace, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, namespace), base)
         for overload in packet.overloads():
