@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from fresh_process import output
 from plans import plans_made
 from turns import settle
 
@@ -91,6 +92,25 @@ def test_runs_of_many_sizes_are_compared_by_what_they_make() -> None:
         halvings = pace.halvings(2)
         pace.note(halvings, size * alone(2 >> halvings), size)
     assert pace.halvings(2) == 0
+
+
+def test_a_trial_asks_for_no_other_way_to_multiply() -> None:
+    """Timing the ways takes long, and they round differently: they are chosen for all threads."""
+    code = """
+        import torch
+        from torch_tenon import _C
+        from torch_tenon.builder.counts import plan_counts
+        torch.set_num_threads(2)
+        a, b = (torch.randn(128, 128, device="tenon") for _ in range(2))
+        for number in range(30):
+            (a @ b).relu().cpu()
+            if number == 3:
+                before = _C.matmul_choices()
+        after = _C.matmul_choices()
+        assert plan_counts()["hits"] > 20 and after[2] > before[2], (plan_counts(), before, after)
+        print(before[0], before[3] == after[3])
+    """
+    assert output(code, TENON_EXECUTE="compiled", TENON_BUILDER="thread") == "1 True"
 
 
 def test_results_are_the_same_with_fewer_threads(compiled: None) -> None:

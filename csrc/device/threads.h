@@ -11,8 +11,13 @@ class Threads {
   Threads& operator=(const Threads&) = delete;
   ~Threads();
 
+  // The number outside of all that live on this thread: what is chosen for that number stays chosen
+  // however many a run has.
+  static int outside();
+
  private:
   int before_ = 0;
+  bool outermost_ = false;
 };
 
 }  // namespace tenon

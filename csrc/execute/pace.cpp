@@ -13,9 +13,9 @@ constexpr int kTimed = 2;               // runs of a trial that count, after one
 constexpr int64_t kMostBetween = 2048;  // runs from one trial to the next
 constexpr double kFaster = 0.8;         // so much of the time is a gain
 constexpr double kFarSlower = 1.4;      // ... is none, whatever else happens
-constexpr double kFarSlowerAwake = 4;
-constexpr int64_t kAfterFewer = 32;  // runs until more threads are tried again
-constexpr int kStrike = 8;           // runs after which one that took far longer is forgotten
+constexpr double kFarSlowerAwake = 4;   // ... where threads had to wake first
+constexpr int64_t kAfterFewer = 32;     // runs until more threads are tried again
+constexpr int kStrike = 8;              // runs after which one that took far longer is forgotten
 constexpr int64_t kRarer = 2, kMuchRarer = 4;
 constexpr double kSurprise = 2;  // so many times the best mean: something else runs as well
 constexpr double kRecent = 0.2;  // what a run counts in the mean

@@ -4,7 +4,7 @@
 // takes a microsecond; where something else runs there too, a thread that waits for its turn holds
 // up all others, and a small loop takes a thousand times as long as with one thread. Nobody can
 // tell from the loops which it will be. So runs are timed, and now and then a few of them have half
-// or twice as many threads.
+// or twice as many threads, one or all.
 #pragma once
 
 #include <array>

@@ -250,7 +250,7 @@ bool is_small(const tenon_matmul_t& p) {
 
 int64_t threads_of_choices(const tenon_matmul_t& p) {
   const auto wanted = choices_for.load();
-  return is_small(p) ? 1 : wanted > 0 ? wanted : at::get_num_threads();
+  return is_small(p) ? 1 : wanted > 0 ? wanted : Threads::outside();
 }
 
 int64_t threads_of(const tenon_matmul_t& p) {
