@@ -4,6 +4,7 @@
 something of it is asked for, so that the command line starts quickly.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -67,6 +68,10 @@ def _autoload() -> None:
         if _imported_by_torch:
             # So that whoever imports this package next gets the error.
             sys.modules.pop(__name__, None)
+        return
+    # What PyTorch's import has made is there until the process ends, where each of the interpreter's
+    # last collections would walk over all of it: a quarter of a second.
+    gc.freeze()
 
 
 def __getattr__(name: str) -> Any:

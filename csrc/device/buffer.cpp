@@ -29,6 +29,8 @@ Addresses& addresses() {
   return *instance;
 }
 
+const auto& at_load [[maybe_unused]] = addresses();
+
 }  // namespace
 
 std::mutex& record_mutex() {
@@ -39,6 +41,8 @@ std::mutex& record_mutex() {
   }();
   return *mutex;
 }
+
+static const auto& record_at_load [[maybe_unused]] = record_mutex();
 
 namespace {
 

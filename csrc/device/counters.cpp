@@ -25,6 +25,8 @@ Table& table() {
   return *instance;
 }
 
+const auto& at_load [[maybe_unused]] = table();
+
 }  // namespace
 
 Counter& counter(const std::string& route, const std::string& op) {

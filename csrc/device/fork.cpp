@@ -1,5 +1,6 @@
 #include "device/fork.h"
 
+#include <c10/util/Exception.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@ Locks& locks() {
 
 thread_local std::vector<std::mutex*> t_taken;
 thread_local bool t_forking = false;
+bool g_all_made = false;  // by the locks' mutex
 bool g_lost = false;
 std::atomic<bool> g_in_use{false};
 
@@ -75,10 +77,16 @@ void take_long_held_locks() {
 void take_at_fork(std::mutex& mutex, ForkOrder order) {
   auto& l = locks();
   std::lock_guard<std::mutex> lock(l.mutex);
+  TORCH_INTERNAL_ASSERT(!g_all_made, "a lock that no fork takes");
   static const int registered = pthread_atfork(&prepare, &let_go, &let_go_in_child);
   (void)registered;
   const auto after = [](ForkOrder order, const Lock& lock) { return order < lock.first; };
   l.all.insert(std::upper_bound(l.all.begin(), l.all.end(), order, after), {order, &mutex});
+}
+
+void all_locks_made() {
+  std::lock_guard<std::mutex> lock(locks().mutex);
+  g_all_made = true;
 }
 
 void note_queue_in_use() {

@@ -21,8 +21,13 @@ enum class ForkOrder : int {
   profile
 };
 
-// From now on a fork takes the lock, in the parent and for the child.
+// From now on a fork takes the lock, in the parent and for the child. Locks are all made while the
+// package is loaded: one that a thread makes while it holds others would wait for a fork that waits
+// for these.
 void take_at_fork(std::mutex& mutex, ForkOrder order);
+
+// All are there.
+void all_locks_made();
 
 // Takes those that are held for long, before other locks that such a holder may wait for; the fork
 // that follows lets go of them.

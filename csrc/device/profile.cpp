@@ -48,6 +48,8 @@ State& state() {
   return *instance;
 }
 
+const auto& at_load [[maybe_unused]] = state();
+
 std::string key_of(const Subject& x) {
   std::string key = x.name + '\n' + x.detail + '\n';
   for (const auto call : x.calls)

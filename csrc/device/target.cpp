@@ -27,6 +27,7 @@ void set_target(Target target) {
       target.device_count >= 1, "The target '", target.name, "' has no devices to work with");
   slot() = std::move(target);
   take_queues_at_fork(slot()->device_count);
+  all_locks_made();
 }
 
 const Target& target() {

@@ -65,6 +65,8 @@ Connection& connection() {
   return *instance;
 }
 
+const auto& at_load [[maybe_unused]] = connection();
+
 void disconnect(Connection& c) {
   if (c.fd >= 0)
     close(c.fd);

@@ -36,6 +36,8 @@ Files& files() {
   return *instance;
 }
 
+const auto& at_load [[maybe_unused]] = files();
+
 std::optional<std::string> contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file)

@@ -47,6 +47,8 @@ Plans& plans() {
   return *instance;
 }
 
+const auto& at_load [[maybe_unused]] = plans();
+
 std::shared_ptr<WindowPlan> add(Plans& p, std::shared_ptr<WindowPlan> made) {
   made->id = static_cast<int64_t>(p.by_id.size());
   p.by_id.push_back(made);

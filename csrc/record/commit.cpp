@@ -51,6 +51,8 @@ State& state() {
   return *instance;
 }
 
+const auto& at_load [[maybe_unused]] = state();
+
 thread_local CommitReason t_reason = CommitReason::host_read;
 
 // The errors that the buffers of a window end with. `buffers`: by slot; null where nobody can read

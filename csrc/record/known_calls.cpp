@@ -43,6 +43,8 @@ KnownCalls& known() {
   return *instance;
 }
 
+const auto& at_load [[maybe_unused]] = known();
+
 std::string name_of(const OpInfo& op, const std::vector<int64_t>& key) {
   Writer archive;
   archive(op.name, key);

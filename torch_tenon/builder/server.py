@@ -108,11 +108,12 @@ class Server:
 
     def run(self) -> None:
         """Works until nobody has been there for a while."""
-        from torch_tenon.builder.work import get_ready, make
+        from torch_tenon.builder.work import collect_garbage, get_ready, make
 
         self._listen(0.0)
         if not self.waiting:
             get_ready()
+        collect_garbage()
         while True:
             self._listen(0.0 if self.waiting else 1.0)
             if self.waiting:

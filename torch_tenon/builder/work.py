@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import time
@@ -29,6 +30,12 @@ if (_backend := target().backend) is not None:
 def get_ready() -> None:
     """Loads what the first plans of most programs need, while nobody waits."""
     importlib.import_module("sympy")  # PyTorch's decompositions load it
+
+
+def collect_garbage() -> None:
+    """Lets the interpreter collect what plans leave, without the compiler itself."""
+    gc.freeze()
+    gc.enable()
 
 
 def make(structure: bytes, pace: Pace) -> bool:
