@@ -35,7 +35,10 @@ if torch.tenon.target_name() != "cpu":
         *(f"test_{name}.py" for name in ("faults", "leak", "processes", "report")),
         *(f"frontends/test_{name}.py" for name in ("common_nodes", "dynamo", "dynamo_on_device")),
         "frontends/test_torch_compile.py",
-        *(f"profiler/test_{name}.py" for name in ("advice_scripts", "collect", "log", "page")),
+        *(
+            f"profiler/test_{name}.py"
+            for name in ("advice_scripts", "collect", "log", "page", "sizes")
+        ),
     ]
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.schedule import Group, Schedule
+from torch_tenon.ir.values import size_hint
 
 LEAST = 8  # equal kernels from which one step pays: fewer do not share out evenly
 MOST_POINTERS = 4096
@@ -23,7 +24,9 @@ def batches(order: Schedule, kernels: Sequence[Kernel | None]) -> list[tuple[Gro
     """The groups with their kernels (None for a call), equal ones together at the first's place."""
     by_source: dict[tuple[object, ...], list[int]] = {}
     for k, kernel in enumerate(kernels):
-        if kernel is not None and kernel.tree is not None and kernel.bytes_moved <= MOST_BYTES:
+        if kernel is None or kernel.tree is None:
+            continue
+        if size_hint(kernel.bytes_moved) <= MOST_BYTES:
             by_source.setdefault((kernel.source, *kernel.sizes), []).append(k)
     place = {g: k for k, g in enumerate(order.groups)}
     members: dict[int, list[int]] = {}

@@ -78,7 +78,7 @@ def summarise(
     stages = {"program": seconds - sum(plan.seconds.values()), **plan.seconds}
     kernels = [s.kernel for s in plan.steps if s.kernel is not None]
     calls = [s.call for s in plan.steps if s.call is not None]
-    moved = sum(k.bytes_moved for k in kernels) + sum(map(call_bytes, calls))
+    moved = size_hint(sum(k.bytes_moved for k in kernels) + sum(map(call_bytes, calls)))
     ops = {n.name: n.origin or n.name for n in plan.program.nodes}
     return Summary(
         len(kernels),
@@ -150,11 +150,11 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
     moved = 0
     for step in plan.steps:
         if step.kernel is not None:
-            moved += step.kernel.bytes_moved
+            moved += size_hint(step.kernel.bytes_moved)
             lines.append(_kernel_line(step.kernel, step.group))
         else:
             assert step.call is not None
-            size = call_bytes(step.call)
+            size = size_hint(call_bytes(step.call))
             moved += size
             lines.append(f"  {step.call.route:14} {step.call.name} ({format_bytes(size)})")
     least = least_bytes(plan)
@@ -175,7 +175,7 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
 
 
 def _kernel_line(k: Kernel, group: Group) -> str:
-    size = format_bytes(k.bytes_moved)
+    size = format_bytes(size_hint(k.bytes_moved))
     if k.code is not None:
         return f"  kernel {k.layout:7} {k.code.entry}: {k.origin} ({size})"
     passes = max(m.stage for m in group.members) + 1

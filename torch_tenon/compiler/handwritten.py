@@ -16,7 +16,7 @@ import torch
 
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.ir.index import Expr, Index
-from torch_tenon.ir.values import Storage, Stored, size_hint
+from torch_tenon.ir.values import Storage, Stored
 
 if TYPE_CHECKING:
     from torch_tenon.compiler.backend import Backend
@@ -97,7 +97,7 @@ class Launch:
         ]
         kernel = kernel_of(self.code, backend, origin)
         kernel.storages, kernel.sizes = storages, backend.launch_words(self)
-        kernel.bytes_moved = sum(size_hint(s.nbytes) for s in dict.fromkeys(storages))
+        kernel.bytes_moved = sum(s.nbytes for s in dict.fromkeys(storages))
         return kernel
 
 

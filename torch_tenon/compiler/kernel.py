@@ -10,7 +10,7 @@ from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.index import Index, Symbol, product, strides
 from torch_tenon.ir.program import Matmul
-from torch_tenon.ir.values import Buffer, Storage, size_hint
+from torch_tenon.ir.values import Buffer, Storage
 
 if TYPE_CHECKING:
     from torch_tenon.compiler.handwritten import Asked, Code
@@ -42,7 +42,7 @@ class Kernel:
     # Numbers, run-time sizes of the program, expressions of these, and what a kernel asks for.
     sizes: Sequence[Symbol | Index | Asked]
     origin: str
-    bytes_moved: int
+    bytes_moved: Index
     layout: str
     work: Index  # scalar operations
     checks: list[list[int]]  # for each the recorded calls that fail with it, in the status' order
@@ -51,7 +51,7 @@ class Kernel:
     sets: int = 1
     code: Code | None = None  # what somebody wrote, where nobody generated it
     calls: list[int] = field(default_factory=list)  # that it computes, the main one first
-    operations: int = 0  # on numbers, of sizes as their examples are
+    operations: Index = 0  # on numbers
 
     @staticmethod
     def of(
@@ -80,16 +80,16 @@ def calls_of(group: Group) -> list[int]:
     return list(dict.fromkeys(k for n in [main, *nodes] for k in n.calls))
 
 
-def operations_of(group: Group, work: Index) -> int:
+def operations_of(group: Group, work: Index) -> Index:
     """Operations on numbers: a multiplication and an addition for each step of a product."""
     products = [n for n in group.nodes() if isinstance(n, Matmul)]
-    steps = sum(size_hint(product([*n.out.sizes, n.left.sizes[-1]])) for n in products)
-    return 2 * steps + size_hint(work)
+    steps = sum(product([*n.out.sizes, n.left.sizes[-1]]) for n in products)
+    return 2 * steps + work
 
 
-def bytes_moved(group: Group, kept: set[Buffer]) -> int:
+def bytes_moved(group: Group, kept: set[Buffer]) -> Index:
     """Bytes that have to cross memory: each distinct element read or written once."""
-    seen: dict[tuple[Buffer, Index], int] = {}
+    seen: dict[tuple[Buffer, Index], Index] = {}
     made = {m.node.buffer for m in group.members}
     for m in group.members:
         loops = list(group.symbols())
@@ -98,6 +98,5 @@ def bytes_moved(group: Group, kept: set[Buffer]) -> int:
                 continue
             steps = strides(e)
             used = loops if steps is None else [s for s in loops if steps.get(s, 0) != 0]
-            count = size_hint(product(s.extent for s in used))
-            seen[b, e] = count * b.dtype.itemsize
+            seen[b, e] = product(s.extent for s in used) * b.dtype.itemsize
     return sum(seen.values())

@@ -369,12 +369,12 @@ class _Instance:
             return self.plain(var(s) if isinstance(s, Symbol) else s)
 
         return {
-            "detail": kernel_detail(kernel, group)
+            "detail": kernel_detail(kernel, group, self.number)
             if group.call is None
-            else call_detail(group.call),
+            else call_detail(group.call, self.number),
             "calls": kernel.calls,
-            "bytes": kernel.bytes_moved,
-            "operations": kernel.operations,
+            "bytes": self.number(kernel.bytes_moved),
+            "operations": self.number(kernel.operations),
             "name": kernel.origin,
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
@@ -392,10 +392,10 @@ class _Instance:
             arguments[op._schema.arguments[-1].name] = self._plain(results[0])
             results = []
         return {
-            "detail": call_detail(call),
+            "detail": call_detail(call, self.number),
             "calls": call.calls,
-            "bytes": call_bytes(call),
-            "operations": call_operations(call),
+            "bytes": self.number(call_bytes(call)),
+            "operations": self.number(call_operations(call)),
             "name": call.origin or call.name,
             "op": op._schema.name,
             "overload": op._schema.overload_name,

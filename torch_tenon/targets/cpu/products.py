@@ -27,7 +27,7 @@ from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, strides, var
 from torch_tenon.ir.program import MATMUL_DTYPES, Matmul
-from torch_tenon.ir.values import Buffer, Layout, loop_symbol, size_hint
+from torch_tenon.ir.values import Buffer, Layout, loop_symbol
 from torch_tenon.targets.cpu import layout as decide
 from torch_tenon.targets.cpu import scalars as c
 from torch_tenon.targets.cpu.autotune import INTERFACE
@@ -203,9 +203,9 @@ class Product:
                 return b
         return None
 
-    def _traffic(self) -> int:
+    def _traffic(self) -> Index:
         operands = (self.node.left, self.node.right)
-        read = sum(size_hint(product(v.sizes)) * v.dtype.itemsize for v in operands)
+        read = sum(product(v.sizes) * v.dtype.itemsize for v in operands)
         return read + bytes_moved(self.whole, self.kept)
 
 
