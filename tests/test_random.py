@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from philox import philox
 from torch.utils.checkpoint import checkpoint
 
 N = 40_000
@@ -144,17 +145,6 @@ def test_known_answers() -> None:
     ones = 2**64 - 1
     assert philox(ones, ones, ones) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
     assert philox(0, 0, 0) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
-
-
-def philox(key: int, index: int, offset: int) -> tuple[int, ...]:
-    """The four words of Philox 4x32-10 for a key and a counter of 64 and 64 bits."""
-    k = [key % 2**32, key >> 32]
-    c = [index % 2**32, index >> 32, offset % 2**32, offset >> 32]
-    for _ in range(10):
-        left, right = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
-        c = [(right >> 32) ^ c[1] ^ k[0], right % 2**32, (left >> 32) ^ c[3] ^ k[1], left % 2**32]
-        k = [(k[0] + 0x9E3779B9) % 2**32, (k[1] + 0xBB67AE85) % 2**32]
-    return tuple(c)
 
 
 def test_numbers_do_not_depend_on_layout() -> None:

@@ -69,8 +69,8 @@ def _autoload() -> None:
             # So that whoever imports this package next gets the error.
             sys.modules.pop(__name__, None)
         return
-    # What PyTorch's import has made is there until the process ends, where each of the interpreter's
-    # last collections would walk over all of it: a quarter of a second.
+    # What PyTorch's import has made is there until the process ends, where the interpreter's last
+    # collections would walk over all of it: a quarter of a second.
     gc.freeze()
 
 

@@ -49,6 +49,11 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "copy": lambda x: x,
     "to": lambda x: x,
     "where": torch.where,
+    "mantissa": lambda x: torch.frexp(x).mantissa,
+    "exponent": lambda x: torch.where(x.isfinite(), torch.frexp(x).exponent, 0),
+    "random_below": lambda x, y: torch.tensor((int(x) % 2**64) * int(y) >> 64),
+    "random_exp": torch.exp,
+    "special_polygamma": lambda n, x: torch.polygamma(int(n), x),
 }
 COMBINATIONS: dict[str, Callable[..., Any]] = {
     "sum": OPERATIONS["add"],
@@ -63,7 +68,14 @@ COMBINATIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def stand_in(seed: Number, offset: Number, element: Number) -> Number:
+def _of_pytorch(op: str) -> Callable[..., Number]:
+    name = op.removeprefix("special_")
+    found = getattr(torch.special, name, None) or getattr(torch, name)
+    assert callable(found)
+    return found
+
+
+def stand_in(op: str, seed: int, offset: int, element: int) -> float:
     """For random numbers of any kind: which element of which stream is asked for is what counts."""
     return (seed * 31 + offset + element * 367) % 1009
 
@@ -74,10 +86,11 @@ def run(
     sizes: Sequence[int],
     status: list[tuple[int, int, int]],
     shares: int = 4,
+    draw: Callable[[str, int, int, int], float] = stand_in,
 ) -> None:
     """Runs a tree on the bytes of its storages (1-d, uint8) with these sizes, each in the order of
     `parameters(tree)`. What its checks find is added to `status`: number, value, size."""
-    _Run(tree, arrays, sizes, status, shares).body(tree.body)
+    _Run(tree, arrays, sizes, status, shares, draw).body(tree.body)
 
 
 class _Run:
@@ -88,8 +101,9 @@ class _Run:
         sizes: Sequence[int],
         status: list[tuple[int, int, int]],
         shares: int,
+        draw: Callable[[str, int, int, int], float],
     ) -> None:
-        self.tree, self.arrays, self.status = tree, arrays, status
+        self.tree, self.arrays, self.status, self.draw = tree, arrays, status, draw
         found = parameters(tree)
         self.storages, self.failures = found.storages, found.failures
         self.symbols: dict[Symbol, int] = dict(zip(found.sizes, sizes, strict=True))
@@ -144,10 +158,9 @@ class _Run:
                 for c in range(min(map(self._index, s.columns))):
                     self.local[s.array][r * s.width + c] = memory[first + c * step + r]
         elif isinstance(s, Draw):
-            state = self._operand(s.seed), self._operand(s.offset)
+            state = s.op, int(self._operand(s.seed)), int(self._operand(s.offset))
             for k in range(min(map(self._index, s.counts))):
-                element = torch.tensor(self._index(s.first) + k)
-                self.local[s.array][k] = stand_in(*state, element).to(s.array.dtype)
+                self.local[s.array][k] = self.draw(*state, self._index(s.first) + k)
         else:
             assert isinstance(s, Barrier)
 
@@ -201,6 +214,6 @@ class _Run:
         if s.op == "index":
             return args[0].to(s.dtype)
         if s.op in RANDOM_NUMBERS:
-            return stand_in(*args).to(s.dtype)
-        operation = OPERATIONS.get(s.op) or getattr(torch, s.op)
+            return torch.tensor(self.draw(s.op, *map(int, args))).to(s.dtype)
+        operation = OPERATIONS.get(s.op) or _of_pytorch(s.op)
         return operation(*args).to(s.dtype)

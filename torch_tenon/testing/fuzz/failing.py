@@ -30,7 +30,9 @@ _STRUCTURAL = set(
 )
 _REPLACES_MEMORY = set(words("resize_ resize_fill set_ set_data"))
 # Their results do not depend on the contents of their operands.
-_OF_SIZES = set(words("zeros_like ones_like new_zeros rand_zero"))
+_OF_SIZES = set(
+    words("zeros_like ones_like new_zeros rand_zero multinomial_of_zeros multinomial_of_zeros_not")
+)
 _OVERWRITES = set(words("fill_ zero_ copy_ copy_across foreach_zero_"))
 
 
