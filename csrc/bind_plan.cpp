@@ -91,15 +91,27 @@ class PlanReader {
     return {x["slot"].cast<size_t>(), std::move(layout)};
   }
 
+  static SizeExpression expression(py::handle x) {
+    if (py::isinstance<py::dict>(x))
+      return {x["words"].cast<std::vector<int64_t>>()};
+    return SizeExpression::of(SizeExpression::constant, x.cast<int64_t>());
+  }
+
+  static std::shared_ptr<const StepFacts> facts(py::handle x) {
+    std::vector<SizeExpression> sizes;
+    for (const auto y : x["detail_sizes"])
+      sizes.push_back(expression(y));
+    return std::make_shared<StepFacts>(StepFacts{
+        x["detail"].cast<std::string>(),
+        std::move(sizes),
+        x["calls"].cast<std::vector<int32_t>>(),
+        expression(x["bytes"]),
+        expression(x["operations"])});
+  }
+
   Step step(py::handle x) {
     const auto name = x["name"].cast<std::string>();
-    const Subject subject{
-        name,
-        x["detail"].cast<std::string>(),
-        x["calls"].cast<std::vector<int32_t>>(),
-        x["bytes"].cast<int64_t>(),
-        x["operations"].cast<int64_t>()};
-    Step made{name, &counter("plan", name), subject, subject_of(subject), KernelStep{}, {}, {}};
+    Step made{name, &counter("plan", name), facts(x), KernelStep{}, {}, {}};
     if (x.contains("kernel"))
       made.work = kernel_step(x);
     else

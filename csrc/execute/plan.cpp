@@ -6,6 +6,7 @@
 
 #include "device/host_allocator.h"
 #include "device/interpreter.h"
+#include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/plan_run.h"
@@ -61,7 +62,8 @@ Plan::Plan(PlanData data, std::shared_ptr<Pace> pace)
     : data_(std::move(data)),
       pace_(pace ? std::move(pace) : std::make_shared<Pace>(/*sized=*/false)),
       inputs_(data_.slots.size()),
-      outputs_(data_.slots.size()) {
+      outputs_(data_.slots.size()),
+      subjects_(data_.steps.size()) {
   for (size_t k = 0; k < data_.inputs.size(); ++k)
     inputs_[data_.inputs[k]] = k;
   for (size_t k = 0; k < data_.outputs.size(); ++k)
@@ -70,6 +72,25 @@ Plan::Plan(PlanData data, std::shared_ptr<Pace> pace)
     if (const auto* kernel = std::get_if<KernelStep>(&step.work))
       status_words_ += kernel->checks.size() * kStatusWords;
   }
+}
+
+uint32_t Plan::subject(size_t step) const {
+  auto& known = subjects_[step];
+  if (const auto number = known.load(std::memory_order_relaxed))
+    return number;
+  const auto& [detail, sizes, calls, bytes, operations] = *data_.steps[step].facts;
+  const auto value = [&](const SizeExpression& e) { return e.evaluate(symbols_).value_or(0); };
+  Subject made{data_.steps[step].name, {}, calls, value(bytes), value(operations)};
+  auto size = sizes.begin();
+  for (const char c : detail) {
+    if (c == '?')
+      made.detail += std::to_string(value(*size++));
+    else
+      made.detail += c;
+  }
+  const auto number = subject_of(made);  // two threads get the same
+  known.store(number, std::memory_order_relaxed);
+  return number;
 }
 
 std::function<CallFailures()> Plan::enqueue(

@@ -5,6 +5,7 @@
 // Python itself. Several threads may run one plan at once: what changes is the run's own.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -15,10 +16,10 @@
 
 #include "device/counters.h"
 #include "device/failure.h"
-#include "device/profile.h"
 #include "device/queue.h"
 #include "execute/host_call.h"
 #include "execute/pace.h"
+#include "record/sizes.h"
 
 namespace tenon {
 
@@ -77,11 +78,18 @@ struct CallStep {
   int32_t call = -1;  // the recorded call that it is part of, counted in the window; -1 for none
 };
 
+// What a profile has of a step, at any sizes.
+struct StepFacts {
+  std::string detail;  // with a `?` for each of `sizes`
+  std::vector<SizeExpression> sizes;
+  std::vector<int32_t> calls;
+  SizeExpression bytes, operations;
+};
+
 struct Step {
   std::string name;  // the ops that it came from
   Counter* counter;  // of its kernel's runs, while they are timed
-  Subject subject;   // what the profile has of it
-  uint32_t number;   // ... and the subject's number
+  std::shared_ptr<const StepFacts> facts;
   std::variant<KernelStep, CallStep> work;
   std::vector<size_t> allocated;  // outputs and blocks that no step used before
   std::vector<size_t> released;   // inputs, blocks and external slots that no later step uses
@@ -150,6 +158,8 @@ class Plan {
   Pace& pace() const {
     return *pace_;
   }
+  // The number of what a profile has of a step (device/profile.h), at the sizes of this plan.
+  uint32_t subject(size_t step) const;
   // Of all kernels' checks.
   size_t status_words() const {
     return status_words_;
@@ -162,6 +172,8 @@ class Plan {
   const std::shared_ptr<Pace> pace_;
   std::vector<size_t> inputs_, outputs_;  // by slot: which input or output it is
   size_t status_words_ = 0;
+  std::vector<int64_t> symbols_;  // of the sizes, where they may have any value
+  mutable std::vector<std::atomic<uint32_t>> subjects_;  // by step; 0: nobody has asked
 };
 
 }  // namespace tenon

@@ -18,7 +18,7 @@ namespace tenon {
 namespace {
 
 constexpr size_t kMostClaims = 4;  // of windows that are alike but for their sizes
-constexpr std::string_view kMagic = "torch-tenon plan 3\n";
+constexpr std::string_view kMagic = "torch-tenon plan 4\n";
 
 struct Files {
   std::mutex mutex;
@@ -94,8 +94,8 @@ void fields(Archive& archive, SlotTensor& x) {
 }
 
 template <class Archive>
-void fields(Archive& archive, Subject& x) {
-  archive(x.name, x.detail, x.calls, x.bytes, x.operations);
+void fields(Archive& archive, StepFacts& x) {
+  archive(x.detail, x.sizes, x.calls, x.bytes, x.operations);
 }
 
 template <class Archive>
@@ -143,7 +143,7 @@ void write_plan(Writer& archive, const PlanData& x) {
   }
   archive(x.steps.size());
   for (const auto& step : x.steps) {
-    archive(step.name, step.allocated, step.released, step.work.index(), step.subject);
+    archive(step.name, step.allocated, step.released, step.work.index(), *step.facts);
     if (const auto* kernel = std::get_if<KernelStep>(&step.work))
       archive(*kernel);
     else
@@ -165,9 +165,10 @@ PlanData read_plan(Reader& archive) {
   for (size_t k = 0; k < steps; ++k) {
     Step step;
     size_t kind = 0;
-    archive(step.name, step.allocated, step.released, kind, step.subject);
+    StepFacts facts;
+    archive(step.name, step.allocated, step.released, kind, facts);
     step.counter = &counter("plan", step.name);
-    step.number = subject_of(step.subject);
+    step.facts = std::make_shared<StepFacts>(std::move(facts));
     if (kind == 0)
       archive(step.work.emplace<KernelStep>());
     else

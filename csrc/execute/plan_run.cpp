@@ -4,6 +4,7 @@
 
 #include "device/guard.h"
 #include "device/host_allocator.h"
+#include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/host_call.h"
@@ -176,8 +177,8 @@ struct PlanRun::Outcome {
 
 PlanRun::PlanRun(
     const Plan& plan, c10::Device device, std::function<void*(size_t)> output, uint32_t window)
-    : data_(plan.data()),
-      pace_(plan.pace()),
+    : plan_(plan),
+      data_(plan.data()),
       output_(std::move(output)),
       device_(device.is_cpu() ? device : c10::Device(kTenon, check_index(device.index()))),
       queue_(queue_for(device_)),
@@ -300,7 +301,8 @@ Activity activity_of(const Step& step) {
 }
 
 void PlanRun::run_step(const Step& step, size_t index) {
-  Profiled profiled(Activity::kernel, device_.is_cpu() ? -1 : device_.index(), step.number);
+  const uint32_t subject = C10_UNLIKELY(profiles()) ? plan_.subject(index) : 0;
+  Profiled profiled(Activity::kernel, device_.is_cpu() ? -1 : device_.index(), subject);
   if (profiled) {
     profiled->activity = activity_of(step);
     profiled->window = window_;
@@ -423,7 +425,7 @@ double PlanRun::bytes_made() const {
 void PlanRun::execute(const std::function<void(size_t)>& released) {
   if (!host_memory_)
     return run_steps(released);
-  PacedRun paced(pace_, bytes_made());
+  PacedRun paced(plan_.pace(), bytes_made());
   run_steps(released);
   paced.finish();
 }

@@ -45,8 +45,8 @@ class PlanRun {
   void call_on_device(const CallStep& step, size_t index);
   void* address_of(const SlotTensor& tensor) const;
 
+  const Plan& plan_;
   const PlanData& data_;
-  Pace& pace_;
   std::function<void*(size_t)> output_;
   c10::Device device_;
   Queue& queue_;

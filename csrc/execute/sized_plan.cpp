@@ -87,7 +87,9 @@ std::shared_ptr<const Plan> SizedPlan::instance(const std::vector<int64_t>& symb
       made_.erase(found);
       return nullptr;
     }
-    found->first = symbols;
+    found->first = found->second->symbols_ = symbols;
+    for (auto& subject : found->second->subjects_)
+      subject.store(0, std::memory_order_relaxed);
   }
   made_.splice(made_.begin(), made_, found);
   return found->second;

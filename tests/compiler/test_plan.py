@@ -196,6 +196,7 @@ def by_hand(slots, steps, functions, results=(), inputs=(), outputs=()):
                 "checks": [],
                 "call": -1,
                 "detail": "",
+                "detail_sizes": [],
                 "calls": [],
                 "bytes": 0,
                 "operations": 0,

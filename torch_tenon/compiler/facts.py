@@ -19,7 +19,7 @@ from torch_tenon.ir.values import Stored, size_hint
 
 log = logging.getLogger("torch_tenon.program")
 
-Number = Callable[[Index], int]
+Number = Callable[[Index], int | str]
 
 MOST_TENSORS = 8  # that are named of a call
 
@@ -51,10 +51,11 @@ def call_detail(call: Extern, number: Number = size_hint) -> str:
     """The tensors of a call: `float32[32, 64], float32[64]`."""
     tensors = [x for x in _tensors(call) if x is not None]
     names = [
-        f"{_dtype_name(t.dtype)}[{', '.join(str(number(n)) for n in t.sizes)}]" for t in tensors
+        f"{_dtype_name(t.dtype)}[{', '.join(str(number(n)) for n in t.sizes)}]"
+        for t in tensors[:MOST_TENSORS]
     ]
-    hidden = len(names) - MOST_TENSORS
-    return ", ".join(names[:MOST_TENSORS] + ([f"and {hidden} more"] if hidden > 0 else []))
+    hidden = len(tensors) - MOST_TENSORS
+    return ", ".join(names + ([f"and {hidden} more"] if hidden > 0 else []))
 
 
 def call_bytes(call: Extern) -> Index:

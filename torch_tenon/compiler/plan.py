@@ -6,10 +6,11 @@ the arena and all sizes as numbers, and of that a plan of the C++ core, which ru
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -18,7 +19,13 @@ import torch
 from torch_tenon import _C, device
 from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
-from torch_tenon.compiler.facts import call_bytes, call_detail, call_operations, kernel_detail
+from torch_tenon.compiler.facts import (
+    Number,
+    call_bytes,
+    call_detail,
+    call_operations,
+    kernel_detail,
+)
 from torch_tenon.compiler.handwritten import Asked, Next
 from torch_tenon.compiler.host_kernels import call_of
 from torch_tenon.compiler.kernel import Kernel, calls_of, operations_of
@@ -59,8 +66,9 @@ class PlanData(TypedDict):
                 recorded call that it is part of. Recorded calls are counted in their window; a
                 compiled graph has none, and -1 stands there. Each step has a name (the ops that it
                 came from), the slots that are allocated before it and those that are released
-                after it, and for profiles its sizes and dtypes (detail), the recorded calls that it
-                computes, the bytes that it moves and its operations on numbers.
+                after it, and for profiles its sizes and dtypes (detail, with a `?` for each of
+                detail_sizes), the recorded calls that it computes, the bytes that it moves and its
+                operations on numbers.
 
     A tensor over a slot is a dict: slot, dtype, sizes, strides and offset (in elements). Arguments
     that are dtypes, layouts and memory formats are {"torch": name}, complex numbers
@@ -362,19 +370,41 @@ class _Instance:
             return Next.NOTHING
         return Next.DEVICE if self.plan.steps[step + 1].kernel is not None else Next.HOST
 
+    def _facts(
+        self,
+        detail: Callable[[Number], str],
+        calls: Sequence[int],
+        nbytes: Index,
+        operations: Index,
+    ) -> dict[str, Any]:
+        """What a profile has of a step."""
+        sizes: list[Any] = []
+
+        def number(e: Index) -> str:
+            sizes.append(self.plain(e))
+            return "?"
+
+        return {
+            "detail": detail(number),
+            "detail_sizes": sizes,
+            "calls": calls,
+            "bytes": self.plain(nbytes),
+            "operations": self.plain(operations),
+        }
+
     def _kernel(self, kernel: Kernel, number: int, group: Group, after: Next) -> dict[str, Any]:
         def size(s: Symbol | Index | Asked) -> Any:
             if isinstance(s, Asked):
                 return int(after)
             return self.plain(var(s) if isinstance(s, Symbol) else s)
 
+        def detail(number: Number) -> str:
+            if group.call is not None:
+                return call_detail(group.call, number)
+            return kernel_detail(kernel, group, number)
+
         return {
-            "detail": kernel_detail(kernel, group, self.number)
-            if group.call is None
-            else call_detail(group.call, self.number),
-            "calls": kernel.calls,
-            "bytes": self.number(kernel.bytes_moved),
-            "operations": self.number(kernel.operations),
+            **self._facts(detail, kernel.calls, kernel.bytes_moved, kernel.operations),
             "name": kernel.origin,
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
@@ -391,11 +421,9 @@ class _Instance:
         if call.into:
             arguments[op._schema.arguments[-1].name] = self._plain(results[0])
             results = []
+        detail = functools.partial(call_detail, call)
         return {
-            "detail": call_detail(call, self.number),
-            "calls": call.calls,
-            "bytes": self.number(call_bytes(call)),
-            "operations": self.number(call_operations(call)),
+            **self._facts(detail, call.calls, call_bytes(call), call_operations(call)),
             "name": call.origin or call.name,
             "op": op._schema.name,
             "overload": op._schema.overload_name,
