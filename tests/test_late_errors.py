@@ -198,6 +198,8 @@ def test_what_is_overwritten_as_a_whole_can_be_read_again(mode: str) -> None:
         lambda t: t.fill_(3),
         lambda t: t.copy_(torch.ones(ROWS, COLUMNS)),
         lambda t: torch.add(torch.ones_like(t), 1, out=t),
+        lambda t: (torch._foreach_zero_([t]), t)[1],
+        lambda t: t.uniform_(2, 2),
     )
     failing = FAILING["gather"]
     with executing(mode):

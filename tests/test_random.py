@@ -7,6 +7,8 @@ import torch
 from philox import philox
 from torch.utils.checkpoint import checkpoint
 
+from torch_tenon import _C
+
 N = 40_000
 
 
@@ -145,6 +147,34 @@ def test_known_answers() -> None:
     ones = 2**64 - 1
     assert philox(ones, ones, ones) == (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)
     assert philox(0, 0, 0) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+
+
+def test_drawing_in_place_runs_nothing() -> None:
+    """The numbers are drawn when the window runs, whatever else is recorded."""
+    draws = (
+        lambda t: t.uniform_(),
+        lambda t: t.normal_(),
+        lambda t: t.log_normal_(),
+        lambda t: t.exponential_(),
+        lambda t: t.cauchy_(),
+        lambda t: t.geometric_(0.5),
+        lambda t: t.random_(),
+        lambda t: t.random_(10),
+        lambda t: t.random_(2, 5),
+        lambda t: t.bernoulli_(0.5),
+    )
+
+    def all_of_them() -> list[torch.Tensor]:
+        x = torch.ones(4, 5, device="tenon")
+        return [draw(x * 2) for draw in draws]
+
+    for _ in range(2):
+        for drawn in all_of_them():
+            drawn.cpu()
+    _, before = _C.record_counts()
+    found = all_of_them()
+    assert _C.record_counts()[1] == before
+    assert all(not bool((t == 2).all()) for t in found)
 
 
 def test_numbers_do_not_depend_on_layout() -> None:

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "device/allocator.h"
 #include "device/interpreter.h"
@@ -35,8 +36,11 @@ void* token_of(const Buffer* buffer) {
   return base != nullptr ? base + kTokenStep + offset : reinterpret_cast<void*>(kTokenStep);
 }
 
+thread_local bool t_tokens_do = false;
+
 void materialize(c10::StorageImpl* storage) {
-  give_address(*storage);
+  if (!t_tokens_do)
+    give_address(*storage);
 }
 
 void set_address(c10::StorageImpl& storage, void* address) {
@@ -75,6 +79,12 @@ void release_reference(void* buffer) {
 }
 
 }  // namespace
+
+TokensDo::TokensDo(bool here) : before_(std::exchange(t_tokens_do, here)) {}
+
+TokensDo::~TokensDo() {
+  t_tokens_do = before_;
+}
 
 void release_buffer(void* context) {
   const auto buffer = BufferRef::reclaim(static_cast<Buffer*>(context));

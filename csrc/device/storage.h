@@ -76,4 +76,17 @@ inline Buffer* own_buffer(const c10::StorageImpl& storage) {
   return data.get_deleter() == &release_buffer ? static_cast<Buffer*>(data.get_context()) : nullptr;
 }
 
+// While one lives on this thread, who asks PyTorch for the address of a tensor of the device gets
+// its token, and nothing runs: for code that asks and looks at layouts alone, as its iterators do.
+class TokensDo {
+ public:
+  explicit TokensDo(bool here = true);
+  ~TokensDo();
+  TokensDo(const TokensDo&) = delete;
+  TokensDo& operator=(const TokensDo&) = delete;
+
+ private:
+  const bool before_;
+};
+
 }  // namespace tenon

@@ -20,10 +20,13 @@
 #include <cmath>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "device/counters.h"
 #include "device/generator.h"
+#include "device/storage.h"
 #include "ops/random_numbers.h"
+#include "record/op_rules.h"
 
 namespace tenon {
 namespace {
@@ -187,6 +190,7 @@ void draw_into(const at::Tensor& self, const OptionalGenerator& generator, const
                              .findSchemaOrThrow("tenon::draw_", "")
                              .typed<decltype(draw_on_host)>();
   const at::AutoDispatchBelowADInplaceOrView below;
+  const TokensDo not_here(false);
   auto target = self;
   op.call(
       target,
@@ -234,6 +238,9 @@ TORCH_LIBRARY_FRAGMENT(tenon, m) {
       "draw_(Tensor(a!) self, str distribution, float a, float b, float c, int base, int range, "
       "Tensor seed, Tensor offset) -> Tensor(a!)",
       torch::dispatch(kHere, draw_on_host));
+  OpRule draws_in_place;
+  draws_in_place.replaces = true;
+  set_op_rule("tenon::draw_", std::move(draws_in_place));
   m.def(
       "draw(Tensor self, str distribution, float a, float b, float c, int base, int range, "
       "Tensor seed, Tensor offset) -> Tensor",
@@ -354,13 +361,24 @@ at::Tensor& normal_out(Mean mean, Std std, OptionalGenerator gen, at::Tensor& ou
   return out.resize_(wide.sizes()).copy_(wide);
 }
 
+// One of PyTorch's templates, which builds an iterator over the tensor: that asks for the address.
+template <auto kernel>
+struct ByLayout;
+template <class Result, class... Arguments, Result (*kernel)(Arguments...)>
+struct ByLayout<kernel> {
+  static Result call(Arguments... arguments) {
+    const TokensDo here;
+    return kernel(std::forward<Arguments>(arguments)...);
+  }
+};
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   using namespace at::native::templates;
   using Rng = GeneratorImpl;
   using InPlace = at::Tensor& (*)(at::Tensor&, double, OptionalGenerator);
   using InPlaceOfTensor = at::Tensor& (*)(at::Tensor&, const at::Tensor&, OptionalGenerator);
   const auto add = [&m](const char* op, auto* kernel) { m.impl(op, counted(op, kernel)); };
-  add("aten::uniform_", uniform_impl_<Distribution<kUniform>::Kernel, Rng>);
+  add("aten::uniform_", ByLayout<&uniform_impl_<Distribution<kUniform>::Kernel, Rng>>::call);
   add("aten::normal_", normal_impl_<Distribution<kNormal>::Kernel, Rng>);
   using Tensor = const at::Tensor&;
   add("aten::normal.Tensor_float", normal_of<Tensor, double>);
@@ -369,13 +387,15 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   add("aten::normal.Tensor_float_out", normal_out<Tensor, double>);
   add("aten::normal.float_Tensor_out", normal_out<double, Tensor>);
   add("aten::normal.Tensor_Tensor_out", normal_out<Tensor, Tensor>);
-  add("aten::log_normal_", log_normal_impl_<Distribution<kLogNormal>::Kernel, Rng>);
-  add("aten::exponential_", exponential_impl_<Distribution<kExponential>::Kernel, Rng>);
-  add("aten::cauchy_", cauchy_impl_<Distribution<kCauchy>::Kernel, Rng>);
-  add("aten::geometric_", geometric_impl_<Distribution<kGeometric>::Kernel, Rng>);
-  add("aten::random_", random_impl<RandomKernel, Rng>);
-  add("aten::random_.from", random_from_to_impl<RandomFromToKernel, Rng>);
-  add("aten::random_.to", random_to);
+  add("aten::log_normal_",
+      ByLayout<&log_normal_impl_<Distribution<kLogNormal>::Kernel, Rng>>::call);
+  add("aten::exponential_",
+      ByLayout<&exponential_impl_<Distribution<kExponential>::Kernel, Rng>>::call);
+  add("aten::cauchy_", ByLayout<&cauchy_impl_<Distribution<kCauchy>::Kernel, Rng>>::call);
+  add("aten::geometric_", ByLayout<&geometric_impl_<Distribution<kGeometric>::Kernel, Rng>>::call);
+  add("aten::random_", ByLayout<&random_impl<RandomKernel, Rng>>::call);
+  add("aten::random_.from", ByLayout<&random_from_to_impl<RandomFromToKernel, Rng>>::call);
+  add("aten::random_.to", ByLayout<&random_to>::call);
   add("aten::bernoulli_.float", InPlace(bernoulli_impl_<Distribution<kBernoulli>::Kernel, Rng>));
   add("aten::bernoulli_.Tensor", InPlaceOfTensor(bernoulli_impl_<BernoulliTensorKernel, Rng>));
   add("aten::native_dropout", at::native::native_dropout_cpu);

@@ -29,10 +29,14 @@ _STRUCTURAL = set(
     )
 )
 _REPLACES_MEMORY = set(words("resize_ resize_fill set_ set_data"))
-# Their results do not depend on the contents of their operands.
-_OF_SIZES = set(
-    words("zeros_like ones_like new_zeros rand_zero multinomial_of_zeros multinomial_of_zeros_not")
-)
+# Their results do not depend on the contents of their operands; one that fails late has a stand-in
+# (`Operation.instead`), which is an operation of its own.
+_OF_SIZES_LATE = words("multinomial_of_zeros cholesky_of_zeros inv_of_zeros")
+_OF_SIZES = {
+    *words("zeros_like ones_like full_like new_zeros rand_zero"),
+    *_OF_SIZES_LATE,
+    *(f"{name}_not" for name in _OF_SIZES_LATE),
+}
 _OVERWRITES = set(words("fill_ zero_ copy_ copy_across foreach_zero_"))
 
 
