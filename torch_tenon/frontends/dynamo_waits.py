@@ -7,6 +7,7 @@ it is not there nobody looks, so that there is nobody to tell. Whoever else impo
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import sys
 import threading
@@ -98,9 +99,16 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Gives it what those ask for who go through all modules."""
         del vars(module)["__path__"]
-        spec = PathFinder.find_spec(_NAME, torch.__path__)
-        assert spec is not None
+        spec = _spec()
         vars(module).update(__file__=spec.origin, __spec__=spec, __loader__=spec.loader)
+
+
+@functools.cache
+def _spec() -> ModuleSpec:
+    """Where Dynamo is: optimizers ask at each step."""
+    spec = PathFinder.find_spec(_NAME, torch.__path__)
+    assert spec is not None
+    return spec
 
 
 def _importer(frame: FrameType | None) -> str:
