@@ -37,6 +37,7 @@ _OF_SIZES = {
     *_OF_SIZES_LATE,
     *(f"{name}_not" for name in _OF_SIZES_LATE),
 }
+_OF_NUMBERS = set(words("isfinite isinf isnan"))
 _OVERWRITES = set(words("fill_ zero_ copy_ copy_across foreach_zero_"))
 
 
@@ -259,11 +260,18 @@ class Judge:
                 if meets(extent(storage), here):
                     del self._memory[key]
 
+    def _is_finite(self, s: Statement) -> bool:
+        """Whether a statement asks it of whole numbers, which are."""
+        operand = self.scope.get(s.operands[0]) if s.operation in _OF_NUMBERS else None
+        if not isinstance(operand, torch.Tensor):
+            return False
+        return not (operand.dtype.is_floating_point or operand.dtype.is_complex)
+
     def _fails(self, s: Statement, target: str | None, given: Failure) -> None:
         """Notes what a statement did that may have failed."""
         if s.result in self.scope:
             found = replace(given, bound=False)
-            if s.operation in _OF_SIZES:
+            if s.operation in _OF_SIZES or self._is_finite(s):
                 found = replace(found, certain=False, valued=True)
             self._names[s.result] = found
         if target is None or not isinstance(self.scope.get(target), torch.Tensor):

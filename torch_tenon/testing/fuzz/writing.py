@@ -148,6 +148,8 @@ class Writing(Chooser):
         elif name == "tril_":
             self.add(name, x, result=False)
         elif name in ("resize_", "resize_fill"):
+            if not t.untyped_storage().resizable():
+                raise Nothing  # it raises, and leaves the tensor larger than its memory
             shape = self.shape()
             if name == "resize_":
                 room = self.room(t) - t.storage_offset()
