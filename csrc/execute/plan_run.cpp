@@ -7,7 +7,8 @@
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/host_call.h"
+#include "execute/call_step.h"
+#include "execute/failed_check.h"
 #include "record/op_rules.h"
 #include "record/surroundings.h"
 
@@ -16,48 +17,6 @@ namespace {
 
 std::atomic<bool> g_timing{false};
 std::atomic<bool> g_commit_each{false};
-
-// The numbers of CHECKS in torch_tenon/compiler/kernel.py.
-enum class Check : int64_t {
-  index = 1,
-  embedding = 2,
-  gather = 3,
-  division = 4,
-  target = 5,
-  batch = 6
-};
-
-// What PyTorch raises where the check failed that left this status.
-std::exception_ptr failed_check(const int64_t* status, const std::string& step) {
-  const auto check = static_cast<Check>(status[0]);
-  const auto size = status[2];
-  // A negative index was counted from the end before it was checked.
-  const auto index = check == Check::index && status[1] < 0 ? status[1] - size : status[1];
-  const auto where = c10::str(" (in the kernel of ", step, ")");
-  const auto outside =
-      c10::str("index ", index, " is out of bounds for dimension 0 with size ", size, where);
-  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
-  switch (check) {
-    case Check::division:
-      return std::make_exception_ptr(c10::Error(here, "ZeroDivisionError" + where));
-    case Check::gather:
-      return std::make_exception_ptr(c10::Error(here, outside));
-    case Check::embedding:
-      return std::make_exception_ptr(c10::IndexError(here, "index out of range in self" + where));
-    case Check::target:
-      return std::make_exception_ptr(
-          c10::IndexError(here, c10::str("Target ", index, " is out of bounds.", where)));
-    case Check::batch:
-      return std::make_exception_ptr(
-          c10::Error(
-              here,
-              c10::str(
-                  "INDICES element is out of DATA bounds, id=", index, " axis_dim=", size, where)));
-    case Check::index:
-      return std::make_exception_ptr(c10::IndexError(here, outside));
-  }
-  TORCH_INTERNAL_ASSERT(false, "a kernel reports a check of kind ", status[0], where);
-}
 
 std::shared_ptr<Failure> as_failure(std::exception_ptr error) {
   try {
@@ -79,63 +38,6 @@ c10::DataPtr allocate_temporary(size_t nbytes, c10::Device device) {
   if (device.is_cpu() && !(has_target() && target().host_memory))
     return c10::GetCPUAllocator()->allocate(nbytes);
   return device_block(nbytes, device.is_cpu() ? current_device() : device.index());
-}
-
-// The results of a call one by one: a list of tensors that is all there is counts each of its own,
-// and what is no tensor is none.
-std::vector<at::Tensor> results_of(const torch::jit::Stack& stack) {
-  if (stack.size() == 1 && stack[0].isTensorList())
-    return stack[0].toTensorVector();
-  std::vector<at::Tensor> results;
-  for (const auto& value : stack)
-    results.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
-  return results;
-}
-
-// Calls a step's op on the host, over the given memory of its tensors, with results in the given
-// places (null: in memory of their own).
-std::vector<at::Tensor> call_over(
-    const CallStep& step,
-    c10::ArrayRef<void*> tensors,
-    c10::ArrayRef<ResultPlace> places,
-    c10::DeviceIndex device) {
-  std::vector<c10::Storage> passed;  // kept, so that a result over one of them shares it
-  const bool keeps = is_foreign(step.op);
-  size_t next = 0;
-  const auto tensor = [&] {
-    const auto& layout = step.tensors[next].layout;
-    const auto made =
-        tensor_over(passed.emplace_back(borrowed(tensors[next++], layout.nbytes)), layout);
-    return keeps ? made.clone() : made;
-  };
-  const auto number = [&](const c10::IValue&) { return c10::IValue(tensor().item()); };
-  torch::jit::Stack stack;
-  for (const auto& argument : step.arguments)
-    stack.push_back(host_argument(argument, tensor, number));
-  call_on_host(step.op, stack, device, places);
-  auto results = results_of(stack);
-  place_results(step.op, results, device, places);
-  return results;
-}
-
-// Which of the tensors that a call is given it writes: that of `out=`.
-std::vector<bool> written_tensors(const CallStep& step) {
-  std::vector<bool> found;
-  const auto& schema = step.op.schema();
-  for (size_t k = 0; k < step.arguments.size(); ++k) {
-    const auto& argument = step.arguments[k];
-    const auto* alias = schema.arguments()[k].alias_info();
-    const bool written = alias != nullptr && alias->isWrite();
-    if (argument.kind == ArgumentPlan::list) {
-      for (const auto& element : argument.elements) {
-        if (element.kind != ArgumentPlan::constant)
-          found.push_back(written);
-      }
-    } else if (argument.kind != ArgumentPlan::constant) {
-      found.push_back(written);
-    }
-  }
-  return found;
 }
 
 // The slots that get memory for a step.

@@ -1,0 +1,64 @@
+#include "execute/call_step.h"
+
+#include "record/op_rules.h"
+
+namespace tenon {
+namespace {
+
+// The results of a call one by one: a list of tensors that is all there is counts each of its own,
+// and what is no tensor is none.
+std::vector<at::Tensor> results_of(const torch::jit::Stack& stack) {
+  if (stack.size() == 1 && stack[0].isTensorList())
+    return stack[0].toTensorVector();
+  std::vector<at::Tensor> results;
+  for (const auto& value : stack)
+    results.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+  return results;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> call_over(
+    const CallStep& step,
+    c10::ArrayRef<void*> tensors,
+    c10::ArrayRef<ResultPlace> places,
+    c10::DeviceIndex device) {
+  std::vector<c10::Storage> passed;  // kept, so that a result over one of them shares it
+  const bool keeps = is_foreign(step.op);
+  size_t next = 0;
+  const auto tensor = [&] {
+    const auto& layout = step.tensors[next].layout;
+    const auto made =
+        tensor_over(passed.emplace_back(borrowed(tensors[next++], layout.nbytes)), layout);
+    return keeps ? made.clone() : made;
+  };
+  const auto number = [&](const c10::IValue&) { return c10::IValue(tensor().item()); };
+  torch::jit::Stack stack;
+  for (const auto& argument : step.arguments)
+    stack.push_back(host_argument(argument, tensor, number));
+  call_on_host(step.op, stack, device, places);
+  auto results = results_of(stack);
+  place_results(step.op, results, device, places);
+  return results;
+}
+
+std::vector<bool> written_tensors(const CallStep& step) {
+  std::vector<bool> found;
+  const auto& schema = step.op.schema();
+  for (size_t k = 0; k < step.arguments.size(); ++k) {
+    const auto& argument = step.arguments[k];
+    const auto* alias = schema.arguments()[k].alias_info();
+    const bool written = alias != nullptr && alias->isWrite();
+    if (argument.kind == ArgumentPlan::list) {
+      for (const auto& element : argument.elements) {
+        if (element.kind != ArgumentPlan::constant)
+          found.push_back(written);
+      }
+    } else if (argument.kind != ArgumentPlan::constant) {
+      found.push_back(written);
+    }
+  }
+  return found;
+}
+
+}  // namespace tenon

@@ -1,0 +1,19 @@
+// The call of a plan's step that is no kernel.
+#pragma once
+
+#include "execute/plan.h"
+
+namespace tenon {
+
+// Calls a step's op on the host, over the given memory of its tensors, with results in the given
+// places (null: in memory of their own).
+std::vector<at::Tensor> call_over(
+    const CallStep& step,
+    c10::ArrayRef<void*> tensors,
+    c10::ArrayRef<ResultPlace> places,
+    c10::DeviceIndex device);
+
+// Which of the tensors that a call is given it writes: that of `out=`.
+std::vector<bool> written_tensors(const CallStep& step);
+
+}  // namespace tenon
