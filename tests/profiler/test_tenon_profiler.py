@@ -84,6 +84,8 @@ def test_metrics_while_it_runs():
     [("interval", True, False), ("event", False, True), ("Interval, event", True, True)],
 )
 def test_modes(mode, intervals, events, tmp_path, compiled):
+    work()
+    work()
     with profiler.profile(mode):
         work()
     profiler.export_chrome_trace(tmp_path / "trace.json")

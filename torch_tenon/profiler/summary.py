@@ -166,7 +166,7 @@ def _kernels(found: Collector, subjects: Subjects, events: Events, most: Ceiling
         nbytes = what.bytes or amount // count
         seconds = nanoseconds / 1e9
         share = _share(nbytes * count, what.operations * count, seconds, most)
-        code = codes.get((what.name, what.detail, what.calls), "")
+        code = codes.get((what.name, what.calls), "")
         rows.append(
             {
                 "name": what.name,
@@ -229,13 +229,14 @@ def _summaries() -> list[tuple[int, int, Summary | None, str]]:
     ]
 
 
-def _codes() -> dict[tuple[str, str, tuple[int, ...]], str]:
-    """The names of kernels' code, by what their subjects are."""
-    found = {}
+def _codes() -> dict[tuple[str, tuple[int, ...]], str]:
+    """The names of kernels' code, by their names and the calls that they compute; where that is
+    said of several, of none. A plan for any sizes has one code for all."""
+    found: dict[tuple[str, tuple[int, ...]], set[str]] = defaultdict(set)
     for *_, summary, _ in _summaries():
-        for name, detail, calls, code, _ in summary.steps if summary else ():
-            found[name, detail, tuple(calls)] = code
-    return found
+        for name, _, calls, code, _ in summary.steps if summary else ():
+            found[name, tuple(calls)].add(code)
+    return {who: next(iter(codes)) for who, codes in found.items() if len(codes) == 1}
 
 
 def _source(code: str) -> str:
