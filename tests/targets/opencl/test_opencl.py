@@ -104,6 +104,49 @@ def test_kernels_agree_with_the_cpu(target: str) -> None:
     assert there("hold_against_cpu()", target) == "agrees"
 
 
+ONE_NUMBER = {  # with the range of its argument
+    torch.special.i0e: (-100, 100),
+    torch.special.i1: (-40, 40),
+    torch.special.modified_bessel_k0: (0.01, 30),
+    torch.special.scaled_modified_bessel_k1: (0.01, 100),
+    torch.special.erfcx: (-5, 60),
+    torch.special.log_ndtr: (-20, 5),
+    torch.special.ndtri: (0.01, 0.99),
+    torch.special.spherical_bessel_j0: (-20, 20),
+    torch.special.digamma: (0.01, 30),
+}
+TWO_NUMBERS = {  # with the range of each argument
+    torch.special.gammainc: ((0.1, 20), (0.1, 20)),
+    torch.special.zeta: ((1.1, 20), (0.1, 20)),
+    torch.special.chebyshev_polynomial_t: ((-1.1, 1.1), (0, 20)),
+    torch.special.hermite_polynomial_h: ((-2, 2), (0, 8)),
+    torch.special.laguerre_polynomial_l: ((0, 8), (0, 8)),
+    torch.special.legendre_polynomial_p: ((-1, 1), (0, 20)),
+}
+
+
+def compute_special_functions() -> None:
+    functions = {f: (ends,) for f, ends in ONE_NUMBER.items()} | TWO_NUMBERS
+    for dtype, close in ((torch.float32, 1e-4), (torch.float64, 1e-8)):
+        for function, ranges in functions.items():
+            given = [torch.empty(500, dtype=dtype).uniform_(*ends) for ends in ranges]
+            if "polynomial" in function.__name__:
+                given[1] = given[1].floor()
+            expected = function(*given)
+            for _ in range(3):
+                found = function(*[x.to("tenon") for x in given]).cpu()
+            torch.testing.assert_close(
+                found, expected, rtol=close, atol=close, msg=lambda text, f=function: f"{f}: {text}"
+            )
+    assert not any("host_kernel" in k for k in torch_tenon.counters()), torch_tenon.counters()
+    print("agree")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_special_functions_are_computed_on_the_device(target: str) -> None:
+    assert there("compute_special_functions()", target) == "agree"
+
+
 CONVOLUTIONS = {
     "padded": ((2, 6, 9, 10), (8, 6, 3, 3), {"padding": 1}),
     "of one element": ((2, 6, 9, 10), (8, 6, 1, 1), {}),
@@ -260,8 +303,8 @@ def test_a_kept_plan_has_its_groups_on_the_host_in_another_process(tmp_path: Pat
 
 
 def steps() -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
-    model, x = model.to("tenon"), torch.randn(5, 8).to("tenon")
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 3))
+    model, x = model.to("tenon"), torch.randn(500, 64).to("tenon")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for number in range(12):
         optimizer.zero_grad()

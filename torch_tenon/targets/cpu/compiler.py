@@ -39,6 +39,7 @@ BY_NAME = {
     "erf.h": ("erfc_f32", "erfinv_"),
     "gamma.h": ("lgamma_", "digamma_", "special_"),
     "special.h": ("special_",),
+    "bessel.h": ("special_bessel_", "special_airy_"),
     "random.h": ("random_",),
 }
 

@@ -73,14 +73,16 @@ class OpenCLWriter(Writer):
 
     def groups(self) -> Index:
         """How many work-groups a launch has, in the program's sizes."""
-        steps = product(map(steps_of, self.grid()))
         items = 1 if self.shared else self.local
+        return floordiv(self.steps() + items - 1, items)
+
+    def steps(self) -> Index:
+        """How many steps the grid has, in the program's sizes."""
+        steps = product(map(steps_of, self.grid()))
         known: dict[Any, Index] = dict(self.tree.numbers)
         if self.tree.shares is not None:
             known[self.tree.shares] = self.shape.shares
-        if not isinstance(steps, int):
-            steps = substitute(steps, known)
-        return floordiv(steps + items - 1, items)
+        return steps if isinstance(steps, int) else substitute(steps, known)
 
     def grid(self) -> list[For]:
         """The loops of the grid, from the outermost. Raises NotImplementedError for two grids."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
 from torch_tenon.compiler.schedule import Group
-from torch_tenon.ir.index import product
 from torch_tenon.ir.values import Buffer, size_hint
+from torch_tenon.targets.cpu.compiler import BY_NAME
 from torch_tenon.targets.cpu.generate import loop_tree
 from torch_tenon.targets.opencl.device import Shape
-from torch_tenon.targets.opencl.dialect import OpenCLWriter, steps_of
+from torch_tenon.targets.opencl.dialect import OpenCLWriter
 from torch_tenon.targets.opencl.layout import AloneLayout, GroupLayout
 
 GROUP_WORK = 16384  # scalar operations that are worth starting a work-group for
 GROUPS = 4  # for each compute unit, so that they share out evenly
-MISSING = ("special_", "digamma_f64")  # functions of the cpu target's that need the C library
 
 
 def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
@@ -25,8 +24,7 @@ def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
     if shape.items == 1:
         layout = AloneLayout(group, kept)
         writer = OpenCLWriter(loop_tree(group, kept, layout), shape)
-        steps = size_hint(product(map(steps_of, writer.grid())))
-        writer.local = _work_items(steps, size_hint(layout.work), shape)
+        writer.local = _work_items(size_hint(writer.steps()), size_hint(layout.work), shape)
     else:
         layout = GroupLayout(group, kept, shape)
         writer = OpenCLWriter(layout.tree, shape)
@@ -34,7 +32,7 @@ def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
         writer.local = layout.items or (shape.items if writer.grid() else 1)
     origin = origin_of(group.members)
     source = writer.function(origin)
-    if missing := next((name for name in MISSING if name in source), None):
+    if missing := next((name for name in BY_NAME["bessel.h"] if name in source), None):
         raise NotImplementedError(f"{missing} in OpenCL C")
     return Kernel(
         source,

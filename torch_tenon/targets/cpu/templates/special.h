@@ -12,16 +12,6 @@
     return (float)special_##N##_f64((double)x, (double)y);                                        \
   }
 
-/* Bessel functions of the first and second kind: the C library's */
-static double special_bessel_j0_f64(double x) { return isinf(x) ? NAN : j0(x); }
-static double special_bessel_j1_f64(double x) { return isinf(x) ? NAN : j1(x); }
-static double special_bessel_y0_f64(double x) { return x < 0 || isinf(x) ? NAN : y0(x); }
-static double special_bessel_y1_f64(double x) { return x < 0 || isinf(x) ? NAN : y1(x); }
-SPECIAL_1(bessel_j0)
-SPECIAL_1(bessel_j1)
-SPECIAL_1(bessel_y0)
-SPECIAL_1(bessel_y1)
-
 static double special_spherical_bessel_j0_f64(double x) {
   if (isinf(x)) return 0;
   if (fabs(x) > 0.5) return sin(x) / x;
@@ -85,35 +75,6 @@ SPECIAL_1(scaled_modified_bessel_k1)
 SPECIAL_1(modified_bessel_k0)
 SPECIAL_1(modified_bessel_k1)
 
-/* Airy's Ai: its power series, K of order 1/3, or the series for large negative arguments */
-static double special_airy_ai_f64(double x) {
-  if (isinf(x)) return NAN;
-  if (x > 1) {
-    double z = 2 * x * sqrt(x) / 3;
-    return sqrt(x / 3) * bessel_k_scaled(z, 1.0 / 3) * exp(-z) / PI;
-  }
-  if (x >= -9) {
-    long double f = 1, g = x, sum = 0, cube = (long double)x * x * x;
-    long double c = 0.355028053887817239260063186L, d = 0.258819403792806798405183560L;
-    for (int k = 0; k < 90; ++k) {
-      sum += c * f - d * g;
-      f *= cube / ((3 * k + 2.0L) * (3 * k + 3));
-      g *= cube / ((3 * k + 3.0L) * (3 * k + 4));
-    }
-    return (double)sum;
-  }
-  double a = -x, z = 2 * a * sqrt(a) / 3, u = 1, part[2] = {1, 0};
-  for (int k = 1; k < 20; ++k) {
-    double next = u * (6.0 * k - 5) * (6.0 * k - 3) * (6.0 * k - 1) / (216.0 * k * (2 * k - 1)) / z;
-    if (next > u) break;
-    u = next;
-    part[k & 1] += k & 2 ? -u : u;
-  }
-  double angle = z - PI / 4;
-  return (cos(angle) * part[0] + sin(angle) * part[1]) / (sqrt(PI) * sqrt(sqrt(a)));
-}
-SPECIAL_1(airy_ai)
-
 /* exp(x^2) erfc(x) */
 static double special_erfcx_f64(double x) {
   if (x < 10) return x < -27 ? INFINITY : exp(x * x) * erfc(x);
@@ -146,7 +107,7 @@ SPECIAL_1(ndtri)
 
 /* Hurwitz's zeta by the Euler-Maclaurin formula */
 static double special_zeta_f64(double s, double q) {
-  static const double bernoulli[] = {
+  const double bernoulli[] = {
       1.0 / 6, -1.0 / 30, 1.0 / 42, -1.0 / 30, 5.0 / 66, -691.0 / 2730, 7.0 / 6, -3617.0 / 510};
   if (s == 1) return INFINITY;
   if (!(s > 1)) return NAN;
@@ -181,7 +142,7 @@ static double trigamma_reflected(double x, double angle) {
 static double special_polygamma_f64(double n, double x) {
   if (n == 0) return digamma_f64(x);
   if (n == 1 && x < 0.5) return trigamma_reflected(x, PI * x);
-  return (fmod(n, 2) == 0 ? -1 : 1) * exp(lgamma(n + 1)) * special_zeta_f64(n + 1, x);
+  return (fmod(n, 2.0) == 0 ? -1 : 1) * exp(lgamma(n + 1)) * special_zeta_f64(n + 1, x);
 }
 static float special_polygamma_f32(float n, float x) {
   if (n == 1 && x < 0.5f) return (float)trigamma_reflected(x, (float)PI * x);
