@@ -6,6 +6,8 @@ queue (`csrc/queue.cpp`) straight to the driver's library.
 
 from __future__ import annotations
 
+import atexit
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,14 @@ class OpenCLTarget(Target):
             self.backend = OpenCLBackend(cl, self.context, shape)
         self._lock = threading.Lock()
         self._buffers: dict[int, Any] = {}
+        # A driver that still computes while its library is unloaded crashes. A forked child has
+        # nothing that computes, and would wait for good.
+        atexit.register(self._finish)
+        os.register_at_fork(after_in_child=lambda: atexit.unregister(self._finish))
+
+    def _finish(self) -> None:
+        for queue in self._queues:
+            queue.finish()
 
     def devices(self) -> int:
         """As many as the platform has of one kind, or as TENON_DEVICES says."""
