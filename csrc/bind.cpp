@@ -67,7 +67,7 @@ void bind_execute(py::module_& m) {
             {std::move(host_arguments), std::move(mutates), replaces, run_time_numbers, starts});
       });
   m.def("register_reference_kernels", &register_reference_kernels);
-  m.def("record_op", &record_op, "Records the calls of an op that was defined later.");
+  m.def("record_op", &record_op, "Records the calls of an op that was declared to this package.");
   m.def("reset_counters", &reset_counters);
   m.def(
       "counter_values",

@@ -291,11 +291,11 @@ bool has_deterministic_calls(const Window& window) {
 }
 
 // A plan is for calls of one world. Grad mode is nothing to PyTorch's own kernels, whose calls are
-// below autograd, but may be to others.
+// below autograd, nor to ones that were declared to this package, but may be to others.
 bool is_of_one_world(const Window& window) {
   const auto first = window.calls.front().entry->surroundings();
   const bool others = std::any_of(window.calls.begin(), window.calls.end(), [](const auto& call) {
-    return is_foreign(call.entry->op->op);
+    return call.entry->op->minds_grad_mode;
   });
   return std::all_of(window.calls.begin(), window.calls.end(), [&](const auto& call) {
     const auto of_call = call.entry->surroundings();

@@ -22,6 +22,12 @@ struct Recording {
 class RecordKernel final : public c10::OperatorKernel {
  public:
   explicit RecordKernel(const c10::OperatorHandle& op) : info_(op) {}
+  // Of an op that was declared to this package: grad mode is nothing to it.
+  static std::unique_ptr<RecordKernel> of_declared(const c10::OperatorHandle& op) {
+    auto made = std::make_unique<RecordKernel>(op);
+    made->info_.minds_grad_mode = false;
+    return made;
+  }
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
   Recording record(c10::ArrayRef<c10::IValue> arguments);
@@ -55,8 +61,8 @@ c10::KernelFunction record_kernel(const c10::OperatorHandle& op);
 // names, and some compositions ask for a list of devices that PyTorch knows.
 int64_t register_reference_kernels();
 
-// Registers a RecordKernel for one op that came later; `name` with its overload. Raises for an op
-// that is not there.
+// Registers a RecordKernel for one op that was declared to this package; `name` with its overload.
+// Raises for an op that is not there.
 void record_op(const std::string& name, const std::string& overload);
 
 // Records `self.copy_(src)` for tensors of one device; false: nothing is recorded at present.

@@ -152,6 +152,26 @@ def test_gradient(scale):
     assert x.grad.tolist() == [5.0] * 4
 
 
+@needs.plans
+def test_a_step_of_training_runs_by_plan(scale, compiled):
+    """Backward computes without grad mode, in the same window."""
+
+    def step():
+        x = torch.arange(12.0, device="tenon", requires_grad=True)
+        y = scale(x * 2, 3.0) + 1
+        y.sum().backward()
+        with torch.no_grad():
+            scale(y, 2.0).sum().item()
+        return x.grad.cpu()
+
+    for _ in range(3):
+        wanted = step()
+    hits, windows = plan_counts()["hits"], sum(torch_tenon._C.record_counts()[1])
+    assert torch.equal(step(), wanted)
+    windows = sum(torch_tenon._C.record_counts()[1]) - windows
+    assert plan_counts()["hits"] - hits == windows > 0
+
+
 def test_gradient_by_an_expression():
     op = custom_op(
         "tenon_test::cubed(Tensor x, float factor, Tensor y) -> Tensor",
