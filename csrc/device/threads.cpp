@@ -3,7 +3,6 @@
 #include <omp.h>
 
 namespace tenon {
-
 namespace {
 
 thread_local int t_outside = 0;  // 0: none lives

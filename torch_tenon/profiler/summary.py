@@ -31,6 +31,7 @@ from torch_tenon.profiler.log import (
 FORMAT = "torch-tenon profile 1"
 MOST_KERNELS = 300
 MOST_ROWS = 200
+_ANY_SIZES = ""  # in place of a detail
 _MOST_LINES = 6  # of a kernel
 _MOST_SOURCES = 60  # kernels whose code is there, those that took longest
 _MOST_SOURCE = 20_000  # characters of a kernel's code
@@ -166,7 +167,8 @@ def _kernels(found: Collector, subjects: Subjects, events: Events, most: Ceiling
         nbytes = what.bytes or amount // count
         seconds = nanoseconds / 1e9
         share = _share(nbytes * count, what.operations * count, seconds, most)
-        code = codes.get((what.name, what.calls), "")
+        code = codes.get((what.name, what.calls, what.detail), "")
+        code = code or codes.get((what.name, what.calls, _ANY_SIZES), "")
         rows.append(
             {
                 "name": what.name,
@@ -229,13 +231,15 @@ def _summaries() -> list[tuple[int, int, Summary | None, str]]:
     ]
 
 
-def _codes() -> dict[tuple[str, tuple[int, ...]], str]:
-    """The names of kernels' code, by their names and the calls that they compute; where that is
-    said of several, of none. A plan for any sizes has one code for all."""
-    found: dict[tuple[str, tuple[int, ...]], set[str]] = defaultdict(set)
+def _codes() -> dict[tuple[str, tuple[int, ...], str], str]:
+    """The names of kernels' code, by their names, the calls that they compute, and the detail at
+    the sizes that they were made for. For other sizes it is the code of all kernels of the name
+    that compute these calls, where they have one."""
+    found: dict[tuple[str, tuple[int, ...], str], set[str]] = defaultdict(set)
     for *_, summary, _ in _summaries():
-        for name, _, calls, code, _ in summary.steps if summary else ():
-            found[name, tuple(calls)].add(code)
+        for name, detail, calls, code, _ in summary.steps if summary else ():
+            for sizes in (detail, _ANY_SIZES):
+                found[name, tuple(calls), sizes].add(code)
     return {who: next(iter(codes)) for who, codes in found.items() if len(codes) == 1}
 
 
