@@ -19,7 +19,7 @@ from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
 from torch_tenon.compiler.loops.draws import draw_before
-from torch_tenon.compiler.loops.fission import fission
+from torch_tenon.compiler.loops.fission import fission, scans_apart
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
@@ -89,6 +89,8 @@ def fast(
     if inner:
         yield "split_reductions", lambda t: split_reductions(t, inner[-1], rng.choice([2, 3, 100]))
     if in_rows:
+        width = rng.choice([WIDTH, 100])
+        yield "scans_apart", lambda t: scans_apart(t, width, is_innermost)
         yield "side_by_side", lambda t: side_by_side(t, 2, adds_up)
     else:
         yield "jam", lambda t: jam(t, 2, adds_up_columns)

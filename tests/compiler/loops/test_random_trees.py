@@ -25,6 +25,7 @@ REWRITES = {
     "numbers_as_arguments",
     "transpose_tiles",
     "split_reductions",
+    "scans_apart",
     "side_by_side",
     "jam",
     "collect_checks",

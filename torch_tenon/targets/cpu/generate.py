@@ -6,7 +6,7 @@ from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
 from torch_tenon.compiler.loops.draws import draw_before
-from torch_tenon.compiler.loops.fission import fission
+from torch_tenon.compiler.loops.fission import fission, scans_apart
 from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import lower
@@ -88,6 +88,7 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     if layout.kind == "column" and not layout.runs_on:
         tree = jam(tree, decide.JAM, decide.is_jammed)
     elif layout.kind == "row":
+        tree = scans_apart(tree, decide.FISSION, decide.is_scan_apart)
         tree = side_by_side(tree, decide.SIDE_BY_SIDE, layout.is_side_by_side)
     tree = collect_checks(tree, layout.in_pass)
     tree = draw_before(tree, decide.DRAWN, decide.is_drawn_before)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from torch_tenon.compiler.loops.fission import scanned
 from torch_tenon.compiler.loops.lower import axes, read_later
 from torch_tenon.compiler.loops.numbers import Numbers
 from torch_tenon.compiler.loops.tree import (
@@ -275,6 +276,16 @@ def is_short_reduction(loop: For) -> bool:
     if slow or few or len(loop.body) > MOST_STATEMENTS:
         return False
     return _only_reduces(loop.body)
+
+
+def is_scan_apart(loop: For) -> bool:
+    """Whether what is computed of a scan's running values is worth a loop of vectors: where it is
+    long, or reduced."""
+    if not is_innermost(loop):
+        return False
+    ordered = scanned(loop.body)
+    rest = [s for s in loop.body if s not in ordered]
+    return any(isinstance(s, Accumulate) or (isinstance(s, Let) and s.op in LONG) for s in rest)
 
 
 def _only_reduces(body: Collection[object]) -> bool:
