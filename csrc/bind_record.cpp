@@ -5,6 +5,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/builder.h"
+#include "execute/never_by_plan.h"
 #include "execute/plan_file.h"
 #include "execute/plan_log.h"
 #include "execute/verified_run.h"
@@ -240,6 +241,16 @@ void bind_record(py::module_& m) {
         return window_runs();
       },
       "By number of the window.");
+  m.def(
+      "windows_never_by_plan",
+      [] {
+        py::dict found;
+        const auto counts = windows_never_by_plan();
+        for (size_t k = 0; k < counts.size(); ++k)
+          found[py::str(kNeverByPlan[k].data())] = counts[k];
+        return found;
+      },
+      "Windows that no plan may run so far, by why.");
   m.def(
       "first_runs",
       &first_runs,

@@ -52,6 +52,25 @@ def test_the_report_is_a_sequence_and_converts_to_json():
     assert found["recording"]["calls"] == report.recording.calls
 
 
+def test_windows_that_no_plan_may_run_are_told_with_the_reason():
+    x = torch.randn(5, device="tenon")
+    torch.use_deterministic_algorithms(True)
+    try:
+        (x + 1).sum().item()  # calls of a new kind may run at once
+        before = torch_tenon.report().recording
+        for _ in range(2):
+            (x + 1).sum().item()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    with torch.no_grad():
+        y = x * 2
+    (y + 1).sum().item()
+    since = torch_tenon.report().recording.since(before)
+    assert since.never_by_plan == {"deterministic algorithms are asked for": 2}
+    assert since.by_plan + since.by_reference == sum(since.commits.values())
+    assert "always op by op: 2 windows, deterministic algorithms" in str(since)
+
+
 def test_nothing_has_run():
     torch_tenon.reset_counters()
     assert str(torch_tenon.report()) == "No op has run on tenon."

@@ -85,6 +85,7 @@ class Recording:
     at_once: list[tuple[str, str, int]]  # op, why it was not recorded, calls since `reset_counters`
     commits: dict[str, int]  # windows by reason
     windows: list[WindowRuns]  # by structure
+    never_by_plan: dict[str, int]  # windows that no plan may run, by why
     waiting: int  # plans that are not made yet
     peak_bytes: int  # of device memory, all devices together
     caches: list[CacheCounts]  # what is kept in memory for later
@@ -100,7 +101,8 @@ class Recording:
     @property
     def by_reference(self) -> int:
         """Windows that ran op by op."""
-        return sum(w.by_reference for w in self.windows)
+        structures = sum(w.by_reference for w in self.windows)
+        return structures + sum(self.never_by_plan.values())
 
     @property
     def plans(self) -> list[Summary]:
@@ -120,12 +122,12 @@ class Recording:
         windows = [
             w.since(b) for w, b in zip_longest(self.windows, before.windows, fillvalue=WindowRuns())
         ]
-        commits = {why: n - before.commits.get(why, 0) for why, n in self.commits.items()}
         return replace(
             self,
             calls=self.calls - before.calls,
             at_once=[row for row in rows if row[2] > 0],
-            commits={why: n for why, n in commits.items() if n > 0},
+            commits=_more(self.commits, before.commits),
+            never_by_plan=_more(self.never_by_plan, before.never_by_plan),
             windows=[w for w in windows if w.by_plan + w.by_reference > 0],
             lines=[x for x in lines if x.calls > 0],
         )
@@ -177,6 +179,10 @@ class Recording:
             f"peak memory {format_bytes(self.peak_bytes)}",
         ]
         lines += [f"Kept in memory: {cache}" for cache in self.caches]
+        lines += [
+            f"  always op by op: {n:,} window{'s'[: n > 1]}, {why}"
+            for why, n in self.never_by_plan.items()
+        ]
         lines += [f"  no plan for a window: {w.error}" for w in failed[:_MOST_ROWS]]
         lines += self._without_plans() + self._of_many_sizes()
         if self.at_once:
@@ -227,6 +233,7 @@ def recording() -> Recording:
         calls_at_once(),
         {why: n for why, n in zip(REASONS, commits, strict=True) if n},
         [WindowRuns.of_core(runs) for runs in _C.window_runs()],
+        {why: n for why, n in _C.windows_never_by_plan().items() if n},
         plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
         bounded.counts() + ([] if backend is None else backend.caches()),
@@ -234,6 +241,12 @@ def recording() -> Recording:
         _first_plan(),
         _builder(),
     )
+
+
+def _more(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    """Counts since others, those that have grown."""
+    since = {why: n - before.get(why, 0) for why, n in now.items()}
+    return {why: n for why, n in since.items() if n > 0}
 
 
 def _first_plan() -> float | None:

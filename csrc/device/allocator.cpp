@@ -10,6 +10,7 @@
 #include "device/blocks.h"
 #include "device/fork.h"
 #include "device/guard.h"
+#include "device/memory_stats.h"
 #include "device/pending.h"
 #include "device/ranges.h"
 #include "device/storage.h"
@@ -17,7 +18,6 @@
 namespace tenon {
 namespace {
 
-using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
 
 constexpr size_t kSmallSegment = size_t{2} << 20;
@@ -26,11 +26,6 @@ constexpr size_t kSegmentRounding = size_t{2} << 20;
 
 size_t block_size(size_t nbytes) {
   return round_up(std::max(nbytes, kAlignment), kAlignment);
-}
-
-// How the kept statistics name the pool that a block is of.
-StatType pool_of(size_t size) {
-  return size <= kSmallLimit ? StatType::SMALL_POOL : StatType::LARGE_POOL;
 }
 
 struct AddressHash {
@@ -91,7 +86,7 @@ class CachingAllocator final : public DeviceAllocator {
     allocated_[block->ptr] = {block, device};
     block->allocated = true;
     block->requested = nbytes;
-    count_allocated(memory(device), device, block->size, nbytes, 1, block->ptr);
+    count_block(memory(device).stats, device, block->size, nbytes, 1, block->ptr);
     return block->ptr;
   }
 
@@ -103,7 +98,7 @@ class CachingAllocator final : public DeviceAllocator {
     const auto [block, device] = found->second;
     allocated_.erase(found);
     block->allocated = false;
-    count_allocated(memory(device), device, block->size, block->requested, -1, ptr);
+    count_block(memory(device).stats, device, block->size, block->requested, -1, ptr);
     memory(device).blocks.give_back(block);
     return true;
   }
@@ -366,46 +361,6 @@ class CachingAllocator final : public DeviceAllocator {
         munmap(free_segments[k].first, free_segments[k].second);
     }
     lock.lock();
-  }
-
-  static void count(StatArray& array, size_t amount, int sign, StatType pool) {
-    for (const auto type : {StatType::AGGREGATE, pool}) {
-      auto& stat = array[static_cast<size_t>(type)];
-      sign > 0 ? stat.increase(amount) : stat.decrease(amount);
-    }
-  }
-
-  static void set_current(StatArray& array, size_t amount, StatType pool) {
-    const auto now = static_cast<size_t>(array[static_cast<size_t>(pool)].current);
-    if (amount > now)
-      count(array, amount - now, 1, pool);
-    else if (amount < now)
-      count(array, now - amount, -1, pool);
-  }
-
-  static void count_allocated(
-      DeviceMemory& memory,
-      c10::DeviceIndex device,
-      size_t size,
-      size_t requested,
-      int sign,
-      void* ptr) {
-    auto& stats = memory.stats;
-    const auto pool = pool_of(size);
-    count(stats.allocation, 1, sign, pool);
-    count(stats.active, 1, sign, pool);
-    count(stats.allocated_bytes, size, sign, pool);
-    count(stats.active_bytes, size, sign, pool);
-    count(stats.requested_bytes, requested, sign, pool);
-    if (!c10::memoryProfilingEnabled())  // torch.profiler (profile_memory=True)
-      return;
-    constexpr auto kAll = static_cast<size_t>(StatType::AGGREGATE);
-    c10::reportMemoryUsageToProfiler(
-        ptr,
-        sign * static_cast<int64_t>(size),
-        stats.allocated_bytes[kAll].current,
-        stats.reserved_bytes[kAll].current,
-        c10::Device(kTenon, device));
   }
 
   template <class F>

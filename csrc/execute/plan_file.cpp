@@ -1,6 +1,5 @@
 #include "execute/plan_file.h"
 
-#include <ATen/ops/empty.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,7 +9,7 @@
 #include <unordered_map>
 
 #include "device/fork.h"
-#include "record/archive.h"
+#include "execute/plan_archive.h"
 #include "record/call_pattern.h"
 #include "record/surroundings.h"
 
@@ -57,61 +56,7 @@ std::string path_of(const Files& f, std::string_view structure, const char* endi
   return f.directory + "/plans/" + name + ending;
 }
 
-// Host tensors of any size.
-void write_tensor(Writer& archive, const at::Tensor& tensor) {
-  const auto dense = tensor.contiguous();
-  const auto* first = static_cast<const char*>(dense.const_data_ptr());
-  archive(tensor.scalar_type(), tensor.sizes().vec(), std::string(first, dense.nbytes()));
-}
-
-at::Tensor read_tensor(Reader& archive) {
-  at::ScalarType dtype{};
-  std::vector<int64_t> sizes;
-  std::string data;
-  archive(dtype, sizes, data);
-  auto tensor = at::empty(sizes, at::TensorOptions(at::kCPU).dtype(dtype));
-  TORCH_CHECK(tensor.nbytes() == data.size(), "a constant of another size");
-  std::memcpy(tensor.mutable_data_ptr(), data.data(), data.size());
-  return tensor;
-}
-
-std::string name_of(const c10::OperatorHandle& op) {
-  return op.operator_name().name + "\n" + op.operator_name().overload_name;
-}
-
-c10::OperatorHandle op_of(const std::string& name) {
-  const auto end = name.find('\n');
-  TORCH_CHECK(end != std::string::npos, "no name of an op");
-  return c10::Dispatcher::singleton().findSchemaOrThrow(
-      name.substr(0, end).c_str(), name.substr(end + 1).c_str());
-}
-
 }  // namespace
-
-template <class Archive>
-void fields(Archive& archive, SlotTensor& x) {
-  archive(x.slot, x.layout);
-}
-
-template <class Archive>
-void fields(Archive& archive, StepFacts& x) {
-  archive(x.detail, x.sizes, x.calls, x.bytes, x.operations);
-}
-
-template <class Archive>
-void fields(Archive& archive, KernelName& x) {
-  archive(x.object, x.symbol, x.checksum);
-}
-
-template <class Archive>
-void fields(Archive& archive, KernelStep& x) {
-  archive(x.kernel, x.slots, x.sizes, x.checks);
-}
-
-template <class Archive>
-void fields(Archive& archive, SizedNumber& x) {
-  archive(x.where, x.index, x.which, x.field, x.at, x.value);
-}
 
 template <class Archive>
 void fields(Archive& archive, WindowPlan::SlotFacts& x) {
@@ -119,64 +64,6 @@ void fields(Archive& archive, WindowPlan::SlotFacts& x) {
 }
 
 namespace {
-
-void write_call(Writer& archive, const CallStep& x) {
-  archive(name_of(x.op), x.arguments, x.tensors, x.results);
-  archive(x.counter->route, x.counter->op, x.call);
-}
-
-CallStep read_call(Reader& archive) {
-  std::string op, route, counted;
-  archive(op);
-  CallStep x{op_of(op), {}, {}, {}, nullptr, -1};
-  archive(x.arguments, x.tensors, x.results, route, counted, x.call);
-  x.counter = &counter(route, counted);
-  return x;
-}
-
-void write_plan(Writer& archive, const PlanData& x) {
-  archive(x.inputs, x.outputs, x.arena_bytes, x.results, x.kernels, x.slots.size());
-  for (const auto& slot : x.slots) {
-    archive(slot.kind, slot.number);
-    if (slot.kind == Slot::Kind::constant)
-      write_tensor(archive, slot.tensor);
-  }
-  archive(x.steps.size());
-  for (const auto& step : x.steps) {
-    archive(step.name, step.allocated, step.released, step.work.index(), *step.facts);
-    if (const auto* kernel = std::get_if<KernelStep>(&step.work))
-      archive(*kernel);
-    else
-      write_call(archive, std::get<CallStep>(step.work));
-  }
-}
-
-PlanData read_plan(Reader& archive) {
-  PlanData x;
-  size_t slots = 0, steps = 0;
-  archive(x.inputs, x.outputs, x.arena_bytes, x.results, x.kernels, slots);
-  for (size_t k = 0; k < slots; ++k) {
-    auto& slot = x.slots.emplace_back();
-    archive(slot.kind, slot.number);
-    if (slot.kind == Slot::Kind::constant)
-      slot.tensor = read_tensor(archive);
-  }
-  archive(steps);
-  for (size_t k = 0; k < steps; ++k) {
-    Step step;
-    size_t kind = 0;
-    StepFacts facts;
-    archive(step.name, step.allocated, step.released, kind, facts);
-    step.counter = &counter("plan", step.name);
-    step.facts = std::make_shared<StepFacts>(std::move(facts));
-    if (kind == 0)
-      archive(step.work.emplace<KernelStep>());
-    else
-      step.work = read_call(archive);
-    x.steps.push_back(std::move(step));
-  }
-  return x;
-}
 
 // The contents of a plan file for that structure, if that is what they are.
 std::optional<Reader> opened(std::string_view bytes, std::string_view structure) {

@@ -14,6 +14,7 @@
 #include "device/target.h"
 #include "execute/builder.h"
 #include "execute/host_call.h"
+#include "execute/never_by_plan.h"
 #include "execute/plan_file.h"
 #include "execute/plan_log.h"
 #include "execute/reference_window.h"
@@ -275,34 +276,6 @@ void wait_for_earlier(const Window& window, c10::DeviceIndex device) {
     wait_until_idle(device);
 }
 
-bool uses_failed(const Window& window) {
-  std::lock_guard<std::mutex> lock(record_mutex());
-  return std::any_of(window.slots.begin(), window.slots.end(), [](const auto& slot) {
-    return slot.buffer && slot.buffer->failure;
-  });
-}
-
-// Whether the program alone has to decide what computes a window's results, as far as their last
-// bits go.
-bool has_deterministic_calls(const Window& window) {
-  return std::any_of(window.calls.begin(), window.calls.end(), [](const auto& call) {
-    return is_deterministic(call.entry->surroundings());
-  });
-}
-
-// A plan is for calls of one world. Grad mode is nothing to PyTorch's own kernels, whose calls are
-// below autograd, nor to ones that were declared to this package, but may be to others.
-bool is_of_one_world(const Window& window) {
-  const auto first = window.calls.front().entry->surroundings();
-  const bool others = std::any_of(window.calls.begin(), window.calls.end(), [](const auto& call) {
-    return call.entry->op->minds_grad_mode;
-  });
-  return std::all_of(window.calls.begin(), window.calls.end(), [&](const auto& call) {
-    const auto of_call = call.entry->surroundings();
-    return of_call == first || (!others && same_settings(of_call, first));
-  });
-}
-
 Candidates find_candidates(Plans& p, const Window& window, const std::vector<int32_t>& order) {
   {
     std::lock_guard<std::mutex> lock(p.mutex);
@@ -358,9 +331,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     return run_window_by_reference(window, device);
   };
   const bool verifies = mode == ExecuteMode::verify && target().host_memory;
-  const bool chosen_by_program = has_deterministic_calls(window) && !verifies;
-  if (!target().runs_plans || chosen_by_program || !is_of_one_world(window) ||
-      (target().host_memory && uses_failed(window)))
+  if (never_by_plan(window, verifies))
     return by_reference();
   const auto order = window.order();
   auto& p = plans();
