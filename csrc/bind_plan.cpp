@@ -155,7 +155,10 @@ class PlanReader {
     if (is_slot_tensor(x)) {
       step.tensors.push_back(
           slot_tensor(x, SizedNumber{Where::tensor, plan.steps.size(), step.tensors.size()}));
-      const auto kind = argument.real_type()->kind();
+      auto type = argument.real_type();
+      if (const auto optional = type->cast<c10::OptionalType>())
+        type = optional->getElementType();
+      const auto kind = type->kind();
       const bool is_number = kind == c10::TypeKind::FloatType || kind == c10::TypeKind::NumberType;
       return {is_number ? ArgumentPlan::number : ArgumentPlan::tensor, {}, {}};
     }

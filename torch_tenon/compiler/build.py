@@ -51,6 +51,8 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_to,
     cast,
     find,
+    promote,
+    takes_numbers,
 )
 
 log = logging.getLogger("torch_tenon.program")
@@ -145,6 +147,8 @@ class ProgramBuilder:
             given = _values([positional, list(keywords.values())])
             if any(v.dtype.is_complex for v in given) and str(op) not in WHOLE:
                 raise CannotLower("complex numbers")
+            if any(v.is_number for v in given) and not takes_numbers(op):
+                raise CannotLower("a number that is known only when it runs")
             function = find(op)
             if function is not None:
                 plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
@@ -191,6 +195,8 @@ class ProgramBuilder:
             raise NotImplementedError(f"{op} writes its arguments inside a compiled graph")
         if keywords.get("device") is not None:
             keywords = keywords | {"device": torch.device("cpu")}
+        if schema is not None:
+            positional = _numbers_as_tensors(schema, positional)
         found = Build(self.program, results).call(op, positional, keywords, route)
         returns = [] if schema is None else schema.returns
         single = len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
@@ -409,6 +415,17 @@ def _loads_from(value: Lazy, storage: Storage) -> bool:
     """Whether computing an element reads that storage; what is realised is read instead."""
     loads = (s for s in traced(value).scalars if s.op == "load")
     return any(s.args[0].storage is storage for s in loads)
+
+
+def _numbers_as_tensors(schema: Any, positional: Sequence[Any]) -> list[Any]:
+    """The arguments of a call, where a run-time number stands for a tensor in the dtype that it is
+    computed in."""
+    given = _values(list(positional))
+    found = list(positional)
+    for k, (x, a) in enumerate(zip(positional, schema.arguments, strict=False)):
+        if isinstance(x, Value) and x.is_number and isinstance(a.type, torch.TensorType):
+            found[k] = cast(x, promote(*given))
+    return found
 
 
 def _values(x: Any) -> list[Value]:

@@ -24,8 +24,8 @@ from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
-from torch_tenon.frontends.graph import BuiltGraph, Output, build
-from torch_tenon.frontends.sizes import SizeSource
+from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
+from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.targets.target import TargetError
@@ -46,14 +46,19 @@ class CompiledGraph:
         # Where the results are the plan's and no size is to be found out, a call is the plan's run.
         outputs = [Output(k) for k in range(len(built.outputs))]
         self.results_are_outputs = built.outputs == outputs and not self.host_outputs
-        self.native = None if built.size_sources else plan.native(())
+        table = built.sizes
+        self.native = None if table.sources else plan.native(())
+        self.numbers = None
+        if table.sources or table.floats:
+            self.numbers = evaluator(table.sources, table.given, list(table.floats))
 
     def __call__(self, args: list[Any]) -> list[Any]:
         built = self.built
         tensors = [args[k] for k in built.tensor_inputs]
         if built.program.random is not None:
             tensors += random_state(self.device, built.program.random_ops)
-        sizes = _sizes(built.size_sources, args) if self.native is None else []
+        sizes, floats = self.numbers(args) if self.numbers is not None else ([], [])
+        tensors += [torch.tensor(x, dtype=torch.float64) for x in floats]
         args.clear()
         native = self.native or self.plan.native(tuple(sizes))
         got = native.run(tensors, self.device)
@@ -63,6 +68,8 @@ class CompiledGraph:
         results: list[Any] = [
             got[o.number]
             if isinstance(o, Output)
+            else floats[o.number]
+            if isinstance(o, Float)
             else evaluate(o, values)
             if isinstance(o, Expr)
             else o
@@ -86,21 +93,6 @@ def random_state(device: torch.device, count: int) -> list[torch.Tensor]:
     # The seed has 64 bits, of which Python's and PyTorch's integers see another sign.
     seed = (generator.initial_seed() + (1 << 63)) % (1 << 64) - (1 << 63)
     return [torch.tensor(seed), torch.tensor(offset)]
-
-
-def _sizes(sources: Sequence[SizeSource], args: Sequence[Any]) -> list[int]:
-    found: list[int] = []
-    known: dict[Any, int] = {}
-    for s in sources:
-        if s.dim >= 0:
-            value = int(args[s.argument].shape[s.dim])
-        elif s.argument >= 0:
-            value = int(args[s.argument])
-        else:
-            value = int(s.expression.xreplace(known))
-        known[s.expression] = value
-        found.append(value)
-    return found
 
 
 def compile_graph(

@@ -28,14 +28,21 @@ class BuiltGraph:
 
     program: Program
     tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
-    size_sources: list[SizeSource]
-    outputs: list[Any]  # an output number, or a constant, or an Index
+    sizes: SizeTable
+    outputs: list[Any]  # an Output, a Float, an Index or a constant
     fallbacks: dict[str, str]  # op and why it is a call
 
 
 @dataclass(frozen=True)
 class Output:
     """The position of a tensor among the program's outputs."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Float:
+    """The position of a number among the floats that are computed for a run."""
 
     number: int
 
@@ -89,7 +96,7 @@ class _Graph:
         return BuiltGraph(
             self.program,
             self.builder.inputs,
-            self.sizes.sources,
+            self.sizes,
             self.outputs,
             self.builder.fallbacks,
         )
@@ -101,6 +108,8 @@ class _Graph:
             value = n.meta.get("val")
             if isinstance(value, torch.SymInt):
                 self.sizes.define(value, SizeSource(value.node.expr, k))
+            elif isinstance(value, torch.SymFloat):
+                self.sizes.given[value.node.expr] = k
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
             if isinstance(value, torch.Tensor):
@@ -170,7 +179,7 @@ class _Graph:
             return [self._argument(y) for y in x]
         if isinstance(x, torch.SymInt):
             return self.sizes.index(x)
-        return x
+        return self.sizes.number(x) if isinstance(x, torch.SymFloat) else x
 
     # Calls
 
@@ -182,6 +191,8 @@ class _Graph:
         value = n.meta.get("val")
         if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             return self.sizes.index(value)
+        if isinstance(value, torch.SymFloat | float):
+            return value
         name = str(n.target)
         space, _, rest = name.partition(".")
         op = rest.partition(".")[0]
@@ -192,7 +203,7 @@ class _Graph:
         keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
         if name.startswith("aten.as_strided") and isinstance(args[0], Value):
             self._lay_out(n, args)
-        if name == "aten.sym_numel.default" or isinstance(value, torch.SymFloat | torch.SymBool):
+        if name == "aten.sym_numel.default" or isinstance(value, torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
         changes = self.given[self.in_place[n]] if n in self.in_place else None
         results = self._results(n)
@@ -254,6 +265,10 @@ class _Graph:
         numbers: dict[Any, int] = {}
         for k, item in enumerate(n.args[0]):  # type: ignore[arg-type]
             held = self.env[item] if isinstance(item, Node) else item
+            if isinstance(held, torch.SymFloat):
+                number = self.sizes.number(held)
+                self.outputs.append(Float(list(self.sizes.floats.values()).index(number)))
+                continue
             if not isinstance(held, Contents):
                 self.outputs.append(held)
                 continue

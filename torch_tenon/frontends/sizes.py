@@ -1,18 +1,22 @@
-"""Whole numbers of a graph that are known only when it runs: PyTorch's symbolic integers."""
+"""Numbers of a graph that are known only when it runs: PyTorch's symbolic integers and floats."""
 
 from __future__ import annotations
 
+import builtins
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._sympy.printers import PythonPrinter
 
 from torch_tenon.ir.index import Index, Symbol, var
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.symbolic import index_of_sympy
-from torch_tenon.ir.values import set_hint
+from torch_tenon.ir.values import Layout, Lazy, Value, set_hint
 from torch_tenon.ops.lowerings.table import CannotLower
 
 _TYPICAL = 64  # of a number that has no hint
@@ -30,12 +34,15 @@ class SizeSource:
 
 
 class SizeTable:
-    """Run-time sizes of a graph: PyTorch's symbolic integers as index expressions."""
+    """Run-time numbers of a graph: PyTorch's symbolic integers as index expressions, its symbolic
+    floats as inputs of the program that hold one number each."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.known: dict[sympy.Expr, Index] = {}
         self.sources: list[SizeSource] = []
+        self.given: dict[sympy.Expr, int] = {}  # floats that are arguments
+        self.floats: dict[sympy.Expr, Value] = {}  # in the order of their inputs
 
     def define(self, size: torch.SymInt, source: SizeSource) -> None:
         """Enters a number that comes with the arguments. Raises CannotLower for one that only
@@ -62,6 +69,18 @@ class SizeTable:
         self.known[source.expression] = var(symbol)
         return self.known[source.expression]
 
+    def number(self, x: torch.SymFloat) -> Value:
+        """A symbolic float as a number of the program."""
+        e = x.node.expr
+        if e not in self.floats:
+            for s in e.free_symbols - self.given.keys():
+                self._convert(s, x.node.shape_env)
+            stored = self.program.input(torch.float64, Layout((), ()), "number")
+            number = Lazy((), torch.float64, stored.load, (stored,))
+            number.is_number = True
+            self.floats[e] = number
+        return self.floats[e]
+
     def index(self, x: Any) -> Index:
         """A number, symbolic or not, as an index."""
         if isinstance(x, torch.SymInt):
@@ -76,3 +95,28 @@ class SizeTable:
             return self._add(SizeSource(e), environment, _TYPICAL)
 
         return index_of_sympy(e, self.known, otherwise)
+
+
+def evaluator(
+    sources: Sequence[SizeSource],
+    given: dict[sympy.Expr, int],
+    floats: Sequence[sympy.Expr],
+) -> Callable[[Sequence[Any]], tuple[list[int], list[float]]]:
+    """What computes the values of sizes and of floats, in their order, from a graph's arguments."""
+    printer = PythonPrinter()
+    lines = ["def values(args):", *(f" {e} = float(args[{k}])" for e, k in given.items())]
+    for k, s in enumerate(sources):
+        if s.dim >= 0:
+            value = f"args[{s.argument}].shape[{s.dim}]"
+        else:
+            value = f"args[{s.argument}]" if s.argument >= 0 else printer.doprint(s.expression)
+        lines.append(f" size{k} = int({value})")
+        if isinstance(s.expression, sympy.Symbol):
+            lines.append(f" {s.expression} = size{k}")
+    sizes = ", ".join(f"size{k}" for k, _ in enumerate(sources))
+    numbers = ", ".join(f"float({printer.doprint(e)})" for e in floats)
+    lines.append(f" return [{sizes}], [{numbers}]")
+    scope: dict[str, Any] = {"math": math, "torch": torch, "__builtins__": builtins}
+    exec("\n".join(lines), scope)
+    found: Callable[[Sequence[Any]], tuple[list[int], list[float]]] = scope["values"]
+    return found

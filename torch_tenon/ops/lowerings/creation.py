@@ -14,6 +14,7 @@ from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
+    broadcast_to,
     cast,
     lowering,
     number,
@@ -36,6 +37,8 @@ def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
 def full(b: Build, *args: Any, fill_value: Any = None, **keywords: Any) -> Value:
     """One number everywhere."""
     value = fill_value if fill_value is not None else args[-1]
+    if isinstance(value, Value):
+        return broadcast_to(cast(value, b.out.dtype), b.out.sizes)
     return constant(b.out.sizes, value, b.out.dtype)
 
 
