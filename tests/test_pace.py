@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import torch
@@ -85,13 +86,33 @@ def test_fewer_threads_than_before() -> None:
     assert set(run(pace, 1, alone, 100)) == {1}
 
 
-def test_runs_of_many_sizes_are_compared_by_what_they_make() -> None:
-    pace = _C.Pace(sized=True)
-    for k in range(20_000):
-        size = 1.0 + 37 * k % 101
+def sized_run(seconds: Callable[[float, int], float], runs: int) -> list[int]:
+    """The threads of each run of a plan for any sizes, of two."""
+    pace, chosen, sizes = _C.Pace(sized=True), [], random.Random(0)
+    for _ in range(runs):
+        size = float(sizes.randint(1, 32)) * 4096
         halvings = pace.halvings(2)
-        pace.note(halvings, size * alone(2 >> halvings), size)
-    assert pace.halvings(2) == 0
+        chosen.append(2 >> halvings)
+        pace.note(halvings, seconds(size, chosen[-1]), size)
+    return chosen
+
+
+def test_runs_of_many_sizes_are_compared_with_those_of_their_size() -> None:
+    """Also where small ones take as long as larger ones, and the first of a size far longer."""
+    seen: set[float] = set()
+
+    def seconds(size: float, threads: int) -> float:
+        first = size not in seen
+        seen.add(size)
+        return 2e-4 + size * 1e-8 / threads + 2e-3 * first
+
+    chosen = sized_run(seconds, 5000)
+    assert chosen.count(2) / len(chosen) > 0.98 and chosen[-1] == 2
+
+
+def test_runs_of_many_sizes_that_take_longer_with_more_threads_get_one() -> None:
+    chosen = sized_run(lambda size, threads: 2e-4 + size * 1e-8 * threads, 2000)
+    assert chosen[200:].count(1) / len(chosen[200:]) > 0.95
 
 
 def test_a_trial_asks_for_no_other_way_to_multiply() -> None:

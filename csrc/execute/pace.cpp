@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "execute/worth.h"
 
@@ -19,12 +20,35 @@ constexpr int kStrike = 8;              // runs after which one that took far lo
 constexpr int64_t kRarer = 2, kMuchRarer = 4;
 constexpr double kSurprise = 2;  // so many times the best mean: something else runs as well
 constexpr double kRecent = 0.2;  // what a run counts in the mean
+constexpr double kFall = 0.5;    // ... of its size, if it is shorter
 
 int threads_after(int halvings) {
   return std::max(1, omp_get_max_threads() >> halvings);
 }
 
+// Sizes that are less than a fifth apart, roughly.
+int size_class(double bytes) {
+  return static_cast<int>(4 * std::log2(std::max(bytes, 1.0)));
+}
+
 }  // namespace
+
+double TimesBySize::usual(double bytes) const {
+  const auto found = usual_.find(size_class(bytes));
+  return found == usual_.end() ? 0 : found->second;
+}
+
+void TimesBySize::note(double bytes, double seconds) {
+  const auto [found, is_new] = usual_.try_emplace(size_class(bytes), seconds);
+  auto& usual = found->second;
+  // The first run of a size finds nothing prepared, and takes longer than it will.
+  usual += (seconds < usual ? kFall : kRecent) * (seconds - usual);
+}
+
+void TimesBySize::change(double part) {
+  for (auto& [size, seconds] : usual_)
+    seconds *= part;
+}
 
 int Pace::halvings(int threads) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -48,26 +72,45 @@ int Pace::halvings(int threads) {
     tried_ = candidates[next_trial_++ % candidates.size()];
   } while (tried_ < 0 || tried_ > most || tried_ == chosen_);
   trial_runs_ = kTimed;
+  trial_timed_ = 0;
   trial_sum_ = 0;
   return tried_;
 }
 
+// Seconds, or the part of what is usual; 0 where nothing is known of that size.
+double Pace::value_of(double seconds, double bytes) const {
+  if (!sized_)
+    return seconds;
+  const auto usual = times_.usual(bytes);
+  return usual == 0 ? 0 : seconds / usual;
+}
+
+void Pace::note_trial(double value) {
+  // Where it is far slower the first run tells; that of more threads also wakes them.
+  const double far = tried_ > chosen_ ? kFarSlower : kFarSlowerAwake;
+  if (value > far * mean_)
+    return put_off(kMuchRarer);
+  // The first run of a trial wakes threads and fills caches.
+  if (trial_runs_ < kTimed && value > 0) {
+    trial_sum_ += value;
+    ++trial_timed_;
+  }
+  if (trial_runs_ == 0 && trial_timed_ > 0)
+    finish_trial(trial_sum_ / trial_timed_);
+}
+
 void Pace::note(int halvings, double seconds, double bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const double value = sized_ ? seconds / std::max(bytes, 1.0) : seconds;
+  const double value = value_of(seconds, bytes);
   if (halvings != chosen_) {
-    // Where it is far slower the first run tells; that of more threads also wakes them.
-    const double far = tried_ > chosen_ ? kFarSlower : kFarSlowerAwake;
-    if (halvings == tried_ && value > far * mean_)
-      return put_off(kMuchRarer);
-    // The first run of a trial wakes threads and fills caches.
-    if (halvings != tried_ || trial_runs_ == kTimed)
-      return;
-    trial_sum_ += value;
-    if (trial_runs_ == 0)
-      finish_trial(trial_sum_ / kTimed);
+    if (halvings == tried_)
+      note_trial(value);
     return;
   }
+  if (sized_)
+    times_.note(bytes, seconds);
+  if (value == 0)
+    return;
   if (fewer_mean_ > 0 && goes_back(value))
     return;
   mean_ = mean_ == 0 ? value : (1 - kRecent) * mean_ + kRecent * value;
@@ -99,11 +142,13 @@ bool Pace::goes_back(double value) {
 void Pace::finish_trial(double mean) {
   if (mean < kFaster * mean_) {
     const bool more = tried_ < chosen_;
+    const double part = sized_ ? mean : 1;
+    times_.change(part);
     fewer_ = chosen_;
-    fewer_mean_ = more ? mean_ : 0;
+    fewer_mean_ = more ? mean_ / part : 0;
     strikes_ = 0;
     chosen_ = tried_;
-    mean_ = best_ = mean;
+    mean_ = best_ = mean / part;
     interval_ = more ? interval_ : kAfterFewer;
     until_trial_ = interval_;
   } else {

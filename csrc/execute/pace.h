@@ -9,16 +9,32 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <mutex>
 
 #include "device/threads.h"
 
 namespace tenon {
 
+// What runs of a plan for many sizes take, by the bytes that they make: with half or twice of them
+// nothing is said of the time.
+class TimesBySize {
+ public:
+  // With the chosen threads; 0 where there was none of about that size.
+  double usual(double bytes) const;
+  void note(double bytes, double seconds);
+  // They are those of another number of threads from now on, which takes so much of the time.
+  void change(double part);
+
+ private:
+  std::map<int, double> usual_;
+};
+
 // What is known of one plan. Several threads may run it at once.
 class Pace {
  public:
-  // With `sized` the plan is for many sizes: a run's time is taken for each byte that it makes.
+  // With `sized` the plan is for many sizes: a run's time counts as a part of what one of about
+  // that size usually takes.
   explicit Pace(bool sized) : sized_(sized) {}
 
   // For a run: how often the number of threads is to be halved.
@@ -26,6 +42,8 @@ class Pace {
   void note(int halvings, double seconds, double bytes);
 
  private:
+  double value_of(double seconds, double bytes) const;
+  void note_trial(double value);
   void finish_trial(double mean);
   bool goes_back(double value);
   void put_off(int64_t times);
@@ -33,8 +51,10 @@ class Pace {
   std::mutex mutex_;
   const bool sized_;
   int chosen_ = 0, tried_ = 0;  // halvings
-  int trial_runs_ = 0;          // that are to come, or to be timed
+  int trial_runs_ = 0;          // that are to come
+  int trial_timed_ = 0;         // that were timed
   double trial_sum_ = 0;
+  TimesBySize times_;
   double mean_ = 0, best_ = 0;  // of the chosen: recent ones count most; 0: none was timed
   int fewer_ = 0;               // where the chosen ones are more than before: what that was
   double fewer_mean_ = 0;       // ... and its mean; 0: they are not

@@ -10,21 +10,36 @@
 namespace tenon {
 namespace {
 
-constexpr double kShare = 0.05;        // of what a plan costs, spent without it before it is wanted
-constexpr double kNews = 2;            // so many times what the builder knows
-constexpr double kHardlyLonger = 1.2;  // so many times as long
+constexpr double kShare = 0.05;  // of what a plan costs, spent without it before it is wanted
+constexpr double kNews = 2;      // so many times what the builder knows
+// So many times as long is hardly longer: while the program has just begun, as the builder sees it
+// (builder/priority.py), and after that, when more of the run will be by the plans.
+constexpr double kLongerYoung = 1.05, kLonger = 1.2;
+constexpr double kYoung = 3;   // seconds
+constexpr int kTriedFor = 64;  // runs, after which fewer threads are tried again
 
 std::atomic<bool> g_plan_all{false};
+
+// Whether the next run is to leave a processor to the builder.
+bool leaves_one(ReferenceCost& cost) {
+  if (cost.with_all == std::numeric_limits<double>::infinity())
+    return false;
+  if (cost.with_fewer == 0 || ++cost.tries >= kTriedFor)
+    return true;
+  static const auto start = seconds_now();
+  const bool young = seconds_now() - start < kYoung;
+  return cost.with_fewer <= (young ? kLongerYoung : kLonger) * cost.with_all;
+}
 
 // How many threads leave a processor to the builder; 0: all are needed.
 int fewer_threads(ReferenceCost& cost, std::mutex& mutex) {
   static const auto processors = static_cast<int>(std::thread::hardware_concurrency());
   const int all = omp_get_max_threads();
   const int fewer = std::max(1, std::min(all, processors - 1));
+  if (fewer >= all)
+    return 0;
   const std::lock_guard<std::mutex> lock(mutex);
-  const bool leaves = cost.with_fewer == std::numeric_limits<double>::infinity() ||
-                      cost.with_fewer <= kHardlyLonger * cost.with_all;
-  return fewer < all && leaves ? fewer : 0;
+  return leaves_one(cost) ? fewer : 0;
 }
 
 }  // namespace
@@ -59,10 +74,15 @@ ReferenceRun::ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_
 void ReferenceRun::finish(double library) {
   const double seconds = seconds_now() - start_;
   const std::lock_guard<std::mutex> lock(mutex_);
+  const bool first = cost_.seconds == 0;
   cost_.seconds += seconds;
   cost_.library += library;
-  auto& shortest = fewer_ > 0 ? cost_.with_fewer : cost_.with_all;
-  shortest = std::min(shortest, seconds);
+  if (fewer_ > 0) {
+    cost_.with_fewer = seconds;
+    cost_.tries = 0;
+  } else if (!first) {
+    cost_.with_all = std::min(cost_.with_all, seconds);
+  }
 }
 
 }  // namespace tenon

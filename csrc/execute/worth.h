@@ -18,9 +18,11 @@ struct ReferenceCost {
   double seconds = 0;  // of all runs
   double library = 0;  // ... in kernels that a plan calls as well
   double told = 0;     // what the builder was last told of what a plan would save
-  // The shortest run with all threads, and with those that leave a processor to the builder.
+  // The shortest run with all threads, but for the first, which finds nothing in the caches; and
+  // the last one with those that leave a processor to the builder.
   double with_all = std::numeric_limits<double>::infinity();
-  double with_fewer = std::numeric_limits<double>::infinity();
+  double with_fewer = 0;
+  int tries = 0;  // since `with_fewer` was measured
 
   // Seconds that a plan might have saved.
   double saving() const {
@@ -42,9 +44,9 @@ bool is_news(const ReferenceCost& cost);
 double seconds_now();
 
 // One run by reference: timed, and, while the builder works for this process, on fewer threads than
-// there are processors, if the window takes hardly longer with these. They would wait for each
-// other otherwise: a loop ends when its last thread does, and that has to wait for the builder's
-// turn.
+// there are processors, if the window takes no longer with these than it does with all of them
+// while nobody is in the way. They would wait for each other otherwise: a loop ends when its last
+// thread does, and that has to wait for the builder's turn.
 class ReferenceRun {
  public:
   // `mutex` guards `cost`.
