@@ -15,24 +15,26 @@ constexpr double kNews = 2;      // so many times what the builder knows
 // So many times as long is hardly longer: while the program has just begun, as the builder sees it
 // (builder/priority.py), and after that, when more of the run will be by the plans.
 constexpr double kLongerYoung = 1.05, kLonger = 1.2;
-constexpr double kYoung = 3;   // seconds
-constexpr int kTriedFor = 64;  // runs, after which fewer threads are tried again
+constexpr double kYoung = 3;       // seconds
+constexpr int kRunsWithAll = 3;    // before fewer are tried
+constexpr int kRunsUntilTry = 32;  // of the other number
 
 std::atomic<bool> g_plan_all{false};
 
 // Whether the next run is to leave a processor to the builder.
-bool leaves_one(ReferenceCost& cost) {
-  if (cost.with_all == std::numeric_limits<double>::infinity())
+bool leaves_one(const ReferenceCost& cost) {
+  if (cost.runs < kRunsWithAll)
     return false;
-  if (cost.with_fewer == 0 || ++cost.tries >= kTriedFor)
+  if (cost.with_fewer == 0)
     return true;
   static const auto start = seconds_now();
   const bool young = seconds_now() - start < kYoung;
-  return cost.with_fewer <= (young ? kLongerYoung : kLonger) * cost.with_all;
+  const bool leaves = cost.with_fewer <= (young ? kLongerYoung : kLonger) * cost.with_all;
+  return cost.runs % kRunsUntilTry == 0 ? !leaves : leaves;
 }
 
 // How many threads leave a processor to the builder; 0: all are needed.
-int fewer_threads(ReferenceCost& cost, std::mutex& mutex) {
+int fewer_threads(const ReferenceCost& cost, std::mutex& mutex) {
   static const auto processors = static_cast<int>(std::thread::hardware_concurrency());
   const int all = omp_get_max_threads();
   const int fewer = std::max(1, std::min(all, processors - 1));
@@ -77,12 +79,13 @@ void ReferenceRun::finish(double library) {
   const bool first = cost_.seconds == 0;
   cost_.seconds += seconds;
   cost_.library += library;
-  if (fewer_ > 0) {
+  if (first)
+    return;
+  ++cost_.runs;
+  if (fewer_ > 0)
     cost_.with_fewer = seconds;
-    cost_.tries = 0;
-  } else if (!first) {
+  else
     cost_.with_all = std::min(cost_.with_all, seconds);
-  }
 }
 
 }  // namespace tenon

@@ -22,7 +22,7 @@ struct ReferenceCost {
   // the last one with those that leave a processor to the builder.
   double with_all = std::numeric_limits<double>::infinity();
   double with_fewer = 0;
-  int tries = 0;  // since `with_fewer` was measured
+  int runs = 0;  // that either is of
 
   // Seconds that a plan might have saved.
   double saving() const {
