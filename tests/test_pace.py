@@ -43,6 +43,15 @@ def test_loops_that_take_longer_with_more_threads_get_one() -> None:
     assert chosen[40:].count(1) / len(chosen[40:]) > 0.95
 
 
+def test_first_runs_that_take_long_are_no_reason_for_fewer_threads() -> None:
+    pace, chosen = _C.Pace(), []
+    for k in range(40):
+        halvings = pace.halvings(2)
+        chosen.append(2 >> halvings)
+        pace.note(halvings, (10 if k == 0 else 1) * alone(chosen[-1]), 1.0)
+    assert chosen[10:].count(2) > 26
+
+
 def test_the_threads_come_back_when_the_machine_is_free() -> None:
     pace = _C.Pace()
     run(pace, 2, crowded, 3000)

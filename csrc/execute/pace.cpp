@@ -19,6 +19,7 @@ constexpr int64_t kAfterFewer = 32;     // runs until more threads are tried aga
 constexpr int kStrike = 8;              // runs after which one that took far longer is forgotten
 constexpr int64_t kRarer = 2, kMuchRarer = 4;
 constexpr double kSurprise = 2;  // so many times the best mean: something else runs as well
+constexpr int kSettling = 8;     // first runs, of which the shortest is the mean's start
 constexpr double kRecent = 0.2;  // what a run counts in the mean
 constexpr double kFall = 0.5;    // ... of its size, if it is shorter
 
@@ -113,7 +114,12 @@ void Pace::note(int halvings, double seconds, double bytes) {
     return;
   if (fewer_mean_ > 0 && goes_back(value))
     return;
-  mean_ = mean_ == 0 ? value : (1 - kRecent) * mean_ + kRecent * value;
+  // The first runs find nothing prepared, and take longer than later ones will.
+  const bool settles = runs_ < kSettling;
+  runs_ += settles ? 1 : 0;
+  mean_ = mean_ == 0                 ? value
+          : settles && value < mean_ ? value
+                                     : (1 - kRecent) * mean_ + kRecent * value;
   best_ = best_ == 0 ? mean_ : std::min(best_, mean_);
   if (!sized_ && mean_ > kSurprise * best_ && interval_ > kFirst) {
     interval_ = kFirst;

@@ -51,6 +51,7 @@ class Pace {
   std::mutex mutex_;
   const bool sized_;
   int chosen_ = 0, tried_ = 0;  // halvings
+  int runs_ = 0;                // the first ones
   int trial_runs_ = 0;          // that are to come
   int trial_timed_ = 0;         // that were timed
   double trial_sum_ = 0;
