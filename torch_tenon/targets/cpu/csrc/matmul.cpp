@@ -45,7 +45,8 @@ thread_local std::vector<MatmulChoice>* t_noted = nullptr;
 std::atomic<void (*)(const tenon_matmul_t*)> generated{nullptr};
 std::atomic<int64_t> choices_for{0};  // threads; 0: those that there are
 
-constexpr int64_t kShared = 1 << 18;  // multiplications that are worth a second thread
+constexpr int64_t kShared = 1 << 18;      // multiplications that are worth a second thread
+constexpr int64_t kSharedRead = 1 << 15;  // elements that are, where each is used a few times alone
 constexpr std::array<at::ScalarType, 3> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
 // Which of row and column are dense in memory.
@@ -245,7 +246,7 @@ void copy_piece(
 // Too small for a second thread, whatever multiplies: waking that takes as long as it saves, and,
 // where others use the processors, far longer.
 bool is_small(const tenon_matmul_t& p) {
-  return p.batch * p.m * p.n * p.k < kShared;
+  return p.batch * p.m * p.n * p.k < kShared && p.batch * (p.m + p.n) * p.k < kSharedRead;
 }
 
 int64_t threads_of_choices(const tenon_matmul_t& p) {
