@@ -346,6 +346,13 @@ void bind_record(py::module_& m) {
             archive(structure.key, structure.example);
             return window_of(structure);
           })
+      .def_property_readonly(
+          "waits",
+          [](const WindowPlan& window) {
+            py::gil_scoped_release no_gil;
+            return waits_for_plan(window);
+          },
+          "Whether its plan was asked for, and nothing came of that yet.")
       .def(
           "finish",
           [](WindowPlan& window,

@@ -262,3 +262,11 @@ def test_numpy_refuses_what_would_need_a_copy() -> None:
         np.from_dlpack(x)
     with pytest.raises(ValueError, match="without copying"):
         np.from_dlpack(x, device="cpu", copy=False)
+
+
+def test_a_result_of_no_elements_goes_into_memory_of_another_owner():
+    """That memory cannot grow, and has not to: also where the call is known already."""
+    for _ in range(4):
+        x = torch.zeros(17, 0, device="tenon")
+        out = torch.from_dlpack((x + 1)[8:])
+        assert torch.amax(x, 0, out=out).shape == out.shape == (0,)

@@ -388,6 +388,11 @@ void finish_window(WindowPlan& window, FoundPlan found) {
                                                : WindowPlan::seen;
 }
 
+bool waits_for_plan(const WindowPlan& window) {
+  std::lock_guard<std::mutex> lock(plans().mutex);
+  return window.state == WindowPlan::waiting;
+}
+
 void set_ask_for_plan(AskForPlan ask) {
   auto made = ask ? std::make_shared<const AskForPlan>(std::move(ask)) : nullptr;
   std::lock_guard<std::mutex> lock(plans().mutex);

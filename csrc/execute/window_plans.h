@@ -79,6 +79,9 @@ void set_ask_for_plan(AskForPlan ask);
 // Brings a plan, or the reason why there is none. Without either nobody has asked any more.
 void finish_window(WindowPlan& window, FoundPlan found);
 
+// Whether a window's plan was asked for, and nothing came of that yet.
+bool waits_for_plan(const WindowPlan& window);
+
 // What became of a window's structure. All times are seconds.
 struct WindowRuns {
   std::string name;  // its calls in a few words

@@ -328,7 +328,9 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
     const auto& layout = entry->tensors[k];
     auto& impl = *key.tensors()[k]->unsafeGetTensorImpl();
     impl.set_sizes_and_strides(layout.sizes, layout.strides);
-    resize_storage(*impl.unsafe_storage().unsafeGetStorageImpl(), layout.nbytes);
+    auto& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
+    if (storage.nbytes() != layout.nbytes)
+      resize_storage(storage, layout.nbytes);
   }
   auto layout = entry->fresh.begin();
   for (const auto& result : entry->results) {

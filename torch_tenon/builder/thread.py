@@ -95,7 +95,9 @@ class Builder:
                 window.finish()
                 log.exception("a plan was not made")
             with self.changed:
-                self.waiting.popleft()
+                # Where nothing came of it, it may have been asked for again by now: it stays.
+                if not window.waits:
+                    self.waiting.popleft()
                 self.changed.notify_all()
 
 
