@@ -40,8 +40,7 @@ double TimesBySize::usual(double bytes) const {
 }
 
 void TimesBySize::note(double bytes, double seconds) {
-  const auto [found, is_new] = usual_.try_emplace(size_class(bytes), seconds);
-  auto& usual = found->second;
+  auto& usual = usual_.try_emplace(size_class(bytes), seconds).first->second;
   // The first run of a size finds nothing prepared, and takes longer than it will.
   usual += (seconds < usual ? kFall : kRecent) * (seconds - usual);
 }

@@ -108,7 +108,7 @@ class _Graph:
             value = n.meta.get("val")
             if isinstance(value, torch.SymInt):
                 self.sizes.define(value, SizeSource(value.node.expr, k))
-            elif isinstance(value, torch.SymFloat):
+            elif isinstance(value, torch.SymFloat) and value.node.expr.is_Symbol:
                 self.sizes.given[value.node.expr] = k
         for k, n in enumerate(nodes):
             value = n.meta.get("val")

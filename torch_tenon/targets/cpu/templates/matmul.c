@@ -23,8 +23,6 @@
 #define BAND (HEIGHT * 8)       /* rows for which B is packed once */
 #define GROUP (4 * COLUMNS)     /* columns of one call of the epilogue */
 #define SMALL (1 << 17)         /* elements of an operand that need no packing */
-#define PARALLEL (1 << 18)      /* multiplications that are worth a second thread */
-#define PARALLEL_READ (1 << 15) /* elements that are, where each is used a few times alone */
 
 typedef float lanes_t __attribute__((vector_size(LANES * 4), aligned(4)));
 typedef float four_t __attribute__((vector_size(16), aligned(4)));
@@ -430,9 +428,7 @@ static void part(const tenon_matmul_t *p, const cut_t *cut, int64_t t) {
 
 void @NAME@(const tenon_matmul_t *p) {
   cut_t cut = {1, 1, 0, 0, without_packing(p)};
-  int64_t threads = p->threads;
-  const int64_t read = p->batch * (p->m + p->n) * p->k;
-  if (p->batch * p->m * p->n * p->k < PARALLEL && read < PARALLEL_READ) threads = 1;
+  const int64_t threads = p->threads; /* one where more are not worth it */
   if (threads > 1 && p->batch < 4 * threads && p->batch % threads) {
     cut.rows = cut.few ? 1 : row_parts(p->m, p->n, threads);
     cut.columns = threads / cut.rows;
