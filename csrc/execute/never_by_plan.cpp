@@ -30,16 +30,12 @@ bool has_deterministic_calls(const Window& window) {
   });
 }
 
-// A plan is for calls of one world. Grad mode is nothing to PyTorch's own kernels, whose calls are
-// below autograd, nor to ones that were declared to this package, but may be to others.
+// A plan is for calls of one world. Grad mode is nothing to generated kernels, and each call on
+// whole tensors has its own.
 bool is_of_one_world(const Window& window) {
   const auto first = window.calls.front().entry->surroundings();
-  const bool others = std::any_of(window.calls.begin(), window.calls.end(), [](const auto& call) {
-    return call.entry->op->minds_grad_mode;
-  });
-  return std::all_of(window.calls.begin(), window.calls.end(), [&](const auto& call) {
-    const auto of_call = call.entry->surroundings();
-    return of_call == first || (!others && same_settings(of_call, first));
+  return std::all_of(window.calls.begin(), window.calls.end(), [first](const auto& call) {
+    return same_settings(call.entry->surroundings(), first);
   });
 }
 

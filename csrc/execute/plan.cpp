@@ -98,9 +98,10 @@ std::function<CallFailures()> Plan::enqueue(
     const Output& output,
     c10::Device device,
     const Release& release,
-    uint32_t window) const {
+    uint32_t window,
+    c10::ArrayRef<int64_t> worlds) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
-  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); }, window);
+  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
   for (size_t k = 0; k < inputs.size(); ++k)
     run.place(data_.inputs[k], inputs[k]);
   run.execute([&](size_t slot) {

@@ -132,13 +132,15 @@ class Plan {
   // `device` is where temporaries lie: a device of the target, or the host. Every step runs, also
   // after one that failed: what depends on that holds anything. The errors are there at once, or,
   // on an asynchronous target, once the queue has passed what was enqueued.
-  // `window`: its number in the profile.
+  // `window`: its number in the profile. `worlds`: by recorded call, the surroundings that its
+  // calls on whole tensors are made in; empty: those in force.
   std::function<CallFailures()> enqueue(
       c10::ArrayRef<void*> inputs,
       const Output& output,
       c10::Device device,
       const Release& release = {},
-      uint32_t window = 0) const;
+      uint32_t window = 0,
+      c10::ArrayRef<int64_t> worlds = {}) const;
 
   // The same, to its end; raises the first error.
   void run(c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;

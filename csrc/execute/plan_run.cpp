@@ -78,7 +78,11 @@ struct PlanRun::Outcome {
 };
 
 PlanRun::PlanRun(
-    const Plan& plan, c10::Device device, std::function<void*(size_t)> output, uint32_t window)
+    const Plan& plan,
+    c10::Device device,
+    std::function<void*(size_t)> output,
+    uint32_t window,
+    c10::ArrayRef<int64_t> worlds)
     : plan_(plan),
       data_(plan.data()),
       output_(std::move(output)),
@@ -86,7 +90,8 @@ PlanRun::PlanRun(
       queue_(queue_for(device_)),
       host_memory_(device_.is_cpu() || target().host_memory),
       outcome_(std::make_shared<Outcome>()),
-      window_(window) {
+      window_(window),
+      worlds_(worlds) {
   outcome_->status.resize(plan.status_words());
   const bool on_stack = host_memory_ && data_.arena_bytes <= kOnStack;
   if (!on_stack)
@@ -224,6 +229,9 @@ void PlanRun::run_step(const Step& step, size_t index) {
 
 void PlanRun::call(const CallStep& step, size_t index) {
   const CountedCall counted(*step.counter);
+  std::optional<AsRecorded> as_recorded;
+  if (step.call >= 0 && !worlds_.empty())
+    as_recorded.emplace(worlds_[step.call]);
   if (host_memory_)
     call_from_host(step, index);
   else

@@ -11,12 +11,14 @@ namespace tenon {
 class PlanRun {
  public:
   // `output` gives the memory of an output, by its slot, when a step is to write it; without it
-  // outputs are tensors of the run's own. `window`: whose run it is, in the profile.
+  // outputs are tensors of the run's own. `window`: whose run it is, in the profile. `worlds`: as
+  // `Plan::enqueue` takes them; they outlive the run.
   PlanRun(
       const Plan& plan,
       c10::Device device,
       std::function<void*(size_t)> output = {},
-      uint32_t window = 0);
+      uint32_t window = 0,
+      c10::ArrayRef<int64_t> worlds = {});
 
   // Before `execute`: where an input lies, and, for a tensor, what keeps it.
   void place(size_t slot, void* pointer, c10::Storage memory = {});
@@ -59,6 +61,7 @@ class PlanRun {
   std::shared_ptr<Outcome> outcome_;
   size_t next_status_ = 0;
   uint32_t window_;
+  c10::ArrayRef<int64_t> worlds_;
 
   static constexpr size_t kOnStack = size_t{16} << 10;
   alignas(64) char on_stack_[kOnStack];  // a small arena; not initialised

@@ -44,6 +44,7 @@ struct WindowPlan {
   int64_t id = 0;
   std::vector<int64_t> structure;
   std::vector<const OpEntry*> calls;
+  std::vector<int64_t> worlds;          // by call: its surroundings; empty where all are alike
   std::vector<int32_t> slots_of_calls;  // of each call its tensors', then its fresh results'
   struct SlotFacts {
     size_t nbytes;

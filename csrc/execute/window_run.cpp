@@ -18,6 +18,15 @@ bool is_of_no_call(const CallFailure& failed) {
   return std::all_of(failed.calls.begin(), failed.calls.end(), [](auto call) { return call < 0; });
 }
 
+// By call: the surroundings that it was made in; none where they are all alike.
+std::vector<int64_t> worlds_of(const std::vector<const OpEntry*>& calls) {
+  std::vector<int64_t> worlds;
+  for (const auto* call : calls)
+    worlds.push_back(call->surroundings());
+  const bool alike = std::equal(worlds.begin() + 1, worlds.end(), worlds.begin());
+  return alike ? std::vector<int64_t>() : worlds;
+}
+
 // Where the errors of a plan's steps go, told by the window's calls.
 Failures follow(
     const WindowPlan& found,
@@ -73,6 +82,7 @@ std::shared_ptr<WindowPlan> describe(const Window& window, const std::vector<int
     const auto* pattern = call.entry->pattern;
     made->sized.push_back(pattern != nullptr ? static_cast<int32_t>(pattern->given) : -1);
   }
+  made->worlds = worlds_of(made->calls);
   made->by_rule = window.by_rule;
   std::vector<int32_t> numbers(window.slots.size(), -1);
   for (size_t k = 0; k < order.size(); ++k)
@@ -129,7 +139,7 @@ WindowRun run_plan(
   for (size_t k = 0; k < order.size() && !host_memory; ++k)
     buffers[k] = window.slots[order[k]].buffer;
   auto failures = ready.plan->enqueue(
-      inputs, output, c10::Device(kTenon, device), release_input, window.profiled);
+      inputs, output, c10::Device(kTenon, device), release_input, window.profiled, found->worlds);
   const auto outcome = [order, slots = window.slots.size()](
                            const WindowPlan& known,
                            const std::vector<BufferRef>& buffers,

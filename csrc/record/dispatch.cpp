@@ -85,7 +85,7 @@ void record_op(const std::string& name, const std::string& overload) {
   registrations().push_back(dispatcher.registerImpl(
       op.operator_name(),
       DispatchKey::PrivateUse1,
-      c10::KernelFunction::makeFromBoxedFunctor(RecordKernel::of_declared(op)),
+      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<RecordKernel>(op)),
       std::nullopt,
       nullptr,
       "registered by torch_tenon: recorded"));

@@ -127,7 +127,6 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   const auto& rule = op_rule(name);
   may_open = rule.run_time_numbers;
   starts_from_memory = rule.starts_from_memory;
-  minds_grad_mode = !lasts;
   open_scalars = draws_numbers(op);
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);

@@ -69,7 +69,6 @@ struct OpInfo {
   std::string name;
   bool recordable;                        // false: every call runs at once
   bool lasts;                             // is what is known of its calls so in every process?
-  bool minds_grad_mode = false;           // may what it computes depend on that?
   bool selects = false;                   // makes a result by a list of indices
   bool may_open = false;                  // the lowering takes numbers as run-time values
   std::atomic<bool> open_scalars{false};  // ... and they were seen to change

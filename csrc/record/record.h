@@ -22,12 +22,6 @@ struct Recording {
 class RecordKernel final : public c10::OperatorKernel {
  public:
   explicit RecordKernel(const c10::OperatorHandle& op) : info_(op) {}
-  // Of an op that was declared to this package: grad mode is nothing to it.
-  static std::unique_ptr<RecordKernel> of_declared(const c10::OperatorHandle& op) {
-    auto made = std::make_unique<RecordKernel>(op);
-    made->info_.minds_grad_mode = false;
-    return made;
-  }
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
   Recording record(c10::ArrayRef<c10::IValue> arguments);

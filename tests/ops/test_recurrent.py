@@ -5,8 +5,9 @@ import itertools
 
 import pytest
 import torch
-from against_cpu import same_on_both
+from against_cpu import executing, same_on_both
 from torch import nn
+from turns import MODES
 
 from torch_tenon import _C
 
@@ -107,3 +108,28 @@ def test_gradients_of_gradients_where_the_library_has_none(batch_first: bool) ->
         want, got = found("cpu", torch.float64), found("tenon", torch.float32)
         for w, g in zip(want, got, strict=True):
             torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_training_in_a_window_that_began_without_gradients(mode: str) -> None:
+    # The library keeps something for backward only where they are on.
+    lstm = nn.LSTM(6, 8)
+    x = torch.randn(5, 3, 6)
+
+    def found(device: str) -> list[torch.Tensor]:
+        module = copy.deepcopy(lstm).to(device)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        data = x.to(device)
+        for _ in range(6):
+            module.zero_grad()
+            with torch.no_grad():
+                batch = data * 2 - 1
+            loss = module(batch)[0].square().sum()
+            loss.backward()
+            optimizer.step()
+            loss.item()
+        return [p.detach().cpu() for p in module.parameters()]
+
+    with executing(mode):
+        for want, got in zip(found("cpu"), found("tenon"), strict=True):
+            torch.testing.assert_close(got, want)
