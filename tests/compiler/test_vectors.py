@@ -23,6 +23,16 @@ from torch_tenon.targets.cpu.toolchain import processor as features
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
+
+def averaged(x: torch.Tensor) -> torch.Tensor:
+    """A step of Adam in bfloat16, whose numbers are read: `lerp` chooses by a comparison of one."""
+    old, gradient, square, state = x.view(torch.bfloat16).view(4, -1).unbind()
+    numbers = x.view(torch.float64)[0]
+    mean = torch.lerp(old, gradient, 0.1)
+    square = square * numbers[0] + 0.001 * gradient * gradient
+    return state * numbers[1] + numbers[2] * mean / (square.sqrt() / numbers[3] + 1e-8)
+
+
 VECTORS: dict[str, Function] = {
     "a sum": lambda x: x + 1,
     "a mask as float32": lambda x: (x > 0).float(),
@@ -42,6 +52,15 @@ VECTORS: dict[str, Function] = {
     "lgamma": torch.lgamma,
     "a long integer as float32": lambda x: (x.double() * 1e12).long().float() + 1,
     "a mask that several loops need": lambda x: ((x > 0) * x.exp()).tanh() * (x > 0),
+    "a choice that is one for all": averaged,
+    "any": lambda x: (x * 10).long().any(1),
+    "all finite": lambda x: x.isfinite().all(),
+    "the greatest of bools": lambda x: (x > 0).amax(1),
+    "hardswish of bfloat16": lambda x: F.hardswish(x.bfloat16()),
+    "maximum of bfloat16": lambda x: torch.maximum(x.bfloat16(), x.flip(0).bfloat16()),
+    "maximum of float16": lambda x: torch.maximum(x.half(), x.flip(0).half()),
+    "numbers for NaN in float16": lambda x: x.half().nan_to_num(),
+    "bfloat16 as int8": lambda x: (x.bfloat16() / 0.1).round().clamp(-128, 127).to(torch.int8),
 }
 # By the C library's functions over vectors.
 OVER_VECTORS: dict[str, Function] = {
@@ -61,7 +80,7 @@ FMOD = (TEMPLATES / "fmod.h").read_text()
 def scalar_loops(function: Function, folder: Path, processor: str) -> list[str]:
     """The heads of the loops `#pragma omp simd` that did not become vector code."""
     graph = make_fx(lambda x: [function(x)], decomposition_table=decompositions())(
-        torch.randn(64, 256)
+        torch.randn(4096, 256)  # enough for threads, whose loops are functions of their own
     )
     gcc = cpu_backend().compiler.toolchain.words
     found = []

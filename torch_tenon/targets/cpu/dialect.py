@@ -72,6 +72,7 @@ class Writer:
             self.names[tree.shares] = "shares"
         self.count = 0
         self.in_grid = False
+        self.in_lanes = False
         self.open: set[str] = set()  # the names of the loops around
 
     def function(self, origin: str) -> str:
@@ -140,10 +141,12 @@ class Writer:
         starts, stops = list(map(self.index, s.starts)), list(map(self.index, s.stops))
         self.names[s.symbol] = name
         head = self._pragma(s)
-        within, self.in_grid = self.in_grid, self.in_grid or s.kind == "grid"
+        within = self.in_grid, self.in_lanes
+        self.in_grid |= s.kind == "grid"
+        self.in_lanes |= s.kind == "lane"
         inside = self._set() if s.symbol is self.tree.sets else []
         inside += self.body(s.body)
-        self.in_grid = within
+        self.in_grid, self.in_lanes = within
         self.open.discard(name)
         start, stop = _extreme(starts, ">"), _extreme(stops, "<")
         return [*head, f"for ({self._steps(s, name, start, stop)}) {{", *indent(inside), "}"]
@@ -199,7 +202,9 @@ class Writer:
         name = self._new(s, "t")
         if isinstance(s, Let) and s.symbol is not None:
             self.names[s.symbol] = name
-        return [f"const {c.register_type(s.dtype)} {name} = {text};"]
+        # gcc has no vectors for a choice by one _Bool for all lanes, but by one int.
+        one_for_all = s.dtype is torch.bool and not self.in_lanes
+        return [f"const {'int' if one_for_all else c.register_type(s.dtype)} {name} = {text};"]
 
     def _new(self, x: Any, label: str) -> str:
         name = self.names[x] = f"{label}{self.count}"
@@ -211,7 +216,7 @@ class Writer:
         name = self._new(array, array.label)
         if not isinstance(array, Accumulator):
             return [f"{c.MEMORY[array.dtype]} {name}[{self._room(array.length)}];"]
-        ctype = c.register_type(array.dtype)
+        ctype = c.accumulator_type(array.dtype)
         if s.initial is None:
             start = c.identity(array.combine, array.dtype)
         else:
@@ -237,7 +242,11 @@ class Writer:
         if s.combine != "store":
             there = c.from_memory(where, s.memory.dtype) if packed else where
             value = c.combination(s.combine, there, value, dtype_of(s.value))
-        return [f"{where} = {c.to_memory(value, s.memory.dtype) if packed else value};"]
+        if packed and s.combine == "store" and _is_rounded(s.value, s.memory.dtype):
+            value = c.cut(value, s.memory.dtype)
+        elif packed:
+            value = c.to_memory(value, s.memory.dtype)
+        return [f"{where} = {value};"]
 
     def _check(self, s: Check) -> list[str]:
         low, high, size = self.operand(s.low), self.operand(s.high), self.index(s.size)
@@ -325,6 +334,11 @@ class Writer:
 def _is_packed(memory: Memory) -> bool:
     """Whether elements are as memory has them: numbers in registers are not."""
     return not isinstance(memory, Accumulator)
+
+
+def _is_rounded(x: Operand, dtype: torch.dtype) -> bool:
+    """Whether memory of that dtype has the value as it is, without its last bits."""
+    return isinstance(x, Let) and dtype is torch.bfloat16 and x.op == "round_bf16"
 
 
 def _extreme(bounds: list[str], sign: str) -> str:

@@ -34,6 +34,7 @@ OPERATORS = {
 _BOOL_OPERATORS = {"add": "|", "mul": "&"}
 PREFIXES = {"neg": "-", "logical_not": "!", "bitwise_not": "~"}
 INFIX_REDUCTIONS = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor": "^"}
+_BOOL_REDUCTIONS = {"sum": "|", "prod": "&", "max": "|", "min": "&"}
 
 # The C type of an element in memory; a number in a register has that of its compute dtype.
 MEMORY = {
@@ -56,6 +57,16 @@ MEMORY = {
 def register_type(dtype: torch.dtype) -> str:
     """The C type of a scalar of `dtype` in a register."""
     return "bool_t" if dtype is torch.bool else MEMORY[dtype]
+
+
+def cut(x: str, dtype: torch.dtype) -> str:
+    """A register value that was rounded to `dtype`, as an element to store."""
+    return f"cut_{TABLE[dtype].short}({x})"
+
+
+def accumulator_type(dtype: torch.dtype) -> str:
+    """The C type of what a reduction in `dtype` keeps: gcc has no vectors for one to a _Bool."""
+    return "uint8_t" if dtype is torch.bool else MEMORY[dtype]
 
 
 def literal(value: Any, dtype: torch.dtype) -> str:
@@ -164,10 +175,8 @@ def identity(combine: str, dtype: torch.dtype) -> str:
 
 def combination(combine: str, acc: str, x: str, dtype: torch.dtype) -> str:
     """`acc` combined with `x`."""
-    if combine in INFIX_REDUCTIONS:
-        sign = INFIX_REDUCTIONS[combine]
-        if dtype is torch.bool:
-            sign = {"+": "|", "*": "&"}.get(sign, sign)
+    sign = _infix(combine, dtype)
+    if sign is not None:
         text = f"{acc} {sign} {x}"
         narrow = dtype.itemsize < 4 and dtype is not torch.bool
         return f"({register_type(dtype)})({text})" if narrow else text
@@ -175,13 +184,18 @@ def combination(combine: str, acc: str, x: str, dtype: torch.dtype) -> str:
     return f"{name}_{TABLE[dtype].short}({x}, {acc})"
 
 
+def _infix(combine: str, dtype: torch.dtype) -> str | None:
+    """The operator of a reduction that C has one for."""
+    if dtype is torch.bool and combine in _BOOL_REDUCTIONS:
+        return _BOOL_REDUCTIONS[combine]
+    return INFIX_REDUCTIONS.get(combine)
+
+
 def reduction_clause(combine: str, dtype: torch.dtype) -> str:
     """The name of the reduction in an OpenMP clause."""
-    if combine in INFIX_REDUCTIONS:
-        sign = INFIX_REDUCTIONS[combine]
-        return {"+": "|", "*": "&"}.get(sign, sign) if dtype is torch.bool else sign
-    if dtype is torch.bool:
-        return "|" if combine == "max" else "&"
+    sign = _infix(combine, dtype)
+    if sign is not None:
+        return sign
     # Of floats they are scalar.h's, which let a NaN through.
     return f"{combine}_{TABLE[dtype].short}" if dtype.is_floating_point else combine
 

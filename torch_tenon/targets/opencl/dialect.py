@@ -123,7 +123,7 @@ class OpenCLWriter(Writer):
     def _put_together(self, a: Accumulator) -> list[str]:
         """What all work-items of a work-group have, in each of them."""
         parts = f"parts{len(self.local_memory)}"
-        ctype, mine = c.register_type(a.dtype), f"{parts}[get_local_id(0)]"
+        ctype, mine = c.accumulator_type(a.dtype), f"{parts}[get_local_id(0)]"
         self.local_memory.append(f"__local {ctype} {parts}[{self.local}];")
         both = c.combination(a.combine, mine, f"{parts}[get_local_id(0) + k]", a.dtype)
         return [

@@ -39,35 +39,39 @@ INLINE int64_t bits_i64(double x) { int64_t u; memcpy(&u, &x, 8); return u; }
 INLINE double bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 #endif
 
-/* 16-bit floats */
+/* 16-bit floats, in 32 bits up to the last step: gcc has no vectors for some loops that go to 16 bits
+ * and back, or choose between integers by a comparison of floats. */
 INLINE float from_bf16(uint16_t h) { return bits_f32((uint32_t)h << 16); }
-INLINE uint16_t to_bf16(float x) {
+INLINE uint32_t bf16_on_top(float x) {
   uint32_t u = bits_u32(x);
-  uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  return (uint16_t)(x != x ? 0x7fc0u : rounded);
+  return (int32_t)(u & 0x7fffffffu) > 0x7f800000 ? 0x7fc00000u : u + 0x7fffu + ((u >> 16) & 1u);
 }
-INLINE float from_f16(uint16_t h) {
-  uint32_t sign = ((uint32_t)h & 0x8000u) << 16;
-  uint32_t rest = (uint32_t)h & 0x7fffu;
+INLINE uint16_t to_bf16(float x) { return (uint16_t)(bf16_on_top(x) >> 16); }
+INLINE uint16_t cut_bf16(float x) { return (uint16_t)(bits_u32(x) >> 16); }
+INLINE float round_bf16_f32(float x) { return bits_f32(bf16_on_top(x) & 0xffff0000u); }
+INLINE float of_bits_f16(uint32_t h) {
+  uint32_t sign = (h & 0x8000u) << 16;
+  uint32_t rest = h & 0x7fffu;
   /* Subnormals come out right because the product is exact in float32. */
   float scaled = bits_f32(rest << 13) * 0x1p112f;
   uint32_t special = (rest << 13) | 0x7f800000u;
-  return bits_f32(sign | (rest >= 0x7c00u ? special : bits_u32(scaled)));
+  return bits_f32(sign | ((int32_t)rest >= 0x7c00 ? special : bits_u32(scaled)));
 }
-INLINE uint16_t to_f16(float x) {
+INLINE uint32_t bits_f16(float x) {
   uint32_t u = bits_u32(x);
   uint32_t sign = (u >> 16) & 0x8000u;
   uint32_t a = u & 0x7fffffffu;
   uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
   /* Adding 0.5 leaves the subnormal's bits, rounded, at the bottom of the fraction. */
   uint32_t small = bits_u32(bits_f32(a) + 0.5f) - 0x3f000000u;
-  uint32_t r = a < 0x38800000u ? small : normal;
-  r = a >= 0x477ff000u ? 0x7c00u : r;
-  r = a > 0x7f800000u ? 0x7e00u : r;
-  return (uint16_t)(sign | r);
+  uint32_t r = (int32_t)a < 0x38800000 ? small : normal;
+  r = (int32_t)a >= 0x477ff000 ? 0x7c00u : r;
+  r = (int32_t)a > 0x7f800000 ? 0x7e00u : r;
+  return sign | r;
 }
-INLINE float round_bf16_f32(float x) { return from_bf16(to_bf16(x)); }
-INLINE float round_f16_f32(float x) { return from_f16(to_f16(x)); }
+INLINE float from_f16(uint16_t h) { return of_bits_f16(h); }
+INLINE uint16_t to_f16(float x) { return (uint16_t)bits_f16(x); }
+INLINE float round_f16_f32(float x) { return of_bits_f16(bits_f16(x)); }
 
 /* Integers: Python's division, and what the hardware traps on. */
 #define INTEGER(T, S)                                                                             \
@@ -184,10 +188,17 @@ INLINE double fmod_f64(double x, double y) { return fmod(x, y); } /* of vectors:
  * zeros where integers have one: it does not see through this. */
 #define FLOATING(T, S, F)                                                                         \
   INLINE int32_t whole_i32_##S(T x) { return x > 0 ? (int32_t)x : -(int32_t)-x; }                 \
-  INLINE T minimum_##S(T x, T y) { return (x < y) | (x != x) ? x : y; }                           \
-  INLINE T maximum_##S(T x, T y) { return (x > y) | (x != x) ? x : y; }                           \
-  INLINE T fmin_##S(T x, T y) { return (x < y) | (y != y) ? x : y; }                              \
-  INLINE T fmax_##S(T x, T y) { return (x > y) | (y != y) ? x : y; }                              \
+  /* One instruction beside a number that is no NaN, and of two zeros x, as PyTorch's clamp. */    \
+  INLINE T minimum_##S(T x, T y) {                                                                \
+    T z = x < y ? x : y;                                                                          \
+    return __builtin_constant_p(y) && y == y ? (y < x ? y : x) : (x != x ? x : z);                \
+  }                                                                                               \
+  INLINE T maximum_##S(T x, T y) {                                                                \
+    T z = x > y ? x : y;                                                                          \
+    return __builtin_constant_p(y) && y == y ? (y > x ? y : x) : (x != x ? x : z);                \
+  }                                                                                               \
+  INLINE T fmin_##S(T x, T y) { T z = x < y ? x : y; return y != y ? x : z; }                     \
+  INLINE T fmax_##S(T x, T y) { T z = x > y ? x : y; return y != y ? x : z; }                     \
   INLINE T abs_##S(T x) { return __builtin_fabs##F(x); }                                          \
   INLINE T sign_##S(T x) { return (T)((x > 0) - (x < 0)); }                                       \
   INLINE T floor_##S(T x) { return __builtin_floor##F(x); }                                       \
