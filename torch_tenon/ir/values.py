@@ -198,6 +198,17 @@ def traced(value: Value) -> Trace:
     return trace
 
 
+def steps_read(value: Value) -> list[Index] | None:
+    """By dimension of `value` how far apart in memory lies what neighbours are computed of: of the
+    first load that moves with every dimension; None where none does."""
+    found = [loop_symbol("p", k, n) for k, n in enumerate(value.sizes)]
+    for s in traced(value).scalars:
+        steps = strides(s.args[1]) if s.op == "load" else None
+        if steps and all(steps.get(p, 0) != 0 for p in found if p.extent != 1):
+            return [steps.get(p, 1) for p in found]
+    return None
+
+
 def name_origin(results: Any, origin: str, call_index: int = -1) -> None:
     """Says which op and which recorded call the results are of, as far as they are computed where
     they are used. What an op gives on as it came is of the op that made it."""
