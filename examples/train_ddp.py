@@ -75,6 +75,8 @@ def train(
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
+        if rank == 0:
+            print(f"goes on after step {step}", flush=True)
 
     data = digits()
     sampler = DistributedSampler(data, seed=0, drop_last=True)
