@@ -60,6 +60,9 @@ VECTORS: dict[str, Function] = {
     "maximum of bfloat16": lambda x: torch.maximum(x.bfloat16(), x.flip(0).bfloat16()),
     "maximum of float16": lambda x: torch.maximum(x.half(), x.flip(0).half()),
     "numbers for NaN in float16": lambda x: x.half().nan_to_num(),
+    "elu": F.elu,
+    "logit": torch.logit,
+    "cross entropy of shares": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()),
     "bfloat16 as int8": lambda x: (x.bfloat16() / 0.1).round().clamp(-128, 127).to(torch.int8),
 }
 # By the C library's functions over vectors.

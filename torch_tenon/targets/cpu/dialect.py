@@ -39,6 +39,7 @@ from torch_tenon.ir.values import Buffer
 from torch_tenon.targets.cpu import scalars as c
 
 PARALLEL = "#pragma omp parallel for schedule(static)"
+TO_COPY = (torch.bfloat16, torch.float16)
 SHARES = "const int64_t shares = power_of_2_from(omp_get_max_threads());"
 
 
@@ -74,6 +75,7 @@ class Writer:
         self.in_grid = False
         self.in_lanes = False
         self.open: set[str] = set()  # the names of the loops around
+        self.copied: dict[Load, str] = {}  # what was loaded, as memory has it
 
     def function(self, origin: str) -> str:
         """The function of a kernel of that origin."""
@@ -193,6 +195,11 @@ class Writer:
 
     def _load(self, s: Load) -> list[str]:
         memory = self._element(s.memory, s.index)
+        if _is_packed(s.memory) and s.memory.dtype in TO_COPY and s.mask is None:
+            # As it lies there, for a store that copies it: nothing is converted, nor a NaN changed.
+            bits = self.copied[s] = f"b{self.count}"
+            kept = f"const {c.MEMORY[s.memory.dtype]} {bits} = {memory};"
+            return [kept, *self._name(s, c.from_memory(bits, s.memory.dtype))]
         text = c.from_memory(memory, s.memory.dtype) if _is_packed(s.memory) else memory
         if s.mask is not None and s.other is not None:
             text = f"{self.operand(s.mask)} ? {text} : {self.operand(s.other)}"
@@ -242,11 +249,19 @@ class Writer:
         if s.combine != "store":
             there = c.from_memory(where, s.memory.dtype) if packed else where
             value = c.combination(s.combine, there, value, dtype_of(s.value))
-        if packed and s.combine == "store" and _is_rounded(s.value, s.memory.dtype):
+        plain = packed and s.combine == "store"
+        if plain and self._is_copy(s):
+            value = self.copied[s.value]  # type: ignore[index]
+        elif plain and _is_rounded(s.value, s.memory.dtype):
             value = c.cut(value, s.memory.dtype)
         elif packed:
             value = c.to_memory(value, s.memory.dtype)
         return [f"{where} = {value};"]
+
+    def _is_copy(self, s: Store) -> bool:
+        """Whether what is stored lies in memory as it is to be."""
+        x = s.value
+        return isinstance(x, Load) and x in self.copied and x.memory.dtype is s.memory.dtype
 
     def _check(self, s: Check) -> list[str]:
         low, high, size = self.operand(s.low), self.operand(s.high), self.index(s.size)

@@ -178,7 +178,16 @@ class Layout:
         outer = self.group.outer
         if self.kind == "row" or not outer:
             return None
-        return self._best_lane(outer)[0] or outer[-1]
+        best = self._best_lane(outer)[0]
+        if best is None and self.kind == "scatter" and self._is_along_rows():
+            return None
+        return best or outer[-1]
+
+    def _is_along_rows(self) -> bool:
+        """Whether a scatter reads along memory what it stores one after the other, in rows enough
+        for the threads."""
+        rows = size_hint(product(s.extent for s in self.group.outer))
+        return rows >= CHUNKS and self._best_lane(self.group.inner[-1:])[0] is not None
 
     def _choose_tile(self, lane: Symbol) -> None:
         assert lane.extent is not None

@@ -27,7 +27,7 @@ INLINE float erfc_f32(float x) {
 /* The inverse error function is y times a function of w = -log(1 - y^2) that grows like sqrt(w): a
  * quotient of polynomials over all that y can make of it. */
 INLINE float erfinv_f32(float y) {
-  float w = -log_normal(__builtin_fmaf(-y, y, 1.0f), 0.0f), a = __builtin_fabsf(y);
+  float w = -log_normal(__builtin_fmaf(-y, y, 1.0f)), a = __builtin_fabsf(y);
   float p = 2.4348335762e-5f;
   p = __builtin_fmaf(p, w, 0.00064323135449f);
   p = __builtin_fmaf(p, w, 0.0077592865975f);

@@ -298,22 +298,30 @@ INLINE float exp2_f32(float x) {
   y = y * power_of_2(t) * bits_f32(bits_u32(0x1p64f) - (sign >> 1));
   return x > 129.0f ? INFINITY : y;
 }
+/* for x in [-86, 86] */
+INLINE float exp_moderate(float x) {
+  float t = __builtin_fmaf(x, 0x1.715476p+0f, ROUND + 127.0f), s = power_of_2(t);
+  return __builtin_fmaf(s, expm1_near_zero(less_log2(x, t - (ROUND + 127.0f))), s);
+}
 /* for x in [-30, 86] */
 INLINE float expm1_moderate(float x) {
   float t = __builtin_fmaf(x, 0x1.715476p+0f, ROUND + 127.0f);
   float s = power_of_2(t);
   return __builtin_fmaf(s, expm1_near_zero(less_log2(x, t - (ROUND + 127.0f))), s - 1.0f);
 }
+/* Half of it, which never overflows before the end; beyond the bounds it is -1 or infinite. */
 INLINE float expm1_f32(float x) {
-  float y = expm1_moderate(x);
-  y = x > 86.0f ? exp_f32(x) : y;
-  y = x < -30.0f ? -1.0f : y;
-  return x == 0.0f ? x : y;
+  float c = x < -30.0f ? -30.0f : x;
+  c = c > 89.0f ? 89.0f : c;
+  float t = __builtin_fmaf(c, 0x1.715476p+0f, ROUND + 126.0f);
+  float s = power_of_2(t);
+  float y = __builtin_fmaf(s, expm1_near_zero(less_log2(c, t - (ROUND + 126.0f))), s - 0.5f);
+  return x == 0.0f ? x : y + y;
 }
-/* log(x) of a normal x > 0, as e*log(2) + the logarithm of a number in [sqrt(1/2), sqrt(2)) */
-INLINE float log_normal(float x, float less) { /* e is less by so much */
+/* A normal x > 0 as 2^e times a number in [sqrt(1/2), sqrt(2)): the logarithm of that */
+INLINE float log_reduced(float x, float *e) {
   uint32_t u = bits_u32(x) - 0x3f3504f3u;
-  float e = (float)((int32_t)u >> 23) - less;
+  *e = (float)((int32_t)u >> 23);
   float f = bits_f32((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
   float s = f / (2.0f + f), z = s * s;
   float p = 2.333149054e-01f;
@@ -321,16 +329,28 @@ INLINE float log_normal(float x, float less) { /* e is less by so much */
   p = __builtin_fmaf(p, z, 4.000012226e-01f);
   p = __builtin_fmaf(p, z, 6.666666655e-01f);
   float half = 0.5f * f * f;
-  float y = f - (half - s * (half + z * p));
-  return __builtin_fmaf(e, 0x1.62e4p-1f, y + e * 0x1.7f7d1cp-20f);
+  return f - (half - s * (half + z * p));
 }
-INLINE float log_f32(float x) {
-  bool_t small = x < 0x1p-126f;
-  float y = log_normal(small ? x * 0x1p24f : x, small ? 24.0f : 0.0f);
+INLINE float log_normal(float x) {
+  float e, y = log_reduced(x, &e);
+  return __builtin_fmaf(e, 0x1.62e4p-1f, __builtin_fmaf(e, 0x1.7f7d1cp-20f, y));
+}
+/* What a logarithm of x is where x is no normal number; `y` elsewhere. No `||`: gcc would branch. */
+INLINE float log_anywhere(float x, float y) {
   y = x == INFINITY ? x : y;
   y = x == 0.0f ? -INFINITY : y;
-  return x < 0.0f || x != x ? NAN : y;
+  return x >= 0.0f ? y : NAN;
 }
+#define LOG(NAME, HIGH, LOW, SCALE)                                                               \
+  INLINE float NAME(float x) {                                                                    \
+    bool_t small = x < 0x1p-126f;                                                                 \
+    float e, y = log_reduced(small ? x * 0x1p24f : x, &e);                                        \
+    e = small ? e - 24.0f : e;                                                                    \
+    return log_anywhere(x, __builtin_fmaf(e, HIGH, __builtin_fmaf(e, LOW, (SCALE) * y)));         \
+  }
+LOG(log_f32, 0x1.62e4p-1f, 0x1.7f7d1cp-20f, 1.0f)
+LOG(log2_f32, 1.0f, 0.0f, 0x1.715476p+0f)
+LOG(log10_f32, 0x1.344p-2f, 0x1.3509f8p-18f, 0x1.bcb7b2p-2f)
 INLINE float log1p_f32(float x) {
   float u = 1.0f + x;
   float c = x > 1.0f ? 1.0f - (u - x) : x - (u - 1.0f);
@@ -357,14 +377,6 @@ INLINE double log2_wide(float x) {
   p = __builtin_fma(p, z, 0x1.71547652b82fep+1);
   return __builtin_fma(p, s, (double)(x < 0x1p-126f ? k - 24 : k));
 }
-INLINE float log_base_f32(float x, double scale) {
-  float y = (float)(log2_wide(x) * scale);
-  y = x == INFINITY ? x : y;
-  y = x == 0.0f ? -INFINITY : y;
-  return x < 0.0f || x != x ? NAN : y;
-}
-INLINE float log2_f32(float x) { return log_base_f32(x, 1.0); }
-INLINE float log10_f32(float x) { return log_base_f32(x, 0x1.34413509f79ffp-2); }
 INLINE float pow_f32(float x, float y) {
   double t = (double)y * log2_wide(__builtin_fabsf(x));
   t = t > 160.0 ? 160.0 : t;
@@ -427,7 +439,7 @@ INLINE float erf_f32(float x) {
   q = __builtin_fmaf(q, c, 1.059473539e-01f);
   q = __builtin_fmaf(q, c, 6.352525246e-01f);
   q = __builtin_fmaf(q, c, 1.128634438e+00f);
-  float far = __builtin_copysignf(1.0f - exp_f32(-q * c), x);
+  float far = __builtin_copysignf(1.0f - exp_moderate(-q * c), x);
   float y = t > 0.88f ? far : p;
   return x != x ? x : y;
 }
