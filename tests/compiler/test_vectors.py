@@ -60,6 +60,7 @@ VECTORS: dict[str, Function] = {
     "maximum of bfloat16": lambda x: torch.maximum(x.bfloat16(), x.flip(0).bfloat16()),
     "maximum of float16": lambda x: torch.maximum(x.half(), x.flip(0).half()),
     "numbers for NaN in float16": lambda x: x.half().nan_to_num(),
+    "a quotient of integers": lambda x: (x * 1000).int() // x.flip(0).int().abs().add(1),
     "elu": F.elu,
     "logit": torch.logit,
     "cross entropy of shares": lambda x: F.binary_cross_entropy_with_logits(x, x.sigmoid()),

@@ -73,16 +73,21 @@ INLINE float from_f16(uint16_t h) { return of_bits_f16(h); }
 INLINE uint16_t to_f16(float x) { return (uint16_t)bits_f16(x); }
 INLINE float round_f16_f32(float x) { return of_bits_f16(bits_f16(x)); }
 
-/* Integers: Python's division, and what the hardware traps on. */
+/* Integers: Python's division, and what the hardware traps on. There are no vectors for a division
+ * but those of floats, which are exact here: a quotient is at least 1 / y away from the next integer
+ * or is one, and floats of twice the bits are closer than that. */
+#define BY_FLOATS(T, y) ((sizeof(T) < 4 || (sizeof(T) == 4 && (T)-1 < 0)) && !__builtin_constant_p(y))
+#define QUOTIENT(T, x, d)                                                                         \
+  (sizeof(T) < 4 ? (T)(int32_t)((float)(x) / (float)(d)) : (T)(int32_t)((double)(x) / (double)(d)))
 #define INTEGER(T, S)                                                                             \
   INLINE T trunc_div_##S(T x, T y) {                                                              \
-    T d = y == 0 || y == (T)-1 ? (T)1 : y;                                                        \
-    T q = (T)(x / d);                                                                             \
-    return y == (T)-1 && (T)-1 < 0 ? (T)(0 - (uint64_t)x) : (y == 0 ? (T)0 : (y == d ? q : (T)(x / y))); \
+    T d = y == 0 || ((T)-1 < 0 && y == (T)-1) ? (T)1 : y;                                         \
+    T q = BY_FLOATS(T, y) ? QUOTIENT(T, x, d) : (T)(x / d);                                       \
+    return (T)-1 < 0 && y == (T)-1 ? (T)(0 - (uint64_t)x) : y == 0 ? (T)0 : q;                    \
   }                                                                                               \
   INLINE T fmod_##S(T x, T y) {                                                                   \
     T d = y == 0 || ((T)-1 < 0 && y == (T)-1) ? (T)1 : y;                                         \
-    return (T)(x % d);                                                                            \
+    return BY_FLOATS(T, y) ? (T)(x - QUOTIENT(T, x, d) * d) : (T)(x % d);                         \
   }                                                                                               \
   INLINE T floor_div_##S(T x, T y) {                                                              \
     T q = trunc_div_##S(x, y), r = fmod_##S(x, y);                                                \
