@@ -87,7 +87,7 @@ def test_products_equal_the_cpu_s(name: str, rows: int, dtype: torch.dtype, comp
     _seen(name, rows, dtype)
 
 
-@needs.plans
+@needs.host_memory
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_needs_no_memory_for_the_weights(name: str, compiled: None) -> None:
     assert _seen(name, 1, torch.float32) < 4 * N * K // 4

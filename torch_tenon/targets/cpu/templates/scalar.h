@@ -76,9 +76,14 @@ INLINE float round_f16_f32(float x) { return of_bits_f16(bits_f16(x)); }
 /* Integers: Python's division, and what the hardware traps on. There are no vectors for a division
  * but those of floats, which are exact here: a quotient is at least 1 / y away from the next integer
  * or is one, and floats of twice the bits are closer than that. */
+#ifdef __OPENCL_VERSION__ /* whose compiler decides that */
+#define BY_FLOATS(T, y) 0
+#define QUOTIENT(T, x, d) (x)
+#else
 #define BY_FLOATS(T, y) ((sizeof(T) < 4 || (sizeof(T) == 4 && (T)-1 < 0)) && !__builtin_constant_p(y))
 #define QUOTIENT(T, x, d)                                                                         \
   (sizeof(T) < 4 ? (T)(int32_t)((float)(x) / (float)(d)) : (T)(int32_t)((double)(x) / (double)(d)))
+#endif
 #define INTEGER(T, S)                                                                             \
   INLINE T trunc_div_##S(T x, T y) {                                                              \
     T d = y == 0 || ((T)-1 < 0 && y == (T)-1) ? (T)1 : y;                                         \

@@ -21,6 +21,7 @@ typedef bool bool_t;
 #define INT64_MAX LONG_MAX
 #define INLINE static inline __attribute__((always_inline))
 #define LIKELY(x) (x)
+#define __builtin_constant_p(x) 0 /* nothing is known to be one */
 
 INLINE uint32_t bits_u32(float x) { return as_uint(x); }
 INLINE int32_t bits_i32(float x) { return as_int(x); }
