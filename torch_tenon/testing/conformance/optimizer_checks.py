@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from .sides import Outcome, Sides
 from .tally import Tally
 
 STEPS = 4
+SEARCHES = {"max_iter": 2}  # within a step of one that searches: each makes a last bit weigh more
 
 
 class OptimizerChecks:
@@ -87,13 +89,15 @@ class OptimizerChecks:
         only_matrices = self.info.name == "Muon" or self.info.only_supports_sparse_grads
         masters = _parameters(self.dtype, matrices_only=only_matrices)
         x, y = _make((8, 4), self.dtype, 8), _make((8, 2), self.dtype, 9)
+        taken = inspect.signature(self.info.optim_cls).parameters
+        few = {k: v for k, v in SEARCHES.items() if k in taken and k not in kwargs}
 
         def prepare(place: Placement) -> Callable[[], Any]:
             parameters = [place(master) for master in masters]
             data = place(x), place(y)
 
             def call() -> Any:
-                optimizer = self.info.optim_cls(parameters, **copy.deepcopy(kwargs))
+                optimizer = self.info.optim_cls(parameters, **few, **copy.deepcopy(kwargs))
 
                 def closure() -> torch.Tensor:
                     optimizer.zero_grad()
