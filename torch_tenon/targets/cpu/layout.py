@@ -187,7 +187,14 @@ class Layout:
         """Whether a scatter reads along memory what it stores one after the other, in rows enough
         for the threads."""
         rows = size_hint(product(s.extent for s in self.group.outer))
-        return rows >= CHUNKS and self._best_lane(self.group.inner[-1:])[0] is not None
+        touched = [e for m in self.members for e in (m.index, *(e for _, e in m.loads))]
+        across = any(
+            isinstance(e, Expr) and e.terms.get((s,)) == 1
+            for e in touched
+            for s in self.group.outer
+        )
+        along = self._best_lane(self.group.inner[-1:])[0] is not None
+        return rows >= CHUNKS and along and not across
 
     def _choose_tile(self, lane: Symbol) -> None:
         assert lane.extent is not None
