@@ -15,6 +15,8 @@ from torch.utils._foreach_utils import (
     _get_fused_kernels_supported_devices,
 )
 
+from torch_tenon.testing.fuzz.surroundings import deterministic
+
 from .case import CheckResult
 from .comparison import Comparison
 from .placement import Placement
@@ -116,8 +118,9 @@ class OptimizerChecks:
 
             return call
 
-        # Each evaluation of a search makes a last bit weigh more: there all have to be the same.
-        with torch.enable_grad(), _deterministic() if searches else contextlib.nullcontext():
+        # Each evaluation of a search makes a last bit weigh more: there all have to be the same, and
+        # no plan takes over from reference execution.
+        with torch.enable_grad(), deterministic() if searches else contextlib.nullcontext():
             return self.sides.compare(prepare, check="steps", grad=True, mutation=False)
 
     def _loss(
@@ -131,17 +134,6 @@ class OptimizerChecks:
         hidden = x @ first + (biases[0] if biases else 0)
         output = hidden.tanh() @ second + (biases[1] if biases else 0)
         return (output - y).abs().square().mean()
-
-
-@contextlib.contextmanager
-def _deterministic() -> Iterator[None]:
-    """Equal calls give equal bits: no plan takes over from reference execution."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 def _parameters(dtype: torch.dtype, *, matrices_only: bool) -> list[torch.Tensor]:

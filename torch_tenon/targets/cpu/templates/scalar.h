@@ -42,6 +42,7 @@ INLINE double bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
 /* 16-bit floats, in 32 bits up to the last step: gcc has no vectors for some loops that go to 16 bits
  * and back, or choose between integers by a comparison of floats. */
 INLINE float from_bf16(uint16_t h) { return bits_f32((uint32_t)h << 16); }
+/* x rounded to a bfloat16, whose bits are the upper half of the result; the lower one is anything */
 INLINE uint32_t bf16_on_top(float x) {
   uint32_t u = bits_u32(x);
   return (int32_t)(u & 0x7fffffffu) > 0x7f800000 ? 0x7fc00000u : u + 0x7fffu + ((u >> 16) & 1u);
@@ -74,8 +75,8 @@ INLINE uint16_t to_f16(float x) { return (uint16_t)bits_f16(x); }
 INLINE float round_f16_f32(float x) { return of_bits_f16(bits_f16(x)); }
 
 /* Integers: Python's division, and what the hardware traps on. There are no vectors for a division
- * but those of floats, which are exact here: a quotient is at least 1 / y away from the next integer
- * or is one, and floats of twice the bits are closer than that. */
+ * but those of floats, which are exact here: a quotient is an integer or at least 1 / y away from one,
+ * and float32 of 16 bits, float64 of 32, is off by less than that. */
 #ifdef __OPENCL_VERSION__ /* whose compiler decides that */
 #define BY_FLOATS(T, y) 0
 #define QUOTIENT(T, x, d) (x)
