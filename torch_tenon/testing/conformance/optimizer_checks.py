@@ -118,8 +118,8 @@ class OptimizerChecks:
 
             return call
 
-        # Each evaluation of a search makes a last bit weigh more: there all have to be the same, and
-        # no plan takes over from reference execution.
+        # Each evaluation of a search makes a last bit weigh more: there all have to be the same,
+        # and no plan takes over from reference execution.
         with torch.enable_grad(), deterministic() if searches else contextlib.nullcontext():
             return self.sides.compare(prepare, check="steps", grad=True, mutation=False)
 
