@@ -14,7 +14,18 @@ namespace {
 
 using c10::IValue;
 
-enum class Kind : int { nothing, integer, real, truth, text, list, undefined, number, device };
+enum class Kind : int {
+  nothing,
+  integer,
+  real,
+  truth,
+  text,
+  list,
+  undefined,
+  number,
+  device,
+  complex
+};
 
 // The types of elements that lists of arguments have.
 const std::vector<c10::TypePtr>& element_types() {
@@ -41,6 +52,11 @@ int64_t element_type_number(const c10::TypePtr& type) {
 }
 
 void write_number(Writer& archive, const at::Tensor& tensor, bool any) {
+  if (tensor.dim() == 0 && tensor.is_cpu() && is_complex_number(tensor)) {
+    const auto value = complex_number(tensor);
+    const bool wrapped = tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    return archive(Kind::complex, tensor.scalar_type(), value.real(), value.imag(), wrapped);
+  }
   const auto kind = tensor.dim() == 0 && tensor.is_cpu() ? number_kind(tensor) : kNoNumber;
   TORCH_CHECK(kind != kNoNumber, "a tensor ", tensor.sizes(), " cannot be kept");
   archive(
@@ -62,6 +78,21 @@ IValue read_number(Reader& archive) {
           !c10::isQIntType(dtype),
       "no dtype of a number");
   const auto value = c10::isFloatingType(dtype) ? c10::Scalar(real) : c10::Scalar(bits);
+  auto tensor = at::scalar_tensor(value, at::TensorOptions(at::kCPU).dtype(dtype));
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(wrapped);
+  return tensor;
+}
+
+// Of a number without a dtype, that is `Undefined`.
+IValue read_complex(Reader& archive) {
+  at::ScalarType dtype{};
+  double real = 0, imag = 0;
+  bool wrapped = false;
+  archive(dtype, real, imag, wrapped);
+  const c10::complex<double> value(real, imag);
+  if (dtype == at::ScalarType::Undefined)
+    return value;
+  TORCH_CHECK(dtype == at::kComplexFloat || dtype == at::kComplexDouble, "no dtype of a number");
   auto tensor = at::scalar_tensor(value, at::TensorOptions(at::kCPU).dtype(dtype));
   tensor.unsafeGetTensorImpl()->set_wrapped_number(wrapped);
   return tensor;
@@ -98,6 +129,9 @@ void write_value(Writer& archive, const IValue& value, bool any_number) {
     archive(Kind::integer, value.toInt());
   } else if (value.isDouble()) {
     archive(Kind::real, any_number ? 0.0 : value.toDouble());
+  } else if (value.isComplexDouble()) {
+    const auto number = value.toComplexDouble();
+    archive(Kind::complex, at::ScalarType::Undefined, number.real(), number.imag(), false);
   } else if (value.isBool()) {
     archive(Kind::truth, value.toBool());
   } else if (value.isString()) {
@@ -146,6 +180,8 @@ IValue read_value(Reader& archive) {
       return at::Tensor();
     case Kind::number:
       return read_number(archive);
+    case Kind::complex:
+      return read_complex(archive);
     case Kind::list: {
       size_t size = 0;
       archive(integer, size);

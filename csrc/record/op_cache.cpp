@@ -58,7 +58,8 @@ ArgumentPlan plan_argument(
       tensors.push_back(TensorLayout::of(tensor));
       return plan;
     }
-    plan.kind = open_scalars ? ArgumentPlan::number : ArgumentPlan::constant;
+    const bool is_open = open_scalars && !is_complex_number(tensor);
+    plan.kind = is_open ? ArgumentPlan::number : ArgumentPlan::constant;
     plan.value = tensor.clone();  // the user may change it
     if (tensor.unsafeGetTensorImpl()->is_wrapped_number())
       plan.value.toTensor().unsafeGetTensorImpl()->set_wrapped_number(true);

@@ -22,6 +22,7 @@ enum Tag : int64_t {
   kUndefined,
   kHostScalar,
   kNumber,
+  kComplex,
   kList,
   kString,
   kOther,
@@ -71,6 +72,14 @@ NumberKind number_kind(const at::Tensor& tensor) {
   if (c10::isIntegralType(dtype, /*includeBool=*/false))
     return dtype == at::kUInt64 ? kNoNumber : kInt;
   return c10::isFloatingType(dtype) && dtype <= at::kBFloat16 ? kDouble : kNoNumber;
+}
+
+bool is_complex_number(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kComplexFloat || tensor.scalar_type() == at::kComplexDouble;
+}
+
+c10::complex<double> complex_number(const at::Tensor& tensor) {
+  return at::native::_local_scalar_dense_cpu(tensor).toComplexDouble();
 }
 
 int64_t number_bits(const at::Tensor& tensor) {
@@ -166,6 +175,11 @@ void OpKey::add_number(int64_t kind, int64_t bits, bool open) {
   scalars_.push_back(bits);
 }
 
+void OpKey::add_complex(c10::complex<double> value) {
+  put(bits_of(value.real()));
+  put(bits_of(value.imag()));
+}
+
 bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
   if (!tensor.defined()) {
     put(kUndefined);
@@ -176,11 +190,14 @@ bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
     if (!tensor.is_cpu() || impl->dim() != 0 || !is_recordable(tensor))
       return false;
     const auto kind = number_kind(tensor);
-    if (kind == kNoNumber)
+    if (kind == kNoNumber && !is_complex_number(tensor))
       return false;
     put(kHostScalar | static_cast<int64_t>(tensor.scalar_type()) << 8 |
         (impl->is_wrapped_number() ? 1 << 16 : 0));
-    add_number(kind, number_bits(tensor), open_scalars);
+    if (kind == kNoNumber)
+      add_complex(complex_number(tensor));
+    else
+      add_number(kind, number_bits(tensor), open_scalars);
     return true;
   }
   if (!is_recordable(tensor))
@@ -220,6 +237,9 @@ bool OpKey::add(const IValue& value, bool open_scalars) {
   } else if (value.isDouble()) {
     put(kNumber);
     add_number(kDouble, bits_of(value.toDouble()), open_scalars);
+  } else if (value.isComplexDouble()) {
+    put(kComplex);
+    add_complex(value.toComplexDouble());
   } else if (value.isInt()) {
     // Not a run-time value: most are dimensions, sizes and counts.
     const auto number = value.toInt();
@@ -252,7 +272,7 @@ bool OpKey::add(const IValue& value, bool open_scalars) {
     put(static_cast<int64_t>(value.toDevice().type()) << 16 | value.toDevice().index());
     return value.toDevice().type() == kTenon;
   } else {
-    return false;  // a generator, a stream, an object, a complex number
+    return false;  // a generator, a stream, an object
   }
   return true;
 }

@@ -62,6 +62,7 @@ class OpKey {
   bool add(const c10::IValue& value, bool open_scalars);
   bool add_tensor(const at::Tensor& tensor, bool open_scalars);
   void add_number(int64_t kind, int64_t bits, bool open);
+  void add_complex(c10::complex<double> value);
   void put_size(int64_t size, bool differs);
   void put_order(const at::Tensor& tensor);
   void put(int64_t word) {
@@ -88,5 +89,8 @@ enum NumberKind : int64_t { kDouble = 0, kInt = 1, kBool = 2, kNoNumber = 3 };
 NumberKind number_kind(const at::Tensor& tensor);
 // The value's bits, as a double or an int64.
 int64_t number_bits(const at::Tensor& tensor);
+// One whose value is complex, which is never a run-time value.
+bool is_complex_number(const at::Tensor& tensor);
+c10::complex<double> complex_number(const at::Tensor& tensor);
 
 }  // namespace tenon

@@ -1,5 +1,9 @@
 #include "record/record.h"
 
+#include <ATen/ops/_conj.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/neg.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
@@ -208,6 +212,32 @@ bool append(Recorder& recorder, const OpKey& key, const Recording& call, const s
   return true;
 }
 
+// The arguments with memory that holds their numbers for those that are the conjugate or the
+// negative of theirs; none where there is nothing to do, or one of these is written.
+std::vector<IValue> as_memory_has_them(const OpInfo& info, c10::ArrayRef<IValue> arguments) {
+  const auto holds_others = [](const IValue& value) {
+    return value.isTensor() && value.toTensor().defined() &&
+           value.toTensor().device().type() == kTenon &&
+           (value.toTensor().is_conj() || value.toTensor().is_neg());
+  };
+  if (std::none_of(arguments.begin(), arguments.end(), holds_others))
+    return {};
+  std::vector<IValue> found(arguments.begin(), arguments.end());
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (!holds_others(found[i]))
+      continue;
+    if (info.written[i])
+      return {};
+    auto tensor = found[i].toTensor();
+    if (tensor.is_conj())
+      tensor = at::conj_physical(at::_conj(tensor.is_neg() ? at::_neg_view(tensor) : tensor));
+    else
+      tensor = at::_neg_view(tensor);
+    found[i] = found[i].toTensor().is_neg() ? at::neg(tensor) : tensor;
+  }
+  return found;
+}
+
 }  // namespace
 
 // What is known of a call with that key; nullptr: nothing yet.
@@ -291,8 +321,12 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   OpKey& key = *in_use;
   call.open = info_.open_scalars.load(std::memory_order_relaxed);
   if (!key.build(arguments, call.open)) {
-    call.why = "an argument is no plain tensor of one device";
-    return call;
+    call.instead = as_memory_has_them(info_, arguments);
+    if (call.instead.empty() || !key.build(call.instead, call.open)) {
+      call.why = "an argument is no plain tensor of one device";
+      return call;
+    }
+    arguments = call.instead;
   }
   for (const auto* tensor : key.tensors()) {
     if (!is_own(storage_of(*tensor))) {
@@ -371,6 +405,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
 }
 
 void RecordKernel::run(const Recording& call, Stack* stack) {
+  std::copy(call.instead.begin(), call.instead.end(), stack->end() - call.instead.size());
   if (call.why.empty())
     return run_and_learn(info_, stack, call.open);
   run_now(info_, stack, CommitReason::not_recorded, call.why);

@@ -14,6 +14,7 @@ struct Recording {
   const OpEntry* entry = nullptr;           // null: it was not recorded, ...
   std::string_view why;                     // ... for this reason; empty: its key is new
   bool open = false;                        // is its numbers' key without their values?
+  std::vector<c10::IValue> instead;         // arguments that it has in place of those given
   std::shared_ptr<const OpEntry> by_rule;   // the entry, where that is for this call alone
   c10::SmallVector<at::Tensor, 4> results;  // those that it makes, some undefined
 };

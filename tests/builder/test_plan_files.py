@@ -47,6 +47,14 @@ def test_the_second_process_knows_sizes_that_the_first_has_not_seen(tmp_path: Pa
         assert by_plan > 0 and by_reference == 0 and first_calls == 0
 
 
+def test_complex_factors_are_kept(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run(cache, TENON_BUILDER="thread", WAITS="1", COMPLEX="1")
+    second = run(cache, TENON_BUILDER="thread", COMPLEX="1")
+    assert in_step(second, 0)[2] == 0
+    assert in_step(second, 2)[0] > 0
+
+
 def test_nothing_is_made_twice(cache: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in plans(cache)}
     run(cache, TENON_BUILDER="thread", WAITS="1")

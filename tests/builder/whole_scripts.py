@@ -26,6 +26,8 @@ SCRIPT = """
         for _ in range(count):
             batch = draw.randint(2, 60) if "SIZES" in os.environ else 16
             x, y = torch.randn(batch, 32).to(device), torch.randint(0, 8, (batch,)).to(device)
+            if "COMPLEX" in os.environ:
+                x = (x * 1j).imag
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x), y)
             loss.backward()

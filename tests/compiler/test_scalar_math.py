@@ -205,6 +205,25 @@ def test_the_angle_of_a_point(compiler: CpuCompiler) -> None:
         assert ulps(got, np.arctan2(x.astype(np.float64), y.astype(np.float64))).max() <= 4
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_the_length_of_a_vector(bits: int, compiler: CpuCompiler) -> None:
+    x = numbers(bits)[-300_000:].astype(f"f{bits // 8}")
+    y = np.random.default_rng(1).permutation(x)
+    got = run(torch.hypot, [torch.from_numpy(x), torch.from_numpy(y)], compiler).numpy()
+    with np.errstate(all="ignore"):
+        assert ulps(got, np.hypot(x.astype(np.longdouble), y.astype(np.longdouble))).max() < 0.6
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_the_next_number(bits: int, compiler: CpuCompiler) -> None:
+    x = numbers(bits)[-300_000:].astype(f"f{bits // 8}")
+    y = np.random.default_rng(1).permutation(x)
+    got = run(torch.nextafter, [torch.from_numpy(x), torch.from_numpy(y)], compiler).numpy()
+    want = np.nextafter(x, y)
+    same = got.view(f"u{bits // 8}") == want.view(f"u{bits // 8}")
+    assert (same | (np.isnan(got) & np.isnan(want))).all()
+
+
 def test_power(compiler: CpuCompiler) -> None:
     rng = np.random.default_rng(1)
     special = np.array(

@@ -45,6 +45,13 @@ VECTORS: dict[str, Function] = {
     "tanh": torch.tanh,
     "gelu": F.gelu,
     "fmod": lambda x: torch.fmod(x, x.flip(0)),
+    "hypot": lambda x: torch.hypot(x, x.flip(0)),
+    "hypot of float64": lambda x: torch.hypot(x.double(), x.double().flip(0)),
+    "the next number": lambda x: torch.nextafter(x, x.flip(0)),
+    "a product of complex numbers": lambda x: torch.view_as_real(
+        torch.view_as_complex(x.view(4096, 128, 2)) * (2 + 1j)
+    ),
+    "their absolute values": lambda x: (torch.view_as_complex(x.view(4096, 128, 2)) * 2j).abs(),
     "remainder": lambda x: torch.remainder(x, x.flip(0)),
     "erfc": torch.erfc,
     "inverse of erf": torch.erfinv,

@@ -21,6 +21,7 @@ from torch_tenon.compiler.composition import Composition, StandIns
 from torch_tenon.compiler.parts import (
     is_dense,
     is_simple,
+    parts_of,
     ranges,
     same_places,
     view_of,
@@ -42,6 +43,7 @@ from torch_tenon.ir.values import (
     weigh,
 )
 from torch_tenon.ops.compositions import composition_of
+from torch_tenon.ops.lowerings.complex_numbers import complex_lowering
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     WHOLE,
@@ -145,11 +147,13 @@ class ProgramBuilder:
         build = Build(self.program, results)
         try:
             given = _values([positional, list(keywords.values())])
-            if any(v.dtype.is_complex for v in given) and str(op) not in WHOLE:
-                raise CannotLower("complex numbers")
             if any(v.is_number for v in given) and not takes_numbers(op):
                 raise CannotLower("a number that is known only when it runs")
-            function = find(op)
+            dtypes = [x.dtype for x in [*given, *results] if x is not None]
+            if any(d.is_complex for d in dtypes) and str(op) not in WHOLE:
+                function = complex_lowering(op, dtypes)
+            else:
+                function = find(op)
             if function is not None:
                 plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
                 return function(build, *positional, **plain)
@@ -237,15 +241,19 @@ class ProgramBuilder:
             self._readers.setdefault(b.storage, []).append(contents)
 
     def read(self, contents: Contents, dtype: torch.dtype, layout: Layout) -> Value:
-        """A view of the contents. Raises CannotLower for memory that is seen as two dtypes."""
+        """A view of the contents, as elements of `dtype`."""
         if product(layout.sizes) == 0:
             return constant(layout.sizes, 0, dtype)
         value = contents.value
-        if value is not None and value.dtype is dtype:
+        if value is not None:
             assert contents.layout is not None
-            if same_places(layout, contents.layout):
+            same = value.dtype is dtype
+            if same and same_places(layout, contents.layout):
                 return value
-            seen = view_of(value, contents.layout, layout)
+            if same:
+                seen = view_of(value, contents.layout, layout)
+            else:
+                seen = parts_of(value, contents.layout, layout, dtype)
             if seen is not None:
                 return seen
         return Stored(self._in_memory(contents, dtype), layout)
@@ -311,7 +319,7 @@ class ProgramBuilder:
         else:
             assert isinstance(stored, Stored) and contents.layout is not None
             less = same_places(stored.layout, contents.layout) and self.program.copies_first(
-                Stored(stored.buffer, view), source, count
+                Stored(stored.buffer.seen_as(dtype), view), source, count
             )
         return whole if less else None
 
@@ -320,7 +328,7 @@ class ProgramBuilder:
         if contents.value is not None:
             self.flush(contents)
         if contents.home is None:
-            layout = Layout((contents.nbytes // dtype.itemsize,), (1,))
+            layout = Layout((_elements(contents.nbytes, dtype),), (1,))
             if contents.fresh:
                 # Nothing was written yet: what is read is as undefined as it is anywhere.
                 contents.home = self.program.temporary(dtype, layout).buffer
@@ -329,9 +337,7 @@ class ProgramBuilder:
                 self.given(contents, dtype, layout)
         newest = contents.home.storage.current if contents.home is not None else None
         assert newest is not None
-        if newest.dtype is not dtype:
-            raise CannotLower(f"a storage is seen as {newest.dtype} and as {dtype}")
-        return newest
+        return newest.seen_as(dtype)
 
     def flush(self, contents: Contents) -> None:
         """Puts the contents into their own memory."""
@@ -356,7 +362,7 @@ class ProgramBuilder:
         if (
             self.owners.get(storage, memory) != memory
             or storage.kind == "constant"
-            or made.buffer is not storage.current
+            or made.buffer.base is not storage.current
             or not whole
         ):
             copy = self.program.temporary(value.dtype, layout)
@@ -409,6 +415,12 @@ class ProgramBuilder:
             ):
                 # What is computed of it later may read the new contents as well.
                 other.value = self.program.copy(held, held.layout.strides)
+
+
+def _elements(nbytes: Index, dtype: torch.dtype) -> Index:
+    """How many elements that many bytes reach into."""
+    size = dtype.itemsize
+    return -(-nbytes // size) if isinstance(nbytes, int) else nbytes // size
 
 
 def _loads_from(value: Lazy, storage: Storage) -> bool:

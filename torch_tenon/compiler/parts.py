@@ -15,6 +15,9 @@ from torch_tenon.ir.values import (
     Position,
     Value,
     dense_layout,
+    imag_part,
+    pairs_joined,
+    real_part,
     reindex,
     size_hint,
     traced,
@@ -120,11 +123,31 @@ def view_of(value: Value, held: Layout, wanted: Layout) -> Value | None:
     return reindex(value, wanted.sizes, position)
 
 
+def parts_of(value: Value, held: Layout, wanted: Layout, dtype: torch.dtype) -> Value | None:
+    """`value`, laid out by `held`, taken for elements of another dtype that lie by `wanted` in the
+    same storage: parts of complex numbers, or the complex numbers that pairs of numbers are. None
+    for others, and where it takes memory to see them."""
+    if value.dtype.is_complex and dtype is value.dtype.to_real():
+        steps = [k for k, n in zip(wanted.strides, wanted.sizes, strict=True) if n != 1]
+        if any(k // 2 * 2 != k for k in steps) or not isinstance(wanted.offset, int):
+            return None
+        whole = Layout(wanted.sizes, tuple(k // 2 for k in wanted.strides), wanted.offset // 2)
+        numbers = view_of(value, held, whole)
+        part = imag_part if wanted.offset % 2 else real_part
+        return None if numbers is None else part(numbers)
+    if dtype.is_complex and value.dtype is dtype.to_real():
+        steps = [2 * k for k in wanted.strides]
+        pairs = Layout((*wanted.sizes, 2), (*steps, 1), 2 * wanted.offset)
+        found = view_of(value, held, pairs)
+        return None if found is None else pairs_joined(found)
+    return None
+
+
 # What stays vector code where a condition guards it.
 _SIMPLE = {
     *("abs", "add", "check", "constant", "copysign", "div", "eq", "fma", "ge", "gt", "index", "le"),
     *("load", "logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul", "ne"),
-    *("neg", "reciprocal", "sqrt", "sub", "to", "where"),
+    *("imag", "neg", "pair", "real", "reciprocal", "sqrt", "sub", "to", "where"),
 }
 
 

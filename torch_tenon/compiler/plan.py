@@ -206,7 +206,7 @@ def _overload(target: Any, into: bool) -> Any:
 
 def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
     home = {n: g for g in order.groups for n in g.nodes()}
-    kept: set[Buffer] = {o.buffer for o in program.outputs}
+    kept: set[Buffer] = {o.buffer.base for o in program.outputs}
     for g in order.groups:
         for n in g.nodes():
             for b in n.outputs:

@@ -108,7 +108,7 @@ def schedule(program: Program, backend: Backend) -> Schedule:
 
 def _live(program: Program) -> list[Node]:
     """The nodes that an output, or a write to memory that outlives the program, needs."""
-    wanted: set[Buffer] = {o.buffer for o in program.outputs}
+    wanted: set[Buffer] = {o.buffer.base for o in program.outputs}
     for s in program.storages:
         if s.kind in ("input", "constant") and s.current is not None:
             wanted.add(s.current)
@@ -542,16 +542,16 @@ def _stages(members: list[Member], most_buffers: int) -> str | None:
     """Sets each member's stage; a string says which dependency cannot be kept, or that the kernel
     would be too large."""
     writers: dict[Buffer, Member] = {}
-    by_storage: dict[Storage, list[tuple[Member, Index, bool]]] = {}
+    by_storage: dict[Storage, list[tuple[Member, Buffer, Index]]] = {}
     buffers: set[Buffer] = set()
     for m in members:
         stage = 0 if m.full else -1
         for b, e in m.loads:
             buffers.add(b)
-            w = writers.get(b)
+            w = writers.get(b.base)
             if w is None:
                 continue
-            if w.index != e:
+            if w.index != e or w.node.buffer is not b:
                 return f"{b} is read at another place than it is written"
             if not w.result_is_row:
                 if not m.full:
@@ -560,15 +560,16 @@ def _stages(members: list[Member], most_buffers: int) -> str | None:
             else:
                 stage = max(stage, w.stage + 1 if m.full else w.stage)
         storage = m.node.buffer.storage
-        for before, e, _ in by_storage.get(storage, ()):
+        for before, b, e in by_storage.get(storage, ()):
+            same = b.dtype is m.node.buffer.dtype
             apart = e != m.index and not never_meet(e, m.index)
-            if apart or before.full is not m.full:
+            if apart or not same or before.full is not m.full:
                 return f"{storage.name} is overwritten at another place"
             stage = max(stage, before.stage)
         m.stage = stage
         for b, e in m.loads:
-            by_storage.setdefault(b.storage, []).append((m, e, False))
-        by_storage.setdefault(storage, []).append((m, m.index, True))
+            by_storage.setdefault(b.storage, []).append((m, b, e))
+        by_storage.setdefault(storage, []).append((m, m.node.buffer, m.index))
         if m.node.buffer.previous is not None and m.node.kind == "reduce":
             return "a reduction in place"
         writers[m.node.buffer] = m

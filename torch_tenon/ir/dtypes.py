@@ -12,14 +12,19 @@ class DType:
     """A dtype of PyTorch as loops see it.
 
     `compute` is the dtype that arithmetic is done in, which differs for the 16-bit floating dtypes
-    only.
+    only; that of complex numbers is done in their `part`.
     """
 
     dtype: torch.dtype
     short: str
     itemsize: int
     compute: torch.dtype
-    kind: str  # "bool", "int", "uint" or "float"
+    kind: str  # "bool", "int", "uint", "float" or "complex"
+
+    @property
+    def part(self) -> torch.dtype:
+        """The dtype of a complex number's real and imaginary part."""
+        return self.dtype.to_real()
 
 
 def _entry(dtype: torch.dtype, short: str, kind: str, compute: object = None) -> DType:
@@ -43,6 +48,8 @@ TABLE: dict[torch.dtype, DType] = {
         _entry(torch.float64, "f64", "float"),
         _entry(torch.float16, "f16", "float", torch.float32),
         _entry(torch.bfloat16, "bf16", "float", torch.float32),
+        _entry(torch.complex64, "c64", "complex"),
+        _entry(torch.complex128, "c128", "complex"),
     )
 }
 

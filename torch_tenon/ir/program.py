@@ -75,7 +75,7 @@ class Loop(Node):
     def __post_init__(self) -> None:
         self.outputs = [self.buffer]
         self.loads = [s for s in self.trace if s.op == "load"]
-        self.reads = list(dict.fromkeys(s.args[0] for s in self.loads))
+        self.reads = list(dict.fromkeys(s.args[0].base for s in self.loads))
 
     def accumulator(self) -> torch.dtype:
         """The dtype that a reduction, scan or scatter combines in."""
@@ -104,7 +104,7 @@ class Matmul(Loop):
         index = out.layout.index([0 if s is None else var(s) for s in axes])
         outer = [s for s in axes if s is not None]
         super().__init__(out.buffer.name, "matmul", outer, [], [], nothing, out.buffer, index)
-        self.reads = list(dict.fromkeys((left.buffer, right.buffer)))
+        self.reads = list(dict.fromkeys((left.buffer.base, right.buffer.base)))
 
 
 @dataclass(eq=False)
@@ -187,10 +187,10 @@ class Program:
 
     def current(self, value: Value) -> Value:
         """`value` with the newest contents of its storage: what a view sees after a write."""
-        if isinstance(value, Stored) and value.buffer.storage.current is not value.buffer:
+        if isinstance(value, Stored) and value.buffer.storage.current is not value.buffer.base:
             newest = value.buffer.storage.current
             assert newest is not None
-            return Stored(newest, value.layout)
+            return Stored(newest.seen_as(value.dtype), value.layout)
         return value
 
     def version(self, target: Stored) -> Stored:
@@ -399,7 +399,7 @@ class Program:
 
 def _collect(x: Any, found: dict[Buffer, None]) -> None:
     if isinstance(x, Stored):
-        found[x.buffer] = None
+        found[x.buffer.base] = None
     elif isinstance(x, list | tuple):
         for y in x:
             _collect(y, found)
@@ -423,7 +423,7 @@ def _reads_in_place(value: Value, target: Stored) -> bool:
         value.load(position)
     where = target.layout.index(position)
     return all(
-        s.args[1] == where
+        s.args[1] == where and s.args[0].dtype is target.dtype
         for s in trace.scalars
         if s.op == "load" and s.args[0].storage is target.buffer.storage
     )

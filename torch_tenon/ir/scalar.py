@@ -9,7 +9,9 @@ Dtype rules, by the letter in `OPS`:
   s  operands share a dtype, and the result has it
   b  operands share a dtype, the result is bool
   f  as s, floating operands only
-16-bit floats do not exist here: a load widens them to float32 and a store narrows them.
+16-bit floats do not exist here: a load widens them to float32 and a store narrows them. Complex
+numbers are only loaded, stored and passed on: what is computed with them is computed with their
+parts (`ir/complex_numbers.py`), which `real` and `imag` take apart and `pair` puts together.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 
 import torch
 
+from torch_tenon.ir import complex_numbers
 from torch_tenon.ir.dtypes import compute_dtype
 from torch_tenon.ir.index import Expr, Index, Symbol, nonnegative, symbols, var
 
@@ -132,7 +135,7 @@ RANDOM_NUMBERS = {
     "random_cauchy": ((torch.float32, torch.float64), "Cauchy's, of median 0 and scale 1"),
 }
 # Recorded by functions of their own, below: these (`random`), constant, index, load, to, bitcast,
-# where, check.
+# where, check, and of complex numbers pair, real, imag.
 
 
 class Scalar:
@@ -264,6 +267,8 @@ class _Ops:
             for a in operands:
                 if a.dtype is not first.dtype:
                     raise TypeError(f"{name}: operands of {first.dtype} and {a.dtype}")
+            if first.dtype.is_complex:
+                return complex_numbers.compute(self, name, operands)
             if rule == "f" and not first.dtype.is_floating_point:
                 raise TypeError(f"{name}: floating operands only, got {first.dtype}")
             dtype = torch.bool if rule == "b" else first.dtype
@@ -275,6 +280,9 @@ class _Ops:
     def constant(self, value: Any, dtype: torch.dtype) -> Scalar:
         """A Python number as a scalar of `dtype` (converted as PyTorch converts a fill value)."""
         dtype = compute_dtype(dtype)
+        if dtype.is_complex:
+            parts = (value.real, value.imag) if isinstance(value, complex) else (value, 0.0)
+            return self.pair(*(self.constant(x, dtype.to_real()) for x in parts))
         if dtype is torch.bool:
             value = bool(value)
         elif dtype.is_floating_point:
@@ -304,6 +312,8 @@ class _Ops:
         dtype = compute_dtype(dtype)
         if x.dtype is dtype:
             return x
+        if x.dtype.is_complex or dtype.is_complex:
+            return complex_numbers.convert(self, x, dtype)
         if x.op == "constant":
             return self.constant(x.args[1].value, dtype)
         if x.op == "index" and dtype.is_floating_point is False and dtype is not torch.bool:
@@ -313,6 +323,21 @@ class _Ops:
     def bitcast(self, x: Scalar, dtype: torch.dtype) -> Scalar:
         """The bits of `x` as another dtype of the same width."""
         return x if x.dtype is dtype else current().record("bitcast", (x,), dtype)
+
+    def pair(self, real: Scalar, imag: Scalar) -> Scalar:
+        """The complex number of these parts."""
+        if real.op == "real" and imag.op == "imag" and real.args == imag.args:
+            whole: Scalar = real.args[0]
+            return whole
+        return current().record("pair", (real, imag), real.dtype.to_complex())
+
+    def real(self, x: Scalar) -> Scalar:
+        """The real part of a complex number."""
+        return x.args[0] if x.op == "pair" else current().record("real", (x,), x.dtype.to_real())
+
+    def imag(self, x: Scalar) -> Scalar:
+        """The imaginary part of a complex number."""
+        return x.args[1] if x.op == "pair" else current().record("imag", (x,), x.dtype.to_real())
 
     def where(self, condition: Scalar, x: Any, y: Any) -> Scalar:
         """x where the condition (bool) holds, else y."""
@@ -325,6 +350,8 @@ class _Ops:
             return x
         if condition.op == "constant":
             return x if condition.args[1].value else y
+        if x.dtype.is_complex:
+            return complex_numbers.by_parts(self, lambda a, b: self.where(condition, a, b), x, y)
         return current().record("where", (condition, x, y), x.dtype)
 
     def random(

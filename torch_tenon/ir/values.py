@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import (
     Expr,
     Index,
@@ -60,6 +61,27 @@ class Layout:
             total = total + (n - 1) * k
         return total + self.offset
 
+    def rescaled(self, old: int, new: int) -> Layout | None:
+        """Where elements of `new` bytes lie instead of those of `old`: the last dimension is that
+        much longer or shorter. None where its elements do not lie side by side, or a new one
+        would begin in the middle of an old one's neighbours."""
+        if old == new or not self.sizes:
+            return self if old == new else None
+        *outer, step = self.strides
+        if step != 1 and self.sizes[-1] != 1:
+            return None
+        if new < old:
+            by = old // new
+            length = self.sizes[-1] * by
+            found = [*(k * by for k in outer), 1]
+            return Layout((*self.sizes[:-1], length), tuple(found), self.offset * by)
+        by = new // old
+        rows = [k for k, n in zip(outer, self.sizes, strict=False) if n != 1]
+        if any(k // by * by != k for k in (self.sizes[-1], self.offset, *rows)):
+            return None
+        found = [k // by for k in outer]
+        return Layout((*self.sizes[:-1], self.sizes[-1] // by), (*found, 1), self.offset // by)
+
     @staticmethod
     def contiguous(sizes: Iterable[Index]) -> Layout:
         """Row-major strides over `sizes`."""
@@ -92,8 +114,12 @@ class Buffer:
     """One version of a storage's contents, of one dtype, made by `writer` (None: given).
 
     A write in place makes a new buffer over the same storage: `previous` is what it overwrites, and
-    the writes to one storage run in the order of their versions.
+    the writes to one storage run in the order of their versions. The same version taken for another
+    dtype is a `Seen`, whose `base` it is.
     """
+
+    writer: Any
+    readers: list[Any]
 
     def __init__(
         self,
@@ -105,11 +131,50 @@ class Buffer:
     ) -> None:
         self.name, self.dtype, self.storage, self.previous = name, dtype, storage, previous
         self.number = number
-        self.writer: Any = None
-        self.readers: list[Any] = []
+        self.writer = None
+        self.readers = []
+        self._seen: dict[torch.dtype, Buffer] = {dtype: self}
+
+    @property
+    def base(self) -> Buffer:
+        """The version itself, whatever its elements are taken for."""
+        return self
+
+    def seen_as(self, dtype: torch.dtype) -> Buffer:
+        """The same bytes as elements of another dtype."""
+        known = self.base._seen
+        if dtype not in known:
+            known[dtype] = Seen(self.base, dtype)
+        return known[dtype]
 
     def __repr__(self) -> str:
         return self.name
+
+
+class Seen(Buffer):
+    """A version of a storage's contents whose bytes are taken for elements of another dtype.
+
+    Nodes read and write the version: this one stands in loads and layouts alone.
+    """
+
+    def __init__(self, base: Buffer, dtype: torch.dtype) -> None:
+        self.name, self.dtype = f"{base.name}_{TABLE[dtype].short}", dtype
+        self.storage, self.previous, self.number = base.storage, base.previous, base.number
+        self._base = base
+
+    @property
+    def base(self) -> Buffer:
+        return self._base
+
+    @property
+    def writer(self) -> Any:
+        """Who made the version."""
+        return self._base.writer
+
+    @property
+    def readers(self) -> list[Any]:  # type: ignore[override]
+        """Who reads the version."""
+        return self._base.readers
 
 
 class Value:
@@ -323,6 +388,33 @@ def reindex(
         return source.load(position(p))
 
     return Lazy(sizes, value.dtype, body, (value,), 0)
+
+
+def real_part(value: Value) -> Value:
+    """The real parts of complex numbers."""
+    dtype = value.dtype.to_real()
+    return Lazy(value.sizes, dtype, lambda p: ops.real(value.load(p)), (value,), 0)
+
+
+def imag_part(value: Value) -> Value:
+    """The imaginary parts of complex numbers."""
+    dtype = value.dtype.to_real()
+    return Lazy(value.sizes, dtype, lambda p: ops.imag(value.load(p)), (value,), 0)
+
+
+def joined(real: Value, imag: Value) -> Value:
+    """The complex numbers of these parts."""
+    dtype = real.dtype.to_complex()
+    return Lazy(real.sizes, dtype, lambda p: ops.pair(real.load(p), imag.load(p)), (real, imag), 0)
+
+
+def pairs_joined(value: Value) -> Value:
+    """The complex numbers whose parts a last dimension of 2 has."""
+
+    def part(k: int) -> Value:
+        return reindex(value, value.sizes[:-1], lambda p: [*p, k])
+
+    return joined(part(0), part(1))
 
 
 def _has_indirect(e: Index) -> bool:

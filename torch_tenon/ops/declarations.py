@@ -17,7 +17,7 @@ from torch_tenon.ops.manifest import nearest
 HOST = "host"
 NEXT = "next"
 
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TABLE}
+_DTYPES = {str(d).removeprefix("torch."): d for d, x in TABLE.items() if x.kind != "complex"}
 _NUMBERS = ("int8", "uint8", "int16", "int32", "int64", "float32", "float64", "bool")
 
 

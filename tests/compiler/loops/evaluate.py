@@ -49,6 +49,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "copy": lambda x: x,
     "to": lambda x: x,
     "where": torch.where,
+    "pair": torch.complex,
     "mantissa": lambda x: torch.frexp(x).mantissa,
     "exponent": lambda x: torch.where(x.isfinite(), torch.frexp(x).exponent, 0),
     "random_below": lambda x, y: torch.tensor((int(x) % 2**64) * int(y) >> 64),

@@ -71,6 +71,14 @@ PROGRAMS = {
     "product": (lambda x, y: (x @ y).relu() + 1, lambda: [table(70, 300), table(300, 50)]),
     "small product": (lambda x, y: x @ y, lambda: [table(1, 300), table(300, 5)]),
     "transposed product": (lambda x, y: x.t() @ y.t(), lambda: [table(300, 70), table(50, 300)]),
+    "rounded NaN": (
+        lambda x: (x.mul_(0) / x.fill_(0)).floor().round().ceil().trunc().isnan(),
+        lambda: [table(2, 1)],
+    ),
+    "complex numbers": (
+        lambda x: torch.view_as_real(torch.complex(x, x * 2).exp() * 2j).sum(0),
+        lambda: [table(50, 130)],
+    ),
     "float64 product": (lambda x: (x @ x.t()).relu(), lambda: [table(50, 130, torch.float64)]),
     "batch": (lambda x: x.view(5, 10, 130) @ x.view(5, 130, 10), lambda: [table(50, 130)]),
     "bfloat16 product": (

@@ -200,7 +200,8 @@ class Lowering:
             return self._load(s, m)
         if s.op == "check":
             return self._check(s, m)
-        return self._let(s.op, tuple(self.values[a] for a in s.args), s.dtype)
+        args = tuple(self.values[a] for a in s.args)
+        return args[0] if _is_rounded(args[0], s.op) else self._let(s.op, args, s.dtype)
 
     def _load(self, s: Scalar, m: Member) -> Operand:
         buffer, index, mask, other = s.args
@@ -229,3 +230,10 @@ class Lowering:
             value = self._let("where", (self.values[mask], value, zero), torch.int64)
         self.out.append(Check(value, value, extent, Failure(message, [call_index])))
         return self._let("within", (value, extent), torch.int64)
+
+
+def _is_rounded(x: Operand, rounding: str) -> bool:
+    """Whether a rounding would change nothing: the number was rounded, or comes from memory."""
+    if isinstance(x, Load):
+        return ROUNDING.get(x.memory.dtype) == rounding and x.mask is None
+    return isinstance(x, Let) and x.op == rounding and rounding in ROUNDING.values()

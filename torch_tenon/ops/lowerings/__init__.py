@@ -7,6 +7,7 @@ import importlib
 
 FAMILIES = (
     "pointwise",
+    "complex_numbers",
     "views",
     "creation",
     "random",

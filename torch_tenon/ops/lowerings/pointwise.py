@@ -10,7 +10,7 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.scalar import SPECIAL, Scalar, ops
-from torch_tenon.ir.values import Value, reindex
+from torch_tenon.ir.values import Layout, Stored, Value, reindex
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
     Build,
@@ -414,16 +414,11 @@ def fma(b: Build, x: Value, y: Any, z: Any) -> Value:
 
 
 @lowering("aten.lift_fresh", "aten.detach", "aten.alias", "aten._conj", "aten.positive")
+@lowering("aten.conj_physical", "aten._conj_physical")
 @lowering("aten.detach_copy", "aten.alias_copy", "aten.lift")
 def alias(b: Build, x: Value) -> Value:
     """The tensor itself."""
     return reindex(x, x.sizes, lambda p: p)
-
-
-@lowering("aten.polar", "aten.complex", "aten.view_as_real")
-def complex_ops(b: Build, *args: Any) -> Value:
-    """Complex numbers stay with PyTorch."""
-    raise CannotLower("complex numbers")
 
 
 @lowering("aten.angle")
@@ -456,12 +451,22 @@ def polygamma(b: Build, n: int, x: Value) -> Value:
 
 @lowering("aten.view.dtype")
 def view_dtype(b: Build, x: Value, dtype: torch.dtype) -> Value:
-    """The same bits as another dtype of the same width."""
+    """The same bits as another dtype: computed where registers hold them as memory does, else seen
+    in memory."""
     if dtype is x.dtype:
         return x
-    wide = {torch.bfloat16, torch.float16, torch.bool}
-    if dtype not in TABLE or x.dtype not in TABLE or dtype.itemsize != x.dtype.itemsize:
+    if dtype not in TABLE or x.dtype not in TABLE:
         raise CannotLower(f"view of {x.dtype} as {dtype}")
-    if x.dtype in wide or dtype in wide:
+    as_in_memory = {"int", "uint", "float"}
+    if dtype.itemsize == x.dtype.itemsize and all(
+        TABLE[d].compute is d and TABLE[d].kind in as_in_memory for d in (x.dtype, dtype)
+    ):
+        return elementwise(lambda a: ops.bitcast(a, dtype), (x,), None, dtype)
+    stored = b.program.realise(x)
+    layout = stored.layout.rescaled(x.dtype.itemsize, dtype.itemsize)
+    if layout is None:
+        stored = b.program.copy(stored, Layout.contiguous(x.sizes).strides)
+        layout = stored.layout.rescaled(x.dtype.itemsize, dtype.itemsize)
+    if layout is None:
         raise CannotLower(f"view of {x.dtype} as {dtype}")
-    return elementwise(lambda a: ops.bitcast(a, dtype), (x,), None, dtype)
+    return Stored(stored.buffer.seen_as(dtype), layout)

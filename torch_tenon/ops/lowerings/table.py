@@ -166,20 +166,20 @@ def broadcast_to(value: Value, sizes: Sequence[Index]) -> Lazy:
     return Lazy(sizes, value.dtype, lambda p: broadcast_load(value, sizes, p), (value,), 0)
 
 
-_CATEGORIES = {"bool": 0, "uint": 1, "int": 1, "float": 2}
+_CATEGORIES = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
 def _category(x: Any) -> int:
     if isinstance(x, Value):
         return _CATEGORIES[TABLE[x.dtype].kind]
-    return 0 if isinstance(x, bool) else 2 if isinstance(x, float) else 1
+    return 0 if isinstance(x, bool) else {float: 2, complex: 3}.get(type(x), 1)
 
 
 def promote(*args: Any) -> torch.dtype:
     """The dtype that PyTorch computes in for these operands (values and numbers).
 
     Tensors with dimensions decide; 0-dim tensors, then numbers, only where their kind (bool,
-    integer, float) is higher.
+    integer, float, complex) is higher. A complex one makes complex numbers of floats as they are.
     """
     dtype: torch.dtype | None = None
     best = -1
@@ -198,9 +198,12 @@ def promote(*args: Any) -> torch.dtype:
             if isinstance(a, Value) and not a.is_number:
                 d = a.dtype
             else:
-                d = (torch.bool, torch.int64, torch.get_default_dtype())[_category(a)]
+                floating = torch.get_default_dtype()
+                d = (torch.bool, torch.int64, floating, floating.to_complex())[_category(a)]
             found = d if found is None else torch.promote_types(found, d)
         assert found is not None
+        if top == 3 and dtype is not None and dtype.is_floating_point:
+            found = dtype.to_complex()
         dtype, best = found, top
     assert dtype is not None
     return dtype
@@ -208,7 +211,7 @@ def promote(*args: Any) -> torch.dtype:
 
 def float_type(dtype: torch.dtype) -> torch.dtype:
     """`dtype`, or the default floating dtype for an integer one."""
-    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+    return dtype if TABLE[dtype].kind in ("float", "complex") else torch.get_default_dtype()
 
 
 def elementwise(
@@ -220,7 +223,8 @@ def elementwise(
 ) -> Lazy:
     """`function` over broadcast operands, each converted to `compute` (None: left as it is).
 
-    What gives no float decides by them, and sees them as memory holds them.
+    What gives no float decides by them, and sees them as memory holds them; so does what computes
+    in a wider dtype than theirs, whose results tell.
     """
     values = [a for a in args if isinstance(a, Value)]
     for v in values:
@@ -234,7 +238,7 @@ def elementwise(
         for a in args:
             if isinstance(a, Value):
                 x = broadcast_load(a, sizes, position)
-                x = held(x, a.dtype) if decides else x
+                x = held(x, a.dtype) if decides or compute not in (None, a.dtype) else x
                 x = x if compute is None else ops.to(x, compute)
             elif a is None:
                 operands.append(None)
@@ -250,7 +254,7 @@ def elementwise(
 def number(a: Any, dtype: torch.dtype) -> Scalar:
     """A Python number or run-time size as a scalar."""
     wide = compute_dtype(dtype)
-    if isinstance(a, bool | int | float):
+    if isinstance(a, bool | int | float | complex):
         made: Scalar = ops.constant(a, wide)
     else:
         made = ops.to(ops.index(a), wide)
@@ -277,9 +281,11 @@ def cast(value: Value, dtype: torch.dtype, rounding: bool = False) -> Value:
         return value
     if dtype not in TABLE or value.dtype not in TABLE:
         raise CannotLower(f"no loops from {value.dtype} to {dtype}")
+    if value.dtype.is_complex and not dtype.is_complex and dtype is not torch.bool:
+        raise CannotLower("a complex number as a real one, which warns")
 
     def convert(x: Scalar) -> Scalar:
-        x = ops.to(x, dtype)
+        x = ops.to(held(x, value.dtype), dtype)
         return held(x, dtype) if rounding else x
 
     return elementwise(convert, (value,), None, dtype, 1)

@@ -329,4 +329,8 @@ def is_cut(loop: For) -> bool:
 def is_transposed(s: Load) -> bool:
     """Whether there is a way to transpose tiles of what is loaded."""
     memory = s.memory
-    return isinstance(memory, Buffer) and memory.dtype.itemsize in TRANSPOSED
+    return (
+        isinstance(memory, Buffer)
+        and memory.dtype.itemsize in TRANSPOSED
+        and not memory.dtype.is_complex
+    )

@@ -51,6 +51,8 @@ MEMORY = {
     torch.float64: "double",
     torch.float16: "uint16_t",
     torch.bfloat16: "uint16_t",
+    torch.complex64: "complex64_t",
+    torch.complex128: "complex128_t",
 }
 
 

@@ -37,6 +37,15 @@ INLINE int32_t bits_i32(float x) { int32_t u; memcpy(&u, &x, 4); return u; }
 INLINE float bits_f32(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 INLINE int64_t bits_i64(double x) { int64_t u; memcpy(&u, &x, 8); return u; }
 INLINE double bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+
+typedef float _Complex complex64_t;
+typedef double _Complex complex128_t;
+INLINE complex64_t pair_f32(float real, float imag) { return __builtin_complex(real, imag); }
+INLINE complex128_t pair_f64(double real, double imag) { return __builtin_complex(real, imag); }
+INLINE float real_c64(complex64_t x) { return __real__ x; }
+INLINE float imag_c64(complex64_t x) { return __imag__ x; }
+INLINE double real_c128(complex128_t x) { return __real__ x; }
+INLINE double imag_c128(complex128_t x) { return __imag__ x; }
 #endif
 
 /* 16-bit floats, in 32 bits up to the last step: gcc has no vectors for some loops that go to 16 bits
@@ -239,11 +248,38 @@ INLINE double fmod_f64(double x, double y) { return fmod(x, y); } /* of vectors:
   INLINE T cosh_##S(T x) { return cosh##F(x); }                                                   \
   INLINE T asinh_##S(T x) { return asinh##F(x); }                                                 \
   INLINE T acosh_##S(T x) { return acosh##F(x); }                                                 \
-  INLINE T atanh_##S(T x) { return atanh##F(x); }                                                 \
-  INLINE T hypot_##S(T x, T y) { return hypot##F(x, y); }                                         \
-  INLINE T nextafter_##S(T x, T y) { return nextafter##F(x, y); }
+  INLINE T atanh_##S(T x) { return atanh##F(x); }
 FLOATING(float, f32, f)
 FLOATING(double, f64, )
+/* In float64 no square of a float32 number overflows. That of a float64 number may: both are scaled.
+ * What squares and sum have lost mends the root, which is then as the C library rounds it: a number is
+ * compared with the largest of a tensor, wherever that was found. */
+INLINE float hypot_f32(float x, float y) {
+  double a = x, b = y;
+  float r = (float)__builtin_sqrt(a * a + b * b);
+  return __builtin_fabsf(x) == INFINITY || __builtin_fabsf(y) == INFINITY ? INFINITY : r;
+}
+INLINE double hypot_f64(double x, double y) {
+  double a = __builtin_fabs(x), b = __builtin_fabs(y), large = a > b ? a : b, small = a > b ? b : a;
+  double scale = large > 0x1p510 ? 0x1p-600 : large < 0x1p-450 ? 0x1p600 : 1;
+  double back = large > 0x1p510 ? 0x1p600 : large < 0x1p-450 ? 0x1p-600 : 1;
+  double p = large * scale, q = small * scale, pp = p * p, qq = q * q, sum = pp + qq;
+  double lost = __builtin_fma(p, p, -pp) + __builtin_fma(q, q, -qq) + (qq - (sum - pp));
+  double root = __builtin_sqrt(sum), rest = __builtin_fma(-root, root, sum) + lost;
+  double r = sum == 0 ? sum : (root + rest / (2 * root)) * back;
+  return a == INFINITY || b == INFINITY ? INFINITY : r;
+}
+/* The next number from x is the next integer, in size. */
+#define NEXTAFTER(T, S, INT, I, F)                                                                \
+  INLINE T nextafter_##S(T x, T y) {                                                              \
+    INT step = (x < y) == (x > 0) ? 1 : -1;                                                       \
+    T r = bits_##S(bits_##I(x) + step);                                                           \
+    r = x == 0 ? __builtin_copysign##F(bits_##S(1), y) : r;                                       \
+    r = x == y ? y : r;                                                                           \
+    return x != x || y != y ? x + y : r;                                                          \
+  }
+NEXTAFTER(float, f32, int32_t, i32, f)
+NEXTAFTER(double, f64, int64_t, i64, )
 INLINE float mantissa_f32(float x) { int e; return frexpf(x, &e); }
 INLINE double mantissa_f64(double x) { int e; return frexp(x, &e); }
 INLINE float exponent_f32(float x) { int e; frexpf(x, &e); return isfinite(x) ? (float)e : 0; }

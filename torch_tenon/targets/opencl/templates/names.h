@@ -28,6 +28,14 @@ INLINE int32_t bits_i32(float x) { return as_int(x); }
 INLINE float bits_f32(uint32_t u) { return as_float(u); }
 INLINE int64_t bits_i64(double x) { return as_long(x); }
 INLINE double bits_f64(uint64_t u) { return as_double(u); }
+typedef float2 complex64_t;
+INLINE complex64_t pair_f32(float real, float imag) { return (float2)(real, imag); }
+INLINE float real_c64(complex64_t x) { return x.x; }
+INLINE float imag_c64(complex64_t x) { return x.y; }
+typedef double2 complex128_t;
+INLINE complex128_t pair_f64(double real, double imag) { return (double2)(real, imag); }
+INLINE double real_c128(complex128_t x) { return x.x; }
+INLINE double imag_c128(complex128_t x) { return x.y; }
 #define memcpy(to, from, size) copy_bytes((uint8_t *)(to), (const uint8_t *)(from), size)
 INLINE void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size) {
   for (uint64_t k = 0; k < size; ++k) to[k] = from[k];
@@ -37,6 +45,9 @@ INLINE void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size) {
 #define __builtin_fmaf fma
 #define __builtin_fabs fabs
 #define __builtin_fabsf fabs
+/* clang's own are instructions; a library's, which go through integers, are undefined where the
+ * compiler knows that the number is NaN, and what follows is then taken for code that never runs. */
+#ifndef __clang__
 #define __builtin_floor floor
 #define __builtin_floorf floor
 #define __builtin_ceil ceil
@@ -45,6 +56,7 @@ INLINE void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size) {
 #define __builtin_truncf trunc
 #define __builtin_rint rint
 #define __builtin_rintf rint
+#endif
 #define __builtin_sqrt sqrt
 #define __builtin_sqrtf sqrt
 #define __builtin_copysign copysign
@@ -61,8 +73,6 @@ INLINE void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size) {
 #define asinhf asinh
 #define acoshf acosh
 #define atanhf atanh
-#define hypotf hypot
-#define nextafterf nextafter
 #define frexpf frexp
 #define expf exp
 #define fabsf fabs

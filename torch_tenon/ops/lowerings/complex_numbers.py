@@ -1,0 +1,164 @@
+"""Complex numbers: which ops have loops over them, and how.
+
+Ops of three kinds do: those whose lowering treats an element as a whole or computes with what
+`ir/complex_numbers.py` has formulas for (`_AS_THEY_ARE`), those that are linear, so that they are
+done with the real and with the imaginary parts (`_BY_PARTS`), and those with a lowering here
+(`_OWN`). All others are calls.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Layout, Stored, Value, imag_part, joined, pairs_joined, real_part
+from torch_tenon.ops.lowerings.pointwise import alias, pow_
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    Lowering,
+    elementwise,
+    find,
+    lowering,
+    promote,
+)
+
+_AS_THEY_ARE = {
+    f"aten.{name}"
+    for name in (
+        # where elements go
+        "alias", "as_strided", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach",
+        "diagonal", "embedding", "empty", "empty_like", "empty_strided", "expand", "expand_copy",
+        "fill", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh_copy",
+        "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones", "ones_like",
+        "permute", "repeat", "reshape", "_reshape_alias", "roll", "scalar_tensor", "select",
+        "select_scatter", "slice", "slice_scatter", "split", "split_with_sizes", "squeeze",
+        "stack", "t", "_to_copy", "transpose", "tril", "triu", "unbind", "unsqueeze",
+        "_unsafe_index", "_unsafe_view", "view", "where", "zeros", "zeros_like",
+        # what is computed of them
+        "add", "addcmul", "complex", "div", "eq", "mul", "ne", "neg", "polar", "reciprocal",
+        "rsub", "square", "sub", "view_as_complex", "view_as_real",
+    )
+}  # fmt: skip
+_BY_PARTS = {f"aten.{name}" for name in ("cumsum", "index_add", "mean", "scatter_add", "sum")}
+_OWN: dict[str, Lowering] = {}
+
+
+def complex_lowering(op: Any, dtypes: Sequence[torch.dtype]) -> Lowering | None:
+    """The lowering of an op some of whose tensors, whose dtypes these are, are complex; None for
+    one that is composed of others. Raises CannotLower for an op without."""
+    name = str(op).rpartition(".")[0]
+    known = name in _OWN or name in _AS_THEY_ARE or name in _BY_PARTS
+    if not known or any(d not in TABLE for d in dtypes):
+        raise CannotLower("complex numbers")
+    function = _OWN.get(name) or find(op)
+    if name in _BY_PARTS and function is not None:
+        return functools.partial(_by_parts, function)
+    return function
+
+
+def _by_parts(function: Lowering, b: Build, *args: Any, **keywords: Any) -> Value:
+    if not any(isinstance(x, Value) and x.dtype.is_complex for x in args):
+        raise CannotLower("complex numbers of real ones")
+    build = replace(b, results=[m and replace(m, dtype=_real(m.dtype)) for m in b.results])
+
+    def apply(part: Callable[[Value], Value]) -> Value:
+        given = [part(x) if isinstance(x, Value) and x.dtype.is_complex else x for x in args]
+        found: Value = function(build, *given, **{k: _real(x) for k, x in keywords.items()})
+        return found
+
+    return joined(apply(real_part), apply(imag_part))
+
+
+def _real(x: Any) -> Any:
+    return x.to_real() if isinstance(x, torch.dtype) and x.is_complex else x
+
+
+def _own(*names: str) -> Callable[[Lowering], Lowering]:
+    def enter(function: Lowering) -> Lowering:
+        _OWN.update({f"aten.{name}": function for name in names})
+        return function
+
+    return enter
+
+
+def _of_parts(function: Callable[[Scalar, Scalar], Scalar], cost: int) -> Lowering:
+    """A function of the real and the imaginary part of each element."""
+
+    def lower(b: Build, x: Value) -> Value:
+        dtype = b.out.dtype
+        return elementwise(lambda a: function(ops.real(a), ops.imag(a)), (x,), None, dtype, cost)
+
+    return lower
+
+
+def _exp(x: Scalar, y: Scalar) -> Scalar:
+    size = ops.exp(x)
+    made: Scalar = ops.pair(size * ops.cos(y), size * ops.sin(y))
+    return made
+
+
+def _sgn(x: Scalar, y: Scalar) -> Scalar:
+    size = ops.hypot(x, y)
+    nothing = ops.eq(size, 0.0)
+    made: Scalar = ops.pair(*(ops.where(nothing, 0.0, part / size) for part in (x, y)))
+    return made
+
+
+_own("abs")(_of_parts(ops.hypot, 4))
+_own("angle")(_of_parts(lambda x, y: ops.atan2(y, x), 8))
+_own("_conj", "_conj_physical", "conj_physical")(_of_parts(lambda x, y: ops.pair(x, -y), 1))
+_own("real")(_of_parts(lambda x, y: x, 0))
+_own("imag")(_of_parts(lambda x, y: y, 0))
+_own("exp")(_of_parts(_exp, 12))
+_own("log")(_of_parts(lambda x, y: ops.pair(ops.log(ops.hypot(x, y)), ops.atan2(y, x)), 16))
+_own("sgn")(_of_parts(_sgn, 8))
+_own("isnan")(_of_parts(lambda x, y: ops.isnan(x) | ops.isnan(y), 1))
+_own("isinf")(_of_parts(lambda x, y: ops.isinf(x) | ops.isinf(y), 1))
+_own("positive", "resolve_conj", "resolve_neg")(alias)
+
+
+@_own("pow")
+def small_power(b: Build, x: Any, y: Any) -> Value:
+    """Small whole powers, as multiplications."""
+    if not isinstance(y, int | float) or y not in (0, 1, 2, 3, 4):
+        raise CannotLower("a power of complex numbers")
+    return pow_(b, x, y)
+
+
+@lowering("aten.complex")
+def complex_(b: Build, real: Value, imag: Value) -> Value:
+    """Complex numbers of their parts."""
+    return elementwise(ops.pair, (real, imag), promote(real, imag), b.out.dtype)
+
+
+@lowering("aten.polar")
+def polar(b: Build, size: Value, angle: Value) -> Value:
+    """Complex numbers of their absolute value and angle."""
+
+    def f(r: Scalar, phi: Scalar) -> Scalar:
+        made: Scalar = ops.pair(r * ops.cos(phi), r * ops.sin(phi))
+        return made
+
+    return elementwise(f, (size, angle), promote(size, angle), b.out.dtype, 10)
+
+
+@lowering("aten.view_as_real")
+def view_as_real(b: Build, x: Value) -> Value:
+    """The parts of each number as a last dimension of 2, where they lie in memory."""
+    stored = b.program.realise(x)
+    held = stored.layout
+    layout = Layout((*held.sizes, 2), (*(2 * k for k in held.strides), 1), 2 * held.offset)
+    return Stored(stored.buffer.seen_as(x.dtype.to_real()), layout)
+
+
+@lowering("aten.view_as_complex")
+def view_as_complex(b: Build, x: Value) -> Value:
+    """The numbers whose parts a last dimension of 2 has."""
+    return pairs_joined(x)
