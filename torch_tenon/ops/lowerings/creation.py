@@ -45,7 +45,8 @@ def full(b: Build, *args: Any, fill_value: Any = None, **keywords: Any) -> Value
 @lowering("aten.fill.Tensor")
 def fill_tensor(b: Build, x: Value, value: Value) -> Value:
     """One element everywhere."""
-    return Lazy(x.sizes, x.dtype, lambda p: ops.to(value.load(()), x.dtype), (value,))
+    fill = cast(value, x.dtype)
+    return Lazy(x.sizes, x.dtype, lambda p: fill.load(()), (fill,))
 
 
 @lowering("aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.empty", "aten.empty_like")

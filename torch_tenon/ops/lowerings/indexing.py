@@ -325,9 +325,11 @@ def index_put(
 
 
 def _masked_put(x: Value, mask: Value, value: Value) -> Value:
+    fill = cast(value, x.dtype)
+
     def body(p: Position) -> Scalar:
         keep = mask.load(p[: len(mask.sizes)])
-        return ops.where(keep, ops.to(value.load([0] * len(value.sizes)), x.dtype), x.load(p))
+        return ops.where(keep, fill.load([0] * len(fill.sizes)), x.load(p))
 
     return Lazy(x.sizes, x.dtype, body, (x, mask, value))
 
@@ -338,7 +340,7 @@ def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
     sizes = b.out.sizes
 
     def body(p: Position) -> Scalar:
-        fill = ops.to(value.load(()), x.dtype) if isinstance(value, Value) else value
+        fill = cast(value, x.dtype).load(()) if isinstance(value, Value) else value
         kept = broadcast_load(x, sizes, p)
         fill = fill if isinstance(fill, Scalar) else number(fill, x.dtype)
         return ops.where(broadcast_load(mask, sizes, p), fill, kept)

@@ -134,8 +134,9 @@ def shared(b: Build, x: Value) -> Value:
 
 
 def _typed(x: Value, dtype: torch.dtype) -> Element:
-    if dtype.is_floating_point:
-        return lambda p: ops.to(x.load(p), dtype)
+    """The elements of x as numbers of `dtype`."""
+    if dtype is x.dtype:
+        return x.load
     return lambda p: ops.to(held(x.load(p), x.dtype), dtype)
 
 
@@ -237,12 +238,13 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     mean mends what the first one rounded. So equal numbers are their mean, and deviate by nothing.
     """
     count = product(x.sizes[d] for d in dims)
-    total = reduce(b, x, dims, "sum", True, _typed(x, wide))
+    load = _typed(x, wide)
+    total = reduce(b, x, dims, "sum", True, load)
     dtype = total.dtype
     first = b.program.realise(elementwise(ops.div, (total, number_value(count)), dtype, dtype))
 
     def deviation(p: Position) -> Scalar:
-        return ops.sub(ops.to(x.load(p), wide), broadcast_load(first, x.sizes, p))
+        return ops.sub(load(p), broadcast_load(first, x.sizes, p))
 
     def square(p: Position) -> Scalar:
         d = deviation(p)
@@ -341,10 +343,11 @@ def log_softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Va
     out = b.out.dtype
     x, wide = shared(b, x), _wide(out)
     d = dims_of(dim, len(x.sizes))
-    top = reduce(b, x, d, "max", True, _typed(x, wide))
+    load = _typed(x, wide)
+    top = reduce(b, x, d, "max", True, load)
 
     def element(p: Position) -> Scalar:
-        return ops.exp(ops.sub(ops.to(x.load(p), wide), broadcast_load(top, x.sizes, p)))
+        return ops.exp(ops.sub(load(p), broadcast_load(top, x.sizes, p)))
 
     total = reduce(b, x, d, "sum", True, element)
     shift = b.program.realise(elementwise(ops.log, (total,), total.dtype, total.dtype, 4))
@@ -365,11 +368,8 @@ def softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dtype)
     out, wide = b.out.dtype, _wide(g.dtype)
     g, y = shared(b, g), shared(b, y)
     d = dims_of(dim, len(y.sizes))
-
-    def element(p: Position) -> Scalar:
-        return ops.mul(ops.to(g.load(p), wide), ops.to(y.load(p), wide))
-
-    total = reduce(b, y, d, "sum", True, element)
+    left, right = _typed(g, wide), _typed(y, wide)
+    total = reduce(b, y, d, "sum", True, lambda p: ops.mul(left(p), right(p)))
     return cast(
         elementwise(lambda a, v, t: ops.mul(v, ops.sub(a, t)), (g, y, total), wide, wide, 2), out
     )
@@ -408,13 +408,14 @@ def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
         return Lazy(x.sizes, out, lambda p: ops.add(one.load(p), ops.constant(0.0, out)), (one,))
     others = [k for k in range(len(x.sizes)) if k != d]
     wide = out is torch.float32 and combine in ("sum", "prod")
+    load = _typed(x, out)
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         position: list[Index] = [0] * len(x.sizes)
         position[d] = r[0]
         for k, i in zip(others, p, strict=True):
             position[k] = i
-        value = ops.to(x.load(position), out)
+        value = load(position)
         return ops.to(value, torch.float64) if wide else value, new.layout.index(position)
 
     b.program.loop("scan", body, [x.sizes[k] for k in others], [x.sizes[d]], new.buffer, combine)

@@ -26,6 +26,7 @@ _BASE = {
     torch.float16: 2e-3,
     torch.bfloat16: 1.6e-2,
     torch.complex64: 5e-6,
+    torch.complex128: 1e-12,
 }
 _NOISE = 4.0  # units in the last place
 NOISY_RUNS = 5
@@ -33,7 +34,14 @@ _MORE_RUNS = 20
 _WAYS = 12  # of which 16-bit numbers a fused loop may round
 _SPREAD = 16.0  # how many times the measured spread is allowed
 # Below it float32 numbers may become zero: vector math flushes some of the smallest.
-_TINY = {torch.float64: 1e-300, torch.float32: 1e-36, torch.float16: 2e-7, torch.bfloat16: 1e-36}
+_TINY = {
+    torch.float64: 1e-300,
+    torch.float32: 1e-36,
+    torch.float16: 2e-7,
+    torch.bfloat16: 1e-36,
+    torch.complex64: 1e-36,
+    torch.complex128: 1e-300,
+}
 
 
 @dataclass
@@ -78,6 +86,8 @@ def noise(seed: int) -> Perturb:
     generator = torch.Generator().manual_seed(seed)
 
     def perturb(x: torch.Tensor, exact: bool) -> None:
+        if x.is_complex() and not x.is_conj():
+            x = torch.view_as_real(x.data)
         if not x.is_floating_point() or x.numel() == 0:
             return
         unit = torch.finfo(x.dtype).eps
@@ -202,7 +212,7 @@ def compare_tensors(want: torch.Tensor, got: torch.Tensor, noisy: list[torch.Ten
         allowed = torch.maximum(allowed, _SPREAD * moved)
         # Elements differ in how they happen to move: the others' spread is allowed too.
         finite = moved[moved.isfinite()]
-        if want.is_floating_point() and finite.numel():
+        if (want.is_floating_point() or want.is_complex()) and finite.numel():
             allowed = torch.maximum(allowed, 4 * finite.mean())
     if want.dtype in (torch.float16, torch.bfloat16):
         # A fused loop holds 16-bit numbers as float32: what overflowed on the CPU may not there.
@@ -219,7 +229,7 @@ def compare_tensors(want: torch.Tensor, got: torch.Tensor, noisy: list[torch.Ten
 
 
 def _reals(x: torch.Tensor) -> torch.Tensor:
-    return (torch.view_as_real(x) if x.is_complex() else x).double()
+    return (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).double()
 
 
 def _kind(x: float, y: float) -> str:

@@ -95,6 +95,24 @@ class Computing(Chooser):
         else:
             self.add(kind, x, y, z, self.number_text(self.tensor(x)))
 
+    def complex_numbers(self) -> None:
+        rng = self.rng
+        there = self.names(torch.is_complex)
+        if there and rng.random() < 0.7:
+            kinds = words("real imag conj view_as_real angle sgn abs exp times_complex mul div")
+            kind, x = rng.choice(kinds), rng.choice(there)
+        else:
+            kind = rng.choice(words("complex complex polar times_complex view_as_complex"))
+            x = self.pick(lambda t: t.dtype in (torch.float32, torch.float64))
+        if kind == "times_complex":
+            self.add(kind, x, rng.choice(["1j", "2 - 1j", "0.5j"]))
+        elif kind in ("complex", "polar", "mul", "div"):
+            like = self.tensor(x)
+            fits = self.broadcastable(x)
+            self.add(kind, x, self.beside(x, lambda t: t.dtype is like.dtype and fits(t)))
+        else:
+            self.add(kind, x)
+
     def cast(self) -> None:
         x = self.pick()
         dtype = self.rng.choice(self.dtypes if self.rng.random() < 0.8 else DTYPES)

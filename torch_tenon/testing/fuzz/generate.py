@@ -67,6 +67,7 @@ class _Generator(Disturbing, Computing, Writing):
             (self.matrix, about(1.0)),
             (self.indexing, about(2.0)),
             (self.view, about(4.0)),
+            (self.complex_numbers, about(1.0)),
             (self.write, about(5.0)),
             (self.out, about(1.0)),
             (self.foreach, about(0.6)),

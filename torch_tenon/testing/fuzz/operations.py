@@ -183,6 +183,16 @@ _LIST: list[Operation] = [
     Operation("threshold", "F.threshold({0}, {1}, {2})"),
     Operation("glu", "F.glu({0}, {1})"),
     Operation("isclose", "torch.isclose({0}, {1})"),
+    # Complex numbers
+    Operation("complex", "torch.complex({0}, {1})", exact=True),
+    Operation("polar", "torch.polar({0}, {1})"),
+    Operation("times_complex", "{0} * ({1})"),
+    *[Operation(n, f"torch.{n}({{0}})") for n in ["angle", "sgn", "conj_physical"]],
+    Operation("real", "{0}.real", view=True),
+    Operation("imag", "{0}.imag", view=True),
+    Operation("conj", "{0}.conj()", view=True),
+    Operation("view_as_real", "torch.view_as_real({0})", view=True),
+    Operation("view_as_complex", "torch.view_as_complex({0}.unflatten(-1, (-1, 2)))", view=True),
     # Dtypes
     Operation("to", "{0}.to({1})"),
     Operation("to_int", "{0}.nan_to_num(0.0, 9.0, -9.0).clamp({2}, 100).to({1})"),
