@@ -44,14 +44,19 @@ def _mul(ops: Any, x: Any, y: Any) -> Any:
 
 
 def _div(ops: Any, x: Any, y: Any) -> Any:
-    """With both divided by the divisor's larger part first, so that no square overflows; what is
-    divided by 0 has the parts of that."""
+    """By the divisor's smaller part as a share of the larger (Smith's way), so that no square
+    overflows; what is divided by 0 has the parts of that."""
     a, b, c, d = ops.real(x), ops.imag(x), ops.real(y), ops.imag(y)
-    scale = ops.maximum(ops.abs(c), ops.abs(d))
-    a, b, c, d = a / scale, b / scale, c / scale, d / scale
-    square = c * c + d * d
-    parts = (a, (a * c + b * d) / square), (b, (b * c - a * d) / square)
-    return ops.pair(*(ops.where(ops.eq(scale, 0.0), bare, whole) for bare, whole in parts))
+    real_leads = ops.ge(ops.abs(c), ops.abs(d))
+    large, small = ops.where(real_leads, c, d), ops.where(real_leads, d, c)
+    share = small / large
+    by = ops.reciprocal(large + small * share)
+    real = ops.where(real_leads, a + b * share, a * share + b)
+    imag = ops.where(real_leads, b - a * share, b * share - a)
+    zero = ops.eq(large, 0.0)
+    return ops.pair(
+        ops.where(zero, a / ops.abs(c), real * by), ops.where(zero, b / ops.abs(c), imag * by)
+    )
 
 
 def _eq(ops: Any, x: Any, y: Any) -> Any:

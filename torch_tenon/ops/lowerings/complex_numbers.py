@@ -9,6 +9,7 @@ done with the real and with the imaginary parts (`_BY_PARTS`), and those with a 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -99,8 +100,12 @@ def _of_parts(function: Callable[[Scalar, Scalar], Scalar], cost: int) -> Loweri
 
 
 def _exp(x: Scalar, y: Scalar) -> Scalar:
-    size = ops.exp(x)
-    made: Scalar = ops.pair(size * ops.cos(y), size * ops.sin(y))
+    """The C library's, of infinities too."""
+    size, cos, sin = ops.exp(x), ops.cos(y), ops.sin(y)
+    nothing, endless = ops.eq(x, -math.inf), ops.eq(x, math.inf) & ops.isnan(cos)
+    real = ops.where(nothing, 0.0, ops.where(endless, x, size * cos))
+    imag = ops.where(nothing, 0.0, ops.where(ops.eq(y, 0.0), y, size * sin))
+    made: Scalar = ops.pair(real, imag)
     return made
 
 

@@ -119,7 +119,7 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
     def lower(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
         x, y, by = (y, x, *args, alpha)[:3] if turned else (x, y, *args, alpha)[:3]
         dtype = promote(x, y)
-        if by == 1:
+        if by == 1 and not dtype.is_complex:  # whose infinities tell that PyTorch multiplies by it
             return elementwise(scalar, (x, y), dtype, dtype)
 
         def f(a: Scalar, c: Scalar, k: Scalar) -> Scalar:

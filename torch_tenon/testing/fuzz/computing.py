@@ -105,7 +105,7 @@ class Computing(Chooser):
             kind = rng.choice(words("complex complex polar times_complex view_as_complex"))
             x = self.pick(lambda t: t.dtype in (torch.float32, torch.float64))
         if kind == "times_complex":
-            self.add(kind, x, rng.choice(["1j", "2 - 1j", "0.5j"]))
+            self.add(kind, x, rng.choice(["1j", "-2j", "0.5j"]))
         elif kind in ("complex", "polar", "mul", "div"):
             like = self.tensor(x)
             fits = self.broadcastable(x)

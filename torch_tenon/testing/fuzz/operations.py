@@ -186,7 +186,7 @@ _LIST: list[Operation] = [
     # Complex numbers
     Operation("complex", "torch.complex({0}, {1})", exact=True),
     Operation("polar", "torch.polar({0}, {1})"),
-    Operation("times_complex", "{0} * ({1})"),
+    Operation("times_complex", "{0} * {1}"),
     *[Operation(n, f"torch.{n}({{0}})") for n in ["angle", "sgn", "conj_physical"]],
     Operation("real", "{0}.real", view=True),
     Operation("imag", "{0}.imag", view=True),
