@@ -51,6 +51,7 @@ VECTORS: dict[str, Function] = {
     "a product of complex numbers": lambda x: torch.view_as_real(
         torch.view_as_complex(x.view(4096, 128, 2)) * (2 + 1j)
     ),
+    "their copies": lambda x: torch.view_as_complex(x.view(4096, 128, 2)).clone(),
     "their absolute values": lambda x: (torch.view_as_complex(x.view(4096, 128, 2)) * 2j).abs(),
     "remainder": lambda x: torch.remainder(x, x.flip(0)),
     "erfc": torch.erfc,

@@ -39,7 +39,8 @@ from torch_tenon.ir.values import Buffer
 from torch_tenon.targets.cpu import scalars as c
 
 PARALLEL = "#pragma omp parallel for schedule(static)"
-TO_COPY = (torch.bfloat16, torch.float16)
+# What a copy takes an element for, so that its bits stay and the compiler has vectors of them.
+TO_COPY = {torch.bfloat16: "uint16_t", torch.float16: "uint16_t", torch.complex64: "uint64_t"}
 SHARES = "const int64_t shares = power_of_2_from(omp_get_max_threads());"
 
 
@@ -59,6 +60,8 @@ class Names:
 class Writer:
     """Spells the statements of one tree. Threads share out the grid where `threads` is positive;
     `given` are names of what the tree does not bind."""
+
+    memory_space = ""  # what a pointer to a buffer is marked with
 
     def __init__(self, tree: Tree, threads: Index, given: Names | None = None) -> None:
         given = given or Names()
@@ -195,11 +198,12 @@ class Writer:
 
     def _load(self, s: Load) -> list[str]:
         memory = self._element(s.memory, s.index)
-        if _is_packed(s.memory) and s.memory.dtype in TO_COPY and s.mask is None:
+        if _is_copied(s.memory) and s.mask is None:
             # As it lies there, for a store that copies it: nothing is converted, nor a NaN changed.
             bits = self.copied[s] = f"b{self.count}"
-            kept = f"const {c.MEMORY[s.memory.dtype]} {bits} = {memory};"
-            return [kept, *self._name(s, c.from_memory(bits, s.memory.dtype))]
+            kept = f"const {TO_COPY[s.memory.dtype]} {bits} = {self._bits(s.memory, memory)};"
+            here = memory if s.memory.dtype.is_complex else bits
+            return [kept, *self._name(s, c.from_memory(here, s.memory.dtype))]
         text = c.from_memory(memory, s.memory.dtype) if _is_packed(s.memory) else memory
         if s.mask is not None and s.other is not None:
             text = f"{self.operand(s.mask)} ? {text} : {self.operand(s.other)}"
@@ -251,6 +255,7 @@ class Writer:
             value = c.combination(s.combine, there, value, dtype_of(s.value))
         plain = packed and s.combine == "store"
         if plain and self._is_copy(s):
+            where = self._bits(s.memory, where)
             value = self.copied[s.value]  # type: ignore[index]
         elif plain and _is_rounded(s.value, s.memory.dtype):
             value = c.cut(value, s.memory.dtype)
@@ -261,7 +266,18 @@ class Writer:
     def _is_copy(self, s: Store) -> bool:
         """Whether what is stored lies in memory as it is to be."""
         x = s.value
-        return isinstance(x, Load) and x in self.copied and x.memory.dtype is s.memory.dtype
+        return (
+            isinstance(x, Load)
+            and x in self.copied
+            and _is_copied(s.memory)
+            and x.memory.dtype is s.memory.dtype
+        )
+
+    def _bits(self, memory: Memory, element: str) -> str:
+        """An element as what a copy takes it for."""
+        if not memory.dtype.is_complex:
+            return element
+        return f"*({self.memory_space}{TO_COPY[memory.dtype]} *)&{element}"
 
     def _check(self, s: Check) -> list[str]:
         low, high, size = self.operand(s.low), self.operand(s.high), self.index(s.size)
@@ -349,6 +365,12 @@ class Writer:
 def _is_packed(memory: Memory) -> bool:
     """Whether elements are as memory has them: numbers in registers are not."""
     return not isinstance(memory, Accumulator)
+
+
+def _is_copied(memory: Memory) -> bool:
+    """Whether copies have another type for elements of it."""
+    known = _is_packed(memory) and memory.dtype in TO_COPY
+    return known and (isinstance(memory, Buffer) or not memory.dtype.is_complex)
 
 
 def _is_rounded(x: Operand, dtype: torch.dtype) -> bool:

@@ -44,6 +44,7 @@ class OpenCLWriter(Writer):
     """Spells the statements of one tree, for work-groups of `local` work-items. With `shared` these
     do one step of the grid together, else each does one. `given` is as for `Writer`."""
 
+    memory_space = "__global "
     local = 1
     shared = False
 
