@@ -113,3 +113,22 @@ def test_parts_of_a_tensor_that_are_written(
         assert_same([got, there], [want, x], 1e-6, 1e-6)
     assert plans_made() > before
     assert last_plan().kernels <= kernels
+
+
+@pytest.mark.parametrize("new", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("old", [torch.uint8, torch.int16, torch.int32, torch.int64])
+def test_elements_of_another_size(old: torch.dtype, new: torch.dtype) -> None:
+    whole = torch.zeros(8, 16, 24, dtype=old)
+    seen = 0
+    for x in (whole, whole[2:], whole[:, :, 8:16], whole[..., 1:], whole[:, ::2], whole.mT):
+        found = layout(x).rescaled(old.itemsize, new.itemsize)
+        try:
+            want = x.view(new)
+        except RuntimeError:
+            assert found is None
+            continue
+        assert found is not None
+        assert (found.sizes, found.strides) == (tuple(want.shape), want.stride())
+        assert found.offset == want.storage_offset()
+        seen += 1
+    assert seen >= 4

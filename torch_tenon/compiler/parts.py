@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, unflatten
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import (
@@ -127,6 +128,8 @@ def parts_of(value: Value, held: Layout, wanted: Layout, dtype: torch.dtype) -> 
     """`value`, laid out by `held`, taken for elements of another dtype that lie by `wanted` in the
     same storage: parts of complex numbers, or the complex numbers that pairs of numbers are. None
     for others, and where it takes memory to see them."""
+    if value.dtype not in TABLE or dtype not in TABLE:
+        return None
     if value.dtype.is_complex and dtype is value.dtype.to_real():
         steps = [k for k, n in zip(wanted.strides, wanted.sizes, strict=True) if n != 1]
         if any(k // 2 * 2 != k for k in steps) or not isinstance(wanted.offset, int):

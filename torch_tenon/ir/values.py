@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import (
     Expr,
     Index,
@@ -158,7 +157,7 @@ class Seen(Buffer):
     """
 
     def __init__(self, base: Buffer, dtype: torch.dtype) -> None:
-        self.name, self.dtype = f"{base.name}_{TABLE[dtype].short}", dtype
+        self.name, self.dtype = f"{base.name}_{str(dtype).removeprefix('torch.')}", dtype
         self.storage, self.previous, self.number = base.storage, base.previous, base.number
         self._base = base
 
