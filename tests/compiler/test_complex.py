@@ -55,6 +55,22 @@ ARITHMETIC: dict[str, tuple[Function, list[Callable[[], torch.Tensor]]]] = {
     "running sums": (lambda a: (a * 2).cumsum(1), [numbers]),
     "joined": (lambda a, b: torch.cat([a * 2, b], 1) * b.repeat(1, 2), [numbers, numbers]),
     "looked up": (lambda a: (a * 2)[torch.arange(5, device=a.device)] + 1, [numbers]),
+    "masked": (lambda a: (a * 2).masked_fill(a.real > 0, 1 - 1j) + 1, [numbers]),
+    "put at places": (
+        lambda a, b: (a * 2).index_put((torch.arange(5, device=a.device),), b[2:7]) + 1,
+        [numbers, numbers],
+    ),
+    "added at places": (
+        lambda a, b: (a * 2).index_put(
+            (torch.arange(6, device=a.device) // 2,), b[2:8], accumulate=True
+        ),
+        [numbers, numbers],
+    ),
+    "a diagonal": (lambda a, b: (a * 2).diagonal_scatter(b[3, :12] * 2) + 1, [numbers, numbers]),
+    "truth": (
+        lambda a, b: [(a == b).any(), (a * 0).any(1), a.all() & ~(a * 0).bool()],
+        [numbers, numbers],
+    ),
     "padded": (lambda a: torch.nn.functional.pad(a * 2, (1, 2)) + 1, [numbers]),
     "triangles": (lambda a: (a * 2).tril() + 1, [numbers]),
     "filled": (lambda a: torch.full_like(a, 2 - 1j) * a, [numbers]),

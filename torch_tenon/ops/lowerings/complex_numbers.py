@@ -19,6 +19,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Stored, Value, imag_part, joined, pairs_joined, real_part
+from torch_tenon.ops.lowerings.indexing import index_put
 from torch_tenon.ops.lowerings.pointwise import alias, pow_
 from torch_tenon.ops.lowerings.table import (
     Build,
@@ -34,17 +35,20 @@ _AS_THEY_ARE = {
     f"aten.{name}"
     for name in (
         # where elements go
-        "alias", "as_strided", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "detach",
-        "diagonal", "embedding", "empty", "empty_like", "empty_strided", "expand", "expand_copy",
-        "fill", "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh_copy",
-        "new_empty", "new_empty_strided", "new_full", "new_ones", "new_zeros", "ones", "ones_like",
-        "permute", "repeat", "reshape", "_reshape_alias", "roll", "scalar_tensor", "select",
-        "select_scatter", "slice", "slice_scatter", "split", "split_with_sizes", "squeeze",
-        "stack", "t", "_to_copy", "transpose", "tril", "triu", "unbind", "unsqueeze",
-        "_unsafe_index", "_unsafe_view", "view", "where", "zeros", "zeros_like",
+        "alias", "as_strided", "as_strided_scatter", "cat", "clone", "constant_pad_nd",
+        "contiguous", "copy", "detach", "diagonal", "diagonal_copy", "diagonal_scatter",
+        "embedding", "empty", "empty_like", "empty_strided", "expand", "expand_copy", "fill",
+        "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh_copy",
+        "masked_fill", "masked_scatter", "new_empty", "new_empty_strided", "new_full", "new_ones",
+        "new_zeros", "ones", "ones_like", "permute", "repeat", "reshape", "_reshape_alias", "roll",
+        "scalar_tensor", "select", "select_scatter", "slice", "slice_scatter", "split",
+        "split_with_sizes", "squeeze", "stack", "t", "_to_copy", "transpose", "tril", "triu",
+        "unbind", "unsqueeze", "_unsafe_index", "_unsafe_view", "view", "where", "zeros",
+        "zeros_like",
         # what is computed of them
-        "add", "addcmul", "complex", "div", "eq", "mul", "ne", "neg", "polar", "reciprocal",
-        "rsub", "square", "sub", "view_as_complex", "view_as_real",
+        "add", "addcmul", "all", "any", "complex", "div", "eq", "logical_and", "logical_not",
+        "logical_or", "logical_xor", "mul", "ne", "neg", "polar", "reciprocal", "rsub", "square",
+        "sub", "view_as_complex", "view_as_real",
     )
 }  # fmt: skip
 _BY_PARTS = {f"aten.{name}" for name in ("cumsum", "index_add", "mean", "scatter_add", "sum")}
@@ -127,6 +131,14 @@ _own("sgn")(_of_parts(_sgn, 8))
 _own("isnan")(_of_parts(lambda x, y: ops.isnan(x) | ops.isnan(y), 1))
 _own("isinf")(_of_parts(lambda x, y: ops.isinf(x) | ops.isinf(y), 1))
 _own("positive", "resolve_conj", "resolve_neg")(alias)
+
+
+@_own("index_put", "_unsafe_index_put")
+def put(b: Build, x: Value, indices: Any, values: Value, accumulate: bool = False) -> Value:
+    """Elements at places that indices give; those that are added are so by their parts."""
+    if accumulate:
+        return _by_parts(index_put, b, x, indices, values, accumulate)
+    return index_put(b, x, indices, values)
 
 
 @_own("pow")
