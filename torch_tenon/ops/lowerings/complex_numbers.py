@@ -104,7 +104,7 @@ def _of_parts(function: Callable[[Scalar, Scalar], Scalar], cost: int) -> Loweri
 
 
 def _exp(x: Scalar, y: Scalar) -> Scalar:
-    """The C library's, of infinities too."""
+    """The exponential, of infinities as PyTorch has it."""
     size, cos, sin = ops.exp(x), ops.cos(y), ops.sin(y)
     nothing, endless = ops.eq(x, -math.inf), ops.eq(x, math.inf) & ops.isnan(cos)
     real = ops.where(nothing, 0.0, ops.where(endless, x, size * cos))
