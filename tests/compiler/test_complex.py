@@ -150,6 +150,19 @@ def test_in_graphs(name: str) -> None:
 
 
 @needs.plans
+def test_a_complex_factor_of_what_is_linear(compiled: None) -> None:
+    def compute(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(6, device=a.device) // 2
+        return (a * 2).index_add(0, places, b[:6], alpha=2 - 1j)
+
+    for _ in range(3):
+        a, b = numbers(), numbers()
+        found = compute(a.to("tenon"), b.to("tenon"))
+        _C.commit_all()
+        assert_same(found, compute(a, b), **CLOSE)
+
+
+@needs.plans
 def test_gradients(compiled: None) -> None:
     def gradients(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
         a, b = a.requires_grad_(), b.requires_grad_()

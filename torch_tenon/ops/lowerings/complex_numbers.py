@@ -71,6 +71,8 @@ def complex_lowering(op: Any, dtypes: Sequence[torch.dtype]) -> Lowering | None:
 def _by_parts(function: Lowering, b: Build, *args: Any, **keywords: Any) -> Value:
     if not any(isinstance(x, Value) and x.dtype.is_complex for x in args):
         raise CannotLower("complex numbers of real ones")
+    if any(isinstance(x, complex) for x in [*args, *keywords.values()]):
+        raise CannotLower("a complex factor, which mixes the parts")
     build = replace(b, results=[m and replace(m, dtype=_real(m.dtype)) for m in b.results])
 
     def apply(part: Callable[[Value], Value]) -> Value:
