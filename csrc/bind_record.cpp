@@ -5,6 +5,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/builder.h"
+#include "execute/foreign_ops.h"
 #include "execute/never_by_plan.h"
 #include "execute/plan_file.h"
 #include "execute/plan_log.h"
@@ -346,6 +347,15 @@ void bind_record(py::module_& m) {
             archive(structure.key, structure.example);
             return window_of(structure);
           })
+      .def_static(
+          "foreign_ops_of",
+          [](const py::bytes& data) {
+            Structure structure;
+            Reader archive(static_cast<std::string_view>(data));
+            archive(structure.key, structure.example);
+            return foreign_ops_of(structure);
+          },
+          "What `set_describe_op` gave for the ops of a structure that PyTorch does not have.")
       .def_property_readonly(
           "waits",
           [](const WindowPlan& window) {
@@ -392,6 +402,7 @@ void bind_record(py::module_& m) {
           },
           "Whether its plan, or the reason why it has none, was kept.");
   m.def("set_ask_for_plan", &set_ask_for_plan);
+  m.def("set_describe_op", &set_describe_op);
   m.def(
       "set_verify",
       [](py::object verify) {

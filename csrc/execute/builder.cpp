@@ -187,6 +187,8 @@ std::vector<std::pair<std::shared_ptr<WindowPlan>, bool>> exchange(Connection& c
     const auto found = c.asked.find(header.number);
     if (found == c.asked.end())
       continue;
+    if (header.size == 0)
+      found->second->refused = true;
     answers.emplace_back(found->second, header.size != 0);
     c.asked.erase(found);
   }
@@ -221,6 +223,8 @@ void start_builder() {
 
 bool ask_builder(const std::shared_ptr<WindowPlan>& window, double seconds) {
   auto& c = connection();
+  if (window->refused)
+    return false;
   const auto structure = structure_of(*window);
   if (structure.key.empty())
     return false;
@@ -271,8 +275,10 @@ void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {
       fd = c.fd;
     }
     for (const auto& [window, kept] : answers) {
-      if (!kept || !find_kept(*window))
-        finish_window(*window, {});  // it may ask again
+      if (kept && find_kept(*window))
+        continue;
+      window->refused = window->refused || kept;  // a plan that is of no use here
+      finish_window(*window, {});  // it may ask again, or another one than the builder
     }
     if (!waits || (interrupted != nullptr && interrupted()))
       return;

@@ -18,7 +18,7 @@ void set_builder(std::string socket, std::vector<std::string> command);
 void start_builder();
 
 // Asks it for the plan of a window, whose runs by reference have taken so many seconds; false:
-// there is no builder, and there will be none.
+// there is no builder, and there will be none, or it has refused that one.
 bool ask_builder(const std::shared_ptr<WindowPlan>& window, double seconds);
 // What they have taken by now, of one that is waited for.
 void tell_builder(const WindowPlan& window, double seconds);

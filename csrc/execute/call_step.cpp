@@ -1,5 +1,11 @@
 #include "execute/call_step.h"
 
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
 #include "record/op_rules.h"
 
 namespace tenon {
@@ -16,6 +22,28 @@ std::vector<at::Tensor> results_of(const torch::jit::Stack& stack) {
   return results;
 }
 
+// Of a call's tensors, for a kernel that may keep them. Those of one storage stay so.
+struct Copies {
+  const CallStep& step;
+  c10::ArrayRef<void*> tensors;
+  std::unordered_map<void*, c10::Storage> shared;
+
+  at::Tensor of(size_t number, const at::Tensor& original) {
+    auto* start = tensors[number];
+    if (std::count(tensors.begin(), tensors.end(), start) == 1)
+      return original.clone();
+    auto& storage = shared[start];
+    if (!storage) {
+      size_t nbytes = 0;
+      for (size_t k = 0; k < tensors.size(); ++k)
+        nbytes = std::max(nbytes, tensors[k] == start ? step.tensors[k].layout.nbytes : 0);
+      storage = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes, c10::GetCPUAllocator(), true);
+      std::memcpy(storage.mutable_data(), start, nbytes);
+    }
+    return tensor_over(storage, step.tensors[number].layout);
+  }
+};
+
 }  // namespace
 
 std::vector<at::Tensor> call_over(
@@ -25,18 +53,29 @@ std::vector<at::Tensor> call_over(
     c10::DeviceIndex device) {
   std::vector<c10::Storage> passed;  // kept, so that a result over one of them shares it
   const bool keeps = is_foreign(step.op);
+  const auto written = keeps ? written_tensors(step) : std::vector<bool>();
+  Copies copies{step, tensors, {}};
+  std::vector<std::pair<at::Tensor, at::Tensor>> changed;  // a copy, and what becomes like it
   size_t next = 0;
   const auto tensor = [&] {
-    const auto& layout = step.tensors[next].layout;
+    const auto number = next++;
+    const auto& layout = step.tensors[number].layout;
     const auto made =
-        tensor_over(passed.emplace_back(borrowed(tensors[next++], layout.nbytes)), layout);
-    return keeps ? made.clone() : made;
+        tensor_over(passed.emplace_back(borrowed(tensors[number], layout.nbytes)), layout);
+    if (!keeps)
+      return made;
+    const auto copy = copies.of(number, made);
+    if (written[number])
+      changed.emplace_back(copy, made);
+    return copy;
   };
   const auto number = [&](const c10::IValue&) { return c10::IValue(tensor().item()); };
   torch::jit::Stack stack;
   for (const auto& argument : step.arguments)
     stack.push_back(host_argument(argument, tensor, number));
   call_on_host(step.op, stack, device, places);
+  for (const auto& [copy, original] : changed)
+    original.copy_(copy);
   auto results = results_of(stack);
   place_results(step.op, results, device, places);
   return results;

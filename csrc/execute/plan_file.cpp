@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "device/fork.h"
+#include "execute/foreign_ops.h"
 #include "execute/plan_archive.h"
 #include "record/call_pattern.h"
 #include "record/surroundings.h"
@@ -17,7 +18,7 @@ namespace tenon {
 namespace {
 
 constexpr size_t kMostClaims = 4;  // of windows that are alike but for their sizes
-constexpr std::string_view kMagic = "torch-tenon plan 4\n";
+constexpr std::string_view kMagic = "torch-tenon plan 5\n";
 
 struct Files {
   std::mutex mutex;
@@ -90,10 +91,12 @@ bool write_file(const std::string& path, const std::string& body) {
   return write_whole(path, bytes + body);
 }
 
+using ForeignOps = std::vector<std::string>;
+
 // A window's calls and slots with their sizes. Raises for an argument that is no plain data.
-std::string calls_and_slots(const WindowPlan& window) {
+std::string calls_and_slots(const WindowPlan& window, const ForeignOps& foreign) {
   Writer archive;
-  archive(window.threads, window.calls.size());
+  archive(foreign, window.threads, window.calls.size());
   for (const auto* call : window.calls) {
     archive(name_of(call->op->op), call->surroundings(), call->arguments, call->tensors);
     archive(call->written, call->results, call->fresh);
@@ -103,9 +106,9 @@ std::string calls_and_slots(const WindowPlan& window) {
 }
 
 // ... and without them. Raises as well.
-std::string without_sizes(const WindowPlan& window) {
+std::string without_sizes(const WindowPlan& window, const ForeignOps& foreign) {
   Writer key;
-  key(window.sized, window.threads);
+  key(foreign, window.sized, window.threads);
   for (size_t k = 0; k < window.calls.size(); ++k) {
     const auto& call = *window.calls[k];
     key(name_of(call.op->op), call.results, call.resized);
@@ -123,8 +126,9 @@ std::string without_sizes(const WindowPlan& window) {
 std::shared_ptr<WindowPlan> window_of_calls(std::string_view text) {
   auto window = std::make_shared<WindowPlan>();
   Reader archive(text);
+  ForeignOps foreign;
   size_t calls = 0;
-  archive(window->threads, calls);
+  archive(foreign, window->threads, calls);
   for (size_t k = 0; k < calls; ++k) {
     std::string op;
     int64_t surroundings = 0;
@@ -158,8 +162,8 @@ std::vector<SizeClaim> read_claims(const Files& f, const std::string& alike) {
 }
 
 // Adds a window's claim to those.
-void keep_claim(const Files& f, const WindowPlan& window) {
-  const auto alike = without_sizes(window);
+void keep_claim(const Files& f, const WindowPlan& window, const ForeignOps& foreign) {
+  const auto alike = without_sizes(window, foreign);
   auto claims = read_claims(f, alike);
   std::erase_if(claims, [&](const auto& one) {
     return std::equal(
@@ -202,6 +206,20 @@ bool find_kernels(Files& f, PlanData& plan, std::string_view extras) {
   return f.kernels.adopt(extras, found);
 }
 
+Structure structure_of(const WindowPlan& window, const ForeignOps& foreign) {
+  try {
+    if (!window.claim)
+      return {calls_and_slots(window, foreign), {}};
+    Writer key, example;
+    key(window.claim->symbols, window.claim->numbers);
+    key.bytes += without_sizes(window, foreign);
+    example(window.claim->seen, calls_and_slots(window, foreign));
+    return {std::move(key.bytes), std::move(example.bytes)};
+  } catch (const c10::Error&) {  // an argument that is no plain data
+    return {};
+  }
+}
+
 }  // namespace
 
 void set_plan_directory(std::string directory, std::string identity) {
@@ -219,21 +237,21 @@ void set_kernel_files(KernelFiles kernels) {
 }
 
 Structure structure_of(const WindowPlan& window) {
-  const bool lasts = std::all_of(
-      window.calls.begin(), window.calls.end(), [](const auto* call) { return call->op->lasts; });
-  if (!lasts)
-    return {};
-  try {
-    if (!window.claim)
-      return {calls_and_slots(window), {}};
-    Writer key, example;
-    key(window.claim->symbols, window.claim->numbers);
-    key.bytes += without_sizes(window);
-    example(window.claim->seen, calls_and_slots(window));
-    return {std::move(key.bytes), std::move(example.bytes)};
-  } catch (const c10::Error&) {
-    return {};
+  const auto foreign = describe_foreign_ops(window);
+  return foreign ? structure_of(window, *foreign) : Structure{};
+}
+
+std::vector<std::string> foreign_ops_of(const Structure& structure) {
+  std::string calls = structure.key;
+  if (!structure.example.empty()) {
+    std::vector<int64_t> seen;
+    Reader example(structure.example);
+    example(seen, calls);
   }
+  ForeignOps foreign;
+  Reader archive(calls);
+  archive(foreign);
+  return foreign;
 }
 
 std::shared_ptr<WindowPlan> window_of(const Structure& structure) {
@@ -244,7 +262,8 @@ std::shared_ptr<WindowPlan> window_of(const Structure& structure) {
   Reader example(structure.example), key(structure.key);
   example(claim.seen, calls);
   auto window = window_of_calls(calls);
-  key(claim.symbols, claim.numbers, window->sized, window->threads);
+  ForeignOps foreign;
+  key(claim.symbols, claim.numbers, foreign, window->sized, window->threads);
   // What the key has of each call is more than its example tells; it is kept as it is.
   for (size_t k = 0; k < window->calls.size(); ++k) {
     std::string op;
@@ -264,12 +283,13 @@ std::shared_ptr<WindowPlan> window_of(const Structure& structure) {
 
 std::vector<SizeClaim> kept_claims(const WindowPlan& window) {
   const NeutralThread neutral;
+  const auto foreign = describe_foreign_ops(window);
   auto& f = files();
   const std::lock_guard<std::mutex> lock(f.mutex);
-  if (f.directory.empty())
+  if (f.directory.empty() || !foreign)
     return {};
   try {
-    return read_claims(f, without_sizes(window));
+    return read_claims(f, without_sizes(window, *foreign));
   } catch (const c10::Error&) {  // an argument that is no plain data
     return {};
   }
@@ -316,8 +336,11 @@ bool find_kept(WindowPlan& window) {
 }
 
 bool keep(const WindowPlan& window) {
+  const auto foreign = describe_foreign_ops(window);
+  if (!foreign)
+    return false;
   auto& f = files();
-  const auto structure = structure_of(window).key;
+  const auto structure = structure_of(window, *foreign).key;
   const std::lock_guard<std::mutex> lock(f.mutex);
   const auto& found = window.found;
   const auto* data = found.plan    ? &found.plan->data()
@@ -344,7 +367,7 @@ bool keep(const WindowPlan& window) {
   if (!write_file(path_of(f, structure), archive.bytes))
     return false;
   if (window.claim)
-    keep_claim(f, window);
+    keep_claim(f, window, *foreign);
   return true;
 }
 

@@ -2,6 +2,9 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
+#include <unordered_map>
+
 #include "device/guard.h"
 #include "device/host_allocator.h"
 #include "device/profile.h"
@@ -306,19 +309,34 @@ void PlanRun::call_on_device(const CallStep& step, size_t index) {
   // A kernel of somebody else's may use the device itself, which its own thread could not wait for.
   if (queue_.runs_calls() && !is_foreign(step.op))
     return queue_.call(std::move(work), pointers);
-  std::vector<void*> copies;
-  for (size_t k = 0; k < pointers.size(); ++k) {
-    auto& staged = outcome_->staging.emplace_back(c10::GetCPUAllocator()->allocate(sizes[k]));
-    copies.push_back(staged.get());
-    if (k < inputs && sizes[k] > 0)
-      queue_.copy(copies[k], pointers[k], sizes[k], CopyKind::device_to_host);
-  }
-  wait_for(device_.index(), queue_.commit(), "an op that runs on the host");
-  work(copies);
+  // Tensors of one storage have one copy, or what is written to one of them would be lost.
+  struct Copy {
+    void* host = nullptr;
+    size_t nbytes = 0;
+    bool read = false, written = false;
+  };
+  std::unordered_map<void*, Copy> copies;
   const auto written = written_tensors(step);
   for (size_t k = 0; k < pointers.size(); ++k) {
-    if ((k >= inputs || written[k]) && sizes[k] > 0)
-      queue_.copy(pointers[k], copies[k], sizes[k], CopyKind::host_to_device);
+    auto& copy = copies[pointers[k]];
+    copy.nbytes = std::max(copy.nbytes, sizes[k]);
+    copy.read = copy.read || k < inputs;
+    copy.written = copy.written || k >= inputs || written[k];
+  }
+  for (auto& [pointer, copy] : copies) {
+    auto& staged = outcome_->staging.emplace_back(c10::GetCPUAllocator()->allocate(copy.nbytes));
+    copy.host = staged.get();
+    if (copy.read && copy.nbytes > 0)
+      queue_.copy(copy.host, pointer, copy.nbytes, CopyKind::device_to_host);
+  }
+  wait_for(device_.index(), queue_.commit(), "an op that runs on the host");
+  std::vector<void*> memory;
+  for (void* pointer : pointers)
+    memory.push_back(copies.at(pointer).host);
+  work(memory);
+  for (const auto& [pointer, copy] : copies) {
+    if (copy.written && copy.nbytes > 0)
+      queue_.copy(pointer, copy.host, copy.nbytes, CopyKind::host_to_device);
   }
 }
 

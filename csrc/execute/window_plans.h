@@ -62,9 +62,10 @@ struct WindowPlan {
   bool has_claim = false;                       // is there one for these and other sizes as well?
   std::atomic<int64_t> nanoseconds_by_plan{0};  // of the host, in runs by the plan
 
-  State state = seen;      // guarded by the plans' mutex, as all that follows
-  bool looked_up = false;  // among the kept ones
-  int64_t asked_at = 0;    // for its plan, in nanoseconds since 1970
+  State state = seen;                // guarded by the plans' mutex, as all that follows
+  bool looked_up = false;            // among the kept ones
+  std::atomic<bool> refused{false};  // by the builder process, which cannot make its plan
+  int64_t asked_at = 0;              // for its plan, in nanoseconds since 1970
   FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs
   ReferenceCost cost;

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torch_tenon import _C, config, process
+from torch_tenon.builder import foreign_ops
 from torch_tenon.builder.identity import identity
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ def install(target: Target) -> None:
     if config.BUILDER.read() == "off":
         return
     _C.set_ask_for_plan(process.ask_for_plan)
+    _C.set_describe_op(foreign_ops.describe)
     _C.set_plan_all(config.PLAN.read() == "all")
     if config.PLAN_FILES.read() and target.backend is not None:
         # What files depend on is asked of the compiler: not by everybody who imports PyTorch.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from torch_tenon import _C
+from torch_tenon.builder import foreign_ops
 from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
 from torch_tenon.device import target
@@ -43,6 +44,8 @@ def make(structure: bytes, pace: Pace) -> bool:
     none, is in a file now."""
     start = time.perf_counter()
     try:
+        for text in _C.Window.foreign_ops_of(structure):
+            foreign_ops.define(text)
         window = _C.Window.of_structure(structure)
         if window.find_kept():
             return True

@@ -206,7 +206,37 @@ class ProgramBuilder:
         single = len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
         return found[0] if single else found
 
+    def call_in_place(
+        self,
+        op: Any,
+        positional: Sequence[Any],
+        keywords: dict[str, Any],
+        results: list[TensorMeta | None],
+        writes: Sequence[tuple[Contents, Stored]],
+    ) -> list[Stored | None]:
+        """The results, one by one, of an op that writes arguments and has no functional variant:
+        it is called on the memory of these contents, which `to_be_written` gave."""
+        build = Build(self.program, results, [memory for _, memory in writes])
+        try:
+            function = find(op)
+            if function is None:
+                raise CannotLower("no lowering")
+            found = function(build, *positional, **keywords)
+        except CannotLower as reason:
+            self.fallbacks[str(op)] = str(reason)
+            given = _numbers_as_tensors(op._schema, positional)
+            found = build.call(op, given, keywords, "fallback")
+        for contents, memory in writes:
+            contents.home = memory.buffer.storage.current
+        return list(found) if isinstance(found, list | tuple) else [found]
+
     # Contents
+
+    def to_be_written(self, contents: Contents, dtype: torch.dtype, layout: Layout) -> Stored:
+        """A view of the contents in memory, which an op is about to write."""
+        buffer = self._in_memory(contents, dtype)
+        self._keep_old(contents)
+        return Stored(buffer, layout)
 
     def current(self, contents: Contents) -> Value:
         """All of the contents, as they are now."""

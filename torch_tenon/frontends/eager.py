@@ -144,10 +144,11 @@ class _Window:
             return
         functional = variants.functional_of(op)
         if functional is None:
-            raise CannotLower(f"{name} has no functional variant")
+            self._call_in_place(op, arguments, results)
+            return
         if name in _FLAT_OUT and not _is_contiguous(arguments[-1]):
             raise CannotLower(f"{name} takes what it writes for contiguous")
-        self.program.origin = name.removeprefix("aten::").partition(".")[0]
+        self.program.origin = _origin(name)
         given = {
             a.name: self._argument(x)
             for i, (a, x) in enumerate(zip(schema, arguments, strict=True))
@@ -157,6 +158,26 @@ class _Window:
         in_place = written == [0] and str(functional).rpartition(".")[0] in PARTIAL
         changes = self.slots[arguments[0][1]] if in_place else None
         self._run(functional, given, results, targets, bool(written), changes)
+
+    def _call_in_place(self, op: Any, arguments: list[Any], results: list[Any]) -> None:
+        """An op that writes arguments and has no functional variant: a call on their memory."""
+        schema = op._schema.arguments
+        self.program.origin = _origin(op.name())
+        writes = []
+        for a, x in zip(schema, arguments, strict=True):
+            for _, number, dtype, sizes, strides, offset in _tensors(x):
+                if variants.is_written(a) and product(sizes) != 0:
+                    contents = self.slots[number]
+                    layout = Layout(tuple(sizes), tuple(strides), offset)
+                    writes.append((contents, self.builder.to_be_written(contents, dtype, layout)))
+        given = {a.name: self._argument(x) for a, x in zip(schema, arguments, strict=True)}
+        positional, keywords = as_called(op, given)
+        metas = [m for r in results for m in _metas(r)]
+        found = iter(self.builder.call_in_place(op, positional, keywords, metas, writes))
+        for r in results:
+            values = [next(found) for _ in _metas(r)]
+            if r is not None and r[0] != "argument":
+                self._take(r, values if r[0] == "list" else values[0])
 
     def _moving_statistics(self, name: str, arguments: list[Any], results: list[Any]) -> None:
         """Batch norm, whose older schema does not say that it writes the running statistics."""
@@ -270,6 +291,10 @@ _UNSAID = {"aten::native_batch_norm": torch.ops.aten._native_batch_norm_legit_fu
 # Ops whose kernels on the host write the memory of `out` in order, whatever its strides. A plan
 # that knew better would not do what the reference does.
 _FLAT_OUT = ("aten::avg_pool3d.out", "aten::gelu.out", "aten::narrow_copy.out")
+
+
+def _origin(name: str) -> str:
+    return name.removeprefix("aten::").partition(".")[0]
 
 
 @functools.cache

@@ -380,9 +380,11 @@ class Program:
         route: str,
         into: bool = False,
         launch: Callable[[Extern, Any], Any] | None = None,
+        writes: Sequence[Stored] = (),
     ) -> list[Stored | None]:
-        """A call on whole tensors; `outputs` describes each tensor that it returns, and `launch` is
-        what an `Extern` has by that name."""
+        """A call on whole tensors; `outputs` describes each tensor that it returns, `launch` is
+        what an `Extern` has by that name, and `writes` are the arguments that it changes, whose
+        storages get a new version."""
         kind = "temporary" if into or launch is not None else "external"
         results = [None if o is None else self.temporary(o[0], o[1], kind) for o in outputs]
         name = f"{getattr(target, '__name__', target)}".replace(".", "_")
@@ -393,6 +395,8 @@ class Program:
         found: dict[Buffer, None] = {}
         _collect(list(arguments) + list(keywords.values()), found)
         node.reads = list(found)
+        for storage, changed in {w.buffer.storage: w for w in writes}.items():
+            node.outputs.append(self._version(changed.dtype, storage))
         self.add(node)
         return results
 

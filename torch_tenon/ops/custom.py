@@ -64,7 +64,7 @@ class CustomOp:
     """
 
     def __init__(self, schema: str, kernels: Sequence[KernelSource]) -> None:
-        self.schema = parse_schema(schema)
+        self.schema, self.kernels = parse_schema(schema), tuple(kernels)
         self.scope = Scope.of(self.schema)
         self.signatures: list[Signature] = []
         for k, kernel in enumerate(kernels):
@@ -132,8 +132,7 @@ class CustomOp:
                 self.name, backward, setup_context=setup_context, lib=self.library
             )
         if own:
-            LOWERINGS[str(self.op)] = self.lower
-            BY_HAND.add(self.name)
+            self.enter()
         elif decomposition is not None:
             from torch_tenon.ops.compositions import COMPOSITIONS, decompositions
 
@@ -144,6 +143,11 @@ class CustomOp:
         CUSTOM_OPS[self.name] = self
         _C.record_op(self.op._schema.name, self.op._schema.overload_name)
         return self.op
+
+    def enter(self) -> None:
+        """Enters the op where programs look for it: they launch its kernels."""
+        LOWERINGS[str(self.op)] = self.lower
+        BY_HAND.add(self.name)
 
     # Which kernel
 
@@ -189,9 +193,13 @@ class CustomOp:
         dtypes |= {n: m.dtype for n, m in zip(self.scope.results, metas, strict=True)}
         if not any(s.fits(dtypes) for s in self.codes(build.backend)):
             raise CannotLower(f"its kernels are not for {_listed(dtypes)}")
+        if not all(_is_dense(w) for w in build.writes):
+            raise CannotLower("it writes a tensor that is no memory of its own from end to end")
         arguments = [_dense(program, v) if isinstance(v, Value) else v for v in values.values()]
         outputs = [(m.dtype, Layout.contiguous(m.sizes)) for m in metas]
-        results = program.call(self.op, arguments, {}, outputs, "kernel", launch=self.launch)
+        results = program.call(
+            *(self.op, arguments, {}, outputs, "kernel"), launch=self.launch, writes=build.writes
+        )
         return results if len(self.schema.returns) != 1 else results[0]
 
     def launch(self, call: Extern, backend: Backend) -> Launch | None:
@@ -360,12 +368,15 @@ def _by_expressions(
 def _dense(program: Program, value: Value) -> Stored:
     """`value` in memory, its elements side by side from the start of a storage."""
     stored = program.realise(value)
-    layout = Layout.contiguous(stored.sizes)
-    if same_places(stored.layout, layout):
+    if _is_dense(stored):
         return stored
-    made = program.temporary(stored.dtype, layout)
+    made = program.temporary(stored.dtype, Layout.contiguous(stored.sizes))
     program.fill(made, stored)
     return made
+
+
+def _is_dense(stored: Stored) -> bool:
+    return same_places(stored.layout, Layout.contiguous(stored.sizes))
 
 
 def _short(dtype: torch.dtype) -> str:

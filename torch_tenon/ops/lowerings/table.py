@@ -75,10 +75,12 @@ class TensorMeta:
 
 @dataclass
 class Build:
-    """What a lowering may ask: the program, and the metadata of the op's results."""
+    """What a lowering may ask: the program, and the metadata of the op's results; `writes` are the
+    arguments of an op that writes some and has no functional variant."""
 
     program: Program
     results: list[TensorMeta | None]
+    writes: Sequence[Stored] = ()
 
     @property
     def backend(self) -> Backend | None:
@@ -103,6 +105,7 @@ class Build:
             {k: self.concrete(a) for k, a in keywords.items()},
             outputs,
             route,
+            writes=self.writes,
         )
 
     def concrete(self, x: Any) -> Any:

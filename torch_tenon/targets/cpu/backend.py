@@ -159,13 +159,16 @@ class CpuBackend(Backend):
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
         """Shared objects; what multiplies comes last, if there is a product."""
         from torch_tenon.targets.cpu.autotune import DRIVER
+        from torch_tenon.targets.cpu.handwritten import ENTRY
 
-        if any(k.code is not None for k in kernels):
-            return None  # who wrote them may change them
-        sources = [k.source for k in kernels]
+        compiler = self.compiler
+        names = [
+            compiler.symbol(k.source) if k.code is None else compiler.name_by_hand(k.source, ENTRY)
+            for k in kernels
+        ]
         if any(k.layout == "matmul" for k in kernels) and self.tuner.driver():
-            sources.append(DRIVER)
-        return self.compiler.files(sources)
+            names.append(compiler.symbol(DRIVER))
+        return compiler.files(names)
 
     def open_files(self) -> bool:
         """By the system's loader."""

@@ -129,10 +129,14 @@ class CpuCompiler:
             if name not in self._functions and not self._find(name, name)
         }
 
-    def files(self, sources: Sequence[str]) -> list[KernelFile] | None:
-        """Where compiled kernels are kept; None if one of them is not."""
-        found = [self._files.get(self.symbol(s)) for s in sources]
+    def files(self, names: Sequence[str]) -> list[KernelFile] | None:
+        """Where compiled functions are kept; None if one of them is not."""
+        found = [self._files.get(name) for name in names]
         return [f for f in found if f is not None] if None not in found else None
+
+    def name_by_hand(self, source: str, entry: str) -> str:
+        """What the function `entry` of a source written by hand is known by."""
+        return "h_" + digest(source, entry, self.toolchain.identity)[:24]
 
     def function(self, source: str, entry: str) -> int:
         """The address of the function `entry` of a source written by hand.
@@ -140,7 +144,7 @@ class CpuCompiler:
         Raises CompileError also where the source has no such function.
         """
         with self._lock:
-            name = "h_" + digest(source, entry, self.toolchain.identity)[:24]
+            name = self.name_by_hand(source, entry)
             if name not in self._functions and not self._find(name, entry):
                 handwritten_log.debug("compile %s", entry)
                 self._build([Unit(source, {name: entry}, by_hand=True)])

@@ -12,7 +12,7 @@ import re
 import tempfile
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +86,12 @@ class OpenCLCompiler:
             names = [self.name(k) for k in kernels]
             missing = {}
             for name, k in zip(names, kernels, strict=True):
-                if name in self._handles:
+                if name in self._handles or self._find(name):
                     continue
-                if (
-                    k.code is not None
-                ):  # who wrote it may change it, and names functions as he likes
-                    self._programs[name] = self._by_hand(k.code, k.source.replace("@NAME@", name))
-                    self._enter(name, self._programs[name])
-                elif not self._find(name):
+                if k.code is None:
                     missing[name] = k.source
+                else:  # who wrote it names functions as he likes: a program of its own
+                    self._keep(self._by_hand(k.code, k.source.replace("@NAME@", name)), [name])
             if missing:
                 self._build(missing)
             return [self._handles[name] for name in names]
@@ -128,15 +125,17 @@ class OpenCLCompiler:
     def _build(self, sources: Mapping[str, str]) -> None:
         bodies = [source.replace("@NAME@", name) for name, source in sources.items()]
         log.debug("%s", "\n".join(bodies))
-        program = self._compiled("\n".join([*headers("".join(bodies)), *bodies]))
-        for name in sources:
+        self._keep(self._compiled("\n".join([*headers("".join(bodies)), *bodies])), sources)
+
+    def _keep(self, program: Any, names: Iterable[str]) -> None:
+        for name in names:
             self._enter(name, program)
         data = program.get_info(self.cl.program_info.BINARIES)[0]
         file = f"{digest(data)}.bin"
         self._programs[file] = program
         if not data or self.cache.write(file, data) is None:
             return
-        for name in sources:
+        for name in names:
             self.cache.write_json(f"{name}.json", {"file": file, "digest": digest(data)})
             self._note(name, file, data)
 
