@@ -212,11 +212,11 @@ class ProgramBuilder:
         positional: Sequence[Any],
         keywords: dict[str, Any],
         results: list[TensorMeta | None],
-        writes: Sequence[tuple[Contents, Stored]],
+        writes: Sequence[Stored],
     ) -> list[Stored | None]:
-        """The results, one by one, of an op that writes arguments and has no functional variant:
-        it is called on the memory of these contents, which `to_be_written` gave."""
-        build = Build(self.program, results, [memory for _, memory in writes])
+        """The results, one by one, of an op that writes arguments and has no functional variant: it
+        is called on their memory, which `to_be_written` gave or which nothing else reads."""
+        build = Build(self.program, results, writes)
         try:
             function = find(op)
             if function is None:
@@ -226,8 +226,6 @@ class ProgramBuilder:
             self.fallbacks[str(op)] = str(reason)
             given = _numbers_as_tensors(op._schema, positional)
             found = build.call(op, given, keywords, "fallback")
-        for contents, memory in writes:
-            contents.home = memory.buffer.storage.current
         return list(found) if isinstance(found, list | tuple) else [found]
 
     # Contents

@@ -173,7 +173,10 @@ class _Window:
         given = {a.name: self._argument(x) for a, x in zip(schema, arguments, strict=True)}
         positional, keywords = as_called(op, given)
         metas = [m for r in results for m in _metas(r)]
-        found = iter(self.builder.call_in_place(op, positional, keywords, metas, writes))
+        memory = [stored for _, stored in writes]
+        found = iter(self.builder.call_in_place(op, positional, keywords, metas, memory))
+        for contents, stored in writes:
+            contents.home = stored.buffer.storage.current
         for r in results:
             values = [next(found) for _ in _metas(r)]
             if r is not None and r[0] != "argument":

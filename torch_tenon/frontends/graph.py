@@ -12,6 +12,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torch_tenon.compiler.build import Contents, ProgramBuilder
+from torch_tenon.compiler.composition import as_called
+from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
 from torch_tenon.ir.index import Index, less
 from torch_tenon.ir.program import Program
@@ -188,6 +190,8 @@ class _Graph:
             return self._held(n, self.env[n.args[0]][n.args[1]], self._results(n))  # type: ignore[index]
         if n.target is with_effects:
             return self._effect(n.args, n.kwargs)
+        if n.target is FUNCTIONALIZED:
+            return self._call_in_place(n)
         value = n.meta.get("val")
         if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             return self.sizes.index(value)
@@ -209,6 +213,68 @@ class _Graph:
         results = self._results(n)
         found = self.builder.lower(n.target, args, keywords, results, changes=changes)
         return self._held(n, found, results)
+
+    def _call_in_place(self, n: Node) -> list[Any]:
+        """The results of an op that writes arguments, and then what its bases are after it."""
+        call, results = writing_call(n), self._results(n)
+        space, name = call.op.namespace, call.op._schema.name.partition("::")[2]
+        self.program.origin = f"{space}::{name}"
+        memory = [self._base(n, base) for base in call.bases]
+
+        def view(info: Any) -> Any:
+            if isinstance(info, list):
+                return [view(x) for x in info]
+            if info is None or info.base_index is None:
+                return None
+            stored, base = memory[info.base_index][0], call.bases[info.base_index]
+            return Stored(stored.buffer, self._part(stored.layout, base, info))
+
+        given = {k: self._argument(x) for k, x in call.arguments.items()}
+        given |= {k: view(info) for k, info in call.written.items()}
+        positional, keywords = as_called(call.op, given)
+        metas = results[: len(call.op._schema.returns)]
+        writes = [stored for stored, _ in memory]
+        found = self.builder.call_in_place(call.op, positional, keywords, metas, writes)
+        changed = []
+        for stored, contents in memory:
+            newest = stored.buffer.storage.current
+            assert newest is not None
+            changed.append(Stored(newest.seen_as(stored.dtype), stored.layout))
+            if contents is not None:
+                contents.home = newest
+        return [*(found if metas else [None]), *changed]
+
+    def _base(self, call: Node, base: Node) -> tuple[Stored, Contents | None]:
+        """Memory for an op to write: an input's own, with its contents, where nobody reads what was
+        there, else a copy."""
+        (meta,) = self._results(base)
+        assert meta is not None
+        layout = Layout(meta.sizes, meta.strides)
+        value = self._argument(base)
+        user = next((u for u in call.users if changed_base(u) is base), None)
+        if user in self.in_place:
+            contents = self.given[self.in_place[user]]
+            home = contents.home
+            if isinstance(value, Stored) and home and value.buffer.storage is home.storage:
+                return self.builder.to_be_written(contents, meta.dtype, value.layout), contents
+        made = self.program.temporary(meta.dtype, layout)
+        self.program.fill(made, value)
+        return made, None
+
+    def _part(self, layout: Layout, base: Node, info: Any) -> Layout:
+        """The layout of a view that `info` speaks of."""
+        if hasattr(info, "dim"):
+            start, end = self._argument(info.start), self._argument(info.end)
+            sizes = [end - start if d == info.dim else n for d, n in enumerate(layout.sizes)]
+            offset = layout.offset + start * layout.strides[info.dim]
+            return Layout(tuple(sizes), layout.strides, offset)
+        if hasattr(info, "storage_offset"):
+            # Counted from the start of the traced storage, of which we have a part.
+            start = self.sizes.index(base.meta["val"].storage_offset())
+            offset = layout.offset + self._argument(info.storage_offset) - start
+            shape, strides = (tuple(map(self._argument, x)) for x in (info.size, info.stride))
+            return Layout(shape, strides, offset)
+        return layout
 
     def _held(self, n: Node, value: Any, results: Sequence[TensorMeta | None]) -> Any:
         """What a node is: contents, where it is one tensor."""
@@ -325,16 +391,21 @@ def _changed_in_place(nodes: Sequence[Node], order: Mapping[Node, int]) -> dict[
     for n in nodes:
         sharing.setdefault(memory_of(n), []).append(n)
     found: dict[Node, int | None] = {}
+
+    def step(c: Node) -> int:
+        """When an op of a chain writes."""
+        return order[c.args[0]] if changed_base(c) is not None else order[c]  # type: ignore[index]
+
     for copy in nodes:
         if copy.target is not torch.ops.aten.copy_.default:
             continue
         held = memory_of(copy.args[0])  # type: ignore[arg-type]
         chain = _changes(copy.args[1], sharing[held])
         # What is overwritten: the input, and what each op of the chain makes of it.
-        versions = {held: -1} | {memory_of(c): order[c] for c in chain or ()}
+        versions = {held: -1} | {memory_of(c): step(c) for c in chain or ()}
         if chain and not any(
             user is not copy
-            and any(made < order[c] < order[user] for c in chain)
+            and any(made < step(c) < order[user] for c in chain)
             and not _reads_newest(user, n, held, chain)
             for memory, made in versions.items()
             for n in sharing[memory]
@@ -347,6 +418,9 @@ def _changed_in_place(nodes: Sequence[Node], order: Mapping[Node, int]) -> dict[
 def _changes(x: Any, start: Sequence[Node]) -> list[Node] | None:
     """The ops, each of which changes part of what the one before makes, that `x` is made by from a
     node of `start`; None where it is made in another way."""
+    if (base := changed_base(x)) is not None:
+        before = _changes(base, start)
+        return None if before is None else [*before, x]
     if not isinstance(x, Node) or str(x.target).rpartition(".")[0] not in PARTIAL:
         return [] if isinstance(x, Node) and x in start else None
     before = _changes(x.args[0], start)

@@ -193,7 +193,8 @@ class CustomOp:
         dtypes |= {n: m.dtype for n, m in zip(self.scope.results, metas, strict=True)}
         if not any(s.fits(dtypes) for s in self.codes(build.backend)):
             raise CannotLower(f"its kernels are not for {_listed(dtypes)}")
-        if not all(_is_dense(w) for w in build.writes):
+        written = [values[name] for name in self.written()]
+        if not all(w is None or (isinstance(w, Stored) and _is_dense(w)) for w in written):
             raise CannotLower("it writes a tensor that is no memory of its own from end to end")
         arguments = [_dense(program, v) if isinstance(v, Value) else v for v in values.values()]
         outputs = [(m.dtype, Layout.contiguous(m.sizes)) for m in metas]

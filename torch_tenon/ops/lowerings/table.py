@@ -20,7 +20,7 @@ from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.index import Index
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Layout, Lazy, Position, Value
+from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value
 from torch_tenon.ops import manifest
 
 Lowering = Callable[..., Any]
