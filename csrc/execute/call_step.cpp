@@ -22,6 +22,13 @@ std::vector<at::Tensor> results_of(const torch::jit::Stack& stack) {
   return results;
 }
 
+// Host memory that lives as long as something else.
+c10::Storage kept_by(const c10::Storage& keeper, void* data, size_t nbytes) {
+  const auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
+  c10::DataPtr memory(data, new c10::Storage(keeper), let_go, c10::Device(c10::kCPU));
+  return {c10::Storage::use_byte_size_t{}, nbytes, std::move(memory)};
+}
+
 // Of a call's tensors, for a kernel that may keep them. Those of one storage stay so.
 struct Copies {
   const CallStep& step;
@@ -50,7 +57,8 @@ std::vector<at::Tensor> call_over(
     const CallStep& step,
     c10::ArrayRef<void*> tensors,
     c10::ArrayRef<ResultPlace> places,
-    c10::DeviceIndex device) {
+    c10::DeviceIndex device,
+    c10::ArrayRef<c10::Storage> keepers) {
   std::vector<c10::Storage> passed;  // kept, so that a result over one of them shares it
   const bool keeps = is_foreign(step.op);
   const auto written = keeps ? written_tensors(step) : std::vector<bool>();
@@ -60,6 +68,8 @@ std::vector<at::Tensor> call_over(
   const auto tensor = [&] {
     const auto number = next++;
     const auto& layout = step.tensors[number].layout;
+    if (keeps && !keepers.empty() && keepers[number])
+      return tensor_over(kept_by(keepers[number], tensors[number], layout.nbytes), layout);
     const auto made =
         tensor_over(passed.emplace_back(borrowed(tensors[number], layout.nbytes)), layout);
     if (!keeps)

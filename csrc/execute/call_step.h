@@ -6,14 +6,16 @@
 namespace tenon {
 
 // Calls a step's op on the host, over the given memory of its tensors, with results in the given
-// places (null: in memory of their own).
+// places (null: in memory of their own). A kernel that may hold on to its arguments gets copies of
+// those that nothing keeps: `keepers` are by tensor, or none.
 std::vector<at::Tensor> call_over(
     const CallStep& step,
     c10::ArrayRef<void*> tensors,
     c10::ArrayRef<ResultPlace> places,
-    c10::DeviceIndex device);
+    c10::DeviceIndex device,
+    c10::ArrayRef<c10::Storage> keepers = {});
 
-// Which of the tensors that a call is given it writes: that of `out=`.
+// Which of the tensors that a call is given it writes.
 std::vector<bool> written_tensors(const CallStep& step);
 
 }  // namespace tenon

@@ -10,6 +10,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/plan_run.h"
+#include "record/op_rules.h"
 
 namespace tenon {
 namespace {
@@ -71,6 +72,8 @@ Plan::Plan(PlanData data, std::shared_ptr<Pace> pace)
   for (const auto& step : data_.steps) {
     if (const auto* kernel = std::get_if<KernelStep>(&step.work))
       status_words_ += kernel->checks.size() * kStatusWords;
+    else
+      lends_inputs_ = lends_inputs_ || is_foreign(std::get<CallStep>(step.work).op);
   }
 }
 
@@ -99,11 +102,12 @@ std::function<CallFailures()> Plan::enqueue(
     c10::Device device,
     const Release& release,
     uint32_t window,
-    c10::ArrayRef<int64_t> worlds) const {
+    c10::ArrayRef<int64_t> worlds,
+    c10::ArrayRef<c10::Storage> keepers) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
   PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
   for (size_t k = 0; k < inputs.size(); ++k)
-    run.place(data_.inputs[k], inputs[k]);
+    run.place(data_.inputs[k], inputs[k], keepers.empty() ? c10::Storage() : keepers[k]);
   run.execute([&](size_t slot) {
     if (release)
       release(inputs_[slot]);

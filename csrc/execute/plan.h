@@ -133,14 +133,16 @@ class Plan {
   // after one that failed: what depends on that holds anything. The errors are there at once, or,
   // on an asynchronous target, once the queue has passed what was enqueued.
   // `window`: its number in the profile. `worlds`: by recorded call, the surroundings that its
-  // calls on whole tensors are made in; empty: those in force.
+  // calls on whole tensors are made in; empty: those in force. `keepers`: by input, what its memory
+  // lives as long as, for a plan that `lends_inputs`; without one such a kernel gets copies.
   std::function<CallFailures()> enqueue(
       c10::ArrayRef<void*> inputs,
       const Output& output,
       c10::Device device,
       const Release& release = {},
       uint32_t window = 0,
-      c10::ArrayRef<int64_t> worlds = {}) const;
+      c10::ArrayRef<int64_t> worlds = {},
+      c10::ArrayRef<c10::Storage> keepers = {}) const;
 
   // The same, to its end; raises the first error.
   void run(c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;
@@ -166,6 +168,10 @@ class Plan {
   size_t status_words() const {
     return status_words_;
   }
+  // To a kernel of somebody else's, which may hold on to what it is given.
+  bool lends_inputs() const {
+    return lends_inputs_;
+  }
 
  private:
   friend class SizedPlan;  // which gives it other sizes
@@ -174,6 +180,7 @@ class Plan {
   const std::shared_ptr<Pace> pace_;
   std::vector<size_t> inputs_, outputs_;  // by slot: which input or output it is
   size_t status_words_ = 0;
+  bool lends_inputs_ = false;
   std::vector<int64_t> symbols_;  // of the sizes, where they may have any value
   mutable std::vector<std::atomic<uint32_t>> subjects_;  // by step; 0: nobody has asked
 };

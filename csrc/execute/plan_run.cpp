@@ -246,8 +246,13 @@ void PlanRun::call_from_host(const CallStep& step, size_t index) {
     return data_.slots[result.slot].kind == Slot::Kind::external;
   };
   std::vector<void*> tensors;
-  for (const auto& [slot, layout] : step.tensors)
+  std::vector<c10::Storage> keepers;
+  for (const auto& [slot, layout] : step.tensors) {
     tensors.push_back(pointers_[slot]);
+    if (plan_.lends_inputs())
+      keepers.push_back(
+          data_.slots[slot].kind == Slot::Kind::input ? memory_[slot] : c10::Storage());
+  }
   std::vector<ResultPlace> places;
   for (const auto& result : step.results) {
     auto& place = places.emplace_back();
@@ -256,8 +261,8 @@ void PlanRun::call_from_host(const CallStep& step, size_t index) {
   }
   std::vector<at::Tensor> results;
   try {
-    results =
-        call_over(step, tensors, places, device_.is_cpu() ? c10::DeviceIndex{-1} : device_.index());
+    results = call_over(
+        step, tensors, places, device_.is_cpu() ? c10::DeviceIndex{-1} : device_.index(), keepers);
   } catch (...) {
     outcome_->note(index);
   }

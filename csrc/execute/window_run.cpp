@@ -122,6 +122,17 @@ WindowRun run_plan(
   inputs.reserve(found->found.inputs.size());
   for (const auto k : found->found.inputs)
     inputs.push_back(k >= 0 ? address(k) : first_number + (-1 - k));
+  std::vector<c10::Storage> keepers;
+  if (host_memory && ready.plan->lends_inputs()) {
+    for (const auto k : found->found.inputs) {
+      const auto& slot = window.slots[order[std::max(k, 0)]];
+      keepers.push_back(
+          k >= 0 && slot.buffer
+              ? c10::Storage(
+                    c10::Storage::use_byte_size_t{}, slot.nbytes, host_data_ptr(slot.buffer))
+              : c10::Storage());
+    }
+  }
   const auto output = [&](size_t k) { return address(found->found.outputs[k]); };
   const auto release_input = [&](size_t input) {
     const auto k = found->found.inputs[input];
@@ -139,7 +150,13 @@ WindowRun run_plan(
   for (size_t k = 0; k < order.size() && !host_memory; ++k)
     buffers[k] = window.slots[order[k]].buffer;
   auto failures = ready.plan->enqueue(
-      inputs, output, c10::Device(kTenon, device), release_input, window.profiled, found->worlds);
+      inputs,
+      output,
+      c10::Device(kTenon, device),
+      release_input,
+      window.profiled,
+      found->worlds,
+      keepers);
   const auto outcome = [order, slots = window.slots.size()](
                            const WindowPlan& known,
                            const std::vector<BufferRef>& buffers,
