@@ -278,8 +278,8 @@ BUILDER: Setting[str] = Setting(
     lambda: "process",
     _parse_builder,
     ", ".join(BUILDERS[:-1]) + f" or {BUILDERS[-1]}",
-    "Who makes plans: `process`, one of low priority that the user's programs share; `thread`, one "
-    "of the program's own; `off`, nobody.",
+    "Who makes plans: `process`, one that the user's programs share; `thread`, one of the "
+    "program's own; `off`, nobody.",
 )
 PLAN: Setting[str] = Setting(
     "plan",

@@ -12,9 +12,10 @@ namespace {
 
 constexpr double kShare = 0.05;  // of what a plan costs, spent without it before it is wanted
 constexpr double kNews = 2;      // so many times what the builder knows
-// So many times as long is hardly longer: while the program has just begun, as the builder sees it
-// (builder/priority.py), and after that, when more of the run will be by the plans.
-constexpr double kLongerYoung = 1.05, kLonger = 1.2;
+// So many times as long a window may take where it leaves the builder a processor: hardly longer
+// while the program has just begun, as the builder sees it (builder/priority.py), and after that,
+// when the builder takes a processor anyway, what a loop of two threads takes on one.
+constexpr double kLongerYoung = 1.05, kLonger = 2.2;
 constexpr double kYoung = 3;       // seconds
 constexpr int kRunsWithAll = 3;    // before fewer are tried
 constexpr int kRunsUntilTry = 32;  // of the other number

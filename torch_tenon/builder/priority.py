@@ -1,8 +1,9 @@
 """How much of the machine the builder takes.
 
 A program that has just begun gets all that it can use: what its first seconds lose to the builder a
-short one never gets back. Then the builder has a small share of its own, also where a program keeps
-every processor busy: the plans are for what is left of the run.
+short one never gets back. Then the builder has a share like any other process: the plans are for
+what is left of the run, and a builder with a small share costs a program that keeps every processor
+busy as much, spread over a time in which it has no plans.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import threading
 from pathlib import Path
 
-NICE = 10
+NICE = 10  # where the builder cannot leave the processors to others for a while
 YOUNG = 3.0  # seconds
 
 
@@ -20,9 +21,10 @@ class Priority:
     """Of this process; `newcomer` is told of each program that connects."""
 
     def __init__(self) -> None:
-        with contextlib.suppress(OSError):
-            os.nice(NICE)
         self._may_yield = _may_come_back()
+        if not self._may_yield:
+            with contextlib.suppress(OSError):
+                os.nice(NICE)
         self._timer: threading.Timer | None = None
 
     def newcomer(self) -> None:
