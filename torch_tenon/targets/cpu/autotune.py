@@ -10,6 +10,7 @@ cache. While PyTorch's deterministic algorithms are on nobody asks: PyTorch's ke
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import statistics
 import threading
@@ -33,12 +34,16 @@ DRIVER = INTERFACE + (FOLDER / "matmul.c").read_text()
 
 WAYS = ("pytorch", "onednn", "generated")  # in the order of MatmulRoute
 ROUNDS = 9
-SECONDS = 0.3  # spent on one product, unless two rounds take longer
+SECONDS = 0.1  # spent on one product, unless two rounds take longer
 LONG = 1.0  # seconds after which progress is shown
 SHORTEST = 20e-6  # of one timing: what is faster is repeated
-HOPELESS = 2.0  # times as slow as the best at first: not timed again
+# Times as slow as the best that a way is out of the race by: at its first run, if that takes so
+# many seconds that nothing it has to make first can be the reason, or its second; and later.
+HOPELESS, SLOW_START = 2.0, 0.01
+BEHIND = 1.1
 
 Trial = Callable[[int, int], float]
+Run = Callable[[int], float]
 
 
 class Tuner:
@@ -82,7 +87,8 @@ class Tuner:
             kept = self.compiler.cache.read_json(entry)
             if isinstance(kept, dict) and kept.get("winner") in ways:
                 return str(kept["winner"])
-            seconds = _race({w: _timed(trial, WAYS.index(w)) for w in ways}, str(key[:4]))
+            runs: dict[str, Run] = {w: functools.partial(trial, WAYS.index(w)) for w in ways}
+            seconds = _race(runs, str(key[:4]))
             winner = min(seconds, key=lambda w: seconds[w])
             self.compiler.cache.write_json(entry, {"winner": winner, "seconds": seconds})
             return winner
@@ -105,26 +111,32 @@ class Tuner:
             return 0
 
 
-def _timed(trial: Trial, way: int) -> Callable[[], float]:
-    trial(way, 1)  # the first run makes what later ones find
-    repeats = max(1, min(100, int(SHORTEST / max(trial(way, 1), 1e-7))))
-    return lambda: trial(way, repeats)
-
-
-def _race(ways: dict[str, Callable[[], float]], title: str) -> dict[str, float]:
-    """Seconds of each way that is in the running: the lower quartile, since others may be busy."""
-    times: dict[str, list[float]] = {w: [min(run(), run())] for w, run in ways.items()}
-    best = min(t[0] for t in times.values())
-    running = [w for w, t in times.items() if t[0] < HOPELESS * best]
+def _race(ways: dict[str, Run], title: str) -> dict[str, float]:
+    """Seconds of each way that is in the running at the end: the lower quartile, since others may
+    be busy. A way is a function from how often it runs to the seconds of one run."""
+    first = {w: run(1) for w, run in ways.items()}  # which makes what later runs find
+    best = min(first.values())
+    running = [w for w, t in first.items() if t < max(SLOW_START, HOPELESS * best)]
+    again = {w: ways[w](1) for w in running}
+    repeats = {w: max(1, min(100, int(SHORTEST / max(t, 1e-7)))) for w, t in again.items()}
+    times = {w: [t] if repeats[w] == 1 else [ways[w](repeats[w])] for w, t in again.items()}
+    running = _in_reach(times, running, HOPELESS)
     start = time.perf_counter()
-    rounds = 1 if len(running) < 2 else ROUNDS
     each = sum(times[w][0] for w in running)
-    for k in _shown(range(rounds), title) if each * rounds >= LONG else range(rounds):
+    for k in _shown(range(ROUNDS), title) if each * ROUNDS >= LONG else range(ROUNDS):
+        if len(running) == 1:
+            break
         for w in running:
-            times[w].append(ways[w]())
+            times[w].append(ways[w](repeats[w]))
+        running = _in_reach(times, running, BEHIND)
         if k >= 1 and time.perf_counter() - start > SECONDS:
             break
-    return {w: statistics.quantiles(times[w], n=4)[0] for w in running}
+    return {w: statistics.quantiles(times[w] * 2, n=4)[0] for w in running}
+
+
+def _in_reach(times: dict[str, list[float]], running: list[str], limit: float) -> list[str]:
+    best = min(min(times[w]) for w in running)
+    return [w for w in running if min(times[w]) < limit * best]
 
 
 def _shown(rounds: range, title: str) -> Iterable[int]:
