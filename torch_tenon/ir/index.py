@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Union
+
+from torch_tenon.ir.interned import Interned
 
 if TYPE_CHECKING:
     from torch_tenon.ir.scalar import Scalar
@@ -78,9 +79,7 @@ class Mod(Atom):
 
 Monomial = tuple[Atom, ...]
 # Divisions and remainders that some expression has: equal ones are one atom.
-_interned: weakref.WeakValueDictionary[tuple[str, Index, Index], Atom] = (
-    weakref.WeakValueDictionary()
-)
+_interned: Interned[tuple[str, Index, Index], Atom] = Interned()
 
 
 def _serial(atom: Atom) -> int:
@@ -210,8 +209,8 @@ def var(atom: Atom) -> Expr:
 def _atom(kind: str, numerator: Index, divisor: Index) -> Expr:
     key = (kind, numerator, divisor)
     atom = _interned.get(key)
-    if atom is None:  # another thread may enter one at the same time: the first stays
-        atom = _interned.setdefault(key, (Div if kind == "div" else Mod)(numerator, divisor))
+    if atom is None:
+        atom = _interned.enter(key, (Div if kind == "div" else Mod)(numerator, divisor))
     return var(atom)
 
 

@@ -7,7 +7,6 @@ users). Views are index maps over either.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from torch_tenon.ir.index import (
     unflatten,
     var,
 )
+from torch_tenon.ir.interned import Interned
 from torch_tenon.ir.scalar import Scalar, Trace, current, ops, tracing
 
 Position = Sequence[Index]
@@ -297,17 +297,15 @@ def neutral(combine: str, dtype: torch.dtype) -> Any:
     return info.min if combine == "max" else info.max
 
 
-_shared_symbols: weakref.WeakValueDictionary[tuple[str, int, Index], Symbol] = (
-    weakref.WeakValueDictionary()
-)
+_shared_symbols: Interned[tuple[str, int, Index], Symbol] = Interned()
 
 
 def loop_symbol(prefix: str, number: int, extent: Index) -> Symbol:
     """The loop variable of that number and extent: shared, so equal bodies have equal indices."""
     key = (prefix, number, extent)
     found = _shared_symbols.get(key)
-    if found is None:  # another thread may enter one at the same time: the first stays
-        found = _shared_symbols.setdefault(key, Symbol(f"{prefix}{number}", extent))
+    if found is None:
+        found = _shared_symbols.enter(key, Symbol(f"{prefix}{number}", extent))
     return found
 
 
