@@ -193,6 +193,13 @@ py::cpp_function without_lock(const std::function<void()>& run) {
   return torch::wrap_pybind_function_no_gil([run] { run(); });
 }
 
+Structure read_structure(const py::bytes& data) {
+  Structure structure;
+  Reader archive(static_cast<std::string_view>(data));
+  archive(structure.key, structure.example);
+  return structure;
+}
+
 }  // namespace
 
 void bind_record(py::module_& m) {
@@ -340,21 +347,10 @@ void bind_record(py::module_& m) {
           },
           "The window as data for another process; empty where it cannot be that.")
       .def_static(
-          "of_structure",
-          [](const py::bytes& data) {
-            Structure structure;
-            Reader archive(static_cast<std::string_view>(data));
-            archive(structure.key, structure.example);
-            return window_of(structure);
-          })
+          "of_structure", [](const py::bytes& data) { return window_of(read_structure(data)); })
       .def_static(
           "foreign_ops_of",
-          [](const py::bytes& data) {
-            Structure structure;
-            Reader archive(static_cast<std::string_view>(data));
-            archive(structure.key, structure.example);
-            return foreign_ops_of(structure);
-          },
+          [](const py::bytes& data) { return foreign_ops_of(read_structure(data)); },
           "What `set_describe_op` gave for the ops of a structure that PyTorch does not have.")
       .def_property_readonly(
           "waits",

@@ -1,4 +1,4 @@
-"""Objects of which there is one for each key as long as anyone has it, on all threads together."""
+"""Objects of which there is one for each key as long as anyone has it, whoever makes them."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ class Interned(Generic[K, V]):
     def __init__(self) -> None:
         self._known: weakref.WeakValueDictionary[K, V] = weakref.WeakValueDictionary()
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def get(self, key: K) -> V | None:
         """The object with that key, None where nobody has one."""
         return self._known.get(key)
 
     def enter(self, key: K, made: V) -> V:
-        """The object with that key: what another thread entered meanwhile, else `made`."""
+        """The object with that key: what was entered meanwhile, else `made`."""
         with _lock:  # a dictionary of weak references looks and writes in two steps
             return self._known.setdefault(key, made)

@@ -199,7 +199,7 @@ class CustomOp:
         arguments = [_dense(program, v) if isinstance(v, Value) else v for v in values.values()]
         outputs = [(m.dtype, Layout.contiguous(m.sizes)) for m in metas]
         results = program.call(
-            *(self.op, arguments, {}, outputs, "kernel"), launch=self.launch, writes=build.writes
+            self.op, arguments, {}, outputs, "kernel", launch=self.launch, writes=build.writes
         )
         return results if len(self.schema.returns) != 1 else results[0]
 

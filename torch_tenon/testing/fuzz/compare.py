@@ -25,8 +25,6 @@ _BASE = {
     torch.float32: 5e-6,
     torch.float16: 2e-3,
     torch.bfloat16: 1.6e-2,
-    torch.complex64: 5e-6,
-    torch.complex128: 1e-12,
 }
 _NOISE = 4.0  # units in the last place
 NOISY_RUNS = 5
@@ -34,14 +32,7 @@ _MORE_RUNS = 20
 _WAYS = 12  # of which 16-bit numbers a fused loop may round
 _SPREAD = 16.0  # how many times the measured spread is allowed
 # Below it float32 numbers may become zero: vector math flushes some of the smallest.
-_TINY = {
-    torch.float64: 1e-300,
-    torch.float32: 1e-36,
-    torch.float16: 2e-7,
-    torch.bfloat16: 1e-36,
-    torch.complex64: 1e-36,
-    torch.complex128: 1e-300,
-}
+_TINY = {torch.float64: 1e-300, torch.float32: 1e-36, torch.float16: 2e-7, torch.bfloat16: 1e-36}
 
 
 @dataclass
@@ -202,8 +193,8 @@ def compare_tensors(want: torch.Tensor, got: torch.Tensor, noisy: list[torch.Ten
     if want.numel() == 0:
         return None
     a, b, *others = (_reals(x) for x in (want, got, *noisy))
-    base = _BASE.get(want.dtype, 0.0)
-    allowed = a.abs() * base + _TINY.get(want.dtype, 0.0)
+    part = want.dtype.to_real()
+    allowed = a.abs() * _BASE.get(part, 0.0) + _TINY.get(part, 0.0)
     steady = torch.ones(a.shape, dtype=torch.bool)
     for n in others:
         # Where noise alone makes a number infinite, or no number, nothing is known.
