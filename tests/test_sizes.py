@@ -80,7 +80,79 @@ def images(x: Tensor) -> Tensor:
     return F.max_pool2d(torch.relu(y), 2).flatten(1).softmax(1)
 
 
-FUNCTIONS = [perceptron, attention, joined, turned, looked_up, in_place, images]
+def activations(x: Tensor) -> Tensor:
+    """And what is left of each."""
+    x = x.clone().requires_grad_()
+    slope = torch.full((12,), 0.2).to(x.device)
+    y = F.leaky_relu(F.elu(x), 0.1) + F.hardswish(x) * F.hardsigmoid(x) + F.hardtanh(x * 2)
+    y = y + F.softplus(x) - F.logsigmoid(x) + F.softshrink(x) + F.hardshrink(x) + F.prelu(x, slope)
+    y = torch.cat([F.glu(y, 1), y.masked_fill(y > 1, 0.5)], 1)
+    y.square().sum().backward()
+    return torch.cat([y.detach(), x.grad], 1)
+
+
+def losses(x: Tensor) -> Tensor:
+    """Means over as many numbers as there are, and their gradients."""
+    x = x.clone().requires_grad_()
+    y = torch.linspace(-1, 1, len(x), device=x.device)[:, None].expand_as(x)
+    number = torch.arange(len(x), device=x.device) % 12
+    loss = F.mse_loss(x, y) + F.smooth_l1_loss(x, y) + F.huber_loss(x, y) + F.l1_loss(x, y)
+    loss = loss + F.soft_margin_loss(x, y.sign()) + F.multi_margin_loss(x, number)
+    (loss + F.binary_cross_entropy_with_logits(x, y.sigmoid()) + x.std()).backward()
+    return x.grad
+
+
+def scattered(x: Tensor) -> Tensor:
+    """Rows brought together by number, as of the nodes that edges lead to."""
+    x = x.clone().requires_grad_()
+    number = torch.arange(len(x), device=x.device) % 5
+    wide = number[:, None].expand_as(x)
+    y = x.new_zeros(5, 12).index_add(0, number, x) + x.new_zeros(5, 12).scatter_add(0, wide, x * 2)
+    y = y / x.new_zeros(5, 1).index_add(0, number, x.new_ones(len(x), 1)).clamp(min=1)
+    y = y[number] + x.new_zeros(5, 12).scatter_reduce(0, wide, x, "amax")[number]
+    y = y + x.index_fill(0, number[:2], 0.5) + torch.zeros_like(x).index_copy(0, number[:1], x[:1])
+    y = y + x.gather(1, x.argsort(1)) + torch.zeros_like(x).scatter(1, wide[:, :1], 2.0)
+    y.square().sum().backward()
+    return torch.cat([y.detach(), x.grad], 1)
+
+
+def chosen(x: Tensor) -> Tensor:
+    """The largest, the middle, what has been the most so far, where a number belongs."""
+    x = x.clone().requires_grad_()
+    least, most = x.aminmax(dim=1)
+    y = x.topk(3, 1).values.sum(1) + x.median(1).values + x.cummax(1).values.sum(1) + most - least
+    y = y + x.kthvalue(2, 1).values + x.logcumsumexp(1)[:, -1] + x.nansum(1)
+    y = y + torch.bucketize(x, torch.arange(-1.0, 1, 0.5).to(x.device)).sum(1)
+    y.square().sum().backward()
+    return torch.cat([y.detach()[:, None], x.grad], 1)
+
+
+def pictures(x: Tensor) -> Tensor:
+    """Padded, made larger, cut into patches, sampled, pooled."""
+    x = x.clone().requires_grad_()
+    y = F.pad(x.view(-1, 3, 2, 2), (1, 1, 1, 1), mode="replicate")
+    y = F.interpolate(y, scale_factor=2.0) + F.interpolate(y, size=(8, 8), mode="bilinear")
+    y = F.unfold(F.pad(y, (0, 1, 0, 1)), 3, stride=2).view(len(x), 27, 4, 4)
+    places = torch.linspace(-1, 1, 9 * 2).to(x.device).view(1, 3, 3, 2).expand(len(x), 3, 3, 2)
+    y = F.grid_sample(y, places, align_corners=False)
+    y = F.pixel_shuffle(F.adaptive_max_pool2d(y, 2)[:, :24], 2)
+    y.square().sum().backward()
+    return torch.cat([y.detach().flatten(1), x.grad], 1)
+
+
+def cells(x: Tensor) -> Tensor:
+    """A step of recurrent layers."""
+    torch.manual_seed(3)
+    gru, lstm = nn.GRUCell(12, 5).to(x.device), nn.LSTMCell(12, 5).to(x.device)
+    y = torch.cat([gru(x), *lstm(x)], 1)
+    y.square().sum().backward()
+    return torch.cat([y.detach().flatten(), *(p.grad.flatten() for p in gru.parameters())])
+
+
+FUNCTIONS = [
+    *(perceptron, attention, joined, turned, looked_up, in_place, images),
+    *(activations, losses, scattered, chosen, pictures, cells),
+]
 
 
 @pytest.mark.parametrize("mode", ["auto", "compiled", "verify"])
@@ -90,7 +162,7 @@ def test_any_length_gives_what_the_cpu_gives(
 ) -> None:
     with executing(mode):
         for n in [*lengths(12), 1, 0, 2, *lengths(4, seed=1)]:
-            if n == 0 and function is images:
+            if n == 0 and function in (images, pictures):
                 continue
             x = torch.randn(n, 12)
             expected = function(x)

@@ -133,12 +133,13 @@ void OpKey::put_size(int64_t size, bool differs) {
   sizes_.push_back(size);
 }
 
-// How the dimensions lie in memory, which results may take over: which is before which, and
-// whether there are gaps or overlaps.
+// How the dimensions lie in memory, which results may take over: which is before which, where both
+// are there, and whether there are gaps or overlaps.
 void OpKey::put_order(const at::Tensor& tensor) {
   const auto sizes = tensor.sizes(), strides = tensor.strides();
   const auto before = [&](size_t d, size_t e) {
-    return std::make_pair(strides[d], sizes[d]) < std::make_pair(strides[e], sizes[e]);
+    return strides[d] != 0 && strides[e] != 0 &&
+           std::make_pair(strides[d], sizes[d]) < std::make_pair(strides[e], sizes[e]);
   };
   uint64_t order = 3;
   if (tensor.is_contiguous())

@@ -1,6 +1,7 @@
 #include "record/op_sizes.h"
 
 #include <algorithm>
+#include <functional>
 #include <string_view>
 
 #include "record/op_rules.h"
@@ -47,6 +48,30 @@ bool allows_gather(c10::ArrayRef<IValue> arguments) {
   return true;
 }
 
+// As for a gather, and what is scattered, if that is a tensor, is at least as large everywhere.
+bool allows_scatter(c10::ArrayRef<IValue> arguments) {
+  if (!allows_gather(arguments))
+    return false;
+  if (!arguments[3].isTensor())
+    return true;
+  const auto index = arguments[2].toTensor().sizes();
+  const auto source = arguments[3].toTensor().sizes();
+  return index.size() == source.size() &&
+         std::equal(index.begin(), index.end(), source.begin(), std::less_equal<>());
+}
+
+// So many of a dimension's elements as it has.
+bool allows_choice(c10::ArrayRef<IValue> arguments) {
+  const auto& self = arguments[0].toTensor();
+  const auto count = arguments[1].toInt(), dim = arguments[2].toInt(), rank = self.dim();
+  return dim >= -rank && dim < rank && count >= 0 && count <= self.size(dim);
+}
+
+// A batch of matrices: the sizes of factors are rounded, as it were, to the smaller side.
+bool allows_matrices(c10::ArrayRef<IValue> arguments) {
+  return arguments[0].toTensor().dim() > 2;
+}
+
 // With a step other than 1 the length is rounded.
 bool allows_range(c10::ArrayRef<IValue> arguments) {
   const bool whole = arguments[0].isInt() && (!arguments[1].isScalar() || arguments[1].isInt());
@@ -61,43 +86,93 @@ struct Known {
   bool batch = false;  // may nothing but the batch differ?
 };
 
-// Pointwise ops need no entry.
+// Ops that PyTorch calls pointwise need no entry, unless a number of theirs may be a count.
 constexpr Known kTable[] = {
+    // Pointwise as well
+    {"div mul", "other"},
+    {"elu_backward leaky_relu_backward hardtanh_backward hardswish hardswish_backward "
+     "hardsigmoid_backward softplus_backward softshrink_backward hardshrink_backward "
+     "log_sigmoid_forward log_sigmoid_backward rrelu_with_noise_backward masked_fill complex polar "
+     "_prelu_kernel _prelu_kernel_backward"},
     // Values made anew, copies
     {"_to_copy clone copy_ fill_ zero_ zeros_like ones_like full_like tril triu flip roll "
-     "floor_divide draw_"},
+     "floor_divide draw_ constant_pad_nd"},
     {"zeros ones full new_zeros new_ones new_full", "size"},
     {"eye", "n m"},
     {"repeat", "repeats"},
+    {"linspace logspace", "steps"},
     {"arange", "start end", allows_range},
     // Of several tensors, and of places in one
-    {"cat stack index_select embedding index index_put _index_put_impl_"},
+    {"cat stack embedding index index_put _index_put_impl_ index_select index_add index_copy "
+     "index_reduce index_fill take put searchsorted bucketize isin"},
     {"embedding_dense_backward", "num_weights"},
     {"select_backward", "input_sizes"},
     {"slice_backward", "input_sizes start end", allows_slice},
+    {"masked_scatter"},
+    {"masked_scatter_backward", "sizes"},
     {"gather", "", allows_gather},
+    {"scatter scatter_add scatter_reduce", "", allows_scatter},
+    {"topk kthvalue", "", allows_choice},
     // Reductions
-    {"sum mean prod amax amin max min argmax argmin any all var std var_mean std_mean logsumexp "
-     "linalg_vector_norm cumsum cumprod sort _softmax _log_softmax _softmax_backward_data "
-     "_log_softmax_backward_data"},
+    {"sum nansum mean prod amax amin max min aminmax argmax argmin any all var std var_mean "
+     "std_mean norm dist linalg_vector_norm logsumexp median nanmedian mode count_nonzero histc "
+     "trace"},
+    {"cumsum cumprod cummax cummin logcumsumexp sort renorm _softmax _log_softmax _safe_softmax "
+     "_softmax_backward_data _log_softmax_backward_data"},
     // Products
-    {"mm bmm addmm baddbmm addbmm dot mv addmv _cdist_forward _cdist_backward "
-     "_scaled_dot_product_flash_attention_for_cpu "
+    {"mm bmm addmm baddbmm addbmm dot vdot mv addmv addr _trilinear _cdist_forward "
+     "_cdist_backward _euclidean_dist _scaled_dot_product_flash_attention_for_cpu "
      "_scaled_dot_product_flash_attention_for_cpu_backward"},
     // Norms, losses, and an optimizer's
     {"native_layer_norm native_layer_norm_backward _fused_rms_norm", "normalized_shape"},
-    {"native_batch_norm native_batch_norm_backward nll_loss_forward nll_loss_backward "
-     "nll_loss2d_forward nll_loss2d_backward mse_loss smooth_l1_loss huber_loss "
-     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits "
-     "soft_margin_loss _fused_adam _fused_adamw _fused_sgd _fused_adagrad"},
+    {"native_batch_norm native_batch_norm_backward _weight_norm_interface "
+     "_weight_norm_interface_backward nll_loss_forward nll_loss_backward nll_loss2d_forward "
+     "nll_loss2d_backward mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward "
+     "huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward "
+     "binary_cross_entropy_with_logits soft_margin_loss soft_margin_loss_backward "
+     "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
+     "multilabel_margin_loss_backward _fused_adam _fused_adamw _fused_sgd _fused_adagrad"},
+    // Steps of recurrent layers
+    {"_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
+     "_thnn_fused_gru_cell_backward"},
     // Where sizes are rounded, or have to be divided or large enough
     {"native_group_norm native_group_norm_backward", "N", nullptr, true},
-    {"_convolution convolution_backward max_pool2d_with_indices "
-     "max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d "
-     "_adaptive_avg_pool2d_backward",
+    {"_convolution convolution_backward glu glu_backward im2col col2im pixel_shuffle "
+     "pixel_unshuffle max_pool2d_with_indices max_pool2d_with_indices_backward "
+     "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool2d avg_pool2d_backward "
+     "avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward "
+     "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool2d "
+     "adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward "
+     "reflection_pad1d reflection_pad1d_backward reflection_pad2d reflection_pad2d_backward "
+     "reflection_pad3d reflection_pad3d_backward replication_pad1d replication_pad1d_backward "
+     "replication_pad2d replication_pad2d_backward replication_pad3d replication_pad3d_backward "
+     "grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d grid_sampler_3d_backward "
+     "_fft_r2c _fft_c2c",
      "",
      nullptr,
      true},
+    {"upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
+     "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
+     "upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa",
+     "",
+     nullptr,
+     true},
+    {"upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward "
+     "_upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward "
+     "_upsample_nearest_exact3d_backward upsample_linear1d_backward upsample_bilinear2d_backward "
+     "upsample_trilinear3d_backward upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward "
+     "_upsample_bicubic2d_aa_backward",
+     "input_size",
+     nullptr,
+     true},
+    {"affine_grid_generator", "size", nullptr, true},
+    {"linalg_cholesky_ex linalg_inv_ex linalg_solve_triangular linalg_lu_factor_ex linalg_lu_solve "
+     "linalg_qr _linalg_solve_ex _linalg_det _linalg_slogdet _linalg_eigh _linalg_svd "
+     "cholesky_solve",
+     "",
+     allows_matrices,
+     true},
+    {"_linalg_check_errors"},
 };
 
 // Is it one of these words?

@@ -276,14 +276,18 @@ const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> argum
   if (!info_.may_open || open || key.scalars().empty())
     return nullptr;
   OpKey without;
-  without.build(arguments, true);
+  if (!build_pattern_key(without, info_, true, arguments))
+    without.build(arguments, true);
+  {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    if (info_.spread.size() >= kMostEntries)
+      info_.spread.clear();
+    if (++info_.spread[without.hash()] < kOften)
+      return nullptr;
+    info_.open_scalars = open = true;
+  }
+  key.build(arguments, true);
   std::lock_guard<std::mutex> lock(record_mutex());
-  if (info_.spread.size() >= kMostEntries)
-    info_.spread.clear();
-  if (++info_.spread[without.hash()] < kOften)
-    return nullptr;
-  info_.open_scalars = open = true;
-  key = without;
   return info_.find(key);
 }
 
