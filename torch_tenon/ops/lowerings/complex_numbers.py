@@ -135,8 +135,10 @@ _own("isinf")(_of_parts(lambda x, y: ops.isinf(x) | ops.isinf(y), 1))
 _own("positive", "resolve_conj", "resolve_neg")(alias)
 
 
-@_own("index_put", "_unsafe_index_put")
-def put(b: Build, x: Value, indices: Any, values: Value, accumulate: bool = False) -> Value:
+@_own("index_put", "_unsafe_index_put", "_index_put_impl")
+def put(
+    b: Build, x: Value, indices: Any, values: Value, accumulate: bool = False, unsafe: bool = False
+) -> Value:
     """Elements at places that indices give; those that are added are so by their parts."""
     if accumulate:
         return _by_parts(index_put, b, x, indices, values, accumulate)

@@ -284,11 +284,16 @@ def put(b: Build, x: Value, at: Value, source: Value, accumulate: bool = False) 
     return reshape(scatter_node(b, target, body, [], [count], mode), x.sizes)
 
 
-@lowering("aten.index_put", "aten._unsafe_index_put")
+@lowering("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
 def index_put(
-    b: Build, x: Value, at: Sequence[Any], values: Value, accumulate: bool = False
+    b: Build,
+    x: Value,
+    at: Sequence[Any],
+    values: Value,
+    accumulate: bool = False,
+    unsafe: bool = False,
 ) -> Value:
-    """x with values stored or added at indices."""
+    """x with values stored or added at indices, `unsafe` ones too only where they are in range."""
     if x.dtype not in TABLE:
         raise CannotLower(f"no loops over {x.dtype}")
     if (

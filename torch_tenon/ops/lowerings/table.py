@@ -55,7 +55,7 @@ PARTIAL = {
     for name in (
         "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter", "scatter",
         "scatter_add", "scatter_reduce", "index_reduce", "put", "index_put", "_unsafe_index_put",
-        "index_add", "index_copy", "index_fill",
+        "_index_put_impl", "index_add", "index_copy", "index_fill",
     )
 }  # fmt: skip
 
