@@ -109,7 +109,11 @@ def scattered(x: Tensor) -> Tensor:
     wide = number[:, None].expand_as(x)
     y = x.new_zeros(5, 12).index_add(0, number, x) + x.new_zeros(5, 12).scatter_add(0, wide, x * 2)
     y = y / x.new_zeros(5, 1).index_add(0, number, x.new_ones(len(x), 1)).clamp(min=1)
-    y = y[number] + x.new_zeros(5, 12).scatter_reduce(0, wide, x, "amax")[number]
+    y = (
+        y[number]
+        + F.embedding_bag(number, y, torch.arange(len(x), device=x.device))
+        + x.new_zeros(5, 12).scatter_reduce(0, wide, x, "amax")[number]
+    )
     y = y + x.index_fill(0, number[:2], 0.5) + torch.zeros_like(x).index_copy(0, number[:1], x[:1])
     y = y + x.gather(1, x.argsort(1)) + torch.zeros_like(x).scatter(1, wide[:, :1], 2.0)
     y.square().sum().backward()
@@ -273,6 +277,23 @@ REFUSED: dict[str, tuple[Callable[[int, torch.device], Tensor], Callable[..., Te
         lambda n, d: torch.ones(n, 4).to(d),
         lambda x: x.gather(1, torch.zeros(len(x) + 2, 1, dtype=torch.long).to(x.device)),
     ),
+    "scatter": (
+        lambda n, d: torch.ones(n, 4).to(d),
+        lambda x: x.scatter(1, torch.zeros(len(x) + 2, 1, dtype=torch.long).to(x.device), 2.0),
+    ),
+    "scatter_add": (
+        lambda n, d: torch.ones(n, 4).to(d),
+        lambda x: x.scatter_add(0, torch.zeros(len(x) + 3, 4, dtype=torch.long).to(x.device), x),
+    ),
+    "index_add": (
+        lambda n, d: torch.ones(n, 4).to(d),
+        lambda x: x.index_add(0, torch.zeros(len(x) + 1, dtype=torch.long).to(x.device), x),
+    ),
+    "topk": (lambda n, d: torch.ones(n, 4).to(d), lambda x: x[:2].topk(4, 0).values),
+    "mse_loss": (
+        lambda n, d: torch.ones(n, 4).to(d),
+        lambda x: torch.ops.aten.mse_loss_backward(x, x, x.new_ones(len(x) + 1, 4), 0),
+    ),
     "slice_backward": (
         lambda n, d: torch.ones(n, 4).to(d),
         lambda x: torch.ops.aten.slice_backward(x, [len(x) + 3, 4], 0, 1, len(x), 1),
@@ -296,6 +317,13 @@ def taken(name: str, x: Tensor) -> Tensor:
         "cat": lambda: torch.cat([x, x]),
         "layer_norm": lambda: F.layer_norm(x, (x.size(1),)),
         "gather": lambda: x.gather(1, torch.zeros(len(x), 1, dtype=torch.long).to(x.device)),
+        "scatter": lambda: x.scatter(1, torch.zeros(len(x), 1, dtype=torch.long).to(x.device), 2.0),
+        "scatter_add": lambda: x.scatter_add(
+            0, torch.zeros(len(x), 4, dtype=torch.long).to(x.device), x
+        ),
+        "index_add": lambda: x.index_add(0, torch.zeros(len(x), dtype=torch.long).to(x.device), x),
+        "topk": lambda: torch.cat([x, x]).topk(4, 0).values,
+        "mse_loss": lambda: torch.ops.aten.mse_loss_backward(x, x, x * 2, 0),
         "slice_backward": lambda: torch.ops.aten.slice_backward(
             x, [len(x) + 1, 4], 0, 1, len(x) + 1, 1
         ),

@@ -105,7 +105,9 @@ constexpr Known kTable[] = {
     // Of several tensors, and of places in one
     {"cat stack embedding index index_put _index_put_impl_ index_select index_add index_copy "
      "index_reduce index_fill take put searchsorted bucketize isin"},
-    {"embedding_dense_backward", "num_weights"},
+    {"_embedding_bag _embedding_bag_forward_only"},
+    {"embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward",
+     "num_weights"},
     {"select_backward", "input_sizes"},
     {"slice_backward", "input_sizes start end", allows_slice},
     {"masked_scatter"},
