@@ -456,6 +456,13 @@ ROUNDED: dict[str, Callable[[int, torch.device], Tensor]] = {
     ),
     "range": lambda n, d: torch.arange(0, n, 4, device=d),
     "range of floats": lambda n, d: torch.arange(0, n / 3, device=d),
+    "joined": lambda n, d: torch.cat(
+        [torch.ones(k, 3).to(d) for k in ((n, 5, 16 - n) if n < 14 else (n, 3, 7))]
+    ),
+    "in a window": lambda n, d: torch.arange(n, n + (6 if n < 14 else n % 9 + 2), device=d) * 2,
+    "as often as there is room": lambda n, d: (
+        torch.ones(n, 2).to(d).repeat(84 // n if 84 % n == 0 else 3, 1)
+    ),
     "decimals": lambda n, d: torch.round(torch.ones(n).to(d) / 3, decimals=n % 7),
     "polygamma": lambda n, d: torch.polygamma(n % 5, torch.ones(n).to(d) * 1.5),
     "unfold": lambda n, d: torch.ones(n + 3).to(d).unfold(0, 3, 2) * 2,

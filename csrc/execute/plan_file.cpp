@@ -18,7 +18,7 @@ namespace tenon {
 namespace {
 
 constexpr size_t kMostClaims = 4;  // of windows that are alike but for their sizes
-constexpr std::string_view kMagic = "torch-tenon plan 5\n";
+constexpr std::string_view kMagic = "torch-tenon plan 6\n";
 
 struct Files {
   std::mutex mutex;

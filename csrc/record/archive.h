@@ -148,8 +148,13 @@ void fields(Archive& archive, SizeExpression& x) {
 }
 
 template <class Archive>
+void fields(Archive& archive, SecondReason& x) {
+  archive(x.place, x.expression);
+}
+
+template <class Archive>
 void fields(Archive& archive, SizeClaim& x) {
-  archive(x.symbols, x.numbers, x.seen);
+  archive(x.symbols, x.numbers, x.reasons, x.seen);
 }
 
 template <class Archive>

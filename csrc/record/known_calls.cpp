@@ -17,7 +17,7 @@ namespace tenon {
 
 namespace {
 
-constexpr std::string_view kMagic = "torch-tenon calls 2\n";
+constexpr std::string_view kMagic = "torch-tenon calls 3\n";
 constexpr size_t kMostBytes = size_t{4} << 20;
 
 struct KnownCalls {

@@ -33,6 +33,11 @@ class OpKey {
       bool open_scalars,
       const std::vector<Differing>& differing);
 
+  // One more size that differs, for a key without sizes.
+  void add_size(int64_t size) {
+    put_size(size, true);
+  }
+
   uint64_t hash() const {
     return hash_;
   }

@@ -79,11 +79,23 @@ bool allows_range(c10::ArrayRef<IValue> arguments) {
   return whole && (!has_step || (arguments[2].isInt() && arguments[2].toInt() == 1));
 }
 
+// The length of what is joined.
+int64_t total_length(c10::ArrayRef<IValue> arguments) {
+  const auto dim = arguments[1].toInt();
+  int64_t total = 0;
+  for (const auto& tensor : arguments[0].toTensorVector()) {
+    const auto d = dim < 0 ? dim + tensor.dim() : dim;
+    total += d >= 0 && d < tensor.dim() ? tensor.size(d) : 0;
+  }
+  return total;
+}
+
 struct Known {
   std::string_view names;         // of ops, in place or not
   std::string_view numbers = "";  // arguments that are sizes
   bool (*allows)(c10::ArrayRef<IValue>) = nullptr;
   bool batch = false;  // may nothing but the batch differ?
+  int64_t (*more)(c10::ArrayRef<IValue>) = nullptr;
 };
 
 // Ops that PyTorch calls pointwise need no entry, unless a number of theirs may be a count.
@@ -103,7 +115,8 @@ constexpr Known kTable[] = {
     {"linspace logspace", "steps"},
     {"arange", "start end", allows_range},
     // Of several tensors, and of places in one
-    {"cat stack embedding index index_put _index_put_impl_ index_select index_add index_copy "
+    {"cat", "", nullptr, false, total_length},
+    {"stack embedding index index_put _index_put_impl_ index_select index_add index_copy "
      "index_reduce index_fill take put searchsorted bucketize isin"},
     {"_embedding_bag _embedding_bag_forward_only"},
     {"embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward",
@@ -236,6 +249,7 @@ OpSizes sizes_of(const c10::OperatorHandle& op) {
     return sizes;
   sizes.follow = true;
   sizes.allows = known->allows;
+  sizes.more = known->more;
   for (size_t i = 0; i < arguments.size(); ++i)
     sizes.arguments[i] = differing(*known, arguments[i]);
   return sizes;

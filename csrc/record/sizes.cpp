@@ -44,6 +44,16 @@ class Search {
     return multiple(values, one, {}, 0, 3);
   }
 
+  // What of the terms, which all vary, gives a number that is always the same.
+  std::vector<SizeExpression> explain_constant(const Values& values) const {
+    std::vector<SizeExpression> found;
+    if (auto one = multiple(values, Values(values.size(), 1), {}, 0, 2))
+      found.push_back(std::move(*one));
+    if (auto one = sum(values, true))
+      found.push_back(std::move(*one));
+    return found;
+  }
+
   void add(Values values, SizeExpression expression) {
     const bool known = std::any_of(
         terms_.begin(), terms_.end(), [&](const auto& term) { return term.values == values; });
@@ -193,6 +203,10 @@ std::optional<std::vector<int64_t>> SizeClaim::symbols_of(c10::ArrayRef<int64_t>
       return std::nullopt;
     }
   }
+  for (const auto& reason : reasons) {
+    if (reason.expression.evaluate(values) != numbers[reason.place].evaluate(values))
+      return std::nullopt;
+  }
   return values;
 }
 
@@ -220,8 +234,12 @@ std::optional<SizeClaim> claim_of(
           SizeExpression::of(SizeExpression::symbol, static_cast<int64_t>(claim.symbols.size()));
       claim.symbols.push_back(static_cast<uint32_t>(place));
     }
-    if (!is_constant(values))
+    if (!is_constant(values)) {
       search.add(values, *found);
+    } else if (made_follow && made[place]) {
+      for (auto& expression : search.explain_constant(values))
+        claim.reasons.push_back({static_cast<uint32_t>(place), std::move(expression)});
+    }
     claim.numbers[place] = std::move(*found);
     return true;
   };

@@ -25,11 +25,20 @@ struct SizeExpression {
   std::optional<int64_t> evaluate(c10::ArrayRef<int64_t> symbols) const;
 };
 
+// Something else that a number was in all that was seen.
+struct SecondReason {
+  uint32_t place = 0;
+  SizeExpression expression;
+};
+
 // What is claimed of lists of numbers: some of them are symbols, the others follow from these.
 struct SizeClaim {
   std::vector<uint32_t> symbols;        // their places
   std::vector<SizeExpression> numbers;  // by place
-  std::vector<int64_t> seen;            // one of the lists that it was made of
+  // Of numbers that were always the same, as what varies gives them too: which of the two makes
+  // them is not known, so the claim is for lists where both do.
+  std::vector<SecondReason> reasons;
+  std::vector<int64_t> seen;  // one of the lists that it was made of
 
   // The symbols of a list for which the claim holds, as far as the list goes; none otherwise.
   std::optional<std::vector<int64_t>> symbols_of(c10::ArrayRef<int64_t> list) const;
