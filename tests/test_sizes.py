@@ -153,10 +153,47 @@ def cells(x: Tensor) -> Tensor:
     return torch.cat([y.detach().flatten(), *(p.grad.flatten() for p in gru.parameters())])
 
 
+def images_of_any_size(x: Tensor) -> Tensor:
+    """Convolved, made smaller and larger again."""
+    torch.manual_seed(4)
+    net = nn.Sequential(
+        *(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.LeakyReLU(0.1), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, 8, 5, stride=2, padding=2), nn.GroupNorm(2, 8), nn.Upsample(scale_factor=2)),
+        *(nn.ConvTranspose2d(8, 4, 3, stride=2), nn.ReflectionPad2d(1), nn.AvgPool2d(3, 2, 1)),
+        nn.Upsample((9, 11), mode="bilinear"),
+    ).to(x.device)
+    n = len(x) + 8
+    picture = torch.linspace(-3, 3, 6 * n * (n + 5)).sin().view(2, 3, n, n + 5)
+    picture = picture.to(x.device).requires_grad_()
+    y = net(picture)
+    y = torch.cat([y.flatten(1), F.adaptive_avg_pool2d(y, 3).flatten(1)], 1)
+    y.square().mean().backward()
+    weights = [p.grad.flatten() for p in net.parameters()]
+    return torch.cat([y.detach().flatten(), picture.grad.flatten(), *weights])
+
+
+def sounds(x: Tensor) -> Tensor:
+    """Of any length, two or more at once."""
+    torch.manual_seed(5)
+    net = nn.Sequential(
+        *(nn.Conv1d(2, 8, 7, stride=3, padding=3, dilation=2), nn.GELU(), nn.MaxPool1d(3, 2)),
+        *(nn.Conv1d(8, 6, 3, padding=1, groups=2), nn.GroupNorm(3, 6), nn.AdaptiveAvgPool1d(4)),
+    ).to(x.device)
+    n = len(x)
+    wave = torch.linspace(-9, 9, 2 * n % 5 + 2 * 40 * n).sin()[: 80 * n].view(2, 2, 20 * n)
+    y = net(wave.to(x.device))
+    y.square().mean().backward()
+    return torch.cat([y.detach().flatten(), *(p.grad.flatten() for p in net.parameters())])
+
+
 FUNCTIONS = [
     *(perceptron, attention, joined, turned, looked_up, in_place, images),
-    *(activations, losses, scattered, chosen, pictures, cells),
+    *(activations, losses, scattered, chosen, pictures, cells, images_of_any_size, sounds),
 ]
+
+
+# What images have to have.
+LEAST = {images: 1, pictures: 1, sounds: 1}
 
 
 @pytest.mark.parametrize("mode", ["auto", "compiled", "verify"])
@@ -166,7 +203,7 @@ def test_any_length_gives_what_the_cpu_gives(
 ) -> None:
     with executing(mode):
         for n in [*lengths(12), 1, 0, 2, *lengths(4, seed=1)]:
-            if n == 0 and function in (images, pictures):
+            if n < LEAST.get(function, 0):
                 continue
             x = torch.randn(n, 12)
             expected = function(x)

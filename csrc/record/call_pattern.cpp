@@ -125,8 +125,10 @@ bool build_pattern_key(
     OpKey& key, const OpInfo& op, bool open_scalars, c10::ArrayRef<IValue> arguments) {
   if (!op.sizes.follow || !key.build_without_sizes(arguments, open_scalars, op.sizes.arguments))
     return false;
-  if (op.sizes.more != nullptr)
-    key.add_size(op.sizes.more(arguments));
+  if (op.sizes.more != nullptr) {
+    for (const auto size : op.sizes.more(arguments))
+      key.add_size(size);
+  }
   // Whether what is written overlaps with what is read is no matter of equal sizes.
   return std::count(op.written.begin(), op.written.end(), true) == 0 || !key.shares_parts();
 }

@@ -1,6 +1,10 @@
 #include "record/op_key.h"
 
+#include <ATen/ops/_conj.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/conj_physical.h>
+#include <ATen/ops/neg.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -63,6 +67,31 @@ bool is_recordable(const at::Tensor& tensor) {
       c10::DispatchKey::Python};
   return tensor.layout() == at::kStrided && !tensor.key_set().has_any(kOdd) &&
          !tensor.is_quantized() && !tensor.is_nested() && tensor.has_storage();
+}
+
+std::vector<IValue> as_memory_has_them(
+    c10::ArrayRef<IValue> arguments, const std::vector<bool>& written) {
+  const auto holds_others = [](const IValue& value) {
+    return value.isTensor() && value.toTensor().defined() &&
+           value.toTensor().device().type() == kTenon &&
+           (value.toTensor().is_conj() || value.toTensor().is_neg());
+  };
+  if (std::none_of(arguments.begin(), arguments.end(), holds_others))
+    return {};
+  std::vector<IValue> found(arguments.begin(), arguments.end());
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (!holds_others(found[i]))
+      continue;
+    if (written[i])
+      return {};
+    auto tensor = found[i].toTensor();
+    if (tensor.is_conj())
+      tensor = at::conj_physical(at::_conj(tensor.is_neg() ? at::_neg_view(tensor) : tensor));
+    else
+      tensor = at::_neg_view(tensor);
+    found[i] = found[i].toTensor().is_neg() ? at::neg(tensor) : tensor;
+  }
+  return found;
 }
 
 NumberKind number_kind(const at::Tensor& tensor) {

@@ -19,6 +19,10 @@ inline uint64_t mixed(uint64_t hash, int64_t word) {
 
 // Strided memory that holds the numbers that the tensor does, and no Python object's say in it.
 bool is_recordable(const at::Tensor& tensor);
+// The arguments with memory that holds their numbers for those that are the conjugate or the
+// negative of theirs; none where there is nothing to do, or one of these is written.
+std::vector<c10::IValue> as_memory_has_them(
+    c10::ArrayRef<c10::IValue> arguments, const std::vector<bool>& written);
 
 class OpKey {
  public:

@@ -25,8 +25,8 @@ struct OpSizes {
   // Whether the host takes these arguments, where equal sizes are not all that matters; null: it
   // does.
   bool (*allows)(c10::ArrayRef<c10::IValue> arguments) = nullptr;
-  // One more size that those of the results may follow from; null: there is none.
-  int64_t (*more)(c10::ArrayRef<c10::IValue> arguments) = nullptr;
+  // More sizes that those of the results may follow from; null: there are none.
+  std::vector<int64_t> (*more)(c10::ArrayRef<c10::IValue> arguments) = nullptr;
 };
 
 OpSizes sizes_of(const c10::OperatorHandle& op);

@@ -1,9 +1,5 @@
 #include "record/record.h"
 
-#include <ATen/ops/_conj.h>
-#include <ATen/ops/_neg_view.h>
-#include <ATen/ops/conj_physical.h>
-#include <ATen/ops/neg.h>
 #include <c10/core/AutogradState.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
@@ -212,32 +208,6 @@ bool append(Recorder& recorder, const OpKey& key, const Recording& call, const s
   return true;
 }
 
-// The arguments with memory that holds their numbers for those that are the conjugate or the
-// negative of theirs; none where there is nothing to do, or one of these is written.
-std::vector<IValue> as_memory_has_them(const OpInfo& info, c10::ArrayRef<IValue> arguments) {
-  const auto holds_others = [](const IValue& value) {
-    return value.isTensor() && value.toTensor().defined() &&
-           value.toTensor().device().type() == kTenon &&
-           (value.toTensor().is_conj() || value.toTensor().is_neg());
-  };
-  if (std::none_of(arguments.begin(), arguments.end(), holds_others))
-    return {};
-  std::vector<IValue> found(arguments.begin(), arguments.end());
-  for (size_t i = 0; i < found.size(); ++i) {
-    if (!holds_others(found[i]))
-      continue;
-    if (info.written[i])
-      return {};
-    auto tensor = found[i].toTensor();
-    if (tensor.is_conj())
-      tensor = at::conj_physical(at::_conj(tensor.is_neg() ? at::_neg_view(tensor) : tensor));
-    else
-      tensor = at::_neg_view(tensor);
-    found[i] = found[i].toTensor().is_neg() ? at::neg(tensor) : tensor;
-  }
-  return found;
-}
-
 }  // namespace
 
 // What is known of a call with that key; nullptr: nothing yet.
@@ -278,16 +248,15 @@ const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> argum
   OpKey without;
   if (!build_pattern_key(without, info_, true, arguments))
     without.build(arguments, true);
-  {
-    std::lock_guard<std::mutex> lock(record_mutex());
-    if (info_.spread.size() >= kMostEntries)
-      info_.spread.clear();
-    if (++info_.spread[without.hash()] < kOften)
-      return nullptr;
-    info_.open_scalars = open = true;
-  }
-  key.build(arguments, true);
+  OpKey opened;
+  opened.build(arguments, true);
   std::lock_guard<std::mutex> lock(record_mutex());
+  if (info_.spread.size() >= kMostEntries)
+    info_.spread.clear();
+  if (++info_.spread[without.hash()] < kOften)
+    return nullptr;
+  info_.open_scalars = open = true;
+  key = std::move(opened);
   return info_.find(key);
 }
 
@@ -325,7 +294,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   OpKey& key = *in_use;
   call.open = info_.open_scalars.load(std::memory_order_relaxed);
   if (!key.build(arguments, call.open)) {
-    call.instead = as_memory_has_them(info_, arguments);
+    call.instead = as_memory_has_them(arguments, info_.written);
     if (call.instead.empty() || !key.build(call.instead, call.open)) {
       call.why = "an argument is no plain tensor of one device";
       return call;

@@ -48,6 +48,16 @@ class StandIns:
 
         return SymbolicSizes()
 
+    def called(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """What an op gives for such tensors and numbers. Raises CannotLower where PyTorch has
+        nothing for a size of any value."""
+        try:
+            return op(*args, **kwargs)
+        except RuntimeError as error:
+            if "symbolic" not in vars(self):
+                raise
+            raise CannotLower(f"its sizes may have any value, as {op} does not allow") from error
+
     def given(self, x: Any) -> Any:
         """What PyTorch's code sees in place of a value or of a size; anything else as it is.
         Raises CannotLower for a size that may be 0 or 1."""
@@ -152,7 +162,7 @@ class Composition(TorchDispatchMode):
         functional = variants.functional_of(op)
         if functional is None:
             raise CannotLower(f"{op} writes its arguments")
-        result = op(*args, **kwargs)
+        result = self.builder.stand_ins.called(op, args, kwargs)
         if any(
             isinstance(t, torch.Tensor) and t.device.type != "meta"
             for t in tree_leaves((args, kwargs, result))
