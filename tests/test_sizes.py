@@ -343,7 +343,56 @@ REFUSED: dict[str, tuple[Callable[[int, torch.device], Tensor], Callable[..., Te
         lambda n, d: torch.ones(2, n, 4).to(d),
         lambda x: torch.baddbmm(x, x, x.new_ones(2, 5, 4)),
     ),
+    "avg_pool_backward": (
+        lambda n, d: torch.ones(2, 3, n * n + 2, n + 4).to(d),
+        lambda x: torch.ops.aten.avg_pool2d_backward(
+            F.pad(F.avg_pool2d(x, 2), (1, 1)), x, [2], [2], [0], False, True, None
+        ),
+    ),
+    "max_pool_backward": (
+        lambda n, d: torch.ones(2, 3, n * n + 2, n + 4).to(d),
+        lambda x: torch.ops.aten.max_pool2d_with_indices_backward(
+            F.pad(F.avg_pool2d(x, 2), (1, 1)),
+            x,
+            [2],
+            [2],
+            [0],
+            [1],
+            False,
+            F.pad(F.avg_pool2d(x, 2), (1, 1)).long(),
+        ),
+    ),
+    "convolution_backward": (
+        lambda n, d: torch.ones(2, 3, n * n + 2, n + 4).to(d),
+        lambda x: convolution_backward(F.pad(F.avg_pool2d(x, 2), (1, 1)), x),
+    ),
+    "convolution": (
+        lambda n, d: torch.ones(2, 4, n + 1).to(d),
+        lambda x: F.conv1d(x, x.new_ones(4, 2, x.size(2) + 2), groups=2),
+    ),
+    "group_norm": (
+        lambda n, d: torch.ones(2, 4, n * n, 2 * n + 1).to(d),
+        lambda x: torch.native_group_norm(
+            x, None, None, 2, x.size(1), x[0, 0].numel() + 1, 2, 1e-5
+        )[0],
+    ),
+    "reflection_pad": (
+        lambda n, d: torch.ones(2, n + 5).to(d),
+        lambda x: F.pad(x[:, :4], (4, 1), mode="reflect"),
+    ),
+    "replication_pad_backward": (
+        lambda n, d: torch.ones(2, 3, n + 4).to(d),
+        lambda x: torch.ops.aten.replication_pad1d_backward(F.pad(x, (3, 1)), x, [2, 1]),
+    ),
 }
+
+
+def convolution_backward(grad: Tensor, x: Tensor) -> Tensor:
+    weight = x.new_ones(3, 3, 3, 3)
+    made = torch.ops.aten.convolution_backward(
+        grad, x, weight, [3], [2, 2], [1, 1], [1, 1], False, [0, 0], 1, [True] * 3
+    )
+    return made[0]  # type: ignore[no-any-return]
 
 
 def taken(name: str, x: Tensor) -> Tensor:
@@ -366,6 +415,28 @@ def taken(name: str, x: Tensor) -> Tensor:
         ),
         "nll_loss": lambda: F.nll_loss(x, torch.zeros(len(x), dtype=torch.long).to(x.device)),
         "baddbmm": lambda: torch.baddbmm(x, x, x.new_ones(2, 4, 4)),
+        "avg_pool_backward": lambda: torch.ops.aten.avg_pool2d_backward(
+            F.avg_pool2d(x, 2), x, [2], [2], [0], False, True, None
+        ),
+        "max_pool_backward": lambda: torch.ops.aten.max_pool2d_with_indices_backward(
+            F.avg_pool2d(x, 2),
+            x,
+            [2],
+            [2],
+            [0],
+            [1],
+            False,
+            F.max_pool2d(x, 2, None, 0, 1, False, True)[1],
+        ),
+        "convolution_backward": lambda: convolution_backward(
+            F.conv2d(x, x.new_ones(3, 3, 3, 3), None, 2, 1), x
+        ),
+        "convolution": lambda: F.conv1d(x, x.new_ones(4, 2, (x.size(2) + 3) // 2), groups=2),
+        "group_norm": lambda: F.group_norm(x, 2),
+        "reflection_pad": lambda: F.pad(x, (4, 1), mode="reflect"),
+        "replication_pad_backward": lambda: torch.ops.aten.replication_pad1d_backward(
+            F.pad(x, (2, 1), mode="replicate"), x, [2, 1]
+        ),
     }
     return calls[name]()
 

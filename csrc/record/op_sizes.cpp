@@ -4,6 +4,7 @@
 #include <functional>
 #include <string_view>
 
+#include "record/image_sizes.h"
 #include "record/op_rules.h"
 
 namespace tenon {
@@ -72,19 +73,6 @@ bool allows_matrices(c10::ArrayRef<IValue> arguments) {
   return arguments[0].toTensor().dim() > 2;
 }
 
-// What is reflected is more than the padding.
-template <size_t self>
-bool allows_reflection(c10::ArrayRef<IValue> arguments) {
-  const auto& tensor = arguments[self].toTensor();
-  const auto padding = arguments[self + 1].toIntVector();
-  for (size_t k = 0; k < padding.size(); ++k) {
-    const auto d = tensor.dim() - 1 - static_cast<int64_t>(k / 2);
-    if (d < 0 || padding[k] >= tensor.size(d))
-      return false;
-  }
-  return true;
-}
-
 // With a step other than 1 the length is rounded.
 bool allows_range(c10::ArrayRef<IValue> arguments) {
   const bool whole = arguments[0].isInt() && (!arguments[1].isScalar() || arguments[1].isInt());
@@ -101,73 +89,6 @@ std::vector<int64_t> total_length(c10::ArrayRef<IValue> arguments) {
     total += d >= 0 && d < tensor.dim() ? tensor.size(d) : 0;
   }
   return {total};
-}
-
-// How often a window of `size` elements that are `dilation` apart fits, every `stride` elements.
-int64_t count_of_windows(
-    int64_t length, int64_t size, int64_t stride, int64_t padding, int64_t dilation, bool ceil) {
-  const auto room = length + 2 * padding - dilation * (size - 1) - 1;
-  if (room < 0 || stride <= 0)
-    return 0;
-  const auto count = (room + (ceil ? stride - 1 : 0)) / stride + 1;
-  // One that would start behind the end and its padding is none.
-  return ceil && (count - 1) * stride >= length + padding ? count - 1 : count;
-}
-
-int64_t at_or_last(const std::vector<int64_t>& numbers, size_t k) {
-  return numbers[std::min(k, numbers.size() - 1)];
-}
-
-// The lengths of an image that a convolution makes; 0 for what it refuses.
-std::vector<int64_t> convolved(c10::ArrayRef<IValue> arguments) {
-  const auto& input = arguments[0].toTensor();
-  const auto& weight = arguments[1].toTensor();
-  if (input.dim() != weight.dim())
-    return {0};
-  const auto stride = arguments[3].toIntVector(), padding = arguments[4].toIntVector();
-  const auto dilation = arguments[5].toIntVector(), beyond = arguments[7].toIntVector();
-  std::vector<int64_t> lengths;
-  for (int64_t d = 2; d < input.dim(); ++d) {
-    const auto k = static_cast<size_t>(d - 2);
-    const auto s = at_or_last(stride, k), p = at_or_last(padding, k);
-    const auto apart = at_or_last(dilation, k), size = weight.size(d);
-    if (arguments[6].toBool()) {
-      const auto made = (input.size(d) - 1) * s - 2 * p + apart * (size - 1) + 1;
-      lengths.push_back(std::max<int64_t>(made + at_or_last(beyond, k), 0));
-    } else {
-      lengths.push_back(count_of_windows(input.size(d), size, s, p, apart, false));
-    }
-  }
-  return lengths;
-}
-
-// The lengths of an image that a pool makes, over its last `rank` dimensions; the place of its
-// dilation, if it has one, is before that of `ceil_mode`.
-template <int64_t rank, bool dilated>
-std::vector<int64_t> pooled(c10::ArrayRef<IValue> arguments) {
-  const auto& input = arguments[0].toTensor();
-  const auto size = arguments[1].toIntVector();
-  const auto given = arguments[2].toIntVector();
-  const auto &stride = given.empty() ? size : given, padding = arguments[3].toIntVector();
-  const auto dilation = dilated ? arguments[4].toIntVector() : std::vector<int64_t>{1};
-  const auto ceil = arguments[dilated ? 5 : 4].toBool();
-  std::vector<int64_t> lengths;
-  for (int64_t k = 0; k < rank && input.dim() >= rank; ++k)
-    lengths.push_back(count_of_windows(
-        input.size(input.dim() - rank + k),
-        at_or_last(size, k),
-        at_or_last(stride, k),
-        at_or_last(padding, k),
-        at_or_last(dilation, k),
-        ceil));
-  return lengths;
-}
-
-// Nothing is refused of which something is made.
-template <std::vector<int64_t> (*made)(c10::ArrayRef<IValue>)>
-bool allows_what_is_made(c10::ArrayRef<IValue> arguments) {
-  const auto lengths = made(arguments);
-  return std::all_of(lengths.begin(), lengths.end(), [](auto length) { return length > 0; });
 }
 
 struct Known {
@@ -231,19 +152,28 @@ constexpr Known kTable[] = {
     {"_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
      "_thnn_fused_gru_cell_backward"},
     // Of images
-    {"native_group_norm native_group_norm_backward", "N C HxW"},
-    {"_convolution", "", allows_what_is_made<convolved>, false, convolved},
-    {"max_pool2d_with_indices", "", allows_what_is_made<pooled<2, true>>, false, pooled<2, true>},
-    {"max_pool3d_with_indices", "", allows_what_is_made<pooled<3, true>>, false, pooled<3, true>},
-    {"avg_pool2d", "", allows_what_is_made<pooled<2, false>>, false, pooled<2, false>},
-    {"avg_pool3d", "", allows_what_is_made<pooled<3, false>>, false, pooled<3, false>},
-    {"convolution_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward "
-     "avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward "
-     "_adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool2d "
-     "adaptive_max_pool2d_backward adaptive_max_pool3d adaptive_max_pool3d_backward "
-     "replication_pad1d replication_pad1d_backward replication_pad2d replication_pad2d_backward "
-     "replication_pad3d replication_pad3d_backward grid_sampler_2d grid_sampler_2d_backward "
-     "grid_sampler_3d grid_sampler_3d_backward"},
+    {"native_group_norm", "N C HxW", allows_group_norm<0>},
+    {"native_group_norm_backward", "N C HxW", allows_group_norm<1>},
+    {"_convolution", "", allows_convolution, false, convolved},
+    {"convolution_backward", "", allows_convolution_backward},
+    {"max_pool2d_with_indices", "", allows_pool<2, true>, false, pooled<2, true>},
+    {"max_pool3d_with_indices", "", allows_pool<3, true>, false, pooled<3, true>},
+    {"avg_pool2d", "", allows_pool<2, false>, false, pooled<2, false>},
+    {"avg_pool3d", "", allows_pool<3, false>, false, pooled<3, false>},
+    {"max_pool2d_with_indices_backward", "", allows_pool_backward<2, true>},
+    {"max_pool3d_with_indices_backward", "", allows_pool_backward<3, true>},
+    {"avg_pool2d_backward", "", allows_pool_backward<2, false>},
+    {"avg_pool3d_backward", "", allows_pool_backward<3, false>},
+    {"_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d "
+     "_adaptive_avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward "
+     "adaptive_max_pool3d adaptive_max_pool3d_backward grid_sampler_2d grid_sampler_2d_backward "
+     "grid_sampler_3d grid_sampler_3d_backward replication_pad1d replication_pad2d "
+     "replication_pad3d"},
+    {"reflection_pad1d reflection_pad2d reflection_pad3d", "", allows_reflection},
+    {"replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward "
+     "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward",
+     "",
+     allows_padding_backward},
     {"upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
      "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
      "upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa "
@@ -253,10 +183,6 @@ constexpr Known kTable[] = {
      "upsample_trilinear3d_backward upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward "
      "_upsample_bicubic2d_aa_backward",
      "output_size input_size"},
-    {"reflection_pad1d reflection_pad2d reflection_pad3d", "", allows_reflection<0>},
-    {"reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward",
-     "",
-     allows_reflection<1>},
     {"affine_grid_generator", "size"},
     // Where sizes have to be divided or large enough
     {"glu glu_backward im2col col2im pixel_shuffle pixel_unshuffle _fft_r2c _fft_c2c",
