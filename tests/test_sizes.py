@@ -12,6 +12,7 @@ import torch
 from against_cpu import assert_same, executing, same_error_on_both
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plans import last_plan, plans_made
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -220,6 +221,35 @@ def test_new_lengths_run_nothing_at_once(function: Callable[[Tensor], Tensor]) -
     for n in many[20:]:
         function(torch.randn(n, 12).to("tenon")).sum().item()
     assert first_calls() == before
+
+
+AT_ANY_SIZE: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "batch norm": (
+        lambda x: F.batch_norm(
+            x, torch.zeros_like(x[0, :, 0, 0]), x[0, :, 0, 0] + 1, None, None, True
+        ),
+        (2, 3, 7, 1),
+    ),
+    "shuffled pixels": (lambda x: F.pixel_unshuffle(F.pixel_shuffle(x, 2) * 2, 2), (2, 8, 5, 1)),
+    "nearest": (lambda x: F.interpolate(x, scale_factor=3), (2, 3, 5, 1)),
+    "reflected": (lambda x: F.pad(x, (1, 2, 3, 1), mode="reflect") * 2, (2, 3, 5, 1)),
+}
+
+
+@needs.plans
+@pytest.mark.parametrize("name", AT_ANY_SIZE)
+def test_a_plan_for_any_size_has_loops(name: str) -> None:
+    """Also where PyTorch's own code computes with the sizes: no call of the host's kernel, and no
+    decision that holds for some sizes alone."""
+    compute, sizes = AT_ANY_SIZE[name]
+    with executing("compiled"):
+        for k, n in enumerate(lengths(10, seed=11)):
+            if k == 6:
+                before = plans_made()
+            x = torch.randn(*sizes[:2], sizes[2] + n, sizes[3] * (n + 9))
+            assert_same(compute(x.to("tenon") + 1), compute(x + 1), **CLOSE)
+        assert plans_made() == before
+    assert last_plan().fallbacks == {}
 
 
 @needs.plans

@@ -165,6 +165,8 @@ class ProgramBuilder:
             if into and self._dtypes(op, positional, keywords) != [m.dtype for m in results if m]:
                 # What an op computes in depends on what it writes, and it may convert.
                 raise CannotLower(f"{op} writes a tensor of another dtype") from None
+            if self.stand_ins.are_of_some_sizes:
+                self.stand_ins = StandIns()
             self.fallbacks[str(op)] = str(reason)
             log.debug("%s is a call: %s", op, reason)
             return self.call(op, positional, keywords, results)

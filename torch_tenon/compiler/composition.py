@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -51,12 +52,18 @@ class StandIns:
     def called(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """What an op gives for such tensors and numbers. Raises CannotLower where PyTorch has
         nothing for a size of any value."""
-        try:
+        if "symbolic" not in vars(self):
             return op(*args, **kwargs)
+        try:
+            with enable_python_dispatcher(), self.symbolic.mode:
+                return op(*args, **kwargs)
         except RuntimeError as error:
-            if "symbolic" not in vars(self):
-                raise
             raise CannotLower(f"its sizes may have any value, as {op} does not allow") from error
+
+    @property
+    def are_of_some_sizes(self) -> bool:
+        """Whether PyTorch's code took a decision that holds for some sizes alone."""
+        return "symbolic" in vars(self) and bool(self.symbolic.environment.guards)
 
     def given(self, x: Any) -> Any:
         """What PyTorch's code sees in place of a value or of a size; anything else as it is.
@@ -71,8 +78,8 @@ class StandIns:
         return torch.empty_strided(x.sizes, strides, dtype=x.dtype, device="meta")  # type: ignore[arg-type]
 
     def index(self, x: Any) -> Any:
-        """A number that PyTorch's code computed. Raises CannotLower where that is of some sizes
-        alone."""
+        """A number that PyTorch's code computed: a value where it is computed of sizes and is not
+        whole. Raises CannotLower where it is of some sizes alone."""
         if "symbolic" not in vars(self):
             return x
         return self._decided(lambda: self.symbolic.index(x))
@@ -105,6 +112,7 @@ class Composition(TorchDispatchMode):
     def __init__(self, builder: Lowering) -> None:
         super().__init__()
         self.builder = builder
+        self.stand_ins = builder.stand_ins
         self.values: dict[int, tuple[torch.Tensor, Value]] = {}  # by the tensor's identity
         self.uses: Counter[int] = Counter()  # how many ops read that tensor
 
@@ -124,14 +132,14 @@ class Composition(TorchDispatchMode):
         made = [(t, value) for t, value in self.values.values() if id(t) in own]  # in this order
         for t, value in made:
             if self.uses[id(t)] and weigh(value, self.uses[id(t)] + 1):
-                strides = self.builder.stand_ins.meta(t).strides
+                strides = self.stand_ins.meta(t).strides
                 memory = self.builder.program.realise(value, strides)
                 for _, later in made:  # does not know that it reads this memory
                     if isinstance(later, Lazy):
                         later.reads |= memory.reads
 
     def _tensor(self, x: Any) -> Any:
-        stand_in = self.builder.stand_ins.given(x)
+        stand_in = self.stand_ins.given(x)
         return self._enter(stand_in, x) if isinstance(x, Value) else stand_in
 
     def _enter(self, t: torch.Tensor, value: Value) -> torch.Tensor:
@@ -141,7 +149,7 @@ class Composition(TorchDispatchMode):
     def _value(self, x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             return self.values[id(x)][1]
-        return self.builder.stand_ins.index(x)
+        return self.stand_ins.index(x)
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -162,7 +170,7 @@ class Composition(TorchDispatchMode):
         functional = variants.functional_of(op)
         if functional is None:
             raise CannotLower(f"{op} writes its arguments")
-        result = self.builder.stand_ins.called(op, args, kwargs)
+        result = self.stand_ins.called(op, args, kwargs)
         if any(
             isinstance(t, torch.Tensor) and t.device.type != "meta"
             for t in tree_leaves((args, kwargs, result))
@@ -177,7 +185,7 @@ class Composition(TorchDispatchMode):
             if not any(a.name == k and variants.is_out(a) for a in written)
         }
         outputs = [result] if isinstance(result, torch.Tensor) else list(result or ())
-        meta = self.builder.stand_ins.meta
+        meta = self.stand_ins.meta
         metas = [meta(t) for t in tree_leaves(outputs) if isinstance(t, torch.Tensor)]
         positional, keywords = as_called(functional, given)
         values = self.builder.lower(functional, positional, keywords, list(metas))

@@ -3,6 +3,7 @@ computes with sizes."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,20 @@ import sympy  # type: ignore[import-untyped]
 import torch
 
 from torch_tenon.ir.index import Div, Expr, Index, Mod, Symbol, floordiv, mod, nonnegative, product
-from torch_tenon.ir.values import size_hint
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Lazy, Value, size_hint
+
+# PyTorch's functions of numbers that are not whole, and what computes them.
+_REAL = {
+    "Add": "add",
+    "Mul": "mul",
+    "IntTrueDiv": "div",
+    "FloatTrueDiv": "div",
+    "FloatPow": "pow",
+    "Max": "maximum",
+    "Min": "minimum",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+}
 
 
 def index_of_sympy(
@@ -84,18 +98,42 @@ class SymbolicSizes:
         return self.environment.create_symintnode(self._sympy(e), hint=size_hint(e))
 
     def index(self, x: Any) -> Any:
-        """What PyTorch's code gave as an index; what is no symbolic number stays as it is.
+        """What PyTorch's code gave as an index, or as a value where it is no whole number; what is
+        no symbolic number stays as it is.
 
         Raises UndecidedSize for what is not known yet, and once PyTorch's code took a decision that
         holds for some sizes alone.
         """
         if self.environment.guards:
             raise UndecidedSize(f"it depends on {self.environment.guards[0].expr}")
-        if isinstance(x, torch.SymFloat | torch.SymBool):
+        if isinstance(x, torch.SymBool):
             raise UndecidedSize(f"it computes with {x}")
+        if isinstance(x, torch.SymFloat):
+            return self._number(x.node.expr)
         if not isinstance(x, torch.SymInt):
             return x
         return index_of_sympy(x.node.expr, self.known, _undecided)
+
+    def _number(self, e: sympy.Expr) -> Value:
+        """A number that is computed of sizes, in the dtype that Python computes in."""
+        number = Lazy((), torch.float64, self._body(e), cost=1)
+        number.is_number = True
+        return number
+
+    def _body(self, e: sympy.Expr) -> Callable[[Any], Scalar]:
+        if e.is_Number:
+            return lambda _: ops.constant(float(e), torch.float64)
+        name = type(e).__name__
+        if name == "ToFloat":
+            return self._body(e.args[0])
+        if name in _REAL:
+            bodies = [self._body(a) for a in e.args]
+            compute = getattr(ops, _REAL[name])
+            if len(bodies) == 1:
+                return lambda at: compute(bodies[0](at))
+            return lambda at: functools.reduce(compute, [body(at) for body in bodies])
+        index = index_of_sympy(e, self.known, _undecided)
+        return lambda _: ops.to(ops.index(index), torch.float64)
 
     def _sympy(self, e: Index) -> Any:
         if not isinstance(e, Expr):
