@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 import time
@@ -59,7 +60,18 @@ def _raise(error: Exception) -> None:
 _forking = threading.local()
 
 
+@functools.cache
+def _make_what_children_use() -> None:
+    # What is made at its first use and ends with the process is registered under a lock of the C
+    # library that a fork does not take: where another thread registers something at the time of
+    # the fork, a child that makes its first pool of threads waits for that lock for good. Setting
+    # the number of threads makes the pool, here and in a DataLoader's workers.
+    torch.set_num_threads(torch.get_num_threads())
+
+
 def _before_fork() -> None:
+    if _C.counter_values():
+        _make_what_children_use()
     _C.commit_all()
     # Whoever runs a window may wait for its plan.
     _C.take_long_held_locks()
