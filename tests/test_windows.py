@@ -167,12 +167,14 @@ def test_a_result_that_dies_leaves_the_place_of_one_that_lives() -> None:
 def test_a_small_call_by_reference_takes_one_thread() -> None:
     """It would wait for the others longer than it runs, most of all on a busy machine."""
     code = """
-        import torch
+        import ctypes, torch
 
         seen = []
+        mkl = ctypes.CDLL(torch._C.__file__)
+        for_mkl = getattr(mkl, "MKL_Get_Max_Threads", torch.get_num_threads)
 
         def threads(x):
-            seen.append((x.numel(), torch.get_num_threads()))
+            seen.append((x.numel(), torch.get_num_threads(), for_mkl()))
             return x.clone()
 
         library = torch.library.Library("tenon_tests", "DEF")  # before the device looks
@@ -186,7 +188,7 @@ def test_a_small_call_by_reference_takes_one_thread() -> None:
         for x in (small, large, small, large):
             torch.ops.tenon_tests.threads(x)
         torch.tenon.synchronize()
-        print(*seen[2:], torch.get_num_threads())
+        print(*seen[2:], torch.get_num_threads(), for_mkl())
     """
     printed = output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0", TENON_EXECUTE="auto")
-    assert printed.strip() == "(100, 1) (40000, 2) 2"
+    assert printed.strip() == "(100, 1, 1) (40000, 2, 2) 2 2"

@@ -16,7 +16,7 @@ class Threads {
   static int outside();
 
  private:
-  int before_ = 0;
+  int before_ = 0, for_mkl_before_ = 0;
   bool outermost_ = false;
 };
 
