@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 namespace tenon {
@@ -13,8 +14,7 @@ namespace {
 constexpr double kShare = 0.05;  // of what a plan costs, spent without it before it is wanted
 constexpr double kNews = 2;      // so many times what the builder knows
 // So many times as long a window may take where it leaves the builder a processor: hardly longer
-// while the program has just begun, as the builder sees it (builder/priority.py), and after that,
-// when the builder takes a processor anyway, what a loop of two threads takes on one.
+// while the program has just begun, and after that what a loop of two threads takes on one.
 constexpr double kLongerYoung = 1.05, kLonger = 2.2;
 constexpr double kYoung = 3;       // seconds
 constexpr int kRunsWithAll = 3;    // before fewer are tried
@@ -26,7 +26,7 @@ std::atomic<bool> g_plan_all{false};
 bool leaves_one(const ReferenceCost& cost) {
   if (cost.runs < kRunsWithAll)
     return false;
-  if (cost.with_fewer == 0)
+  if (std::isinf(cost.with_fewer))
     return true;
   static const auto start = seconds_now();
   const bool young = seconds_now() - start < kYoung;
@@ -84,7 +84,7 @@ void ReferenceRun::finish(double library) {
     return;
   ++cost_.runs;
   if (fewer_ > 0)
-    cost_.with_fewer = seconds;
+    cost_.with_fewer = std::min(cost_.with_fewer, seconds);
   else
     cost_.with_all = std::min(cost_.with_all, seconds);
 }

@@ -18,10 +18,10 @@ struct ReferenceCost {
   double seconds = 0;  // of all runs
   double library = 0;  // ... in kernels that a plan calls as well
   double told = 0;     // what the builder was last told of what a plan would save
-  // The shortest run with all threads, but for the first, which finds nothing in the caches; and
-  // the last one with those that leave a processor to the builder.
+  // The shortest runs with all threads, but for the first, which finds nothing in the caches, and
+  // with those that leave a processor to the builder.
   double with_all = std::numeric_limits<double>::infinity();
-  double with_fewer = 0;
+  double with_fewer = std::numeric_limits<double>::infinity();
   int runs = 0;  // that either is of
 
   // Seconds that a plan might have saved.

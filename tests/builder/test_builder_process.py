@@ -17,13 +17,14 @@ from builder.whole_scripts import finish, in_step, run, start
 
 def builders(cache: Path) -> list[int]:
     """The builder processes that work for a cache directory."""
-    found = []
+    found = {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             words = (folder / "cmdline").read_bytes().split(b"\0")
             if b"torch_tenon.builder" in words and str(cache).encode() in words[3]:
-                found.append(int(folder.name))
-    return found
+                parent = (folder / "stat").read_text().rsplit(")")[-1].split()[1]
+                found[int(folder.name)] = int(parent)
+    return [pid for pid, parent in found.items() if parent not in found]
 
 
 def kill_builders(cache: Path) -> int:

@@ -70,6 +70,7 @@ def test_who_waits_for_everything_is_told_when_nothing_is_left(
     one, ours = client(builder)
     builder.take(one, ALL, 0.0, b"")
     monkeypatch.setattr(server, "LINGER", -1.0)
+    builder.last = 0.0  # it does not wait for a first one
     builder.run()
     assert HEADER.unpack(ours.recv(HEADER.size))[0] == ALL
 

@@ -10,39 +10,85 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import select
 from pathlib import Path
 
 NICE = 10  # where the builder cannot leave the processors to others for a while
-YOUNG = 3.0  # seconds
+YOUNG = 10.0  # seconds
 
 
 class Priority:
-    """Of this process; `newcomer` is told of each program that connects."""
+    """Of this process; `newcomer` is told of each program that connects.
+
+    Make it before the process has threads: it forks. A process of its own gives the share back. One
+    that works only while a processor is idle cannot: where none ever is, its threads hardly come to
+    run, and the one that holds the interpreter's lock keeps it.
+    """
 
     def __init__(self) -> None:
-        self._may_yield = _may_come_back()
-        if not self._may_yield:
+        self._keeper = 0  # the process that gives the share back
+        self._newcomers: int | None = None  # tells it of newcomers
+        if _may_come_back():
+            self._keeper, self._newcomers = _start_keeper()
+        else:
             with contextlib.suppress(OSError):
                 os.nice(NICE)
-        self._timer: threading.Timer | None = None
+
+    @property
+    def yields(self) -> bool:
+        """Whether this process works only while a processor is idle when somebody is new."""
+        return self._newcomers is not None
 
     def newcomer(self) -> None:
         """From now on the builder works while a processor is idle, for some seconds."""
-        if not self._may_yield:
+        if self._newcomers is None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        _schedule(os.SCHED_IDLE)
-        self._timer = threading.Timer(YOUNG, _schedule, [os.SCHED_OTHER])
-        self._timer.daemon = True
-        self._timer.start()
+        try:
+            os.write(self._newcomers, b"\0")
+        except BlockingIOError:
+            pass  # it has been told often enough
+        except BrokenPipeError:
+            return  # somebody ended it: nobody would give the share back
+        _schedule(os.getpid(), os.SCHED_IDLE, self._keeper)
 
 
-def _schedule(policy: int) -> None:
+def _start_keeper() -> tuple[int, int]:
+    """A process that gives this one its share back some seconds after it last read from a pipe, and
+    that ends with this one; and the other end of that pipe."""
+    builder = os.getpid()
+    theirs, ours = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        try:
+            os.closerange(0, theirs)
+            os.closerange(theirs + 1, os.sysconf("SC_OPEN_MAX"))
+            _keep(builder, theirs)
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    return keeper, ours
+
+
+def _keep(builder: int, newcomers: int) -> None:
+    wait: float | None = None
+    while True:
+        ready, _, _ = select.select([newcomers], [], [], wait)
+        if not ready:
+            _schedule(builder, os.SCHED_OTHER, os.getpid())
+            wait = None
+        elif os.read(newcomers, 1 << 12):
+            wait = YOUNG
+        else:
+            return
+
+
+def _schedule(builder: int, policy: int, keeper: int) -> None:
     """A policy is a thread's, and what it starts inherits it: so all of these, compilers too."""
-    processes = [os.getpid()]
+    processes = [builder]
     for process in processes:  # which grows by their children
+        if process == keeper:
+            continue
         with contextlib.suppress(OSError):  # it ended meanwhile
             for thread in os.listdir(f"/proc/{process}/task"):
                 os.sched_setscheduler(int(thread), policy, os.sched_param(0))

@@ -92,7 +92,8 @@ class Server:
 
     What is made next is what saves most for the work that it is: time that was spent without the
     plan, for each byte of the structure, and of processes that are still there first. `newcomer` is
-    called with each process that connects.
+    called for each process that connects but the first, which started this one: that had its time
+    since, and its connection is seen only now.
     """
 
     def __init__(self, listener: socket.socket, newcomer: Callable[[], None]) -> None:
@@ -100,6 +101,7 @@ class Server:
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
         self.clients: set[Client] = set()
+        self.met_anybody = False
         self.waiting: dict[bytes, dict[tuple[Client, int], float]] = {}
         self.asked: dict[tuple[Client, int], bytes] = {}
         self.for_all: list[Client] = []  # who want to hear when nothing is left
@@ -150,7 +152,9 @@ class Server:
         for key, _ in self.selector.select(timeout):
             if key.fileobj is self.listener:
                 connection, _ = self.listener.accept()
-                self.newcomer()
+                if self.met_anybody:
+                    self.newcomer()
+                self.met_anybody = True
                 client = Client(connection)
                 self.clients.add(client)
                 self.selector.register(connection, selectors.EVENT_READ, client)
