@@ -34,20 +34,19 @@ class Search {
       if (term.values == values)
         return term.expression;
     }
-    const Values one(values.size(), 1);
-    if (auto found = multiple(values, one, {}, 0, 1))
+    if (auto found = multiple(values, 1))
       return found;
-    if (auto found = multiple(values, one, {}, 0, 2))
+    if (auto found = multiple(values, 2))
       return found;
     if (auto found = sum(values, made))
       return found;
-    return multiple(values, one, {}, 0, 3);
+    return multiple(values, 3);
   }
 
   // What of the terms, which all vary, gives a number that is always the same.
   std::vector<SizeExpression> explain_constant(const Values& values) const {
     std::vector<SizeExpression> found;
-    if (auto one = multiple(values, Values(values.size(), 1), {}, 0, 2))
+    if (auto one = multiple(values, 2))
       found.push_back(std::move(*one));
     if (auto one = sum(values, true))
       found.push_back(std::move(*one));
@@ -62,13 +61,17 @@ class Search {
   }
 
  private:
-  // `values` as a multiple, or a part, of a product of so many of the terms from the `first` on.
+  using Factors = c10::SmallVector<const Term*, 3>;
+
+  // `values` as a multiple, or a part, of a product of so many of the terms.
+  std::optional<SizeExpression> multiple(const Values& values, int count) const {
+    Factors factors;
+    return multiple(values, Values(values.size(), 1), factors, 0, count);
+  }
+
+  // ... of `product`, which is that of the factors, and so many more from the `first` term on.
   std::optional<SizeExpression> multiple(
-      const Values& values,
-      const Values& product,
-      SizeExpression factors,
-      size_t first,
-      int left) const {
+      const Values& values, const Values& product, Factors& factors, size_t first, int left) const {
     if (left == 0)
       return scaled(values, product, factors);
     Values next(product.size());
@@ -79,17 +82,24 @@ class Search {
         fits = fits && !__builtin_mul_overflow(product[i], term.values[i], &next[i]);
       if (!fits)
         continue;
-      auto joined = factors.words.empty()
-                        ? term.expression
-                        : factors.joined(SizeExpression::multiply, term.expression);
-      if (auto found = multiple(values, next, std::move(joined), k, left - 1))
+      factors.push_back(&term);
+      auto found = multiple(values, next, factors, k, left - 1);
+      factors.pop_back();
+      if (found)
         return found;
     }
     return std::nullopt;
   }
 
+  static SizeExpression product_of(const Factors& factors) {
+    auto product = factors.front()->expression;
+    for (size_t k = 1; k < factors.size(); ++k)
+      product = product.joined(SizeExpression::multiply, factors[k]->expression);
+    return product;
+  }
+
   static std::optional<SizeExpression> scaled(
-      const Values& values, const Values& product, const SizeExpression& factors) {
+      const Values& values, const Values& product, const Factors& factors) {
     const auto is_times = [](const Values& a, const Values& b, int64_t k) {
       for (size_t i = 0; i < a.size(); ++i) {
         int64_t times = 0;
@@ -102,13 +112,13 @@ class Search {
     if (a <= 0 || b <= 0)
       return std::nullopt;
     if (a % b == 0 && is_times(values, product, a / b)) {
-      return a == b ? factors
-                    : factors.joined(
+      return a == b ? product_of(factors)
+                    : product_of(factors).joined(
                           SizeExpression::multiply,
                           SizeExpression::of(SizeExpression::constant, a / b));
     }
     if (b % a == 0 && is_times(product, values, b / a))
-      return factors.joined(
+      return product_of(factors).joined(
           SizeExpression::exactly, SizeExpression::of(SizeExpression::constant, b / a));
     return std::nullopt;
   }
