@@ -96,10 +96,11 @@ PlanRun::PlanRun(
       window_(window),
       worlds_(worlds) {
   outcome_->status.resize(plan.status_words());
-  const bool on_stack = host_memory_ && data_.arena_bytes <= kOnStack;
-  if (!on_stack)
+  char* start = take_on_stack(data_.arena_bytes);
+  if (start == nullptr) {
     arena_ = allocate_temporary(data_.arena_bytes, device_);
-  auto* start = on_stack ? on_stack_ : static_cast<char*>(arena_.get());
+    start = static_cast<char*>(arena_.get());
+  }
   memory_.resize(data_.slots.size());
   pointers_.resize(data_.slots.size());
   arguments_.reserve(data_.slots.size());
@@ -120,6 +121,14 @@ PlanRun::PlanRun(
   }
 }
 
+char* PlanRun::take_on_stack(size_t nbytes) {
+  if (!host_memory_ || nbytes > kOnStack - taken_on_stack_)
+    return nullptr;
+  char* place = on_stack_ + taken_on_stack_;
+  taken_on_stack_ += (nbytes + kLine - 1) / kLine * kLine;
+  return place;
+}
+
 void PlanRun::place(size_t slot, void* pointer, c10::Storage memory) {
   pointers_[slot] = pointer;
   memory_[slot] = std::move(memory);
@@ -135,6 +144,10 @@ void PlanRun::allocate(size_t slot) {
   const auto nbytes = data_.slots[slot].number;
   auto& memory = memory_[slot];
   if (kind == Slot::Kind::block) {
+    if (char* place = take_on_stack(nbytes)) {
+      pointers_[slot] = place;
+      return;
+    }
     memory = c10::Storage(in_bytes, nbytes, allocate_temporary(nbytes, device_));
     pointers_[slot] = memory.mutable_data();
   } else if (device_.is_cpu()) {

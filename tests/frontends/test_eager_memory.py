@@ -135,9 +135,17 @@ def test_a_composition_that_asks_for_data_is_a_call(compiled: None) -> None:
 
 
 @needs.host_memory  # elsewhere they lie on the device
-def test_the_parts_of_a_sum_take_no_memory_of_the_device(compiled: None) -> None:
-    x = torch.ones(1 << 23, device="tenon")
-    total = x.sum()
+@pytest.mark.parametrize(
+    "lengths", [(1 << 23,), (1 << 22, 3 << 20, 1 << 21, 7 << 20)], ids=["one", "several"]
+)
+def test_the_parts_of_a_sum_take_no_memory_of_the_device(
+    lengths: tuple[int, ...], compiled: None
+) -> None:
+    """By a plan for one length, and by one for any."""
+    for length in lengths:
+        x = torch.ones(length).to("tenon")
+        total = x.sum()
+        torch.tenon.synchronize()
     for _ in range(3):
         total = x.sum()
         torch.tenon.synchronize()
@@ -146,5 +154,5 @@ def test_the_parts_of_a_sum_take_no_memory_of_the_device(compiled: None) -> None
     total = x.sum()
     torch.tenon.synchronize()
     peak = torch.tenon.max_memory_allocated()
-    assert total == 1 << 23
+    assert total == length
     assert peak - before <= 1024  # a result beside the last one
