@@ -4,6 +4,7 @@
 
 #include "execute/launch.h"
 #include "execute/plan.h"
+#include "execute/room.h"
 #include "execute/sized_plan.h"
 
 namespace py = pybind11;
@@ -268,6 +269,9 @@ void bind_plan(py::module_& m) {
             };
             plan.run(pointers(inputs), pointers(outputs), device);
           }));
+  m.def("note_room", &note_room, "A window ran so many seconds, and left the builder a processor.");
+  m.def("need_no_room", &need_no_room, "The builder does not work for this process.");
+  m.def("threads_beside_builder", &threads_beside_builder, "Of a plan's run; 0: all.");
   py::class_<Pace>(m, "Pace", "How many threads share the loops of a plan (execute/pace.h).")
       .def(py::init<bool>(), py::arg("sized") = false)
       .def("halvings", &Pace::halvings, "For the next run: how often the threads are to be halved.")

@@ -13,6 +13,7 @@ enum class ForkOrder : int {
   builder,
   plan_files,
   plans,
+  room,
   record,
   known_calls,
   addresses,

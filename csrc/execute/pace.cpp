@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "execute/room.h"
 #include "execute/worth.h"
 
 namespace tenon {
@@ -166,15 +167,26 @@ void Pace::put_off(int64_t times) {
   until_trial_ = interval_ = std::min(times * interval_, kMostBetween);
 }
 
-PacedRun::PacedRun(Pace& pace, double bytes)
+PacedRun::PacedRun(Pace& pace, double bytes, bool builder_works)
     : pace_(pace),
       bytes_(bytes),
-      halvings_(pace.halvings(omp_get_max_threads())),
-      threads_(halvings_ > 0 ? threads_after(halvings_) : 0),
+      builder_works_(builder_works),
+      beside_builder_(builder_works ? threads_beside_builder() : 0),
+      halvings_(beside_builder_ > 0 ? 0 : pace.halvings(omp_get_max_threads())),
+      threads_(
+          beside_builder_ > 0 ? beside_builder_
+          : halvings_ > 0     ? threads_after(halvings_)
+                              : 0),
       start_(seconds_now()) {}
 
 void PacedRun::finish() {
-  pace_.note(halvings_, seconds_now() - start_, bytes_);
+  const double seconds = seconds_now() - start_;
+  if (beside_builder_ == 0)
+    pace_.note(halvings_, seconds, bytes_);
+  if (builder_works_)
+    note_room(seconds, /*left=*/false);  // with all threads it might be much shorter
+  else
+    need_no_room();
 }
 
 }  // namespace tenon

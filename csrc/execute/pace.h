@@ -69,13 +69,15 @@ class Pace {
 // One run: with the plan's threads while it lives.
 class PacedRun {
  public:
-  PacedRun(Pace& pace, double bytes);
+  PacedRun(Pace& pace, double bytes, bool builder_works);
   // It is over; one that raised is not timed.
   void finish();
 
  private:
   Pace& pace_;
   double bytes_;
+  const bool builder_works_;
+  const int beside_builder_;  // threads; 0: what the pace says, and only such runs are noted
   int halvings_;
   Threads threads_;
   double start_;

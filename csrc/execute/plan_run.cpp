@@ -10,6 +10,7 @@
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "execute/builder.h"
 #include "execute/call_step.h"
 #include "execute/failed_check.h"
 #include "record/op_rules.h"
@@ -371,7 +372,7 @@ double PlanRun::bytes_made() const {
 void PlanRun::execute(const std::function<void(size_t)>& released) {
   if (!host_memory_)
     return run_steps(released);
-  PacedRun paced(plan_.pace(), bytes_made());
+  PacedRun paced(plan_.pace(), bytes_made(), builder_works());
   run_steps(released);
   paced.finish();
 }

@@ -1,26 +1,34 @@
 #include "execute/worth.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <thread>
+
+#include "execute/room.h"
 
 namespace tenon {
 namespace {
 
 constexpr double kShare = 0.05;  // of what a plan costs, spent without it before it is wanted
 constexpr double kNews = 2;      // so many times what the builder knows
-// So many times as long a window may take where it leaves the builder a processor: hardly longer
+// So many times as long a window may take where it leaves the builder a processor: a little longer
 // while the program has just begun, and after that what a loop of two threads takes on one.
-constexpr double kLongerYoung = 1.05, kLonger = 2.2;
+constexpr double kLongerYoung = 1.25, kLonger = 2.2;
 constexpr double kYoung = 3;       // seconds
 constexpr int kRunsWithAll = 3;    // before fewer are tried
-constexpr int kRunsUntilTry = 32;  // of the other number
+constexpr int kRunsUntilTry = 32;  // of the other number; from then on ever rarer
 
 std::atomic<bool> g_plan_all{false};
+
+// Each fourth as often as the one before: a thread that has run a part of a loop keeps its
+// processor for some milliseconds more, to wait for the next, and these are the builder's.
+bool is_for_trial(int runs) {
+  auto next = kRunsUntilTry;
+  while (next < runs)
+    next *= 4;
+  return next == runs;
+}
 
 // Whether the next run is to leave a processor to the builder.
 bool leaves_one(const ReferenceCost& cost) {
@@ -28,18 +36,14 @@ bool leaves_one(const ReferenceCost& cost) {
     return false;
   if (std::isinf(cost.with_fewer))
     return true;
-  static const auto start = seconds_now();
-  const bool young = seconds_now() - start < kYoung;
+  const bool young = builder_age() < kYoung;
   const bool leaves = cost.with_fewer <= (young ? kLongerYoung : kLonger) * cost.with_all;
-  return cost.runs % kRunsUntilTry == 0 ? !leaves : leaves;
+  return is_for_trial(cost.runs) ? !leaves : leaves;
 }
 
-// How many threads leave a processor to the builder; 0: all are needed.
-int fewer_threads(const ReferenceCost& cost, std::mutex& mutex) {
-  static const auto processors = static_cast<int>(std::thread::hardware_concurrency());
-  const int all = omp_get_max_threads();
-  const int fewer = std::max(1, std::min(all, processors - 1));
-  if (fewer >= all)
+int threads_for(const ReferenceCost& cost, std::mutex& mutex) {
+  const int fewer = fewer_threads();
+  if (fewer == 0)
     return 0;
   const std::lock_guard<std::mutex> lock(mutex);
   return leaves_one(cost) ? fewer : 0;
@@ -70,12 +74,17 @@ double seconds_now() {
 ReferenceRun::ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works)
     : cost_(cost),
       mutex_(mutex),
-      fewer_(builder_works ? fewer_threads(cost, mutex) : 0),
+      beside_builder_(builder_works),
+      fewer_(builder_works ? threads_for(cost, mutex) : 0),
       threads_(fewer_),
       start_(seconds_now()) {}
 
 void ReferenceRun::finish(double library) {
   const double seconds = seconds_now() - start_;
+  if (beside_builder_)
+    note_room(seconds, fewer_ > 0);
+  else
+    need_no_room();
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool first = cost_.seconds == 0;
   cost_.seconds += seconds;

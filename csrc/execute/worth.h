@@ -57,6 +57,7 @@ class ReferenceRun {
  private:
   ReferenceCost& cost_;
   std::mutex& mutex_;
+  bool beside_builder_;
   int fewer_;  // threads; 0: all
   Threads threads_;
   double start_;

@@ -1,0 +1,96 @@
+#include "execute/room.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "device/fork.h"
+#include "execute/worth.h"
+
+namespace tenon {
+namespace {
+
+constexpr double kShared = 10;   // seconds until the builder takes its share (builder/priority.py)
+constexpr double kLook = 0.05;   // of runs, after which it is decided anew
+constexpr double kMostLeft = 2;  // so many times what did not leave a processor
+
+struct Room {
+  std::mutex mutex;
+  double left = 0, taken = 0;  // seconds of runs since it was decided
+  std::atomic<bool> leaves{false};
+  std::condition_variable changed;
+  int crowds = 0;
+};
+
+Room& room() {
+  static auto* instance = [] {
+    auto* made = new Room();
+    take_at_fork(made->mutex, ForkOrder::room);
+    return made;
+  }();
+  return *instance;
+}
+
+const auto& at_load [[maybe_unused]] = room();
+
+// GNU's runtime lets no thread keep its processor once there are more threads than processors,
+// whatever they do: these do nothing, until room is no longer left.
+void crowd(Room& r, int mine) {
+  std::atomic<int> members{0};  // a region that does nothing is none
+#pragma omp parallel num_threads(omp_get_num_procs() + 1)
+  ++members;
+  std::unique_lock<std::mutex> lock(r.mutex);
+  r.changed.wait(lock, [&] { return !r.leaves || r.crowds != mine; });
+}
+
+void set_leaves(Room& r, bool leaves) {
+  if (r.leaves.exchange(leaves) == leaves)
+    return;
+  if (leaves)
+    std::thread(crowd, std::ref(r), ++r.crowds).detach();
+  else
+    r.changed.notify_all();
+}
+
+}  // namespace
+
+int fewer_threads() {
+  static const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  const int all = omp_get_max_threads();
+  const int fewer = std::max(1, std::min(all, processors - 1));
+  return fewer < all ? fewer : 0;
+}
+
+double builder_age() {
+  static const auto start = seconds_now();
+  return seconds_now() - start;
+}
+
+void note_room(double seconds, bool left) {
+  auto& r = room();
+  const std::lock_guard<std::mutex> lock(r.mutex);
+  (left ? r.left : r.taken) += seconds;
+  if (r.left + r.taken < kLook)
+    return;
+  set_leaves(r, r.left > kMostLeft * r.taken);
+  r.left = r.taken = 0;
+}
+
+void need_no_room() {
+  auto& r = room();
+  if (!r.leaves.load(std::memory_order_relaxed))
+    return;
+  const std::lock_guard<std::mutex> lock(r.mutex);
+  set_leaves(r, false);
+  r.left = r.taken = 0;
+}
+
+int threads_beside_builder() {
+  return room().leaves || builder_age() >= kShared ? fewer_threads() : 0;
+}
+
+}  // namespace tenon

@@ -1,0 +1,48 @@
+"""While windows leave the builder a processor, threads that wait for a loop leave it theirs."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from fresh_process import output
+
+CODE = """
+import os, time
+import torch
+from torch_tenon import _C
+
+torch.set_num_threads(os.cpu_count())
+x = torch.ones(1 << 17)
+
+def seconds_of_others():
+    # Of processors, by all threads but this one, which has the others make a batch now and then.
+    before = time.process_time() - time.thread_time()
+    for _ in range(50):
+        x + 1
+        time.sleep(0.004)
+    return time.process_time() - time.thread_time() - before
+
+seconds_of_others()
+found = [(_C.threads_beside_builder(), seconds_of_others())]
+_C.note_room(1.0, True)
+time.sleep(0.2)  # while the crowd gathers
+found.append((_C.threads_beside_builder(), seconds_of_others()))
+_C.note_room(1.0, False)
+time.sleep(0.2)
+found.append((_C.threads_beside_builder(), seconds_of_others()))
+_C.note_room(1.0, True)
+_C.need_no_room()
+found.append((_C.threads_beside_builder(), 0))
+for threads, seconds in found:
+    print(threads, seconds)
+"""
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor has no others")
+def test_threads_that_wait_sleep_while_room_is_left() -> None:
+    printed = output(CODE, OMP_WAIT_POLICY=None).split()
+    fewer = (os.cpu_count() or 1) - 1
+    assert [int(threads) for threads in printed[::2]] == [0, fewer, 0, 0]
+    waiting, sleeping, again, _ = map(float, printed[1::2])
+    assert sleeping < min(waiting, again) / 3, printed
