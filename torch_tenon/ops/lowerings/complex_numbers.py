@@ -43,7 +43,7 @@ _AS_THEY_ARE = {
         "new_zeros", "ones", "ones_like", "permute", "repeat", "reshape", "_reshape_alias", "roll",
         "scalar_tensor", "select", "select_scatter", "slice", "slice_scatter", "split",
         "split_with_sizes", "squeeze", "stack", "t", "_to_copy", "transpose", "tril", "triu",
-        "unbind", "unsqueeze", "_unsafe_index", "_unsafe_view", "view", "where", "zeros",
+        "unbind", "unsqueeze", "_unsafe_index", "_unsafe_view", "view", "where", "zero", "zeros",
         "zeros_like",
         # what is computed of them
         "add", "addcmul", "all", "any", "complex", "div", "eq", "logical_and", "logical_not",

@@ -51,7 +51,7 @@ def fill_tensor(b: Build, x: Value, value: Value) -> Value:
 
 @lowering("aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.empty", "aten.empty_like")
 @lowering("aten._efficientzerotensor", "aten.empty_strided", "aten.new_empty")
-@lowering("aten.new_empty_strided", "aten.empty_permuted")
+@lowering("aten.new_empty_strided", "aten.empty_permuted", "aten.zero")
 def zeros(b: Build, *args: Any, **keywords: Any) -> Value:
     """Zeros; also where any contents would do."""
     return constant(b.out.sizes, 0, b.out.dtype)

@@ -321,6 +321,17 @@ def hardtanh(b: Build, x: Value, low: Any = -1, high: Any = 1) -> Value:
     return clamp(b, x, *((low, high) if x.dtype.is_floating_point else (int(low), int(high))))
 
 
+@lowering("aten.threshold_backward")
+def threshold_backward(b: Build, g: Value, x: Value, limit: Any) -> Value:
+    """g, but nothing where x does not exceed the limit; also the gradient of relu."""
+    return elementwise(
+        lambda g, a, k, none: ops.where(ops.le(a, k), none, g),
+        (g, x, limit, 0),
+        promote(g, x),
+        b.out.dtype,
+    )
+
+
 @lowering("aten.leaky_relu")
 def leaky_relu(b: Build, x: Value, slope: Any = 0.01) -> Value:
     """x, times the slope where negative."""
