@@ -1,6 +1,7 @@
 #include "execute/room.h"
 
 #include <omp.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,10 +18,23 @@ namespace {
 constexpr double kShared = 10;   // seconds until the builder takes its share (builder/priority.py)
 constexpr double kLook = 0.05;   // of runs, after which it is decided anew
 constexpr double kMostLeft = 2;  // so many times what did not leave a processor
+// Processors that threads use which sleep while they wait: there is work for them that is not ours,
+// and to wake them for each part of it takes longer than the part.
+constexpr double kOthersWork = 1.2;
+constexpr double kPause = 5;  // seconds until they are let sleep again
+
+// Of processors, by all threads of the process.
+double seconds_used() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
 
 struct Room {
   std::mutex mutex;
-  double left = 0, taken = 0;  // seconds of runs since it was decided
+  double left = 0, taken = 0;    // seconds of runs since it was decided
+  double decided = 0, used = 0;  // when that was, and of processors until then
+  double none_until = 0;
   std::atomic<bool> leaves{false};
   std::condition_variable changed;
   int crowds = 0;
@@ -76,8 +90,13 @@ void note_room(double seconds, bool left) {
   (left ? r.left : r.taken) += seconds;
   if (r.left + r.taken < kLook)
     return;
-  set_leaves(r, r.left > kMostLeft * r.taken);
+  const double now = seconds_now(), used = seconds_used();
+  if (r.leaves && used - r.used > kOthersWork * (now - r.decided))
+    r.none_until = now + kPause;
+  set_leaves(r, r.left > kMostLeft * r.taken && now >= r.none_until);
   r.left = r.taken = 0;
+  r.decided = now;
+  r.used = used;
 }
 
 void need_no_room() {
