@@ -97,11 +97,9 @@ PlanRun::PlanRun(
       window_(window),
       worlds_(worlds) {
   outcome_->status.resize(plan.status_words());
-  char* start = take_on_stack(data_.arena_bytes);
-  if (start == nullptr) {
-    arena_ = allocate_temporary(data_.arena_bytes, device_);
-    start = static_cast<char*>(arena_.get());
-  }
+  char* start = host_memory_ ? stack_.take(data_.arena_bytes) : nullptr;
+  if (start == nullptr)
+    start = static_cast<char*>((arena_ = allocate_temporary(data_.arena_bytes, device_)).get());
   memory_.resize(data_.slots.size());
   pointers_.resize(data_.slots.size());
   arguments_.reserve(data_.slots.size());
@@ -122,14 +120,6 @@ PlanRun::PlanRun(
   }
 }
 
-char* PlanRun::take_on_stack(size_t nbytes) {
-  if (!host_memory_ || nbytes > kOnStack - taken_on_stack_)
-    return nullptr;
-  char* place = on_stack_ + taken_on_stack_;
-  taken_on_stack_ += (nbytes + kLine - 1) / kLine * kLine;
-  return place;
-}
-
 void PlanRun::place(size_t slot, void* pointer, c10::Storage memory) {
   pointers_[slot] = pointer;
   memory_[slot] = std::move(memory);
@@ -145,10 +135,9 @@ void PlanRun::allocate(size_t slot) {
   const auto nbytes = data_.slots[slot].number;
   auto& memory = memory_[slot];
   if (kind == Slot::Kind::block) {
-    if (char* place = take_on_stack(nbytes)) {
-      pointers_[slot] = place;
+    pointers_[slot] = host_memory_ ? stack_.take(nbytes) : nullptr;
+    if (pointers_[slot] != nullptr)
       return;
-    }
     memory = c10::Storage(in_bytes, nbytes, allocate_temporary(nbytes, device_));
     pointers_[slot] = memory.mutable_data();
   } else if (device_.is_cpu()) {

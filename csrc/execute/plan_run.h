@@ -5,6 +5,7 @@
 
 #include "device/queue.h"
 #include "execute/plan.h"
+#include "execute/stack_arena.h"
 
 namespace tenon {
 
@@ -46,8 +47,6 @@ class PlanRun {
   void call_from_host(const CallStep& step, size_t index);
   void call_on_device(const CallStep& step, size_t index);
   void* address_of(const SlotTensor& tensor) const;
-  // So many bytes of the run's own, until it ends; null where there are not as many.
-  char* take_on_stack(size_t nbytes);
 
   const Plan& plan_;
   const PlanData& data_;
@@ -64,10 +63,7 @@ class PlanRun {
   size_t next_status_ = 0;
   uint32_t window_;
   c10::ArrayRef<int64_t> worlds_;
-
-  static constexpr size_t kLine = 64, kOnStack = size_t{16} << 10;
-  size_t taken_on_stack_ = 0;
-  alignas(kLine) char on_stack_[kOnStack];  // small temporaries; not initialised
+  StackArena stack_;  // for small temporaries that the host reaches
 };
 
 }  // namespace tenon
