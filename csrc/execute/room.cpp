@@ -5,8 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
+#include <future>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include "device/fork.h"
@@ -36,8 +37,7 @@ struct Room {
   double decided = 0, used = 0;  // when that was, and of processors until then
   double none_until = 0;
   std::atomic<bool> leaves{false};
-  std::condition_variable changed;
-  int crowds = 0;
+  std::promise<void> end_of_crowd;
 };
 
 Room& room() {
@@ -52,22 +52,29 @@ Room& room() {
 const auto& at_load [[maybe_unused]] = room();
 
 // GNU's runtime lets no thread keep its processor once there are more threads than processors,
-// whatever they do: these do nothing, until room is no longer left.
-void crowd(Room& r, int mine) {
+// whatever they do: the other threads of loops are as many as there are other processors, and these
+// two do nothing, until room is no longer left.
+void crowd(const std::future<void>& end) {
   std::atomic<int> members{0};  // a region that does nothing is none
-#pragma omp parallel num_threads(omp_get_num_procs() + 1)
+#pragma omp parallel num_threads(2)
   ++members;
-  std::unique_lock<std::mutex> lock(r.mutex);
-  r.changed.wait(lock, [&] { return !r.leaves || r.crowds != mine; });
+  end.wait();
 }
 
 void set_leaves(Room& r, bool leaves) {
-  if (r.leaves.exchange(leaves) == leaves)
+  if (r.leaves == leaves)
     return;
-  if (leaves)
-    std::thread(crowd, std::ref(r), ++r.crowds).detach();
-  else
-    r.changed.notify_all();
+  if (leaves) {
+    r.end_of_crowd = {};
+    try {
+      std::thread(crowd, r.end_of_crowd.get_future()).detach();
+    } catch (const std::system_error&) {
+      return;  // there are threads enough: those of loops stay awake
+    }
+  } else {
+    r.end_of_crowd.set_value();
+  }
+  r.leaves = leaves;
 }
 
 }  // namespace

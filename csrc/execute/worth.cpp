@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 
 #include "execute/room.h"
 
@@ -24,7 +25,7 @@ std::atomic<bool> g_plan_all{false};
 // Each fourth as often as the one before: a thread that has run a part of a loop keeps its
 // processor for some milliseconds more, to wait for the next, and these are the builder's.
 bool is_for_trial(int runs) {
-  auto next = kRunsUntilTry;
+  int64_t next = kRunsUntilTry;
   while (next < runs)
     next *= 4;
   return next == runs;

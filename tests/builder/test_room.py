@@ -46,3 +46,27 @@ def test_threads_that_wait_sleep_while_room_is_left() -> None:
     assert [int(threads) for threads in printed[::2]] == [0, fewer, 0, 0]
     waiting, sleeping, again, _ = map(float, printed[1::2])
     assert sleeping < min(waiting, again) / 3, printed
+
+
+FORKS = """
+import os, signal, time
+import torch
+from torch_tenon import _C
+
+torch.ones(1, device="tenon").cpu()
+_C.note_room(1.0, True)
+time.sleep(0.2)  # while the crowd gathers
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    for _ in range(3):  # its parent's crowd, and crowds of its own
+        _C.need_no_room()
+        _C.note_room(1.0, True)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+_C.need_no_room()
+"""
+
+
+def test_a_child_leaves_room_of_its_own() -> None:
+    assert output(FORKS) == "0"
