@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 # The device cannot be loaded while it is being built.
@@ -14,7 +15,7 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 import torch
 import yaml
-from setuptools import setup
+from setuptools import Extension, setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
 ROOT = Path(__file__).parent
@@ -24,6 +25,9 @@ SOURCES = ["csrc/**/*.cpp", "torch_tenon/targets/*/csrc/*.cpp"]
 
 # `make` builds the extension in place, where ninja rebuilds what changed, and installs the rest.
 IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
+
+# What is compiled once and included in every file.
+HEADER = "precompiled.h"
 
 
 class Build(BuildExtension):
@@ -45,6 +49,29 @@ class Build(BuildExtension):
             (folder / "ops").mkdir(exist_ok=True)
             (folder / "ops" / "manifest.json").write_text(json.dumps(manifest) + "\n")
 
+    def build_extension(self, extension: Extension) -> None:
+        folder = Path(self.build_temp).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._precompile(extension, folder / f"{HEADER}.gch")
+        # The compiler takes the first of the header and what was made of it that it finds.
+        extension.include_dirs.insert(0, str(folder))
+        super().build_extension(extension)
+
+    def _precompile(self, extension: Extension, result: Path) -> None:
+        """Compiles the header with the options of the files. A compiler that takes it for another
+        program's reads the header itself."""
+        command = [
+            *self.compiler.compiler_so,
+            *(f"-I{place}" for place in [*extension.include_dirs, *self.compiler.include_dirs]),
+            *extension.extra_compile_args,
+            *("-x", "c++-header", str(ROOT / "csrc" / HEADER), "-o", str(result)),
+        ]
+        made_by = result.with_suffix(".made_by")
+        text = "\n".join([*command, torch.__version__, (ROOT / "csrc" / HEADER).read_text()])
+        if not (result.exists() and made_by.exists() and made_by.read_text() == text):
+            subprocess.run(command, check=True)
+            made_by.write_text(text)
+
 
 setup(
     ext_modules=[]
@@ -64,6 +91,7 @@ setup(
             extra_compile_args=[
                 *("-O2", "-g0", "-Wall", "-fvisibility=hidden", "-fopenmp"),
                 *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
+                *("-std=c++20", "-include", HEADER),
             ],
         )
     ],
