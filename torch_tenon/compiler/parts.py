@@ -49,6 +49,20 @@ def same_places(a: Layout, b: Layout) -> bool:
     )
 
 
+def may_overlap(layout: Layout) -> bool:
+    """Whether two elements may be the same memory, as far as the dimensions by themselves tell.
+    Sizes of any value lie as the example that they have (csrc/record/op_key.cpp: `put_order`)."""
+    dims = zip(layout.strides, layout.sizes, strict=True)
+    extent = 1  # of the dimensions inside
+    for stride, size in sorted((size_hint(k), size_hint(n)) for k, n in dims):
+        if size == 0:
+            return False
+        if size > 1 and stride < extent:
+            return True
+        extent += stride * (size - 1)
+    return False
+
+
 def ranges(view: Layout, whole: Layout) -> list[Range] | None:
     """What a view of a dense tensor shows along each of the tensor's dimensions; None where it is
     not such a box (a diagonal, other dimensions), or where a size is known only at run time."""

@@ -25,6 +25,7 @@ from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
+from torch_tenon.frontends.in_place import writes_shared_elements
 from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
@@ -192,6 +193,12 @@ def tenon_backend(
     """
     compiler: GraphCompiler = compile_graph
     asked = check_options(mode, options).get("reference", False)
+    if writes_shared_elements(module):
+        log.warning(
+            "a graph of %d ops runs as eager code: it writes elements that share memory",
+            len(module.graph.nodes),
+        )
+        return module.forward
     if asked or config.EXECUTE.read() == "reference":
         compiler = run_by_reference
     return _autograd(compiler, compiler, compiler)(module, inputs)

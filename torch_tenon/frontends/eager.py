@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
-from torch_tenon.compiler.parts import same_places
+from torch_tenon.compiler.parts import may_overlap, same_places
 from torch_tenon.frontends import foreach
 from torch_tenon.ir.index import Symbol, product
 from torch_tenon.ir.program import Program
@@ -131,11 +131,11 @@ class _Window:
         if name in _UNSAID:
             self._moving_statistics(name, arguments, results)
             return
-        if name == "aten::copy_":
-            self._write(arguments[0], self._argument(arguments[1]))
-            return
         schema = op._schema.arguments
         written = [i for i, a in enumerate(schema) if variants.is_written(a)]
+        if name == "aten::copy_" and not _overlaps(arguments[0]):
+            self._write(arguments[0], self._argument(arguments[1]))
+            return
         outs = [i for i in written if variants.is_out(schema[i])]
         if written and not outs and (calls := foreach.one_by_one(name, arguments, written)):
             self.builder.step -= 1  # what one of them reads, the next may read as well
@@ -143,7 +143,9 @@ class _Window:
                 self._call(name, one, results)
             return
         functional = variants.functional_of(op)
-        if functional is None:
+        # Of a functional op's result each element has a value of its own. Where elements share
+        # memory, which of these stays there is the kernel's to say.
+        if functional is None or any(_overlaps(arguments[i]) for i in written):
             self._call_in_place(op, arguments, results)
             return
         if name in _FLAT_OUT and not _is_contiguous(arguments[-1]):
@@ -160,7 +162,8 @@ class _Window:
         self._run(functional, given, results, targets, bool(written), changes)
 
     def _call_in_place(self, op: Any, arguments: list[Any], results: list[Any]) -> None:
-        """An op that writes arguments and has no functional variant: a call on their memory."""
+        """An op that writes arguments where its functional variant does not tell what these become:
+        a call on their memory."""
         schema = op._schema.arguments
         self.program.origin = _origin(op.name())
         writes = []
@@ -187,6 +190,8 @@ class _Window:
         op = _UNSAID[name]
         self.program.origin = "native_batch_norm"
         statistics = [x for x in arguments[3:5] if x[0] == "tensor"]
+        if any(_overlaps(x) for x in statistics):
+            raise CannotLower(f"{name} writes elements that share memory")
         if not statistics:
             op = torch.ops.aten._native_batch_norm_legit.no_stats
             arguments = arguments[:3] + arguments[5:]
@@ -336,6 +341,13 @@ def _metas(x: Any) -> list[TensorMeta | None]:
     if x[0] == "list":
         return [m for t in x[1] for m in _metas(t)]
     return [TensorMeta(x[2], tuple(x[3]), tuple(x[4]))]
+
+
+def _overlaps(x: Any) -> bool:
+    """Whether a tensor in an argument has elements that share memory."""
+    return any(
+        may_overlap(Layout(tuple(sizes), tuple(strides))) for *_, sizes, strides, _ in _tensors(x)
+    )
 
 
 def _is_contiguous(t: Sequence[Any]) -> bool:

@@ -3,19 +3,26 @@
 A trace has such an op as `auto_functionalized_v2(op, **arguments)`: called on copies of the tensors
 that it writes, the bases, of which its arguments may be views. The node gives the op's results and
 then the copies as they are after it.
+
+PyTorch's traces have no place for writes through views whose elements share memory. Functionalized,
+each element of such a view has a value of its own, and what is put back into the base is what a few
+of them have: the rest is lost. `writes_shared_elements` finds these before anything is traced.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.fx import Node
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from torch_tenon.compiler.parts import may_overlap
+from torch_tenon.ir.values import Layout
 from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.ops.variants import is_written
 
@@ -63,3 +70,68 @@ def changed_base(n: Any) -> Node | None:
     base = bases[number - first] if number >= first else None  # type: ignore[operator]
     others = [x for name, x in call.kwargs.items() if name != "_all_bases"]
     return base if isinstance(base, Node) and base not in tree_leaves(others) else None
+
+
+def writes_shared_elements(module: GraphModule) -> bool:
+    """Whether a graph of Dynamo's writes memory of which a tensor has several elements at one
+    place: one that is expanded, or unfolded with a step that is shorter than the window."""
+    for graph in (m.graph for m in module.modules() if isinstance(m, GraphModule)):
+        shared: set[int | None] = set()
+        for n in graph.nodes:
+            if any(_storage(x) in shared for x in _written(n)):
+                return True
+            shared |= {_memory(t) for t in _tensors_of(n) if _has_shared_elements(t)}
+    return False
+
+
+def _written(n: Node) -> Iterator[Any]:
+    """The arguments of a node of Dynamo's that it may write."""
+    if "out" in n.kwargs:
+        yield from tree_leaves(n.kwargs["out"])
+    if n.op not in ("call_method", "call_function") or not n.args:
+        return
+    target = n.target
+    if isinstance(target, OpOverloadPacket):
+        target = getattr(target, target.overloads()[0])
+    if isinstance(target, OpOverload):
+        for a, x in zip(target._schema.arguments, n.args, strict=False):
+            if is_written(a):
+                yield from tree_leaves(x)
+        names = [a.name for a in target._schema.arguments if is_written(a)]
+        yield from tree_leaves([n.kwargs.get(name) for name in names])
+        return
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    if in_place or target in _OPERATORS or n.kwargs.get("inplace"):
+        yield from tree_leaves(n.args[0])
+
+
+# Python's assignments to a part, and its operators in place.
+_IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul"
+_OPERATORS = {operator.setitem, *(getattr(operator, name) for name in _IN_PLACE.split())}
+
+
+def _tensors_of(n: Node) -> list[torch.Tensor]:
+    value = n.meta.get("example_value")
+    return [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)]
+
+
+def _storage(x: Any) -> int | None:
+    tensors = _tensors_of(x) if isinstance(x, Node) else []
+    return _memory(tensors[0]) if tensors else None
+
+
+def _memory(t: torch.Tensor) -> int | None:
+    return t.untyped_storage()._cdata if t.layout is torch.strided else None
+
+
+def _has_shared_elements(t: torch.Tensor) -> bool:
+    if t.layout is not torch.strided:
+        return False
+    sizes, strides = ([_example(n) for n in numbers] for numbers in (t.shape, t.stride()))
+    return may_overlap(Layout(tuple(sizes), tuple(strides)))
+
+
+def _example(n: int | torch.SymInt) -> int:
+    """A size, or one of those that it may have."""
+    return n if isinstance(n, int) else int(n.node.hint if n.node.has_hint() else 2)

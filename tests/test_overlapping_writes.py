@@ -1,0 +1,212 @@
+"""Writes through views whose elements share memory, and between parts of one tensor.
+
+PyTorch says for a few of these what they give and leaves the others open. Nothing is lost, though,
+and what runs by a plan gives what PyTorch's kernels give.
+"""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from against_cpu import assert_same, executing, same_error_on_both
+from torch import Tensor
+from turns import MODES, turns
+
+from torch_tenon.builder.counts import plan_counts
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated")
+
+View = Callable[[Tensor], Tensor]
+# Of a base of n rows and three columns, with n rows and three columns.
+VIEWS: dict[str, View] = {
+    "expanded_rows": lambda b: b[:1].expand(b.shape[0], 3),
+    "expanded_columns": lambda b: b[:, 1:2].expand(b.shape[0], 3),
+    "unfolded": lambda b: b.view(-1).unfold(0, 3, 1)[: b.shape[0]],
+    "strided": lambda b: b.as_strided(b.shape, (2, 1), 1),
+}
+
+
+def at(x: Tensor, *numbers: int) -> Tensor:
+    return torch.tensor(numbers, device=x.device)
+
+
+def mask(x: Tensor) -> Tensor:
+    return at(x, 0, 1, 1).bool()[None] & (torch.arange(x.shape[0], device=x.device) < 2)[:, None]
+
+
+def assign_where(x: Tensor) -> None:
+    x[mask(x)] = 5.0
+
+
+def assign_column(x: Tensor) -> None:
+    x[:, 1] = 5.0
+
+
+def assign_at(x: Tensor) -> None:
+    x[:, at(x, 0, 2)] = at(x, 5, 6).to(x.dtype)
+
+
+# These write an element of memory several times, or one of several times that it is shown.
+WRITES: dict[str, Callable[[Tensor], object]] = {
+    "index_fill": lambda x: x.index_fill_(1, at(x, 1), 5.0),
+    "index_fill_row": lambda x: x.index_fill_(0, at(x, 1), 5.0),
+    "masked_fill": lambda x: x.masked_fill_(mask(x), 5.0),
+    "masked_fill_tensor": lambda x: x.masked_fill_(mask(x), at(x, 5).to(x.dtype)[0]),
+    "masked_scatter": lambda x: x.masked_scatter_(mask(x), x.new_ones(x.shape)),
+    "assign_where": assign_where,
+    "assign_column": assign_column,
+    "assign_at": assign_at,
+    "index_put": lambda x: x.index_put_((at(x, 0, 1), at(x, 1, 2)), x.new_full((2,), 7.0)),
+    "index_put_added": lambda x: x.index_put_((at(x, 0, 1), at(x, 2, 1)), x.new_ones(2), True),
+    "index_copy": lambda x: x.index_copy_(1, at(x, 2), x.new_full((x.shape[0], 1), 4.0)),
+    "index_add": lambda x: x.index_add_(1, at(x, 1), x.new_ones(x.shape[0], 1)),
+    "scatter": lambda x: x.scatter_(1, at(x, 1, 2)[None], 8.0),
+    "scatter_add": lambda x: x.scatter_add_(1, at(x, 1, 1)[None], x.new_ones(1, 2)),
+    "scatter_reduce": lambda x: x.scatter_reduce_(1, at(x, 1, 0)[None], x.new_ones(1, 2), "amax"),
+    "put": lambda x: x.put_(at(x, 1, 4), x.new_ones(2), True),
+    "fill_column": lambda x: x[:, 1].fill_(3.0),
+    "fill": lambda x: x.fill_(3.0),
+    "add": lambda x: x.add_(1.0),
+    "mul": lambda x: x.mul_(x.new_full((3,), 2.0)),
+    "copy": lambda x: x.copy_(torch.arange(x.numel(), device=x.device).view(x.shape)),
+    "foreach": lambda x: torch._foreach_add_([x], 2.0),
+    "out": lambda x: torch.mul(x.new_ones(x.shape), 2.0, out=x),
+    "product": lambda x: x.addmm_(x.new_ones(x.shape[0], 2), x.new_ones(2, 3)),
+}
+
+
+def raises(view: str, write: str) -> bool:
+    """Whether PyTorch refuses it."""
+    try:
+        WRITES[write](VIEWS[view](torch.zeros(4, 3)))
+    except RuntimeError:
+        return True
+    return False
+
+
+def written(x: Tensor, view: str) -> list[Tensor]:
+    """What each write leaves, also of memory that was not computed yet, and what was read of the
+    memory before."""
+    found = []
+    for name, write in WRITES.items():
+        if not raises(view, name):
+            base = x * 2
+            before = base + 1
+            write(VIEWS[view](base))
+            found += [base, before, base.sum(0)]
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_is_lost(view: str, mode: str) -> None:
+    hits = plan_counts()["hits"]
+    with executing(mode):
+        for _ in turns(4):
+            x = torch.randn(4, 3)
+            assert_same(written(x.to("tenon"), view), written(x, view), rtol=1e-5, atol=1e-5)
+    assert mode == "reference" or plan_counts()["hits"] > hits
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_is_lost_at_any_size(view: str) -> None:
+    for rows in (4, 5, 6, 7, 9):
+        for _ in turns(2):
+            x = torch.randn(rows, 3)
+            assert_same(written(x.to("tenon"), view), written(x, view), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_pytorch_refuses_is_refused_each_time(view: str) -> None:
+    refused = [name for name in WRITES if raises(view, name)]
+    assert refused or view in ("unfolded", "strided")
+    for _ in turns(3):
+        for name in refused:
+            same_error_on_both(lambda d, w=WRITES[name]: w(VIEWS[view](torch.zeros(4, 3).to(d))))
+
+
+def in_place_add(x: Tensor) -> None:
+    x[1:] += x[:-1]
+
+
+BETWEEN_PARTS: dict[str, Callable[[Tensor], object]] = {
+    "copy": lambda x: x[1:].copy_(x[:-1]),
+    "add": in_place_add,
+    "out": lambda x: torch.add(x[:-1], 1, out=x[1:]),
+    "index_add": lambda x: x.index_add_(0, at(x, 0), x[1:2]),
+    "index_copy": lambda x: x.index_copy_(0, at(x, 0), x[1:2]),
+    "scatter": lambda x: x.scatter_(0, at(x, 1, 2, 0)[None], x[:1]),
+}
+
+
+@pytest.mark.parametrize("name", BETWEEN_PARTS)
+def test_what_pytorch_refuses_between_parts_is_refused_each_time(name: str) -> None:
+    for rows in (4, 4, 4, 5, 6, 7):
+        same_error_on_both(lambda d, n=rows: BETWEEN_PARTS[name](torch.ones(n, 3).to(d)))
+
+
+def shifted(x: Tensor) -> list[Tensor]:
+    """What PyTorch defines: the same elements are read and written, or different ones."""
+    y, z, products = x * 2, x + 1, x[:3].clone()
+    y.add_(y)
+    y[::2] += y[1::2]
+    y[:, 0] = y[:, 2]
+    torch.cumsum(z, 0, out=z)
+    torch.exp(z[:1], out=z[1:2])
+    products.copy_(products.t().clone())
+    torch.sub(products, 1, out=products)
+    return [y, z, products]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_pytorch_defines_between_parts(mode: str) -> None:
+    with executing(mode):
+        for _ in turns(4):
+            x = torch.randn(4, 3)
+            assert_same(shifted(x.to("tenon")), shifted(x), rtol=1e-5, atol=1e-5)
+
+
+def column_of_expanded(b: Tensor, i: Tensor) -> Tensor:
+    """The elements that are written are not shared; those of the tensor that they are a view of."""
+    x = b[:, None].expand(-1, 3)
+    x.select(1, 2).add_(i.sum())
+    return x * 1
+
+
+def window_of(b: Tensor, i: Tensor) -> Tensor:
+    b = b * 2
+    b.unfold(0, 2, 1).index_fill_(1, i, 5.0)
+    return b * 1
+
+
+def filled(b: Tensor, i: Tensor) -> Tensor:
+    x = b[:, None].expand(-1, 3)
+    return x.index_fill_(1, i, 5.0) + 1
+
+
+def put(b: Tensor, i: Tensor) -> Tensor:
+    x = b[:, None].expand(-1, 3)
+    x[:, i] = 3.0
+    return b + 1
+
+
+def not_shared(b: Tensor, i: Tensor) -> Tensor:
+    """Reading elements that share memory is nothing special."""
+    y = b * 2
+    y.add_(b[:1].expand(4))
+    return y.index_fill_(0, i, 5.0) * b[:, None].expand(-1, 3).sum(1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [filled, put, window_of, column_of_expanded, not_shared])
+def test_compiled(
+    function: Callable[[Tensor, Tensor], Tensor], dynamic: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="tenon", dynamic=dynamic)
+    for _ in range(3):
+        cpu, i = torch.randn(4), torch.tensor([1])
+        base = cpu.to("tenon")
+        assert_same(compiled(base, i.to("tenon")), function(cpu, i))
+        assert_same(base, cpu)
+    assert ("runs as eager code" in caplog.text) == (function is not not_shared)
