@@ -250,20 +250,27 @@ c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device
   return made;
 }
 
-void resize_storage(c10::StorageImpl& storage, size_t nbytes) {
-  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+c10::Storage copy_of(const c10::StorageImpl& storage, size_t nbytes) {
   const auto device = storage.device().index();
   auto made = new_storage(nbytes, device);
   const auto kept = std::min(nbytes, storage.nbytes());
   const auto* before = own_buffer(storage);
   if (kept > 0 && (before == nullptr || before->has_contents)) {
     auto& after = *made.unsafeGetStorageImpl();
-    void* from = settled_address(storage, Access::read);
+    void* from = settled_address(storage, Access::write);  // whatever its error
     copy_bytes(
         settled_address(after, Access::write), from, kept, CopyKind::device_to_device, device);
     note_contents(*own_buffer(after), /*whole=*/false);
+    const auto held = buffer_of(storage);
+    std::lock_guard<std::mutex> lock(record_mutex());
+    own_buffer(after)->failure = held ? held->failure : nullptr;
   }
-  replace_memory(storage, std::move(made));
+  return made;
+}
+
+void resize_storage(c10::StorageImpl& storage, size_t nbytes) {
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  replace_memory(storage, copy_of(storage, nbytes));
 }
 
 void replace_memory(c10::StorageImpl& storage, c10::Storage by) {

@@ -46,15 +46,17 @@ void keep_address(c10::StorageImpl& storage);
 // Gives it out for good: whatever uses the buffer runs at once from now on.
 void share_address(c10::StorageImpl& storage);
 
-// The storage's buffer is about to be written by the host or by an op that runs at once: as a
-// whole, so that an error that it had is gone.
+// The storage's buffer is written by the host or by an op that runs at once. `whole`, for when it
+// has been: all that it held is replaced, so an error that it had is gone.
 void note_contents(Buffer& buffer, bool whole);
 
 // Copies all that a host storage holds to the device, for a target whose memory the host cannot
 // reach; the host's storage is kept until that is done, and nobody waits.
 void upload(c10::StorageImpl& storage, const c10::Storage& host);
 
-// Gives a storage another size; what fits of its content is kept.
+// A storage of that many bytes with what fits of another one's contents, and their error.
+c10::Storage copy_of(const c10::StorageImpl& storage, size_t nbytes);
+// Gives a storage another size; what fits of its content is kept, and so is its error.
 void resize_storage(c10::StorageImpl& storage, size_t nbytes);
 // Gives a storage another storage's memory and size.
 void replace_memory(c10::StorageImpl& storage, c10::Storage by);

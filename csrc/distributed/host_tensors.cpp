@@ -14,19 +14,21 @@ void release_storage(void* storage) {
   delete static_cast<c10::Storage*>(storage);
 }
 
+}  // namespace
+
 // Over the device's memory, whose storage lives as long as the host's does.
-at::Tensor over_memory_of(const at::Tensor& t, HostTensors::Use use) {
+at::Tensor HostTensors::over_memory_of(const at::Tensor& t, Use use) {
   auto* impl = t.storage().unsafeGetStorageImpl();
-  const bool reads = use == HostTensors::Use::reads;
+  const bool reads = use == Use::reads;
   if (!reads && c10::impl::cow::is_cow_data_ptr(impl->_mutable_data_ptr_no_checks()))
     impl->mutable_data();  // a copy of its own from now on
   void* address = settled_address(*impl, reads ? Access::read : Access::write);
   if (const auto buffer = buffer_of(*impl)) {
-    if (use == HostTensors::Use::updates)
+    if (use == Use::updates)
       settle(*buffer, Access::read);  // for its error
-    const bool whole = use == HostTensors::Use::writes && t.is_non_overlapping_and_dense() &&
-                       t.nbytes() == impl->nbytes();
-    note_contents(*buffer, whole);
+    note_contents(*buffer, /*whole=*/false);
+    if (use == Use::writes && t.is_non_overlapping_and_dense() && t.nbytes() == impl->nbytes())
+      replaced_.push_back(t);
   }
   c10::Storage host(
       c10::Storage::use_byte_size_t{},
@@ -38,8 +40,6 @@ at::Tensor over_memory_of(const at::Tensor& t, HostTensors::Use use) {
   made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
   return made;
 }
-
-}  // namespace
 
 at::Tensor HostTensors::to_host(const at::Tensor& t, Use use) {
   TORCH_CHECK(t.defined(), collective_, ": a tensor is undefined");
@@ -100,6 +100,11 @@ void HostTensors::bring_back() {
   for (auto& [device, host] : written_)
     device.copy_(host, /*non_blocking=*/true);
   written_.clear();
+  for (const auto& t : replaced_) {
+    if (const auto buffer = buffer_of(*t.storage().unsafeGetStorageImpl()))
+      note_contents(*buffer, /*whole=*/true);
+  }
+  replaced_.clear();
 }
 
 }  // namespace tenon

@@ -27,7 +27,8 @@ class HostTensors {
   std::vector<std::vector<at::Tensor>> to_host(
       const std::vector<std::vector<at::Tensor>>& lists, Use use);
 
-  // Copies to the device what was written elsewhere. Once; on any thread.
+  // The collective has ended well: copies to the device what was written elsewhere, and what was
+  // replaced as a whole is good again. Once; on any thread.
   void bring_back();
 
   // Of the tensors; none was given: nothing.
@@ -39,12 +40,14 @@ class HostTensors {
   struct Copy {
     at::Tensor device, host;
   };
+  at::Tensor over_memory_of(const at::Tensor& tensor, Use use);
   at::Tensor copy_of(const at::Tensor& tensor, Use use);
 
   const char* collective_;
   std::optional<c10::Device> device_;
   std::mutex mutex_;
   std::vector<Copy> written_;
+  std::vector<at::Tensor> replaced_;  // where the host reaches them, as a whole
 };
 
 }  // namespace tenon

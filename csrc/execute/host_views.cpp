@@ -115,8 +115,11 @@ at::Tensor HostViews::to_host(const at::Tensor& t, Use use) {
     return t;
   // A kernel may ask whether two arguments are the same tensor.
   const auto found = views_.find(t.unsafeGetTensorImpl());
-  if (found != views_.end())
+  if (found != views_.end()) {
+    if (t.has_storage())
+      note_use(*t.storage().unsafeGetStorageImpl(), use);
     return found->second.host;
+  }
   at::Tensor host;
   if (t._is_zerotensor()) {
     host = at::_efficientzerotensor(t.sizes(), t.options().device(at::kCPU));
@@ -155,8 +158,10 @@ at::Tensor HostViews::to_device(const at::Tensor& host) {
 const c10::Storage& HostViews::host_storage(const c10::Storage& device, Use use) {
   auto* impl = device.unsafeGetStorageImpl();
   const auto found = by_device_.find(impl);
-  if (found != by_device_.end())
+  if (found != by_device_.end()) {
+    note_use(*impl, use);
     return found->second.host;
+  }
   if (use != Use::reads && c10::impl::cow::is_cow_data_ptr(impl->_mutable_data_ptr_no_checks()))
     impl->mutable_data();  // a copy of its own from now on
   const auto nbytes = device.nbytes();
@@ -165,7 +170,7 @@ const c10::Storage& HostViews::host_storage(const c10::Storage& device, Use use)
   if (buffer && use == Use::writes)
     settle(*buffer, Access::read);  // for its error
   if (buffer)
-    note_contents(*buffer, use == Use::replaces);
+    note_contents(*buffer, /*whole=*/false);
   c10::DataPtr data;
   if (!target().host_memory) {
     data = c10::GetAllocator(c10::kCPU)->allocate(nbytes);
@@ -184,7 +189,19 @@ const c10::Storage& HostViews::host_storage(const c10::Storage& device, Use use)
       host_allocator(),
       impl->resizable());
   by_host_.emplace(host.unsafeGetStorageImpl(), device);
-  return by_device_.emplace(impl, Pair{device, std::move(host), host_data}).first->second.host;
+  Pair pair{device, std::move(host), host_data, use == Use::replaces};
+  return by_device_.emplace(impl, std::move(pair)).first->second.host;
+}
+
+// One argument may be what another one reads.
+void HostViews::note_use(const c10::StorageImpl& device, Use use) {
+  const auto found = by_device_.find(&device);
+  if (found == by_device_.end() || !found->second.replaced || use == Use::replaces)
+    return;
+  found->second.replaced = false;
+  const auto buffer = buffer_of(device);
+  if (buffer && use != Use::replaces_part)
+    settle(*buffer, Access::read);  // for its error
 }
 
 c10::Storage HostViews::device_storage(const c10::Storage& host) {
@@ -226,8 +243,12 @@ void HostViews::written(const at::Tensor& t, const at::Tensor& host) {
 }
 
 void HostViews::finish() {
-  for (auto& [impl, pair] : by_device_)
+  for (auto& [impl, pair] : by_device_) {
     take_over(pair);
+    const auto buffer = pair.replaced ? buffer_of(*pair.device.unsafeGetStorageImpl()) : nullptr;
+    if (buffer)
+      note_contents(*buffer, /*whole=*/true);
+  }
 }
 
 void HostViews::take_over(Pair& pair) {

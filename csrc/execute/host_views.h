@@ -34,8 +34,8 @@ class HostViews {
   void written(const at::Tensor& tensor, const at::Tensor& host);
 
   // Call last, when all went well: storages that the kernel replaced are taken over, written ones
-  // are copied back. Without it nothing of a failed kernel's doing reaches the device, as far as
-  // the host's memory is not the device's own.
+  // are copied back, and an error that replaced contents had is gone. Without it nothing of a
+  // failed kernel's doing reaches the device, as far as the host's memory is not the device's own.
   void finish();
 
   int64_t bytes_copied() const {
@@ -52,10 +52,12 @@ class HostViews {
     c10::Storage device;
     c10::Storage host;
     const void* host_data;  // where the host storage pointed when it was made
+    bool replaced = false;  // the kernel writes all of it and reads nothing
     bool written = false;
   };
 
   const c10::Storage& host_storage(const c10::Storage& device, Use use);
+  void note_use(const c10::StorageImpl& device, Use use);
   c10::Storage device_storage(const c10::Storage& host);
   void take_over(Pair& pair);
 

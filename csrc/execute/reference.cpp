@@ -17,6 +17,7 @@
 #include "execute/host_call.h"
 #include "execute/host_views.h"
 #include "record/execution.h"
+#include "record/layout.h"
 #include "record/op_rules.h"
 #include "record/surroundings.h"
 
@@ -125,34 +126,6 @@ at::Generator seeded_host_generator(
       (static_cast<uint64_t>(words[1]) << 32) | words[0]);
 }
 
-// A value with `f` of each tensor in it.
-template <class F>
-IValue map_tensors(const IValue& value, F&& f) {
-  if (value.isTensor())
-    return f(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> mapped;
-    for (const at::Tensor& t : value.toTensorList())
-      mapped.push_back(f(t));
-    return mapped;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> mapped;
-    for (const std::optional<at::Tensor> t : value.toOptionalTensorList())
-      mapped.push_back(t ? std::optional(f(*t)) : std::nullopt);
-    return mapped;
-  }
-  // TorchScript makes lists of optional tensors whose type is another object than the dispatcher's.
-  if (value.isList() && value.toList().elementType()->isSubtypeOf(
-                            *c10::OptionalType::create(c10::TensorType::get()))) {
-    c10::impl::GenericList mapped(value.toList().elementType());
-    for (const IValue& element : value.toListRef())
-      mapped.push_back(map_tensors(element, f));
-    return mapped;
-  }
-  return value;
-}
-
 bool takes_generator(const c10::Argument& argument) {
   return argument.type()->isSubtypeOf(*c10::OptionalType::create(c10::GeneratorType::get()));
 }
@@ -208,17 +181,19 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
 
   HostViews views(device);
   const auto replaced = arguments_replaced(op);
+  const auto host_of = [&](size_t i, const at::Tensor& t) {
+    const auto whole = replaced[i] && t.defined() && is_whole(t);
+    return views.to_host(
+        t,
+        !written[i]    ? Use::reads
+        : !replaced[i] ? Use::writes
+        : whole        ? Use::replaces
+                       : Use::replaces_part);
+  };
   // First those that are written: a tensor may be both.
   for (size_t i = 0; i < count; ++i) {
-    if (!written[i])
-      continue;
-    for_each_tensor(arguments[i], [&](const at::Tensor& t) {
-      views.to_host(
-          t,
-          !replaced[i]  ? Use::writes
-          : is_whole(t) ? Use::replaces
-                        : Use::replaces_part);
-    });
+    if (written[i])
+      for_each_tensor(arguments[i], [&](const at::Tensor& t) { host_of(i, t); });
   }
   Stack host_arguments;
   host_arguments.reserve(count);
@@ -234,7 +209,7 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
       host_arguments.emplace_back(c10::Device(c10::kCPU));
     } else {
       host_arguments.push_back(
-          map_tensors(value, [&](const at::Tensor& t) { return views.to_host(t); }));
+          map_tensors(value, [&](const at::Tensor& t) { return host_of(i, t); }));
     }
   }
   {
@@ -249,8 +224,7 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
 
   for (size_t i = 0; i < count; ++i) {
     if (written[i])
-      for_each_tensor(
-          arguments[i], [&](const at::Tensor& t) { views.written(t, views.to_host(t)); });
+      for_each_tensor(arguments[i], [&](const at::Tensor& t) { views.written(t, host_of(i, t)); });
   }
   std::optional<HostViews> there;
   if (results_device)

@@ -219,16 +219,17 @@ void copy_run_of_bytes(const at::Tensor& self, const at::Tensor& src, bool non_b
   if (kind == CopyKind::device_to_host)
     return copy_bytes(self.mutable_data_ptr(), from, self.nbytes(), kind, src.device().index());
   void* to = first_byte(self, settled_address(target_storage, Access::write));
-  if (const auto buffer = buffer_of(target_storage)) {
-    note_contents(*buffer, /*whole=*/self.nbytes() == target_storage.nbytes());
-    if (kind == CopyKind::host_to_device && !target().host_memory) {
-      // The source may change as soon as this is over, unless somebody said that it does not.
-      const bool stays = non_blocking && is_pinned(from);
-      const auto staged = stays ? src : src.clone();
-      return enqueue_upload(*buffer, to, staged.const_data_ptr(), self.nbytes(), [staged] {});
-    }
+  const auto buffer = buffer_of(target_storage);
+  if (buffer && kind == CopyKind::host_to_device && !target().host_memory) {
+    // The source may change as soon as this is over, unless somebody said that it does not.
+    const bool stays = non_blocking && is_pinned(from);
+    const auto staged = stays ? src : src.clone();
+    enqueue_upload(*buffer, to, staged.const_data_ptr(), self.nbytes(), [staged] {});
+  } else {
+    copy_bytes(to, from, self.nbytes(), kind, self.device().index());
   }
-  copy_bytes(to, from, self.nbytes(), kind, self.device().index());
+  if (buffer)  // once that has gone well: else an error of what was there stays
+    note_contents(*buffer, /*whole=*/self.nbytes() == target_storage.nbytes());
 }
 
 at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {

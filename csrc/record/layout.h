@@ -26,6 +26,34 @@ at::Tensor tensor_over(c10::Storage storage, const TensorLayout& layout, int64_t
 // The tensors of a result that is one, or a list of them.
 std::vector<at::Tensor> tensors_of(const c10::IValue& value);
 
+// A value with `f` of each tensor in it.
+template <class F>
+c10::IValue map_tensors(const c10::IValue& value, F&& f) {
+  if (value.isTensor())
+    return f(value.toTensor());
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> mapped;
+    for (const at::Tensor& t : value.toTensorList())
+      mapped.push_back(f(t));
+    return mapped;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> mapped;
+    for (const std::optional<at::Tensor> t : value.toOptionalTensorList())
+      mapped.push_back(t ? std::optional(f(*t)) : std::nullopt);
+    return mapped;
+  }
+  // TorchScript makes lists of optional tensors whose type is another object than the dispatcher's.
+  if (value.isList() && value.toList().elementType()->isSubtypeOf(
+                            *c10::OptionalType::create(c10::TensorType::get()))) {
+    c10::impl::GenericList mapped(value.toList().elementType());
+    for (const c10::IValue& element : value.toListRef())
+      mapped.push_back(map_tensors(element, f));
+    return mapped;
+  }
+  return value;
+}
+
 // An argument of a call that is known but for its memory: a constant, a tensor, a number that is
 // given when the call runs, or a list of these.
 struct ArgumentPlan {
