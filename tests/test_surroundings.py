@@ -1,6 +1,7 @@
 """Settings that change between a call and its run: the call means what it meant when it came."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,7 +11,7 @@ from fresh_process import output
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from turns import MODES, turns
+from turns import MODES, in_thread, turns
 
 
 @pytest.fixture(params=MODES, autouse=True)
@@ -55,6 +56,80 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _fill_uninitialized(value: bool) -> None:
+    torch.utils.deterministic.fill_uninitialized_memory = value
+
+
+def _enable_mkldnn(value: bool) -> None:
+    torch.backends.mkldnn.enabled = value
+
+
+def _decide_mkldnn(value: bool) -> None:
+    torch.backends.mkldnn.deterministic = value
+
+
+# Settings of the process that kernels look at: how to get and set each, and a value that is no
+# default.
+SETTINGS: dict[str, tuple[Callable[[], object], Callable[..., object], object]] = {
+    "precision_of_products": (
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+        "medium",
+    ),
+    "precision_of_convolutions": (
+        lambda: torch._C._get_fp32_precision_getter("mkldnn", "conv"),
+        lambda value: setattr(torch.backends.mkldnn.conv, "fp32_precision", value),
+        "bf16",
+    ),
+    "mkldnn": (lambda: torch.backends.mkldnn.enabled, _enable_mkldnn, False),
+    "mkldnn_by_flags": (
+        torch._C._get_mkldnn_enabled,
+        lambda value: torch.backends.mkldnn.set_flags(value),
+        False,
+    ),
+    "deterministic_mkldnn": (
+        lambda: torch.backends.mkldnn.deterministic,
+        _decide_mkldnn,
+        True,
+    ),
+    "nnpack": (
+        torch._C._get_nnpack_enabled,
+        lambda value: torch.backends.nnpack.set_flags(value),
+        False,
+    ),
+    "half_sums": (
+        torch._C._get_cpu_allow_fp16_reduced_precision_reduction,
+        torch._C._set_cpu_allow_fp16_reduced_precision_reduction,
+        True,
+    ),
+    "filled_memory": (
+        torch._C._get_deterministic_fill_uninitialized_memory,
+        _fill_uninitialized,
+        False,
+    ),
+}
+
+
+@contextlib.contextmanager
+def setting(name: str) -> Iterator[None]:
+    get, change, value = SETTINGS[name]
+    before = get()
+    change(value)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+@contextlib.contextmanager
+def flushing() -> Iterator[None]:
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 class Seeing(TorchDispatchMode):
@@ -252,6 +327,30 @@ def test_memory_that_nobody_filled_is_filled_under_the_flag() -> None:
         assert x.isnan().all() and y.isnan().all()
 
 
+def test_denormal_numbers_are_flushed_where_the_call_was_made_so() -> None:
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor has no such flag")
+
+    def small(x: torch.Tensor) -> torch.Tensor:
+        return x * 0.5 + x[:1] @ x[1:2]
+
+    for turn in turns(4):
+        x = torch.full((5,), 1e-39) * (turn + 1)
+        there = x.to("tenon")
+        want = small(x)
+        kept = small(there)
+        with flushing():
+            torch.tenon.synchronize()
+            flushed = small(there)
+        late = small(there)
+        with flushing():
+            flushed_late = small(there)
+            # Another thread, which does not flush, runs what this one has recorded.
+            in_thread(functools.partial(assert_same, [late, flushed_late * 1], [want, want * 0]))
+        assert want.all() and not flushed.cpu().any() and not flushed_late.cpu().any()
+        assert_same([kept, late], [want, want])
+
+
 SEEING_KERNEL = """
     import contextlib, torch
 
@@ -263,15 +362,17 @@ SEEING_KERNEL = """
             torch.are_deterministic_algorithms_enabled(),
             torch.is_autocast_enabled("cpu"),
             torch._C._len_torch_dispatch_stack() > 0,
+            *(get() == value for get, _, value in SETTINGS.values()),
+            bool((torch.full((1,), 1e-40) * 1 == 0).item()),
         ]
         return torch.tensor(flags).to(x.dtype)
 
     library = torch.library.Library("surroundings", "DEF")  # before the device looks
     library.define("seen(Tensor x) -> Tensor")
     library.impl("seen", seen, "CPU")
-    library.impl("seen", lambda x: x.new_empty(6), "Meta")
+    library.impl("seen", lambda x: x.new_empty(7 + len(SETTINGS)), "Meta")
     import torch_tenon
-    from test_surroundings import Seeing, default_dtype, deterministic
+    from test_surroundings import SETTINGS, Seeing, default_dtype, deterministic, flushing, setting
     from turns import turns
 
     contexts = {
@@ -299,6 +400,15 @@ SEEING_KERNEL = """
                 with at_the_run():
                     torch.tenon.synchronize()
                 assert got.tolist() == want.tolist(), (turn, name, other, got, want)
+        for name, change in [*((n, lambda: setting(n)) for n in SETTINGS), ("flush", flushing)]:
+            want = torch.ops.surroundings.seen(x)
+            got = torch.ops.surroundings.seen(there)
+            with change():
+                other = torch.ops.surroundings.seen(x)
+                assert other.tolist() != want.tolist(), name
+                changed = torch.ops.surroundings.seen(there)
+            assert got.tolist() == want.tolist(), (turn, name, got, want)
+            assert changed.tolist() == other.tolist(), (turn, name, changed, other)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             pass
         pending = torch.ops.surroundings.seen(there)

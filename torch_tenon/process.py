@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import set_num_threads  # before settings.py makes more of it
 from torch.multiprocessing.reductions import reduce_storage
 from torch.utils.data import get_worker_info
 
@@ -66,7 +67,7 @@ def _make_what_children_use() -> None:
     # library that a fork does not take: where another thread registers something at the time of
     # the fork, a child that makes its first pool of threads waits for that lock for good. Setting
     # the number of threads makes the pool, here and in a DataLoader's workers.
-    torch.set_num_threads(torch.get_num_threads())
+    set_num_threads(torch.get_num_threads())
 
 
 def _before_fork() -> None:
@@ -94,7 +95,7 @@ def _after_fork() -> None:
     if builder is not None:
         builder.forget()
     if _C.counter_values():
-        torch.set_num_threads(1)
+        set_num_threads(1)
 
 
 def ask_for_plan(window: _C.Window, wait: bool) -> None:

@@ -11,12 +11,25 @@ import torch
 from torch_tenon import _C
 from torch_tenon.device import target
 
-#: PyTorch's functions in `torch._C` through which everything in Python changes them.
+#: PyTorch's functions in `torch._C` through which everything in Python changes them. What decides
+#: which ops are called (autocast, backends of attention) is looked at before a call is recorded.
+#: The engine of quantised ops does not matter: none of these is recorded. Flushing of denormals is
+#: the calling thread's, and belongs to each call (csrc/record/surroundings.h).
 _SETTERS = (
     "_set_default_dtype",
     "_set_default_tensor_type",
     "_set_deterministic_algorithms",
+    "_set_deterministic_fill_uninitialized_memory",
+    "_set_float32_matmul_precision",
+    "_set_fp32_precision_setter",
+    "_set_onednn_allow_tf32",
+    "_set_mkldnn_enabled",
+    "_set_mkldnn_deterministic",
+    "_set_nnpack_enabled",
+    "_set_cpu_allow_fp16_reduced_precision_reduction",
 )
+#: What the calling thread alone looks at: nobody waits for the device.
+_SETTERS_OF_THREADS = ("set_num_threads",)
 
 
 def install() -> None:
@@ -27,29 +40,41 @@ def install() -> None:
     well (csrc/record/surroundings.h), but these are the process's: other threads see them change
     while it runs.
     """
-    for name in _SETTERS:
-        setattr(torch._C, name, _after_commit(getattr(torch._C, name)))
+    for name in (*_SETTERS, *_SETTERS_OF_THREADS):
+        before = getattr(torch._C, name, None)
+        if before is None:  # this PyTorch has no such setting
+            continue
+        setter = _after_commit(name, before)
+        for place in (torch._C, torch):
+            if getattr(place, name, None) is before:
+                setattr(place, name, setter)
+        # Attributes of `torch.backends` hold the function itself.
+        for flag in vars(type(torch.backends.mkldnn)).values():
+            if getattr(flag, "setter", None) is before:
+                flag.setter = setter
 
 
 def changes() -> int:
-    """How often one of them was set, to see whether that happened meanwhile."""
+    """How often the default dtype was set, to see whether that happened meanwhile."""
     return _changes
 
 
 _changes = 0
 
 
-def _after_commit(setter: Callable[..., Any]) -> Callable[..., Any]:
+def _after_commit(name: str, setter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(setter)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         global _changes
         _C.commit_all()
-        if not target().host_memory:  # the device may run the host's kernels, later
+        if (
+            name in _SETTERS and not target().host_memory
+        ):  # the device may run the host's kernels, later
             from torch_tenon import accelerator  # it needs the device
 
             for index in range(accelerator.device_count()):
                 accelerator.current_stream(index).synchronize()
-        _changes += 1
+        _changes += name.startswith("_set_default")
         return setter(*args, **kwargs)
 
     return wrapper

@@ -5,11 +5,53 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
 namespace tenon {
 namespace {
 
 constexpr int64_t kDtype = 0xff, kGrad = 1 << 8, kDeterministic = 1 << 9, kWarnOnly = 1 << 10,
-                  kInference = 1 << 11;
+                  kInference = 1 << 11, kNoMkldnn = 1 << 12, kFlushes = 3 << 13;
+
+// Whether the thread takes the smallest numbers for zero, where it reads them and where it makes
+// them (`torch.set_flush_denormal`): two bits of its own register.
+#ifdef __SSE__
+constexpr unsigned kMadeZero = 1 << 15, kReadZero = 1 << 6;
+
+int64_t flushes() {
+  const auto found = _mm_getcsr();
+  return ((found & kMadeZero) != 0 ? 1 << 13 : 0) | ((found & kReadZero) != 0 ? 1 << 14 : 0);
+}
+
+void set_flushes(int64_t wanted) {
+  _mm_setcsr(
+      (_mm_getcsr() & ~(kMadeZero | kReadZero)) | ((wanted & 1 << 13) != 0 ? kMadeZero : 0) |
+      ((wanted & 1 << 14) != 0 ? kReadZero : 0));
+}
+#elif defined(__aarch64__)
+constexpr uint64_t kFlushToZero = 1 << 24;
+
+int64_t flushes() {
+  uint64_t found = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(found));
+  return (found & kFlushToZero) != 0 ? kFlushes : 0;
+}
+
+void set_flushes(int64_t wanted) {
+  uint64_t found = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(found));
+  found = (found & ~kFlushToZero) | ((wanted & kFlushes) != 0 ? kFlushToZero : 0);
+  asm volatile("msr fpcr, %0" : : "r"(found));
+}
+#else
+int64_t flushes() {
+  return 0;
+}
+
+void set_flushes(int64_t) {}
+#endif
 
 c10::DispatchKeySet below_all() {
   return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
@@ -29,6 +71,10 @@ void put_in_force(int64_t wanted, int64_t now) {
     at::globalContext().setDeterministicAlgorithms(
         (wanted & kDeterministic) != 0, (wanted & kWarnOnly) != 0);
   }
+  if ((changed & kNoMkldnn) != 0)
+    at::globalContext().setUserEnabledMkldnn((wanted & kNoMkldnn) == 0);
+  if ((changed & kFlushes) != 0)
+    set_flushes(wanted);
 }
 
 }  // namespace
@@ -39,7 +85,8 @@ int64_t surroundings() {
   return static_cast<int64_t>(dtype) | (c10::GradMode::is_enabled() ? kGrad : 0) |
          (context.deterministicAlgorithms() ? kDeterministic : 0) |
          (context.deterministicAlgorithmsWarnOnly() ? kWarnOnly : 0) |
-         (c10::InferenceMode::is_enabled() ? kInference : 0);
+         (c10::InferenceMode::is_enabled() ? kInference : 0) |
+         (context.userEnabledMkldnn() ? 0 : kNoMkldnn) | flushes();
 }
 
 bool is_deterministic(int64_t surroundings) {

@@ -13,8 +13,9 @@
 
 namespace tenon {
 
-// The default dtype, grad mode, inference mode, and whether algorithms have to be deterministic (or
-// a warning is enough), as they are now.
+// The default dtype, grad mode, inference mode, whether algorithms have to be deterministic (or a
+// warning is enough), whether oneDNN may be used (on which the layouts of convolutions depend), and
+// whether the thread takes denormal numbers for zero, as they are now.
 int64_t surroundings();
 bool is_deterministic(int64_t surroundings);
 c10::ScalarType default_dtype(int64_t surroundings);
