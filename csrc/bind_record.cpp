@@ -336,6 +336,7 @@ void bind_record(py::module_& m) {
       .def_property_readonly(
           "calls", [](const WindowPlan& window) { return window.calls.size(); }, "How many.")
       .def_readonly("threads", &WindowPlan::threads, "That loops are shared between.")
+      .def_readonly("failures", &WindowPlan::failures, "To make its plan, that may pass.")
       .def(
           "structure",
           [](const WindowPlan& window) {
@@ -367,6 +368,7 @@ void bind_record(py::module_& m) {
              std::vector<int32_t> inputs,
              std::vector<int32_t> outputs,
              std::string error,
+             bool may_pass,
              std::string facts,
              std::string extras) {
             py::gil_scoped_release no_gil;
@@ -377,6 +379,7 @@ void bind_record(py::module_& m) {
                  std::move(inputs),
                  std::move(outputs),
                  std::move(error),
+                 may_pass,
                  std::move(facts),
                  std::move(extras)});
             return keep(window);
@@ -386,10 +389,12 @@ void bind_record(py::module_& m) {
           py::arg("inputs") = std::vector<int32_t>(),
           py::arg("outputs") = std::vector<int32_t>(),
           py::arg("error") = "",
+          py::arg("may_pass") = false,
           py::arg("facts") = "",
           py::arg("extras") = "",
-          "Brings its plan, or the reason why it has none; with neither it may ask again. Gives "
-          "whether other processes find that.")
+          "Brings its plan, or the reason why it has none; with neither, or a reason that may "
+          "pass, "
+          "it may ask again. Gives whether other processes find that.")
       .def(
           "find_kept",
           [](WindowPlan& window) {

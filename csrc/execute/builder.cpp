@@ -38,9 +38,11 @@ constexpr double kSecondsPerCall = 0.01;
 // asked for already, a header alone. So is what comes back.
 struct Header {
   uint32_t number;  // of the window in this process
-  uint32_t size;    // of what follows; of an answer: 1 where a file is kept for it
+  uint32_t size;    // of what follows; of an answer: what came of it
   double seconds;   // that runs by reference have taken; of an answer: of planning a call
 };
+enum Answer : uint32_t { kNothing, kKept, kFailedForNow };  // as builder/server.py has them
+using Answers = std::vector<std::pair<std::shared_ptr<WindowPlan>, uint32_t>>;
 
 struct Connection {
   std::mutex mutex;
@@ -126,13 +128,13 @@ bool start(Connection& c) {
 }
 
 // Sends and receives what can be without waiting; gives the answers. Windows whose answer will not
-// come are answered with 0.
-std::vector<std::pair<std::shared_ptr<WindowPlan>, bool>> exchange(Connection& c) {
-  std::vector<std::pair<std::shared_ptr<WindowPlan>, bool>> answers;
+// come are answered with kNothing.
+Answers exchange(Connection& c) {
+  Answers answers;
   const auto give_up = [&] {
     disconnect(c);
     for (auto& [number, window] : c.asked)
-      answers.emplace_back(window, false);
+      answers.emplace_back(window, kNothing);
     c.asked.clear();
   };
   if (c.owner != getpid()) {
@@ -187,9 +189,9 @@ std::vector<std::pair<std::shared_ptr<WindowPlan>, bool>> exchange(Connection& c
     const auto found = c.asked.find(header.number);
     if (found == c.asked.end())
       continue;
-    if (header.size == 0)
+    if (header.size == kNothing)
       found->second->refused = true;
-    answers.emplace_back(found->second, header.size != 0);
+    answers.emplace_back(found->second, header.size);
     c.asked.erase(found);
   }
   return answers;
@@ -264,7 +266,7 @@ double seconds_per_call() {
 void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {
   auto& c = connection();
   for (;;) {
-    std::vector<std::pair<std::shared_ptr<WindowPlan>, bool>> answers;
+    Answers answers;
     bool waits = false;
     int fd = -1;
     {
@@ -274,11 +276,16 @@ void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {
       waits = wait != nullptr && c.asked.count(static_cast<uint32_t>(wait->id)) > 0;
       fd = c.fd;
     }
-    for (const auto& [window, kept] : answers) {
-      if (kept && find_kept(*window))
+    for (const auto& [window, answer] : answers) {
+      if (answer == kKept && find_kept(*window))
         continue;
-      window->refused = window->refused || kept;  // a plan that is of no use here
-      finish_window(*window, {});  // it may ask again, or another one than the builder
+      FoundPlan none;  // it may ask again, or another one than the builder
+      if (answer == kFailedForNow) {
+        none.error = "the builder could not make it for now: its log says why";
+        none.may_pass = true;
+      }
+      window->refused = window->refused || answer == kKept;  // a plan that is of no use here
+      finish_window(*window, std::move(none));
     }
     if (!waits || (interrupted != nullptr && interrupted()))
       return;

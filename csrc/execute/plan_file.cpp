@@ -328,7 +328,13 @@ bool find_kept(WindowPlan& window) {
     }
     finish_window(
         window,
-        {std::move(plan), std::move(sized), std::move(inputs), std::move(outputs), error, facts});
+        {std::move(plan),
+         std::move(sized),
+         std::move(inputs),
+         std::move(outputs),
+         error,
+         /*may_pass=*/false,
+         facts});
     return true;
   } catch (const std::exception&) {  // damage that the checksum has not seen
     return false;
@@ -346,7 +352,8 @@ bool keep(const WindowPlan& window) {
   const auto* data = found.plan    ? &found.plan->data()
                      : found.sized ? &found.sized->data()
                                    : nullptr;
-  if (f.directory.empty() || structure.empty() || (data == nullptr && found.error.empty()))
+  const bool failed = !found.error.empty() && !found.may_pass;
+  if (f.directory.empty() || structure.empty() || (data == nullptr && !failed))
     return false;
   Writer archive;
   try {

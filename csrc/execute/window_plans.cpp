@@ -29,6 +29,11 @@ namespace {
 
 constexpr size_t kMostExact = 2;  // of one family: the next one has sizes of any value
 
+// After a failure that may pass a plan is asked for again so many seconds later, four times as many
+// after the next one, and so on; after so many of them no more in this process.
+constexpr double kFirstPause = 0.5;
+constexpr int kMostFailures = 6;
+
 struct Plans {
   std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
   std::unordered_multimap<uint64_t, std::shared_ptr<WindowPlan>> by_structure;
@@ -193,9 +198,11 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
     lock.lock();
   }
   const bool again = found->has_claim || found->by_reference > 0;
+  const bool may_ask = found->state == WindowPlan::seen &&
+                       (found->failures == 0 || seconds_now() >= found->asks_from);
   const bool asks =
-      waits ? found->state <= WindowPlan::waiting
-            : again && found->state == WindowPlan::seen &&
+      waits ? may_ask || found->state == WindowPlan::waiting
+            : again && may_ask &&
                   (found->has_claim || pays(found->cost, found->calls.size(), seconds_per_call()));
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
@@ -383,9 +390,12 @@ void finish_window(WindowPlan& window, FoundPlan found) {
   }
   window.found = std::move(found);
   const bool ready = window.found.plan != nullptr || window.found.sized != nullptr;
-  window.state = ready                         ? WindowPlan::ready
-                 : !window.found.error.empty() ? WindowPlan::failed
-                                               : WindowPlan::seen;
+  const bool passes = !ready && window.found.may_pass && window.failures < kMostFailures;
+  if (passes)
+    window.asks_from = seconds_now() + kFirstPause * std::pow(4, window.failures++);
+  window.state = ready                                  ? WindowPlan::ready
+                 : window.found.error.empty() || passes ? WindowPlan::seen
+                                                        : WindowPlan::failed;
 }
 
 bool waits_for_plan(const WindowPlan& window) {

@@ -23,6 +23,9 @@ struct FoundPlan {
   std::vector<int32_t> inputs;   // for each of the plan's: a slot, or -1 - the place of a number
   std::vector<int32_t> outputs;  // slots
   std::string error;
+  // Of an error that says nothing of the window (no disk space, a compiler that was killed): its
+  // plan is asked for again, after a while.
+  bool may_pass = false;
   std::string facts;   // what `report()` tells of it, as Python wrote it
   std::string extras;  // what the target's backend needs beside the plan (execute/plan_file.h)
 };
@@ -66,6 +69,8 @@ struct WindowPlan {
   bool looked_up = false;            // among the kept ones
   std::atomic<bool> refused{false};  // by the builder process, which cannot make its plan
   int64_t asked_at = 0;              // for its plan, in nanoseconds since 1970
+  int failures = 0;                  // to make it, that may pass
+  double asks_from = 0;              // when it may be asked for again: `seconds_now`
   FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs
   ReferenceCost cost;

@@ -68,6 +68,28 @@ def test_a_full_disk_is_gone_on_without(
     assert list(cache.directory.iterdir()) == []
 
 
+def test_a_disk_that_was_full_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, now = Cache(tmp_path / "cache"), 0.0
+    tries = 0
+
+    def full(source: str, target: Path) -> None:
+        nonlocal tries
+        tries += 1
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("torch_tenon.compiler.cache.time.monotonic", lambda: now)
+    with monkeypatch.context() as patched:
+        patched.setattr("torch_tenon.compiler.cache.os.replace", full)
+        for second in range(100):
+            now = float(second)
+            assert cache.write("a", b"1") is None
+    assert 3 <= tries <= 8  # rarer and rarer
+    now += 300
+    assert cache.write("a", b"1") is not None and cache.write("b", b"2") is not None
+
+
 def test_a_directory_that_others_write_is_refused(tmp_path: Path) -> None:
     open_to_all = tmp_path / "cache"
     open_to_all.mkdir()

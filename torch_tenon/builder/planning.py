@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torch_tenon import _C, device, process, settings
+from torch_tenon.builder.answer import Answer
 from torch_tenon.compiler.explain import summarise
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.eager import BuiltWindow, build
@@ -17,17 +18,21 @@ from torch_tenon.ir.index import Symbol, product
 from torch_tenon.ir.size_words import index_of, symbols_of
 from torch_tenon.ir.values import size_hint
 from torch_tenon.ops.lowerings.table import CannotLower
+from torch_tenon.targets.target import CompileError
 
 log = logging.getLogger("torch_tenon.program")
 
 
-def plan_window(window: _C.Window) -> bool:
-    """Gives a window its plan, or says why it has none and stays on reference execution; true where
-    other processes find that as well."""
+def plan_window(window: _C.Window) -> Answer:
+    """Gives a window its plan, or says why it has none and stays on reference execution.
+
+    Only what the window itself shows to be impossible is kept, and holds for every process.
+    Anything else may pass (a full disk, a compiler that was killed): it asks again later.
+    """
     # What is lowered here looks at the process's default dtype: it has to be that of the calls.
     changes = settings.changes()
     if str(torch.get_default_dtype()) != window.default_dtype:
-        return window.finish()  # it may ask again
+        return _kept(window.finish())  # it may ask again
     symbols = symbols_of(window.symbols)
     description = window.describe(lambda words: index_of(words, symbols))
     start = time.perf_counter()
@@ -36,22 +41,41 @@ def plan_window(window: _C.Window) -> bool:
         # With more of them than processors, those of the program would not wait awake.
         _C.release_threads()
     except Exception as error:  # the window stays on reference execution
-        if process.builder is None or not process.builder.stopped:
-            log.warning("a window of %d calls runs by reference: %s", len(description[1]), error)
+        may_pass = not is_proven(error)
+        if window.failures == 0 and (process.builder is None or not process.builder.stopped):
+            log.warning(
+                "a window of %d calls runs by reference%s: %s",
+                len(description[1]),
+                " for now" if may_pass else "",
+                error,
+            )
         log.debug("its plan failed", exc_info=True)
-        return window.finish(error=f"{type(error).__name__}: {error}")
+        kept = window.finish(error=f"{type(error).__name__}: {error}", may_pass=may_pass)
+        return Answer.FAILED_FOR_NOW if may_pass else _kept(kept)
     if settings.changes() != changes:
-        return window.finish()
+        return _kept(window.finish())
     seconds = time.perf_counter() - start
     summary = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
     made = {"sized": plan.sized()} if symbols else {"plan": plan.native(())}
-    return window.finish(
+    kept = window.finish(
         **made,
         inputs=built.inputs,
         outputs=built.outputs,
         facts=summary.as_json(),
         extras=extras,
     )
+    return _kept(kept)
+
+
+def _kept(kept: bool) -> Answer:
+    return Answer.KEPT if kept else Answer.NOTHING
+
+
+def is_proven(error: Exception) -> bool:
+    """Whether an error shows that there is no plan, whoever makes it and whenever."""
+    if isinstance(error, CompileError):
+        return error.is_of_source
+    return isinstance(error, CannotLower | NotImplementedError)
 
 
 def make_plan(

@@ -9,8 +9,9 @@ A request is a header (number of the window in the process that asks, bytes that
 numbers; seconds that the window's runs without a plan have taken: a real) and the window's
 structure. Without a structure it is news of a window that was asked for, and with the number ALL
 somebody who wants to hear when nothing is left to do. The answer is a header with 1 for a plan, or
-the reason why there is none, that lies in a file now, and with 0 for neither; its seconds are those
-that a plan takes for each call.
+the reason why there is none, that lies in a file now, with 2 for a failure that may pass (a disk
+that is full, a compiler that was killed), and with 0 for neither; its seconds are those that a plan
+takes for each call.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from torch_tenon.builder.answer import Answer
 from torch_tenon.builder.priority import Priority
 
 log = logging.getLogger("torch_tenon.program")
@@ -62,12 +64,10 @@ class Client:
             del self.received[: HEADER.size + size]
         return found
 
-    def answer(self, number: int, kept: bool, seconds_per_call: float) -> None:
+    def answer(self, number: int, answer: int, seconds_per_call: float) -> None:
         """Tells what became of a window, if anybody is still there to hear it."""
         with contextlib.suppress(OSError):
-            self.connection.send(
-                HEADER.pack(number, int(kept), seconds_per_call), socket.MSG_DONTWAIT
-            )
+            self.connection.send(HEADER.pack(number, answer, seconds_per_call), socket.MSG_DONTWAIT)
 
 
 class Pace:
@@ -120,12 +120,12 @@ class Server:
             self._listen(0.0 if self.waiting else 1.0)
             if self.waiting:
                 structure = max(self.waiting, key=self.value)
-                kept = make(structure, self.pace)
+                answer = make(structure, self.pace)
                 for who in self.waiting.pop(structure):
                     self.asked.pop(who, None)
-                    who[0].answer(who[1], kept, self.pace.seconds_per_call)
+                    who[0].answer(who[1], answer, self.pace.seconds_per_call)
             while self.for_all and not self.waiting:
-                self.for_all.pop().answer(ALL, True, self.pace.seconds_per_call)
+                self.for_all.pop().answer(ALL, Answer.KEPT, self.pace.seconds_per_call)
             if self.clients or self.waiting:
                 self.last = max(self.last, time.monotonic())
             alone = time.monotonic() - self.last

@@ -12,6 +12,7 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.builder import foreign_ops
+from torch_tenon.builder.answer import Answer
 from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
 from torch_tenon.device import target
@@ -39,24 +40,23 @@ def collect_garbage() -> None:
     gc.enable()
 
 
-def make(structure: bytes, pace: Pace) -> bool:
-    """Makes the plan of a window, and notes what that took; true where the plan, or why there is
-    none, is in a file now."""
+def make(structure: bytes, pace: Pace) -> Answer:
+    """Makes the plan of a window, and notes what that took."""
     start = time.perf_counter()
     try:
         for text in _C.Window.foreign_ops_of(structure):
             foreign_ops.define(text)
         window = _C.Window.of_structure(structure)
         if window.find_kept():
-            return True
+            return Answer.KEPT
         # As they are where the window was recorded.
         torch.set_num_threads(window.threads)
         torch.set_default_dtype(getattr(torch, window.default_dtype.removeprefix("torch.")))
-        kept = plan_window(window)
+        answer = plan_window(window)
         seconds = time.perf_counter() - start
         pace.note(seconds, window.calls)
         plans_log.debug("a plan for %d calls took %.2f s", window.calls, seconds)
-        return kept
+        return answer
     except Exception:
         log.exception("a plan was not made")
-        return False
+        return Answer.NOTHING

@@ -2,7 +2,7 @@
 
 An entry is a file named after the hash of everything that its contents depend on. What cannot be
 read, or does not match its own digest, is rebuilt. A directory that cannot be written (a full disk,
-no permission) is reported once and then done without.
+no permission) is reported once and then done without; now and then it is tried again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 log = logging.getLogger("torch_tenon.cache")
 
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 600.0  # seconds without it; twice as many after each failure
 
 KINDS = {
     ".so": "compiled objects",
@@ -46,7 +48,9 @@ class Cache:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.broken = False
+        self.has_failed = False  # ever
+        self._failures = 0  # since it was last written
+        self._tries_from = 0.0  # when it is tried again
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -58,6 +62,11 @@ class Cache:
                 f"cache directory {directory} must be yours alone: "
                 f"owner {status.st_uid}, mode {status.st_mode & 0o777:o}; choose another"
             )
+
+    @property
+    def broken(self) -> bool:
+        """Whether it is done without for now."""
+        return time.monotonic() < self._tries_from
 
     def path(self, name: str) -> Path:
         """Where the entry of that name lies, if it exists."""
@@ -88,6 +97,7 @@ class Cache:
                 os.unlink(temporary)
             self._give_up(error)
             return None
+        self._failures = 0
         return self.path(name)
 
     def read_json(self, name: str) -> Any:
@@ -116,9 +126,12 @@ class Cache:
         self.path(name).unlink(missing_ok=True)
 
     def _give_up(self, error: OSError) -> None:
-        if not self.broken:
+        if self._failures == 0:
             log.warning("going on without the cache in %s: %s", self.directory, error)
-        self.broken = True
+        pause = min(_FIRST_PAUSE * 2**self._failures, _LONGEST_PAUSE)
+        self._failures += 1
+        self.has_failed = True
+        self._tries_from = time.monotonic() + pause
 
 
 def contents(directory: Path) -> dict[str, tuple[int, int]]:

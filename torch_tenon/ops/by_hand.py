@@ -32,7 +32,8 @@ def compiled(code: Code, backend: Backend) -> int:
     except CompileError as error:
         where = f"{code.file}:{code.line}: " if code.file else ""
         raise CompileError(
-            f"{where}the kernel {code.entry} for {code.device} does not build: {error}"
+            f"{where}the kernel {code.entry} for {code.device} does not build: {error}",
+            error.is_of_source,
         ) from None
     return found
 

@@ -24,7 +24,15 @@ class CompilerMissing(TargetError):
 
 
 class CompileError(TargetError):
-    """A kernel's source does not compile; the text holds the compiler's words and the file."""
+    """A kernel was not compiled; the text holds the compiler's words and the file.
+
+    `is_of_source` says that the compiler refuses the source, and would each time. Where it was
+    killed, say, or had no disk space, the kernel is compiled again later.
+    """
+
+    def __init__(self, text: str, is_of_source: bool = False) -> None:
+        super().__init__(text)
+        self.is_of_source = is_of_source
 
 
 class Event(Protocol):

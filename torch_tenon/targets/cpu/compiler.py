@@ -23,7 +23,7 @@ from torch_tenon import _C, config
 from torch_tenon.compiler.backend import KernelFile
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.targets.cpu import toolchain
-from torch_tenon.targets.cpu.toolchain import Toolchain
+from torch_tenon.targets.cpu.toolchain import Toolchain, is_of_source
 from torch_tenon.targets.target import CompileError
 
 log = logging.getLogger("torch_tenon.code")
@@ -238,7 +238,7 @@ class CpuCompiler:
                 toolchain.require_running(run.process)
                 if run.process.returncode != 0:
                     why = f"failed ({run.process.returncode})"
-                    raise self._failure(run.unit.text, why, errors)
+                    raise self._failure(run.unit.text, why, errors, is_of_source(errors))
                 self._keep(run.unit, run.target)
         finally:  # also of an interrupt, which the compilers do not see
             _end(started)
@@ -259,20 +259,22 @@ class CpuCompiler:
         except AttributeError:
             names = ", ".join(unit.symbols.values())
             why = f"has made no function {names}: define `void NAME(...)` without `static`"
-            raise self._failure(unit.text, why, "") from None
+            raise self._failure(unit.text, why, "", of_source=True) from None
         except OSError as error:
-            raise self._failure(unit.text, "has made what does not load", str(error)) from None
+            why = "has made what does not load"
+            raise self._failure(unit.text, why, str(error), of_source=False) from None
         for name in unit.symbols if kept else ():
             self.cache.write_json(f"{name}.json", {"object": file, "digest": check})
         for name, source in unit.sources.items() if kept else ():
             self.cache.write(f"{name}.c", source.encode())  # for people, and for profiles
 
-    def _failure(self, text: str, why: str, errors: str) -> CompileError:
+    def _failure(self, text: str, why: str, errors: str, of_source: bool) -> CompileError:
         handle, kept = tempfile.mkstemp(prefix="tenon-failed-", suffix=".c")
         with os.fdopen(handle, "w") as f:
             f.write(text)
         first = "\n".join(errors.splitlines()[:20])
-        return CompileError(f"{self._name()} {why}; the source is in {kept}\n{first}".rstrip())
+        said = f"{self._name()} {why}; the source is in {kept}\n{first}".rstrip()
+        return CompileError(said, of_source)
 
     def _name(self) -> str:
         return self.toolchain.command
@@ -286,7 +288,7 @@ def set_up(sources: Sequence[str], toolchain: Toolchain) -> Path:
     SET_UP.mkdir(mode=0o755, exist_ok=True)
     compiler = CpuCompiler(Cache(SET_UP), toolchain.command)
     compiler.functions(sources)
-    if compiler.cache.broken:
+    if compiler.cache.has_failed:
         raise PermissionError(f"{SET_UP} cannot be written")
     for path in SET_UP.iterdir():
         path.chmod(0o644)

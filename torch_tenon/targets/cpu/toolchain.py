@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -83,6 +84,8 @@ class Toolchain:
         try:
             output = process.communicate()[0]
             require_running(process)
+            if process.returncode < 0 and process.returncode != -signal.SIGXCPU:
+                raise CompileError(f"{self.command} --version was killed ({process.returncode})")
         finally:
             end(process)
             process.wait()
@@ -143,6 +146,14 @@ def start(command: Sequence[str], seconds: int) -> subprocess.Popen[bytes]:
         )
         _running.add(process)
     return process
+
+
+def is_of_source(errors: str) -> bool:
+    """Whether a compiler that failed with these words refuses the source, or takes more processor
+    time for it than it may: both would happen again. Killed or without disk space it says neither.
+    """
+    refuses = re.search(r"\.c:\d+(:\d+)?: error: ", errors) is not None
+    return refuses or "CPU time limit exceeded" in errors
 
 
 def require_running(process: subprocess.Popen[bytes]) -> None:

@@ -148,7 +148,9 @@ class OpenCLCompiler:
             taken = kernel.get_arg_info(k, self.cl.kernel_arg_info.TYPE_NAME)
             if wanted is not None and taken.replace(" ", "") not in (f"{wanted}*", "void*"):
                 raise CompileError(
-                    f"argument {k + 1} of {code.entry} is a {taken}, and the declared one {wanted}*"
+                    f"argument {k + 1} of {code.entry} is a {taken}, and the declared one "
+                    f"{wanted}*",
+                    is_of_source=True,
                 )
         return program
 
@@ -165,7 +167,8 @@ class OpenCLCompiler:
             words = "\n".join(str(error).splitlines()[:20])
             raise CompileError(
                 f"the OpenCL compiler of {self.device.name} failed; "
-                f"the source is in {kept}\n{words}"
+                f"the source is in {kept}\n{words}",
+                is_of_source="error:" in words,
             ) from None
 
     def _enter(self, name: str, program: Any) -> None:
