@@ -219,6 +219,14 @@ void bind_record(py::module_& m) {
   m.def("traces_calls", &traces_calls);
   m.def("set_trace_calls", &set_trace_calls, "Whether calls note the Python line they are from.");
   m.def(
+      "known_call_counts",
+      [] {
+        const auto counts = known_call_counts();
+        return std::make_tuple(counts.known, most_known_calls(), counts.learned, counts.evicted);
+      },
+      "What the op cache knows: calls, the most of one op, how many were learned and let go of.");
+  m.def("set_most_known_calls", &set_most_known_calls, "The most calls that are known of one op.");
+  m.def(
       "record_counts",
       &record_counts,
       "Calls recorded, and windows by reason of commit, in the order of CommitReason.");

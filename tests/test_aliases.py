@@ -270,3 +270,39 @@ def test_a_result_of_no_elements_goes_into_memory_of_another_owner():
         x = torch.zeros(17, 0, device="tenon")
         out = torch.from_dlpack((x + 1)[8:])
         assert torch.amax(x, 0, out=out).shape == out.shape == (0,)
+
+
+def test_an_empty_out_takes_the_memory_that_it_is_a_part_of() -> None:
+    for _ in turns(4):
+        for _ in range(2):  # a call of these sizes is known
+            torch.add(data()[:4].to("tenon"), 1, out=torch.empty(0, device="tenon"))
+        on_cpu, there = torch.arange(12.0), torch.arange(12.0).to("tenon")
+        for x in (on_cpu, there):
+            torch.add(x[4:8], 1, out=x[:0])
+        assert_same(there, on_cpu)
+        assert there.untyped_storage().nbytes() == on_cpu.untyped_storage().nbytes()
+
+
+@needs.host_memory
+def test_what_an_address_shows_and_when() -> None:
+    """All that was recorded before it was asked for has run; what came after it has once the device
+    is waited for, or the address asked for again."""
+    for turn in turns(4):
+        x = (data() + turn).to("tenon")
+        before = x * 2
+        x.add_(1)
+        address = x.data_ptr()
+        ctypes.memset(address, 0, 8)
+        after = x + 1
+        torch.tenon.synchronize()
+        ctypes.memset(address + 8, 0, 8)
+        later = x + 1
+        x[5] = 7.0
+        assert x.data_ptr() == address
+        assert ctypes.c_float.from_address(address + 20).value == 7
+        ctypes.memset(address, 1, 16)
+        want = data() + turn
+        zeros = torch.zeros(2)
+        assert_same(before, want * 2)
+        assert_same(after, torch.cat([zeros + 1, want[2:] + 2]))
+        assert_same(later, torch.cat([torch.ones(4), want[4:] + 2]))

@@ -220,6 +220,23 @@ def test_out_of_memory_inside_an_op(compute, nothing_leaked: None) -> None:
     compute(x)
 
 
+def test_out_of_memory_leaves_what_a_call_was_to_write(nothing_leaked: None) -> None:
+    torch.tenon.empty_cache()
+    x = torch.rand(2048, 2048, device="tenon")
+    for _ in range(2):
+        torch.sort(x, out=(torch.empty(0).to(x), torch.empty(0, dtype=torch.long).to(x.device)))
+    torch.tenon.empty_cache()
+    torch.tenon.set_memory_limit(torch.tenon.memory_reserved() + 24 * MIB)
+    values, places = torch.empty(0).to(x), torch.empty(0, dtype=torch.long).to(x.device)
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.sort(x, out=(values, places))
+    assert values.shape == places.shape == (0,)
+    assert values.untyped_storage().nbytes() == places.untyped_storage().nbytes() == 0
+    torch.tenon.set_memory_limit(None)
+    torch.sort(x, out=(values, places))
+    assert torch.equal(values.cpu(), x.cpu().sort()[0])
+
+
 def test_out_of_memory_in_backward(nothing_leaked: None) -> None:
     torch.tenon.empty_cache()
     x = torch.rand(2048, 2048, device="tenon", requires_grad=True)

@@ -236,7 +236,7 @@ def recording() -> Recording:
         {why: n for why, n in _C.windows_never_by_plan().items() if n},
         plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
-        bounded.counts() + ([] if backend is None else backend.caches()),
+        [_known_calls(calls), *bounded.counts(), *([] if backend is None else backend.caches())],
         lines_that_wait(),
         _first_plan(),
         _builder(),
@@ -247,6 +247,11 @@ def _more(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     """Counts since others, those that have grown."""
     since = {why: n - before.get(why, 0) for why, n in now.items()}
     return {why: n for why, n in since.items() if n > 0}
+
+
+def _known_calls(recorded: int) -> CacheCounts:
+    known, most, learned, evicted = _C.known_call_counts()
+    return CacheCounts("calls by op", known, most, recorded, learned, evicted)
 
 
 def _first_plan() -> float | None:

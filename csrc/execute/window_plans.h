@@ -56,7 +56,7 @@ struct WindowPlan {
   std::vector<SlotFacts> slots;
   int threads = 1;                                      // that loops are shared between
   std::vector<std::shared_ptr<OwnEntry>> own;           // calls of another process
-  std::vector<std::shared_ptr<const OpEntry>> by_rule;  // ... and those that are a window's alone
+  std::vector<std::shared_ptr<const OpEntry>> entries;  // those of this one
   // Where it is for any sizes: what they have to be. What is said of sizes above is an example.
   std::optional<SizeClaim> claim;
   // By call: how many sizes it was given, which the claim is of, as those of what it makes; -1

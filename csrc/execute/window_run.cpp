@@ -79,11 +79,11 @@ std::shared_ptr<WindowPlan> describe(const Window& window, const std::vector<int
   }
   for (const auto& call : window.calls) {
     made->calls.push_back(call.entry);
+    made->entries.push_back(call.entry->shared_from_this());
     const auto* pattern = call.entry->pattern;
     made->sized.push_back(pattern != nullptr ? static_cast<int32_t>(pattern->given) : -1);
   }
   made->worlds = worlds_of(made->calls);
-  made->by_rule = window.by_rule;
   std::vector<int32_t> numbers(window.slots.size(), -1);
   for (size_t k = 0; k < order.size(); ++k)
     numbers[order[k]] = static_cast<int32_t>(k);

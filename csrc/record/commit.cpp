@@ -189,6 +189,10 @@ void submit(Recorder& recorder, CommitReason reason) {
     raise_to(submissions.finished, number);
   }
   buffers.clear();
+  {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    window.let_entries_go();
+  }
   window.clear();
   {
     std::lock_guard<std::mutex> lock(record_mutex());

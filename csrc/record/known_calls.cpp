@@ -30,8 +30,8 @@ struct KnownCalls {
   std::unordered_set<std::string> open;
 
   std::mutex mutex;
-  std::vector<const OpEntry*> used;  // entries live as long as the process
-  bool is_new = false;               // is one of them not in the file?
+  std::unordered_set<const OpEntry*> used;
+  bool is_new = false;  // is one of them not in the file?
 };
 
 KnownCalls& known() {
@@ -201,8 +201,14 @@ void note_known(const OpEntry& entry) {
   if (k.path.empty() || !entry.recorded || !entry.op->lasts)
     return;
   std::lock_guard<std::mutex> lock(k.mutex);
-  k.used.push_back(&entry);
+  k.used.insert(&entry);
   k.is_new = k.is_new || k.calls.count(name_of(*entry.op, entry.key)) == 0;
+}
+
+void forget_known(const OpEntry& entry) {
+  auto& k = known();
+  std::lock_guard<std::mutex> lock(k.mutex);
+  k.used.erase(&entry);
 }
 
 bool keep_known_calls() {

@@ -26,6 +26,8 @@ std::unique_ptr<OpEntry> recall(
 std::unique_ptr<CallPattern> recall_pattern(const OpInfo& op, const OpKey& without);
 // A call that this process has learned, or recalled: it stays in the file. Under `record_mutex`.
 void note_known(const OpEntry& entry);
+// One that the op cache lets go of: it does not. Under `record_mutex`.
+void forget_known(const OpEntry& entry);
 
 // Writes the file, if there is something new: what this process used comes first, and the rest as
 // far as there is room. False where that is not possible.

@@ -1,17 +1,21 @@
 #include "record/op_cache.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "record/call_pattern.h"
+#include "record/known_calls.h"
 #include "record/op_rules.h"
 
 namespace tenon {
 namespace {
 
 constexpr size_t kSmall = size_t{64} << 10;  // bytes of all its tensors
+std::atomic<size_t> g_most_known = 8192;
+std::atomic<int64_t> g_learned = 0, g_evicted = 0;
 
 using c10::IValue;
 
@@ -142,14 +146,69 @@ OpEntry* OpInfo::find(const OpKey& key) {
     if (it->second->key != key.words())
       continue;
     latest[key.hash() % latest.size()].store(it->second.get(), std::memory_order_release);
+    it->second->last_found.store(clock, std::memory_order_relaxed);
     return it->second.get();
   }
   return nullptr;
 }
 
+OpEntry* OpInfo::add(std::shared_ptr<OpEntry> made, uint64_t hash, Entries& unused) {
+  if (entries.size() >= g_most_known) {
+    make_room();
+    unused = retired_and_unused();
+  }
+  ++g_learned;
+  made->last_found = ++clock;
+  return entries.emplace(hash, std::move(made))->second.get();
+}
+
+// An eighth goes at a time, so that finding the oldest ones is cheap.
+void OpInfo::make_room() {
+  const uint32_t now = clock;
+  // Ages as they are now: other threads go on to find entries.
+  std::vector<std::pair<uint32_t, decltype(entries)::iterator>> by_age;
+  for (auto it = entries.begin(); it != entries.end(); ++it)
+    by_age.emplace_back(now - it->second->last_found, it);
+  const auto count = std::max<size_t>(1, by_age.size() / 8);
+  const auto older = [](const auto& a, const auto& b) { return a.first > b.first; };
+  std::nth_element(
+      by_age.begin(), by_age.begin() + static_cast<int64_t>(count) - 1, by_age.end(), older);
+  by_age.resize(count);
+  Entries gone;
+  for (const auto& [age, it] : by_age) {
+    auto* entry = it->second.get();
+    for (auto& found : latest) {
+      auto* expected = entry;
+      found.compare_exchange_strong(expected, nullptr);
+    }
+    forget_known(*entry);
+    gone.push_back(std::move(it->second));
+    entries.erase(it);
+  }
+  g_evicted += static_cast<int64_t>(count);
+  retire(std::move(gone));
+}
+
+void set_most_known_calls(size_t most) {
+  g_most_known = most;
+}
+
+size_t most_known_calls() {
+  return g_most_known;
+}
+
+KnownCallCounts known_call_counts() {
+  return {g_learned - g_evicted, g_learned, g_evicted};
+}
+
 OpEntry* OpInfo::find_latest(const OpKey& key) const {
   auto* entry = latest[key.hash() % latest.size()].load(std::memory_order_acquire);
-  return entry != nullptr && entry->key == key.words() ? entry : nullptr;
+  if (entry == nullptr || entry->key != key.words())
+    return nullptr;
+  const auto now = clock.load(std::memory_order_relaxed);
+  if (C10_UNLIKELY(entry->last_found.load(std::memory_order_relaxed) != now))
+    entry->last_found.store(now, std::memory_order_relaxed);
+  return entry;
 }
 
 TensorBefore::TensorBefore(const at::Tensor& t)

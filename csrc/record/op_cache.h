@@ -14,6 +14,7 @@
 
 #include "device/buffer.h"
 #include "device/counters.h"
+#include "record/entries_in_use.h"
 #include "record/layout.h"
 #include "record/op_key.h"
 #include "record/op_sizes.h"
@@ -32,7 +33,7 @@ struct OpInfo;
 
 // One op with arguments of known layouts. Its tensors, and its numbers that are open, are the next
 // of the window's slots and numbers.
-struct OpEntry {
+struct OpEntry : std::enable_shared_from_this<OpEntry> {
   const OpInfo* op = nullptr;
   int64_t id = 0;
   uint64_t hash = 0;      // the same in every process
@@ -59,6 +60,10 @@ struct OpEntry {
   // its sizes: what the pattern's key leaves out, then sizes and strides of `fresh`.
   const CallPattern* pattern = nullptr;
   std::vector<int64_t> sizes;
+  // How often it stands in windows that have not run: guarded by `record_mutex`.
+  mutable uint32_t in_windows = 0;
+  // By the op's clock, when it was found last.
+  mutable std::atomic<uint32_t> last_found{0};
 };
 
 struct OpInfo {
@@ -83,15 +88,32 @@ struct OpInfo {
   uint32_t subject;                       // in the profile
   // How many different keys there were that differ in numbers alone.
   std::unordered_map<uint64_t, int> spread;
-  std::unordered_multimap<uint64_t, std::unique_ptr<OpEntry>> entries;
+  // So many at most: beyond them those go that were found longest ago (record/entries_in_use.h).
+  std::unordered_multimap<uint64_t, std::shared_ptr<OpEntry>> entries;
+  std::atomic<uint32_t> clock{0};  // goes on with each entry that is added
   std::unordered_multimap<uint64_t, std::unique_ptr<CallPattern>> patterns;
   // Entries that were found last, by their keys' hashes: looked at without a lock, since an entry
-  // lives as long as the process and does not change.
+  // does not change, and lives while somebody uses it.
   std::array<std::atomic<OpEntry*>, 8> latest{};
 
+  // Within `UsesEntries`. The first and the last of them under `record_mutex`.
   OpEntry* find(const OpKey& key);
   OpEntry* find_latest(const OpKey& key) const;
+  // `unused`: what it let go of, and nobody uses, to be freed once the lock is open.
+  OpEntry* add(std::shared_ptr<OpEntry> made, uint64_t hash, Entries& unused);
+
+ private:
+  void make_room();
 };
+
+// The most calls that are known of one op.
+void set_most_known_calls(size_t most);
+size_t most_known_calls();
+// Of all ops: how many are known, how many were learned, and how many of these were let go of.
+struct KnownCallCounts {
+  int64_t known, learned, evicted;
+};
+KnownCallCounts known_call_counts();
 
 // A tensor as it was before a call, to see whether that changed its layout or memory.
 struct TensorBefore {

@@ -10,8 +10,10 @@
 #include "device/target.h"
 #include "record/call_pattern.h"
 #include "record/execution.h"
+#include "record/key_in_use.h"
 #include "record/known_calls.h"
 #include "record/recorder.h"
+#include "record/stand_ins.h"
 
 namespace tenon {
 namespace {
@@ -20,56 +22,7 @@ using c10::IValue;
 using torch::jit::Stack;
 
 constexpr int kOften = 2;  // so many values of an op's numbers tell that they change
-// Of one op. Calls beyond that which no rule tells of run at once, each time.
-constexpr size_t kMostEntries = 8192;
-
-// A key for the call in work. A call may come while another one of the thread's is recorded: an
-// object that dies then may have a finalizer.
-class KeyInUse {
- public:
-  KeyInUse() {
-    if (C10_UNLIKELY(t_depth == t_keys.count))
-      t_keys.add();
-    key_ = t_keys.all[t_depth++];
-  }
-  ~KeyInUse() {
-    --t_depth;
-  }
-  KeyInUse(const KeyInUse&) = delete;
-  KeyInUse& operator=(const KeyInUse&) = delete;
-  OpKey& operator*() {
-    return *key_;
-  }
-
- private:
-  static constexpr size_t kMostNested = 64;
-  struct Keys;
-  struct FreeAtExit {
-    Keys* keys;
-    ~FreeAtExit();
-  };
-  // Plain memory, which costs nothing to reach; the keys are the thread's for good.
-  struct Keys {
-    OpKey* all[kMostNested];
-    size_t count;
-    void add() {
-      TORCH_CHECK(count < kMostNested, "more than ", kMostNested, " calls within one another");
-      all[count++] = new OpKey();
-      static thread_local FreeAtExit free_at_exit{this};
-      (void)free_at_exit;
-    }
-  };
-  static thread_local Keys t_keys;
-  static thread_local size_t t_depth;
-  OpKey* key_;
-};
-thread_local KeyInUse::Keys KeyInUse::t_keys{};
-thread_local size_t KeyInUse::t_depth = 0;
-
-KeyInUse::FreeAtExit::~FreeAtExit() {
-  while (keys->count > 0)
-    delete keys->all[--keys->count];
-}
+constexpr size_t kMostSpread = 8192;
 
 // Backward runs on the thread that asks for it, as it does on the CPU; a thread may have it
 // otherwise again (`torch.autograd.set_multithreading_enabled`). A thread of autograd's own would
@@ -107,13 +60,28 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   run_now(info, stack, CommitReason::first_call, "its first call with these layouts");
   auto entry =
       learn(info, key, open, before, arguments, torch::jit::last(*stack, schema.returns().size()));
+  Entries unused;  // ends after the lock
   std::lock_guard<std::mutex> lock(record_mutex());
-  if (info.find(key) == nullptr && info.entries.size() < kMostEntries) {
+  if (info.find(key) == nullptr) {
     if (of_pattern)
       note_pattern(info, *entry, without);
     note_known(*entry);
-    info.entries.emplace(key.hash(), std::move(entry));
+    info.add(std::move(entry), key.hash(), unused);
   }
+}
+
+// For who compares plans with the reference: what runs at once is not compared, and ends the
+// window. So zeros teach what a call makes. False where it takes other numbers.
+bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
+  if (!target().host_memory)
+    return false;
+  auto stack = stand_ins_of(arguments);
+  try {
+    run_and_learn(info, &stack, open);
+  } catch (const std::exception&) {  // it raises what it has to raise once it runs
+    return false;
+  }
+  return true;
 }
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) {
@@ -171,6 +139,7 @@ bool append(Recorder& recorder, const OpKey& key, const Recording& call, const s
         return false;
     }
   }
+  ++entry.in_windows;
   window.calls.push_back(
       {&entry,
        static_cast<uint32_t>(window.slots_of_calls.size()),
@@ -228,17 +197,18 @@ const OpEntry* RecordKernel::find(OpKey& key, c10::ArrayRef<IValue> arguments, R
     return find_opened(key, arguments, call.open);
   if (!lasts)
     return call.by_rule.get();
-  return keep(std::make_unique<OpEntry>(*std::exchange(call.by_rule, nullptr)), key);
+  return keep(std::const_pointer_cast<OpEntry>(std::exchange(call.by_rule, nullptr)), key);
 }
 
 // The entry that a key has from now on.
-const OpEntry* RecordKernel::keep(std::unique_ptr<OpEntry> made, const OpKey& key) {
+const OpEntry* RecordKernel::keep(std::shared_ptr<OpEntry> made, const OpKey& key) {
+  Entries unused;  // ends after the lock
   std::lock_guard<std::mutex> lock(record_mutex());
   auto* entry = info_.find(key);
   if (entry != nullptr)
     return entry;
   note_known(*made);
-  return info_.entries.emplace(key.hash(), std::move(made))->second.get();
+  return info_.add(std::move(made), key.hash(), unused);
 }
 
 // The second value of a number opens the op's numbers.
@@ -251,7 +221,7 @@ const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> argum
   OpKey opened;
   opened.build(arguments, true);
   std::lock_guard<std::mutex> lock(record_mutex());
-  if (info_.spread.size() >= kMostEntries)
+  if (info_.spread.size() >= kMostSpread)
     info_.spread.clear();
   if (++info_.spread[without.hash()] < kOften)
     return nullptr;
@@ -310,11 +280,23 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   }
   Profiled profiled(Activity::record, key.device(), info_.subject);
   const auto* entry = find(key, arguments, call);
+  if (C10_UNLIKELY(entry == nullptr && execute_mode() == ExecuteMode::verify)) {
+    profiled.cancel();
+    if (learn_aside(info_, arguments, call.open))
+      entry = find(key, arguments, call);
+  }
   if (entry == nullptr || !entry->recorded) {
     profiled.cancel();
     if (entry != nullptr)
       call.why = entry->reason;
     return call;
+  }
+  for (const auto k : entry->resized) {
+    if (storage_of(*key.tensors()[k]).nbytes() > 0) {
+      profiled.cancel();
+      call.why = "it gives an empty tensor sizes, and its memory holds something";
+      return call;
+    }
   }
   call.entry = entry;
 
@@ -331,13 +313,14 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
     if (ends && profiled)
       profiled.restart();  // the commit is no part of it
   }
+  // Where there is no memory for one of the results, none has changed yet.
+  std::vector<c10::Storage> grown;
   for (const auto k : entry->resized) {
-    const auto& layout = entry->tensors[k];
-    auto& impl = *key.tensors()[k]->unsafeGetTensorImpl();
-    impl.set_sizes_and_strides(layout.sizes, layout.strides);
-    auto& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
-    if (storage.nbytes() != layout.nbytes)
-      resize_storage(storage, layout.nbytes);
+    const auto nbytes = entry->tensors[k].nbytes;
+    TORCH_CHECK(
+        nbytes == 0 || storage_of(*key.tensors()[k]).resizable(),
+        "Trying to resize storage that is not resizable");
+    grown.push_back(nbytes > 0 ? new_storage(nbytes, device) : c10::Storage());
   }
   auto layout = entry->fresh.begin();
   for (const auto& result : entry->results) {
@@ -348,6 +331,13 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
       call.results.back() = tensor_over(new_storage(layout->nbytes, device), *layout);
       ++layout;
     }
+  }
+  for (size_t n = 0; n < grown.size(); ++n) {
+    const auto k = entry->resized[n];
+    const auto& made = entry->tensors[k];
+    key.tensors()[k]->unsafeGetTensorImpl()->set_sizes_and_strides(made.sizes, made.strides);
+    if (grown[n])
+      replace_memory(storage_of(*key.tensors()[k]), std::move(grown[n]));
   }
   for (const auto* tensor : key.tensors())
     withdraw_address(storage_of(*tensor));
@@ -401,6 +391,7 @@ void RecordKernel::give(Recording& call, c10::ArrayRef<IValue> arguments, Stack*
 }
 
 void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  const UsesEntries until_its_results_are_there;
   const auto arguments = torch::jit::last(*stack, info_.written.size());
   auto call = record(arguments);
   if (call.entry == nullptr)

@@ -25,6 +25,7 @@ class RecordKernel final : public c10::OperatorKernel {
   explicit RecordKernel(const c10::OperatorHandle& op) : info_(op) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
+  // Within `UsesEntries`, as what it gives refers to one.
   Recording record(c10::ArrayRef<c10::IValue> arguments);
   // Runs a call that was not recorded: takes its arguments from the stack and leaves the results.
   void run(const Recording& call, torch::jit::Stack* stack);
@@ -37,7 +38,7 @@ class RecordKernel final : public c10::OperatorKernel {
  private:
   const OpEntry* find(OpKey& key, c10::ArrayRef<c10::IValue> arguments, Recording& call);
   const OpEntry* find_opened(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
-  const OpEntry* keep(std::unique_ptr<OpEntry> made, const OpKey& key);
+  const OpEntry* keep(std::shared_ptr<OpEntry> made, const OpKey& key);
   const OpEntry* recall(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
 
   OpInfo info_;

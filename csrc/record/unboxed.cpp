@@ -111,6 +111,7 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
   explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op) {}
 
   R operator()(c10::DispatchKeySet, A... arguments) {
+    const UsesEntries until_its_results_are_there;
     auto call = kernel_.record(Uncounted(arguments...).values());
     Stack stack;
     if (call.entry == nullptr) {

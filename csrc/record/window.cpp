@@ -92,6 +92,11 @@ const std::string& Window::line_of(size_t call) const {
   return call < lines.size() ? lines[call] : nothing;
 }
 
+void Window::let_entries_go() {
+  for (const auto& call : calls)
+    --call.entry->in_windows;
+}
+
 void Window::clear() {
   calls.clear();
   by_rule.clear();

@@ -69,6 +69,8 @@ struct Window {
   // and which outlive the window.
   void structure(const std::vector<int32_t>& order, std::vector<int64_t>& words) const;
 
+  // It has run: its calls' entries may go. Under `record_mutex`.
+  void let_entries_go();
   void clear();
 
   // The line that recorded a call, or nothing.

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from torch_tenon import _C, cli
 from torch_tenon.builder.counts import plan_counts
 from torch_tenon.compiler import build
+from torch_tenon.frontends import eager
 from torch_tenon.testing import window as windows
 from torch_tenon.testing.verify import PlanDiffers
 
@@ -77,6 +78,27 @@ def test_the_first_wrong_op_is_named(verify: None, wrong_cosh: None) -> None:
     done = CliRunner().invoke(cli.app, ["replay", str(path)])
     assert done.exit_code == 1
     assert "aten::cosh" in done.output
+
+
+def test_what_a_script_does_once_is_compared_as_well(verify: None, wrong_cosh: None) -> None:
+    x = torch.rand(3, 41)
+    there = x.to("tenon")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        there[1].copy_(torch.cosh(there[:2])[0])
+        x[1].copy_(torch.cosh(x[:2])[0])
+        torch.testing.assert_close(there.cpu(), x)
+    assert any("first in aten::cosh" in str(w.message) for w in found)
+
+
+def test_a_write_that_is_lost_is_named(verify: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "_overlaps", lambda x: False)
+    base = torch.zeros(2, device="tenon")
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        base[:, None].expand(2, 5).index_fill_(1, torch.tensor([1], device="tenon"), 5.0)
+        assert base.tolist() == [5, 5]
+    assert any("first in aten::index_fill_" in str(w.message) for w in found)
 
 
 def test_replay_of_what_is_right_by_now(
