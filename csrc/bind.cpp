@@ -14,6 +14,7 @@
 #include "device/target.h"
 #include "execute/reference.h"
 #include "record/op_rules.h"
+#include "record/op_sizes.h"
 #include "record/record.h"
 
 namespace py = pybind11;
@@ -52,20 +53,49 @@ void bind_device(py::module_& m) {
   m.def("memory_limit", [](c10::DeviceIndex index) { return device_allocator().limit(index); });
 }
 
+template <typename T>
+T one_of(py::handle field, std::initializer_list<std::pair<std::string_view, T>> values, T none) {
+  const auto text = field.cast<std::string_view>();
+  if (text.empty())
+    return none;
+  for (const auto& [name, value] : values) {
+    if (name == text)
+      return value;
+  }
+  TORCH_CHECK(false, "the core knows nothing of ", text, " in the table of ops");
+}
+
+OpRule rule_of(py::handle entry) {
+  OpRule rule;
+  rule.host_arguments = entry.attr("host_arguments").cast<std::vector<std::string>>();
+  rule.mutates = entry.attr("mutates").cast<std::vector<std::string>>();
+  rule.replaces = entry.attr("replaces").cast<bool>();
+  rule.run_time_numbers = one_of(
+      entry.attr("run_time_numbers"),
+      {{"when_they_change", RunTimeNumbers::kWhenTheyChange},
+       {"always", RunTimeNumbers::kAlways},
+       {"in_graphs", RunTimeNumbers::kNever}},
+      RunTimeNumbers::kNever);
+  rule.whole = entry.attr("whole").cast<bool>();
+  rule.recorded = entry.attr("recorded").cast<bool>();
+  rule.sizes = one_of(
+      entry.attr("sizes"),
+      {{"follow", SizesOfCalls::kFollow}, {"batch", SizesOfCalls::kBatch}},
+      SizesOfCalls::kUnknown);
+  rule.size_arguments = entry.attr("size_arguments").cast<std::vector<std::string>>();
+  rule.size_rule = entry.attr("size_rule").cast<std::string>();
+  return rule;
+}
+
 void bind_execute(py::module_& m) {
   m.def("set_warn_fallback", &set_warn_fallback);
   m.def(
       "set_op_rule",
-      [](const std::string& op,
-         std::vector<std::string> host_arguments,
-         std::vector<std::string> mutates,
-         bool replaces,
-         bool run_time_numbers,
-         bool starts) {
-        set_op_rule(
-            op,
-            {std::move(host_arguments), std::move(mutates), replaces, run_time_numbers, starts});
-      });
+      [](const std::vector<std::string>& ops, const std::string& overload, py::handle entry) {
+        set_op_rule(ops, overload, rule_of(entry));
+      },
+      "What an entry of torch_tenon/ops/manifest.py says of ops, or of one overload of theirs.");
+  m.def("size_rules", &size_rules, "What an entry may name as its rule of sizes.");
   m.def("register_reference_kernels", &register_reference_kernels);
   m.def("record_op", &record_op, "Records the calls of an op that was declared to this package.");
   m.def("reset_counters", &reset_counters);

@@ -15,8 +15,8 @@ def philox(key: int, index: int, offset: int) -> tuple[int, ...]:
 
 
 def number(op: str, seed: int, offset: int, element: int) -> float:
-    """A number of `ir.scalar.RANDOM_NUMBERS`: of its distribution, and not the bits of the device,
-    which share out the words of a block."""
+    """A number of `ir.scalar_ops.RANDOM_NUMBERS`: of its distribution, and not the bits of the
+    device, which share out the words of a block."""
     words = philox(seed % 2**64, element % 2**64, offset % 2**64)
     if op == "random_word":
         return words[0]

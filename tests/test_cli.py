@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from torch_tenon import cli, doctor
 from torch_tenon.doctor import Finding
-from torch_tenon.ops import catalogue, manifest, native
+from torch_tenon.ops import catalogue, manifest, manifest_check, native
 from torch_tenon.ops.manifest import Entry, Problem
 
 
@@ -50,9 +50,9 @@ def test_help_names_the_commands() -> None:
 
 def test_ops_counts_routes() -> None:
     answer = json.loads(_run("ops", "--json").output)
-    entries = manifest.read()
-    assert [row["op"] for row in answer["ops"]] == [entry.op for entry in entries]
-    decomposed = [entry.op for entry in entries if entry.route == "decomposed"]
+    routed = list(manifest.routed(manifest.load()))
+    assert [row["op"] for row in answer["ops"]] == [op for op, _ in routed]
+    decomposed = [op for op, entry in routed if entry.route == "decomposed"]
     with_out = sum(native.variants(op).out is not None for op in decomposed)
     found = {"listed": len(decomposed), "ops": len(decomposed) + with_out}
     assert answer["routes"]["decomposed"] == found
@@ -123,13 +123,13 @@ def test_ops_check_passes_on_the_manifest() -> None:
 
 
 def test_ops_check_fails_with_the_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "read", lambda: [Entry("aten::rleu", "fallback")])
+    monkeypatch.setattr(manifest, "read", lambda: [Entry(("aten::rleu",), "fallback")])
     monkeypatch.setattr(catalogue, "registered", set)
     result = _run("ops", "--check")
     assert result.exit_code == 1
     assert "aten::rleu: is no op of PyTorch; the nearest is aten::relu" in result.output
     problem = Problem("aten::abs", "is odd")
-    monkeypatch.setattr(manifest, "check", lambda *_: [problem])
+    monkeypatch.setattr(manifest_check, "check", lambda *_: [problem])
     result = _run("ops", "--check", "--json")
     assert result.exit_code == 1
     assert json.loads(result.output)["problems"] == [{"op": "aten::abs", "text": "is odd"}]

@@ -2,8 +2,7 @@
 
 import torch
 
-# Ops of PyTorch 2.13 that 2.15 does not have.
-_REMOVED = frozenset({"aten::cholesky"})
+from torch_tenon.ops import manifest
 
 
 def is_removed(op: str) -> bool:
@@ -12,4 +11,4 @@ def is_removed(op: str) -> bool:
     False for a name that no release has: asking PyTorch for it then raises AttributeError.
     """
     namespace, _, base = op.partition("::")
-    return op in _REMOVED and not hasattr(getattr(torch.ops, namespace), base)
+    return bool(manifest.of(op).removed_in) and not hasattr(getattr(torch.ops, namespace), base)

@@ -26,7 +26,6 @@
 #include "device/generator.h"
 #include "device/storage.h"
 #include "ops/random_numbers.h"
-#include "record/op_rules.h"
 
 namespace tenon {
 namespace {
@@ -238,9 +237,6 @@ TORCH_LIBRARY_FRAGMENT(tenon, m) {
       "draw_(Tensor(a!) self, str distribution, float a, float b, float c, int base, int range, "
       "Tensor seed, Tensor offset) -> Tensor(a!)",
       torch::dispatch(kHere, draw_on_host));
-  OpRule draws_in_place;
-  draws_in_place.replaces = true;
-  set_op_rule("tenon::draw_", std::move(draws_in_place));
   m.def(
       "draw(Tensor self, str distribution, float a, float b, float c, int base, int range, "
       "Tensor seed, Tensor offset) -> Tensor",

@@ -26,28 +26,19 @@ bool only_tensors(const c10::FunctionSchema& schema) {
   });
 }
 
-// The op that random ops become (ops/random.cpp): the state of the generator, which no two calls
-// share, is a run-time value from the start.
-bool draws_numbers(const c10::OperatorHandle& op) {
-  return op.schema().name() == "tenon::draw_";
-}
-
 // An op whose results' layouts follow from its arguments' layouts: it has a kernel for tensors
 // without data, or is composed of others that have.
-bool layouts_follow(const c10::OperatorHandle& op) {
+bool layouts_follow(const c10::OperatorHandle& op, const OpRule& rule) {
   const auto& schema = op.schema();
   if (schema.is_vararg() || !only_tensors(schema))
     return false;
-  // The CPU's attention is tagged for a dropout that it does not have.
   // What an index that is no mask selects is known; a mask is looked at when a call is learned.
-  const bool by_data = op.hasTag(at::Tag::dynamic_output_shape) && schema.name() != "aten::index" &&
-                       schema.name() != "aten::_unsafe_index";
-  const bool draws = op.hasTag(at::Tag::nondeterministic_seeded) &&
-                     schema.name() != "aten::_scaled_dot_product_flash_attention_for_cpu";
-  if (draws || by_data || op.hasTag(at::Tag::data_dependent_output) ||
+  const bool unknown =
+      op.hasTag(at::Tag::dynamic_output_shape) || op.hasTag(at::Tag::nondeterministic_seeded);
+  if ((unknown && !rule.recorded) || op.hasTag(at::Tag::data_dependent_output) ||
       op.hasTag(at::Tag::inplace_view) || makes_views(schema))
     return false;
-  return draws_numbers(op) || op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
+  return op.hasKernelForDispatchKey(c10::DispatchKey::Meta) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
@@ -118,21 +109,21 @@ bool selects_by_mask(c10::ArrayRef<IValue> arguments) {
 OpInfo::OpInfo(const c10::OperatorHandle& op)
     : op(op),
       name(toString(op.operator_name())),
-      recordable(layouts_follow(op)),
+      rule(op_rule(name)),
+      recordable(layouts_follow(op, rule)),
       lasts(!is_foreign(op)),
       written(arguments_written(op)),
       replaced(arguments_replaced(op)),
       counts_writes(name.rfind("aten::_foreach_", 0) == 0),
       returned(arguments_returned(op.schema())),
-      sizes(sizes_of(op)) {
+      sizes(sizes_of(op, rule)) {
   for (const auto& argument : op.schema().arguments()) {
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
-  const auto& rule = op_rule(name);
-  may_open = rule.run_time_numbers;
-  starts_from_memory = rule.starts_from_memory;
-  open_scalars = draws_numbers(op);
+  may_open = rule.run_time_numbers == RunTimeNumbers::kWhenTheyChange;
+  starts_from_memory = rule.whole;
+  open_scalars = rule.run_time_numbers == RunTimeNumbers::kAlways;
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
   subject = subject_of({name});

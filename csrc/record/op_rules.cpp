@@ -8,21 +8,49 @@ namespace {
 
 using c10::FunctionSchema;
 
-std::unordered_map<std::string, OpRule>& rules() {
-  static auto* instance = new std::unordered_map<std::string, OpRule>();
+struct RulesOfName {
+  OpRule rule;
+  std::vector<std::pair<std::string, OpRule>> overloads;
+};
+
+// By name; the names last as long as the process.
+std::unordered_map<std::string_view, RulesOfName>& rules() {
+  static auto* instance = new std::unordered_map<std::string_view, RulesOfName>();
   return *instance;
 }
 
 }  // namespace
 
-void set_op_rule(const std::string& op, OpRule rule) {
-  rules()[op] = std::move(rule);
+void set_op_rule(
+    const std::vector<std::string>& ops, const std::string& overload, const OpRule& rule) {
+  for (const auto& op : ops) {
+    auto found = rules().find(op);
+    if (found == rules().end())
+      found = rules().emplace(*new std::string(op), RulesOfName()).first;
+    if (overload.empty())
+      found->second.rule = rule;
+    else
+      found->second.overloads.emplace_back(overload, rule);
+  }
 }
 
-const OpRule& op_rule(const std::string& op) {
+const OpRule& op_rule(std::string_view op) {
   static const auto* none = new OpRule();
-  const auto found = rules().find(op);
-  return found == rules().end() ? *none : found->second;
+  const auto dot = op.find('.');
+  auto name = op.substr(0, dot);
+  const auto overload = dot == op.npos ? std::string_view("default") : op.substr(dot + 1);
+  auto found = rules().find(name);
+  if (found == rules().end() && name.back() == '_') {
+    name.remove_suffix(1);
+    found = rules().find(name);
+  }
+  if (found == rules().end())
+    return *none;
+  for (const auto& [known, rule] : found->second.overloads) {
+    if (known == overload)
+      return rule;
+  }
+  return found->second.rule;
 }
 
 bool is_foreign(const c10::OperatorHandle& op) {

@@ -4,22 +4,37 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tenon {
 
-// What a schema does not say of an op (see the fields of torch_tenon/ops/manifest.yaml).
+// Whether an op's numbers become run-time values.
+enum class RunTimeNumbers : uint8_t { kNever, kWhenTheyChange, kAlways };
+// Which sizes may differ between two calls of which one tells of the other.
+enum class SizesOfCalls : uint8_t { kUnknown, kFollow, kBatch };
+
+// What the core has to know of an op beside its schema: fields of torch_tenon/ops/manifest.yaml,
+// which says more of them.
 struct OpRule {
   std::vector<std::string> host_arguments;  // may lie on the host beside device arguments
   std::vector<std::string> mutates;         // written by the CPU kernel, against the schema
   bool replaces = false;                    // what it writes it does not read, though in place
-  bool run_time_numbers = false;            // the lowering takes numbers as run-time values
-  bool starts_from_memory = false;          // reads whole tensors, so that nothing fuses into it
+  RunTimeNumbers run_time_numbers = RunTimeNumbers::kNever;
+  bool whole = false;     // reads whole tensors, so that nothing fuses into it
+  bool recorded = false;  // whatever PyTorch's tags say of its results
+  SizesOfCalls sizes = SizesOfCalls::kUnknown;
+  std::vector<std::string> size_arguments;
+  std::string size_rule;
 };
 
-// `op`: name and overload, as in "aten::index.Tensor".
-void set_op_rule(const std::string& op, OpRule rule);
-const OpRule& op_rule(const std::string& op);
+// `ops` are names without overloads. Of theirs `overload` alone is meant, where it is not empty:
+// "default" is the one without a name.
+void set_op_rule(
+    const std::vector<std::string>& ops, const std::string& overload, const OpRule& rule);
+// What holds for an op with its overload, as in "aten::add_.Tensor": what was said of that, of the
+// name, or of the functional op of that name.
+const OpRule& op_rule(std::string_view op);
 
 // Is it neither PyTorch's nor ours? Such an op may be another one in the next process, and its
 // kernel may hold on to its arguments and results when it is over: they are given memory of their

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "record/image_sizes.h"
-#include "record/op_rules.h"
 
 namespace tenon {
 namespace {
@@ -91,135 +90,42 @@ std::vector<int64_t> total_length(c10::ArrayRef<IValue> arguments) {
   return {total};
 }
 
-struct Known {
-  std::string_view names;         // of ops, in place or not
-  std::string_view numbers = "";  // arguments that are sizes
+// What equal sizes do not tell of an op, by the name that the table of ops has for it.
+struct SizeRule {
   bool (*allows)(c10::ArrayRef<IValue>) = nullptr;
-  bool batch = false;  // may nothing but the batch differ?
   std::vector<int64_t> (*more)(c10::ArrayRef<IValue>) = nullptr;
 };
 
-// Ops that PyTorch calls pointwise need no entry, unless a number of theirs may be a count.
-constexpr Known kTable[] = {
-    // Pointwise as well
-    {"div mul", "other"},
-    {"elu_backward leaky_relu_backward hardtanh_backward hardswish hardswish_backward "
-     "hardsigmoid_backward softplus_backward softshrink_backward hardshrink_backward "
-     "log_sigmoid_forward log_sigmoid_backward rrelu_with_noise_backward masked_fill complex polar "
-     "_prelu_kernel _prelu_kernel_backward"},
-    // Values made anew, copies
-    {"_to_copy clone copy_ fill_ zero_ zeros_like ones_like full_like tril triu flip roll "
-     "floor_divide draw_ constant_pad_nd"},
-    {"zeros ones full new_zeros new_ones new_full", "size"},
-    {"eye", "n m"},
-    {"repeat", "repeats"},
-    {"linspace logspace", "steps"},
-    {"arange", "start end", allows_range},
-    // Of several tensors, and of places in one
-    {"cat", "", nullptr, false, total_length},
-    {"stack embedding index index_put _index_put_impl_ index_select index_add index_copy "
-     "index_reduce index_fill take put searchsorted bucketize isin"},
-    {"_embedding_bag _embedding_bag_forward_only"},
-    {"embedding_dense_backward _embedding_bag_backward _embedding_bag_dense_backward",
-     "num_weights"},
-    {"select_backward", "input_sizes"},
-    {"slice_backward", "input_sizes start end", allows_slice},
-    {"masked_scatter"},
-    {"masked_scatter_backward", "sizes"},
-    {"gather", "", allows_gather},
-    {"scatter scatter_add scatter_reduce", "", allows_scatter},
-    {"topk kthvalue", "", allows_choice},
-    // Reductions
-    {"sum nansum mean prod amax amin max min aminmax argmax argmin any all var std var_mean "
-     "std_mean norm dist linalg_vector_norm logsumexp median nanmedian mode count_nonzero histc "
-     "trace"},
-    {"cumsum cumprod cummax cummin logcumsumexp sort renorm _softmax _log_softmax _safe_softmax "
-     "_softmax_backward_data _log_softmax_backward_data"},
-    // Products
-    {"mm bmm addmm baddbmm addbmm dot vdot mv addmv addr _trilinear _cdist_forward "
-     "_cdist_backward _euclidean_dist _scaled_dot_product_flash_attention_for_cpu "
-     "_scaled_dot_product_flash_attention_for_cpu_backward"},
-    // Norms, losses, and an optimizer's
-    {"native_layer_norm native_layer_norm_backward _fused_rms_norm", "normalized_shape"},
-    {"native_batch_norm native_batch_norm_backward _weight_norm_interface "
-     "_weight_norm_interface_backward nll_loss_forward nll_loss_backward nll_loss2d_forward "
-     "nll_loss2d_backward mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward "
-     "huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward "
-     "binary_cross_entropy_with_logits soft_margin_loss soft_margin_loss_backward "
-     "multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward "
-     "multilabel_margin_loss_backward _fused_adam _fused_adamw _fused_sgd _fused_adagrad"},
-    // Steps of recurrent layers
-    {"_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell "
-     "_thnn_fused_gru_cell_backward"},
-    // Of images
-    {"native_group_norm", "N C HxW", allows_group_norm<0>},
-    {"native_group_norm_backward", "N C HxW", allows_group_norm<1>},
-    {"_convolution", "", allows_convolution, false, convolved},
-    {"convolution_backward", "", allows_convolution_backward},
-    {"max_pool2d_with_indices", "", allows_pool<2, true>, false, pooled<2, true>},
-    {"max_pool3d_with_indices", "", allows_pool<3, true>, false, pooled<3, true>},
-    {"avg_pool2d", "", allows_pool<2, false>, false, pooled<2, false>},
-    {"avg_pool3d", "", allows_pool<3, false>, false, pooled<3, false>},
-    {"max_pool2d_with_indices_backward", "", allows_pool_backward<2, true>},
-    {"max_pool3d_with_indices_backward", "", allows_pool_backward<3, true>},
-    {"avg_pool2d_backward", "", allows_pool_backward<2, false>},
-    {"avg_pool3d_backward", "", allows_pool_backward<3, false>},
-    {"_adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d "
-     "_adaptive_avg_pool3d_backward adaptive_max_pool2d adaptive_max_pool2d_backward "
-     "adaptive_max_pool3d adaptive_max_pool3d_backward grid_sampler_2d grid_sampler_2d_backward "
-     "grid_sampler_3d grid_sampler_3d_backward replication_pad1d replication_pad2d "
-     "replication_pad3d"},
-    {"reflection_pad1d reflection_pad2d reflection_pad3d", "", allows_reflection},
-    {"replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward "
-     "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward",
-     "",
-     allows_padding_backward},
-    {"upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
-     "_upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d "
-     "upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa "
-     "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward "
-     "_upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward "
-     "_upsample_nearest_exact3d_backward upsample_linear1d_backward upsample_bilinear2d_backward "
-     "upsample_trilinear3d_backward upsample_bicubic2d_backward _upsample_bilinear2d_aa_backward "
-     "_upsample_bicubic2d_aa_backward",
-     "output_size input_size"},
-    {"affine_grid_generator", "size"},
-    // Where sizes have to be divided or large enough
-    {"glu glu_backward im2col col2im pixel_shuffle pixel_unshuffle _fft_r2c _fft_c2c",
-     "",
-     nullptr,
-     true},
-    {"linalg_cholesky_ex linalg_inv_ex linalg_solve_triangular linalg_lu_factor_ex linalg_lu_solve "
-     "linalg_qr _linalg_solve_ex _linalg_det _linalg_slogdet _linalg_eigh _linalg_svd "
-     "cholesky_solve",
-     "",
-     allows_matrices,
-     true},
-    {"_linalg_check_errors"},
+constexpr std::pair<std::string_view, SizeRule> kRules[] = {
+    {"arange", {allows_range}},
+    {"cat", {nullptr, total_length}},
+    {"slice_backward", {allows_slice}},
+    {"gather", {allows_gather}},
+    {"scatter", {allows_scatter}},
+    {"topk", {allows_choice}},
+    {"matrices", {allows_matrices}},
+    {"group_norm", {allows_group_norm<0>}},
+    {"group_norm_backward", {allows_group_norm<1>}},
+    {"convolution", {allows_convolution, convolved}},
+    {"convolution_backward", {allows_convolution_backward}},
+    {"max_pool2d", {allows_pool<2, true>, pooled<2, true>}},
+    {"max_pool3d", {allows_pool<3, true>, pooled<3, true>}},
+    {"avg_pool2d", {allows_pool<2, false>, pooled<2, false>}},
+    {"avg_pool3d", {allows_pool<3, false>, pooled<3, false>}},
+    {"max_pool2d_backward", {allows_pool_backward<2, true>}},
+    {"max_pool3d_backward", {allows_pool_backward<3, true>}},
+    {"avg_pool2d_backward", {allows_pool_backward<2, false>}},
+    {"avg_pool3d_backward", {allows_pool_backward<3, false>}},
+    {"reflection_pad", {allows_reflection}},
+    {"pad_backward", {allows_padding_backward}},
 };
 
-// Is it one of these words?
-bool is_among(std::string_view word, std::string_view words) {
-  for (size_t at = words.find(word); at != words.npos; at = words.find(word, at + 1)) {
-    const auto end = at + word.size();
-    if ((at == 0 || words[at - 1] == ' ') && (end == words.size() || words[end] == ' '))
-      return true;
+const SizeRule& rule_named(std::string_view name) {
+  for (const auto& [known, rule] : kRules) {
+    if (known == name)
+      return rule;
   }
-  return false;
-}
-
-const Known* find_known(const c10::OperatorHandle& op) {
-  static constexpr Known plain{""};
-  if (is_foreign(op))  // whatever it is called
-    return op.hasTag(at::Tag::pointwise) ? &plain : nullptr;
-  std::string_view name = op.schema().name();
-  name.remove_prefix(name.find("::") + 2);
-  const auto functional = name.substr(0, name.size() - (name.back() == '_' ? 1 : 0));
-  for (const auto& known : kTable) {
-    if (is_among(name, known.names) || is_among(functional, known.names))
-      return &known;
-  }
-  return op.hasTag(at::Tag::pointwise) || name.rfind("_foreach_", 0) == 0 ? &plain : nullptr;
+  TORCH_CHECK(false, "the table of ops names ", name, " as a rule of sizes; there is no such");
 }
 
 c10::TypeKind kind_of(const c10::Argument& argument) {
@@ -229,17 +135,19 @@ c10::TypeKind kind_of(const c10::Argument& argument) {
   return type->kind();
 }
 
-Differing differing(const Known& known, const c10::Argument& argument) {
+Differing differing(const OpRule& rule, const c10::Argument& argument) {
   const auto& name = argument.name();
   switch (kind_of(argument)) {
     case c10::TypeKind::TensorType:
-      if (!known.batch)
+      if (rule.sizes != SizesOfCalls::kBatch)
         return Differing::kSizes;
       return name == "weight" || name == "bias" ? Differing::kNothing : Differing::kBatch;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
     case c10::TypeKind::NumberType:
-      return is_among(name, known.numbers) ? Differing::kSizes : Differing::kNothing;
+      return std::count(rule.size_arguments.begin(), rule.size_arguments.end(), name) > 0
+                 ? Differing::kSizes
+                 : Differing::kNothing;
     default:
       return Differing::kNothing;
   }
@@ -247,20 +155,30 @@ Differing differing(const Known& known, const c10::Argument& argument) {
 
 }  // namespace
 
-OpSizes sizes_of(const c10::OperatorHandle& op) {
+OpSizes sizes_of(const c10::OperatorHandle& op, const OpRule& rule) {
   OpSizes sizes;
-  const auto& arguments = op.schema().arguments();
-  sizes.arguments.assign(arguments.size(), Differing::kNothing);
-  const auto space = op.schema().getNamespace();
-  const auto* known = space == "aten" || space == "tenon" ? find_known(op) : nullptr;
-  if (known == nullptr)
+  const auto& schema = op.schema();
+  sizes.arguments.assign(schema.arguments().size(), Differing::kNothing);
+  const auto space = schema.getNamespace();
+  sizes.follow = (space == "aten" || space == "tenon") &&
+                 (rule.sizes != SizesOfCalls::kUnknown || op.hasTag(at::Tag::pointwise) ||
+                  schema.name().rfind("aten::_foreach_", 0) == 0);
+  if (!sizes.follow)
     return sizes;
-  sizes.follow = true;
-  sizes.allows = known->allows;
-  sizes.more = known->more;
-  for (size_t i = 0; i < arguments.size(); ++i)
-    sizes.arguments[i] = differing(*known, arguments[i]);
+  if (!rule.size_rule.empty()) {
+    sizes.allows = rule_named(rule.size_rule).allows;
+    sizes.more = rule_named(rule.size_rule).more;
+  }
+  for (size_t i = 0; i < schema.arguments().size(); ++i)
+    sizes.arguments[i] = differing(rule, schema.arguments()[i]);
   return sizes;
+}
+
+std::vector<std::string> size_rules() {
+  std::vector<std::string> names;
+  for (const auto& [name, rule] : kRules)
+    names.emplace_back(name);
+  return names;
 }
 
 }  // namespace tenon

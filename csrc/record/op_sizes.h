@@ -5,7 +5,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <string>
 #include <vector>
+
+#include "record/op_rules.h"
 
 namespace tenon {
 
@@ -29,6 +32,8 @@ struct OpSizes {
   std::vector<int64_t> (*more)(c10::ArrayRef<c10::IValue> arguments) = nullptr;
 };
 
-OpSizes sizes_of(const c10::OperatorHandle& op);
+OpSizes sizes_of(const c10::OperatorHandle& op, const OpRule& rule);
+// What the table of ops may name as `size_rule`.
+std::vector<std::string> size_rules();
 
 }  // namespace tenon

@@ -4,15 +4,11 @@ import pytest
 import torch
 
 from torch_tenon.ops import catalogue, manifest, native
-from torch_tenon.ops.decompositions import AT_ONCE
 from torch_tenon.ops.manifest import Entry
 
 ENTRIES = {
-    entry.op: entry
-    for entry in (
-        Entry("aten::lerp.Scalar", "lowered"),
-        Entry("aten::view", "kernel", why="views are real"),
-    )
+    "aten::lerp": Entry(("aten::lerp",), overloads={"Scalar": Entry(route="lowered")}),
+    "aten::view": Entry(("aten::view",), "kernel", why="views are real"),
 }
 
 
@@ -59,15 +55,20 @@ def test_find_takes_names_as_people_write_them() -> None:
 def test_every_op_has_one_route() -> None:
     counts = catalogue.counts(manifest.load())
     assert sum(total for _, total in counts.values()) == len(native.load())
-    assert sum(listed for listed, _ in counts.values()) == len(manifest.load())
+    assert sum(listed for listed, _ in counts.values()) == len(
+        list(manifest.routed(manifest.load()))
+    )
 
 
 def test_registered_is_what_the_device_has_of_its_own() -> None:
     pytest.importorskip("torch_tenon._C")
     assert torch.get_device_module("tenon")
     found = catalogue.registered()
-    listed = {op for op, e in manifest.load().items() if e.route == "kernel"}
-    assert listed | AT_ONCE <= found
+    listed = {op for op, e in manifest.routed(manifest.load()) if e.route == "kernel"}
+    # A name stands for its overloads.
+    names = {op.partition(".")[0] for op in found}
+    assert {op for op in listed if "." in op} <= found and listed - found <= names
+    assert set(manifest.names_with("at_once")) <= found
     # That runs by reference execution.
     assert "aten::mm.out" not in found and "aten::mm" not in found
 

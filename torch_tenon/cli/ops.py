@@ -66,11 +66,13 @@ def _check_ops(json: bool) -> None:
     entries = manifest.read()
     load_torch()
     problems, loaded = _problems(entries)
+    named = sum(len(entry.ops) for entry in entries)
     if json:
         typer.echo(
             json_module.dumps(
                 {
                     "entries": len(entries),
+                    "ops": named,
                     "device_loaded": loaded,
                     "problems": [{"op": p.op, "text": p.text} for p in problems],
                 },
@@ -81,7 +83,7 @@ def _check_ops(json: bool) -> None:
         for problem in problems:
             typer.echo(str(problem))
         noun = "problem" if len(problems) == 1 else "problems"
-        typer.echo(f"{len(entries)} entries, {len(problems)} {noun}")
+        typer.echo(f"{named} ops in {len(entries)} entries, {len(problems)} {noun}")
         if not loaded:
             typer.echo("not checked: what is registered for the device, which is not loaded")
     if problems:
@@ -93,17 +95,22 @@ def _problems(entries: Sequence["Entry"]) -> tuple[list["Problem"], bool]:
     import torch
 
     from torch_tenon.frontends.eager import route_of
-    from torch_tenon.ops import catalogue, manifest
+    from torch_tenon.ops import catalogue, manifest, manifest_check, native
     from torch_tenon.ops.decompositions import DECOMPOSITIONS
 
-    lowered = {e.op for e in entries if e.route == "lowered" and route_of(e.op) == "lowered"}
-    registered = library = None
+    table = {op: entry for entry in entries for op in entry.ops}
+    said = {op for op in native.load() if manifest.of(op, table).route == "lowered"}
+    lowered = {op for op in said if route_of(op) == "lowered"}
+    registered = library = size_rules = None
     loaded = torch._C._get_privateuse1_backend_name() == "tenon"
     if loaded:
+        from torch_tenon import _C
         from torch_tenon.device import target
 
         registered, library = catalogue.registered(), set(target().library)
-    return manifest.check(entries, registered, set(DECOMPOSITIONS), lowered, library), loaded
+        size_rules = set(_C.size_rules())
+    implemented = registered, set(DECOMPOSITIONS), lowered, library, size_rules
+    return manifest_check.check(entries, *implemented), loaded
 
 
 def _list_ops(json: bool, every: bool) -> None:
@@ -115,13 +122,13 @@ def _list_ops(json: bool, every: bool) -> None:
         routes = {route: {"listed": n, "ops": total} for route, (n, total) in counts.items()}
         listed = [
             {
-                "op": entry.op,
+                "op": op,
                 "route": entry.route,
                 "why": entry.why,
                 "host_arguments": entry.host_arguments,
                 "mutates": entry.mutates,
             }
-            for entry in entries.values()
+            for op, entry in manifest.routed(entries)
         ]
         typer.echo(json_module.dumps({"routes": routes, "ops": listed}, indent=2))
         return
@@ -129,7 +136,7 @@ def _list_ops(json: bool, every: bool) -> None:
     console = Console()
     console.print(_route_table(catalogue.counts_by_family(entries)))
     if every:
-        console.print(_manifest_table(entries.values()))
+        console.print(_manifest_table(manifest.routed(entries)))
     else:
         typer.echo("tenon ops NAME describes one, tenon ops --all lists what the manifest has.")
 
@@ -148,18 +155,18 @@ def _route_table(families: Mapping[str, Mapping[str, int]]) -> Table:
     return table
 
 
-def _manifest_table(entries: Iterable["Entry"]) -> Table:
+def _manifest_table(entries: Iterable[tuple[str, "Entry"]]) -> Table:
     table = Table(title="What the manifest lists", title_justify="left")
     table.add_column("op", overflow="fold")
     table.add_column("route", no_wrap=True)
     table.add_column("notes", overflow="fold")
-    for entry in entries:
+    for op, entry in entries:
         notes = [entry.why] if entry.why else []
         if entry.host_arguments:
             notes.append(f"on the host too: {', '.join(entry.host_arguments)}")
         if entry.mutates:
             notes.append(f"also writes: {', '.join(entry.mutates)}")
-        table.add_row(escape(entry.op), entry.route, escape("; ".join(notes)))
+        table.add_row(escape(op), entry.route, escape("; ".join(notes)))
     return table
 
 
@@ -263,6 +270,7 @@ def _panel(
         "may be on the host": ", ".join(description.host_arguments),
         "also writes": ", ".join(description.mutates),
         "tags": ", ".join(description.tags),
+        **{name.replace("_", " "): text for name, text in description.facts.items()},
     }
     for label, text in rows.items():
         if text:

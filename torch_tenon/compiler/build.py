@@ -54,8 +54,8 @@ from torch_tenon.ops.lowerings.table import (
     cast,
     find,
     promote,
-    takes_numbers,
 )
+from torch_tenon.ops.variants import known_of
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -147,7 +147,7 @@ class ProgramBuilder:
         build = Build(self.program, results)
         try:
             given = _values([positional, list(keywords.values())])
-            if any(v.is_number for v in given) and not takes_numbers(op):
+            if any(v.is_number for v in given) and not known_of(op).run_time_numbers:
                 raise CannotLower("a number that is known only when it runs")
             dtypes = [x.dtype for x in [*given, *results] if x is not None]
             if any(d.is_complex for d in dtypes) and str(op) not in WHOLE:

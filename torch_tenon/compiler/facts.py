@@ -16,18 +16,13 @@ from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Expr, Index
 from torch_tenon.ir.program import Extern
 from torch_tenon.ir.values import Stored, size_hint
+from torch_tenon.ops import variants
 
 log = logging.getLogger("torch_tenon.program")
 
 Number = Callable[[Index], int | str]
 
 MOST_TENSORS = 8  # that are named of a call
-
-# Ops of this package that do what one of PyTorch's does.
-_SAME_AS: dict[str, Any] = {
-    "tenon.attention": torch.ops.aten._scaled_dot_product_flash_attention,
-    "tenon.attention_backward": torch.ops.aten._scaled_dot_product_flash_attention_backward,
-}
 
 
 def loops_of(kernel: Kernel, group: Group, number: Number = size_hint) -> str:
@@ -68,7 +63,10 @@ def call_operations(call: Extern) -> Index:
     """Operations on numbers, by PyTorch's own formulas; 0 where it has none, or none that takes
     sizes of any value."""
     packet = getattr(call.target, "overloadpacket", call.target)
-    formula = flop_registry.get(_SAME_AS.get(str(packet), packet))
+    counted_as = variants.known_of(call.target).counted_as
+    if counted_as:  # an op of this package that does what one of PyTorch's does
+        packet = variants.overload(counted_as).overloadpacket
+    formula = flop_registry.get(packet)
     if formula is None:
         return 0
 

@@ -10,6 +10,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, unflatten
 from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.scalar_ops import SIMPLE_OPS
 from torch_tenon.ir.values import (
     Layout,
     Lazy,
@@ -160,17 +161,9 @@ def parts_of(value: Value, held: Layout, wanted: Layout, dtype: torch.dtype) -> 
     return None
 
 
-# What stays vector code where a condition guards it.
-_SIMPLE = {
-    *("abs", "add", "check", "constant", "copysign", "div", "eq", "fma", "ge", "gt", "index", "le"),
-    *("load", "logical_and", "logical_not", "logical_or", "lt", "maximum", "minimum", "mul", "ne"),
-    *("imag", "neg", "pair", "real", "reciprocal", "sqrt", "sub", "to", "where"),
-}
-
-
 def is_simple(value: Value) -> bool:
     """Whether computing an element calls no function, so that it can be done under a condition."""
-    return all(s.op in _SIMPLE for s in traced(value).scalars)
+    return all(s.op in SIMPLE_OPS for s in traced(value).scalars)
 
 
 def with_part(old: Value, box: Sequence[Range], new: Value) -> Lazy:

@@ -8,6 +8,7 @@ import torch
 from torch.fx import Graph, Node
 
 from torch_tenon.frontends.graph import memory_of
+from torch_tenon.ops.variants import known_of
 
 
 def merge_equal_nodes(graph: Graph) -> None:
@@ -45,7 +46,7 @@ def _may_differ(node: Node) -> bool:
     return (
         torch.Tag.nondeterministic_seeded in tags
         or torch.Tag.nondeterministic_bitwise in tags
-        or str(node.target).startswith(("aten.empty", "aten.new_empty"))
+        or known_of(node.target).uninitialised
     )
 
 

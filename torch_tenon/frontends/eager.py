@@ -34,13 +34,12 @@ from torch_tenon.frontends import foreach
 from torch_tenon.ir.index import Symbol, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Lazy, Stored, Value, dense_layout
-from torch_tenon.ops import variants
+from torch_tenon.ops import manifest, variants
 from torch_tenon.ops.compositions import composition_of
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     BY_HAND,
-    PARTIAL,
     WHOLE,
     CannotLower,
     TensorMeta,
@@ -96,7 +95,8 @@ class _Window:
                         key = writer[n], n
                         self.users[key] = self.users.get(key, 0) + 1
             written = [x for a, x in zip(schema, arguments, strict=True) if variants.is_written(a)]
-            written += arguments[3:5] if name in _UNSAID else []
+            if manifest.of(name).functional:
+                written += _mutated(name, arguments)
             for x in [*results, *written]:
                 writer |= {n: k for _, n, *_ in _tensors(x)}
         for n, k in writer.items():
@@ -128,7 +128,7 @@ class _Window:
 
     def _call(self, name: str, arguments: list[Any], results: list[Any]) -> None:
         op = variants.overload(name)
-        if name in _UNSAID:
+        if manifest.of(name).functional:
             self._moving_statistics(name, arguments, results)
             return
         schema = op._schema.arguments
@@ -148,7 +148,8 @@ class _Window:
         if functional is None or any(_overlaps(arguments[i]) for i in written):
             self._call_in_place(op, arguments, results)
             return
-        if name in _FLAT_OUT and not _is_contiguous(arguments[-1]):
+        # The CPU's kernel writes it in order; a plan that knew better would do something else.
+        if manifest.of(name).flat_out and not _is_contiguous(arguments[-1]):
             raise CannotLower(f"{name} takes what it writes for contiguous")
         self.program.origin = _origin(name)
         given = {
@@ -157,7 +158,7 @@ class _Window:
             if i not in outs
         }
         targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
-        in_place = written == [0] and str(functional).rpartition(".")[0] in PARTIAL
+        in_place = written == [0] and variants.known_of(functional).partial
         changes = self.slots[arguments[0][1]] if in_place else None
         self._run(functional, given, results, targets, bool(written), changes)
 
@@ -187,14 +188,15 @@ class _Window:
 
     def _moving_statistics(self, name: str, arguments: list[Any], results: list[Any]) -> None:
         """Batch norm, whose older schema does not say that it writes the running statistics."""
-        op = _UNSAID[name]
-        self.program.origin = "native_batch_norm"
-        statistics = [x for x in arguments[3:5] if x[0] == "tensor"]
+        op = variants.overload(manifest.of(name).functional)
+        self.program.origin = _origin(name)
+        moving = _mutated(name, arguments)
+        statistics = [x for x in moving if x[0] == "tensor"]
         if any(_overlaps(x) for x in statistics):
             raise CannotLower(f"{name} writes elements that share memory")
         if not statistics:
             op = torch.ops.aten._native_batch_norm_legit.no_stats
-            arguments = arguments[:3] + arguments[5:]
+            arguments = [x for x in arguments if not any(x is m for m in moving)]
         given = {
             a.name: self._argument(x) for a, x in zip(op._schema.arguments, arguments, strict=True)
         }
@@ -293,12 +295,10 @@ class _Window:
         return self.users.get((self.program.call_index, number), 0)
 
 
-# Ops that write more than their schema says, and those that return it instead.
-_UNSAID = {"aten::native_batch_norm": torch.ops.aten._native_batch_norm_legit_functional.default}
-
-# Ops whose kernels on the host write the memory of `out` in order, whatever its strides. A plan
-# that knew better would not do what the reference does.
-_FLAT_OUT = ("aten::avg_pool3d.out", "aten::gelu.out", "aten::narrow_copy.out")
+def _mutated(name: str, arguments: list[Any]) -> list[Any]:
+    """The arguments that an op writes, though its schema does not say so."""
+    schema, mutates = variants.overload(name)._schema.arguments, manifest.of(name).mutates
+    return [x for a, x in zip(schema, arguments, strict=True) if a.name in mutates]
 
 
 def _origin(name: str) -> str:
@@ -314,7 +314,7 @@ def route_of(name: str) -> str:
         op = variants.functional_of(variants.overload(name))
     except AttributeError:  # its library was unloaded since
         return "fallback"
-    if name == "aten::copy_" or name in _UNSAID:
+    if name == "aten::copy_" or manifest.of(name).functional:
         return "lowered"
     if op is None:
         return "fallback"

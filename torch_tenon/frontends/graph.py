@@ -19,7 +19,8 @@ from torch_tenon.ir.index import Index, less
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Stored, Value
 from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import PARTIAL, RANDOM, Build, CannotLower, TensorMeta
+from torch_tenon.ops.lowerings.table import Build, CannotLower, TensorMeta
+from torch_tenon.ops.variants import known_of
 
 with_effects = torch.ops.higher_order.with_effects
 
@@ -135,7 +136,7 @@ class _Graph:
             else:
                 self.env[n] = value
 
-        if any(str(n.target).rpartition(".")[0] in RANDOM for n in self.order):
+        if any(known_of(n.target).random for n in self.order):
             scalar = Layout((), ())
             self.program.random = (
                 self.program.input(torch.int64, scalar, "seed"),
@@ -421,7 +422,7 @@ def _changes(x: Any, start: Sequence[Node]) -> list[Node] | None:
     if (base := changed_base(x)) is not None:
         before = _changes(base, start)
         return None if before is None else [*before, x]
-    if not isinstance(x, Node) or str(x.target).rpartition(".")[0] not in PARTIAL:
+    if not isinstance(x, Node) or not known_of(x.target).partial:
         return [] if isinstance(x, Node) and x in start else None
     before = _changes(x.args[0], start)
     if before is None:

@@ -12,8 +12,8 @@ import torch
 
 
 def compute(ops: Any, name: str, operands: tuple[Any, ...]) -> Any:
-    """An entry of `ir.scalar.OPS` for complex operands. Raises TypeError for one that there is no
-    formula for."""
+    """An entry of `ir.scalar_ops.OPS` for complex operands. Raises TypeError for one that there is
+    no formula for."""
     if name not in _FORMULAS:
         raise TypeError(f"{name}: not of complex numbers")
     return _FORMULAS[name](ops, *operands)

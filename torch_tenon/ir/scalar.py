@@ -5,13 +5,10 @@ under a `Trace` records each distinct scalar once; everything that later wants t
 generation, dependencies) walks the record, so a body's Python function runs once however often it
 is looked at.
 
-Dtype rules, by the letter in `OPS`:
-  s  operands share a dtype, and the result has it
-  b  operands share a dtype, the result is bool
-  f  as s, floating operands only
-16-bit floats do not exist here: a load widens them to float32 and a store narrows them. Complex
-numbers are only loaded, stored and passed on: what is computed with them is computed with their
-parts (`ir/complex_numbers.py`), which `real` and `imag` take apart and `pair` puts together.
+Which operations there are, `ir/scalar_ops.py` says. 16-bit floats do not exist here: a load widens
+them to float32 and a store narrows them. Complex numbers are only loaded, stored and passed on:
+what is computed with them is computed with their parts (`ir/complex_numbers.py`), which `real` and
+`imag` take apart and `pair` puts together.
 """
 
 from __future__ import annotations
@@ -28,114 +25,7 @@ import torch
 from torch_tenon.ir import complex_numbers
 from torch_tenon.ir.dtypes import compute_dtype
 from torch_tenon.ir.index import Expr, Index, Symbol, nonnegative, symbols, var
-
-# name: (number of operands, dtype rule, what it computes)
-OPS: dict[str, tuple[int, str, str]] = {
-    "add": (2, "s", "x + y; or for bool"),
-    "sub": (2, "s", "x - y"),
-    "mul": (2, "s", "x * y; and for bool"),
-    "div": (2, "f", "x / y"),
-    "fma": (3, "f", "x * y + z rounded once"),
-    "floor_div": (2, "s", "floor(x / y), as Python's //"),
-    "trunc_div": (2, "s", "x / y rounded toward zero"),
-    "remainder": (2, "s", "x - y * floor(x / y): the sign of y"),
-    "fmod": (2, "s", "x - y * trunc(x / y): the sign of x"),
-    "neg": (1, "s", "-x"),
-    "abs": (1, "s", "|x|"),
-    "sign": (1, "s", "-1, 0 or 1; 0 for NaN"),
-    "minimum": (2, "s", "the lesser; NaN if either is"),
-    "maximum": (2, "s", "the greater; NaN if either is"),
-    "fmin": (2, "s", "the lesser; the other if one is NaN"),
-    "fmax": (2, "s", "the greater; the other if one is NaN"),
-    "pow": (2, "s", "x to the y; integers wrap, and negative y give what is left of the fraction"),
-    "sqrt": (1, "f", "square root"),
-    "rsqrt": (1, "f", "1 / sqrt(x)"),
-    "reciprocal": (1, "f", "1 / x"),
-    "exp": (1, "f", "e to the x"),
-    "exp2": (1, "f", "2 to the x"),
-    "expm1": (1, "f", "exp(x) - 1"),
-    "log": (1, "f", "natural logarithm"),
-    "log2": (1, "f", "logarithm to base 2"),
-    "log10": (1, "f", "logarithm to base 10"),
-    "log1p": (1, "f", "log(1 + x)"),
-    "sin": (1, "f", "sine"),
-    "cos": (1, "f", "cosine"),
-    "tan": (1, "f", "tangent"),
-    "asin": (1, "f", "inverse sine"),
-    "acos": (1, "f", "inverse cosine"),
-    "atan": (1, "f", "inverse tangent"),
-    "atan2": (2, "f", "angle of the point (y, x), first operand y"),
-    "sinh": (1, "f", "hyperbolic sine"),
-    "cosh": (1, "f", "hyperbolic cosine"),
-    "tanh": (1, "f", "hyperbolic tangent"),
-    "asinh": (1, "f", "inverse hyperbolic sine"),
-    "acosh": (1, "f", "inverse hyperbolic cosine"),
-    "atanh": (1, "f", "inverse hyperbolic tangent"),
-    "sigmoid": (1, "f", "1 / (1 + exp(-x))"),
-    "erf": (1, "f", "error function"),
-    "erfc": (1, "f", "1 - erf(x)"),
-    "erfinv": (1, "f", "inverse error function"),
-    "lgamma": (1, "f", "log |gamma(x)|"),
-    "digamma": (1, "f", "derivative of lgamma"),
-    "hypot": (2, "f", "sqrt(x*x + y*y) without overflow"),
-    "nextafter": (2, "f", "the next number from x toward y"),
-    "copysign": (2, "f", "|x| with the sign of y"),
-    "signbit": (1, "b", "whether the sign bit is set"),
-    "floor": (1, "f", "greatest integer not above x"),
-    "ceil": (1, "f", "least integer not below x"),
-    "trunc": (1, "f", "x without its fraction"),
-    "round": (1, "f", "nearest integer, halves to even"),
-    "round_bf16": (1, "f", "float32 rounded to a bfloat16 number"),
-    "round_f16": (1, "f", "float32 rounded to a float16 number"),
-    "isnan": (1, "b", "whether x is NaN"),
-    "isinf": (1, "b", "whether x is an infinity"),
-    "eq": (2, "b", "x == y"),
-    "ne": (2, "b", "x != y"),
-    "lt": (2, "b", "x < y"),
-    "le": (2, "b", "x <= y"),
-    "gt": (2, "b", "x > y"),
-    "ge": (2, "b", "x >= y"),
-    "logical_and": (2, "b", "both; operands bool"),
-    "logical_or": (2, "b", "either; operands bool"),
-    "logical_not": (1, "b", "not x; operand bool"),
-    "gcd": (2, "s", "greatest common divisor; integers"),
-    "lcm": (2, "s", "least common multiple; integers"),
-    "mantissa": (1, "f", "x as a number of [0.5, 1) in size, times a power of 2"),
-    "exponent": (1, "f", "that power; 0 for infinities and NaN"),
-    "bitwise_and": (2, "s", "bit by bit and"),
-    "bitwise_or": (2, "s", "bit by bit or"),
-    "bitwise_xor": (2, "s", "bit by bit exclusive or"),
-    "bitwise_not": (1, "s", "bit by bit complement; not for bool"),
-    "lshift": (2, "s", "x << y; 0 when y is negative or too large"),
-    "rshift": (2, "s", "x >> y with sign; y too large shifts all out"),
-    "random_below": (2, "s", "of 64 random bits x, a number in [0, y), y unsigned; int64"),
-    "random_exp": (1, "f", "exponential, the same bits wherever it is computed"),
-}
-# Special functions, for floating operands; those of two take an order or a degree among them.
-_SPECIAL = {
-    1: "airy_ai bessel_j0 bessel_j1 bessel_y0 bessel_y1 erfcx i0 i0e i1 i1e log_ndtr "
-    "modified_bessel_k0 modified_bessel_k1 ndtri scaled_modified_bessel_k0 "
-    "scaled_modified_bessel_k1 spherical_bessel_j0",
-    2: "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v "
-    "chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he igamma igammac "
-    "laguerre_polynomial_l legendre_polynomial_p polygamma shifted_chebyshev_polynomial_t "
-    "shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
-    "shifted_chebyshev_polynomial_w zeta",
-}
-SPECIAL = {name: arity for arity, names in _SPECIAL.items() for name in names.split()}
-OPS |= {f"special_{name}": (n, "f", name.replace("_", " ")) for name, n in SPECIAL.items()}
-# Random numbers, of a seed, an offset and an element (int64), in the dtypes that there are:
-# the same bits wherever they are computed, which are those of the core's csrc/ops/random_numbers.
-RANDOM_NUMBERS = {
-    "random_word": ((torch.int64,), "32 random bits, in [0, 2^32)"),
-    "random_bits": ((torch.int64,), "64 random bits"),
-    "random_unit": ((torch.float32, torch.float64), "uniform in [0, 1), of 24 or 53 bits"),
-    "random_normal": ((torch.float32, torch.float64), "normal, of mean 0 and deviation 1"),
-    "random_exponential": ((torch.float32, torch.float64), "of rate 1; in float32 possibly 0"),
-    "random_cauchy": ((torch.float32, torch.float64), "Cauchy's, of median 0 and scale 1"),
-}
-# Recorded by functions of their own, below: these (`random`), constant, index, load, to, bitcast,
-# where, check, and of complex numbers pair, real, imag.
+from torch_tenon.ir.scalar_ops import OPS, RANDOM_NUMBERS
 
 
 class Scalar:
@@ -255,7 +145,7 @@ class _Ops:
     """The functions that bodies call: one method for each entry of `OPS`, and those below."""
 
     def __getattr__(self, name: str) -> Callable[..., Scalar]:
-        arity, rule, _ = OPS[name]
+        arity, rule = OPS[name].arity, OPS[name].rule
 
         def call(*args: Any) -> Scalar:
             if len(args) != arity:

@@ -26,6 +26,7 @@ from torch_tenon.ir.index import (
 )
 from torch_tenon.ir.interned import Interned
 from torch_tenon.ir.scalar import Scalar, Trace, current, ops, tracing
+from torch_tenon.ir.scalar_ops import REDUCTIONS
 
 Position = Sequence[Index]
 
@@ -285,16 +286,17 @@ def name_origin(results: Any, origin: str, call_index: int = -1) -> None:
 
 def neutral(combine: str, dtype: torch.dtype) -> Any:
     """What a reduction of nothing gives."""
-    if combine in ("sum", "any", "xor"):
-        return 0
-    if combine in ("prod", "all"):
-        return 1
+    start = REDUCTIONS[combine].start
+    if start in ("zero", "one"):
+        return int(start == "one")
     if dtype is torch.bool:
-        return combine == "min"
+        return start in ("ones", "greatest")
+    if start == "ones":
+        return -1
     if dtype.is_floating_point:
-        return float("-inf") if combine in ("max", "logaddexp") else float("inf")
+        return float("-inf") if start == "least" else float("inf")
     info = torch.iinfo(dtype)
-    return info.min if combine == "max" else info.max
+    return info.min if start == "least" else info.max
 
 
 _shared_symbols: Interned[tuple[str, int, Index], Symbol] = Interned()

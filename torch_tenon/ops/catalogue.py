@@ -42,6 +42,8 @@ class Description:
     host_arguments: tuple[str, ...]
     mutates: tuple[str, ...]
     tags: tuple[str, ...]
+    facts: dict[str, str]
+    """What else the table says of it, by field of `manifest.yaml`."""
 
     def as_dict(self) -> dict[str, object]:
         """The same as plain data, for JSON."""
@@ -50,12 +52,12 @@ class Description:
 
 def route(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> tuple[str, str]:
     """The route of an op and the reason for it, in a few words."""
-    if op.name in entries:
-        return entries[op.name].route, entries[op.name].why or "listed in the manifest"
-    ops = native.load()
-    for kind, name in op.variants._asdict().items():
-        if name in entries and kind == "functional":
-            return entries[name].route, f"derived from {name}"
+    ops, functional = native.load(), op.variants.functional
+    entry = manifest.of(op.name, entries)
+    if entry.route and op.name.partition(".")[0] in entries:
+        return entry.route, entry.why or "listed in the manifest"
+    if functional is not None and (route := manifest.of(functional, entries).route):
+        return route, f"derived from {functional}"
     structured = op.composite == "CompositeExplicitAutogradNonFunctional"
     out = ops.get(op.variants.out or "")
     if "CPU" in op.backends or (structured and out is not None and "CPU" in out.backends):
@@ -114,7 +116,7 @@ def _compiled_ways() -> Mapping[str, str]:
 def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description:
     """Everything that is known of one op without running it."""
     way, reason = route(op, entries)
-    entry = entries.get(op.name)
+    entry = manifest.of(op.name, entries)
     return Description(
         op=op.name,
         schema=op.schema,
@@ -124,9 +126,10 @@ def describe(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> Description
         registration="required" if op.required else "optional",
         variants={kind: name for kind, name in op.variants._asdict().items() if name},
         autograd=op.autograd,
-        host_arguments=entry.host_arguments if entry else (),
-        mutates=entry.mutates if entry else (),
+        host_arguments=entry.host_arguments,
+        mutates=entry.mutates,
         tags=op.tags,
+        facts=_facts(entry),
     )
 
 
@@ -153,7 +156,19 @@ def describe_custom(name: str) -> Description:
         host_arguments=(),
         mutates=(),
         tags=(),
+        facts={},
     )
+
+
+def _facts(entry: manifest.Entry) -> dict[str, str]:
+    """What else the table says of an op."""
+    told = {"ops", "overloads", "route", "why", "host_arguments", "mutates"}
+    found = {}
+    for name, value in entry._asdict().items():
+        if name not in told and value:
+            text = ", ".join(value) if isinstance(value, tuple) else str(value)
+            found[name] = "yes" if value is True else text
+    return found
 
 
 def find(name: str) -> list[NativeOp]:
@@ -179,7 +194,7 @@ def find(name: str) -> list[NativeOp]:
 def counts(entries: Mapping[str, manifest.Entry]) -> dict[str, tuple[int, int]]:
     """For each route, how many ops the manifest lists with it, and how many of all have it."""
     found = {way: [0, 0] for way in (*manifest.ROUTES, COMPOSED, NONE)}
-    for entry in entries.values():
+    for _, entry in manifest.routed(entries):
         found[entry.route][0] += 1
     for op in native.load().values():
         found[route(op, entries)[0]][1] += 1

@@ -15,10 +15,11 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
 
-from torch_tenon.ops.decompositions import AT_ONCE, DECOMPOSITIONS
+from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
-from torch_tenon.ops.variants import overload
+from torch_tenon.ops.manifest import PYTORCH, load, names_with
+from torch_tenon.ops.variants import known_of, overload
 
 COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """Overload -> the function that computes it."""
@@ -27,20 +28,6 @@ aten = torch.ops.aten
 Tensors = Sequence[Tensor]
 Ints = Sequence[int]
 
-# Decompositions of PyTorch's beside those of its core table.
-_MORE = (
-    "native_batch_norm _native_batch_norm_legit_functional _native_batch_norm_legit "
-    "_native_batch_norm_legit_no_training native_batch_norm_backward "
-    "_batch_norm_with_update_functional _batch_norm_no_update batch_norm_backward "
-    "native_group_norm_backward native_layer_norm_backward upsample_bilinear2d.vec "
-    "upsample_nearest2d.vec hardswish hardsigmoid _adaptive_avg_pool2d adaptive_max_pool2d "
-    "adaptive_max_pool3d addmv dist ldexp linalg_vector_norm "
-    "max_pool2d_with_indices_backward rrelu_with_noise_backward "
-    "tril_indices triu_indices unfold upsample_bicubic2d upsample_bilinear2d upsample_nearest1d "
-    "upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d "
-    "_upsample_nearest_exact3d upsample_trilinear3d"
-)
-
 
 @functools.cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -48,12 +35,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     load_all()
     # The public table adds what a trace decomposes anyhow, at a cost of 0.2 s.
     table: dict[Any, Callable[..., Any]] = dict(_core_aten_decompositions_post_autograd())
-    more: list[Any] = [functools.reduce(getattr, n.split("."), aten) for n in _MORE.split()]
-    table.update(get_decompositions(more))
-    for op in _WEIGHTED:
-        table[op] = _not_of_bytes(table[op])
+    more = (getattr(aten, op.removeprefix("aten::")) for op in names_with("decomposition", PYTORCH))
+    for op, function in get_decompositions(list(more)).items():
+        wrong = known_of(op).decomposition_except
+        table[op] = _not_of(wrong, function) if wrong else function
     table.update(COMPOSITIONS)
-    table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if op not in AT_ONCE)
+    table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not load()[op].at_once)
     for op in list(table):
         name = str(op)
         if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
@@ -68,13 +55,11 @@ def composition_of(op: Any) -> Callable[..., Any] | None:
     return op.decompose if found is None and op._can_decompose() else found
 
 
-# PyTorch's kernels interpolate bytes with whole-number weights, its decompositions do not.
-_WEIGHTED = (aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default)
+def _not_of(names: Sequence[str], function: Callable[..., Any]) -> Callable[..., Any]:
+    dtypes = [getattr(torch, name) for name in names]
 
-
-def _not_of_bytes(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(x: Tensor, *args: Any, **keywords: Any) -> Any:
-        return NotImplemented if x.dtype is torch.uint8 else function(x, *args, **keywords)
+        return NotImplemented if x.dtype in dtypes else function(x, *args, **keywords)
 
     return run
 

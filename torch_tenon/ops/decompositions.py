@@ -16,9 +16,6 @@ from torch import Tensor
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {}
 """Qualified op -> the function that computes it with other ops."""
 
-AT_ONCE = {"aten::_pack_padded_sequence", "aten::equal", "aten::allclose"}
-"""Those that the device runs in their parts at once: a result of theirs is the host's."""
-
 aten = torch.ops.aten
 
 

@@ -1,4 +1,4 @@
-"""The manifest, `manifest.yaml`: what the device overrides, by which route, and its check.
+"""The table of ops, `manifest.yaml`: what is known of an op, and the check of that.
 
 Reading it is on the path of `import torch`, where loading a YAML parser would be most of the work:
 the build writes what is in it beside it as JSON, with the hash of the text that this was. The check
@@ -10,49 +10,81 @@ import functools
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch_tenon.ops import native
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 MANIFEST = Path(__file__).with_name("manifest.yaml")
 ROUTES = ("lowered", "library", "kernel", "decomposed", "fallback")
 
-_QUALIFIED = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
-_FIELDS = (
-    "op",
-    "route",
-    "why",
-    "host_arguments",
-    "mutates",
-    "host_layouts",
-    "replaces",
-    "run_time_numbers",
-    "whole",
-)
+_QUALIFIED = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+_OVERLOAD = re.compile(r"[A-Za-z_]\w*")
 
 
 class ManifestError(ValueError):
     """The manifest cannot be read; the text says which entry and what is wrong with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One op of the manifest; the fields are described at the top of `manifest.yaml`."""
+class Entry(NamedTuple):
+    """What is known of some ops; the fields are described at the top of `manifest.yaml`.
 
-    op: str
-    route: str
+    `ops` are qualified names without overloads. `overloads` has the entries of those overloads that
+    differ, in which what holds for all of them stands again.
+    """
+
+    ops: tuple[str, ...] = ()
+    route: str = ""
     why: str = ""
+    at_once: bool = False
+    decomposition: str = ""
+    decomposition_except: tuple[str, ...] = ()
+    each: str = ""
+    library: str = ""
+    in_programs: str = ""
+    functional: str = ""
+    counted_as: str = ""
+    removed_in: str = ""
     host_arguments: tuple[str, ...] = ()
     mutates: tuple[str, ...] = ()
     host_layouts: tuple[str, ...] = ()
     replaces: bool = False
-    run_time_numbers: bool = False
+    partial: bool = False
     whole: bool = False
+    flat_out: bool = False
+    uninitialised: bool = False
+    random: bool = False
+    run_time_numbers: str = ""
+    complex: str = ""
+    recorded: bool = False
+    sizes: str = ""
+    size_arguments: tuple[str, ...] = ()
+    size_rule: str = ""
+    overloads: Mapping[str, Any] = MappingProxyType({})
+
+
+PYTORCH = "pytorch"
+"""As `decomposition`: plans take PyTorch's."""
+NOTHING = Entry()
+"""What is known of an op that the table does not name."""
+
+_KINDS: dict[str, Any] = {
+    name: kind if kind in (str, bool) else list
+    for name, kind in Entry.__annotations__.items()
+    if name != "overloads"
+}
+_VALUES: dict[str, tuple[str, ...]] = {
+    "route": ROUTES,
+    "decomposition": (PYTORCH,),
+    "library": ("convolution", "linear algebra", "Fourier transforms", "sorting", "attention"),
+    "run_time_numbers": ("when_they_change", "in_graphs", "always"),
+    "complex": ("whole", "parts"),
+    "sizes": ("follow", "batch"),
+    "host_layouts": ("Sparse", "SparseCsr", "NestedTensor", "Quantized"),
+}
+THE_SAME = "the same"
+"""As `each`: the op on one tensor is called as the op on lists is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,144 +137,90 @@ def _parsed(text: bytes, path: Path) -> object:
 
 
 def _entry(row: object, place: str) -> Entry:
-    if not isinstance(row, dict) or not isinstance(row.get("op"), str):
-        raise ManifestError(f"{place} must be a mapping with an `op`, and is {row!r}")
-    op = row["op"]
-    place = f"{place}, {op}:"
-    if not _QUALIFIED.fullmatch(op):
-        raise ManifestError(f"{place} an op is written namespace::name or namespace::name.overload")
-    for field in row:
-        if field not in _FIELDS:
-            raise ManifestError(f"{place} unknown field {field!r}{nearest(str(field), _FIELDS)}")
-    route = row.get("route")
-    if route not in ROUTES:
-        raise ManifestError(
-            f"{place} `route` must be one of {', '.join(ROUTES)}, and is {route!r}"
-            f"{nearest(str(route), ROUTES)}"
-        )
-    why = row.get("why", "")
-    if not isinstance(why, str) or "\n" in why:
-        raise ManifestError(f"{place} `why` must be one line of text")
-    arguments = {}
-    for field in ("host_arguments", "mutates", "host_layouts"):
-        names = row.get(field, [])
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ManifestError(f"{place} `{field}` must be a list of names")
-        arguments[field] = tuple(names)
-    flags = {}
-    for field in ("replaces", "run_time_numbers", "whole"):
-        flags[field] = row.get(field, False)
-        if not isinstance(flags[field], bool):
-            raise ManifestError(f"{place} `{field}` must be true or false")
-    return Entry(
-        op,
-        route,
-        why,
-        **arguments,
-        replaces=flags["replaces"],
-        run_time_numbers=flags["run_time_numbers"],
-        whole=flags["whole"],
-    )
+    names = row.get("ops") if isinstance(row, dict) else None
+    if not isinstance(row, dict) or not isinstance(names, list) or not names:
+        raise ManifestError(f"{place} must be a mapping with a list of `ops`, and is {row!r}")
+    ops = tuple(name if "::" in str(name) else f"aten::{name}" for name in names)
+    place = f"{place}, {ops[0]}:"
+    for op in ops:
+        if not _QUALIFIED.fullmatch(op):
+            raise ManifestError(
+                f"{place} an op is written namespace::name, or as its name where it is aten's, "
+                f"without an overload, and not {op!r}"
+            )
+    facts = _facts(row, place, ("ops", "overloads"))
+    overloads = row.get("overloads", {})
+    if not isinstance(overloads, dict):
+        raise ManifestError(f"{place} `overloads` must be a mapping from names of overloads")
+    found: dict[str, Entry] = {}
+    for key, more in overloads.items():
+        for name in str(key).split():
+            if not _OVERLOAD.fullmatch(name) or name in found or not isinstance(more, dict):
+                raise ManifestError(f"{place} `overloads` has {name!r} twice, or nothing of it")
+            found[name] = Entry(ops, **facts | _facts(more, f"{place} overload {name}:", ()))
+    return Entry(ops, **facts, overloads=found)
+
+
+def _facts(row: Mapping[Any, Any], place: str, others: Sequence[str]) -> dict[str, Any]:
+    """The fields of an entry, or of overloads within one, but for some others that it may have."""
+    found = {}
+    for name, value in row.items():
+        if name in others:
+            continue
+        kind = _KINDS.get(name) if name != "ops" else None
+        if kind is None:
+            raise ManifestError(f"{place} unknown field {name!r}{nearest(str(name), _KINDS)}")
+        if kind is list:
+            if not isinstance(value, list) or not all(isinstance(x, str) for x in value):
+                raise ManifestError(f"{place} `{name}` must be a list of names")
+            value = tuple(value)
+        elif kind is bool and not isinstance(value, bool):
+            raise ManifestError(f"{place} `{name}` must be true or false")
+        elif kind is str and (not isinstance(value, str) or "\n" in value):
+            raise ManifestError(f"{place} `{name}` must be one line of text, and is {value!r}")
+        allowed = _VALUES.get(name, ())
+        for x in value if kind is list else (value,):
+            if allowed and x not in allowed:
+                raise ManifestError(
+                    f"{place} `{name}` must be one of {', '.join(allowed)}, and is {x!r}"
+                    f"{nearest(x, allowed)}"
+                )
+        found[name] = value
+    return found
 
 
 @functools.cache
 def load() -> Mapping[str, Entry]:
-    """The manifest by op. Raises ManifestError as `read` does, and for an op listed twice."""
-    entries = {}
+    """The manifest by op, without overloads. Raises ManifestError as `read` does, and for an op
+    that is named twice."""
+    entries: dict[str, Entry] = {}
     for entry in read():
-        if entry.op in entries:
-            raise ManifestError(f"{entry.op} is listed twice in {MANIFEST.name}")
-        entries[entry.op] = entry
+        for op in entry.ops:
+            if op in entries:
+                raise ManifestError(f"{op} is named twice in {MANIFEST.name}")
+            entries[op] = entry
     return entries
 
 
-def check(
-    entries: Iterable[Entry],
-    registered: set[str] | None,
-    decompositions: set[str],
-    lowerings: set[str],
-    library: set[str] | None,
-) -> list[Problem]:
-    """What is wrong with a manifest, in its order, then by op.
-
-    `registered` are the ops with a kernel registered for the device, `decompositions` and
-    `lowerings` the keys of those tables, `library` the ops linked to a library kernel; None where
-    that cannot be known here, which skips the part of the check that needs it. Ops outside
-    `aten` cannot be looked up in PyTorch's list: of them only the route is checked.
-    """
-    from torch_tenon.ops import native
-
-    entries = list(entries)
-    ops = native.load()
-    listed = Counter(entry.op for entry in entries)
-    problems = [
-        Problem(op, f"is listed {count} times; keep one entry")
-        for op, count in listed.items()
-        if count > 1
-    ]
-    for entry in entries:
-        op = ops.get(entry.op)
-        if op is not None:
-            problems += _check_arguments(entry, op)
-        elif entry.op.startswith("aten::"):
-            problems.append(Problem(entry.op, f"is no op of PyTorch{nearest(entry.op, ops)}"))
-
-    implementations = {
-        "kernel": registered,
-        "library": library,
-        "decomposed": decompositions,
-        "lowered": lowerings,
-    }
-    words = {
-        "kernel": "a kernel registered for the device",
-        "library": "a library kernel",
-        "decomposed": "a decomposition",
-        "lowered": "a lowering",
-    }
-    for entry in entries:
-        have = implementations.get(entry.route)
-        if entry.route in implementations and have is not None and entry.op not in have:
-            problems.append(
-                Problem(
-                    entry.op,
-                    f"has route {entry.route} and no {words[entry.route].removeprefix('a ')}"
-                    f"{nearest(entry.op, have)}; implement it or change its route",
-                )
-            )
-
-    routes = {entry.op: entry.route for entry in entries}
-    for route in ("lowered", "decomposed", "library", "kernel"):
-        for name in sorted(implementations[route] or ()):
-            if name in routes:
-                # Every route but fallback may end in a registered kernel.
-                wrong = routes[name] != route and route in ("lowered", "decomposed")
-                if wrong or (routes[name] == "fallback" and route == "library"):
-                    problems.append(
-                        Problem(name, f"has {words[route]}, but route {routes[name]}; change one")
-                    )
-            elif name.startswith("aten::") and not _derived(name, ops, routes):
-                problems.append(
-                    Problem(name, f"has {words[route]} and no entry{nearest(name, routes)}; add it")
-                )
-    return problems
+def of(op: str, entries: Mapping[str, Entry] | None = None) -> Entry:
+    """What is known of an op with its overload (`aten::add_.Tensor`): of that overload, of the
+    name, or of the functional op of that name."""
+    base, _, overload = op.partition(".")
+    entries = load() if entries is None else entries
+    entry = entries.get(base) or entries.get(base.removesuffix("_"), NOTHING)
+    return entry.overloads.get(overload or "default", entry)
 
 
-def _check_arguments(entry: Entry, op: "native.NativeOp") -> list[Problem]:
-    problems = []
-    for field in ("host_arguments", "mutates"):
-        for name in getattr(entry, field):
-            if name not in op.tensor_arguments:
-                text = f"`{field}` names {name}, which is no tensor argument of {op.schema}"
-                problems.append(Problem(entry.op, text + nearest(name, op.tensor_arguments)))
-            elif field == "mutates" and name in op.mutable_arguments:
-                problems.append(
-                    Problem(
-                        entry.op, f"`mutates` names {name}, as the schema does already; drop it"
-                    )
-                )
-    return problems
+def names_with(field: str, value: object = True) -> Iterator[str]:
+    """The ops, without overloads, that a field says this of."""
+    return (op for op, entry in load().items() if getattr(entry, field) == value)
 
 
-def _derived(name: str, ops: "Mapping[str, native.NativeOp]", listed: Iterable[str]) -> bool:
-    # A variant of a listed op is made from it.
-    return name in ops and any(member in listed for member in ops[name].variants if member)
+def routed(entries: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
+    """Every op that is given a route, by its name or, where that is an overload's, with it."""
+    for op, entry in entries.items():
+        if entry.route:
+            yield op, entry
+        for overload, known in entry.overloads.items():
+            if known.route != entry.route:
+                yield (op if overload == "default" else f"{op}.{overload}"), known

@@ -32,26 +32,26 @@ def register_ops(target: Target) -> None:
     _library = torch.library.Library("aten", "IMPL")
     entries = manifest.load()
     _C.set_warn_fallback(config.WARN_FALLBACK.read())
-    for entry in entries.values():
-        names = list(entry.host_arguments), list(entry.mutates)
-        flags = entry.replaces, entry.run_time_numbers, entry.whole
-        if any((*names, *flags)):
-            _C.set_op_rule(entry.op, *names, *flags)
-        for layout in entry.host_layouts:
-            overload = variants.overload(entry.op)
+    for entry in {id(entry): entry for entry in entries.values()}.values():
+        _C.set_op_rule(entry.ops, "", entry)
+        for name, known in entry.overloads.items():
+            _C.set_op_rule(entry.ops, name, known)
+    for op, known in manifest.routed(entries):
+        for layout in known.host_layouts:
+            overload = variants.overload(op)
             host = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"{layout}CPU"))
             on_host = functools.partial(overload.redispatch, host)
             _library.impl(overload, on_host, f"{layout}PrivateUse1")
     for op, kernel in target.library.items():
         _register(_library, op, "library", _or_by_host(op, kernel))
-    decomposed = [op for op, entry in entries.items() if entry.route == "decomposed"]
+    decomposed = list(manifest.names_with("route", "decomposed"))
     if decomposed:
-        from torch_tenon.ops.decompositions import AT_ONCE, DECOMPOSITIONS
+        from torch_tenon.ops.decompositions import DECOMPOSITIONS
 
         for op in decomposed:
             if op in target.library:
                 continue
-            if op in AT_ONCE:
+            if entries[op].at_once:
                 _register(_library, op, "decomposed", DECOMPOSITIONS[op])
             elif not variants.overload(op).has_kernel_for_dispatch_key(_COMPOSITE):
                 # For the host, and for the layouts of the results alone.

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from torch_tenon.ops import manifest
+
 _FACTORY_OPTIONS = ("dtype", "layout", "device", "pin_memory")
 
 
@@ -117,6 +119,11 @@ def overload(name: str) -> OpOverload:
     namespace, _, rest = name.partition("::")
     base, _, suffix = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), base), suffix or "default")
+
+
+def known_of(target: Any) -> manifest.Entry:
+    """What the table of ops says of the target of a call: nothing of what is no `OpOverload`."""
+    return manifest.of(target.name()) if isinstance(target, OpOverload) else manifest.NOTHING
 
 
 def _derived_kernel(

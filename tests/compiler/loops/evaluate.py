@@ -30,12 +30,12 @@ from torch_tenon.compiler.loops.tree import (
     parameters,
 )
 from torch_tenon.ir.index import Index, Symbol, evaluate
-from torch_tenon.ir.scalar import RANDOM_NUMBERS
+from torch_tenon.ir.scalar_ops import RANDOM_NUMBERS
 from torch_tenon.ir.values import neutral
 
 Number = torch.Tensor  # of no dimensions
 
-# What PyTorch calls otherwise than `ir.scalar.OPS`.
+# What PyTorch calls otherwise than `ir.scalar_ops.OPS`.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "add": lambda x, y: x | y if x.dtype is torch.bool else x + y,
     "floor_div": torch.floor_divide,

@@ -22,7 +22,7 @@ from torch_tenon.compiler.loops.tree import (
     map_loops,
 )
 from torch_tenon.ir.index import Expr, Symbol, strides, substitute, symbols, var
-from torch_tenon.ir.scalar import RANDOM_NUMBERS
+from torch_tenon.ir.scalar_ops import RANDOM_NUMBERS
 
 
 def draw_before(tree: Tree, width: int, chosen: Callable[[For], bool]) -> Tree:

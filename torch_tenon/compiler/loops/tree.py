@@ -81,7 +81,7 @@ class Read:
 class Let:
     """A value that is computed of others.
 
-    `op` is an entry of `ir.scalar.OPS` or of its `RANDOM_NUMBERS`, or
+    `op` is an entry of `ir.scalar_ops.OPS` or of its `RANDOM_NUMBERS`, or
       to, bitcast, where  as there
       index               the index expression `args[0]` as a number
       copy                `args[0]` as it is now
@@ -180,8 +180,9 @@ class Transpose:
 
 @dataclass(eq=False, slots=True)
 class Draw:
-    """Fills an array with random numbers: element k is what the op (of `ir.scalar.RANDOM_NUMBERS`)
-    gives for the seed, the offset and the element `first + k`, for k up to the least of `counts`.
+    """Fills an array with random numbers: element k is what the op (of
+    `ir.scalar_ops.RANDOM_NUMBERS`) gives for the seed, the offset and the element `first + k`, for
+    k up to the least of `counts`.
     """
 
     array: Array

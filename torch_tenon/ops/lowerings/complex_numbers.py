@@ -1,8 +1,8 @@
 """Complex numbers: which ops have loops over them, and how.
 
 Ops of three kinds do: those whose lowering treats an element as a whole or computes with what
-`ir/complex_numbers.py` has formulas for (`_AS_THEY_ARE`), those that are linear, so that they are
-done with the real and with the imaginary parts (`_BY_PARTS`), and those with a lowering here
+`ir/complex_numbers.py` has formulas for, those that are linear, so that they are done with the real
+and with the imaginary parts (`complex` in the table of ops), and those with a lowering here
 (`_OWN`). All others are calls.
 """
 
@@ -30,28 +30,8 @@ from torch_tenon.ops.lowerings.table import (
     lowering,
     promote,
 )
+from torch_tenon.ops.variants import known_of
 
-_AS_THEY_ARE = {
-    f"aten.{name}"
-    for name in (
-        # where elements go
-        "alias", "as_strided", "as_strided_scatter", "cat", "clone", "constant_pad_nd",
-        "contiguous", "copy", "detach", "diagonal", "diagonal_copy", "diagonal_scatter",
-        "embedding", "empty", "empty_like", "empty_strided", "expand", "expand_copy", "fill",
-        "flip", "full", "full_like", "gather", "index", "index_select", "lift_fresh_copy",
-        "masked_fill", "masked_scatter", "new_empty", "new_empty_strided", "new_full", "new_ones",
-        "new_zeros", "ones", "ones_like", "permute", "repeat", "reshape", "_reshape_alias", "roll",
-        "scalar_tensor", "select", "select_scatter", "slice", "slice_scatter", "split",
-        "split_with_sizes", "squeeze", "stack", "t", "_to_copy", "transpose", "tril", "triu",
-        "unbind", "unsqueeze", "_unsafe_index", "_unsafe_view", "view", "where", "zero", "zeros",
-        "zeros_like",
-        # what is computed of them
-        "add", "addcmul", "all", "any", "complex", "div", "eq", "logical_and", "logical_not",
-        "logical_or", "logical_xor", "mul", "ne", "neg", "polar", "reciprocal", "rsub", "square",
-        "sub", "view_as_complex", "view_as_real",
-    )
-}  # fmt: skip
-_BY_PARTS = {f"aten.{name}" for name in ("cumsum", "index_add", "mean", "scatter_add", "sum")}
 _OWN: dict[str, Lowering] = {}
 
 
@@ -59,11 +39,11 @@ def complex_lowering(op: Any, dtypes: Sequence[torch.dtype]) -> Lowering | None:
     """The lowering of an op some of whose tensors, whose dtypes these are, are complex; None for
     one that is composed of others. Raises CannotLower for an op without."""
     name = str(op).rpartition(".")[0]
-    known = name in _OWN or name in _AS_THEY_ARE or name in _BY_PARTS
-    if not known or any(d not in TABLE for d in dtypes):
+    way = known_of(op).complex
+    if not (way or name in _OWN) or any(d not in TABLE for d in dtypes):
         raise CannotLower("complex numbers")
     function = _OWN.get(name) or find(op)
-    if name in _BY_PARTS and function is not None:
+    if way == "parts" and function is not None:
         return functools.partial(_by_parts, function)
     return function
 

@@ -11,15 +11,10 @@ from typing import Any
 import torch
 
 from torch_tenon import device
+from torch_tenon.ops import manifest
 from torch_tenon.ops.lowerings.table import LOWERINGS, WHOLE, Build
+from torch_tenon.ops.variants import overload
 from torch_tenon.pytorch_versions import is_removed
-
-# What PyTorch calls attention on a device of which it knows nothing, and the op that stands for it
-# in a program, whatever the target.
-ATTENTION = {
-    "_scaled_dot_product_flash_attention_for_cpu": "tenon::attention",
-    "_scaled_dot_product_flash_attention_for_cpu_backward": "tenon::attention_backward",
-}
 
 
 def enter_library(library: frozenset[str]) -> None:
@@ -29,14 +24,13 @@ def enter_library(library: frozenset[str]) -> None:
             continue
         namespace, _, base = name.partition("::")
         packet = getattr(getattr(torch.ops, namespace), base)
-        for overload in packet.overloads():
-            target = getattr(packet, overload)
-            if not target._schema.is_mutable and not overload.startswith("dimname"):
+        for suffix in packet.overloads():
+            target = getattr(packet, suffix)
+            if not target._schema.is_mutable and not suffix.startswith("dimname"):
                 _enter(target, target)
-    for name, neutral in ATTENTION.items():
-        if neutral in library:
-            packet = getattr(torch.ops.tenon, neutral.removeprefix("tenon::"))
-            _enter(getattr(torch.ops.aten, name).default, packet.default)
+    for name, entry in manifest.load().items():
+        if entry.in_programs in library:
+            _enter(overload(name), overload(entry.in_programs))
 
 
 def _enter(op: Any, target: Any) -> None:

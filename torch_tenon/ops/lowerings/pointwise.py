@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.scalar import SPECIAL, Scalar, ops
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.scalar_ops import SPECIAL
 from torch_tenon.ir.values import Layout, Stored, Value, reindex
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,

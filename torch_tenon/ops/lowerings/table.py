@@ -21,7 +21,6 @@ from torch_tenon.ir.index import Index
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value
-from torch_tenon.ops import manifest
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
@@ -29,35 +28,6 @@ LOWERINGS: dict[str, Lowering] = {}
 WHOLE: set[str] = set()
 # Custom ops that somebody wrote kernels for, by name as counters have it.
 BY_HAND: set[str] = set()
-# Ops that need a seed: a program with one of them takes a seed and an offset as inputs.
-RANDOM = {
-    f"aten.{name}"
-    for name in (
-        "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "bernoulli",
-        "uniform", "normal_functional", "native_dropout", "normal", "cauchy", "exponential",
-        "geometric", "log_normal", "rrelu_with_noise_functional",
-    )
-}  # fmt: skip
-# Ops whose lowering takes numbers that are known only when it runs, beside those that the manifest
-# says it of: for these a number that is known is worth code of its own.
-ANY_NUMBER = {
-    f"aten.{name}"
-    for name in (
-        "full.default", "full_like.default", "new_full.default", "scalar_tensor.default",
-        "clamp.default", "leaky_relu.default",
-        "pow.Tensor_Scalar", "mul.Scalar", "div.Scalar", "add.Scalar", "sub.Scalar", "rsub.Scalar",
-        "eq.Scalar", "ne.Scalar", "lt.Scalar", "le.Scalar", "gt.Scalar", "ge.Scalar",
-    )
-}  # fmt: skip
-# Ops that change part of their first argument and give all of it.
-PARTIAL = {
-    f"aten.{name}"
-    for name in (
-        "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter", "scatter",
-        "scatter_add", "scatter_reduce", "index_reduce", "put", "index_put", "_unsafe_index_put",
-        "_index_put_impl", "index_add", "index_copy", "index_fill",
-    )
-}  # fmt: skip
 
 
 class CannotLower(Exception):
@@ -137,13 +107,6 @@ def find(target: Any) -> Lowering | None:
     """The lowering of an `OpOverload`, or None."""
     name = str(target)
     return LOWERINGS.get(name) or LOWERINGS.get(name.rpartition(".")[0])
-
-
-def takes_numbers(target: Any) -> bool:
-    """Whether the lowering of an `OpOverload` takes numbers that are known only when it runs."""
-    name = str(target)
-    entry = manifest.load().get(name.replace(".", "::", 1).removesuffix(".default"))
-    return name in ANY_NUMBER or (entry is not None and entry.run_time_numbers)
 
 
 def broadcast_sizes(*shapes: Sequence[Index]) -> tuple[Index, ...]:

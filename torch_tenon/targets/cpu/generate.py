@@ -21,6 +21,7 @@ from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Index, Symbol
+from torch_tenon.ir.scalar_ops import LONG_OPS
 from torch_tenon.ir.values import Buffer
 from torch_tenon.targets.cpu import layout as decide
 from torch_tenon.targets.cpu.dialect import Writer
@@ -93,5 +94,5 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     tree = collect_checks(tree, layout.in_pass)
     tree = draw_before(tree, decide.DRAWN, decide.is_drawn_before)
     if layout.fission:
-        return fission(tree, decide.LONG, layout.lanes, layout.in_pass)
+        return fission(tree, LONG_OPS, layout.lanes, layout.in_pass)
     return cut_where_conditions_change(tree, decide.MOST_PIECES, decide.is_cut)

@@ -25,6 +25,7 @@ from torch_tenon.compiler.loops.tree import (
 )
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Expr, Index, Symbol, product, strides, symbols
+from torch_tenon.ir.scalar_ops import LONG_OPS, PLAIN_OPS
 from torch_tenon.ir.values import Buffer, size_hint
 
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
@@ -46,15 +47,6 @@ JAM = 8  # rows of a column that are added up in registers
 DRAWN = 1024  # random numbers that are made before the loop that uses them
 WORTH_DRAWING = 32  # iterations of a loop from which its random numbers are made before it
 MOST_STATEMENTS = 12  # of an iteration that is short enough to be repeated
-
-# Operations of some thirty dependent instructions or more.
-LONG = {
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos",
-    "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc",
-    "erfinv", "lgamma", "digamma", "pow", "hypot", "random_exp",
-}  # fmt: skip
-# Of integers they are no faster with a number that gcc knows.
-PLAIN = {"add", "sub", "eq", "ne", "lt", "le", "gt", "ge"}
 
 
 def threads(work: Index) -> Index:
@@ -124,7 +116,7 @@ class Layout:
 
     def numbers(self) -> Numbers:
         """Which numbers stay in the code."""
-        return Numbers(FAR, SHORT, set(self.inner), self.vectors(), PLAIN, self.in_pass)
+        return Numbers(FAR, SHORT, set(self.inner), self.vectors(), PLAIN_OPS, self.in_pass)
 
     def grid(self, tree: Tree) -> int:
         """How many of the outermost loops the threads share."""
@@ -228,7 +220,7 @@ class Layout:
 
     def _is_long(self) -> bool:
         """Whether an iteration is too long for the processor to have several under way."""
-        return sum(s.op in LONG for m in self.members for s in m.node.trace) > 1
+        return sum(s.op in LONG_OPS for m in self.members for s in m.node.trace) > 1
 
     def _cost(self) -> int:
         """Scalar operations of an iteration, roughly."""
@@ -287,7 +279,7 @@ def is_short_reduction(loop: For) -> bool:
     extent = loop.axis.extent
     if loop.kind != "lane" or extent is None:
         return False
-    slow = any(isinstance(s, Let) and s.op in LONG for s in loop.body)
+    slow = any(isinstance(s, Let) and s.op in LONG_OPS for s in loop.body)
     few = size_hint(extent) < SIDE_BY_SIDE * WORTH_SIDE_BY_SIDE
     if slow or few or len(loop.body) > MOST_STATEMENTS:
         return False
@@ -301,7 +293,7 @@ def is_scan_apart(loop: For) -> bool:
         return False
     ordered = scanned(loop.body)
     rest = [s for s in loop.body if s not in ordered]
-    return any(isinstance(s, Accumulate) or (isinstance(s, Let) and s.op in LONG) for s in rest)
+    return any(isinstance(s, Accumulate) or (isinstance(s, Let) and s.op in LONG_OPS) for s in rest)
 
 
 def _only_reduces(body: Collection[object]) -> bool:

@@ -27,6 +27,7 @@ from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, strides, var
 from torch_tenon.ir.program import MATMUL_DTYPES, Matmul
+from torch_tenon.ir.scalar_ops import PLAIN_OPS
 from torch_tenon.ir.values import Buffer, Layout, loop_symbol
 from torch_tenon.targets.cpu import layout as decide
 from torch_tenon.targets.cpu import scalars as c
@@ -61,7 +62,7 @@ class Product:
         self.row, self.column = Symbol("i", extents[1] or 1), Symbol("j", extents[2] or 1)
         self.piece = Array("product", self.node.buffer.dtype, 0)
         self.arguments = Arguments(
-            Numbers(decide.FAR, decide.SHORT, (), [self.column], decide.PLAIN, self._is_columns)
+            Numbers(decide.FAR, decide.SHORT, (), [self.column], PLAIN_OPS, self._is_columns)
         )
 
     def kernel(self) -> Kernel:

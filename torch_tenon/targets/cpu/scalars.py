@@ -11,30 +11,10 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Atom, Div, Index, Mod, Symbol, nonnegative
-from torch_tenon.ir.scalar import RANDOM_NUMBERS
+from torch_tenon.ir.scalar_ops import OPS, RANDOM_NUMBERS, REDUCTIONS
+from torch_tenon.ir.values import neutral
 
-# Operations that C has as operators; everything else is a function `name_dtype` of scalar.h.
-OPERATORS = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "logical_and": "&",
-    "logical_or": "|",
-    "bitwise_and": "&",
-    "bitwise_or": "|",
-    "bitwise_xor": "^",
-}
-_BOOL_OPERATORS = {"add": "|", "mul": "&"}
-PREFIXES = {"neg": "-", "logical_not": "!", "bitwise_not": "~"}
-INFIX_REDUCTIONS = {"sum": "+", "prod": "*", "any": "|", "all": "&", "xor": "^"}
-_BOOL_REDUCTIONS = {"sum": "|", "prod": "&", "max": "|", "min": "&"}
+# What C has no operator for is a function `name_dtype` of scalar.h.
 
 # The C type of an element in memory; a number in a register has that of its compute dtype.
 MEMORY = {
@@ -94,17 +74,14 @@ def literal(value: Any, dtype: torch.dtype) -> str:
 
 
 def operation(name: str, args: list[str], dtype: torch.dtype, source: torch.dtype) -> str:
-    """An expression for an entry of `ir.scalar.OPS` or `RANDOM_NUMBERS`; `source` is the operands'
-    dtype."""
+    """An expression for an entry of `ir.scalar_ops.OPS` or `RANDOM_NUMBERS`; `source` is the
+    operands' dtype."""
     if name in RANDOM_NUMBERS:
         return f"{name}_{TABLE[dtype].short}({', '.join(args)})"
-    if name in OPERATORS:
-        sign = OPERATORS[name]
-        if source is torch.bool and name in _BOOL_OPERATORS:
-            sign = _BOOL_OPERATORS[name]
-        text = f"{args[0]} {sign} {args[1]}"
-    elif name in PREFIXES:
-        text = f"{PREFIXES[name]}{args[0]}"
+    op = OPS[name]
+    sign = (source is torch.bool and op.bool_sign) or op.sign
+    if sign:
+        text = f"{args[0]} {sign} {args[1]}" if op.arity == 2 else f"{sign}{args[0]}"
     elif name == "abs" and not source.is_floating_point:
         if TABLE[source].kind in ("uint", "bool"):
             return args[0]
@@ -162,41 +139,30 @@ def to_memory(x: str, dtype: torch.dtype) -> str:
 
 def identity(combine: str, dtype: torch.dtype) -> str:
     """What a reduction starts from."""
-    if combine in ("sum", "any", "xor"):
-        return literal(0, dtype)
-    if combine in ("prod", "all"):
-        return literal(1, dtype) if combine == "prod" or dtype is torch.bool else literal(-1, dtype)
-    low = combine in ("max", "logaddexp")
-    if dtype is torch.bool:
-        return "0" if low else "1"
-    if dtype.is_floating_point:
-        return literal(-math.inf if low else math.inf, dtype)
-    info = torch.iinfo(dtype)
-    return literal(info.min if low else info.max, dtype)
+    return literal(neutral(combine, dtype), dtype)
 
 
 def combination(combine: str, acc: str, x: str, dtype: torch.dtype) -> str:
     """`acc` combined with `x`."""
     sign = _infix(combine, dtype)
-    if sign is not None:
+    if sign:
         text = f"{acc} {sign} {x}"
         narrow = dtype.itemsize < 4 and dtype is not torch.bool
         return f"({register_type(dtype)})({text})" if narrow else text
-    name = {"max": "maximum", "min": "minimum"}.get(combine, combine)
+    name = REDUCTIONS[combine].op or combine
     return f"{name}_{TABLE[dtype].short}({x}, {acc})"
 
 
-def _infix(combine: str, dtype: torch.dtype) -> str | None:
+def _infix(combine: str, dtype: torch.dtype) -> str:
     """The operator of a reduction that C has one for."""
-    if dtype is torch.bool and combine in _BOOL_REDUCTIONS:
-        return _BOOL_REDUCTIONS[combine]
-    return INFIX_REDUCTIONS.get(combine)
+    reduction = REDUCTIONS[combine]
+    return (dtype is torch.bool and reduction.bool_sign) or reduction.sign
 
 
 def reduction_clause(combine: str, dtype: torch.dtype) -> str:
     """The name of the reduction in an OpenMP clause."""
     sign = _infix(combine, dtype)
-    if sign is not None:
+    if sign:
         return sign
     # Of floats they are scalar.h's, which let a NaN through.
     return f"{combine}_{TABLE[dtype].short}" if dtype.is_floating_point else combine

@@ -16,10 +16,10 @@ from torch_tenon.compiler.loops.tile import share_out
 from torch_tenon.compiler.loops.tree import For, Statement, Tree, map_loops
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import product
+from torch_tenon.ir.scalar_ops import PLAIN_OPS
 from torch_tenon.ir.values import Buffer, size_hint
 from torch_tenon.targets.cpu.layout import (
     FAR,
-    PLAIN,
     SHORT,
     SIDE_BY_SIDE,
     Layout,
@@ -59,7 +59,7 @@ class GroupLayout:
         if self.items:
             tree = keep_rows(tree, self._rows(decided.rows, shape), self.inner)
         tree = share_out(tree, len(group.outer))
-        numbers = Numbers(FAR, SHORT, set(self.inner), (), PLAIN, self.in_pass)
+        numbers = Numbers(FAR, SHORT, set(self.inner), (), PLAIN_OPS, self.in_pass)
         tree = numbers_as_arguments(place_values(tree), numbers)
         self.tree = self._shared(tree) if self.items else tree
 

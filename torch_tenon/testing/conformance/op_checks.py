@@ -8,22 +8,14 @@ from typing import Any
 
 import torch
 
+from torch_tenon.ops import manifest
+
 from .case import CheckResult
 from .comparison import Comparison
 from .databases import in_order
 from .placement import Placement, spread, tensors_in
 from .sides import Outcome, Sides
 from .tally import Tally
-
-# Results whose elements nobody wrote.
-UNINITIALISED = {
-    "empty",
-    "empty_like",
-    "empty_permuted",
-    "empty_strided",
-    "new_empty",
-    "new_empty_strided",
-}
 
 # Results that are unique only up to a sign, a phase or a basis. The database's own
 # `output_process_fn_grad` maps them to what is unique.
@@ -59,7 +51,8 @@ class OpChecks:
         self.op = op
         self.dtype = dtype
         self.limit = limit
-        self.sides = Sides(device, comparison, values=op.name not in UNINITIALISED)
+        uninitialised = manifest.of(f"aten::{op.name}").uninitialised
+        self.sides = Sides(device, comparison, values=not uninitialised)
         self.differentiable = dtype in op.supported_backward_dtypes("cpu")
         self.tally = Tally((*CHECKS, "errors"), position)
         self.samples = self.samples_available = 0
