@@ -95,8 +95,7 @@ class _Window:
                         key = writer[n], n
                         self.users[key] = self.users.get(key, 0) + 1
             written = [x for a, x in zip(schema, arguments, strict=True) if variants.is_written(a)]
-            if manifest.of(name).functional:
-                written += _mutated(name, arguments)
+            written += _mutated(name, arguments)
             for x in [*results, *written]:
                 writer |= {n: k for _, n, *_ in _tensors(x)}
         for n, k in writer.items():
@@ -145,7 +144,8 @@ class _Window:
         functional = variants.functional_of(op)
         # Of a functional op's result each element has a value of its own. Where elements share
         # memory, which of these stays there is the kernel's to say.
-        if functional is None or any(_overlaps(arguments[i]) for i in written):
+        in_place = any(_overlaps(arguments[i]) for i in written)
+        if functional is None or manifest.of(name).mutates or in_place:
             self._call_in_place(op, arguments, results)
             return
         # The CPU's kernel writes it in order; a plan that knew better would do something else.
@@ -165,12 +165,13 @@ class _Window:
     def _call_in_place(self, op: Any, arguments: list[Any], results: list[Any]) -> None:
         """An op that writes arguments where its functional variant does not tell what these become:
         a call on their memory."""
-        schema = op._schema.arguments
+        schema, mutates = op._schema.arguments, manifest.of(op.name()).mutates
         self.program.origin = _origin(op.name())
         writes = []
         for a, x in zip(schema, arguments, strict=True):
             for _, number, dtype, sizes, strides, offset in _tensors(x):
-                if variants.is_written(a) and product(sizes) != 0:
+                written = variants.is_written(a) or a.name in mutates
+                if written and product(sizes) != 0:
                     contents = self.slots[number]
                     layout = Layout(tuple(sizes), tuple(strides), offset)
                     writes.append((contents, self.builder.to_be_written(contents, dtype, layout)))
@@ -190,17 +191,21 @@ class _Window:
         """Batch norm, whose older schema does not say that it writes the running statistics."""
         op = variants.overload(manifest.of(name).functional)
         self.program.origin = _origin(name)
+        schema = variants.overload(name)._schema.arguments
+        outs = [x for a, x in zip(schema, arguments, strict=True) if variants.is_out(a)]
         moving = _mutated(name, arguments)
         statistics = [x for x in moving if x[0] == "tensor"]
-        if any(_overlaps(x) for x in statistics):
+        others = list(outs)
+        if any(_overlaps(x) for x in [*outs, *statistics]):
             raise CannotLower(f"{name} writes elements that share memory")
         if not statistics:
             op = torch.ops.aten._native_batch_norm_legit.no_stats
-            arguments = [x for x in arguments if not any(x is m for m in moving)]
+            others += moving
+        arguments = [x for x in arguments if not any(x is other for other in others)]
         given = {
             a.name: self._argument(x) for a, x in zip(op._schema.arguments, arguments, strict=True)
         }
-        self._run(op, given, results, statistics, into=False)
+        self._run(op, given, results, [*outs, *statistics], into=bool(outs))
 
     def _run(
         self,
