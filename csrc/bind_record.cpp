@@ -299,7 +299,11 @@ void bind_record(py::module_& m) {
   m.def(
       "set_builder",
       &set_builder,
-      "The socket where the builder process listens, and the command that starts it.");
+      py::arg("socket"),
+      py::arg("command"),
+      py::arg("patience") = 120.0,
+      "The socket where the builder process listens, the command that starts it, and the seconds "
+      "without a sign of life after which it is asked no more.");
   m.def("start_builder", &start_builder, "Starts it before it is needed.");
   m.def(
       "set_plan_all",

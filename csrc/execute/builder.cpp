@@ -1,25 +1,23 @@
 #include "execute/builder.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "device/fork.h"
+#include "execute/builder_process.h"
 #include "execute/plan_file.h"
 #include "record/archive.h"
-
-extern char** environ;
 
 namespace tenon {
 namespace {
@@ -27,12 +25,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostStarts = 4;
+constexpr int kMostLost = 4;  // connections that ended without an answer
 constexpr auto kTryAgain = std::chrono::milliseconds(20);
 constexpr auto kStarting = std::chrono::seconds(20);  // after which it is taken for dead
 constexpr int kWaitMilliseconds = 50;
+constexpr size_t kMostRequest = size_t{64} << 20;  // bytes: the builder hangs up on more
+constexpr size_t kMostReceived = size_t{1} << 16;  // bytes at once
 
-// Until the builder has told.
+// Until the builder has told, and what it may tell.
 constexpr double kSecondsPerCall = 0.01;
+constexpr double kLeastPerCall = 1e-5, kMostPerCall = 10;
 
 // What goes to the builder is a header and the window's structure, or, of a window that it was
 // asked for already, a header alone. So is what comes back.
@@ -42,16 +44,22 @@ struct Header {
   double seconds;   // that runs by reference have taken; of an answer: of planning a call
 };
 enum Answer : uint32_t { kNothing, kKept, kFailedForNow };  // as builder/server.py has them
+constexpr uint32_t kAlive = 0xFFFFFFFE;  // the number of an answer that says: it still works
+
 using Answers = std::vector<std::pair<std::shared_ptr<WindowPlan>, uint32_t>>;
 
 struct Connection {
   std::mutex mutex;
   std::string socket;
   std::vector<std::string> command;
+  Clock::duration patience{};
   pid_t owner = -1;  // the process that it is of: a child has none of it
   int fd = -1;
   int starts = 0;
+  int lost = 0;       // connections since the last answer
+  bool gone = false;  // nobody is asked any more
   Clock::time_point started, tried;
+  Clock::time_point heard;  // a sign of life, while it owes something
   std::string out, in;
   std::map<uint32_t, std::shared_ptr<WindowPlan>> asked;
   std::atomic<bool> works{false};  // is any asked?
@@ -77,122 +85,122 @@ void disconnect(Connection& c) {
   c.in.clear();
 }
 
-// Paths of sockets are short: a long one is reached by way of its directory.
-int connected(const std::string& path) {
-  const auto slash = path.rfind('/');
-  const int folder = open(path.substr(0, slash).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0)
-    return -1;
-  const auto near = c10::str("/proc/self/fd/", folder, path.substr(slash));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, near.c_str(), sizeof(address.sun_path) - 1);
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd >= 0 && connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    close(fd);
-    fd = -1;
-  }
-  close(folder);
-  return fd;
+// Windows whose answer will not come may ask again, or somebody else.
+void give_up(Connection& c, Answers& answers) {
+  disconnect(c);
+  for (auto& [number, window] : c.asked)
+    answers.emplace_back(std::move(window), kNothing);
+  c.asked.clear();
 }
 
-// By a shell that ends at once, so that nobody has to wait for the builder's end.
+// The builder ended, was killed, or is none. The next one is started when it is asked for
+// something.
+void lose(Connection& c, Answers& answers) {
+  c.gone = ++c.lost >= kMostLost;
+  c.started = {};
+  give_up(c, answers);
+}
+
 bool start(Connection& c) {
   if (c.starts >= kMostStarts)
     return false;
   ++c.starts;
-  c.started = Clock::now();
-  std::string shell = "/bin/sh", option = "-c", line = "\"$0\" \"$@\" &";
-  std::vector<char*> arguments{shell.data(), option.data(), line.data()};
-  for (auto& word : c.command)
-    arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-  // Whoever waits for the end of this process's output is not to wait for the builder's.
-  const auto log = c.socket + ".log";
-  posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  pid_t child = 0;
-  const int failed =
-      posix_spawnp(&child, arguments[0], &actions, &attributes, arguments.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed == 0)
-    waitpid(child, nullptr, 0);
-  return failed == 0;
+  c.started = c.heard = Clock::now();
+  return start_builder_process(c.command, c.socket + ".log");
+}
+
+// False where nobody will ever be reached.
+bool reach(Connection& c) {
+  const auto now = Clock::now();
+  if (now - c.tried < kTryAgain)
+    return true;
+  c.tried = now;
+  const auto found = reach_builder(c.socket);
+  c.fd = found.fd;
+  if (found.who == Reached::builder)
+    c.heard = now;
+  if (found.who == Reached::stranger)
+    return false;
+  const bool waits = c.starts > 0 && now - c.started <= kStarting;
+  return found.who != Reached::nobody || waits || start(c);
+}
+
+void send_requests(Connection& c, Answers& answers) {
+  while (!c.out.empty()) {
+    const auto sent = send(c.fd, c.out.data(), c.out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno != EAGAIN && errno != EINTR)
+        lose(c, answers);
+      return;
+    }
+    c.out.erase(0, static_cast<size_t>(sent));
+  }
+}
+
+// False for what no builder says.
+bool take_answer(Connection& c, const Header& header, Answers& answers) {
+  if (header.number == kAlive)
+    return true;
+  const auto found = c.asked.find(header.number);
+  if (found == c.asked.end() || header.size > kFailedForNow)
+    return false;
+  if (std::isfinite(header.seconds) && header.seconds > 0)
+    c.seconds_per_call = std::clamp(header.seconds, kLeastPerCall, kMostPerCall);
+  if (header.size == kNothing)
+    found->second->refused = true;
+  answers.emplace_back(std::move(found->second), header.size);
+  c.asked.erase(found);
+  c.lost = 0;
+  return true;
+}
+
+void receive_answers(Connection& c, Answers& answers) {
+  bool ended = false;
+  while (c.in.size() < kMostReceived) {
+    char bytes[4096];
+    const auto got = recv(c.fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (got <= 0) {
+      ended = got == 0 || (errno != EAGAIN && errno != EINTR);
+      break;
+    }
+    c.in.append(bytes, static_cast<size_t>(got));
+    c.heard = Clock::now();
+  }
+  size_t taken = 0;
+  for (; !ended && c.in.size() - taken >= sizeof(Header); taken += sizeof(Header)) {
+    Header header;
+    std::memcpy(&header, c.in.data() + taken, sizeof(header));
+    ended = !take_answer(c, header, answers);
+  }
+  c.in.erase(0, taken);
+  if (ended)
+    lose(c, answers);
 }
 
 // Sends and receives what can be without waiting; gives the answers. Windows whose answer will not
 // come are answered with kNothing.
 Answers exchange(Connection& c) {
   Answers answers;
-  const auto give_up = [&] {
-    disconnect(c);
-    for (auto& [number, window] : c.asked)
-      answers.emplace_back(window, kNothing);
-    c.asked.clear();
-  };
   if (c.owner != getpid()) {
-    disconnect(c);
-    c.asked.clear();
-    c.starts = 0;
+    give_up(c, answers);
+    c.starts = c.lost = 0;
+    c.gone = false;
     c.owner = getpid();
   }
   if (c.asked.empty())
     return answers;
-  if (c.fd < 0) {
-    const auto now = Clock::now();
-    if (now - c.tried < kTryAgain)
-      return answers;
-    c.tried = now;
-    c.fd = connected(c.socket);
-    if (c.fd < 0) {
-      if ((c.starts == 0 || now - c.started > kStarting) && !start(c))
-        give_up();
-      return answers;
-    }
+  if (c.fd < 0 && !reach(c)) {
+    c.gone = true;
+    give_up(c, answers);
   }
-  while (!c.out.empty()) {
-    const auto sent = send(c.fd, c.out.data(), c.out.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0) {
-      if (errno != EAGAIN && errno != EINTR)
-        give_up();
-      break;
-    }
-    c.out.erase(0, static_cast<size_t>(sent));
-  }
-  while (c.fd >= 0) {
-    char bytes[4096];
-    const auto got = recv(c.fd, bytes, sizeof(bytes), MSG_DONTWAIT);
-    if (got > 0) {
-      c.in.append(bytes, static_cast<size_t>(got));
-      continue;
-    }
-    if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      // It ended, or was killed. The next one is started when it is asked for something.
-      give_up();
-      c.started = {};
-    }
-    break;
-  }
-  while (c.in.size() >= sizeof(Header)) {
-    Header header;
-    std::memcpy(&header, c.in.data(), sizeof(header));
-    c.in.erase(0, sizeof(header));
-    if (header.seconds > 0)
-      c.seconds_per_call = header.seconds;
-    const auto found = c.asked.find(header.number);
-    if (found == c.asked.end())
-      continue;
-    if (header.size == kNothing)
-      found->second->refused = true;
-    answers.emplace_back(found->second, header.size);
-    c.asked.erase(found);
+  if (c.fd >= 0)
+    send_requests(c, answers);
+  if (c.fd >= 0)
+    receive_answers(c, answers);
+  // It was stopped, or hangs. Whoever waits for it gets its plans elsewhere.
+  if (!c.asked.empty() && Clock::now() - c.heard > c.patience) {
+    c.gone = true;
+    give_up(c, answers);
   }
   return answers;
 }
@@ -201,14 +209,37 @@ void put_header(Connection& c, const Header& header) {
   c.out.append(reinterpret_cast<const char*>(&header), sizeof(header));
 }
 
+void take_in(const Answers& answers) {
+  for (const auto& [window, answer] : answers) {
+    if (answer == kKept && find_kept(*window))
+      continue;
+    FoundPlan none;  // it may ask again, or another one than the builder
+    if (answer == kFailedForNow) {
+      none.error = "the builder could not make it for now: its log says why";
+      none.may_pass = true;
+    }
+    window->refused = window->refused || answer == kKept;  // a plan that is of no use here
+    finish_window(*window, std::move(none));
+  }
+}
+
 }  // namespace
 
-void set_builder(std::string socket, std::vector<std::string> command) {
+void set_builder(std::string socket, std::vector<std::string> command, double patience) {
   auto& c = connection();
-  const std::lock_guard<std::mutex> lock(c.mutex);
-  c.socket = std::move(socket);
-  c.command = std::move(command);
-  c.owner = getpid();
+  Answers answers;
+  {
+    const std::lock_guard<std::mutex> lock(c.mutex);
+    give_up(c, answers);
+    c.socket = std::move(socket);
+    c.command = std::move(command);
+    c.patience =
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience));
+    c.owner = getpid();
+    c.starts = c.lost = 0;
+    c.gone = c.works = false;
+  }
+  take_in(answers);
 }
 
 void start_builder() {
@@ -216,10 +247,10 @@ void start_builder() {
   const std::lock_guard<std::mutex> lock(c.mutex);
   if (c.socket.empty() || c.starts > 0)
     return;
-  const int fd = connected(c.socket);
-  if (fd >= 0)
-    close(fd);
-  else
+  const auto found = reach_builder(c.socket);
+  if (found.fd >= 0)
+    close(found.fd);
+  if (found.who == Reached::nobody)
     start(c);
 }
 
@@ -228,13 +259,16 @@ bool ask_builder(const std::shared_ptr<WindowPlan>& window, double seconds) {
   if (window->refused)
     return false;
   const auto structure = structure_of(*window);
-  if (structure.key.empty())
+  if (structure.key.empty() || structure.key.size() + structure.example.size() > kMostRequest / 2)
     return false;
+  hear_builder();  // a child process has to know first that it has nothing to do with its parent's
   {
     const std::lock_guard<std::mutex> lock(c.mutex);
-    if (c.socket.empty() || c.starts > kMostStarts)
+    if (c.socket.empty() || c.gone)
       return false;
     const auto number = static_cast<uint32_t>(window->id);
+    if (c.asked.empty())
+      c.heard = Clock::now();
     if (c.asked.emplace(number, window).second) {
       Writer archive;
       archive(structure.key, structure.example);
@@ -276,17 +310,7 @@ void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {
       waits = wait != nullptr && c.asked.count(static_cast<uint32_t>(wait->id)) > 0;
       fd = c.fd;
     }
-    for (const auto& [window, answer] : answers) {
-      if (answer == kKept && find_kept(*window))
-        continue;
-      FoundPlan none;  // it may ask again, or another one than the builder
-      if (answer == kFailedForNow) {
-        none.error = "the builder could not make it for now: its log says why";
-        none.may_pass = true;
-      }
-      window->refused = window->refused || answer == kKept;  // a plan that is of no use here
-      finish_window(*window, std::move(none));
-    }
+    take_in(answers);
     if (!waits || (interrupted != nullptr && interrupted()))
       return;
     pollfd ready{fd, POLLIN, 0};

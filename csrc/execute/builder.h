@@ -11,8 +11,9 @@
 namespace tenon {
 
 // Where it listens, and the command that starts it. It is started when it is first needed and
-// nobody listens.
-void set_builder(std::string socket, std::vector<std::string> command);
+// nobody listens. `patience`: the seconds without a sign of life after which it is taken for
+// stopped, and asked no more.
+void set_builder(std::string socket, std::vector<std::string> command, double patience);
 
 // Starts it before it is needed, since it takes a while to load the compiler.
 void start_builder();

@@ -169,14 +169,19 @@ bool python_interrupts() {
 // Asks the builder for a plan, or, where there is none, Python; with `waits` comes back once it is
 // there. Raises what Python raises.
 void ask(Plans& p, const std::shared_ptr<WindowPlan>& found, double seconds, bool waits) {
-  if (ask_builder(found, seconds)) {
+  while (ask_builder(found, seconds)) {
     if (!waits)
       return;
     hear_builder(found.get(), python_interrupts);
-    const pybind11::gil_scoped_acquire gil;
-    if (PyErr_Occurred() != nullptr)
-      throw pybind11::error_already_set();
-    return;
+    {
+      const pybind11::gil_scoped_acquire gil;
+      if (PyErr_Occurred() != nullptr)
+        throw pybind11::error_already_set();
+    }
+    const std::lock_guard<std::mutex> lock(p.mutex);
+    if (found->state != WindowPlan::seen)
+      return;
+    found->state = WindowPlan::waiting;  // the builder ended: another one, or in the end a thread
   }
   std::shared_ptr<const AskForPlan> python;
   {

@@ -11,7 +11,10 @@ structure. Without a structure it is news of a window that was asked for, and wi
 somebody who wants to hear when nothing is left to do. The answer is a header with 1 for a plan, or
 the reason why there is none, that lies in a file now, with 2 for a failure that may pass (a disk
 that is full, a compiler that was killed), and with 0 for neither; its seconds are those that a plan
-takes for each call.
+takes for each call. An answer with the number ALIVE says only that plans are still being made: a
+process that hears nothing for long takes the builder for stopped.
+
+Only processes of the builder's own user are heard: a structure names code, and a plan is run.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from torch_tenon import config
 from torch_tenon.builder.answer import Answer
 from torch_tenon.builder.priority import Priority
 
@@ -39,6 +43,9 @@ MOST_BYTES = 2 << 30  # of memory, after which a fresh process is better
 MOST_REQUEST = 64 << 20
 HEADER = struct.Struct("=IId")
 ALL = 0xFFFFFFFF
+ALIVE = 0xFFFFFFFE
+SIGN_OF_LIFE = 10.0  # seconds between two of them
+PEER = struct.Struct("=iII")  # process, user and group at the other end of a socket
 FADE = 0.9  # what a plan counts in the mean of the seconds for each call, once there is another one
 
 
@@ -48,6 +55,7 @@ class Client:
 
     connection: socket.socket
     received: bytearray = field(default_factory=bytearray)
+    told: float = 0.0  # when it last heard that the builder works
 
     def requests(self) -> list[tuple[int, float, bytes]]:
         """Those that have arrived as a whole: number, seconds, structure. Raises ValueError where
@@ -65,9 +73,24 @@ class Client:
         return found
 
     def answer(self, number: int, answer: int, seconds_per_call: float) -> None:
-        """Tells what became of a window, if anybody is still there to hear it."""
-        with contextlib.suppress(OSError):
+        """Tells what became of a window, if anybody is still there to hear it.
+
+        A process that has not listened for so long that there is no room for more loses its
+        connection, so that it asks again: an answer that is missing would be waited for in vain.
+        """
+        try:
             self.connection.send(HEADER.pack(number, answer, seconds_per_call), socket.MSG_DONTWAIT)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+    def show_life(self) -> None:
+        """Tells, now and then, that a plan of somebody's was made meanwhile."""
+        if time.monotonic() - self.told < SIGN_OF_LIFE:
+            return
+        self.told = time.monotonic()
+        with contextlib.suppress(OSError):
+            self.connection.send(HEADER.pack(ALIVE, 0, 0.0), socket.MSG_DONTWAIT)
 
 
 class Pace:
@@ -124,6 +147,8 @@ class Server:
                 for who in self.waiting.pop(structure):
                     self.asked.pop(who, None)
                     who[0].answer(who[1], answer, self.pace.seconds_per_call)
+                for client in {client for client, _ in self.asked}:
+                    client.show_life()
             while self.for_all and not self.waiting:
                 self.for_all.pop().answer(ALL, Answer.KEPT, self.pace.seconds_per_call)
             if self.clients or self.waiting:
@@ -151,15 +176,25 @@ class Server:
     def _listen(self, timeout: float) -> None:
         for key, _ in self.selector.select(timeout):
             if key.fileobj is self.listener:
-                connection, _ = self.listener.accept()
-                if self.met_anybody:
-                    self.newcomer()
-                self.met_anybody = True
-                client = Client(connection)
-                self.clients.add(client)
-                self.selector.register(connection, selectors.EVENT_READ, client)
+                self._accept()
             else:
                 self._hear(key.data)
+
+    def _accept(self) -> None:
+        connection, _ = self.listener.accept()
+        user = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[
+            1
+        ]
+        if user != os.getuid():
+            log.warning("a process of user %d was turned away", user)
+            connection.close()
+            return
+        if self.met_anybody:
+            self.newcomer()
+        self.met_anybody = True
+        client = Client(connection)
+        self.clients.add(client)
+        self.selector.register(connection, selectors.EVENT_READ, client)
 
     def _hear(self, client: Client) -> None:
         try:
@@ -182,9 +217,12 @@ def _is_large() -> bool:
 
 
 def serve(path: str) -> None:
-    """Listens at `path`, unless another builder does."""
+    """Listens at `path`, unless another builder does, in a directory of this user's own."""
     folder, name = os.path.split(path)
     os.chdir(folder)  # the path of a socket is short
+    if problem := config.cache_problem("."):
+        log.warning("no plans are made: %s", problem)
+        return
     os.umask(0o077)
     lock = os.open(f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -197,9 +235,12 @@ def serve(path: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(name)
     listener.listen(64)
+    ours = os.stat(name).st_ino
     try:
         priority.newcomer()
         Server(listener, priority.newcomer).run()
     finally:
+        # Where somebody has emptied the directory, another builder may listen there by now.
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+            if os.stat(name).st_ino == ours:
+                os.unlink(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import importlib
 import logging
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("torch_tenon.program")
 plans_log = logging.getLogger("torch_tenon.plans")
 
+LONGEST = 900.0  # seconds that a plan may take, after which something hangs
+
 # Nothing is recorded here, which is when others are told.
 tell_where_files_are(target())
 if (_backend := target().backend) is not None:
@@ -41,8 +44,12 @@ def collect_garbage() -> None:
 
 
 def make(structure: bytes, pace: Pace) -> Answer:
-    """Makes the plan of a window, and notes what that took."""
+    """Makes the plan of a window, and notes what that took.
+
+    Where it takes far too long the process says where it is, and ends: who waits asks again.
+    """
     start = time.perf_counter()
+    faulthandler.dump_traceback_later(LONGEST, exit=True, file=2)
     try:
         for text in _C.Window.foreign_ops_of(structure):
             foreign_ops.define(text)
@@ -60,3 +67,5 @@ def make(structure: bytes, pace: Pace) -> Answer:
     except Exception:
         log.exception("a plan was not made")
         return Answer.NOTHING
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -144,8 +144,8 @@ class _Window:
         functional = variants.functional_of(op)
         # Of a functional op's result each element has a value of its own. Where elements share
         # memory, which of these stays there is the kernel's to say.
-        in_place = any(_overlaps(arguments[i]) for i in written)
-        if functional is None or manifest.of(name).mutates or in_place:
+        shared = any(_overlaps(arguments[i]) for i in written)
+        if functional is None or manifest.of(name).mutates or shared:
             self._call_in_place(op, arguments, results)
             return
         # The CPU's kernel writes it in order; a plan that knew better would do something else.

@@ -1,0 +1,293 @@
+"""A builder that is stopped, hangs, ends, talks nonsense or is somebody else's costs time only."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from fresh_process import output
+
+from torch_tenon import _C
+from torch_tenon.builder.server import HEADER, Server
+
+PATIENCE = 0.3  # seconds
+lengths = itertools.count(2)  # of chains: no other window has as many calls
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Where a builder listens; the process has none afterwards."""
+    tmp_path.chmod(0o700)
+    yield tmp_path
+    _C.set_builder("", [], PATIENCE)
+
+
+@pytest.fixture
+def waits() -> Iterator[None]:
+    """Each window waits for its plan."""
+    before = _C.execute_mode()
+    _C.set_execute_mode(2)  # compiled
+    yield
+    _C.set_execute_mode(before)
+
+
+def run_windows(count: int = 1) -> float:
+    """The seconds that some windows take, whose results are those of the CPU."""
+    start = time.monotonic()
+    for length in itertools.islice(lengths, count):
+        x = torch.arange(8.0)
+        for _ in range(2):  # a window is planned when it comes again
+            y, expected = x.to("tenon"), x
+            for _ in range(length):
+                y, expected = y.sin(), expected.sin()
+            torch.testing.assert_close(y.cpu(), expected)
+    return time.monotonic() - start
+
+
+def listen(folder: Path, backlog: int = 8) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / "builder"))
+    listener.listen(backlog)
+    return listener
+
+
+@contextlib.contextmanager
+def serving(folder: Path, serve: Callable[[socket.socket], None]) -> Iterator[list[int]]:
+    """A builder that does this with each connection; gives a list with an entry for each."""
+    listener, met, open_ones = listen(folder), [], []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                met.append(1)
+                open_ones.append(connection)
+                with contextlib.suppress(OSError):
+                    serve(connection)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    _C.set_builder(str(folder / "builder"), ["/bin/false"], PATIENCE)
+    try:
+        yield met
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        for connection in open_ones:
+            connection.close()
+        thread.join(10)
+        listener.close()
+
+
+def hears_nothing(connection: socket.socket) -> None:
+    pass
+
+
+def reads_alone(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+
+
+def hangs_up(connection: socket.socket) -> None:
+    connection.close()
+
+
+def hangs_up_within_an_answer(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(HEADER.pack(0, 1, 0.01)[:7])
+    connection.close()
+
+
+def answers_what_nobody_asked(connection: socket.socket) -> None:
+    connection.sendall(HEADER.pack(123456789, 1, 0.01) * 100)
+
+
+def talks_nonsense_for_good(connection: socket.socket) -> None:
+    nonsense = random.Random(1).randbytes(1 << 16)
+    while True:
+        connection.sendall(nonsense)
+
+
+BAD = [
+    hears_nothing,
+    reads_alone,
+    hangs_up,
+    hangs_up_within_an_answer,
+    answers_what_nobody_asked,
+    talks_nonsense_for_good,
+]
+
+
+@pytest.mark.parametrize("serve", BAD)
+def test_who_waits_for_a_plan_gets_it_by_a_thread(
+    folder: Path, waits: None, serve: Callable[[socket.socket], None]
+) -> None:
+    with serving(folder, serve) as met:
+        before = sum(run.by_plan for run in _C.window_runs())
+        assert run_windows(2) < 60
+        assert met
+        assert sum(run.by_plan for run in _C.window_runs()) >= before + 2
+
+
+@pytest.mark.parametrize("serve", BAD)
+def test_nobody_else_waits(folder: Path, serve: Callable[[socket.socket], None]) -> None:
+    run_windows()
+    with serving(folder, serve):
+        assert run_windows(4) < 10
+
+
+def test_a_builder_that_accepts_nobody_blocks_nobody(folder: Path, waits: None) -> None:
+    with listen(folder, backlog=0) as listener, contextlib.ExitStack() as fillers:
+        while True:
+            filler = fillers.enter_context(socket.socket(socket.AF_UNIX))
+            filler.setblocking(False)
+            try:
+                filler.connect(listener.getsockname())
+            except BlockingIOError:
+                break
+        _C.set_builder(str(folder / "builder"), ["/bin/false"], PATIENCE)
+        start = time.monotonic()
+        _C.start_builder()
+        assert time.monotonic() - start < 1
+        assert run_windows(2) < 60
+
+
+def test_a_command_that_starts_nothing_is_given_up(folder: Path, waits: None) -> None:
+    _C.set_builder(str(folder / "builder"), ["/bin/false"], PATIENCE)
+    before = sum(run.by_plan for run in _C.window_runs())
+    assert run_windows(2) < 60
+    assert sum(run.by_plan for run in _C.window_runs()) >= before + 2
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300, -1.0])
+def test_a_pace_that_cannot_be_is_not_believed(folder: Path, seconds: float) -> None:
+    def answer(connection: socket.socket) -> None:
+        number, size, _ = HEADER.unpack(connection.recv(HEADER.size, socket.MSG_WAITALL))
+        connection.recv(size, socket.MSG_WAITALL)
+        connection.sendall(HEADER.pack(number, 0, seconds))
+
+    with serving(folder, answer) as met:
+        run_windows()
+        deadline = time.monotonic() + 5
+        while _C.builder_state()[1] and time.monotonic() < deadline:
+            _C.window_runs()  # which hears it
+        assert met and all(0 < run.price <= 1000 for run in _C.window_runs())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_a_builder_of_another_user_is_told_nothing(folder: Path, waits: None) -> None:
+    heard = """
+        import socket, sys
+        listener = socket.socket(fileno=int(sys.argv[1]))
+        listener.listen()
+        print(flush=True)
+        print(len(listener.accept()[0].recv(100)))
+    """
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "builder"))
+        other = subprocess.Popen(
+            [
+                "/usr/bin/env",
+                "python3",
+                "-c",
+                "\n".join(map(str.strip, heard.splitlines())),
+                str(listener.fileno()),
+            ],
+            pass_fds=[listener.fileno()],
+            user=65534,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+    assert other.stdout is not None
+    try:
+        assert other.stdout.readline() == "\n"
+        _C.set_builder(str(folder / "builder"), ["/bin/false"], PATIENCE)
+        assert run_windows(2) < 60
+        assert other.stdout.readline() == "0\n"
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_a_folder_that_others_may_write_has_no_builder(folder: Path, waits: None) -> None:
+    folder.chmod(0o777)
+    with serving(folder, reads_alone) as met:
+        assert run_windows(1) < 60
+        assert not met
+
+
+def test_the_builder_hears_its_own_user_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listen(folder) as listener, socket.socket(socket.AF_UNIX) as stranger:
+        server = Server(listener, lambda: None)
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        stranger.connect(listener.getsockname())
+        server._listen(1.0)
+        assert not server.clients and stranger.recv(1) == b""
+
+
+FORKS = """
+    import os, socket, sys, tempfile, time
+    import torch
+    from torch_tenon import _C
+    from torch_tenon.builder.counts import plan_counts
+
+    folder = tempfile.mkdtemp()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(folder + "/builder")
+    listener.listen()
+    _C.set_builder(folder + "/builder", ["/bin/false"], 0.3)
+
+    def step():
+        x = torch.arange(8.0)
+        assert ((x.to("tenon") * 2 + 1).cpu() == x * 2 + 1).all()
+
+    for _ in range(4):
+        step()
+    assert plan_counts()["waiting"], plan_counts()
+    if os.fork() == 0:
+        deadline = time.monotonic() + 30
+        while not plan_counts()["hits"] and time.monotonic() < deadline:
+            step()
+            time.sleep(0.01)
+        print(plan_counts()["hits"] > 0, flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_child_asks_again_for_what_its_parent_waits_for() -> None:
+    assert output(FORKS, TENON_BUILDER="thread") == "True"
+
+
+def test_it_keeps_nothing_open_of_the_program_that_starts_it(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    program = "import torch; from torch_tenon import _C; torch.zeros(3, device='tenon')"
+    subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TENON_CACHE_DIR": str(tmp_path / "cache"), "TENON_PLAN_FILES": "1"},
+        pass_fds=[writer],
+        check=True,
+    )
+    os.close(writer)
+    os.set_blocking(reader, False)
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            assert os.read(reader, 1) == b""
+            break
+        except BlockingIOError:
+            assert time.monotonic() < deadline, "somebody holds the pipe"
+            time.sleep(0.05)
+    os.close(reader)
