@@ -40,14 +40,20 @@ class Database(StrEnum):
     OPS = "ops"
     MODULES = "modules"
     OPTIMIZERS = "optimizers"
+    SPACE = "space"
     ALL = "all"
 
 
 def conformance(
-    db: Annotated[Database, typer.Option(help="Which of PyTorch's databases.")] = Database.ALL,
+    db: Annotated[
+        Database,
+        typer.Option(help="Which of PyTorch's databases, or calls with any arguments: space."),
+    ] = Database.ALL,
     ops: Annotated[
         list[str] | None,
-        typer.Option(help="Names to run, shell style; again or with commas for more."),
+        typer.Option(
+            "--ops", "--op", help="Names to run, shell style; again or with commas for more."
+        ),
     ] = None,
     dtype: Annotated[
         list[str] | None, typer.Option(help="Dtypes to run; again or with commas for more.")
@@ -63,6 +69,11 @@ def conformance(
         Path | None, typer.Option(help="Compare with this file, not the recorded one.")
     ] = None,
     update_baseline: Annotated[bool, typer.Option(help="Record what does not pass now.")] = False,
+    minutes: Annotated[
+        float, typer.Option(min=0.0, help="space: how long to look; 0: once over all ops.")
+    ] = 0.0,
+    seed: Annotated[int | None, typer.Option(help="space: which calls are drawn.")] = None,
+    modes: Annotated[str, typer.Option(help="space: how the device runs, with commas.")] = "",
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show each case that does not pass, in full.")
     ] = False,
@@ -81,6 +92,11 @@ def conformance(
         target=target,
         suite=suite,
     )
+    if db is Database.SPACE:
+        from torch_tenon.testing.space.command import look
+
+        failed = look(console, settings, _split(ops), seed, minutes, _split([modes]))
+        raise typer.Exit(1 if failed else 0)
     path = baseline or default_path(device, target or _target_of(device))
     kinds = KINDS if db is Database.ALL else (str(db),)
     recorded = _read_baseline(path, required=baseline is not None and not update_baseline)

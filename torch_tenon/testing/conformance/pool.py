@@ -201,13 +201,22 @@ class Pool:
         self._selector.close()
 
     def run(self, cases: Iterable[Case]) -> Iterator[CaseResult]:
-        """Runs every case once, in order of the workers' leisure. Raises WorkerFailed."""
-        waiting = deque(cases)
-        total, done = len(waiting), 0
+        """Runs every case once, in order of the workers' leisure. Raises WorkerFailed.
+
+        Of `cases` a few are taken ahead of their turn: it may end by the clock.
+        """
+        source, waiting = iter(cases), deque[Case]()
+        given = done = 0
         if not self._workers:
             self.start()
         try:
-            while done < total:
+            while True:
+                # One for each worker: those that find none waiting are ended below.
+                while len(waiting) < len(self._workers) and (case := next(source, None)):
+                    waiting.append(case)
+                    given += 1
+                if done == given:
+                    return
                 for worker in list(self._workers):
                     if worker.child and worker.case is None and waiting:
                         worker.give(waiting.popleft())
@@ -218,8 +227,11 @@ class Pool:
                 for result in self._overdue():
                     done += 1
                     yield result
+                if not waiting and (case := next(source, None)):
+                    waiting.append(case)
+                    given += 1
                 spare = [w for w in self._workers if w.case is None]
-                for worker in spare[len(waiting) :] if len(spare) > len(waiting) else []:
+                for worker in spare[len(waiting) :] if not waiting else []:
                     self._remove(worker)
         finally:
             self.close()

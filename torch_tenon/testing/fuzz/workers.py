@@ -20,14 +20,21 @@ _PROGRAMS = 200
 class Worker:
     """A process that runs programs, started when it is first asked and again after it ended."""
 
-    def __init__(self, environment: dict[str, str], timeout: float) -> None:
+    def __init__(
+        self,
+        environment: dict[str, str],
+        timeout: float,
+        module: str = "torch_tenon.testing.fuzz.worker",
+        programs: int = _PROGRAMS,
+    ) -> None:
         self.environment, self.timeout = environment, timeout
+        self.module, self.programs = module, programs
         self.process: subprocess.Popen[str] | None = None
         self.asked = 0
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The worker's answer; where it crashed or hangs, one without a program that says so."""
-        if self.process is None or self.asked >= _PROGRAMS:
+        if self.process is None or self.asked >= self.programs:
             self.start()
         assert self.process is not None and self.process.stdin and self.process.stdout
         self.asked += 1
@@ -69,7 +76,7 @@ class Worker:
         self.asked = 0
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", "torch_tenon.testing.fuzz.worker"],
+            [sys.executable, "-X", "faulthandler", "-m", self.module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,

@@ -1,0 +1,520 @@
+"""What a call has to satisfy beside its schema, by the op's name: sizes that fit, indices in range.
+
+An entry draws those arguments; all others are drawn by their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+
+from torch_tenon.testing.space import domains
+from torch_tenon.testing.space.drawing import Drawing, Shape, Size
+
+Rule = Callable[[Drawing], None]
+RULES: dict[str, Rule] = {}
+# The least and the most dimensions of the first tensor.
+RANKS: dict[str, tuple[int, int]] = {}
+
+
+def rule(names: str, low: int = 0, high: int = 4) -> Callable[[Rule], Rule]:
+    """Enters a function for each of some names."""
+
+    def enter(function: Rule) -> Rule:
+        for name in names.split():
+            RULES[name] = function
+            RANKS[name] = (low, high)
+        return function
+
+    return enter
+
+
+def at(d: Drawing, dim: int) -> Size:
+    """The size of a dimension of the first tensor; 1 where it has none."""
+    return d.shape[dim % len(d.shape)] if d.shape else Size.of(1)
+
+
+def replaced(shape: Shape, dim: int, n: Size) -> Shape:
+    """A shape with another size in one dimension."""
+    found = list(shape)
+    if found:
+        found[dim % len(found)] = n
+    return found
+
+
+def names_of(d: Drawing) -> set[str]:
+    """The names of the op's arguments."""
+    return {a.name for a in d.schema.arguments}
+
+
+# Indices
+
+
+@rule("index_select index_add index_copy index_fill index_reduce")
+def _index_rows(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    d.given["self"] = d.tensor(d.shape)
+    n = at(d, dim)
+    unique = d.name == "index_copy"
+    count = Size.of(d.whole(0, n[0])) if unique else d.size(8)
+    if unique and count[0] > 1:
+        count = Size((count[0],) * 3)
+    d.given["index"] = d.index([count] if d.shape or d.chance(2) else [], n[0], unique=unique)
+    if "source" in names_of(d):
+        d.given["source"] = d.tensor(replaced(d.shape, dim, count))
+
+
+@rule("gather scatter scatter_add scatter_reduce")
+def _scatter(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    d.given["self"] = d.tensor(d.shape)
+    n = at(d, dim)
+    shape = [x if d.chance(2) else Size.of(min(x[0], 1)) for x in d.shape]
+    plain = d.name == "scatter" and "reduce" not in names_of(d)
+    count = d.whole(0, n[0] if plain else 8)
+    shape = replaced(shape, dim, Size((count,) * 3))
+    if plain:
+        # Each place is written once.
+        others = [k for k in range(len(shape)) if k != dim % max(1, len(shape))]
+        values = d.draw(st.permutations(range(min(n[0], 8)))) if n[0] else [0]
+        values += list(range(len(values), n[0]))
+        d.given["index"] = d.tensor(shape, "int64", values, times=1, expanded=others)
+    else:
+        d.given["index"] = d.index(shape, n[0])
+    if "src" in names_of(d):
+        d.given["src"] = d.tensor(shape if d.chance(2) else d.shape if plain else shape)
+
+
+@rule("index _unsafe_index index_put _index_put_impl _unsafe_index_put", 1, 4)
+def _index(d: Drawing) -> None:
+    d.given["self"] = d.tensor(d.shape)
+    put = d.name not in ("index", "_unsafe_index")
+    unique = put and not d.given.setdefault("accumulate", d.chance(2))
+    first = d.whole(0, len(d.shape) - 1)
+    count = 1 if unique else d.whole(1, len(d.shape) - first)
+    shape = d.some_shape(0, 2, 16)
+    if unique:
+        shape = [Size((d.whole(0, d.shape[first][0]),) * 3)]
+    if not unique and d.chance(6):
+        mask = d.tensor(d.shape[first : first + 1], "bool")
+        d.given["indices"] = [None] * first + [mask]
+        result: Shape = []
+    else:
+        found = [
+            d.index(shape, d.shape[k][0], unique=unique, negative=not unique)
+            for k in range(first, first + count)
+        ]
+        none: Any = [None] * first
+        d.given["indices"] = none + found
+        result = [*d.shape[:first], *shape, *d.shape[first + count :]]
+    if put:
+        kept = result[d.whole(0, len(result)) :] if d.chance(2) else result
+        d.given["values"] = d.tensor(kept)
+
+
+@rule("take put")
+def _take(d: Drawing) -> None:
+    d.given["self"] = d.tensor(d.shape)
+    total = 1
+    for n in d.shape:
+        total *= n[0]
+    unique = d.name == "put" and not d.given.setdefault("accumulate", d.chance(2))
+    shape = [Size((d.whole(0, total),) * 3)] if unique else d.some_shape(0, 2, 16)
+    d.given["index"] = d.index(shape, total, unique=unique, negative=not unique)
+    d.given["source"] = d.tensor(shape)
+
+
+@rule("embedding", 2, 2)
+def _embedding(d: Drawing) -> None:
+    d.given["weight"] = d.tensor(d.shape)
+    d.given["indices"] = d.index(d.some_shape(0, 3, 32), d.shape[0][0])
+    d.given["padding_idx"] = d.whole(-1, d.shape[0][0] - 1)
+
+
+@rule("masked_scatter")
+def _masked_scatter(d: Drawing) -> None:
+    d.given["self"] = d.tensor(d.shape)
+    d.given["mask"] = d.like(dtype="bool")
+    d.given["source"] = d.tensor(d.shape)
+
+
+@rule("searchsorted bucketize")
+def _search(d: Drawing) -> None:
+    some = d.draw(st.lists(st.sampled_from((0, 1, 2, 3, 5, 7, 100)), min_size=0, max_size=8))
+    values = sorted(some) or [0]
+    name = "sorted_sequence" if d.name == "searchsorted" else "boundaries"
+    if d.dtype == "bool" or d.dtype.startswith("complex"):
+        d.dtype = "float32"
+    d.given[name] = d.tensor([Size((len(some),) * 3)], d.dtype, values, times=1)
+    if d.right:
+        for text in ("sorter", "side"):
+            d.given[text] = None
+
+
+# Views
+
+
+@rule("view reshape _unsafe_view view_copy")
+def _view(d: Drawing) -> None:
+    d.given["self"] = d.tensor(d.shape)
+    if "size" not in names_of(d) and "shape" not in names_of(d):
+        return
+    sizes = list(d.shape)
+    for _ in range(d.whole(0, 2)):
+        if len(sizes) > 1 and d.chance(2):
+            k = d.whole(0, len(sizes) - 2)
+            sizes[k : k + 2] = [sizes[k].with_(lambda a, b: a * b, sizes[k + 1])]
+        else:
+            sizes.insert(d.whole(0, len(sizes)), Size.of(1))
+    shown = [n.json() for n in sizes]
+    if shown and d.chance(3):
+        shown[d.whole(0, len(shown) - 1)] = -1
+    d.given["size" if "size" in names_of(d) else "shape"] = shown
+
+
+@rule("expand expand_copy")
+def _expand(d: Drawing) -> None:
+    d.shape = [Size.of(1) if d.chance(2) else n for n in d.shape]
+    d.given["self"] = d.tensor(d.shape)
+    sizes = [d.size(8) if n[0] == 1 and d.chance(2) else n for n in d.shape]
+    sizes = [d.size(4) for _ in range(d.whole(0, 2))] + sizes
+    d.given["size"] = [-1 if n in d.shape and d.chance(5) else n.json() for n in sizes]
+
+
+@rule("permute permute_copy")
+def _permute(d: Drawing) -> None:
+    dims = d.draw(st.permutations(range(len(d.shape))))
+    d.given["dims"] = [x - len(d.shape) if d.chance(4) else x for x in dims]
+
+
+@rule("select select_copy select_scatter slice slice_copy slice_scatter narrow_copy", 1, 4)
+def _part(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    d.given["self"] = d.tensor(d.shape)
+    n = at(d, dim)
+    named = names_of(d)
+    if "index" in named:
+        d.given["index"] = d.whole(-n[0], n[0] - 1)
+        if "src" in named:
+            d.given["src"] = d.tensor([x for k, x in enumerate(d.shape) if k != dim % len(d.shape)])
+    elif "length" in named:
+        d.given["start"] = d.whole(0, n[0])
+        d.given["length"] = d.whole(0, n[0] - d.given["start"])
+    else:
+        ends = (None, 0, 1, 2, -1, n.json(), 2**63 - 1, -(2**63), 100)
+        start, end = (d.one(ends) for _ in range(2))
+        step = d.given["step"] = d.one((1, 2, 3, 2**62))
+        d.given["start"], d.given["end"] = start, end
+        if "src" in named:
+            ends_at = [e["sizes"] if isinstance(e, dict) else [e] * 3 for e in (start, end)]
+            count = [
+                len(range(*slice(a, b, step).indices(k)))
+                for k, a, b in zip(n, *ends_at, strict=True)
+            ]
+            d.given["src"] = d.tensor(replaced(d.shape, dim, Size(count)))  # type: ignore[arg-type]
+
+
+@rule("as_strided as_strided_copy as_strided_scatter _reshape_alias")
+def _as_strided(d: Drawing) -> None:
+    d.given["self"] = d.tensor(d.shape, behind=64)
+    shape = d.some_shape(0, 3, 16)
+    d.given["size"] = [n[0] for n in shape]
+    d.given["stride"] = [d.one((1, 2, 0, 3)) for _ in shape]
+    d.given["storage_offset"] = d.one((None, 0, 1, 5))
+    d.given["src"] = d.tensor([Size((n[0],) * 3) for n in shape])
+
+
+@rule("split split_with_sizes split_with_sizes_copy unsafe_split unsafe_split_with_sizes", 1, 4)
+def _split(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    n = at(d, dim)
+    d.given["split_size"] = d.whole(1, max(1, n[0]))
+    if "split_sizes" in names_of(d):
+        first = d.whole(0, n[0])
+        rest = n.with_(lambda a: a - first).json()
+        d.given["split_sizes"] = [first, rest]
+
+
+@rule("unfold unfold_copy", 1, 4)
+def _unfold(d: Drawing) -> None:
+    dim = d.given["dimension"] = d.dim()
+    d.given["size"] = d.whole(0, at(d, dim)[0])
+    d.given["step"] = d.whole(1, 3)
+
+
+@rule("diagonal diagonal_copy diag_embed", 2, 4)
+def _diagonal(d: Drawing) -> None:
+    d.given["dim1"], d.given["dim2"] = d.one(((0, 1), (1, 0), (-2, -1), (0, -1)))
+    d.given["offset"] = d.one((0, 1, -1, 2, -3, 100, -(2**62)))
+
+
+@rule("view_as_complex", 1, 4)
+def _as_complex(d: Drawing) -> None:
+    d.shape = [*d.shape[:-1], Size((2, 2, 2))]
+
+
+@rule("repeat")
+def _repeat(d: Drawing) -> None:
+    d.given["repeats"] = [d.one((1, 2, 0, 3)) for _ in range(len(d.shape) + d.whole(0, 1))]
+
+
+@rule("roll")
+def _roll(d: Drawing) -> None:
+    dims = d.draw(st.lists(st.integers(0, max(0, len(d.shape) - 1)), max_size=3))
+    d.given["dims"] = dims
+    d.given["shifts"] = [d.one((1, 0, -1, 3, 100, -(2**40))) for _ in dims or [0]]
+
+
+@rule("rot90", 2, 4)
+def _rot90(d: Drawing) -> None:
+    d.given["dims"] = list(d.one(((0, 1), (1, 0), (-1, 0))))
+    d.given["k"] = d.one((1, 0, -1, 2, 7, 2**40))
+
+
+# Several tensors
+
+
+@rule("cat _chunk_cat", 1, 4)
+def _cat(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    shapes = [replaced(d.shape, dim, d.size(8)) for _ in range(d.whole(1, 3))]
+    d.given["tensors"] = [
+        d.tensor(s, None if not d.chance(5) else d.one(domains.DTYPES)) for s in shapes
+    ]
+
+
+@rule("stack")
+def _stack(d: Drawing) -> None:
+    d.given["dim"] = d.dim(len(d.shape) + 1)
+    d.given["tensors"] = [d.tensor(d.shape) for _ in range(d.whole(1, 3))]
+
+
+@rule("mm addmm mv addmv dot vdot addr bmm baddbmm addbmm", 2, 2)
+def _product(d: Drawing) -> None:
+    a, b, c, batch = (d.size(17) for _ in range(4))
+    shapes = {
+        "mm": ([a, b], [b, c], [a, c]),
+        "addmm": ([a, b], [b, c], [a, c]),
+        "mv": ([a, b], [b], [a]),
+        "addmv": ([a, b], [b], [a]),
+        "dot": ([a], [a], []),
+        "vdot": ([a], [a], []),
+        "addr": ([a], [b], [a, b]),
+    }
+    one, two, total = shapes.get(d.name, ([batch, a, b], [batch, b, c], [batch, a, c]))
+    if d.name == "addbmm":
+        total = [a, c]
+    added = d.name.startswith("add") or d.name == "baddbmm"
+    tensors = [x.name for x in d.schema.arguments if str(x.type) == "Tensor"]
+    tensors = [x for x in tensors if x != "out"]
+    if added:
+        d.shape = list(total)
+        d.given[tensors.pop(0)] = d.tensor(total) if d.op.endswith("_.default") else d.like(total)
+    d.given[tensors[0]] = d.tensor(one)
+    d.given[tensors[1]] = d.tensor(two)
+    d.shape = list(total)
+
+
+@rule("complex polar")
+def _two_of_one(d: Drawing) -> None:
+    first, second = (a.name for a in d.schema.arguments[:2])
+    d.given[first] = d.tensor(d.shape)
+    d.given[second] = d.tensor(d.shape)
+
+
+# Reductions, searches
+
+
+@rule("topk kthvalue", 1, 4)
+def _topk(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    n = at(d, dim)
+    d.given["k"] = d.whole(0 if d.name == "topk" else 1, n[0])
+
+
+@rule("var std var_mean std_mean")
+def _spread(d: Drawing) -> None:
+    d.given["correction"] = d.one((None, 1, 0, 2, 1.5, -1, 0.5, 100, -2.5, domains.inf, True))
+
+
+@rule("trace tril triu", 2, 4)
+def _matrix(d: Drawing) -> None:
+    if d.name == "trace":
+        d.shape = d.shape[:2]
+    d.given["diagonal"] = d.one((0, 1, -1, 3, -100, 2**62, -(2**63), 2**31))
+
+
+@rule("linalg_cross", 1, 4)
+def _cross(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    d.shape = replaced(d.shape, dim, Size((3, 3, 3)))
+
+
+# Layers
+
+
+@rule("glu", 1, 4)
+def _glu(d: Drawing) -> None:
+    dim = d.given["dim"] = d.dim()
+    d.shape = replaced(d.shape, dim, at(d, dim).with_(lambda n: 2 * n))
+
+
+@rule("constant_pad_nd", 1, 4)
+def _pad(d: Drawing) -> None:
+    count = d.whole(0, len(d.shape))
+    d.given["pad"] = [d.one((0, 1, 2, -1)) for _ in range(2 * count)]
+
+
+def _padding(n: int) -> None:
+    @rule(f"reflection_pad{n}d replication_pad{n}d", n + 1, n + 2)
+    def entry(d: Drawing) -> None:
+        d.shape = [d.size(8) for _ in range(n + d.whole(1, 2))]
+        d.given["padding"] = [d.one((0, 1, 2, -1)) for _ in range(2 * n)]
+
+
+def _pools(n: int) -> None:
+    @rule(f"avg_pool{n}d max_pool{n}d_with_indices", n + 1, n + 2)
+    def entry(d: Drawing) -> None:
+        d.shape = [d.size(13 if n == 2 else 7) for _ in range(n + d.whole(1, 2))]
+        kernel = d.given["kernel_size"] = [d.whole(1, 3) for _ in range(d.one((n, 1)))]
+        d.given["stride"] = d.one(([], [1] * n, [2] * n, [2]))
+        d.given["padding"] = [d.whole(0, k // 2) for k in kernel]
+        d.given["dilation"] = [d.whole(1, 2)] * n
+        d.given["divisor_override"] = d.one((None, 1, 3, -2, 0))
+
+
+def _adaptive(n: int) -> None:
+    @rule(f"_adaptive_avg_pool{n}d adaptive_max_pool{n}d", n + 1, n + 2)
+    def entry(d: Drawing) -> None:
+        d.shape = [d.size(13 if n == 2 else 7) for _ in range(n + d.whole(1, 2))]
+        d.given["output_size"] = [d.whole(0, 5) for _ in range(n)]
+
+
+def _upsample(n: int, names: str) -> None:
+    @rule(names, n + 2, n + 2)
+    def entry(d: Drawing) -> None:
+        d.shape = [d.size(3), d.size(4), *(d.size(8 if n < 3 else 5) for _ in range(n))]
+        d.given["output_size"] = [d.size(13).json() for _ in range(n)]
+        for name in ("scales", "scales_h", "scales_w", "scales_d"):
+            d.given[name] = None if d.chance(2) else d.one((2.0, 0.5, 1.7, 1.0))
+        if "scale_factors" in names_of(d):
+            d.given["scale_factors"] = None
+            if d.chance(2):
+                d.given["output_size"] = None
+                d.given["scale_factors"] = [d.one((2.0, 0.5, 1.7, 1)) for _ in range(n)]
+
+
+for _n in (1, 2, 3):
+    _padding(_n)
+for _n in (2, 3):
+    _pools(_n)
+    _adaptive(_n)
+_upsample(1, "upsample_nearest1d _upsample_nearest_exact1d upsample_linear1d")
+_upsample(2, "upsample_nearest2d _upsample_nearest_exact2d upsample_bilinear2d upsample_bicubic2d")
+_upsample(3, "upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d")
+
+
+@rule("_softmax _log_softmax _safe_softmax")
+def _softmax(d: Drawing) -> None:
+    d.given["dim"] = d.dim()
+    d.given["half_to_float"] = False
+
+
+@rule("native_layer_norm _fused_rms_norm", 1, 4)
+def _layer_norm(d: Drawing) -> None:
+    tail = d.shape[d.whole(0, len(d.shape) - 1) :]
+    d.given["normalized_shape"] = [n.json() for n in tail]
+    for name in ("weight", "bias"):
+        d.given[name] = None if d.chance(3) else d.tensor(tail)
+
+
+@rule("native_group_norm", 3, 3)
+def _group_norm(d: Drawing) -> None:
+    groups, each = d.whole(1, 3), d.whole(1, 3)
+    n, inner = d.size(4), d.size(8)
+    channels = Size((groups * each,) * 3)
+    d.shape = [n, channels, inner]
+    d.given |= {"N": n.json(), "C": channels.json(), "HxW": inner.json(), "group": groups}
+    for name in ("weight", "bias"):
+        d.given[name] = None if d.chance(3) else d.tensor([channels])
+
+
+@rule("native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
+      "_native_batch_norm_legit_functional _batch_norm_with_update_functional", 2, 4)  # fmt: skip
+def _batch_norm(d: Drawing) -> None:
+    d.given["input"] = d.tensor(d.shape)
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if name in names_of(d):
+            d.given[name] = d.tensor(d.shape[1:2])
+
+
+@rule("convolution _convolution", 3, 4)
+def _convolution(d: Drawing) -> None:
+    n = d.whole(1, 2)
+    groups = d.whole(1, 2)
+    batch, inner, outer = d.size(3), d.whole(1, 3) * groups, d.whole(1, 3) * groups
+    transposed = d.given["transposed"] = d.chance(3)
+    d.given["input"] = d.tensor([batch, Size((inner,) * 3), *(d.size(13) for _ in range(n))])
+    sides = (inner, outer // groups) if transposed else (outer, inner // groups)
+    kernel = [Size((d.whole(1, 3),) * 3) for _ in range(n)]
+    d.given["weight"] = d.tensor([*(Size((k,) * 3) for k in sides), *kernel])
+    d.given["bias"] = None if d.chance(2) else d.tensor([Size((outer,) * 3)])
+    d.given["stride"] = [d.whole(1, 2) for _ in range(n)]
+    d.given["padding"] = [d.whole(0, 2) for _ in range(n)]
+    d.given["dilation"] = [d.whole(1, 2) for _ in range(n)]
+    d.given["output_padding"] = [0] * n
+    d.given["groups"] = groups
+
+
+@rule("nll_loss_forward", 2, 2)
+def _nll(d: Drawing) -> None:
+    n, c = d.size(8), d.size(8)
+    d.shape = [n, c]
+    d.given["self"] = d.tensor(d.shape)
+    d.given["target"] = d.index([n], c[0])
+    d.given["weight"] = None if d.chance(2) else d.tensor([c])
+    d.given["ignore_index"] = d.one((-100, 0, 1))
+
+
+# Creation
+
+
+@rule("arange")
+def _arange(d: Drawing) -> None:
+    ends = (0, 1, 2, 5, 17, -3, 2.5, 7.0, 64, 1e-3, True, 2**45)
+    for name in ("start", "end"):
+        d.given[name] = d.one(ends[:-1] if d.right else (*ends, domains.inf, domains.nan))
+    d.given["step"] = d.one((1, 2, 0.5, -1, 3, -0.25) if d.right else (0, domains.nan, -1, 1e30))
+
+
+@rule("linspace logspace")
+def _linspace(d: Drawing) -> None:
+    d.given["steps"] = d.one((0, 1, 2, 3, 5, 17, 64) if d.right else (-1, 2**45, 3))
+
+
+@rule("eye tril_indices triu_indices randperm hann_window")
+def _counts(d: Drawing) -> None:
+    for name in ("n", "m", "row", "col", "window_length"):
+        d.given[name] = d.one((3, 0, 1, 2, 5, 17) if d.right else (-1, 2, 3))
+    d.given["offset"] = d.one((0, 1, -1, 100, -100, 2**31))
+
+
+@rule("empty_permuted")
+def _permuted(d: Drawing) -> None:
+    d.given["size"] = [n.json() for n in d.shape]
+    d.given["physical_layout"] = list(d.draw(st.permutations(range(len(d.shape)))))
+
+
+@rule("empty_strided new_empty_strided")
+def _strided(d: Drawing) -> None:
+    shape = d.some_shape(0, 3, 64)
+    d.given["size"] = [n[0] for n in shape]
+    d.given["stride"] = [d.one((1, 2, 0, 5)) for _ in shape]
+
+
+@rule("randint randint_like random")
+def _randint(d: Drawing) -> None:
+    d.given["low"] = d.given["from"] = d.one((0, -5, 1, -(2**40)))
+    d.given["high"] = d.given["to"] = d.one((1, 2, 10, 100, 2**20 + 1, 2**40, 0))

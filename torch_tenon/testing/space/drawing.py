@@ -1,0 +1,299 @@
+"""Drawing a call of an op, from its schema and from what `constraints.py` says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from torch_tenon.testing.space import domains
+from torch_tenon.testing.space.case import Data
+from torch_tenon.testing.space.ops import base_name, named
+
+# The most elements that a tensor has, at the first of its sizes.
+_MOST = 2048
+
+
+class Size(tuple[int, int, int]):
+    """A size at each of the three sizes of a structure."""
+
+    @classmethod
+    def of(cls, n: int) -> Size:
+        """The size that is `n` first; 0 and 1 stay."""
+        return cls((n, n + 2, 3 * n + 1)) if n > 1 else cls((n, n, n))
+
+    def with_(self, f: Callable[..., int], *others: Sequence[int] | int) -> Size:
+        """`f` of this and of others, at each size."""
+        rows = [[x] * 3 if isinstance(x, int) else list(x) for x in others]
+        return Size(tuple(f(*xs) for xs in zip(self, *rows, strict=True)))  # type: ignore[arg-type]
+
+    def json(self) -> Any:
+        """As a case has it."""
+        return self[0] if self[0] == self[1] == self[2] else {"sizes": list(self)}
+
+
+Shape = list[Size]
+
+
+class Drawing:
+    """A call being drawn. `right`: what is drawn should not be refused."""
+
+    def __init__(self, draw: Callable[..., Any], op: str, right: bool) -> None:
+        self.draw, self.op, self.right = draw, op, right
+        self.schema = named(op)._schema
+        self.name = base_name(named(op))
+        self.tensors: list[Data] = []
+        self.given: dict[str, Any] = {}
+        self.shape: Shape = []
+        self.dtype = "float32"
+
+    # Choices
+
+    def one(self, values: Sequence[Any]) -> Any:
+        """One of some values; the first is the simplest."""
+        return self.draw(st.sampled_from(values))
+
+    def chance(self, n: int) -> bool:
+        """True once in `n` times."""
+        return self.draw(st.integers(0, n - 1)) == n - 1
+
+    def whole(self, low: int, high: int) -> int:
+        """A whole number, both ends included."""
+        found: int = self.draw(st.integers(low, max(low, high)))
+        return found
+
+    def size(self, most: int = 64) -> Size:
+        """A size."""
+        return Size.of(self.one([n for n in domains.SIZES if n <= most]))
+
+    def some_shape(self, low: int = 0, high: int = 4, most: int = _MOST) -> Shape:
+        """A shape of a rank, of few elements."""
+        rank = self.one([r for r in (2, 1, 3, 0, 4, 5) if low <= r <= high] or [low])
+        shape: Shape = []
+        for _ in range(rank):
+            shape.append(self.size(64 if most > 64 else most if most > 1 else 2))
+            most //= max(1, shape[-1][0])
+        return shape
+
+    def dim(self, rank: int | None = None) -> int:
+        """A dimension of the first tensor, counted from either end."""
+        r = max(1, len(self.shape) if rank is None else rank)
+        return self.whole(-r, r - 1) if self.chance(2) else self.whole(0, r - 1)
+
+    # Tensors
+
+    def tensor(
+        self,
+        shape: Sequence[Size],
+        dtype: str | None = None,
+        palette: Sequence[Any] | None = None,
+        **layout: Any,
+    ) -> Data:
+        """A tensor of a shape: its dtype, numbers and layout are drawn where they are not given."""
+        dtype = dtype or self.dtype
+        t: Data = {"shape": [n.json() for n in shape], "dtype": dtype}
+        t["palette"] = list(palette) if palette is not None else self._palette(dtype)
+        if "times" not in layout and len(t["palette"]) > 2:
+            layout["times"] = self.one((1, 3, 7))
+        t |= layout if "expanded" in layout else {**self._layout(shape, dtype), **layout}
+        self.tensors.append(t)
+        return {"tensor": len(self.tensors) - 1}
+
+    def _palette(self, dtype: str) -> list[Any]:
+        all_of, plain = domains.palette_of(dtype), domains.ordinary_of(dtype)
+        if self.chance(2):
+            special: list[Any] = self.draw(
+                st.lists(st.sampled_from(all_of), min_size=1, max_size=5)
+            )
+            return special
+        return list(plain[: self.whole(1, len(plain))])
+
+    def _layout(self, shape: Sequence[Size], dtype: str) -> Data:
+        found: Data = {}
+        rank = len(shape)
+        if not self.chance(2):
+            return found
+        if rank > 1 and self.chance(2):
+            order = self.draw(st.permutations(range(rank)))
+            found["order"] = list(order)
+        if rank in (4, 5) and self.chance(3):
+            found["order"] = [0, *range(2, rank), 1]
+        if self.chance(4):
+            found["step"] = 2
+        if self.chance(4):
+            found["offset"] = self.one((1, 3))
+        if self.chance(6):
+            found["behind"] = 2
+        if rank and self.chance(4):
+            found["expanded"] = [self.whole(0, rank - 1)]
+        if rank > 1 and self.chance(8):
+            found["overlapping"] = True
+        kind: torch.dtype = getattr(torch, dtype)
+        if kind.is_complex and self.chance(2):
+            found["bits"] = "conj"
+        if kind is not torch.bool and "uint" not in dtype and self.chance(12):
+            found["bits"] = "neg"
+        return found
+
+    def like(self, shape: Sequence[Size] | None = None, dtype: str | None = None) -> Data:
+        """A tensor that broadcasts with the first one; now and then the same one again."""
+        shape = self.shape if shape is None else shape
+        if dtype is None and self.chance(6):
+            dtype = self.one(domains.DTYPES)
+        if self.tensors and dtype in (None, self.tensors[0]["dtype"]) and self.chance(10):
+            return {"tensor": 0}
+        kept = list(shape)
+        if self.chance(3):
+            kept = kept[self.whole(0, len(kept)) :]
+            kept = [Size.of(1) if self.chance(4) else n for n in kept]
+        return self.tensor(kept, dtype)
+
+    def index(
+        self, shape: Sequence[Size], below: int, *, unique: bool = False, negative: bool = False
+    ) -> Data:
+        """A tensor of indices below a number; `unique`: those along a last dimension differ."""
+        dtype = "int64" if self.right or not self.chance(6) else self.one(domains.INTEGERS)
+        low = -below if negative and self.chance(2) else 0
+        if below <= 0:
+            return self.tensor(shape, dtype, (0,))
+        if unique:
+            values = list(range(below))
+            if self.chance(2):
+                values = self.draw(st.permutations(values)) if below < 9 else values[::-1]
+            return self.tensor(shape, dtype, values, times=1)
+        values = self.draw(st.lists(st.integers(low, below - 1), min_size=1, max_size=6))
+        if not self.right and self.chance(3):
+            limits = torch.iinfo(getattr(torch, dtype))
+            values.append(self.one((below, -below - 1, -1, 2**31)))
+            values = [v for v in values if limits.min <= v <= limits.max] or [0]
+        return self.tensor(shape, dtype, values, times=1)
+
+    # The whole call
+
+    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments in order, and those by name."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for a in self.schema.arguments:
+            if a.name in self.given:
+                value = self.given[a.name]
+            elif a.has_default_value() and self.chance(3):
+                continue_by_name = True
+                value = None
+            else:
+                value, continue_by_name = self.by_type(a), False
+            if a.name not in self.given and a.has_default_value() and value is None:
+                if not continue_by_name and a.default_value is not None:
+                    value = None
+                else:
+                    # Left out; what comes later is named.
+                    kwargs.setdefault("", None)
+                    continue
+            if a.kwarg_only or "" in kwargs:
+                kwargs[a.name] = value
+            else:
+                args.append(value)
+        kwargs.pop("", None)
+        return args, kwargs
+
+    def by_type(self, a: Any) -> Any:
+        """A value for an argument of which nothing is known but type and name."""
+        kind = str(a.type)
+        optional = kind.startswith("Optional[")
+        kind = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
+        if kind == "Device":
+            return {"device": True}
+        if kind == "Generator":
+            return None
+        if a.name in ("layout", "pin_memory"):
+            return None
+        if optional and self.chance(3):
+            return None
+        return self._of_kind(a, kind)
+
+    def _of_kind(self, a: Any, kind: str) -> Any:
+        if kind == "Tensor":
+            return self._tensor_named(a)
+        if kind in ("List[Tensor]", "List[Optional[Tensor]]", "List[Optional[Tensor"):
+            count = self.given.setdefault("", self.whole(1, 3))
+            return [self.like() for _ in range(count)]
+        if a.name.endswith("dtype"):
+            return {"torch": self.one((self.dtype, *domains.DTYPES))}
+        if a.name == "memory_format":
+            formats = ["preserve_format", "contiguous_format", "channels_last", "channels_last_3d"]
+            return {"torch": self.one(formats)}
+        if kind == "int":
+            return self._int_named(a.name)
+        if kind == "List[int]":
+            return self._ints_named(a)
+        simple: dict[str, st.SearchStrategy[Any]] = {
+            "float": domains.floats(),
+            "number": domains.numbers(),
+            "bool": st.booleans(),
+            "str": domains.strings(a.name),
+            "List[number]": st.lists(domains.numbers(), min_size=1, max_size=3),
+            "List[float]": st.lists(domains.floats(), max_size=3),
+            "List[bool]": st.lists(st.booleans(), min_size=3, max_size=3),
+        }
+        value = self.draw(simple[kind])
+        if kind == "List[number]" and "" in self.given:
+            value = (value * 3)[: self.given[""]]
+        return value
+
+    def _tensor_named(self, a: Any) -> Data:
+        if a.alias_info is not None and a.alias_info.is_write and (a.is_out or a.kwarg_only):
+            return self.out()
+        if a.name in ("mask", "condition") and not self.chance(6):
+            return self.like(dtype="bool")
+        if a.name in ("index", "indices"):
+            return self.index(self.shape, max((n[0] for n in self.shape), default=1))
+        if not self.tensors:
+            return self.tensor(self.shape)
+        return self.like()
+
+    def out(self) -> Data:
+        """A tensor to write a result to."""
+        shapes: list[Shape] = [[Size.of(0)], self.shape, self.reduced()]
+        dtype = self.dtype if not self.chance(3) else self.one(domains.DTYPES)
+        if self.tensors and self.chance(12):
+            return {"tensor": 0}
+        return self.tensor(self.one(shapes), dtype)
+
+    def reduced(self) -> Shape:
+        """The first tensor's shape without the dimensions that the call names."""
+        dims = self.given.get("dim")
+        if dims is None:
+            return []
+        gone = [d % max(1, len(self.shape)) for d in (dims if isinstance(dims, list) else [dims])]
+        return [n for d, n in enumerate(self.shape) if d not in gone]
+
+    def _int_named(self, name: str) -> int:
+        if name in ("dim", "dim0", "dim1", "dim2", "dimension") and (
+            self.right or not self.chance(3)
+        ):
+            found = self.dim()
+            self.given.setdefault(name, found)
+            return found
+        if name == "reduction":
+            return self.whole(0, 2) if self.right or not self.chance(4) else 3
+        if self.right and not self.chance(3):
+            return self.whole(0, 3)
+        drawn: int = self.draw(domains.integers())
+        return drawn
+
+    def _ints_named(self, a: Any) -> list[Any]:
+        if a.name in ("dim", "dims"):
+            rank = max(1, len(self.shape))
+            dims: list[int] = self.draw(st.lists(st.integers(0, rank - 1), unique=True, max_size=3))
+            dims = [d - rank if self.chance(4) else d for d in dims]
+            self.given.setdefault(a.name, dims)
+            return dims
+        if a.name in ("size", "sizes", "shape"):
+            shape = self.some_shape()
+            if not self.right and self.chance(4):
+                return [*(n.json() for n in shape), self.one((-1, 2**45, -(2**40)))]
+            return [n.json() for n in shape]
+        count = a.N if getattr(a, "N", None) else self.whole(0, 3)
+        return [self._int_named("") for _ in range(count)]

@@ -1,0 +1,177 @@
+"""What PyTorch leaves open, shown by the CPU itself: the same call made in other right ways."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torch_tenon.testing.fuzz.compare import noise
+from torch_tenon.testing.fuzz.otherwise import Otherwise
+from torch_tenon.testing.space.case import Case
+from torch_tenon.testing.space.judgement import Evidence
+from torch_tenon.testing.space.ops import named
+from torch_tenon.testing.space.running import Outcome, run
+
+_NOISY = 8
+
+
+def evidence(case: Case, k: int) -> Evidence:
+    """What the CPU makes of a case in other ways."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        written = _written(case)
+        ways = [
+            run(case, "cpu", k, change=lambda a, f=f: _changed(a, written, f)) for f in _LAYOUTS
+        ]
+        with Otherwise(None):
+            ways.append(run(case, "cpu", k))
+        with _one_by_one():
+            ways.append(run(case, "cpu", k))
+        repeats = [run(case, "cpu", k)]
+        with _filled():
+            repeats.append(run(case, "cpu", k))
+        if _to_whole(case):
+            repeats += [run(case, "cpu", k, change=_ordinary)]
+        noisy = [
+            run(case, "cpu", k, change=lambda a, s=seed: _moved(a, s)) for seed in range(_NOISY)
+        ]
+    return Evidence(ways, repeats, noisy, _scale(case))
+
+
+def _written(case: Case) -> set[int]:
+    """Numbers of the tensors that the call writes: a copy of one would not show it."""
+    schema = named(case.op)._schema
+    given = dict(zip((a.name for a in schema.arguments), case.data["args"], strict=False))
+    given |= case.data["kwargs"]
+    found: set[int] = set()
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.name in given:
+            _collect(given[argument.name], found)
+    bases = {case.data["tensors"][i].get("base", i) for i in found}
+    shared = {i for i, t in enumerate(case.data["tensors"]) if t.get("base", i) in bases}
+    return found | shared
+
+
+def _collect(x: Any, found: set[int]) -> None:
+    if isinstance(x, dict) and "tensor" in x:
+        found.add(x["tensor"])
+    elif isinstance(x, list):
+        for y in x:
+            _collect(y, found)
+
+
+def _apart(x: torch.Tensor) -> torch.Tensor:
+    """With another element between each two, so that the CPU takes them one by one."""
+    return torch.stack((x, x), -1)[..., 0]
+
+
+def _dense(x: torch.Tensor) -> torch.Tensor:
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def _shifted(x: torch.Tensor) -> torch.Tensor:
+    """Its elements in order, in a row with as many others before: vectors begin elsewhere."""
+    flat = x.reshape(-1)
+    return torch.cat((flat[:1], flat))[1:].view(x.shape) if x.numel() else x
+
+
+def _repeated(x: torch.Tensor) -> torch.Tensor:
+    """Columns of a larger tensor: each row is on its own, and too short for vectors."""
+    return torch.cat((x, x), -1)[..., : x.shape[-1]] if x.dim() else x
+
+
+_LAYOUTS = (_apart, _dense, _shifted, _repeated)
+
+
+def _changed(arguments: list[Any], written: set[int], change: Any) -> list[Any]:
+    return [
+        change(x.detach()).requires_grad_(x.requires_grad)
+        if isinstance(x, torch.Tensor) and i not in written
+        else x
+        for i, x in enumerate(arguments)
+    ]
+
+
+@contextlib.contextmanager
+def _one_by_one() -> Iterator[None]:
+    """Several threads cut elsewhere."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3 if before == 1 else 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _filled() -> Iterator[None]:
+    """Memory that nothing has written holds NaN or the largest number."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def _whole(x: str) -> bool:
+    return "int" in x
+
+
+def _to_whole(case: Case) -> bool:
+    """Whether the call converts to whole numbers: what no such number can hold becomes anything."""
+    schema = named(case.op)._schema
+    given = dict(zip((a.name for a in schema.arguments), case.data["args"], strict=False))
+    given |= case.data["kwargs"]
+    wanted = [v["torch"] for v in given.values() if isinstance(v, dict) and "torch" in v]
+    written = [case.data["tensors"][i]["dtype"] for i in _written(case)]
+    return any(_whole(name) for name in wanted + written)
+
+
+def _ordinary(arguments: list[Any]) -> list[Any]:
+    """Numbers that no whole number of eight bits holds are replaced."""
+
+    def change(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+            return x
+        with torch.no_grad(), contextlib.suppress(RuntimeError):
+            data = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
+            data.copy_(torch.where(data.abs() < 127, data, 1))
+        return x
+
+    return [change(x) for x in arguments]
+
+
+def _moved(arguments: list[Any], seed: int) -> list[Any]:
+    perturb = noise(seed)
+    for x in arguments:
+        if isinstance(x, torch.Tensor) and not x.is_neg():
+            perturb(x, False)
+    return arguments
+
+
+def _scale(case: Case) -> float:
+    """The largest finite number given."""
+    found = [1.0]
+
+    def visit(x: Any) -> None:
+        if isinstance(x, list):
+            for y in x:
+                visit(y)
+        elif isinstance(x, dict):
+            for y in x.values():
+                visit(y)
+        elif isinstance(x, int | float) and abs(x) < 1e38:  # neither infinite nor NaN
+            found.append(abs(float(x)))
+
+    visit([t["palette"] for t in case.data["tensors"]])
+    visit([case.data["args"], case.data["kwargs"]])
+    return max(found)
+
+
+def outcomes_on_cpu(case: Case, k: int) -> Outcome:
+    """The call on the CPU."""
+    return run(case, "cpu", k)
