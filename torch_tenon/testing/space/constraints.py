@@ -213,7 +213,7 @@ def _part(d: Drawing) -> None:
                 len(range(*slice(a, b, step).indices(k)))
                 for k, a, b in zip(n, *ends_at, strict=True)
             ]
-            d.given["src"] = d.tensor(replaced(d.shape, dim, Size(count)))  # type: ignore[arg-type]
+            d.given["src"] = d.tensor(replaced(d.shape, dim, Size(count)))
 
 
 @rule("as_strided as_strided_copy as_strided_scatter _reshape_alias")

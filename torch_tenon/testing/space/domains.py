@@ -48,9 +48,9 @@ def palette_of(dtype: str) -> tuple[Any, ...]:
                 limits.eps,
             ),
         )
-    limits = torch.iinfo(kind)
-    wanted = (1, 2, 0, 3, -1, 5, 7, -2, 10, 100, limits.max, limits.min, limits.max - 1, 255, 65)
-    return tuple(x for x in wanted if limits.min <= x <= limits.max)
+    low, high = torch.iinfo(kind).min, torch.iinfo(kind).max
+    wanted = (1, 2, 0, 3, -1, 5, 7, -2, 10, 100, high, low, high - 1, 255, 65)
+    return tuple(x for x in wanted if low <= x <= high)
 
 
 def ordinary_of(dtype: str) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ class Size(tuple[int, int, int]):
     def with_(self, f: Callable[..., int], *others: Sequence[int] | int) -> Size:
         """`f` of this and of others, at each size."""
         rows = [[x] * 3 if isinstance(x, int) else list(x) for x in others]
-        return Size(tuple(f(*xs) for xs in zip(self, *rows, strict=True)))  # type: ignore[arg-type]
+        return Size(tuple(f(*xs) for xs in zip(self, *rows, strict=True)))
 
     def json(self) -> Any:
         """As a case has it."""

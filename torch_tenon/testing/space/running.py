@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import stat
@@ -134,7 +135,7 @@ def seen(x: torch.Tensor, known: Sequence[torch.Tensor]) -> Seen:
         x.dtype,
         tuple(x.shape),
         tuple(x.stride()) if x.layout == torch.strided else (),
-        x.storage_offset() if x.layout == torch.strided else 0,
+        int(x.storage_offset()) if x.layout == torch.strided else 0,
         shares[0] if shares else None,
         (x.is_conj(), x.is_neg()),
         x.requires_grad,
@@ -167,9 +168,10 @@ _WARNED = re.compile(r"^\[W[^\]]*\] Warning: (.{1,60})", re.MULTILINE)
 
 
 def _log_size() -> int:
-    """How much is written to standard error, where that is a file."""
-    status = os.fstat(2)
-    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+    """How much is written to standard error, where that is a file one can read."""
+    status, flags = os.fstat(2), fcntl.fcntl(2, fcntl.F_GETFL)
+    readable = stat.S_ISREG(status.st_mode) and flags & os.O_ACCMODE == os.O_RDWR
+    return status.st_size if readable else -1
 
 
 def _logged_warnings(began: int) -> list[str]:

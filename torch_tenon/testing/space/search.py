@@ -5,8 +5,6 @@ process runs, so a crash and a hang are made small as well.
 from __future__ import annotations
 
 import contextlib
-import json
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +12,13 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import FlakyFailure, HypothesisException
+from hypothesis.errors import Unsatisfiable
 
 from torch_tenon.testing.space import constraints, domains
 from torch_tenon.testing.space.case import Data
 from torch_tenon.testing.space.drawing import Drawing
 from torch_tenon.testing.space.running import MODES
+from torch_tenon.testing.space.shrinking import shrink
 
 Ask = Callable[[Data, bool], dict[str, Any]]
 
@@ -72,10 +71,6 @@ def cases(draw: Callable[..., Any], op: str, modes: Sequence[str]) -> Data:
     return data
 
 
-class _Failed(Exception):
-    """A call that fails."""
-
-
 def search(
     op: str,
     number: int,
@@ -84,42 +79,44 @@ def search(
     modes: Sequence[str] = tuple(MODES),
     shrinking: float = 60.0,
 ) -> Search:
-    """Runs `count` calls of an op, drawn by the seed `number`; those that fail are made small, for
-    at most `shrinking` seconds."""
+    """Runs `count` calls of an op, drawn by the seed `number`. Of those that fail alike the first
+    is made small, for at most `shrinking` seconds."""
     found = Search(op)
     chosen = [mode for mode in MODES if mode in modes for _ in range(SHARES[mode])]
-    deadline = [float("inf")]
 
     @seed(zlib.crc32(op.encode()) + number)
     @settings(
         max_examples=count,
         database=None,
         deadline=None,
-        phases=[Phase.generate, Phase.shrink],
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-        print_blob=False,
-        report_multiple_bugs=False,
-        verbosity=__import__("hypothesis").Verbosity.quiet,
     )
     @given(cases(op, chosen))
     def run(case: Data) -> None:
-        if time.monotonic() > deadline[0]:
-            return
         answer = ask(case, case["right"])
         if answer.get("refused") and case["right"] and not answer["failure"]:
             found.refused += 1
             reject()
         found.ran += 1
         found.modes[case["mode"]] = found.modes.get(case["mode"], 0) + 1
-        if not answer["failure"]:
-            return
-        kind, text = answer["failure"]
-        deadline[0] = min(deadline[0], time.monotonic() + shrinking)
-        before = found.failing.get(kind)
-        if before is None or len(json.dumps(case)) <= len(json.dumps(before.case)):
-            found.failing[kind] = Failing(kind, text, case)
-        raise _Failed(kind)
+        if answer["failure"]:
+            kind, text = answer["failure"]
+            found.failing.setdefault(kind, Failing(kind, text, case))
 
-    with contextlib.suppress(_Failed, FlakyFailure, HypothesisException, BaseExceptionGroup):
+    with contextlib.suppress(Unsatisfiable):
         run()
+    for failing in found.failing.values():
+        _make_small(failing, ask, shrinking)
     return found
+
+
+def _make_small(failing: Failing, ask: Ask, seconds: float) -> None:
+    def fails(case: Data) -> bool:
+        answer = ask(case, False)["failure"]
+        if answer is None or answer[0] != failing.kind:
+            return False
+        failing.text = answer[1]
+        return True
+
+    failing.case = shrink(failing.case, fails, seconds)

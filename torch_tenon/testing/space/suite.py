@@ -93,7 +93,7 @@ def _ask(case: dict[str, Any], only_right: bool) -> dict[str, Any]:
     """What a worker process says of a call. Where the CPU itself ends the process, nothing."""
     if not _workers:
         environment = {"TENON_PLAN": "all", "TENON_PLAN_FILES": "0", "TENON_DEVICES": "1"}
-        environment["OMP_NUM_THREADS"] = "1"
+        environment |= {"TENON_BUILDER": "thread", "OMP_NUM_THREADS": "1"}
         module = "torch_tenon.testing.space.worker"
         _workers.append(Worker(environment, CALL_SECONDS, module, programs=1500))
         atexit.register(_workers[0].stop)

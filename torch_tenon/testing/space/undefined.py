@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,9 +25,7 @@ def evidence(case: Case, k: int) -> Evidence:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         written = _written(case)
-        ways = [
-            run(case, "cpu", k, change=lambda a, f=f: _changed(a, written, f)) for f in _LAYOUTS
-        ]
+        ways = [run(case, "cpu", k, change=partial(_changed, written, f)) for f in _LAYOUTS]
         with Otherwise(None):
             ways.append(run(case, "cpu", k))
         with _one_by_one():
@@ -36,9 +35,7 @@ def evidence(case: Case, k: int) -> Evidence:
             repeats.append(run(case, "cpu", k))
         if _to_whole(case):
             repeats += [run(case, "cpu", k, change=_ordinary)]
-        noisy = [
-            run(case, "cpu", k, change=lambda a, s=seed: _moved(a, s)) for seed in range(_NOISY)
-        ]
+        noisy = [run(case, "cpu", k, change=partial(_moved, seed)) for seed in range(_NOISY)]
     return Evidence(ways, repeats, noisy, _scale(case))
 
 
@@ -87,7 +84,7 @@ def _repeated(x: torch.Tensor) -> torch.Tensor:
 _LAYOUTS = (_apart, _dense, _shifted, _repeated)
 
 
-def _changed(arguments: list[Any], written: set[int], change: Any) -> list[Any]:
+def _changed(written: set[int], change: Any, arguments: list[Any]) -> list[Any]:
     return [
         change(x.detach()).requires_grad_(x.requires_grad)
         if isinstance(x, torch.Tensor) and i not in written
@@ -145,7 +142,7 @@ def _ordinary(arguments: list[Any]) -> list[Any]:
     return [change(x) for x in arguments]
 
 
-def _moved(arguments: list[Any], seed: int) -> list[Any]:
+def _moved(seed: int, arguments: list[Any]) -> list[Any]:
     perturb = noise(seed)
     for x in arguments:
         if isinstance(x, torch.Tensor) and not x.is_neg():

@@ -13,6 +13,7 @@ import os
 import resource
 import stat
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class Runner:
             return {"failure": None, "refused": refused}
         drawn = torch.Tag.nondeterministic_seeded in named(case.op).tags
         judges = {
-            k: Judge(want, lambda k=k: evidence(case, k), values=not drawn)
+            k: Judge(want, partial(evidence, case, k), values=not drawn)
             for k, want in wanted.items()
         }
         _mark("the device runs it")
