@@ -59,41 +59,75 @@ def functions(case: Case, k: int) -> tuple[Callable[..., Any], Callable[..., Any
     return scope["given"], scope["compute"]
 
 
-def run(
-    case: Case,
-    device: str,
-    k: int = 0,
-    compute: Callable[..., Any] | None = None,
-    change: Change | None = None,
-) -> Outcome:
-    """One call. `compute` stands for the source's own; `change` replaces the arguments."""
-    given, own = functions(case, k)
-    try:
-        arguments = given(torch.device(device))
-    except Exception as error:
-        return Outcome(INVALID, str(error))
-    if change is not None:
-        arguments = change(arguments)
-    torch.manual_seed(7)
-    outcome = Outcome()
-    began = _log_size()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+class Running:
+    """A call under way: its arguments are made, `call` calls, `end` looks at what came of it."""
+
+    def __init__(self, case: Case, device: str, k: int = 0, change: Change | None = None) -> None:
+        self.case, self.device = case, torch.device(device)
+        self.outcome = Outcome()
+        self.compute = lambda *_: None
+        self.arguments: list[Any] = []
+        self.got: Any = None
         try:
-            got = (compute or own)(torch.device(device), *arguments)
-            gradients = backward(got, arguments, device)
-            outcome.results = tree_leaves(got)
-            outcome.gradients = gradients
-        except Exception as error:  # an error is a result
-            outcome.error, outcome.message = type(error).__name__, str(error)
-            del error
-        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
-        _observe(outcome, tensors)
-    outcome.warnings = [_warning(w) for w in warned] + _logged_warnings(began)
-    return outcome
+            given, self.compute = functions(case, k)
+            self.arguments = given(self.device)
+            if change is not None:
+                self.arguments = change(self.arguments)
+        except Exception as error:  # no call at all
+            self.outcome.error, self.outcome.message = INVALID, str(error)
+
+    def call(self, compute: Callable[..., Any] | None = None) -> None:
+        """Calls; `compute` stands for the source's own."""
+        if self.outcome.error:
+            return
+        with self._listening():
+            try:
+                self.take((compute or self.compute)(self.device, *self.arguments))
+            except Exception as error:  # an error is a result
+                self.fail(error)
+
+    def take(self, got: Any) -> None:
+        """What the call returned."""
+        self.got = got
+
+    def fail(self, error: Exception) -> None:
+        """What the call raised."""
+        self.outcome.error, self.outcome.message = type(error).__name__, str(error)
+
+    def end(self) -> Outcome:
+        """Gradients, values and memory."""
+        outcome = self.outcome
+        if outcome.error == INVALID:
+            return outcome
+        with self._listening():
+            if not outcome.error:
+                try:
+                    outcome.gradients = backward(self.got, self.arguments, self.device)
+                    outcome.results = tree_leaves(self.got)
+                except Exception as error:  # an error is a result
+                    self.fail(error)
+            _observe(outcome, [x for x in self.arguments if isinstance(x, torch.Tensor)])
+        self.got = None
+        return outcome
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        began = _log_size()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            yield
+        self.outcome.warnings += [_warning(w) for w in warned] + _logged_warnings(began)
 
 
-def backward(got: Any, arguments: Sequence[Any], device: str) -> list[Any]:
+def run(case: Case, device: str, k: int = 0, change: Change | None = None) -> Outcome:
+    """One call at the k-th size; `change` replaces the arguments."""
+    torch.manual_seed(7)
+    running = Running(case, device, k, change)
+    running.call()
+    return running.end()
+
+
+def backward(got: Any, arguments: Sequence[Any], device: torch.device) -> list[Any]:
     """The gradients of what requires one; the results' are small numbers that differ."""
     inputs = [x for x in arguments if isinstance(x, torch.Tensor) and x.requires_grad]
     ends = [x for x in tree_leaves(got) if isinstance(x, torch.Tensor) and x.requires_grad]
@@ -210,14 +244,45 @@ MODES: dict[str, tuple[str, tuple[int, ...]]] = {
 }
 
 
-def run_on_device(case: Case) -> Iterator[tuple[int, str, Outcome]]:
-    """Runs a case in its mode; yields the size, which run it was, and what came of it."""
-    execute, sizes = MODES[case.mode]
-    compute = None
-    if case.mode in ("compiled", "dynamic"):
+def run_on_device(cases: Sequence[Case]) -> Iterator[tuple[int, str, list[Outcome]]]:
+    """Runs cases of one mode together: in one window, or in one graph. Yields the size, which run
+    it was, and what came of each."""
+    mode = cases[0].mode
+    execute, sizes = MODES[mode]
+    together = None
+    if mode in ("compiled", "dynamic"):
         torch._dynamo.reset()
-        own = functions(case, 0)[1]
-        compute = torch.compile(own, backend="tenon", dynamic=case.mode == "dynamic")
+        together = torch.compile(_graph(cases), backend="tenon", dynamic=mode == "dynamic")
     with executing(execute):
         for turn, k in enumerate(sizes):
-            yield k, f"run {turn + 1} at size {k}", run(case, "tenon", k, compute)
+            torch.manual_seed(7)
+            running = [Running(case, "tenon", k) for case in cases]
+            if together is None:
+                for r in running:
+                    r.call()
+            else:
+                _call_graph(together, running)
+            yield k, f"run {turn + 1} at size {k}", [r.end() for r in running]
+
+
+def _graph(cases: Sequence[Case]) -> Callable[..., Any]:
+    functions_of = [functions(case, 0)[1] for case in cases]
+
+    def together(device: torch.device, given: list[list[Any]]) -> list[Any]:
+        return [f(device, *x) for f, x in zip(functions_of, given, strict=True)]
+
+    return together
+
+
+def _call_graph(together: Callable[..., Any], running: list[Running]) -> None:
+    """Calls a graph of several calls; what it raises each of them raises."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            got = together(running[0].device, [r.arguments for r in running])
+    except Exception as error:  # an error is a result
+        for r in running:
+            r.fail(error)
+        return
+    for r, value in zip(running, got, strict=True):
+        r.take(value)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, reject, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 
@@ -20,16 +20,19 @@ from torch_tenon.testing.space.drawing import Drawing
 from torch_tenon.testing.space.running import MODES
 from torch_tenon.testing.space.shrinking import shrink
 
-Ask = Callable[[Data, bool], dict[str, Any]]
+# Runs cases of one mode together; says of each what failed, and whether the CPU refuses it.
+Ask = Callable[[list[Data]], list[dict[str, Any]]]
 
 
 @dataclass
 class Failing:
-    """A call that fails, as small as it was made, and what is wrong with it."""
+    """A call that fails, as small as it was made, and what is wrong with it. `beside`: it fails
+    only together with these."""
 
     kind: str
     text: str
     case: Data
+    beside: list[Data] = field(default_factory=list)
 
 
 @dataclass
@@ -38,13 +41,15 @@ class Search:
 
     op: str
     ran: int = 0
-    refused: int = 0  # of these, by the CPU
+    refused: int = 0  # by the CPU, beside these
     modes: dict[str, int] = field(default_factory=dict)
     failing: dict[str, Failing] = field(default_factory=dict)
 
 
-# How many calls of each mode, out of the sum.
-SHARES = {"reference": 6, "window": 3, "sized": 1, "compiled": 1, "dynamic": 1}
+# How many calls of each mode, out of the sum; how many share a window or a graph, and so its plan.
+SHARES = {"reference": 5, "window": 5, "sized": 3, "compiled": 2, "dynamic": 2}
+TOGETHER = {"reference": 16, "window": 16, "sized": 8, "compiled": 8, "dynamic": 4}
+BESIDE = " beside other calls"
 
 
 @st.composite
@@ -71,6 +76,10 @@ def cases(draw: Callable[..., Any], op: str, modes: Sequence[str]) -> Data:
     return data
 
 
+class _Enough(Exception):
+    """So many calls were run."""
+
+
 def search(
     op: str,
     number: int,
@@ -79,44 +88,65 @@ def search(
     modes: Sequence[str] = tuple(MODES),
     shrinking: float = 60.0,
 ) -> Search:
-    """Runs `count` calls of an op, drawn by the seed `number`. Of those that fail alike the first
-    is made small, for at most `shrinking` seconds."""
+    """Runs about `count` calls of an op, drawn by the seed `number`. Of those that fail alike the
+    first is made small, for at most `shrinking` seconds."""
     found = Search(op)
     chosen = [mode for mode in MODES if mode in modes for _ in range(SHARES[mode])]
+    waiting: dict[str, list[Data]] = {mode: [] for mode in modes}
 
     @seed(zlib.crc32(op.encode()) + number)
     @settings(
-        max_examples=count,
+        max_examples=3 * count,
         database=None,
         deadline=None,
+        report_multiple_bugs=False,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(cases(op, chosen))
-    def run(case: Data) -> None:
-        answer = ask(case, case["right"])
-        if answer.get("refused") and case["right"] and not answer["failure"]:
-            found.refused += 1
-            reject()
-        found.ran += 1
-        found.modes[case["mode"]] = found.modes.get(case["mode"], 0) + 1
-        if answer["failure"]:
-            kind, text = answer["failure"]
-            found.failing.setdefault(kind, Failing(kind, text, case))
+    def draw(case: Data) -> None:
+        mine = waiting[case["mode"]]
+        mine.append(case)
+        if len(mine) >= TOGETHER[case["mode"]]:
+            run(found, mine, ask)
+            mine.clear()
+        if found.ran + sum(map(len, waiting.values())) // 2 >= count:
+            raise _Enough
 
-    with contextlib.suppress(Unsatisfiable):
-        run()
+    with contextlib.suppress(_Enough, Unsatisfiable):
+        draw()
+    for mine in waiting.values():
+        run(found, mine, ask)
     for failing in found.failing.values():
         _make_small(failing, ask, shrinking)
     return found
 
 
+def run(found: Search, cases: list[Data], ask: Ask) -> None:
+    """Runs cases of one mode together, and notes what comes of each."""
+    answers = ask(cases) if cases else []
+    for case, answer in zip(cases, answers, strict=True):
+        failure, mode = answer["failure"], case["mode"]
+        if answer["refused"] and case["right"] and not failure:
+            found.refused += 1
+            continue
+        found.ran += 1
+        found.modes[mode] = found.modes.get(mode, 0) + 1
+        if failure and failure[0] not in found.failing:
+            others = [c for c in cases if c is not case] if failure[0].endswith(BESIDE) else []
+            found.failing[failure[0]] = Failing(failure[0], failure[1], case, others)
+
+
 def _make_small(failing: Failing, ask: Ask, seconds: float) -> None:
+    if failing.beside:
+        return
+
     def fails(case: Data) -> bool:
-        answer = ask(case, False)["failure"]
-        if answer is None or answer[0] != failing.kind:
+        (answer,) = ask([{**case, "right": False}])
+        failure = answer["failure"]
+        if failure is None or failure[0] != failing.kind:
             return False
-        failing.text = answer[1]
+        failing.text = failure[1]
         return True
 
     failing.case = shrink(failing.case, fails, seconds)

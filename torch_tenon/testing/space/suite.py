@@ -17,6 +17,7 @@ from torch_tenon.testing.conformance.case import Case, CaseResult, CheckResult, 
 from torch_tenon.testing.conformance.databases import UnknownName
 from torch_tenon.testing.fuzz.workers import Worker
 from torch_tenon.testing.space import ops
+from torch_tenon.testing.space.case import Data
 from torch_tenon.testing.space.running import MODES
 from torch_tenon.testing.space.script import script
 from torch_tenon.testing.space.search import search
@@ -74,7 +75,7 @@ def run_case(
     for failing in found.failing.values():
         mode = failing.case["mode"]
         compared = found.modes.get(mode, 0)
-        text = f"{failing.text}\n\n{script(failing.case)}"
+        text = f"{failing.text}\n\n{script([failing.case, *failing.beside])}"
         checks[f"{mode}, {failing.kind}"] = CheckResult(
             Status.FAIL, compared, failing.kind, text, traceback=text
         )
@@ -89,22 +90,26 @@ def run_case(
     )
 
 
-def _ask(case: dict[str, Any], only_right: bool) -> dict[str, Any]:
-    """What a worker process says of a call. Where the CPU itself ends the process, nothing."""
+def _ask(cases: list[Data]) -> list[dict[str, Any]]:
+    """What a worker process says of calls that run together. Where the CPU itself ends the process,
+    nothing."""
     if not _workers:
         environment = {"TENON_PLAN": "all", "TENON_PLAN_FILES": "0", "TENON_DEVICES": "1"}
         environment |= {"TENON_BUILDER": "thread", "OMP_NUM_THREADS": "1"}
         module = "torch_tenon.testing.space.worker"
-        _workers.append(Worker(environment, CALL_SECONDS, module, programs=1500))
+        _workers.append(Worker(environment, CALL_SECONDS, module, programs=500))
         atexit.register(_workers[0].stop)
-    answer = _workers[0].ask({"case": case, "only_right": only_right})
-    if isinstance(answer["failure"], str):
-        text: str = answer["failure"]
-        if ON_CPU in text:
-            return {"failure": None, "refused": "the CPU ends the process"}
-        kind = "hang" if text.startswith("it hangs") else "crash"
-        return {"failure": [kind, text]}
-    return answer
+    answer = _workers[0].ask({"cases": cases})
+    if "answers" in answer:
+        found: list[dict[str, Any]] = answer["answers"]
+        return found
+    if len(cases) > 1:
+        return [one for case in cases for one in _ask([case])]
+    text: str = answer["failure"]
+    if ON_CPU in text:
+        return [{"failure": None, "refused": "the CPU ends the process"}]
+    kind = "hang" if text.startswith("it hangs") else "crash"
+    return [{"failure": [kind, text], "refused": ""}]
 
 
 ON_CPU = "the CPU runs it"

@@ -1,7 +1,7 @@
 """The process that runs calls: one request a line, one answer a line, both JSON.
 
-A request has `case`; the answer has `failure`, its kind and what is wrong, or None, and `refused`,
-the error's type where the CPU raises one.
+A request has `cases`, which run together. An answer has for each `failure`, its kind and what is
+wrong, or None, and `refused`, the error's type where the CPU raises one.
 """
 
 from __future__ import annotations
@@ -13,22 +13,31 @@ import os
 import resource
 import stat
 import sys
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 
 from torch_tenon.testing.fuzz.worker import PlanFailures, forget_errors
 from torch_tenon.testing.space.case import Case
-from torch_tenon.testing.space.judgement import Finding, Judge
+from torch_tenon.testing.space.judgement import Judge
 from torch_tenon.testing.space.ops import named
-from torch_tenon.testing.space.running import INVALID, run, run_on_device
+from torch_tenon.testing.space.running import INVALID, MODES, run, run_on_device
 from torch_tenon.testing.space.undefined import evidence
 
 # Address space: what a call asks for beyond it is refused, on the CPU and here.
 _MOST = 64 << 30
 # Written to standard error: whether a crash is the CPU's own.
 ON_CPU = "the CPU runs it"
+
+
+@dataclass
+class Answer:
+    """What became of a case: `failure`, kind and text; `refused`, the CPU's error; who judges."""
+
+    failure: list[str] | None = None
+    refused: str = ""
+    judges: dict[int, Judge] = field(default_factory=dict)
 
 
 class Runner:
@@ -38,40 +47,76 @@ class Runner:
         self.failures = PlanFailures()
         logging.getLogger("torch_tenon.program").addHandler(self.failures)
 
-    def answer(self, case: Case, only_right: bool) -> dict[str, Any]:
-        """What is wrong with a case. `only_right`: one that the CPU refuses is not run."""
+    def answer(self, cases: list[Case]) -> list[Answer]:
+        """What is wrong with each of some cases of one mode, which run together. One that the CPU
+        refuses is not run if it was to be right."""
+        answers = [self._on_cpu(case) for case in cases]
+        chosen = [
+            (case, a)
+            for case, a in zip(cases, answers, strict=True)
+            if a.judges and not (a.refused and case.data["right"])
+        ]
+        # What the CPU refuses would end a graph.
+        alone = [pair for pair in chosen if pair[1].refused or len(cases) == 1]
+        for pair in alone:
+            self._on_device([pair])
+        self._on_device([pair for pair in chosen if pair not in alone])
+        return answers
+
+    def _on_cpu(self, case: Case) -> Answer:
         _mark(ON_CPU)
-        wanted = {k: run(case, "cpu", k) for k in ((0, 1, 2) if _sized(case) else (0,))}
-        refused = wanted[0].error
-        if any(want.error == INVALID for want in wanted.values()):
-            return {"failure": None, "refused": INVALID}
-        if refused and only_right:
-            return {"failure": None, "refused": refused}
+        wanted = {k: run(case, "cpu", k) for k in sorted(set(MODES[case.mode][1]))}
+        errors = {want.error for want in wanted.values()} - {""}
+        if INVALID in errors:
+            return Answer(refused=INVALID)
         drawn = torch.Tag.nondeterministic_seeded in named(case.op).tags
         judges = {
             k: Judge(want, partial(evidence, case, k), values=not drawn)
             for k, want in wanted.items()
         }
-        _mark("the device runs it")
-        graph = case.mode in ("compiled", "dynamic")
+        return Answer(refused=next(iter(errors), ""), judges=judges)
+
+    def _on_device(self, pairs: list[tuple[Case, Answer]]) -> None:
+        """Runs cases together, and those again alone with which something is wrong."""
+        if not pairs:
+            return
+        _mark(f"the device runs {[case.op for case, _ in pairs]}")
         forget_errors()
         self.failures.found.clear()
-        found: Finding | None = None
-        for k, which, got in run_on_device(case):
-            found = judges[k].find(got, graph=graph)
-            if found:
-                found = Finding(found.kind, f"{case.mode}, {which}: {found.text}")
+        mode = pairs[0][0].mode
+        graph = mode in ("compiled", "dynamic")
+        wrong: set[int] = set()
+        for k, which, outcomes in run_on_device([case for case, _ in pairs]):
+            for i, got in enumerate(outcomes):
+                found = pairs[i][1].judges[k].find(got, graph=graph)
+                if found and i not in wrong:
+                    wrong.add(i)
+                    pairs[i][1].failure = [found.kind, f"{mode}, {which}: {found.text}"]
+            if len(wrong) == len(pairs):
                 break
-        if not found and self.failures.found:
-            found = Finding(
-                "no plan", f"{case.mode}: a window got no plan: {self.failures.found[0]}"
-            )
-        failure = [found.kind, found.text] if found else None
-        return {"failure": failure, "refused": refused}
+        if self.failures.found:
+            text = f"{mode}: a window got no plan: {self.failures.found[0]}"
+            for i in set(range(len(pairs))) - wrong:
+                pairs[i][1].failure = ["no plan", text]
+                wrong.add(i)
+        if len(pairs) > 1 and wrong:
+            self._one_by_one([pairs[i] for i in sorted(wrong)])
 
-
-def _sized(case: Case) -> bool:
-    return case.mode in ("sized", "dynamic")
+    def _one_by_one(self, pairs: list[tuple[Case, Answer]]) -> None:
+        """Runs cases with which something is wrong in smaller groups, down to one."""
+        before = [a.failure for _, a in pairs]
+        for _, a in pairs:
+            a.failure = None
+        if len(pairs) > 3:
+            half = len(pairs) // 2
+            self._on_device(pairs[:half])
+            self._on_device(pairs[half:])
+        else:
+            for pair in pairs:
+                self._on_device([pair])
+        for (_, a), failure in zip(pairs, before, strict=True):
+            if failure and a.failure is None and failure[0] != "no plan":
+                a.failure = [f"{failure[0]} beside other calls", failure[1]]
 
 
 def _mark(text: str) -> None:
@@ -94,8 +139,10 @@ def main() -> None:
     runner = Runner()
     for count, line in enumerate(sys.stdin):
         request = json.loads(line)
-        answer = runner.answer(Case(request["case"]), request.get("only_right", False))
-        print(json.dumps(answer), file=out, flush=True)
+        cases = [Case(data) for data in request["cases"]]
+        answers = runner.answer(cases)
+        shown = [{"failure": a.failure, "refused": a.refused} for a in answers]
+        print(json.dumps({"answers": shown}), file=out, flush=True)
         if count % 50 == 0:
             gc.collect()
 
