@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import Unsatisfiable
+from hypothesis.errors import FlakyFailure, Unsatisfiable
 
 from torch_tenon.testing.space import constraints, domains
 from torch_tenon.testing.space.case import Data
@@ -105,15 +105,15 @@ def search(
     )
     @given(cases(op, chosen))
     def draw(case: Data) -> None:
+        if found.ran >= count:
+            raise _Enough
         mine = waiting[case["mode"]]
         mine.append(case)
         if len(mine) >= TOGETHER[case["mode"]]:
             run(found, mine, ask)
             mine.clear()
-        if found.ran + sum(map(len, waiting.values())) // 2 >= count:
-            raise _Enough
 
-    with contextlib.suppress(_Enough, Unsatisfiable):
+    with contextlib.suppress(_Enough, FlakyFailure, Unsatisfiable):
         draw()
     for mine in waiting.values():
         run(found, mine, ask)

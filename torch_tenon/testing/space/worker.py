@@ -69,7 +69,10 @@ class Runner:
         errors = {want.error for want in wanted.values()} - {""}
         if INVALID in errors:
             return Answer(refused=INVALID)
-        drawn = torch.Tag.nondeterministic_seeded in named(case.op).tags
+        for k, want in wanted.items():
+            if want.warnings:  # those that come once in a process are nobody's after that
+                want.warnings = run(case, "cpu", k).warnings
+        drawn = torch.Tag.nondeterministic_seeded in named(case.op).tags or "empty" in case.op
         judges = {
             k: Judge(want, partial(evidence, case, k), values=not drawn)
             for k, want in wanted.items()
@@ -134,7 +137,6 @@ def main() -> None:
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_AS, (_MOST, _MOST))
     torch.set_num_threads(1)
-    torch.set_warn_always(True)
     logging.getLogger("torch_tenon").addHandler(logging.NullHandler())
     runner = Runner()
     for count, line in enumerate(sys.stdin):
