@@ -117,8 +117,10 @@ class Runner:
         else:
             for pair in pairs:
                 self._on_device([pair])
+        if any(a.failure for _, a in pairs):
+            return  # what ends a graph, or a plan, is wrong with all that is in it
         for (_, a), failure in zip(pairs, before, strict=True):
-            if failure and a.failure is None and failure[0] != "no plan":
+            if failure:
                 a.failure = [f"{failure[0]} beside other calls", failure[1]]
 
 
