@@ -4,7 +4,6 @@ process runs, so a crash and a hang are made small as well.
 
 from __future__ import annotations
 
-import contextlib
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import FlakyFailure, Unsatisfiable
 
 from torch_tenon.testing.space import constraints, domains
 from torch_tenon.testing.space.case import Data
@@ -76,8 +74,24 @@ def cases(draw: Callable[..., Any], op: str, modes: Sequence[str]) -> Data:
     return data
 
 
-class _Enough(Exception):
-    """So many calls were run."""
+def calls(op: str, number: int, count: int, modes: Sequence[str]) -> list[Data]:
+    """About `count` calls of an op, the same ones for the same number."""
+    found: list[Data] = []
+
+    @seed(zlib.crc32(op.encode()) + number)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases(op, modes))
+    def draw(case: Data) -> None:
+        found.append(case)
+
+    draw()
+    return found
 
 
 def search(
@@ -93,32 +107,19 @@ def search(
     found = Search(op)
     chosen = [mode for mode in MODES if mode in modes for _ in range(SHARES[mode])]
     waiting: dict[str, list[Data]] = {mode: [] for mode in modes}
-
-    @seed(zlib.crc32(op.encode()) + number)
-    @settings(
-        max_examples=3 * count,
-        database=None,
-        deadline=None,
-        report_multiple_bugs=False,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cases(op, chosen))
-    def draw(case: Data) -> None:
-        if found.ran >= count:
-            raise _Enough
+    # As many again, since the CPU refuses some.
+    for case in calls(op, number, 2 * count, chosen):
         mine = waiting[case["mode"]]
         mine.append(case)
         if len(mine) >= TOGETHER[case["mode"]]:
             run(found, mine, ask)
             mine.clear()
-
-    with contextlib.suppress(_Enough, FlakyFailure, Unsatisfiable):
-        draw()
+        if found.ran >= count:
+            break
     for mine in waiting.values():
         run(found, mine, ask)
     for failing in found.failing.values():
-        _make_small(failing, ask, shrinking)
+        make_small(failing, ask, shrinking)
     return found
 
 
@@ -137,7 +138,8 @@ def run(found: Search, cases: list[Data], ask: Ask) -> None:
             found.failing[failure[0]] = Failing(failure[0], failure[1], case, others)
 
 
-def _make_small(failing: Failing, ask: Ask, seconds: float) -> None:
+def make_small(failing: Failing, ask: Ask, seconds: float) -> None:
+    """Makes a failing call small, in place."""
     if failing.beside:
         return
 
