@@ -2,48 +2,54 @@
 found and made small.
 """
 
-import os
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from torch_tenon.testing.fuzz.workers import Worker
 from torch_tenon.testing.space import ops
-from torch_tenon.testing.space.case import Case, Data
-from torch_tenon.testing.space.running import MODES
+from torch_tenon.testing.space.asking import Asking, environment_with
+from torch_tenon.testing.space.case import Case
 from torch_tenon.testing.space.script import script
 from torch_tenon.testing.space.search import Search, calls, run, search
 
-TESTS = Path(__file__).parent.parent
-ENVIRONMENT = {"TENON_PLAN": "all", "TENON_PLAN_FILES": "0", "TENON_BUILDER": "thread"}
+
+@pytest.fixture(scope="module")
+def asking() -> Iterator[Asking]:
+    ask = Asking()
+    yield ask
+    ask.stop()
 
 
-class Asking:
-    """A worker process, asked as `search` does."""
+# Of how many ops one has a call in a mode, and how many such calls share a window or a graph.
+SAMPLE = {
+    "reference": (1, 32),
+    "window": (1, 24),
+    "sized": (5, 12),
+    "compiled": (7, 12),
+    "dynamic": (11, 8),
+}
 
-    def __init__(self, module: str = "torch_tenon.testing.space.worker") -> None:
-        paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-        environment = {**ENVIRONMENT, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-        self.worker = Worker(environment, 200, module, programs=100_000)
 
-    def __call__(self, cases: list[Data]) -> list[dict[str, Any]]:
-        answer = self.worker.ask({"cases": cases})
-        assert "answers" in answer, f"{answer['failure']}\n{[c['op'] for c in cases]}"
-        found: list[dict[str, Any]] = answer["answers"]
-        return found
+@pytest.mark.parametrize("mode", SAMPLE)
+def test_a_sample_of_all_ops(asking: Asking, mode: str) -> None:
+    """The same calls every time: `tenon conformance --db space` draws others."""
+    every, together = SAMPLE[mode]
+    # The first call that is drawn is the simplest there is.
+    drawn = [calls(op, 0, 3, [mode])[-1] for op in ops.names()[::every]]
+    found = Search("")
+    for k in range(0, len(drawn), together):
+        run(found, drawn[k : k + together], asking)
+    assert found.ran > len(drawn) / 4
+    for failing in found.failing.values():
+        raise AssertionError(f"{failing.text}\n\n{script([failing.case, *failing.beside])}")
 
 
 @pytest.fixture(scope="module")
 def planted() -> Iterator[Asking]:
-    ask = Asking("testing.planted_faults")
+    ask = Asking("testing.planted_faults", environment_with(str(Path(__file__).parent.parent)))
     yield ask
-    ask.worker.stop()
+    ask.stop()
 
 
 @pytest.mark.parametrize(

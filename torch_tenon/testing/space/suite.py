@@ -11,13 +11,11 @@ import fnmatch
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from torch_tenon.testing.conformance.case import Case, CaseResult, CheckResult, Status
 from torch_tenon.testing.conformance.databases import UnknownName
-from torch_tenon.testing.fuzz.workers import Worker
 from torch_tenon.testing.space import ops
-from torch_tenon.testing.space.case import Data
+from torch_tenon.testing.space.asking import Asking
 from torch_tenon.testing.space.running import MODES
 from torch_tenon.testing.space.script import script
 from torch_tenon.testing.space.search import search
@@ -25,13 +23,11 @@ from torch_tenon.testing.space.search import search
 __all__ = ["Case", "list_cases", "prepare", "run_case"]
 
 KIND = "space"
-# How long a call may take, with its plans and graphs.
-CALL_SECONDS = 120.0
 # Calls of an op in a stretch, unless `--samples` says otherwise.
 CALLS = 30
 # What the options of the command leave for the processes that run cases.
 MODES_VARIABLE, SHRINKING_VARIABLE = "TENON_SPACE_MODES", "TENON_SPACE_SHRINKING"
-_workers: list[Worker] = []
+_processes: list[Asking] = []
 
 
 def prepare() -> None:
@@ -68,7 +64,11 @@ def run_case(
     modes = os.environ.get(MODES_VARIABLE, "").split(",") if MODES_VARIABLE in os.environ else MODES
     seconds = float(os.environ.get(SHRINKING_VARIABLE, "60"))
     position("drawing", "none")
-    found = search(case.name, int(case.dtype), limit or CALLS, _ask, list(modes), seconds)
+    if not _processes:
+        _processes.append(Asking())
+        atexit.register(_processes[0].stop)
+    ask = _processes[0]
+    found = search(case.name, int(case.dtype), limit or CALLS, ask, list(modes), seconds)
     checks: dict[str, CheckResult] = {
         mode: CheckResult(Status.PASS, compared=count) for mode, count in found.modes.items()
     }
@@ -88,28 +88,3 @@ def run_case(
         samples=found.ran,
         samples_available=found.ran + found.refused,
     )
-
-
-def _ask(cases: list[Data]) -> list[dict[str, Any]]:
-    """What a worker process says of calls that run together. Where the CPU itself ends the process,
-    nothing."""
-    if not _workers:
-        environment = {"TENON_PLAN": "all", "TENON_PLAN_FILES": "0", "TENON_DEVICES": "1"}
-        environment |= {"TENON_BUILDER": "thread", "OMP_NUM_THREADS": "1"}
-        module = "torch_tenon.testing.space.worker"
-        _workers.append(Worker(environment, CALL_SECONDS, module, programs=500))
-        atexit.register(_workers[0].stop)
-    answer = _workers[0].ask({"cases": cases})
-    if "answers" in answer:
-        found: list[dict[str, Any]] = answer["answers"]
-        return found
-    if len(cases) > 1:
-        return [one for case in cases for one in _ask([case])]
-    text: str = answer["failure"]
-    if ON_CPU in text:
-        return [{"failure": None, "refused": "the CPU ends the process"}]
-    kind = "hang" if text.startswith("it hangs") else "crash"
-    return [{"failure": [kind, text], "refused": ""}]
-
-
-ON_CPU = "the CPU runs it"

@@ -19,6 +19,7 @@ from functools import partial
 import torch
 
 from torch_tenon.testing.fuzz.worker import PlanFailures, forget_errors
+from torch_tenon.testing.space.asking import ON_CPU
 from torch_tenon.testing.space.case import Case
 from torch_tenon.testing.space.judgement import Judge
 from torch_tenon.testing.space.ops import named
@@ -27,8 +28,6 @@ from torch_tenon.testing.space.undefined import evidence
 
 # Address space: what a call asks for beyond it is refused, on the CPU and here.
 _MOST = 64 << 30
-# Written to standard error: whether a crash is the CPU's own.
-ON_CPU = "the CPU runs it"
 
 
 @dataclass
@@ -73,8 +72,9 @@ class Runner:
             if want.warnings:  # those that come once in a process are nobody's after that
                 want.warnings = run(case, "cpu", k).warnings
         drawn = torch.Tag.nondeterministic_seeded in named(case.op).tags or "empty" in case.op
+        pointwise = torch.Tag.pointwise in named(case.op).tags
         judges = {
-            k: Judge(want, partial(evidence, case, k), values=not drawn)
+            k: Judge(want, partial(evidence, case, k), values=not drawn, signs=pointwise)
             for k, want in wanted.items()
         }
         return Answer(refused=next(iter(errors), ""), judges=judges)
