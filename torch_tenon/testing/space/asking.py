@@ -41,7 +41,7 @@ class Asking:
         if len(cases) > 1:
             return [one for case in cases for one in self([case])]
         text: str = answer["failure"]
-        if ON_CPU in text:
+        if ON_CPU in text or "in _on_cpu" in text:
             return [{"failure": None, "refused": "the CPU ends the process"}]
         kind = "hang" if text.startswith("it hangs") else "crash"
         return [{"failure": [kind, text], "refused": ""}]

@@ -5,6 +5,7 @@ The first of each list is the simplest, which is what a failing call is made to 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ _INTS = (0, 1, 2, -1, 3, 5, 7, -2, 8, 100, 255, 256, -128, 127, 2**31 - 1, -(2**
          2**53 + 1, 2**63 - 1, -(2**63))  # fmt: skip
 
 
+@functools.cache
 def palette_of(dtype: str) -> tuple[Any, ...]:
     """Numbers that a tensor of a dtype may hold."""
     kind: torch.dtype = getattr(torch, dtype)
@@ -53,6 +55,7 @@ def palette_of(dtype: str) -> tuple[Any, ...]:
     return tuple(x for x in wanted if low <= x <= high)
 
 
+@functools.cache
 def ordinary_of(dtype: str) -> tuple[Any, ...]:
     """Numbers beside which others are seen."""
     kind: torch.dtype = getattr(torch, dtype)
@@ -63,6 +66,7 @@ def ordinary_of(dtype: str) -> tuple[Any, ...]:
     return palette_of(dtype)[:2] if dtype == "bool" else (1, 2, 0, 3, 5, 4, 7)
 
 
+@functools.cache
 def numbers() -> st.SearchStrategy[Any]:
     """A number of any kind, for an argument that takes one (`Scalar`)."""
     return st.one_of(
@@ -78,6 +82,7 @@ def numbers() -> st.SearchStrategy[Any]:
     )
 
 
+@functools.cache
 def floats() -> st.SearchStrategy[Any]:
     """A number for an argument of floats, which takes whole numbers and bools as well."""
     return st.one_of(
@@ -85,6 +90,7 @@ def floats() -> st.SearchStrategy[Any]:
     )
 
 
+@functools.cache
 def integers() -> st.SearchStrategy[int]:
     """A whole number that is no size."""
     return st.one_of(st.integers(-2, 5), st.sampled_from(_INTS), st.booleans())
@@ -104,6 +110,7 @@ STRINGS = {
 }
 
 
+@functools.cache
 def strings(name: str) -> st.SearchStrategy[str]:
     """A string that an argument of this name knows, and now and then one that it does not."""
     known = STRINGS.get(name, ())

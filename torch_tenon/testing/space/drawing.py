@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,12 @@ class Size(tuple[int, int, int]):
 Shape = list[Size]
 
 
+@functools.cache
+def _below(n: int) -> st.SearchStrategy[int]:
+    """Whole numbers below n: to make a strategy takes longer than to draw from it."""
+    return st.integers(0, n - 1)
+
+
 class Drawing:
     """A call being drawn. `right`: what is drawn should not be refused."""
 
@@ -53,16 +60,16 @@ class Drawing:
 
     def one(self, values: Sequence[Any]) -> Any:
         """One of some values; the first is the simplest."""
-        return self.draw(st.sampled_from(values))
+        return values[self.draw(_below(len(values)))]
 
     def chance(self, n: int) -> bool:
         """True once in `n` times."""
-        return self.draw(st.integers(0, n - 1)) == n - 1
+        return bool(self.draw(_below(n)) == n - 1)
 
     def whole(self, low: int, high: int) -> int:
         """A whole number, both ends included."""
-        found: int = self.draw(st.integers(low, max(low, high)))
-        return found
+        found: int = self.draw(_below(max(low, high) - low + 1))
+        return low + found
 
     def size(self, most: int = 64) -> Size:
         """A size."""
@@ -104,10 +111,7 @@ class Drawing:
     def _palette(self, dtype: str) -> list[Any]:
         all_of, plain = domains.palette_of(dtype), domains.ordinary_of(dtype)
         if self.chance(2):
-            special: list[Any] = self.draw(
-                st.lists(st.sampled_from(all_of), min_size=1, max_size=5)
-            )
-            return special
+            return [self.one(all_of) for _ in range(self.whole(1, 5))]
         return list(plain[: self.whole(1, len(plain))])
 
     def _layout(self, shape: Sequence[Size], dtype: str) -> Data:
@@ -163,7 +167,7 @@ class Drawing:
             if self.chance(2):
                 values = self.draw(st.permutations(values)) if below < 9 else values[::-1]
             return self.tensor(shape, dtype, values, times=1)
-        values = self.draw(st.lists(st.integers(low, below - 1), min_size=1, max_size=6))
+        values = [self.whole(low, below - 1) for _ in range(self.whole(1, 6))]
         if not self.right and self.chance(3):
             limits = torch.iinfo(getattr(torch, dtype))
             values.append(self.one((below, -below - 1, -1, 2**31)))

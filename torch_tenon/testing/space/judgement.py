@@ -50,8 +50,10 @@ class Evidence:
 
 
 class Judge:
-    """Compares outcomes of one call; `more` runs the CPU in other ways, which is done once. `signs`:
-    whether zeros have signs, which what adds numbers up does not promise."""
+    """Compares outcomes of one call; `more` runs the CPU in other ways, which is done once.
+
+    `signs`: whether zeros have signs, which what adds numbers up does not promise.
+    """
 
     def __init__(
         self,
@@ -221,7 +223,8 @@ def differing(
 ) -> str | None:
     """In words where numbers differ from all that the CPU makes; None where they do not.
 
-    `scale` is the largest number given, `signs` says whether zeros have some. What two equal calls on the CPU differ in is undefined.
+    `scale` is the largest number given, `signs` says whether zeros have some. What two
+    equal calls on the CPU differ in is undefined.
     """
     part = want.dtype.to_real() if want.is_complex() else want.dtype
     mine, theirs, *others = (_reals(x) for x in (got, want, *ways))
