@@ -47,6 +47,7 @@ def register() -> None:
         printing,
         process,
         pytorch_accelerator,
+        quantized,
         settings,
     )
     from torch_tenon.builder import install as builders
@@ -76,6 +77,7 @@ def register() -> None:
     grad_scaler.install()
     pytorch_accelerator.install()
     printing.install()
+    quantized.install()
     process.install()
     settings.install()
     doors.install()

@@ -26,7 +26,8 @@ std::vector<at::Tensor> results_of(const torch::jit::Stack& stack) {
 c10::Storage kept_by(const c10::Storage& keeper, void* data, size_t nbytes) {
   const auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
   c10::DataPtr memory(data, new c10::Storage(keeper), let_go, c10::Device(c10::kCPU));
-  return {c10::Storage::use_byte_size_t{}, nbytes, std::move(memory)};
+  constexpr c10::Storage::use_byte_size_t in_bytes;
+  return {in_bytes, nbytes, std::move(memory), c10::GetCPUAllocator(), /*resizable=*/true};
 }
 
 // Of a call's tensors, for a kernel that may keep them. Those of one storage stay so.
@@ -59,7 +60,9 @@ std::vector<at::Tensor> call_over(
     c10::ArrayRef<ResultPlace> places,
     c10::DeviceIndex device,
     c10::ArrayRef<c10::Storage> keepers) {
-  std::vector<c10::Storage> passed;  // kept, so that a result over one of them shares it
+  // What lies where the caller has it, and which tensors these are. They are kept, so that a result
+  // over one of them shares it.
+  std::vector<std::pair<at::Tensor, size_t>> passed;
   const bool keeps = is_foreign(step.op);
   const auto written = keeps ? written_tensors(step) : std::vector<bool>();
   Copies copies{step, tensors, {}};
@@ -68,11 +71,11 @@ std::vector<at::Tensor> call_over(
   const auto tensor = [&] {
     const auto number = next++;
     const auto& layout = step.tensors[number].layout;
-    if (keeps && !keepers.empty() && keepers[number])
-      return tensor_over(kept_by(keepers[number], tensors[number], layout.nbytes), layout);
-    const auto made =
-        tensor_over(passed.emplace_back(borrowed(tensors[number], layout.nbytes)), layout);
-    if (!keeps)
+    const bool kept = keeps && !keepers.empty() && keepers[number];
+    auto storage = kept ? kept_by(keepers[number], tensors[number], layout.nbytes)
+                        : borrowed(tensors[number], layout.nbytes);
+    const auto& made = passed.emplace_back(tensor_over(std::move(storage), layout), number).first;
+    if (!keeps || kept)
       return made;
     const auto copy = copies.of(number, made);
     if (written[number])
@@ -86,6 +89,8 @@ std::vector<at::Tensor> call_over(
   call_on_host(step.op, stack, device, places);
   for (const auto& [copy, original] : changed)
     original.copy_(copy);
+  for (const auto& [tensor, number] : passed)
+    put_back(tensor, step.tensors[number].layout, tensors[number]);
   auto results = results_of(stack);
   place_results(step.op, results, device, places);
   return results;

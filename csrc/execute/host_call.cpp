@@ -3,6 +3,7 @@
 #include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "device/host_allocator.h"
 #include "device/target.h"
@@ -45,7 +46,19 @@ void copy_into(at::Tensor target, at::Tensor source) {
 }  // namespace
 
 c10::Storage borrowed(void* data, size_t nbytes) {
-  return {c10::Storage::use_byte_size_t{}, nbytes, c10::DataPtr(data, c10::Device(c10::kCPU))};
+  constexpr c10::Storage::use_byte_size_t in_bytes;
+  c10::DataPtr memory(data, c10::Device(c10::kCPU));
+  return {in_bytes, nbytes, std::move(memory), host_allocator(), /*resizable=*/true};
+}
+
+void put_back(const at::Tensor& written, const TensorLayout& layout, void* place) {
+  TORCH_CHECK(
+      written.sizes() == layout.sizes,
+      c10::str("a call gave what it writes the sizes ", written.sizes()),
+      c10::str(", and they were to be ", at::IntArrayRef(layout.sizes)));
+  const void* now = written.storage().data();
+  if (now != place)
+    std::memcpy(place, now, layout.nbytes);
 }
 
 c10::IValue host_argument(

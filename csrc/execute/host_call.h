@@ -16,6 +16,11 @@ namespace tenon {
 // Host memory that somebody else keeps, as a storage.
 c10::Storage borrowed(void* data, size_t nbytes);
 
+// Copies back what a call wrote to an argument that lay at `place` and lies elsewhere now: some
+// kernels make an `out=` larger on their way to a result that fits (`mse_loss.out` with a mean).
+// Raises where it does not fit.
+void put_back(const at::Tensor& written, const TensorLayout& layout, void* place);
+
 // The argument on the host, with the tensors and numbers (like `value`) that come next.
 c10::IValue host_argument(
     const ArgumentPlan& plan,

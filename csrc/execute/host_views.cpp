@@ -234,6 +234,9 @@ void HostViews::written(const at::Tensor& t, const at::Tensor& host) {
     // Some kernels leave the conjugate of their result in an `out=`.
     t._set_conj(host.is_conj());
     t._set_neg(host.is_neg());
+    // What is written to a quantised tensor brings its scale along.
+    if (t.is_quantized() && host.is_quantized())
+      at::get_qtensorimpl(t)->set_quantizer_(at::get_qtensorimpl(host)->quantizer());
   }
   for (const auto& part : parts_of(t)) {
     const auto pair = by_device_.find(part.storage().unsafeGetStorageImpl());

@@ -1,6 +1,7 @@
 #include "execute/reference_window.h"
 
 #include <ATen/ops/full.h>
+#include <c10/util/ScopeExit.h>
 #include <cstring>
 
 #include "device/host_allocator.h"
@@ -17,6 +18,8 @@ namespace {
 
 using c10::IValue;
 using torch::jit::Stack;
+
+constexpr int64_t kEmpty[] = {0};  // sizes
 
 double as_double(int64_t bits) {
   double value;
@@ -131,8 +134,18 @@ class Runner {
       const int32_t* slots,
       const int32_t* fresh_slots,
       const int64_t* next_number) {
-    auto layout = entry.tensors.begin();
-    const auto tensor = [&] { return host_tensor(*slots++, *layout++); };
+    size_t next_tensor = 0;
+    std::vector<std::pair<at::Tensor, size_t>> written;
+    const auto tensor = [&] {
+      const auto k = next_tensor++;
+      auto made = host_tensor(slots[k], entry.tensors[k]);
+      // Empty, as the program gave it: kernels look at the sizes of what they write.
+      if (std::count(entry.resized.begin(), entry.resized.end(), k) > 0)
+        made.unsafeGetTensorImpl()->set_sizes_contiguous(kEmpty);
+      if (entry.written[k])
+        written.emplace_back(made, k);
+      return made;
+    };
     const auto number = [&](const IValue& like) { return number_like(like, *next_number++); };
     Stack stack;
     stack.reserve(entry.arguments.size());
@@ -156,7 +169,15 @@ class Runner {
       const Threads alone(entry.small && !is_deterministic(entry.surroundings()) ? 1 : 0);
       // A plan calls such a kernel as well, or one that is little faster.
       const auto start = entry.op->starts_from_memory ? seconds_now() : 0;
+      const auto forget = c10::make_scope_exit([&] {
+        for (const auto& [ignored, k] : written)
+          forget_larger(slots[k]);
+      });
       call_on_host(entry.op->op, stack, device_, places);
+      for (const auto& [made, k] : written) {
+        if (is_of_buffer(slots[k]))
+          put_back(made, entry.tensors[k], window_.slots[slots[k]].buffer->memory());
+      }
       library_seconds_ += entry.op->starts_from_memory ? seconds_now() - start : 0;
     }
     auto results = fresh_results(entry, stack);
@@ -164,6 +185,18 @@ class Runner {
     place_results(entry.op->op, results, device_, places);
     for (size_t k = 0; k < places.size(); ++k)
       keep_result(fresh_slots[k], results[k].storage());
+  }
+
+  // Is the slot's memory on the host the buffer's own?
+  bool is_of_buffer(int32_t index) const {
+    const auto& slot = window_.slots[index];
+    return host_memory_ && slot.buffer && !slot.is_temporary();
+  }
+
+  // A kernel may have put an argument into larger memory; the buffer keeps what it has.
+  void forget_larger(int32_t index) {
+    if (is_of_buffer(index) && storages_[index].nbytes() != window_.slots[index].nbytes)
+      storages_[index] = c10::Storage();
   }
 
   void keep_result(int32_t index, const c10::Storage& result) {
@@ -179,7 +212,7 @@ class Runner {
       return storage;
     const auto& slot = window_.slots[index];
     c10::DataPtr data;
-    if (host_memory_ && slot.buffer && !slot.is_temporary()) {
+    if (is_of_buffer(index)) {
       slot.buffer->memory();
       data = host_data_ptr(slot.buffer);
     } else {
@@ -193,7 +226,7 @@ class Runner {
         slot.nbytes,
         std::move(data),
         host_allocator(),
-        /*resizable=*/false);
+        /*resizable=*/true);
     return storage;
   }
 

@@ -151,6 +151,8 @@ class _Window:
         # The CPU's kernel writes it in order; a plan that knew better would do something else.
         if manifest.of(name).flat_out and not _is_contiguous(arguments[-1]):
             raise CannotLower(f"{name} takes what it writes for contiguous")
+        if manifest.of(name).sized_by_out and tuple(arguments[-1][3]) != tuple(arguments[0][3]):
+            raise CannotLower(f"{name} computes as much as what it writes had room for")
         self.program.origin = _origin(name)
         given = {
             a.name: self._argument(x)

@@ -53,6 +53,7 @@ class Entry(NamedTuple):
     partial: bool = False
     whole: bool = False
     flat_out: bool = False
+    sized_by_out: bool = False
     uninitialised: bool = False
     random: bool = False
     run_time_numbers: str = ""

@@ -1,0 +1,145 @@
+"""`out=`: what a kernel does to it on the way, and what it carries beside its numbers."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from against_cpu import executing, same_on_both
+
+aten = torch.ops.aten
+
+MODES = ("auto", "reference", "compiled")
+
+
+def losses(device: torch.device) -> dict[str, tuple[Callable[..., torch.Tensor], tuple]]:
+    x = torch.tensor([0.1, 0.4, 0.7, 0.2], device=device)
+    sign = torch.tensor([1.0, -1.0, 1.0, -1.0], device=device)
+    return {
+        "mse": (aten.mse_loss.out, (x, x + 1)),
+        "huber": (aten.huber_loss.out, (x, x + 1)),
+        "smooth_l1": (aten.smooth_l1_loss.out, (x, x + 1)),
+        "soft_margin": (aten.soft_margin_loss.out, (x, sign)),
+        "binary_cross_entropy": (aten.binary_cross_entropy.out, (x, x.flip(0), None)),
+        "multi_margin": (aten.multi_margin_loss.out, (x, torch.tensor(2, device=device), 1, 1.0)),
+        "multilabel_margin": (
+            aten.multilabel_margin_loss.out,
+            (x, torch.tensor([3, 0, -1, 1], device=device)),
+        ),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("loss", losses(torch.device("cpu")))
+def test_an_out_that_is_larger_on_the_way(loss: str, mode: str) -> None:
+    """Losses first write what they reduce into `out`, and then make it small."""
+
+    def compute(device: torch.device) -> list:
+        f, arguments = losses(device)[loss]
+        found = []
+        for reduction in (1, 2) if loss == "multi_margin" else (0, 1, 2):
+            given = (
+                (*arguments, None, reduction)
+                if loss == "multi_margin"
+                else (
+                    *arguments,
+                    reduction,
+                )
+            )
+            # The second call with an `out` is recorded, the third often runs by a plan.
+            for _ in range(3):
+                for size in ((0,), ()):
+                    out = torch.empty(size, device=device)
+                    same = f(*given, out=out)
+                    assert same is out
+                    found += [out * 2, out]
+        return found
+
+    # (Of an empty `out` the kernel of binary_cross_entropy reduces nothing, on the CPU as well.)
+    with executing(mode):
+        same_on_both(compute, rtol=1e-6, atol=1e-6)
+
+
+def quantizing() -> dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]]:
+    """Calls that write a quantised tensor: of what they are given by tensor, and by channel."""
+
+    def tensor(x: torch.Tensor, *value: float | int) -> torch.Tensor:
+        return torch.tensor(*value, device=x.device)
+
+    def channels(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return tensor(x, [0.3, 0.7]).double(), tensor(x, [1, 2])
+
+    return {
+        "quantize_per_tensor": lambda x, q, c: aten.quantize_per_tensor.out(
+            x, 0.2, 5, torch.qint8, out=q
+        ),
+        "quantize_per_tensor.tensor_qparams": lambda x, q, c: (
+            aten.quantize_per_tensor.tensor_qparams_out(
+                x, tensor(x, 0.2), tensor(x, 5), torch.qint8, out=q
+            )
+        ),
+        "quantize_per_tensor.tensors": lambda x, q, c: aten.quantize_per_tensor.tensors_out(
+            [x], tensor(x, [0.2]), tensor(x, [5]), torch.qint8, out=[q]
+        ),
+        "quantize_per_tensor_dynamic": lambda x, q, c: aten.quantize_per_tensor_dynamic.out(
+            x, torch.qint8, False, out=q
+        ),
+        "_make_per_tensor": lambda x, q, c: aten._make_per_tensor_quantized_tensor.out(
+            (x * 10).to(torch.int8), 0.2, 5, out=q
+        ),
+        "quantize_per_channel": lambda x, q, c: aten.quantize_per_channel.out(
+            x, *channels(x), 0, torch.qint8, out=c
+        ),
+        "_make_per_channel": lambda x, q, c: aten._make_per_channel_quantized_tensor.out(
+            (x * 10).to(torch.int8), *channels(x), 0, out=c
+        ),
+        "copy_": lambda x, q, c: q.copy_(torch.quantize_per_tensor(x, 0.2, 5, torch.qint8)),
+        "copy_ from the host": lambda x, q, c: q.copy_(
+            torch.quantize_per_tensor(x.cpu(), 0.2, 5, torch.qint8)
+        ),
+        "clone": lambda x, q, c: aten.clone.out(
+            torch.quantize_per_tensor(x, 0.2, 5, torch.qint8), out=q
+        ),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions")
+@pytest.mark.parametrize("call", quantizing())
+def test_a_quantised_out_has_the_scale_of_what_was_written(call: str) -> None:
+    def compute(device: torch.device) -> list:
+        x = torch.linspace(-2, 3, 6, device=device).view(2, 3)
+        found: list[torch.Tensor] = []
+        for _ in range(2):
+            q = torch.quantize_per_tensor(x, 0.9, 1, torch.qint8)
+            scales = torch.tensor([0.9, 0.8], dtype=torch.float64, device=device)
+            zeros = torch.tensor([3, 4], device=device)
+            c = torch.quantize_per_channel(x, scales, zeros, 0, torch.qint8)
+            quantizing()[call](x, q, c)
+            assert (q.q_scale() == 0.9) == call.endswith("per_channel")
+            found += [q.int_repr(), q.dequantize(), c.int_repr(), c.dequantize()]
+            found += [c.q_per_channel_scales(), c.q_per_channel_zero_points()]
+            found += [torch.tensor([q.q_scale(), q.q_zero_point()], device=device)]
+        return found
+
+    same_on_both(compute)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions")
+def test_an_empty_quantised_tensor_is_where_the_one_that_it_is_like_is() -> None:
+    def compute(device: torch.device) -> list:
+        x = torch.linspace(-2, 3, 6, device=device)
+        q = torch.quantize_per_tensor(x, 0.2, 5, torch.quint8)
+        made = [
+            torch.empty_quantized([6], q),
+            torch.empty_quantized([6], q, device=device),
+            torch.empty_quantized(size=[6], qtensor=q, device=None),
+            aten.empty_quantized.default([6], q),
+        ]
+        for m in made:
+            assert (m.q_scale(), m.q_zero_point(), m.dtype) == (0.2, 5, torch.quint8)
+            m.copy_(q)
+        return [m.dequantize() for m in made] + made[:0]
+
+    same_on_both(compute)
+    there = torch.quantize_per_tensor(torch.ones(2, device="tenon"), 0.2, 5, torch.quint8)
+    assert torch.empty_quantized([2], there, device="cpu").device.type == "cpu"
