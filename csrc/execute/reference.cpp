@@ -31,10 +31,6 @@ using Use = HostViews::Use;
 
 bool g_warn_fallback = false;
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 // Calls `f` for every defined tensor in a value: the tensor itself, or those of a list.
 template <class F>
 void for_each_tensor(const IValue& value, F&& f) {
@@ -58,14 +54,8 @@ std::optional<c10::Device> device_argument(c10::ArrayRef<IValue> arguments) {
   return std::nullopt;
 }
 
-// The device that the op runs on: that of the first tensor of the device, else that of a device
-// argument. Raises where tensors of different devices meet that may not.
-c10::Device choose_device(
-    const c10::OperatorHandle& op,
-    const OpRule& rule,
-    c10::ArrayRef<IValue> arguments,
-    const std::vector<bool>& written) {
-  const auto& schema = op.schema();
+// The device of the first tensor of the device.
+std::optional<c10::Device> device_of_tensors(c10::ArrayRef<IValue> arguments) {
   std::optional<c10::Device> device;
   for (const auto& value : arguments) {
     for_each_tensor(value, [&](const at::Tensor& t) {
@@ -73,35 +63,67 @@ c10::Device choose_device(
         device = t.device();
     });
   }
-  if (device) {
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      for_each_tensor(arguments[i], [&](const at::Tensor& t) {
-        if (t.device() == *device)
-          return;
-        // A scalar of the host may be read beside tensors of any device, as everywhere in PyTorch;
-        // a list may have tensors of several devices in it.
-        const bool read = !written[i] || arguments[i].isList();
-        if (t.device().is_cpu() &&
-            ((t.dim() == 0 && read) || contains(rule.host_arguments, schema.arguments()[i].name())))
-          return;
-        const auto& argument = schema.arguments()[i];
-        TORCH_CHECK(
-            false,
-            "Expected all tensors to be on the same device, but found at least two devices, ",
-            c10::str(*device, " and ", t.device(), "! (when checking argument "),
-            c10::str(argument.name(), " in ", schema.name()),
-            argument.is_out() ? c10::str(
-                                    ": Expected out tensor to have device ",
-                                    *device,
-                                    ", but got ",
-                                    t.device(),
-                                    " instead")
-                              : "",
-            ")");
-      });
-    }
-    return *device;
+  return device;
+}
+
+// A tensor that may not meet those of a device, and which argument it is.
+struct Stranger {
+  at::Tensor tensor;
+  size_t argument = 0;
+};
+
+std::optional<Stranger> find_stranger(
+    const FunctionSchema& schema,
+    c10::Device device,
+    c10::ArrayRef<IValue> arguments,
+    const std::vector<bool>& written) {
+  std::optional<Stranger> found;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    for_each_tensor(arguments[i], [&](const at::Tensor& t) {
+      if (t.device() == device || found)
+        return;
+      // A scalar of the host may be read beside tensors of any device, as everywhere in PyTorch;
+      // a list may have tensors of several devices in it.
+      const bool read = !written[i] || arguments[i].isList();
+      if (!t.device().is_cpu() ||
+          !((t.dim() == 0 && read) || is_host_argument(schema, schema.arguments()[i].name())))
+        found = Stranger{t, i};
+    });
   }
+  return found;
+}
+
+// What PyTorch composes of other ops checks no devices: its parts do, and a list may be taken
+// apart, or what is copied come from anywhere. The key of that kernel.
+std::optional<c10::DispatchKey> composed(const c10::OperatorHandle& op) {
+  for (const auto key :
+       {c10::DispatchKey::CompositeExplicitAutograd,
+        c10::DispatchKey::CompositeExplicitAutogradNonFunctional}) {
+    if (op.hasKernelForDispatchKey(key))
+      return key;
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void raise_for(
+    const FunctionSchema& schema, c10::Device device, const Stranger& stranger) {
+  const auto& argument = schema.arguments()[stranger.argument];
+  const auto other = stranger.tensor.device();
+  TORCH_CHECK(
+      false,
+      "Expected all tensors to be on the same device, but found at least two devices, ",
+      c10::str(device, " and ", other, "! (when checking argument "),
+      c10::str(argument.name(), " in ", schema.name()),
+      argument.is_out()
+          ? c10::str(
+                ": Expected out tensor to have device ", device, ", but got ", other, " instead")
+          : "",
+      ")");
+}
+
+// The device that an op runs on that no tensor of the device was given to: that of a device
+// argument, or the current one.
+c10::Device device_without_tensors(c10::ArrayRef<IValue> arguments) {
   if (const auto asked = device_argument(arguments); asked && asked->type() == kTenon)
     return *asked;
   // A generator brings an op of the host's tensors here too.
@@ -171,9 +193,18 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   CountedCall counted_call(counted);
 
   const auto count = schema.arguments().size();
-  const std::vector<IValue> arguments = torch::jit::pop(*stack, count);
   const auto written = arguments_written(op);
-  const auto device = choose_device(op, op_rule(name), arguments, written);
+  const auto of_tensors = device_of_tensors(torch::jit::last(*stack, count));
+  if (of_tensors) {
+    if (const auto stranger =
+            find_stranger(schema, *of_tensors, torch::jit::last(*stack, count), written)) {
+      if (const auto key = composed(op))
+        return op.callBoxedForDispatchKey(*key, *stack);
+      raise_for(schema, *of_tensors, *stranger);
+    }
+  }
+  const std::vector<IValue> arguments = torch::jit::pop(*stack, count);
+  const auto device = of_tensors ? *of_tensors : device_without_tensors(arguments);
   auto results_device = device_argument(arguments);
   if (results_device == device)
     results_device.reset();

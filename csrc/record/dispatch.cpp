@@ -23,6 +23,14 @@ bool takes_device(const c10::FunctionSchema& schema) {
   return false;
 }
 
+// A storage is the device's own: views of tensors have others.
+bool takes_storage(const c10::FunctionSchema& schema) {
+  return std::any_of(
+      schema.arguments().begin(), schema.arguments().end(), [](const auto& argument) {
+        return argument.type()->kind() == c10::TypeKind::StorageType;
+      });
+}
+
 // Does it work on a process group? PyTorch composes such ops of collectives, which wait for nothing
 // and whose work belongs to the tensors that they were given: host views would be others.
 bool is_collective(const c10::OperatorHandle& op) {
@@ -44,7 +52,7 @@ bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
     return true;
   return host_key == DispatchKey::CPU &&
          op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
-         !makes_views(op.schema()) && !takes_device(op.schema()) &&
+         !makes_views(op.schema()) && !takes_device(op.schema()) && !takes_storage(op.schema()) &&
          !op.hasTag(at::Tag::nondeterministic_seeded) && !op.hasTag(at::Tag::inplace_view);
 }
 

@@ -19,6 +19,16 @@ std::unordered_map<std::string_view, RulesOfName>& rules() {
   return *instance;
 }
 
+// By the name of an op, or that of the functional op whose in-place form it is.
+const RulesOfName* find_rules(std::string_view name) {
+  auto found = rules().find(name);
+  if (found == rules().end() && name.back() == '_') {
+    name.remove_suffix(1);
+    found = rules().find(name);
+  }
+  return found == rules().end() ? nullptr : &found->second;
+}
+
 }  // namespace
 
 void set_op_rule(
@@ -37,20 +47,27 @@ void set_op_rule(
 const OpRule& op_rule(std::string_view op) {
   static const auto* none = new OpRule();
   const auto dot = op.find('.');
-  auto name = op.substr(0, dot);
   const auto overload = dot == op.npos ? std::string_view("default") : op.substr(dot + 1);
-  auto found = rules().find(name);
-  if (found == rules().end() && name.back() == '_') {
-    name.remove_suffix(1);
-    found = rules().find(name);
-  }
-  if (found == rules().end())
+  const auto* found = find_rules(op.substr(0, dot));
+  if (found == nullptr)
     return *none;
-  for (const auto& [known, rule] : found->second.overloads) {
+  for (const auto& [known, rule] : found->overloads) {
     if (known == overload)
       return rule;
   }
-  return found->second.rule;
+  return found->rule;
+}
+
+bool is_host_argument(const c10::FunctionSchema& schema, const std::string& argument) {
+  const auto* found = find_rules(schema.name());
+  const auto names = [&](const OpRule& rule) {
+    return std::count(rule.host_arguments.begin(), rule.host_arguments.end(), argument) > 0;
+  };
+  return found != nullptr &&
+         (names(found->rule) ||
+          std::any_of(found->overloads.begin(), found->overloads.end(), [&](const auto& overload) {
+            return names(overload.second);
+          }));
 }
 
 bool is_foreign(const c10::OperatorHandle& op) {

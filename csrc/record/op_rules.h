@@ -35,6 +35,9 @@ void set_op_rule(
 // What holds for an op with its overload, as in "aten::add_.Tensor": what was said of that, of the
 // name, or of the functional op of that name.
 const OpRule& op_rule(std::string_view op);
+// May a tensor argument lie on the host, though it is no scalar? Said of one overload it holds for
+// all.
+bool is_host_argument(const c10::FunctionSchema& schema, const std::string& argument);
 
 // Is it neither PyTorch's nor ours? Such an op may be another one in the next process, and its
 // kernel may hold on to its arguments and results when it is over: they are given memory of their

@@ -210,3 +210,42 @@ def test_indices_on_the_host(index: Tensor) -> None:
     there[index] = 5
     x[index] = 5
     torch.testing.assert_close(there.cpu(), x)
+
+
+def test_ops_whose_devices_pytorch_does_not_check_say_what_may_be_on_the_host() -> None:
+    """`device_check: NoCheck`: the kernel looks itself, or takes tensors of any device. Where the
+    op is composed of others, its parts are asked (csrc/execute/reference.cpp)."""
+    from torchgen.gen import parse_native_yaml
+    from torchgen.model import DeviceCheckType
+
+    folder = native.packaged() / "ATen" / "native"
+    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
+    text = (folder / "native_functions.yaml").read_text()
+    # TensorIterator checks devices for the ops that it serves.
+    served = {
+        block.split("(", 1)[0]
+        for block in text.split("- func: ")
+        if re.search("NoCheck.*TensorIterator|inherits: TensorIteratorBase", block)
+    }
+    free = set()
+    for op in parsed.native_functions:
+        name, known = f"aten::{op.func.name}", native.load().get(f"aten::{op.func.name}")
+        tensors = [a for a in op.func.arguments.flat_non_out if a.type.is_tensor_like()]
+        delegate = str(op.structured_delegate)
+        if (
+            op.device_check is DeviceCheckType.NoCheck
+            and not {str(op.func.name), delegate} & served
+            and len(tensors) > 1
+            and known is not None
+            and known.composite is None
+            and {"CPU", "CUDA"} <= set(known.backends)
+        ):
+            free.add(name)
+    told = {name for name in free if manifest.of(name).host_arguments}
+    check_themselves = {
+        "aten::_validate_compressed_sparse_indices",
+        "aten::set_.source_Tensor",
+        "aten::copy_sparse_to_sparse_",
+    }
+    assert free - told <= check_themselves, free - told - check_themselves
+    assert len(free & told) >= 6
