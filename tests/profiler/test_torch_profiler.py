@@ -291,3 +291,18 @@ def test_profilers_may_be_nested_in_the_device_s_own(training, tmp_path):
         training.step()
     assert torch.tenon.profiler.metrics()["device_seconds"] > 0
     assert len(of(trace_of(found, tmp_path / "trace.json"), "kernel")) >= 2
+
+
+def test_the_older_profiler_times_each_op(capfd):
+    """`torch.autograd.profiler`: an event before and after each op."""
+    x = torch.ones(64, 64, device="tenon")
+    with torch.autograd.profiler.profile(use_device="tenon") as found:
+        for _ in range(3):
+            y = (x @ x).relu()
+        total = y.sum().item()
+    assert total == 64**3
+    rows = {row.key: row for row in found.key_averages()}
+    assert min(rows["aten::mm"].count, rows["aten::relu"].count) >= 3
+    assert 0 < rows["aten::mm"].device_time_total < 1e9
+    assert "aten::mm" in found.table(sort_by="self_device_time_total")
+    assert "INTERNAL ASSERT" not in capfd.readouterr().err
