@@ -128,3 +128,24 @@ def test_the_gradient_of_what_is_no_number_is_nothing(shrink: Any) -> None:
     with executing("compiled"):
         got = [gradient(x.to("tenon")).cpu() for _ in range(2)][-1]
     torch.testing.assert_close(got, gradient(x))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (1, 1)], ids=str)
+def test_labels_end_at_the_first_that_is_negative(shape: tuple[int, ...]) -> None:
+    labels = torch.tensor([[3, 0, -1, 1], [-1, 2, 2, 2], [0, 1, 2, 3]])[
+        : shape[0] if shape[1:] else 1
+    ]
+    target = labels[:, : shape[-1]].clamp(max=shape[-1] - 1).reshape(shape)
+
+    def compute(device: torch.device) -> list[torch.Tensor]:
+        x = torch.linspace(-1, 2, target.numel(), device=device).reshape(shape).requires_grad_()
+        found = []
+        for reduction in ("none", "mean", "sum"):
+            for _ in range(3):  # by a plan from the second time on
+                loss = F.multilabel_margin_loss(x, target.to(device), reduction=reduction)
+                (gradient,) = torch.autograd.grad(loss.sum(), x)
+                found += [loss, gradient]
+        return found
+
+    with executing("compiled"):
+        same_on_both(compute, rtol=1e-6, atol=1e-6)

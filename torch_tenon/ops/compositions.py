@@ -116,6 +116,29 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any 
     return add(x.float(), dim, index, source.float(), alpha=alpha).to(x.dtype)
 
 
+@composition(aten.multilabel_margin_loss_forward.default)
+def multilabel_margin_loss_forward(
+    x: Tensor, target: Tensor, reduction: int
+) -> tuple[Tensor, Tensor]:
+    """The loss of each row (N, C) for its labels, which the first -1 ends, and which classes these
+    are. PyTorch's decomposition takes what comes after the -1 for the first class."""
+    rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
+    classes = rows.shape[1]
+    place = torch.arange(classes, device=x.device)
+    end = torch.where(labels == -1, place, classes).amin(-1, keepdim=True)
+    is_label = place < end
+    score = rows.gather(1, torch.where(is_label, labels, 0))
+    is_target = (place == torch.where(is_label, labels, -1).unsqueeze(-1)).any(1)
+    margins = (1 - score.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0)
+    counts = is_label.unsqueeze(-1) & ~is_target.unsqueeze(1)
+    losses = torch.where(counts, margins, 0).sum((1, 2)) / classes
+    if reduction:
+        losses = losses.mean() if reduction == 1 else losses.sum()
+    elif x.dim() < 2:
+        losses = losses.reshape(())
+    return losses, is_target.to(x.dtype).reshape(target.shape)
+
+
 @composition(aten.histc.default)
 def histc(x: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
     """A histogram of whole numbers (any shape), which PyTorch's CPU has not, as eager code counts
