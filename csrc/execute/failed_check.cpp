@@ -12,7 +12,8 @@ enum class Check : int64_t {
   gather = 3,
   division = 4,
   target = 5,
-  batch = 6
+  batch = 6,
+  index_copy = 7
 };
 
 }  // namespace
@@ -42,6 +43,8 @@ std::exception_ptr failed_check(const int64_t* status, const std::string& step) 
               here,
               c10::str(
                   "INDICES element is out of DATA bounds, id=", index, " axis_dim=", size, where)));
+    case Check::index_copy:
+      return std::make_exception_ptr(c10::IndexError(here, "index_copy_(): " + outside));
     case Check::index:
       return std::make_exception_ptr(c10::IndexError(here, outside));
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
 from torch_tenon.frontends.graph import build
+from torch_tenon.ir.program import Program
+from torch_tenon.ir.scalar import ops
+from torch_tenon.ir.values import Layout, Lazy
 from torch_tenon.targets.cpu.backend import cpu_backend
 
 
@@ -55,6 +59,44 @@ def test_rows_that_nobody_else_sees_stay_on_the_stack() -> None:
     (source,) = kernels(lambda x: torch.softmax(x, 1), torch.randn(128, 256))
     assert "float row0[256]" in source
     assert source.count("*const x") == 2
+
+
+def test_all_rows_of_a_kernel_take_little_of_the_stack() -> None:
+    def centred_again_and_again(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(12):
+            x = (x - x.mean(1, keepdim=True)).exp()
+        return x
+
+    def declared(n: int) -> list[int]:
+        (source,) = kernels(centred_again_and_again, torch.randn(16, n))
+        return [int(size) for size in re.findall(r"float row\d+\[(\d+)\]", source)]
+
+    assert declared(1000) == [1000] * 11
+    assert 0 < 4 * sum(declared(30_000)) <= 1 << 20
+    x = torch.rand(16, 30_000) * 0.1
+    (found,) = run_plan(centred_again_and_again, x)
+    torch.testing.assert_close(found, centred_again_and_again(x), rtol=1e-4, atol=1e-5)
+
+
+def run_plan(function: Callable[..., Any], *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """What the plan of `function` gives."""
+    module = make_fx(lambda *a: [function(*a)], decompositions(), tracing_mode="fake")(*inputs)
+    return Plan(build(module).program, cpu_backend()).compile().run(list(inputs))
+
+
+def test_what_reads_old_contents_stands_before_what_replaces_them() -> None:
+    """Also where that is computed later, which as one kernel would read what was just written."""
+    program = Program()
+    x = program.input(torch.float32, Layout.contiguous((64,)))
+    late = Lazy(x.sizes, x.dtype, lambda p: x.load([63 - p[0]]), (x,))
+    more = Lazy(x.sizes, x.dtype, lambda p: ops.add(x.load(p), 1.0), (x,))
+    written = program.write(x, more)
+    program.outputs += [program.copy(late), written]
+    plan = Plan(program, cpu_backend()).compile()
+    given = torch.arange(64.0)
+    turned, changed = plan.run([given])
+    assert torch.equal(turned, torch.arange(64.0).flip(0))
+    assert torch.equal(changed, torch.arange(64.0) + 1)
 
 
 def test_a_long_reduction_is_split_for_the_threads() -> None:

@@ -15,8 +15,10 @@ from torch_tenon.ir.index import (
     evaluate,
     flat_index,
     floordiv,
+    less,
     mod,
     never_meet,
+    nonnegative,
     strides,
     substitute,
     unflatten,
@@ -55,6 +57,44 @@ def test_random_expressions_evaluate_like_integers() -> None:
         low, high = bounds(e)
         assert low is None or low <= min(values)
         assert high is None or high >= max(values)
+
+
+def test_bounds_where_numbers_and_divisors_are_known_at_run_time() -> None:
+    """Of expressions in a loop variable, a size and a number of either sign, divided by numbers and
+    by the size: what is certain of them holds wherever they are evaluated."""
+    rng = random.Random(0)
+    i, n, t = Symbol("i", 5), Symbol("n", None, 2), Symbol("t", None, -4)
+    points = [
+        dict(zip((i, n, t), v, strict=True))
+        for v in itertools.product(range(5), (2, 3, 7), (-4, -1, 0, 3))
+    ]
+
+    def made() -> Index:
+        e: Index = rng.randint(-6, 6)
+        for _ in range(rng.randint(1, 4)):
+            kind = rng.randrange(5)
+            divisor = rng.choice([2, 3, var(n), var(n) * 2])
+            if kind == 0:
+                e = floordiv(e, divisor)
+            elif kind == 1:
+                e = mod(e, divisor)
+            else:
+                e = e + rng.choice([var(i), var(n), var(t), var(i) * var(t)]) * rng.randint(-2, 2)
+        return e
+
+    decided = 0
+    for _ in range(2000):
+        e, d = made(), made()
+        values = [evaluate(e, p) for p in points]
+        others = [evaluate(d, p) for p in points]
+        low, high = bounds(e)
+        assert low is None or low <= min(values), (e, low)
+        assert high is None or high >= max(values), (e, high)
+        assert not nonnegative(e) or min(values) >= 0, e
+        if less(e, d):
+            decided += 1
+            assert all(x < y for x, y in zip(values, others, strict=True)), (e, d)
+    assert decided > 100
 
 
 def test_a_reshape_and_back_is_the_identity() -> None:

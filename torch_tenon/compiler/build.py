@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon.compiler.composition import Composition, StandIns
+from torch_tenon.compiler.failing import why_not
 from torch_tenon.compiler.parts import (
     is_dense,
     is_simple,
@@ -31,6 +32,7 @@ from torch_tenon.compiler.parts import (
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import (
+    BodyError,
     Buffer,
     Layout,
     Lazy,
@@ -87,11 +89,12 @@ class ProgramBuilder:
     """A program while it is built.
 
     The front end sets `step`, a number that grows, before each of its calls, and the program's
-    `origin` to the call's op.
+    `origin` to the call's op. Ops whose origin is `refused` become calls, for that reason.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, refused: Mapping[str, str] | None = None) -> None:
         self.program = Program()
+        self.refused = refused or {}
         self.stand_ins = StandIns()
         self.fallbacks: dict[str, str] = {}  # op and why it is a call
         self.inputs: list[Any] = []  # for each input of the program what memory it is
@@ -145,7 +148,12 @@ class ProgramBuilder:
         into: bool,
     ) -> Any:
         build = Build(self.program, results)
+        program = self.program
+        held = program.taken and (program.taken, program.taken.current)
+        random_ops = program.random_ops
         try:
+            if program.origin in self.refused:
+                raise CannotLower(self.refused[program.origin])
             given = _values([positional, list(keywords.values())])
             if any(v.is_number for v in given) and not known_of(op).run_time_numbers:
                 raise CannotLower("a number that is known only when it runs")
@@ -161,13 +169,19 @@ class ProgramBuilder:
             if composed is None:
                 raise CannotLower("no lowering")
             return Composition(self).run(composed, positional, keywords)
-        except CannotLower as reason:
+        except (BodyError, MemoryError):
+            raise
+        except Exception as error:
+            reason = why_not(str(op), error)
+            if held:  # what was written already is nobody's: the call reads what was there before
+                held[0].current = held[1]
+            program.random_ops = random_ops
             if into and self._dtypes(op, positional, keywords) != [m.dtype for m in results if m]:
                 # What an op computes in depends on what it writes, and it may convert.
                 raise CannotLower(f"{op} writes a tensor of another dtype") from None
             if self.stand_ins.are_of_some_sizes:
                 self.stand_ins = StandIns()
-            self.fallbacks[str(op)] = str(reason)
+            self.fallbacks[str(op)] = reason
             log.debug("%s is a call: %s", op, reason)
             return self.call(op, positional, keywords, results)
 
@@ -224,8 +238,10 @@ class ProgramBuilder:
             if function is None:
                 raise CannotLower("no lowering")
             found = function(build, *positional, **keywords)
-        except CannotLower as reason:
-            self.fallbacks[str(op)] = str(reason)
+        except (BodyError, MemoryError):
+            raise
+        except Exception as error:
+            self.fallbacks[str(op)] = why_not(str(op), error)
             given = _numbers_as_tensors(op._schema, positional)
             found = build.call(op, given, keywords, "fallback")
         return list(found) if isinstance(found, list | tuple) else [found]

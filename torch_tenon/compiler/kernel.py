@@ -15,7 +15,7 @@ from torch_tenon.ir.values import Buffer, Storage
 if TYPE_CHECKING:
     from torch_tenon.compiler.handwritten import Asked, Code
 
-# What a failed check raises: the numbers by which csrc/execute/plan.cpp knows them.
+# What a failed check raises: the numbers by which csrc/execute/failed_check.cpp knows them.
 CHECKS: dict[str, int] = {
     "index": 1,
     "embedding": 2,
@@ -23,6 +23,7 @@ CHECKS: dict[str, int] = {
     "division": 4,
     "target": 5,
     "batch": 6,
+    "index_copy": 7,
 }
 STATUS_WORDS = 4  # that a check reports in: kStatusWords in csrc/execute/plan.h
 

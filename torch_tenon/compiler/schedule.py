@@ -100,7 +100,8 @@ def schedule(program: Program, backend: Backend) -> Schedule:
     """Drops dead nodes, fuses what the backend makes kernels of, and orders what remains."""
     nodes = _live(program)
     scheduler = _Scheduler(nodes, backend)
-    for node in _ordered(nodes, scheduler.needs):
+    for number, node in enumerate(_ordered(nodes, scheduler.needs)):
+        node.number = number  # by which the members of a kernel are in this order too
         scheduler.place(node)
     groups = sorted(scheduler.alive, key=lambda g: g.position)
     return Schedule(groups, scheduler.rejected, scheduler.needs, scheduler.group)

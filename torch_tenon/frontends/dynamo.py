@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from torch_tenon import _C, config
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
+from torch_tenon.compiler.failing import why_not
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
@@ -231,10 +233,31 @@ def _autograd(forward: GraphCompiler, backward: GraphCompiler, inference: GraphC
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=inference,
-        decompositions=decompositions(),
+        decompositions=_decompositions(),
         partition_fn=partition,
         keep_inference_input_mutations=True,
     )
+
+
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table that a trace decomposes ops by."""
+    return {op: _or_whole(op, function) for op, function in decompositions().items()}
+
+
+@functools.cache
+def _or_whole(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; but where it fails, by arguments that it was not written for, the op stays in
+    the graph: PyTorch's kernel takes them, or says what is wrong with them."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **keywords: Any) -> Any:
+        try:
+            return function(*args, **keywords)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError) as error:
+            log.debug("%s", why_not(str(op), error))
+            return NotImplemented
+
+    return run
 
 
 def partition(joint: GraphModule, *args: Any, **keywords: Any) -> tuple[GraphModule, GraphModule]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
+from torch_tenon.compiler.failing import without_failing
 from torch_tenon.compiler.parts import may_overlap, same_places
 from torch_tenon.frontends import foreach
 from torch_tenon.ir.index import Symbol, product
@@ -63,17 +64,21 @@ def build(description: tuple[Any, ...], symbols: Sequence[Symbol] = ()) -> Built
     """The program of a window, whose sizes may have any value in terms of `symbols`. Raises
     CannotLower for one that only reference execution runs."""
     load_all()
-    window = _Window(description)
-    window.program.sizes += symbols
-    return window.build()
+
+    def made(refused: Mapping[str, str]) -> BuiltWindow:
+        window = _Window(description, refused)
+        window.program.sizes += symbols
+        return window.build()
+
+    return without_failing(made)
 
 
 class _Window:
     """A window's description, as calls of the builder of programs."""
 
-    def __init__(self, description: tuple[Any, ...]) -> None:
+    def __init__(self, description: tuple[Any, ...], refused: Mapping[str, str]) -> None:
         _, self.calls, slots = description
-        self.builder = ProgramBuilder()
+        self.builder = ProgramBuilder(refused)
         self.program = self.builder.program
         self.slots = [
             self.builder.tensor(Contents(k, nbytes, len(self.calls) if alive else -1, fresh))

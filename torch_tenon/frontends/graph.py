@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 
 from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
+from torch_tenon.compiler.failing import without_failing
 from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
 from torch_tenon.ir.index import Index, less
@@ -58,7 +60,7 @@ def build(module: GraphModule, views: Mapping[int, int] | None = None) -> BuiltG
     """
     load_all()
     try:
-        return _Graph(module, views or {}).build()
+        return without_failing(lambda refused: _Graph(module, views or {}, refused).build())
     except CannotLower as reason:
         raise NotImplementedError(str(reason)) from reason
 
@@ -70,9 +72,11 @@ class _Graph:
     the trace share it here (`memory_of`).
     """
 
-    def __init__(self, module: GraphModule, views: Mapping[int, int]) -> None:
+    def __init__(
+        self, module: GraphModule, views: Mapping[int, int], refused: Mapping[str, str]
+    ) -> None:
         self.module, self.views = module, views
-        self.builder = ProgramBuilder()
+        self.builder = ProgramBuilder(refused)
         self.program = self.builder.program
         self.sizes = SizeTable(self.program)
         self.env: dict[Node, Any] = {}
@@ -213,6 +217,8 @@ class _Graph:
         changes = self.given[self.in_place[n]] if n in self.in_place else None
         results = self._results(n)
         found = self.builder.lower(n.target, args, keywords, results, changes=changes)
+        if isinstance(n.target, HigherOrderOperator) and isinstance(value, torch.Tensor):
+            (found,) = found  # it has no schema that tells one tensor from a list of one
         return self._held(n, found, results)
 
     def _call_in_place(self, n: Node) -> list[Any]:

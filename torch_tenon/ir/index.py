@@ -349,11 +349,18 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
         top = bounds(atom.divisor)[1]
         return 0, None if top is None else top - 1
     if not isinstance(atom.divisor, int):
-        return (0 if low is not None and low >= 0 else None), high
+        # Dividing by 1 or more takes a number nearer to 0, of a negative one to -1 at most.
+        least = None if low is None else min(low, 0)
+        return least, None if high is None else max(high, -1)
     return (
         None if low is None else low // atom.divisor,
         None if high is None else high // atom.divisor,
     )
+
+
+def _is_nonnegative(atom: Atom) -> bool:
+    low = _atom_bounds(atom)[0]
+    return low is not None and low >= 0
 
 
 def nonnegative(e: Index) -> bool:
@@ -381,8 +388,11 @@ def upper(e: Index) -> Index:
     total: Index = 0
     for monomial, k in e.terms.items():
         term: Index = k
+        signed = not all(_is_nonnegative(atom) for atom in monomial)
         for atom in monomial:
-            if isinstance(atom, Symbol) and atom.extent is not None:
+            if signed:  # a factor at its greatest may make the product least
+                term = term * var(atom)
+            elif isinstance(atom, Symbol) and atom.extent is not None:
                 term = term * (atom.extent - 1) if k > 0 else 0
             elif isinstance(atom, Mod) and k > 0:
                 term = term * (atom.divisor - 1)

@@ -205,7 +205,7 @@ class _Ops:
         if x.dtype.is_complex or dtype.is_complex:
             return complex_numbers.convert(self, x, dtype)
         if x.op == "constant":
-            return self.constant(x.args[1].value, dtype)
+            return self.constant(_converted(x.args[1].value, dtype), dtype)
         if x.op == "index" and dtype.is_floating_point is False and dtype is not torch.bool:
             return self.index(x.args[0], dtype)
         return current().record("to", (x,), dtype)
@@ -283,6 +283,18 @@ class _Ops:
         args = (x, size, message, trace.mask, trace.call_index)
         checked = trace.record("check", args, torch.int64)
         return var(trace.symbol_of(checked, size))
+
+
+def _converted(value: Any, dtype: torch.dtype) -> Any:
+    """A number as a processor converts it to `dtype`: of floats beyond the whole numbers that it
+    converts to, and of NaN, it makes the least one, which is then cut to the width of `dtype`."""
+    if not isinstance(value, float) or dtype is torch.bool or dtype.is_floating_point:
+        return value
+    if dtype is torch.uint64 and 2.0**63 <= value < 2.0**64:
+        return int(value)
+    bits = 32 if dtype in (torch.int8, torch.int16, torch.int32) else 64
+    least = -(1 << bits - 1)
+    return int(value) if least <= value < -least else least
 
 
 class _Number:

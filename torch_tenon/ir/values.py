@@ -37,6 +37,15 @@ MOST_COST = 300
 MOST_DEPTH = 64  # bodies that call each other: Python's stack has room for a thousand frames
 
 
+class BodyError(Exception):
+    """The body of a lazy value raised an error, which is the cause; `origin` is the op whose result
+    the value is. It shows where the value is used: what is lowered then is not to blame."""
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(f"the body of {origin}")
+        self.origin = origin
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where the elements of a tensor lie in a storage: sizes, strides, offset (in elements)."""
@@ -246,10 +255,20 @@ class Lazy(Value):
             if self.call_index >= 0:
                 trace.call_index = self.call_index
                 trace.calls |= {self.call_index: None}
-            found = trace.memo[key] = ops.to(self.body(position), self.dtype)
+            found = trace.memo[key] = ops.to(self._computed(position), self.dtype)
             trace.call_index = user
             trace.origins |= {self.origin: None}
         return found
+
+    def _computed(self, position: Position) -> Scalar:
+        try:
+            return self.body(position)
+        except (BodyError, MemoryError):
+            raise
+        except Exception as error:
+            if not self.origin:  # it is a part of what is being lowered
+                raise
+            raise BodyError(self.origin) from error
 
     def __repr__(self) -> str:
         return f"Lazy({self.dtype}, {self.sizes}, cost {self.cost})"

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+from torch._higher_order_ops.out_dtype import out_dtype_fallback
 
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
@@ -106,14 +107,16 @@ def threshold(x: Tensor, limit: Any, value: Any) -> Tensor:
     return torch.where(x <= limit, value, x)
 
 
-@composition(aten.index_add.default)
-def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    """x (any shape) with slices of the source added at positions of a dimension; as on the CPU
-    16-bit numbers are added up in float32 and rounded once."""
-    add = _core_aten_decompositions_post_autograd()[aten.index_add.default]
-    if x.dtype not in (torch.bfloat16, torch.float16):
-        return add(x, dim, index, source, alpha=alpha)
-    return add(x.float(), dim, index, source.float(), alpha=alpha).to(x.dtype)
+@composition(torch.ops.higher_order.out_dtype)
+def out_dtype(op: Any, dtype: torch.dtype, *args: Any) -> Tensor:
+    """An op on whole numbers (matrices, say), computed in a wider dtype than theirs."""
+    if op is aten.mm.default and dtype is torch.int32 and _are_bytes(*args):
+        return torch._int_mm(*args)
+    return out_dtype_fallback(op, dtype, *args)
+
+
+def _are_bytes(*matrices: Tensor) -> bool:
+    return all(x.dtype is torch.int8 for x in matrices)
 
 
 @composition(aten.multilabel_margin_loss_forward.default)

@@ -14,6 +14,7 @@ FAMILIES = (
     "reductions",
     "normalization",
     "indexing",
+    "scatters",
     "search",
     "bags",
     "grid",

@@ -16,6 +16,7 @@ from torch_tenon.ops.lowerings.table import (
     CannotLower,
     broadcast_to,
     cast,
+    fitting,
     lowering,
     number,
 )
@@ -39,7 +40,7 @@ def full(b: Build, *args: Any, fill_value: Any = None, **keywords: Any) -> Value
     value = fill_value if fill_value is not None else args[-1]
     if isinstance(value, Value):
         return broadcast_to(cast(value, b.out.dtype), b.out.sizes)
-    return constant(b.out.sizes, value, b.out.dtype)
+    return constant(b.out.sizes, fitting(value, b.out.dtype), b.out.dtype)
 
 
 @lowering("aten.fill.Tensor")

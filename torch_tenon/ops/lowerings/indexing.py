@@ -1,4 +1,4 @@
-"""Reads and writes at indices that are data: gather, scatter, embedding, advanced indexing."""
+"""Reads at indices that are data (gather, embedding), advanced indexing, and parts replaced."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral, reindex, reshape
+from torch_tenon.ir.values import Lazy, Position, Stored, Value, reindex, reshape
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
     broadcast_load,
     broadcast_sizes,
     cast,
-    elementwise,
+    fitting,
     lowering,
     number,
 )
@@ -115,11 +115,15 @@ class _IndexPlan:
         return found
 
 
+def one_d(x: Value) -> Value:
+    """`x` with a dimension at least: along which ops that index take a tensor without."""
+    return x if x.sizes else reshape(x, (1,))
+
+
 @lowering("aten.index_select")
 def index_select(b: Build, x: Value, dim: int, at: Value) -> Value:
     """Some positions of a dimension."""
-    if not x.sizes:
-        return x
+    x, shape = one_d(x), b.out.sizes
     d = wrap_dim(dim, len(x.sizes))
     flat = reshape(at, (at.numel(),))
     check = "batch" if d == 1 else "embedding"  # the CPU has a kernel of its own for that dimension
@@ -128,7 +132,21 @@ def index_select(b: Build, x: Value, dim: int, at: Value) -> Value:
         i = ops.indirect(flat.load([p[d]]), x.sizes[d], check)
         return x.load([*p[:d], i, *p[d + 1 :]])
 
-    return Lazy(b.out.sizes, x.dtype, body, (x, at), 2)
+    return reshape(Lazy(shape or flat.sizes, x.dtype, body, (x, at), 2), shape)
+
+
+@lowering("aten.take")
+def take(b: Build, x: Value, at: Value) -> Value:
+    """Elements by their numbers in row-major order."""
+    count = x.numel()
+    if count == 0:
+        raise CannotLower("nothing to take")
+    flat = reshape(x, (count,))
+
+    def body(p: Position) -> Scalar:
+        return flat.load([ops.indirect(at.load(p), count, "index", wrap=True)])
+
+    return Lazy(at.sizes, x.dtype, body, (flat, at), 2)
 
 
 # What an index beyond the end is to the op that gathers, where that is composed of this.
@@ -138,8 +156,8 @@ _CHECK_OF = {"nll_loss_forward": "target", "nll_loss2d_forward": "target"}
 @lowering("aten.gather")
 def gather(b: Build, x: Value, dim: int, at: Value, **keywords: Any) -> Value:
     """x at the same position but for one dimension, where an index says."""
-    if not x.sizes or not at.sizes:
-        return reshape(x, at.sizes) if product(at.sizes) == 1 else x
+    shape = at.sizes
+    x, at = one_d(x), one_d(at)
     d = wrap_dim(dim, len(x.sizes))
     check = _CHECK_OF.get(b.program.origin, "gather")
 
@@ -147,141 +165,7 @@ def gather(b: Build, x: Value, dim: int, at: Value, **keywords: Any) -> Value:
         i = ops.indirect(at.load(p), x.sizes[d], check)
         return x.load([*p[:d], i, *p[d + 1 :]])
 
-    return Lazy(at.sizes, x.dtype, body, (x, at), 2)
-
-
-def _scatter_along(
-    b: Build, x: Value, dim: int, at: Value, source: Any, mode: str, include: bool = True
-) -> Value:
-    """Copies x and stores (or combines) a source at indices along one dimension."""
-    if not x.sizes:
-        source = reshape(source, (1,)) if isinstance(source, Value) else source
-        row = _scatter_along(b, reshape(x, (1,)), 0, reshape(at, (1,)), source, mode, include)
-        return reshape(row, ())
-    if x.dtype not in TABLE:
-        raise CannotLower(f"no loops over {x.dtype}")
-    wide = TABLE[x.dtype].compute
-    if mode in ("sum", "prod") and x.dtype.is_floating_point and wide is not x.dtype:
-        # As the CPU does, rounded once.
-        source = cast(source, wide) if isinstance(source, Value) else source
-        done = _scatter_along(b, cast(x, wide), dim, at, source, mode, include)
-        return cast(done, x.dtype)
-    d = wrap_dim(dim, len(x.sizes))
-    others = [k for k in range(len(x.sizes)) if k != d]
-    target = b.program.owned(x, (at, source))
-    read = source.load if isinstance(source, Value) else lambda p: number(source, x.dtype)
-
-    def place(p: list[Index], r: list[Index]) -> tuple[list[Index], Index]:
-        position: list[Index] = [0] * len(x.sizes)
-        position[d] = r[0]
-        for k, i in zip(others, p, strict=True):
-            position[k] = i
-        row = ops.indirect(at.load(position), x.sizes[d], "gather")
-        where = [row if k == d else i for k, i in enumerate(position)]
-        return position, target.layout.index(where)
-
-    outer, inner = [at.sizes[k] for k in others], [at.sizes[d]]
-    if not include:
-        start = neutral(mode, x.dtype)
-        target = scatter_node(
-            b, target, lambda p, r: (number(start, x.dtype), place(p, r)[1]), outer, inner, "store"
-        )
-
-    def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
-        position, where = place(p, r)
-        return ops.to(read(position), x.dtype), where
-
-    return scatter_node(b, target, body, outer, inner, mode)
-
-
-@lowering("aten.scatter.src", "aten.scatter.value")
-def scatter(b: Build, x: Value, dim: int, at: Value, source: Any) -> Value:
-    """x with a source stored at indices along a dimension."""
-    d = wrap_dim(dim, len(x.sizes))
-    if isinstance(x, Lazy) and x.constant is not None and x.sizes and at.sizes[d] == 1:
-        rest = [k for k in range(len(x.sizes)) if k != d]
-        if all(at.sizes[k] == x.sizes[k] for k in rest) and not isinstance(source, Value):
-            return _one_hot(x, d, at, source)
-    return _scatter_along(b, x, dim, at, source, "store")
-
-
-def _one_hot(x: Lazy, d: int, at: Value, value: Any) -> Value:
-    """One element of each row of a constant replaced: a comparison, and no memory."""
-
-    def body(p: Position) -> Scalar:
-        index = at.load([0 if k == d else i for k, i in enumerate(p)])
-        checked = ops.indirect(index, x.sizes[d], "gather")
-        here = ops.eq(ops.index(checked), ops.index(p[d]))
-        return ops.where(here, number(value, x.dtype), number(x.constant, x.dtype))
-
-    return Lazy(x.sizes, x.dtype, body, (at,), 2)
-
-
-@lowering("aten.scatter_add")
-def scatter_add(b: Build, x: Value, dim: int, at: Value, source: Value) -> Value:
-    """x with a source added at indices along a dimension."""
-    return _scatter_along(b, x, dim, at, source, "sum")
-
-
-_MODES = {
-    "sum": "sum",
-    "add": "sum",
-    "prod": "prod",
-    "multiply": "prod",
-    "amax": "max",
-    "amin": "min",
-}
-
-
-@lowering("aten.scatter_reduce.two", "aten.scatter.reduce", "aten.scatter.value_reduce")
-def scatter_reduce(
-    b: Build, x: Value, dim: int, at: Value, source: Any, reduce: str, *, include_self: bool = True
-) -> Value:
-    """x with a source combined at indices along a dimension."""
-    if reduce != "mean":
-        return _scatter_along(b, x, dim, at, source, _MODES[reduce], include_self)
-    total = _scatter_along(b, x, dim, at, source, "sum", include_self)
-    start = Lazy(x.sizes, torch.int64, lambda p: ops.constant(int(include_self), torch.int64))
-    count = _scatter_along(b, start, dim, at, 1, "sum")
-
-    def divide(a: Scalar, n: Scalar) -> Scalar:
-        n = ops.to(ops.maximum(n, 1), a.dtype)
-        return ops.div(a, n) if a.dtype.is_floating_point else ops.floor_div(a, n)
-
-    return elementwise(divide, (total, count), None, x.dtype, 2)
-
-
-@lowering("aten.index_reduce")
-def index_reduce(
-    b: Build,
-    x: Value,
-    dim: int,
-    at: Value,
-    source: Value,
-    reduce: str,
-    *,
-    include_self: bool = True,
-) -> Value:
-    """x with slices of a source combined at positions of a dimension."""
-    d = wrap_dim(dim, len(x.sizes))
-    flat = reshape(at, (at.numel(),))
-    spread = Lazy(source.sizes, at.dtype, lambda p: flat.load(p[d : d + 1] or [0]), (flat,), 0)
-    return scatter_reduce(b, x, dim, spread, source, reduce, include_self=include_self)
-
-
-@lowering("aten.put")
-def put(b: Build, x: Value, at: Value, source: Value, accumulate: bool = False) -> Value:
-    """x with values stored or added at numbers of its elements."""
-    count = at.numel()
-    flat_at, values = reshape(at, (count,)), reshape(source, (count,))
-    target = b.program.owned(reshape(x, (x.numel(),)), (at, source))
-
-    def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
-        where = ops.indirect(flat_at.load(r), x.numel(), "index", wrap=True)
-        return ops.to(values.load(r), x.dtype), target.layout.index([where])
-
-    mode = "sum" if accumulate else "store"
-    return reshape(scatter_node(b, target, body, [], [count], mode), x.sizes)
+    return reshape(Lazy(at.sizes, x.dtype, body, (x, at), 2), shape)
 
 
 @lowering("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
@@ -342,7 +226,7 @@ def _masked_put(x: Value, mask: Value, value: Value) -> Value:
 @lowering("aten.masked_fill")
 def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
     """x with a number where the mask holds."""
-    sizes = b.out.sizes
+    sizes, value = b.out.sizes, fitting(value, x.dtype)
 
     def body(p: Position) -> Scalar:
         fill = cast(value, x.dtype).load(()) if isinstance(value, Value) else value

@@ -18,6 +18,7 @@ from torch_tenon.ops.lowerings.table import (
     CannotLower,
     cast,
     elementwise,
+    fitting,
     float_type,
     lowering,
     promote,
@@ -236,7 +237,7 @@ def pow_(b: Build, x: Any, y: Any) -> Value:
     if isinstance(x, Value) and isinstance(y, int | float) and not isinstance(y, bool):
         if compute.is_floating_point and y in (0.5, -0.5):
             return elementwise(ops.sqrt if y > 0 else ops.rsqrt, (x,), compute, compute, 2)
-        if y == int(y) and abs(y) <= 4 and (y >= 0 or compute.is_floating_point):
+        if abs(y) <= 4 and y == int(y) and (y >= 0 or compute.is_floating_point):
             return elementwise(lambda a: _power(a, int(y)), (x,), compute, compute, 2)
     if not compute.is_floating_point and isinstance(y, int) and y < 0:
         raise CannotLower("integer power with a negative exponent")
@@ -302,6 +303,7 @@ def where(b: Build, condition: Value, x: Any, y: Any) -> Value:
 def clamp(b: Build, x: Value, low: Any = None, high: Any = None) -> Value:
     """x kept between low and high; NaN stays."""
     compute = promote(x, low, high)
+    low, high = fitting(low, compute), fitting(high, compute)
 
     def f(a: Scalar, lo: Scalar | None, hi: Scalar | None) -> Scalar:
         if lo is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, flat_index
+from torch_tenon.ir.index import Expr, Index, flat_index, nonnegative
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.creation import constant
@@ -28,14 +28,15 @@ MANY_VALUES = 1 << 20  # from which 64 bits choose among them, and not 32
 @dataclass(frozen=True)
 class Drawn:
     """A distribution with its parameters as its formula needs them: numbers, or tensors that are
-    broadcast. Whole numbers are in [base, base + count), count 0 for all 64 bits."""
+    broadcast. Whole numbers are in [base, base + count), count 0 for all 64 bits; a count that is
+    known at run time is positive."""
 
     distribution: str
     a: Any = 0.0
     b: Any = 0.0
     c: Any = 0.0
-    base: int = 0
-    count: int = 0
+    base: Index = 0
+    count: Index = 0
 
 
 def drawn(
@@ -67,18 +68,32 @@ def drawn(
 
 
 def _integers(numbers: Any, dtype: torch.dtype, what: Drawn) -> Value:
-    count = what.count % (1 << 64)
-    few = 0 < count <= MANY_VALUES
-    kind = "random_word" if few else "random_bits"
+    count = what.count % (1 << 64) if isinstance(what.count, int) else what.count
+    word, bits = (numbers(f"random_{kind}", torch.int64) for kind in ("word", "bits"))
 
-    def body(x: Scalar) -> Scalar:
-        if few:
-            x = ops.rshift(ops.mul(x, count), 32)
-        elif count:
-            x = ops.random_below(x, count)
-        return ops.to(ops.add(x, what.base), dtype)
+    def few(x: Scalar, n: Scalar) -> Scalar:
+        scaled: Scalar = ops.rshift(ops.mul(x, n), 32)
+        return scaled
 
-    return elementwise(body, (numbers(kind, torch.int64),), torch.int64, dtype, 4)
+    def moved(x: Scalar, base: Scalar) -> Scalar:
+        return ops.to(ops.add(x, base), dtype)
+
+    if count == 0:
+        return elementwise(moved, (bits, what.base), torch.int64, dtype, 4)
+    if not isinstance(count, int):
+
+        def either(x: Scalar, y: Scalar, n: Scalar, base: Scalar) -> Scalar:
+            is_few = ops.le(n, MANY_VALUES)
+            return moved(ops.where(is_few, few(x, n), ops.random_below(y, n)), base)
+
+        given = (word, bits, count, what.base)
+        return elementwise(either, given, torch.int64, dtype, 6)
+    below, source = (few, word) if count <= MANY_VALUES else (ops.random_below, bits)
+
+    def body(x: Scalar, n: Scalar, base: Scalar) -> Scalar:
+        return moved(below(x, n), base)
+
+    return elementwise(body, (source, count, what.base), torch.int64, dtype, 4)
 
 
 def _trials(times: Lazy, dtype: torch.dtype, what: Drawn) -> Value:
@@ -122,8 +137,8 @@ def draw(
     p: Any,
     q: Any,
     r: Any,
-    base: int,
-    count: int,
+    base: Index,
+    count: Index,
     seed: Value,
     offset: Value,
 ) -> Value:
@@ -206,9 +221,12 @@ def geometric(b: Build, x: Value, p: float, **keywords: Any) -> Value:
 @lowering("aten.randint", "aten.randint_like")
 def randint(b: Build, *args: Any, **keywords: Any) -> Value:
     """Whole numbers in [low, high)."""
-    numbers = [a for a in args if isinstance(a, int)]
+    numbers = [a for a in args if isinstance(a, int | Expr)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else numbers[:2]
-    return own(b, Drawn("integers", base=low, count=high - low))
+    count = high - low
+    if not isinstance(count, int) and not nonnegative(count - 1):
+        raise CannotLower("bounds that may leave no number between them")
+    return own(b, Drawn("integers", base=low, count=count))
 
 
 @lowering("aten.bernoulli.default", "aten.bernoulli.p")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, floordiv, product
+from torch_tenon.ir.index import Index, floordiv, nonnegative, product
 from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
 from torch_tenon.ir.values import (
     Layout,
@@ -34,6 +34,7 @@ from torch_tenon.ops.lowerings.table import (
     float_type,
     held,
     lowering,
+    number,
 )
 from torch_tenon.ops.lowerings.views import wrap_dim
 
@@ -140,6 +141,17 @@ def _typed(x: Value, dtype: torch.dtype) -> Element:
     return lambda p: ops.to(held(x.load(p), x.dtype), dtype)
 
 
+def _truth(combine: str) -> Callable[..., Value]:
+    """`any` or `all`: of no dimension (an empty list, where one may be given), each element's."""
+
+    def lower(b: Build, x: Value, dim: Any = None, keepdim: bool = False) -> Value:
+        if isinstance(dim, list | tuple) and not dim:
+            return cast(cast(x, torch.bool), b.out.dtype)
+        return _reduction(combine, True)(b, x, dim, keepdim)
+
+    return lower
+
+
 def _reduction(combine: str, truth: bool = False) -> Callable[..., Value]:
     def lower(
         b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
@@ -153,8 +165,8 @@ def _reduction(combine: str, truth: bool = False) -> Callable[..., Value]:
 
 lowering("aten.sum", "prims.sum")(_reduction("sum"))
 lowering("aten.prod")(_reduction("prod"))
-lowering("aten.any", "prims.any")(_reduction("any", True))
-lowering("aten.all")(_reduction("all", True))
+lowering("aten.any", "prims.any")(_truth("any"))
+lowering("aten.all")(_truth("all"))
 lowering("aten.amax", "prims.amax", "aten.max.default")(_reduction("max"))
 lowering("aten.amin", "prims.amin", "aten.min.default")(_reduction("min"))
 
@@ -196,6 +208,8 @@ def _extreme(b: Build, x: Value, dim: int, keepdim: bool, combine: str) -> list[
     if rank == 0:
         return [x, Lazy((), torch.int64, lambda p: ops.constant(0, torch.int64))]
     d = wrap_dim(dim, rank)
+    if x.sizes[d] == 0:
+        raise CannotLower("the extreme of nothing")
     load = lambda p: held(x.load(p), x.dtype)  # noqa: E731
     best = reduce(b, x, [d], combine, True, load)
 
@@ -267,6 +281,23 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     return average, elementwise(centred, (squares, rest, left), dtype, dtype, 2)
 
 
+def _less(count: Index, correction: Any) -> Any:
+    """`count - correction` as an operand of `elementwise`: 0 where that is not positive, and for a
+    correction that is no number."""
+    if isinstance(count, int) and isinstance(correction, int | float):
+        return float(count) - correction if count > correction else 0.0
+    if not isinstance(correction, float):
+        left = count - correction
+        if nonnegative(left):
+            return left
+
+    def body(p: Position) -> Scalar:
+        n, c = number(count, torch.float64), number(correction, torch.float64)
+        return ops.where(ops.gt(n, c), ops.sub(n, c), 0.0)
+
+    return Lazy((), torch.float64, body, (), 1)
+
+
 def _variance(
     b: Build,
     x: Value,
@@ -282,13 +313,8 @@ def _variance(
         raise CannotLower(f"variance of {b.out.dtype}")
     x = shared(b, x)
     average, squares = moments(b, x, dims, out)
-    count = product(x.sizes[d] for d in dims)
-    correction = 1 if correction is None else correction
     wide = squares.dtype
-    if isinstance(count, int):
-        divisor: Any = max(float(count) - correction, 0.0)
-    else:
-        divisor = count - int(correction)
+    divisor = _less(product(x.sizes[d] for d in dims), 1 if correction is None else correction)
     variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
     if not keepdim:
         sizes = [n for d, n in enumerate(x.sizes) if d not in dims]
@@ -392,8 +418,8 @@ def log_softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dt
 def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
     """Running combinations along a dimension; sums and products of float32 in double precision, as
     the CPU has them: a product may leave float32's range and come back."""
-    if out not in TABLE:
-        raise CannotLower(f"no loops over {out}")
+    if out not in TABLE or out is torch.bool:
+        raise CannotLower(f"no running {combine} of {out}")
     if not x.sizes:
         return cast(x, out)
     d = wrap_dim(dim, len(x.sizes))

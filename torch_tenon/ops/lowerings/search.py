@@ -62,7 +62,7 @@ def logcumsumexp(b: Build, x: Value, dim: int) -> Value:
 
 def _bound(b: Build, row: Value, values: Value, sorter: Value | None, right: bool) -> Value:
     """For each of `values`, how many elements of its sorted row are before it."""
-    compute = promote(row, values) if values.sizes else row.dtype
+    compute = promote(row, values)
     length = row.sizes[-1]
     if compute not in TABLE or not isinstance(length, int):
         raise CannotLower(f"a search in {length} elements of {compute}")
@@ -104,7 +104,7 @@ def searchsorted(
     sorter: Value | None = None,
 ) -> Value:
     """Where values would go in sorted rows."""
-    return _bound(b, row, _tensor(values, row.dtype), sorter, right or side == "right")
+    return _bound(b, row, _tensor(values, row), sorter, right or side == "right")
 
 
 @lowering("aten.bucketize")
@@ -112,11 +112,15 @@ def bucketize(
     b: Build, values: Any, row: Value, *, out_int32: bool = False, right: bool = False
 ) -> Value:
     """The number of the interval that each value lies in."""
-    return _bound(b, row, _tensor(values, row.dtype), None, right)
+    return _bound(b, row, _tensor(values, row), None, right)
 
 
-def _tensor(x: Any, dtype: torch.dtype) -> Value:
-    return x if isinstance(x, Value) else Lazy((), dtype, lambda p: number(x, dtype))
+def _tensor(x: Any, row: Value) -> Value:
+    """A number as a tensor, in the dtype that it is compared with a row in."""
+    if isinstance(x, Value):
+        return x
+    dtype = promote(row, x)
+    return Lazy((), dtype, lambda p: number(x, dtype))
 
 
 def ranks(b: Build, mask: Value) -> Stored:

@@ -8,6 +8,7 @@ op becomes a call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -225,6 +226,23 @@ def number(a: Any, dtype: torch.dtype) -> Scalar:
     else:
         made = ops.to(ops.index(a), wide)
     return made
+
+
+def fitting(value: Any, dtype: torch.dtype) -> Any:
+    """A number that an op converts to a dtype. Raises CannotLower for one that PyTorch's kernel
+    takes for an overflow: beyond the greatest or, of whole numbers, NaN and infinities."""
+    if dtype is torch.bool or dtype.is_complex or not isinstance(value, int | float):
+        return value
+    if dtype.is_floating_point:
+        most: float = torch.finfo(dtype).max
+        fits = math.isinf(value) or value != value or -most <= value <= most
+    else:
+        info = torch.iinfo(dtype)
+        # A negative number wraps where there are none.
+        fits = value == value and (info.min or -info.max) <= value <= info.max
+    if not fits:
+        raise CannotLower(f"{value} is no {dtype}")
+    return value
 
 
 def held(x: Scalar, dtype: torch.dtype) -> Scalar:

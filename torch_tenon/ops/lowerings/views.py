@@ -11,12 +11,16 @@ from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, less, nonnegative, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, reindex, reshape
-from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, lowering
+from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, fitting, lowering
 
 
 def wrap_dim(d: int, rank: int) -> int:
-    """A dimension counted from the front."""
-    return d + max(rank, 1) if d < 0 else d
+    """A dimension counted from the front. Raises CannotLower for one that is none, of which
+    PyTorch's kernels say so."""
+    most = max(rank, 1)
+    if not -most <= d < most:
+        raise CannotLower(f"dimension {d} of {rank}")
+    return d + most if d < 0 else d
 
 
 def from_front(i: Index, n: Index) -> Index:
@@ -351,6 +355,7 @@ def stack(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
 @lowering("aten.constant_pad_nd")
 def constant_pad_nd(b: Build, x: Value, pad: Sequence[Index], value: Any = 0) -> Value:
     """A border of one value; negative widths cut."""
+    value = fitting(value, x.dtype)
     if any(not isinstance(n, int) for n in pad):
         raise CannotLower("padding by a run-time amount")
     rank = len(x.sizes)

@@ -358,7 +358,7 @@ class Writer:
         if s.op == "to":
             return c.convert(args[0], s.dtype, dtype_of(s.args[0]))
         if s.op == "bitcast":
-            return c.bitcast(args[0], s.dtype)
+            return c.bitcast(args[0], s.dtype, dtype_of(s.args[0]))
         return c.operation(s.op, args, s.dtype, dtype_of(s.args[0]))
 
 

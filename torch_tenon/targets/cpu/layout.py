@@ -37,6 +37,7 @@ FAR = 16  # elements of a step in memory from which it is an argument of the ker
 FISSION = 512  # elements that one of several loops over a tile takes before the next one runs
 PARALLEL_WORK = 65536  # work below which starting threads takes as long as they save
 ROW_BYTES = 1 << 18  # of a row that is kept on the stack
+STACK_BYTES = 1 << 20  # of all rows that a kernel keeps there: a thread may have 2 MiB in all
 CACHED = 1 << 18  # elements that a cache may hold between two kernels
 TRANSPOSED = (1, 2, 4, 8)  # bytes of the elements that scalar.h transposes tiles of
 MOST_PIECES = 8  # of a loop that is cut where it starts to compute something else
@@ -232,7 +233,13 @@ class Layout:
         if self.kind not in ("row", "column") or not isinstance(length, int):
             return []
         later = (b for b in read_later(self.group) if b not in kept)
-        return [b for b in later if length * b.dtype.itemsize <= ROW_BYTES]
+        found, room = [], STACK_BYTES
+        for b in later:
+            nbytes = length * b.dtype.itemsize
+            if nbytes <= min(ROW_BYTES, room):
+                found.append(b)
+                room -= nbytes
+        return found
 
     def _runs_on(self, lane: Symbol | None) -> bool:
         """Whether the rows of a column lie one after the other in memory, and are more than a

@@ -114,15 +114,13 @@ def convert(x: str, dtype: torch.dtype, source: torch.dtype) -> str:
     return f"({register_type(dtype)}){x}"
 
 
-def bitcast(x: str, dtype: torch.dtype) -> str:
+def bitcast(x: str, dtype: torch.dtype, source: torch.dtype) -> str:
     """The bits of a register value as another dtype of the same width."""
-    kinds = {
-        torch.float32: "bits_f32",
-        torch.float64: "bits_f64",
-        torch.int32: "bits_i32",
-        torch.int64: "bits_i64",
-    }
-    return f"{kinds.get(dtype, f'({register_type(dtype)})')}({x})"
+    if source.is_floating_point:
+        x = f"bits_i{8 * source.itemsize}({x})"
+    if dtype.is_floating_point:
+        return f"bits_{TABLE[dtype].short}({x})"
+    return f"({register_type(dtype)}){x}"
 
 
 def from_memory(x: str, dtype: torch.dtype) -> str:

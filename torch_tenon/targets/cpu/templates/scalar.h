@@ -139,8 +139,9 @@ INLINE float round_f16_f32(float x) { return of_bits_f16(bits_f16(x)); }
     return (T)a;                                                                                  \
   }                                                                                               \
   INLINE T lcm_##S(T x, T y) {                                                                    \
-    T d = gcd_##S(x, y), m = (T)(d ? x / d * y : 0);                                              \
-    return m < 0 ? (T)-m : m;                                                                     \
+    T d = gcd_##S(x, y);                                                                          \
+    int64_t m = !d ? 0 : sizeof(T) < 4 ? (int64_t)(x / d) * y : (int64_t)(T)(x / d * y);           \
+    return (T)(m < 0 ? -m : m);                                                                   \
   }
 INTEGER(int64_t, i64)
 INTEGER(int32_t, i32)
@@ -217,8 +218,8 @@ INLINE double fmod_f64(double x, double y) { return fmod(x, y); } /* of vectors:
     T z = x > y ? x : y;                                                                          \
     return __builtin_constant_p(y) && y == y ? (y > x ? y : x) : (x != x ? x : z);                \
   }                                                                                               \
-  INLINE T fmin_##S(T x, T y) { T z = x < y ? x : y; return y != y ? x : z; }                     \
-  INLINE T fmax_##S(T x, T y) { T z = x > y ? x : y; return y != y ? x : z; }                     \
+  INLINE T fmin_##S(T x, T y) { T z = x <= y ? x : y; return y != y ? x : z; }                    \
+  INLINE T fmax_##S(T x, T y) { T z = x >= y ? x : y; return y != y ? x : z; }                    \
   INLINE T abs_##S(T x) { return __builtin_fabs##F(x); }                                          \
   INLINE T sign_##S(T x) { return (T)((x > 0) - (x < 0)); }                                       \
   INLINE T floor_##S(T x) { return __builtin_floor##F(x); }                                       \

@@ -1,0 +1,64 @@
+"""The same computed on the CPU, by plans of windows and by compiled graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.against_cpu import assert_same, executing
+
+Compute = Callable[..., Any]
+
+
+def on_tenon(inputs: Sequence[Any]) -> list[Any]:
+    """Copies of the tensors on the device."""
+    return [x.clone().to("tenon") if isinstance(x, Tensor) else x for x in inputs]
+
+
+def compiled(compute: Compute, dynamic: bool = False) -> Compute:
+    """The function, compiled afresh."""
+    torch._dynamo.reset()
+    return torch.compile(compute, backend="tenon", fullgraph=True, dynamic=dynamic)
+
+
+def same_by_plans(
+    compute: Compute, *inputs: Any, rtol: float = 0.0, atol: float = 0.0, dynamic: bool = False
+) -> None:
+    """`compute(*inputs)` gives what it gives on the CPU, in windows and compiled."""
+    want = compute(*[x.clone() if isinstance(x, Tensor) else x for x in inputs])
+    with executing("compiled"):
+        for _ in range(3):  # the first call of an op runs at once
+            assert_same(compute(*on_tenon(inputs)), want, rtol, atol)
+    assert_same(compiled(compute, dynamic)(*on_tenon(inputs)), want, rtol, atol)
+
+
+def same_at_sizes(
+    compute: Compute, make: Callable[[int], Sequence[Any]], rtol: float = 0.0, atol: float = 0.0
+) -> None:
+    """`compute(*make(n))` gives what it gives on the CPU at one n after the other. Windows have
+    plans for any sizes from the third on, and the compiled graph is dynamic."""
+    dynamic = compiled(compute, dynamic=True)
+    for n in (5, 7, 6, 9, 12, 3):
+        inputs = make(n)
+        want = compute(*inputs)
+        with executing("compiled"):
+            assert_same(compute(*on_tenon(inputs)), want, rtol, atol)
+        assert_same(dynamic(*on_tenon(inputs)), want, rtol, atol)
+
+
+def same_error_by_plans(compute: Compute, good: Sequence[Any], bad: Sequence[Any]) -> None:
+    """What the CPU refuses for the numbers in its tensors is refused in windows that know the call,
+    and compiled, by an error of the same type."""
+    with pytest.raises(Exception) as error:
+        compute(*bad)
+    graph = compiled(compute)
+    with executing("compiled"):
+        for run in (compute, compute, graph):
+            _ = run(*on_tenon(good)).cpu()
+        for run in (compute, graph):
+            with pytest.raises(error.type):
+                _ = run(*on_tenon(bad)).cpu()
