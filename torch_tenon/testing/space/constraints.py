@@ -19,6 +19,10 @@ RULES: dict[str, Rule] = {}
 RANKS: dict[str, tuple[int, int]] = {}
 
 
+# Functions that kernels approximate, by how their names begin.
+APPROXIMATE = ("special_", "polygamma", "lgamma", "mvlgamma", "digamma", "i0", "igamma", "erfinv")
+
+
 def rule(names: str, low: int = 0, high: int = 4) -> Callable[[Rule], Rule]:
     """Enters a function for each of some names."""
 

@@ -57,7 +57,8 @@ def cases(draw: Callable[..., Any], op: str, modes: Sequence[str]) -> Data:
     right = draw(st.integers(0, 4)) < 4
     d = Drawing(draw, op, right)
     low, high = constraints.RANKS.get(d.name, (0, 4))
-    d.dtype = draw(st.sampled_from(domains.DTYPES))
+    # Many ops take floats alone.
+    d.dtype = d.one(domains.FLOATS if d.chance(2) else domains.DTYPES)
     d.shape = d.some_shape(low, high)
     rule = None if "_foreach_" in op else constraints.RULES.get(d.name)
     if rule is not None and (right or draw(st.booleans())):

@@ -12,7 +12,7 @@ import torch
 
 from torch_tenon.testing.fuzz.compare import noise
 from torch_tenon.testing.fuzz.otherwise import Otherwise
-from torch_tenon.testing.space.case import Case
+from torch_tenon.testing.space.case import Case, Tensor
 from torch_tenon.testing.space.judgement import Evidence
 from torch_tenon.testing.space.ops import named
 from torch_tenon.testing.space.running import Outcome, run
@@ -36,7 +36,43 @@ def evidence(case: Case, k: int) -> Evidence:
         if _to_whole(case):
             repeats += [run(case, "cpu", k, change=_ordinary)]
         noisy = [run(case, "cpu", k, change=partial(_moved, seed)) for seed in range(_NOISY)]
+        if not _settled(case, k):
+            return Evidence(ways, repeats, noisy, _scale(case), undefined=True)
     return Evidence(ways, repeats, noisy, _scale(case))
+
+
+def _settled(case: Case, k: int) -> bool:
+    """Whether elements that share memory are all given the same number, where the call writes
+    such: else the last of them stays, and PyTorch has no order."""
+    tensors = case.tensors(k)
+    shared = {i for i in _written(case) if i < len(tensors) and _overlaps(tensors[i])}
+    if not shared or case.data["before"]:
+        return not shared
+
+    def apart(arguments: list[Any]) -> list[Any]:
+        return [
+            x.detach().clone().requires_grad_(x.requires_grad) if i in shared else x
+            for i, x in enumerate(arguments)
+        ]
+
+    written = run(case, "cpu", k, change=apart)
+    if written.error:
+        return False
+    for i in shared:
+        t, value = tensors[i], written.arguments[i].value
+        if value is None or list(value.shape) != t.sizes:
+            return False
+        memory = torch.zeros(t.length, dtype=value.dtype)
+        places = torch.arange(t.length).as_strided(t.sizes, t.strides, t.offset).reshape(-1)
+        memory[places] = value.reshape(-1)
+        if not torch.equal(memory[places].nan_to_num(), value.reshape(-1).nan_to_num()):
+            return False
+    return True
+
+
+def _overlaps(t: Tensor) -> bool:
+    places = torch.arange(max(1, t.length)).as_strided(t.sizes, t.strides, t.offset)
+    return places.unique().numel() < places.numel()
 
 
 def _written(case: Case) -> set[int]:

@@ -21,8 +21,9 @@ import torch
 from torch_tenon.testing.fuzz.worker import PlanFailures, forget_errors
 from torch_tenon.testing.space.asking import ON_CPU
 from torch_tenon.testing.space.case import Case
+from torch_tenon.testing.space.constraints import APPROXIMATE
 from torch_tenon.testing.space.judgement import Judge
-from torch_tenon.testing.space.ops import named
+from torch_tenon.testing.space.ops import base_name, named
 from torch_tenon.testing.space.running import INVALID, MODES, run, run_on_device
 from torch_tenon.testing.space.undefined import evidence
 
@@ -74,7 +75,13 @@ class Runner:
         drawn = torch.Tag.nondeterministic_seeded in named(case.op).tags or "empty" in case.op
         pointwise = torch.Tag.pointwise in named(case.op).tags
         judges = {
-            k: Judge(want, partial(evidence, case, k), values=not drawn, signs=pointwise)
+            k: Judge(
+                want,
+                partial(evidence, case, k),
+                values=not drawn,
+                signs=pointwise,
+                approximate=base_name(named(case.op)).startswith(APPROXIMATE),
+            )
             for k, want in wanted.items()
         }
         return Answer(refused=next(iter(errors), ""), judges=judges)
