@@ -240,6 +240,15 @@ CACHE_DIR: Setting[str] = Setting(
     "a path",
     "Where compiled kernels and plans are kept; the user's own, with mode 0700.",
 )
+CACHE_LIMIT: Setting[int] = Setting(
+    "cache_limit",
+    "TENON_CACHE_LIMIT",
+    "bytes",
+    lambda: 4 << 30,
+    _parse_bytes,
+    "a size in bytes, with or without a unit: 512MiB, 2GiB, 1.5GB, 1000000",
+    "What the cache directory may hold; what was used least recently goes first.",
+)
 CC: Setting[str | None] = Setting(
     "cc",
     "TENON_CC",
@@ -320,6 +329,7 @@ SETTINGS: tuple[Setting, ...] = (
     WARN_FALLBACK,
     TRACE_CALLS,
     CACHE_DIR,
+    CACHE_LIMIT,
     CC,
     LOG,
     BUILDER,

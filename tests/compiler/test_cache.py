@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tenon.compiler.cache import Cache
+from torch_tenon.compiler.cache import Cache, contents, remove_all, trim
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.graph import build
 from torch_tenon.targets.cpu.backend import CpuBackend
@@ -96,6 +98,49 @@ def test_a_directory_that_others_write_is_refused(tmp_path: Path) -> None:
     os.chmod(open_to_all, 0o777)
     with pytest.raises(PermissionError, match="must be yours alone"):
         Cache(open_to_all)
+
+
+def written(path: Path, nbytes: int, age: float) -> Path:
+    """A file that was used so many seconds ago."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(nbytes))
+    then = time.time() - age
+    os.utime(path, (then, then))
+    return path
+
+
+def test_a_directory_that_holds_too_much_loses_what_was_used_least_recently(tmp_path: Path) -> None:
+    days = [written(tmp_path / "kernels" / f"{k}.so", 100, k * 86400.0) for k in range(10)]
+    written(tmp_path / "builder-1.lock", 0, 10 * 86400.0)
+    assert trim(tmp_path, 1000) == 0
+    assert trim(tmp_path, 999) == 300
+    assert [path.exists() for path in days] == [True] * 7 + [False] * 3
+    assert (tmp_path / "builder-1.lock").exists()
+
+
+def test_what_a_killed_process_was_writing_goes(tmp_path: Path) -> None:
+    gone = [
+        written(tmp_path / "kernels" / ".new-abc", 7, 7200.0),
+        written(tmp_path / "plans" / "0a.plan.1234.5", 7, 7200.0),
+    ]
+    stays = [
+        written(tmp_path / "kernels" / ".new-abd", 7, 60.0),
+        written(tmp_path / "plans" / "0a.plan", 7, 7200.0),
+    ]
+    assert trim(tmp_path, 1 << 20) == 14
+    assert not any(path.exists() for path in gone) and all(path.exists() for path in stays)
+
+
+def test_files_that_vanish_while_they_are_counted(tmp_path: Path) -> None:
+    files = [written(tmp_path / "plans" / f"{k}.plan", 10, 0.0) for k in range(300)]
+    remover = threading.Thread(target=lambda: [path.unlink(missing_ok=True) for path in files])
+    remover.start()
+    while remover.is_alive():
+        contents(tmp_path)
+        trim(tmp_path, 10)
+    remove_all(tmp_path)
+    remover.join()
+    assert contents(tmp_path) == {}
 
 
 def test_a_missing_compiler_says_what_to_install(tmp_path: Path) -> None:

@@ -30,10 +30,12 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch_tenon import config
 from torch_tenon.builder.answer import Answer
 from torch_tenon.builder.priority import Priority
+from torch_tenon.compiler.cache import trim
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -244,3 +246,4 @@ def serve(path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             if os.stat(name).st_ino == ours:
                 os.unlink(name)
+    trim(Path(folder), config.CACHE_LIMIT.read())

@@ -37,4 +37,5 @@ def cache(
     for kind, (n, nbytes) in sorted(kinds.items()):
         typer.echo(f"  {kind}: {n} files, {nbytes / 2**20:.1f} MiB")
     typer.echo(f"  {'deleted' if clear else 'in all'}: {total / 2**20:.1f} MiB")
+    typer.echo(f"  at most: {config.CACHE_LIMIT.read() / 2**20:.0f} MiB (TENON_CACHE_LIMIT)")
     typer.echo("What a process keeps in memory it tells itself: print(torch_tenon.report())")

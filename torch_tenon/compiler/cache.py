@@ -7,13 +7,17 @@ no permission) is reported once and then done without; now and then it is tried 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,11 @@ KINDS = {
     ".json": "entries",
     ".c": "sources",
 }
+
+# What is written before it gets its name, here and in csrc/record/archive.cpp.
+_UNFINISHED = re.compile(r"^\.new-|\.\d+\.\d+$")
+_ABANDONED = 3600.0  # seconds after which nobody writes on
+_FORGOTTEN = 30 * 86400.0
 
 
 def digest(*parts: str | bytes) -> str:
@@ -137,21 +146,66 @@ class Cache:
 def contents(directory: Path) -> dict[str, tuple[int, int]]:
     """What lies under a cache directory: how many files of each kind, and their bytes."""
     found: dict[str, tuple[int, int]] = {}
-    for path in directory.rglob("*"):
-        if not path.is_file():
-            continue
+    for path, status in _files(directory):
         kind = KINDS.get(path.suffix, "other")
         if path.name.startswith("mm-"):
             kind = "tuning results"
         files, nbytes = found.get(kind, (0, 0))
-        found[kind] = (files + 1, nbytes + path.stat().st_size)
+        found[kind] = (files + 1, nbytes + status.st_size)
     return found
 
 
 def remove_all(directory: Path) -> None:
-    """Empties a cache directory; it stays."""
+    """Empties a cache directory; it stays. Other processes may write there meanwhile."""
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
+
+
+def trim(directory: Path, limit: int) -> int:
+    """Lets go of what was used least recently in a cache directory that holds more than `limit`
+    bytes, until three quarters of that are left, and of files that nobody writes on; gives the
+    bytes. What a process has loaded stays loaded; another one makes it anew.
+
+    When a file was used last the system knows, to a day or so; where it does not note that, when it
+    was written.
+    """
+    now = time.time()
+    kept, freed = [], 0
+    for path, status in _files(directory):
+        used = max(status.st_atime, status.st_mtime)
+        if _UNFINISHED.search(path.name) and now - status.st_mtime > _ABANDONED:
+            freed += _remove(path, status.st_size)
+        elif path.parent != directory or now - used > _FORGOTTEN:  # there lie sockets and locks
+            kept.append((used, status.st_size, path))
+    total = sum(size for _, size, _ in kept)
+    if total <= limit:
+        return freed
+    for _, size, path in sorted(kept):
+        freed += _remove(path, size)
+        total -= size
+        if total <= limit * 3 // 4:
+            break
+    return freed
+
+
+def _files(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The files under a directory that are still there when they are looked at."""
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            path = Path(folder) / name
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    yield path, status
+
+
+def _remove(path: Path, size: int) -> int:
+    try:
+        path.unlink()
+    except OSError as error:
+        log.debug("%s stays: %s", path, error)
+        return 0
+    return size
