@@ -420,11 +420,12 @@ std::vector<WindowRuns> window_runs() {
   std::vector<WindowRuns> runs;
   for (const auto& w : p.by_id) {
     const bool waits = w->state == WindowPlan::waiting;
+    const bool failed = w->state == WindowPlan::seen && !w->found.error.empty();  // for now
     runs.push_back({
         name_of(*w),
         w->by_plan,
         w->by_reference,
-        w->state,
+        failed ? WindowPlan::failed : w->state,
         w->found.error,
         w->found.facts,
         static_cast<double>(w->nanoseconds_by_plan) * 1e-9,

@@ -296,3 +296,28 @@ def late_error() -> str:
 def test_an_error_of_what_was_recorded_is_raised(group: Ranks) -> None:
     for text in group.run(late_error):
         assert "index 5 is out of bounds" in text
+
+
+def refused() -> list[str]:
+    """Into results whose contents are an error: a collective that raises, and one that does not."""
+    x = torch.arange(3.0, device="tenon")
+    for k in (0, 1):
+        x[torch.tensor([k, 0, 0]).to("tenon")].cpu()
+    taken = x[torch.tensor([5, 0, 0]).to("tenon")]
+    found = []
+    with pytest.raises(IndexError):
+        taken.cpu()
+    with pytest.raises(Exception, match=r"type|dtype"):
+        dist.all_gather([taken, torch.empty(3, dtype=torch.int64).to("tenon")], x)
+    try:
+        taken.cpu()
+    except IndexError as error:
+        found.append(str(error))
+    dist.all_gather([taken, torch.empty_like(x)], x)
+    assert taken.tolist() == [0, 1, 2]
+    return found
+
+
+def test_an_error_stays_where_a_collective_fails(group: Ranks) -> None:
+    for errors in group.run(refused):
+        assert len(errors) == 1 and "index 5 is out of bounds" in errors[0]
