@@ -24,7 +24,7 @@ OTHERS = {
     "ops/lowerings/pointwise.py: _CHEAP": "scalar ops",
     "ops/lowerings/pointwise.py: _ROUNDING": "lowerings, entered by name",
     "ops/lowerings/pointwise.py: _NOT_PREFIXED": "scalar ops",
-    "ops/lowerings/indexing.py: _MODES": "an argument's values",
+    "ops/lowerings/scatters.py: _MODES": "an argument's values",
     "ir/complex_numbers.py: _FORMULAS": "scalar ops",
     "ir/scalar.py: _COMPARED": "scalar ops",
 }
