@@ -314,8 +314,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty_strided", empty_strided);
   m.impl("_efficientzerotensor", efficient_zero_tensor);
   // PyTorch's own asks for a kernel by device, and has none to ask for here.
-  for (const auto* window : {"kaiser_window", "kaiser_window.periodic", "kaiser_window.beta"})
-    m.impl(window, torch::CppFunction::makeFromBoxedFunction<&run_reference>());
+  m.impl("kaiser_window", torch::CppFunction::makeFromBoxedFunction<&run_reference>());
+  m.impl("kaiser_window.periodic", torch::CppFunction::makeFromBoxedFunction<&run_reference>());
+  m.impl("kaiser_window.beta", torch::CppFunction::makeFromBoxedFunction<&run_reference>());
   m.impl("as_strided", counted("aten::as_strided", at::native::as_strided_tensorimpl));
   m.impl("view", counted("aten::view", at::native::view));
   // The host's is a view as well, which its schema does not say.
