@@ -51,12 +51,7 @@ OPS: dict[str, ScalarOp] = {
     "maximum": ScalarOp(2, "s", "the greater; NaN if either is", cost=SIMPLE),
     "fmin": ScalarOp(2, "s", "the lesser; the other if one is NaN"),
     "fmax": ScalarOp(2, "s", "the greater; the other if one is NaN"),
-    "pow": ScalarOp(
-        2,
-        "s",
-        "x to the y; of integers it wraps, a fraction is cut",
-        cost=LONG,
-    ),
+    "pow": ScalarOp(2, "s", "x to the y; integers wrap, and cut a fraction", cost=LONG),
     "sqrt": ScalarOp(1, "f", "square root", cost=SIMPLE),
     "rsqrt": ScalarOp(1, "f", "1 / sqrt(x)"),
     "reciprocal": ScalarOp(1, "f", "1 / x", cost=SIMPLE),

@@ -19,7 +19,7 @@ from torch._higher_order_ops.out_dtype import out_dtype_fallback
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
-from torch_tenon.ops.manifest import PYTORCH, load, names_with
+from torch_tenon.ops.manifest import PYTORCH, names_with, of
 from torch_tenon.ops.variants import known_of, overload
 
 COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
@@ -41,7 +41,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         wrong = known_of(op).decomposition_except
         table[op] = _not_of(wrong, function) if wrong else function
     table.update(COMPOSITIONS)
-    table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not load()[op].at_once)
+    table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
     for op in list(table):
         name = str(op)
         if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
