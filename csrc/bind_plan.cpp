@@ -24,8 +24,10 @@ class PlanReader {
   PlanReader(
       const std::vector<uintptr_t>& addresses,
       const std::vector<at::Tensor>& constants,
-      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels)
+      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels,
+      std::vector<std::shared_ptr<KernelOwner>> owners)
       : addresses_(addresses), constants_(constants) {
+    plan.owners = std::move(owners);
     for (const auto& [object, symbol, sum] : kernels)
       plan.kernels.push_back({object, symbol, sum});
   }
@@ -229,13 +231,16 @@ void bind_plan(py::module_& m) {
       "set_timing",
       &set_timing,
       "Whether plans time their kernels, as counters of `plan`; gives what was before.");
+  py::class_<KernelOwner, std::shared_ptr<KernelOwner>>(
+      m, "KernelOwner", "What kernels lie in, for as long as a plan with one of them is there.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
       .def(
           py::init([](const py::dict& data,
                       const std::vector<uintptr_t>& addresses,
                       const std::vector<at::Tensor>& constants,
-                      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels) {
-            PlanReader reader(addresses, constants, kernels);
+                      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels,
+                      std::vector<std::shared_ptr<KernelOwner>> owners) {
+            PlanReader reader(addresses, constants, kernels, std::move(owners));
             reader.read(data);
             TORCH_CHECK(reader.numbers.empty(), "a plan for one set of sizes has others");
             return std::make_shared<Plan>(std::move(reader.plan));
@@ -243,7 +248,8 @@ void bind_plan(py::module_& m) {
           py::arg("data"),
           py::arg("addresses"),
           py::arg("constants"),
-          py::arg("kernels") = std::vector<std::tuple<std::string, std::string, uint64_t>>())
+          py::arg("kernels") = std::vector<std::tuple<std::string, std::string, uint64_t>>(),
+          py::arg("owners") = std::vector<std::shared_ptr<KernelOwner>>())
       .def(
           "run",
           torch::wrap_pybind_function([](const Plan& plan, py::list inputs, c10::Device device) {
@@ -281,15 +287,17 @@ void bind_plan(py::module_& m) {
           py::init([](const py::dict& data,
                       const std::vector<uintptr_t>& addresses,
                       const std::vector<at::Tensor>& constants,
-                      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels) {
-            PlanReader reader(addresses, constants, kernels);
+                      const std::vector<std::tuple<std::string, std::string, uint64_t>>& kernels,
+                      std::vector<std::shared_ptr<KernelOwner>> owners) {
+            PlanReader reader(addresses, constants, kernels, std::move(owners));
             reader.read(data);
             return std::make_shared<SizedPlan>(std::move(reader.plan), std::move(reader.numbers));
           }),
           py::arg("data"),
           py::arg("addresses"),
           py::arg("constants"),
-          py::arg("kernels") = std::vector<std::tuple<std::string, std::string, uint64_t>>());
+          py::arg("kernels") = std::vector<std::tuple<std::string, std::string, uint64_t>>(),
+          py::arg("owners") = std::vector<std::shared_ptr<KernelOwner>>());
 }
 
 }  // namespace tenon

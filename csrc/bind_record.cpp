@@ -230,8 +230,13 @@ void bind_record(py::module_& m) {
       "record_counts",
       &record_counts,
       "Calls recorded, and windows by reason of commit, in the order of CommitReason.");
+  m.def(
+      "recorder_count",
+      &recorder_count,
+      "Of threads that record, and of those that ended and left calls to be run.");
   py::class_<WindowRuns>(
       m, "WindowRuns", "What became of a window's structure; all times are in seconds.")
+      .def_readonly("number", &WindowRuns::number, "-1: of all structures that went, together.")
       .def_readonly("name", &WindowRuns::name, "Its calls in a few words.")
       .def_readonly("by_plan", &WindowRuns::by_plan)
       .def_readonly("by_reference", &WindowRuns::by_reference)
@@ -257,6 +262,14 @@ void bind_record(py::module_& m) {
         return window_runs();
       },
       "By number of the window.");
+  m.def(
+      "set_most_structures",
+      &set_most_structures,
+      "How many structures of windows are kept in memory, with their plans.");
+  m.def(
+      "structure_counts",
+      &structure_counts,
+      "How many there are, may be, and how often one was found, added, and went.");
   m.def(
       "windows_never_by_plan",
       [] {

@@ -9,7 +9,6 @@
 #include "device/fork.h"
 #include "device/interrupts.h"
 #include "device/target.h"
-#include "device/tickets.h"
 
 namespace py = pybind11;
 
@@ -34,12 +33,102 @@ class Held {
   py::object object_;
 };
 
+// An event of Python's. What the device failed with is raised by `wait`, or by `done`, each time
+// that they are asked: what is raised once came from a signal's handler.
+class PythonCommit final : public Commit {
+ public:
+  PythonCommit(std::shared_ptr<Held> queue, py::object event)
+      : queue_(std::move(queue)), event_(std::move(event)) {}
+
+  bool passed() override {
+    if (over_)
+      return true;
+    const py::gil_scoped_acquire gil;
+    return is_done() && end();
+  }
+
+  void wait() override {
+    if (over_)
+      return;
+    const py::gil_scoped_acquire gil;
+    try {
+      (**queue_).attr("wait")(*event_);
+      over_ = true;
+    } catch (py::error_already_set&) {
+      if (is_done())
+        end();
+      if (!failure_)
+        throw;
+    }
+  }
+
+  double seconds() override {
+    const py::gil_scoped_acquire gil;
+    return (*event_).attr("seconds")().cast<double>();
+  }
+
+  std::shared_ptr<Failure> failure() override {
+    return over_ ? failure_ : nullptr;
+  }
+
+ private:
+  // With the interpreter's lock, as what follows.
+  bool is_done() {
+    const auto done = [&] { return (*event_).attr("done")().cast<bool>(); };
+    try {
+      return done();
+    } catch (py::error_already_set&) {
+      try {
+        done();
+      } catch (py::error_already_set&) {
+        fail();
+        return true;
+      }
+      throw;
+    }
+  }
+
+  // It is done: `wait` tells whether well.
+  bool end() {
+    const auto wait = [&] { (**queue_).attr("wait")(*event_); };
+    if (over_)
+      return true;
+    try {
+      wait();
+    } catch (py::error_already_set&) {
+      try {
+        wait();
+      } catch (py::error_already_set&) {
+        fail();
+        return true;
+      }
+      over_ = true;
+      throw;
+    }
+    over_ = true;
+    return true;
+  }
+
+  // With what is being handled. Another thread may have found the same.
+  void fail() {
+    auto failure = Failure::current("");
+    if (!over_)
+      failure_ = std::move(failure);
+    over_ = true;
+  }
+
+  const std::shared_ptr<Held> queue_;
+  const Held event_;
+  std::shared_ptr<Failure> failure_;  // once it is over nothing changes
+  std::atomic<bool> over_{false};
+};
+
 class PythonQueue final : public Queue {
  public:
   explicit PythonQueue(py::object queue)
       : runs_calls_(queue.attr("runs_calls").cast<bool>()),
         expects_(py::hasattr(queue, "expect")),
-        queue_(std::make_unique<Held>(std::move(queue))) {}
+        queue_(std::make_shared<Held>(std::move(queue))) {}
 
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
     const auto end = [](const void* ptr, bool host) -> py::object {
@@ -91,32 +180,7 @@ class PythonQueue final : public Queue {
 
   Ticket commit() override {
     const py::gil_scoped_acquire gil;
-    return tickets_.add(std::make_shared<Held>((**queue_).attr("commit")()));
-  }
-
-  bool passed(Ticket ticket) override {
-    const auto event = tickets_.find(ticket);
-    if (!event)
-      return true;
-    const py::gil_scoped_acquire gil;
-    if (!(**event).attr("done")().cast<bool>())
-      return false;
-    tickets_.pass(ticket, (**event).attr("seconds")().cast<double>());
-    return true;
-  }
-
-  void wait(Ticket ticket) override {
-    const auto event = tickets_.find(ticket);
-    if (!event)
-      return;
-    const py::gil_scoped_acquire gil;
-    (**queue_).attr("wait")(**event);
-    tickets_.pass(ticket, (**event).attr("seconds")().cast<double>());
-  }
-
-  double seconds(Ticket ticket) override {
-    wait(ticket);
-    return tickets_.seconds(ticket);
+    return std::make_shared<PythonCommit>(queue_, (**queue_).attr("commit")());
   }
 
  private:
@@ -136,8 +200,7 @@ class PythonQueue final : public Queue {
 
   const bool runs_calls_;
   const bool expects_;
-  std::unique_ptr<Held> queue_;
-  Tickets<Held> tickets_;
+  const std::shared_ptr<Held> queue_;
 };
 
 std::unique_ptr<Queue> bind_queue(py::object queue) {

@@ -3,6 +3,8 @@ through it is seen."""
 
 import ctypes
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from against_cpu import assert_same, executing
+from fresh_process import output
 from torch.utils.cpp_extension import load
 from turns import MODES, turns
 
@@ -151,6 +154,100 @@ def test_a_pointer_points_to_what_was_recorded() -> None:
         y.add_(1)
         assert at(y[2:].data_ptr() - 8) == ((data() + turn + 1) * 2 + 1).tolist()
         assert at(y.untyped_storage().data_ptr()) == y.tolist()
+
+
+@needs.host_memory
+def test_a_pointer_after_an_op_that_looked_at_the_layout_alone(mode: str) -> None:
+    """PyTorch's templates for random numbers ask for the address, and use it for nothing."""
+    code = '''
+        import ctypes, torch
+        def at(x):
+            return list((ctypes.c_float * 6).from_address(x.data_ptr()))
+        for turn in range(4):
+            x = torch.empty(6, device="tenon").uniform_()
+            assert at(x) == x.tolist()
+            x.exponential_()
+            assert at(x) == x.tolist()
+            y = x + turn
+            for wrong in (lambda: y.random_(5, 3), lambda: y.exponential_(-1.0)):
+                try:
+                    wrong()
+                except RuntimeError:
+                    pass
+                else:
+                    raise AssertionError("it takes anything")
+                assert at(y) == y.tolist() == (x + turn).tolist()
+        print("right")
+    '''
+    assert output(code, TENON_EXECUTE=mode) == "right"
+
+
+@needs.host_memory
+def test_a_pointer_is_asked_for_while_another_thread_records(mode: str) -> None:
+    """Backward records without the interpreter's lock."""
+    code = '''
+        import ctypes, sys, threading, time, torch
+        sys.setswitchinterval(1e-5)
+        w = torch.arange(1.0, 7.0).to("tenon").requires_grad_()
+        want = w.tolist()
+        grad = [3 * k * k for k in want]
+        stop = threading.Event()
+        errors = []
+
+        def ask(number):
+            try:
+                while not stop.is_set():
+                    address = w.data_ptr() if number else w.untyped_storage().data_ptr()
+                    found = list((ctypes.c_float * 6).from_address(address))
+                    assert found == want, found
+            except BaseException as error:
+                errors.append(error)
+
+        def record():
+            try:
+                while not stop.is_set():
+                    (got,) = torch.autograd.grad((w * w * w).sum(), w)
+                    assert got.tolist() == grad, got
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=ask, args=(k,)) for k in range(2)]
+        threads += [threading.Thread(target=record) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1.0)
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        assert not errors, errors
+        with torch.no_grad():
+            w.add_(1)  # the address is asked for anew
+        assert list((ctypes.c_float * 6).from_address(w.data_ptr())) == [k + 1 for k in want]
+        print("right")
+    '''
+    assert output(code, TENON_EXECUTE=mode) == "right"
+
+
+def test_memory_that_is_shared_while_another_thread_records() -> None:
+    for turn in turns(6):
+        x = data().to("tenon") + turn
+        start = threading.Barrier(2)
+
+        def record(x: torch.Tensor = x, start: threading.Barrier = start) -> list[torch.Tensor]:
+            start.wait()
+            return [x + k for k in range(20)]
+
+        with ThreadPoolExecutor(1) as pool:
+            recorded = pool.submit(record)
+            start.wait()
+            alias = torch.from_dlpack(x)
+            alias.add_(0)
+            made = recorded.result(60)
+        x.add_(1)
+        assert_same(alias, data() + turn + 1)
+        alias.mul_(2)
+        assert_same(x, (data() + turn + 1) * 2)
+        assert_same(made, [data() + turn + k for k in range(20)])
 
 
 @needs.host_memory

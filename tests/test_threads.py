@@ -1,5 +1,6 @@
 """Threads that use the device at the same time, each its own tensors or the same ones."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import torch
 from against_cpu import assert_same, executing
 from turns import MODES, in_thread, settle, turns
 
+from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
 
 COUNT = 4
@@ -178,6 +180,52 @@ def test_a_thread_that_ends_with_work_pending() -> None:
         settle()
         assert_same(kept, [torch.full((2, 2), turn + 0.5)] * 2)
         assert shared.tolist() == [2.0 * turn] * 4
+
+
+def test_nothing_is_left_of_threads_that_ended_with_work_pending(nothing_leaked: None) -> None:
+    shared = torch.zeros(4, device="tenon")
+    mine = torch.zeros(4, device="tenon")
+    kept: list[torch.Tensor] = []
+
+    def leave(number: int) -> None:
+        shared.add_(1)  # which has the next thread submit it
+        mine.sum()  # nobody has it
+        unread = torch.ones(1 << 12, device="tenon")
+        unread.mul_(number)
+        if number % 50 == 0:
+            kept.append(unread[:2] + 1)
+
+    for number in range(4):
+        in_thread(lambda number=number: leave(number))
+    before = _C.recorder_count()
+    for number in range(4, 400):
+        in_thread(lambda number=number: leave(number))
+        assert _C.recorder_count() <= before + 1
+    assert shared.tolist() == [400.0] * 4
+    assert [t.tolist() for t in kept] == [[50.0 * k + 1] * 2 for k in range(8)]
+
+
+def test_a_window_that_fails_leaves_nothing_of_its_thread() -> None:
+    def leave(kept: list[torch.Tensor]) -> None:
+        x = torch.rand(5, 2, device="tenon")
+        index = torch.tensor([[0, 4], [9, 0]]).to("tenon")
+        for _ in range(4):
+            kept.append(x.gather(0, index) + 1)
+
+    settle()
+    before = _C.recorder_count()
+    for _ in range(5):
+        kept: list[torch.Tensor] = []
+        in_thread(lambda kept=kept: leave_and_suppress(leave, kept))
+        for t in kept:
+            with pytest.raises(RuntimeError, match="index 9 is out of bounds"):
+                t.cpu()
+    assert _C.recorder_count() <= before + 1
+
+
+def leave_and_suppress(leave: Callable[[list], None], kept: list) -> None:
+    with contextlib.suppress(RuntimeError):  # where the first call of its kind runs at once
+        leave(kept)
 
 
 def test_errors_stay_in_the_thread_that_reads() -> None:

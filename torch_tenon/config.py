@@ -123,6 +123,13 @@ def _parse_devices(text: str) -> int:
     return count
 
 
+def _parse_structures(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise ValueError
+    return count
+
+
 def _parse_bytes(text: str) -> int:
     units = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
     units |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "B": 1, "": 1}
@@ -309,6 +316,16 @@ PLAN_FILES: Setting[bool] = Setting(
     "1, true, yes, on, 0, false, no or off",
     "Keep plans, and what is known of calls, for the next process; else a thread makes plans.",
 )
+STRUCTURES: Setting[int] = Setting(
+    "structures",
+    "TENON_STRUCTURES",
+    "integer",
+    lambda: 4096,
+    _parse_structures,
+    "an integer from 1 on",
+    "How many windows of different structure a process keeps in memory with their plans; the one "
+    "that was used least recently goes.",
+)
 
 COMMIT: Setting[str] = Setting(
     "commit",
@@ -335,6 +352,7 @@ SETTINGS: tuple[Setting, ...] = (
     BUILDER,
     PLAN,
     PLAN_FILES,
+    STRUCTURES,
     COMMIT,
 )
 

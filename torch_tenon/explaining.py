@@ -166,9 +166,12 @@ def _warm_up(call: Callable[[], object]) -> tuple[int, bool]:
 
 def _waits_for_plans(before: Sequence[_C.WindowRuns], after: Sequence[_C.WindowRuns]) -> bool:
     """Whether a window ran by reference meanwhile that may have a plan yet."""
-    was = [runs.by_reference for runs in before]
-    was += [0] * (len(after) - len(was))
-    return any(runs.by_reference > n and not runs.error for runs, n in zip(after, was, strict=True))
+    was = {runs.number: runs.by_reference for runs in before}
+    return any(
+        runs.by_reference > was.get(runs.number, 0) and not runs.error
+        for runs in after
+        if runs.number >= 0
+    )
 
 
 def _synchronize() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from torch_tenon import _C, accelerator, config, process
 from torch_tenon import device as devices
@@ -40,6 +39,7 @@ class WindowRuns:
     seconds_by_reference: float = 0.0
     sizes: int = 0  # how many its plan was for, where they are symbols
     waits_for: str = ""  # why it has no plan yet; empty where it has one, or an error
+    number: int = 0  # of the structure; -1: all those together that are kept no longer
 
     def since(self, before: WindowRuns) -> WindowRuns:
         """Its runs from another moment to this one."""
@@ -64,6 +64,7 @@ class WindowRuns:
             runs.time_by_reference,
             runs.sizes,
             _waits_for(runs),
+            runs.number,
         )
 
 
@@ -119,9 +120,10 @@ class Recording:
             replace(x, calls=x.calls - b.calls, seconds=x.seconds - b.seconds)
             for x, b in ((x, was.get((x.what, x.line), none)) for x in self.lines)
         ]
-        windows = [
-            w.since(b) for w, b in zip_longest(self.windows, before.windows, fillvalue=WindowRuns())
-        ]
+        ran = {w.number: w for w in before.windows}
+        windows = [w.since(ran.pop(w.number, WindowRuns())) for w in self.windows]
+        for gone in ran.values():  # what is left went meanwhile: all that is in the first row
+            windows[0] = windows[0].since(gone)
         return replace(
             self,
             calls=self.calls - before.calls,
@@ -236,7 +238,12 @@ def recording() -> Recording:
         {why: n for why, n in _C.windows_never_by_plan().items() if n},
         plan_counts()["waiting"],
         sum(accelerator.max_memory_allocated(k) for k in range(accelerator.device_count())),
-        [_known_calls(calls), *bounded.counts(), *([] if backend is None else backend.caches())],
+        [
+            _known_calls(calls),
+            CacheCounts("structures of windows", *_C.structure_counts()),
+            *bounded.counts(),
+            *([] if backend is None else backend.caches()),
+        ],
         lines_that_wait(),
         _first_plan(),
         _builder(),
@@ -260,7 +267,7 @@ def _first_plan() -> float | None:
 
 
 def _waits_for(runs: _C.WindowRuns) -> str:
-    if runs.facts or runs.error or runs.by_plan:
+    if runs.facts or runs.error or runs.by_plan or runs.number < 0:
         return ""
     if runs.asked_for:
         return f"the builder was asked for it {runs.asked_for:.2f} s ago"

@@ -66,6 +66,7 @@ class Buffer : public c10::intrusive_ptr_target {
   bool has_contents = false;         // or calls that write some
   bool shared = false;               // somebody outside has its address for good
   bool registered = false;           // its address was given to somebody: found by `buffer_at`
+  const void* shown_to = nullptr;    // the thread that its storage shows its address to, by a mark
 
  private:
   c10::DataPtr memory_;

@@ -14,10 +14,10 @@
 namespace tenon {
 namespace {
 
-using Lock = std::pair<ForkOrder, std::mutex*>;
+using Lock = std::pair<ForkOrder, LockAtFork>;
 
 struct Locks {
-  std::mutex mutex;
+  std::mutex mutex;       // the fork takes it first
   std::vector<Lock> all;  // in their order
 };
 
@@ -26,25 +26,29 @@ Locks& locks() {
   return *instance;
 }
 
-thread_local std::vector<std::mutex*> t_taken;
+thread_local std::vector<LockAtFork> t_taken;
+thread_local std::vector<const std::mutex*> t_held;  // by what may fork
 thread_local bool t_forking = false;
 bool g_all_made = false;  // by the locks' mutex
 bool g_lost = false;
 std::atomic<bool> g_in_use{false};
 
 // Whether this thread has it already: it forks inside of what the lock guards.
-bool is_held_here(const std::mutex* mutex) {
+bool is_held_here(const void* mutex) {
   return QueueLock::holds(mutex) ||
-         std::find(t_taken.begin(), t_taken.end(), mutex) != t_taken.end();
+         std::find(t_held.begin(), t_held.end(), mutex) != t_held.end() ||
+         std::any_of(t_taken.begin(), t_taken.end(), [mutex](const auto& lock) {
+           return lock.mutex == mutex;
+         });
 }
 
 void take(bool long_held) {
   if (!std::exchange(t_forking, true))
     locks().mutex.lock();
-  for (const auto& [order, mutex] : locks().all) {
-    if ((order <= ForkOrder::submissions) == long_held && !is_held_here(mutex)) {
-      mutex->lock();
-      t_taken.push_back(mutex);
+  for (const auto& [order, lock] : locks().all) {
+    if ((order <= ForkOrder::submissions) == long_held && !is_held_here(lock.mutex)) {
+      lock.lock(lock.mutex);
+      t_taken.push_back(lock);
     }
   }
 }
@@ -55,8 +59,8 @@ void prepare() {
 }
 
 void let_go() {
-  for (auto mutex = t_taken.rbegin(); mutex != t_taken.rend(); ++mutex)
-    (*mutex)->unlock();
+  for (auto lock = t_taken.rbegin(); lock != t_taken.rend(); ++lock)
+    lock->unlock(lock->mutex);
   t_taken.clear();
   t_forking = false;
   locks().mutex.unlock();
@@ -74,14 +78,24 @@ void take_long_held_locks() {
   take(/*long_held=*/true);
 }
 
-void take_at_fork(std::mutex& mutex, ForkOrder order) {
+void take_at_fork(LockAtFork made, ForkOrder order) {
   auto& l = locks();
   std::lock_guard<std::mutex> lock(l.mutex);
   TORCH_INTERNAL_ASSERT(!g_all_made, "a lock that no fork takes");
   static const int registered = pthread_atfork(&prepare, &let_go, &let_go_in_child);
   (void)registered;
   const auto after = [](ForkOrder order, const Lock& lock) { return order < lock.first; };
-  l.all.insert(std::upper_bound(l.all.begin(), l.all.end(), order, after), {order, &mutex});
+  l.all.insert(std::upper_bound(l.all.begin(), l.all.end(), order, after), {order, made});
+}
+
+HeldWhileForking::HeldWhileForking(std::mutex& mutex) : mutex_(mutex) {
+  mutex_.lock();
+  t_held.push_back(&mutex);
+}
+
+HeldWhileForking::~HeldWhileForking() {
+  t_held.pop_back();
+  mutex_.unlock();
 }
 
 void all_locks_made() {

@@ -8,24 +8,57 @@ namespace tenon {
 // In the order in which threads take them. Those up to `submissions` may be held while the
 // interpreter's lock is waited for; the others never are.
 enum class ForkOrder : int {
+  known_calls_file,
   queue,
   submissions,
   builder,
   plan_files,
+  kernel_files,
+  matmul_choices,
   plans,
   room,
+  paces,
   record,
   known_calls,
   addresses,
   blocks,
+  pinned,
+  generators,
   counters,
   profile
 };
 
+struct LockAtFork {
+  void* mutex;
+  void (*lock)(void*);
+  void (*unlock)(void*);
+};
+void take_at_fork(LockAtFork lock, ForkOrder order);
+
 // From now on a fork takes the lock, in the parent and for the child. Locks are all made while the
 // package is loaded: one that a thread makes while it holds others would wait for a fork that waits
-// for these.
-void take_at_fork(std::mutex& mutex, ForkOrder order);
+// for these. A lock that no fork takes says beside it why a child does not wait for it.
+template <class Mutex>
+void take_at_fork(Mutex& mutex, ForkOrder order) {
+  take_at_fork(
+      LockAtFork{
+          &mutex,
+          [](void* m) { static_cast<Mutex*>(m)->lock(); },
+          [](void* m) { static_cast<Mutex*>(m)->unlock(); }},
+      order);
+}
+
+// A lock under which Python runs, which may fork: the fork leaves to the thread what it has.
+class HeldWhileForking {
+ public:
+  explicit HeldWhileForking(std::mutex& mutex);
+  ~HeldWhileForking();
+  HeldWhileForking(const HeldWhileForking&) = delete;
+  HeldWhileForking& operator=(const HeldWhileForking&) = delete;
+
+ private:
+  std::mutex& mutex_;
+};
 
 // All are there.
 void all_locks_made();

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "device/fork.h"
 #include "device/guard.h"
 #include "device/target.h"
 
@@ -55,6 +56,11 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
     return made;
   }();
   return generators->at(index);
+}
+
+void take_generators_at_fork() {
+  for (c10::DeviceIndex device = 0; device < device_count(); ++device)
+    take_at_fork(default_generator(device).unsafeGetGeneratorImpl()->mutex_, ForkOrder::generators);
 }
 
 void check_generator(c10::Device tensor, const std::optional<at::Generator>& generator) {

@@ -64,6 +64,8 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 };
 
 const at::Generator& default_generator(c10::DeviceIndex device);
+// Once there is a target: forks take their locks.
+void take_generators_at_fork();
 
 // Raises when a generator of tenon is given for a tensor of another device type.
 void check_generator(c10::Device tensor, const std::optional<at::Generator>& generator);

@@ -30,8 +30,7 @@ std::atomic<int64_t> g_new_stream{kPoolSize};
 
 struct Event {
   c10::DeviceIndex device = 0;
-  Ticket ticket = 0;
-  double seconds = 0;  // when it passed, on a target that runs what it is given at once
+  Ticket ticket;
   bool timed = false;
 };
 
@@ -40,20 +39,18 @@ Event* as_event(void* event) {
 }
 
 // In seconds.
-double passed_at(const Event& event) {
-  if (target().host_memory)
-    return event.seconds;
+double seconds_of(const Event& event) {
   wait_for(event.device, event.ticket, "an event's time");
-  return queue_of(event.device).seconds(event.ticket);
+  return event.ticket->seconds();
 }
 
 // Everything that a device was given so far.
 Ticket mark(c10::DeviceIndex device) {
   if (target().host_memory)
-    return 0;
+    return commit_part(device);
   const WithoutInterpreter no_gil;
   const QueueLock lock(device);
-  return queue_of(device).commit();
+  return commit_part(device);
 }
 
 c10::Stream stream_of(c10::DeviceIndex device, c10::StreamId id) {
@@ -146,8 +143,6 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     e->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
     commit_stream(stream, CommitReason::synchronize);
     e->ticket = mark(e->device);
-    if (target().host_memory)
-      e->seconds = queue_of(e->device).seconds(e->ticket);
   }
 
   void block(void* event, const c10::Stream& stream) const override {
@@ -159,7 +154,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
 
   bool queryEvent(void* event) const override {
     const auto* e = as_event(event);
-    return e == nullptr || queue_of(e->device).passed(e->ticket);
+    return e == nullptr || !e->ticket || e->ticket->passed();
   }
 
   void synchronizeEvent(void* event) const override {
@@ -178,7 +173,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(
         as_event(start)->timed && as_event(end)->timed,
         "Both events must be created with argument 'enable_timing=True'.");
-    return 1e3 * (passed_at(*as_event(end)) - passed_at(*as_event(start)));
+    return 1e3 * (seconds_of(*as_event(end)) - seconds_of(*as_event(start)));
   }
 };
 

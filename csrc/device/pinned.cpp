@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "device/blocks.h"
+#include "device/fork.h"
 #include "device/ranges.h"
 
 namespace tenon {
@@ -16,6 +17,10 @@ constexpr size_t kPage = 4096;
 
 class PinnedAllocator final : public c10::Allocator {
  public:
+  PinnedAllocator() {
+    take_at_fork(mutex_, ForkOrder::pinned);
+  }
+
   // Leaked on purpose: tensors may die after static destructors have run.
   static PinnedAllocator& instance() {
     static auto* allocator = new PinnedAllocator();
@@ -61,6 +66,8 @@ class PinnedAllocator final : public c10::Allocator {
   std::mutex mutex_;
   Ranges<std::monostate> blocks_;
 };
+
+const auto& at_load [[maybe_unused]] = PinnedAllocator::instance();
 
 }  // namespace
 

@@ -68,14 +68,13 @@ void compare_clocks() {
     return;
   const WithoutInterpreter no_gil;
   for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
-    auto& queue = queue_of(device);
-    Ticket ticket = 0;
+    Ticket ticket;
     {
       const QueueLock lock(device);
-      ticket = queue.commit();
+      ticket = commit_part(device);
     }
-    const auto seconds = queue.seconds(ticket);
-    state().clock[device] = profile_now() - static_cast<int64_t>(1e9 * seconds);
+    ticket->wait();
+    state().clock[device] = profile_now() - static_cast<int64_t>(1e9 * ticket->seconds());
   }
 }
 
@@ -94,9 +93,10 @@ void finish_passed_events(bool all) {
           break;
         next = s.in_flight[device].front();
       }
-      if (!all && !queue_of(device).passed(next.ticket))
+      if (!all && !next.ticket->passed())
         break;
-      const auto seconds = queue_of(device).seconds(next.ticket);
+      next.ticket->wait();
+      const auto seconds = next.ticket->seconds();
       {
         const std::lock_guard<std::mutex> lock(s.mutex);
         auto& in_flight = s.in_flight[device];
@@ -234,7 +234,7 @@ void Profiled::restart() {
 void Profiled::end_on_device() {
   if (event_->device < 0 || target().host_memory)
     return;
-  const auto ticket = queue_of(event_->device).commit();
+  const auto ticket = commit_part(event_->device);
   const std::lock_guard<std::mutex> lock(state().mutex);
   state().in_flight[event_->device].push_back({ticket, *event_});
   leave();

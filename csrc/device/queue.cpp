@@ -30,21 +30,40 @@ class HostQueue final : public Queue {
     work(pointers);
   }
   Ticket commit() override {
-    return 0;
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return passed_at(std::chrono::duration<double>(now).count());
   }
-  bool passed(Ticket) override {
+};
+
+class PassedCommit final : public Commit {
+ public:
+  PassedCommit(double seconds, std::shared_ptr<Failure> failure)
+      : seconds_(seconds), failure_(std::move(failure)) {}
+  bool passed() override {
     return true;
   }
-  void wait(Ticket) override {}
-  double seconds(Ticket) override {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration<double>(now).count();
+  void wait() override {}
+  double seconds() override {
+    return seconds_;
   }
+  std::shared_ptr<Failure> failure() override {
+    return failure_;
+  }
+
+ private:
+  const double seconds_;
+  const std::shared_ptr<Failure> failure_;
 };
 
 // Leaked on purpose: windows may be committed while the process exits.
 std::array<std::mutex, kMostDevices>& mutexes() {
   static auto* made = new std::array<std::mutex, kMostDevices>();
+  return *made;
+}
+
+// Each by the lock of its device.
+std::array<std::vector<Ticket>, kMostDevices>& all_commits() {
+  static auto* made = new std::array<std::vector<Ticket>, kMostDevices>();
   return *made;
 }
 
@@ -57,14 +76,19 @@ std::unique_ptr<Queue> host_queue() {
   return std::make_unique<HostQueue>();
 }
 
+Ticket passed_at(double seconds, std::shared_ptr<Failure> failure) {
+  return std::make_shared<PassedCommit>(seconds, std::move(failure));
+}
+
 void take_queues_at_fork(c10::DeviceIndex count) {
   for (c10::DeviceIndex device = 0; device < count; ++device)
     take_at_fork(mutexes()[device], ForkOrder::queue);
 }
 
-bool QueueLock::holds(const std::mutex* mutex) {
+bool QueueLock::holds(const void* mutex) {
   const auto& all = mutexes();
-  return mutex >= all.data() && mutex < all.data() + all.size() && t_held[mutex - all.data()];
+  const auto* one = static_cast<const std::mutex*>(mutex);
+  return one >= all.data() && one < all.data() + all.size() && t_held[one - all.data()];
 }
 
 QueueLock::QueueLock(c10::DeviceIndex device) : device_(device) {
@@ -76,9 +100,15 @@ QueueLock::QueueLock(c10::DeviceIndex device) : device_(device) {
 }
 
 QueueLock::~QueueLock() {
+  std::vector<Ticket> over;  // they may take the interpreter's lock to go
+  over.swap(all_commits()[device_]);
   --t_count;
   t_held[device_] = false;
   mutexes()[device_].unlock();
+}
+
+std::vector<Ticket>& QueueLock::commits(c10::DeviceIndex device) {
+  return all_commits()[device];
 }
 
 bool QueueLock::held(c10::DeviceIndex device) {

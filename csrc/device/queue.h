@@ -13,7 +13,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
+#include "device/failure.h"
 #include "device/interrupts.h"
 
 namespace tenon {
@@ -24,8 +26,20 @@ enum class CopyKind : int { host_to_device = 0, device_to_host = 1, device_to_de
 // value and the size in four words of `status`.
 using KernelFunction = void (*)(void* const* pointers, const int64_t* numbers, int64_t* status);
 
-// Everything up to a commit, by the commit's number; 0 has always passed.
-using Ticket = uint64_t;
+// A commit: what was enqueued since the one before it. Any thread may ask.
+class Commit {
+ public:
+  virtual ~Commit() = default;
+  // Has the device passed it, well or not?
+  virtual bool passed() = 0;
+  // Returns once it has.
+  virtual void wait() = 0;
+  // When it did, in seconds of a clock that all devices of a target share. Asked once it has.
+  virtual double seconds() = 0;
+  // What the device failed with in it; nullptr: nothing. Asked once it has passed.
+  virtual std::shared_ptr<Failure> failure() = 0;
+};
+using Ticket = std::shared_ptr<Commit>;  // nullptr: it has passed, and well
 
 // What comes after a kernel among what is enqueued together: a kernel of the same device, work of
 // the host on what the device has made, or nothing that is known.
@@ -35,8 +49,8 @@ class Queue {
  public:
   virtual ~Queue() = default;
 
-  // Within one device, or between it and the host. Memory of the host has to stay until the ticket
-  // of the next commit has passed.
+  // Within one device, or between it and the host. Memory of the host has to stay until the next
+  // commit has passed.
   virtual void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) = 0;
   // `status` is memory of the host that stays until then as well.
   virtual void launch(
@@ -52,12 +66,12 @@ class Queue {
   virtual void call(
       std::function<void(c10::ArrayRef<void*>)> work, c10::ArrayRef<void*> pointers) = 0;
 
+  // Starts what is enqueued, and does not wait. See `commit_part` (device/target.h).
   virtual Ticket commit() = 0;
-  virtual bool passed(Ticket ticket) = 0;
-  virtual void wait(Ticket ticket) = 0;
-  // When the device passed it, in seconds of a clock that all its devices share.
-  virtual double seconds(Ticket ticket) = 0;
 };
+
+// One that has passed, at that time.
+Ticket passed_at(double seconds, std::shared_ptr<Failure> failure = nullptr);
 
 // A queue of the host's processor, whose memory is the host's: everything runs when it is enqueued,
 // on the thread that does so.
@@ -81,7 +95,9 @@ class QueueLock {
   // ... of any device?
   static bool held();
   // Is that the lock of a device whose queue this thread holds?
-  static bool holds(const std::mutex* mutex);
+  static bool holds(const void* mutex);
+  // The commits of a device since its lock was taken, by who holds it.
+  static std::vector<Ticket>& commits(c10::DeviceIndex device);
 
  private:
   c10::DeviceIndex device_;

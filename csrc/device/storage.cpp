@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "device/allocator.h"
 #include "device/interpreter.h"
@@ -17,9 +18,10 @@ namespace {
 constexpr size_t kTokens = size_t{1} << 36;  // tokens lie in so many bytes
 constexpr size_t kTokenStep = 64;
 constexpr size_t kReservation = size_t{1} << 40;  // and the largest tensors end in here
+constexpr int kMostTries = 100;  // to have a buffer settled that other threads record calls with
 
-// An address that stands for the buffer's memory: who reads or writes there is stopped at once.
-void* token_of(const Buffer* buffer) {
+// Where tokens lie.
+char* first_token() {
   static char* const base = [] {
     void* got = mmap(
         nullptr,
@@ -31,27 +33,49 @@ void* token_of(const Buffer* buffer) {
     // Where so much cannot be reserved: the first page of a process is never there.
     return got != MAP_FAILED ? static_cast<char*>(got) : nullptr;
   }();
+  return base;
+}
+
+const auto* const at_load [[maybe_unused]] = first_token();
+
+// An address that stands for the buffer's memory: who reads or writes there is stopped at once.
+void* token_of(const Buffer* buffer) {
+  char* const base = first_token();
   // No two buffers share one but by chance, and nothing depends on it.
   const auto offset = reinterpret_cast<uintptr_t>(buffer) / kTokenStep * kTokenStep % kTokens;
   return base != nullptr ? base + kTokenStep + offset : reinterpret_cast<void*>(kTokenStep);
 }
 
-thread_local bool t_tokens_do = false;
+using StorageRef = c10::intrusive_ptr<c10::StorageImpl>;
 
-void materialize(c10::StorageImpl* storage) {
-  if (!t_tokens_do)
-    give_address(*storage);
+thread_local bool t_tokens_do = false;
+thread_local std::vector<StorageRef> t_asked;  // while they do
+thread_local bool t_only_address = false;      // that changes, of a storage that lives on
+
+// A mark of the calling thread.
+const void* this_thread() {
+  return &t_tokens_do;
 }
 
-void set_address(c10::StorageImpl& storage, void* address) {
-  auto& data = storage._mutable_data_ptr_no_checks();
-  const auto device = data.device();
-  data = c10::DataPtr(address, data.release_context(), &release_buffer, device);
+// PyTorch takes it away when it comes back.
+void materialize(c10::StorageImpl* storage) {
+  if (t_tokens_do)
+    t_asked.push_back(StorageRef::reclaim_copy(storage));
+  else
+    give_address(*storage);
 }
 
 c10::DataPtr data_ptr_of(BufferRef buffer, void* address) {
   const c10::Device device(kTenon, buffer->device);
   return {address, buffer.release(), &release_buffer, device};
+}
+
+// Nothing but the pointer changes at any time: another thread that looks for the buffer finds it.
+// Under `record_mutex`.
+void set_address(c10::StorageImpl& storage, Buffer& buffer, void* address) {
+  t_only_address = true;
+  storage._mutable_data_ptr_no_checks() = data_ptr_of(BufferRef::reclaim_copy(&buffer), address);
+  t_only_address = false;
 }
 
 // The storage's DataPtr, whatever it holds now, is replaced.
@@ -84,11 +108,18 @@ TokensDo::TokensDo(bool here) : before_(std::exchange(t_tokens_do, here)) {}
 
 TokensDo::~TokensDo() {
   t_tokens_do = before_;
+  const auto asked = std::exchange(t_asked, {});
+  std::lock_guard<std::mutex> lock(record_mutex());
+  for (const auto& storage : asked) {
+    const auto* buffer = own_buffer(*storage);
+    if (buffer != nullptr && buffer->shown_to == nullptr && !storage->has_materializer())
+      storage->set_materializer(&materialize);
+  }
 }
 
 void release_buffer(void* context) {
   const auto buffer = BufferRef::reclaim(static_cast<Buffer*>(context));
-  if (buffer.use_count() > 1)
+  if (buffer.use_count() > 1 && !t_only_address)
     storage_died(*buffer);
 }
 
@@ -142,24 +173,44 @@ c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device) {
   return data_ptr_of(std::move(buffer), address);
 }
 
-void take_address_back(c10::StorageImpl& storage) {
-  const auto* buffer = own_buffer(storage);
-  if (buffer == nullptr)
-    return;
-  set_address(storage, token_of(buffer));
-  storage.set_materializer(&materialize);
+bool take_address_back(c10::StorageImpl& storage, Buffer& buffer, bool at_last) {
+  const auto* shown_to = std::exchange(buffer.shown_to, nullptr);
+  const bool elsewhere = shown_to != nullptr && shown_to != this_thread();
+  // PyTorch takes the materializer away once it has the address, and would take away ours.
+  if (elsewhere && storage.has_materializer() && !at_last) {
+    buffer.shown_to = shown_to;
+    return false;
+  }
+  // Another thread may not have looked yet at what it was told.
+  if (!elsewhere)
+    set_address(storage, buffer, token_of(&buffer));
+  if (!storage.has_materializer())
+    storage.set_materializer(&materialize);
+  return true;
 }
 
 void* give_address(c10::StorageImpl& storage) {
-  auto* buffer = own_buffer(storage);
-  if (buffer == nullptr || storage.nbytes() == 0)
+  const auto buffer = own_buffer(storage) != nullptr ? buffer_of(storage) : BufferRef();
+  if (!buffer || storage.nbytes() == 0)
     return storage._mutable_data_ptr_no_checks().get();
-  void* address = settled_address(storage, Access::write);
-  settle(*buffer, Access::read);  // for its error
-  note_contents(*buffer, /*whole=*/false);
-  register_address(*buffer);
-  set_address(storage, address);
-  return address;
+  for (int tries = 1;; ++tries) {
+    const auto last_use = [&] {
+      std::lock_guard<std::mutex> lock(record_mutex());
+      return buffer->last_use;
+    }();
+    void* address = settled_address(storage, Access::write);
+    settle(*buffer, Access::read);  // for its error
+    note_contents(*buffer, /*whole=*/false);
+    std::lock_guard<std::mutex> lock(record_mutex());
+    // Meanwhile another thread may have recorded a call that uses it.
+    const bool settled = buffer->uses.empty() && buffer->last_use == last_use;
+    if (!settled && tries < kMostTries)
+      continue;
+    register_address(*buffer);
+    set_address(storage, *buffer, address);
+    buffer->shown_to = this_thread();
+    return address;
+  }
 }
 
 void keep_address(c10::StorageImpl& storage) {
@@ -174,9 +225,18 @@ void share_address(c10::StorageImpl& storage) {
   const auto buffer = buffer_of(storage);
   if (!buffer)
     return;
-  keep_address(storage);
-  std::lock_guard<std::mutex> lock(record_mutex());
-  buffer->shared = true;
+  // First, so that a call that another thread records from here on is not left pending.
+  const auto set_shared = [&](bool shared) {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    return std::exchange(buffer->shared, shared);
+  };
+  const bool before = set_shared(true);
+  try {
+    keep_address(storage);
+  } catch (...) {
+    set_shared(before);
+    throw;
+  }
 }
 
 void* raw_address(const c10::StorageImpl& storage) {

@@ -33,11 +33,13 @@ void* raw_address(const c10::StorageImpl& storage);
 // reach it is one for the queue alone.
 void* settled_address(const c10::StorageImpl& storage, Access access);
 
-// The storage's address is to be asked for before it is used, again where it was already.
-void take_address_back(c10::StorageImpl& storage);
-inline void withdraw_address(c10::StorageImpl& storage) {
-  if (!storage.has_materializer())
-    take_address_back(storage);
+// The address of a storage with that buffer is to be asked for before it is used, again where it
+// was already. Under `record_mutex`. False: another thread is just being told, so let go of the
+// lock and try again; not with `at_last`.
+bool take_address_back(c10::StorageImpl& storage, Buffer& buffer, bool at_last);
+inline bool withdraw_address(c10::StorageImpl& storage, Buffer& buffer, bool at_last) {
+  return (storage.has_materializer() && buffer.shown_to == nullptr) ||
+         take_address_back(storage, buffer, at_last);
 }
 // Gives it out.
 void* give_address(c10::StorageImpl& storage);

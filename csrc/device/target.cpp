@@ -2,10 +2,12 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "device/counters.h"
 #include "device/fork.h"
+#include "device/generator.h"
 #include "device/guard.h"
 #include "device/interpreter.h"
 #include "device/profile.h"
@@ -19,6 +21,41 @@ std::optional<Target>& slot() {
   return *target;
 }
 
+void note_queue_use() {
+  TORCH_CHECK(
+      !lost_by_fork(),
+      "this process was forked from one that uses tenon, and the queue of the target '",
+      target().name,
+      "' stayed there; start it by spawn: multiprocessing.get_context('spawn')");
+  note_queue_in_use();
+}
+
+// Several commits, in their order.
+class Whole final : public Commit {
+ public:
+  explicit Whole(std::vector<Ticket> parts) : parts_(std::move(parts)) {}
+  bool passed() override {
+    return std::all_of(parts_.begin(), parts_.end(), [](auto& part) { return part->passed(); });
+  }
+  void wait() override {
+    for (const auto& part : parts_)
+      part->wait();
+  }
+  double seconds() override {
+    return parts_.back()->seconds();
+  }
+  std::shared_ptr<Failure> failure() override {
+    for (const auto& part : parts_) {
+      if (auto failure = part->failure())
+        return failure;
+    }
+    return nullptr;
+  }
+
+ private:
+  const std::vector<Ticket> parts_;
+};
+
 }  // namespace
 
 void set_target(Target target) {
@@ -27,6 +64,7 @@ void set_target(Target target) {
       target.device_count >= 1, "The target '", target.name, "' has no devices to work with");
   slot() = std::move(target);
   take_queues_at_fork(slot()->device_count);
+  take_generators_at_fork();
   all_locks_made();
 }
 
@@ -44,12 +82,7 @@ c10::DeviceIndex device_count() noexcept {
 }
 
 Queue& queue_of(c10::DeviceIndex device) {
-  TORCH_CHECK(
-      !lost_by_fork(),
-      "this process was forked from one that uses tenon, and the queue of the target '",
-      target().name,
-      "' stayed there; start it by spawn: multiprocessing.get_context('spawn')");
-  note_queue_in_use();
+  note_queue_use();
   return *target().queues[device];
 }
 
@@ -70,14 +103,43 @@ c10::DeviceIndex check_index(c10::DeviceIndex index) {
   return index;
 }
 
-void wait_for(c10::DeviceIndex device, Ticket ticket, const char* reason) {
-  auto& queue = queue_of(device);
-  if (queue.passed(ticket))
+Ticket commit_part(c10::DeviceIndex device) {
+  auto ticket = queue_of(device).commit();
+  if (QueueLock::held(device) && ticket)
+    QueueLock::commits(device).push_back(ticket);
+  return ticket;
+}
+
+Ticket commit_whole(c10::DeviceIndex device) {
+  auto last = commit_part(device);
+  const auto& parts = QueueLock::commits(device);
+  return QueueLock::held(device) && parts.size() > 1 ? std::make_shared<Whole>(parts) : last;
+}
+
+void drain(c10::DeviceIndex device) noexcept {
+  try {
+    if (const auto ticket = commit_part(device))
+      ticket->wait();
+  } catch (...) {  // such a device is lost, and the first error says more
+  }
+}
+
+void wait_for(c10::DeviceIndex device, const Ticket& ticket, const char* reason) {
+  note_queue_use();
+  if (!ticket || ticket->passed())
     return;
   const CountedCall counted(counter("wait", reason));
   const ProfiledWait waits(reason, device);
   const WithoutInterpreter no_gil;
-  queue.wait(ticket);
+  ticket->wait();
+}
+
+void wait_for_success(c10::DeviceIndex device, const Ticket& ticket, const char* reason) {
+  wait_for(device, ticket, reason);
+  if (!ticket)
+    return;
+  if (const auto failure = ticket->failure())
+    failure->raise();
 }
 
 void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device) {
@@ -96,9 +158,9 @@ void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::D
     lock.emplace(device);
   queue.copy(dst, src, nbytes, kind);
   profiled.enqueued();
-  const auto ticket = queue.commit();
+  const auto ticket = commit_whole(device);
   lock.reset();
-  wait_for(device, ticket, "copy");
+  wait_for_success(device, ticket, "copy");
 }
 
 }  // namespace tenon

@@ -48,9 +48,19 @@ Queue& queue_of(c10::DeviceIndex device);
 // Raises when `index` is not one of the target's devices; -1 stands for the current device.
 c10::DeviceIndex check_index(c10::DeviceIndex index);
 
-// Waits until a device has passed a ticket, or everything that was committed to it. The host's
-// waits are counted, by what they are for.
-void wait_for(c10::DeviceIndex device, Ticket ticket, const char* reason);
+// Commits what a device was given so far, as a part of what the holder of its queue lock enqueues.
+Ticket commit_part(c10::DeviceIndex device);
+// Commits the rest. Where one of the parts failed, all of it did.
+Ticket commit_whole(c10::DeviceIndex device);
+// An error comes while something is enqueued: waits until the device uses nothing of the host's any
+// more that it was given so far. The first error is the one that counts.
+void drain(c10::DeviceIndex device) noexcept;
+
+// Waits until a device has passed a commit, whatever came of it. The host's waits are counted, by
+// what they are for.
+void wait_for(c10::DeviceIndex device, const Ticket& ticket, const char* reason);
+// ... and raises what it failed with.
+void wait_for_success(c10::DeviceIndex device, const Ticket& ticket, const char* reason);
 
 // Copies bytes behind everything that is enqueued, and waits until the host may touch both sides.
 void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device);

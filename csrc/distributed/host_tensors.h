@@ -45,7 +45,7 @@ class HostTensors {
 
   const char* collective_;
   std::optional<c10::Device> device_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // not of forks: a child has no part in its parent's groups
   std::vector<Copy> written_;
   std::vector<at::Tensor> replaced_;  // where the host reaches them, as a whole
 };

@@ -39,7 +39,7 @@ class HostWork final : public c10d::Work {
   const std::shared_ptr<HostTensors> tensors_;
   const c10::IValue results_;
   const std::shared_ptr<RollCall> ranks_;
-  std::mutex future_mutex_;
+  std::mutex future_mutex_;  // not of forks: a child has no part in its parent's groups
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -70,7 +70,7 @@ std::vector<std::string> state_of(long pid) {
 // asked on a thread of its own, which nobody waits for any longer than this. False: no answer.
 bool ask(std::function<void()> question, milliseconds patience) {
   struct Asked {
-    std::mutex mutex;
+    std::mutex mutex;  // not of forks: as that of the roll call
     std::condition_variable changed;
     bool over = false, answered = false;
   };

@@ -49,7 +49,7 @@ class RollCall {
   const int rank_;
   const Record own_;
   std::vector<std::optional<Record>> records_;  // by rank
-  std::mutex mutex_;
+  std::mutex mutex_;  // not of forks: a child has no part in its parent's groups
   std::string lost_;  // once found
 };
 

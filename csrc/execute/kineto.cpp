@@ -45,7 +45,8 @@ class Session final : public libkineto::IActivityProfilerSession {
                     : std::vector<std::string>();
   }
   void processTrace(libkineto::ActivityLogger& logger) override {
-    processTrace(logger, [](int32_t) { return nullptr; }, 0, 0);
+    processTrace(
+        logger, [](int32_t) { return nullptr; }, 0, 0);
   }
   void processTrace(
       libkineto::ActivityLogger& logger,
@@ -105,7 +106,7 @@ class Session final : public libkineto::IActivityProfilerSession {
   }
 
   std::optional<ProfileLog> log_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of what follows; not of forks: kineto's own locks are not either
   OuterRanges outer_;
 };
 

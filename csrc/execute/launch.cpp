@@ -3,17 +3,19 @@
 #include "device/interpreter.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "record/submissions.h"
 
 namespace tenon {
 namespace {
 
 // As memory that the kernel may read and write.
-void* address_for_kernel(const at::Tensor& tensor) {
+void* address_for_kernel(const at::Tensor& tensor, std::vector<BufferRef>& buffers) {
   auto& storage = *tensor.storage().unsafeGetStorageImpl();
   auto* start = static_cast<char*>(settled_address(storage, Access::write));
-  if (const auto buffer = buffer_of(storage)) {
+  if (auto buffer = buffer_of(storage)) {
     settle(*buffer, Access::read);  // for its error
-    buffer->has_contents = true;
+    note_contents(*buffer, /*whole=*/false);
+    buffers.push_back(std::move(buffer));
   }
   return start != nullptr ? start + tensor.storage_offset() * tensor.itemsize() : nullptr;
 }
@@ -43,15 +45,17 @@ void launch_over(
   TORCH_CHECK(device, "a kernel of the target's runs where a tensor is, and was given none");
   const DeferredInterrupts until_it_is_enqueued;
   std::vector<void*> pointers;
+  std::vector<BufferRef> buffers;
   for (const auto& tensor : tensors)
-    pointers.push_back(tensor ? address_for_kernel(*tensor) : nullptr);
+    pointers.push_back(tensor ? address_for_kernel(*tensor, buffers) : nullptr);
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> lock;
   if (!QueueLock::held(device->index()))
     lock.emplace(device->index());
   auto& queue = queue_of(device->index());
   queue.launch(reinterpret_cast<KernelFunction>(kernel), pointers, numbers, /*status=*/nullptr);
-  queue.commit();
+  if (!target().host_memory)
+    submit_apart(device->index(), buffers, {});
 }
 
 }  // namespace tenon

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "device/fork.h"
 #include "execute/room.h"
 #include "execute/worth.h"
 
@@ -33,6 +34,18 @@ int size_class(double bytes) {
   return static_cast<int>(4 * std::log2(std::max(bytes, 1.0)));
 }
 
+// Of all paces, and held for some additions: a fork takes it, and could not take one of each plan.
+std::mutex& mutex() {
+  static auto* instance = [] {
+    auto* made = new std::mutex();
+    take_at_fork(*made, ForkOrder::paces);
+    return made;
+  }();
+  return *instance;
+}
+
+const auto& at_load [[maybe_unused]] = mutex();
+
 }  // namespace
 
 double TimesBySize::usual(double bytes) const {
@@ -52,7 +65,7 @@ void TimesBySize::change(double part) {
 }
 
 int Pace::halvings(int threads) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex());
   while (chosen_ > 0 && (threads >> chosen_) == 0)
     --chosen_;  // it has fewer threads now
   if (trial_runs_ > 0) {
@@ -101,7 +114,7 @@ void Pace::note_trial(double value) {
 }
 
 void Pace::note(int halvings, double seconds, double bytes) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::lock_guard<std::mutex> lock(mutex());
   const double value = value_of(seconds, bytes);
   if (halvings != chosen_) {
     if (halvings == tried_)

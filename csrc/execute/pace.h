@@ -48,7 +48,6 @@ class Pace {
   bool goes_back(double value);
   void put_off(int64_t times);
 
-  std::mutex mutex_;
   const bool sized_;
   int chosen_ = 0, tried_ = 0;  // halvings
   int runs_ = 0;                // the first ones

@@ -28,10 +28,15 @@ void enqueue_and_wait(c10::DeviceIndex device, c10::function_ref<void()> run) {
   const DeferredInterrupts until_nothing_of_the_host_s_is_used;
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> lock(device);
-  run();
-  const auto ticket = queue_of(device).commit();
+  try {
+    run();
+  } catch (...) {
+    drain(device);
+    throw;
+  }
+  const auto ticket = commit_whole(device);
   lock.reset();
-  wait_for(device, ticket, "a compiled graph");
+  wait_for_success(device, ticket, "a compiled graph");
 }
 
 // A number of the host's that a graph of an asynchronous device takes, as an optimizer's step is:
@@ -105,7 +110,8 @@ std::function<CallFailures()> Plan::enqueue(
     c10::ArrayRef<int64_t> worlds,
     c10::ArrayRef<c10::Storage> keepers) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
-  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
+  PlanRun run(
+      *this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
   for (size_t k = 0; k < inputs.size(); ++k)
     run.place(data_.inputs[k], inputs[k], keepers.empty() ? c10::Storage() : keepers[k]);
   run.execute([&](size_t slot) {
@@ -130,24 +136,33 @@ std::vector<at::Tensor> Plan::run_from_host(
     return memory.emplace_back(device_block(nbytes, device)).get();
   };
   std::vector<void*> sources, targets;
-  for (const auto& input : inputs) {
-    sources.push_back(block(input.nbytes()));
-    if (input.nbytes() > 0)
-      queue.copy(sources.back(), input.data_ptr(), input.nbytes(), CopyKind::host_to_device);
-  }
   std::vector<at::Tensor> results;
+  for (const auto& input : inputs)
+    sources.push_back(block(input.nbytes()));
   for (const auto slot : data_.outputs) {
     const auto nbytes = static_cast<int64_t>(data_.slots[slot].number);
     results.push_back(at::empty({nbytes}, at::kByte));
     targets.push_back(block(nbytes));
   }
-  const auto failures =
-      enqueue(sources, [&](size_t k) { return targets[k]; }, c10::Device(kTenon, device));
-  for (size_t k = 0; k < results.size(); ++k) {
-    if (results[k].numel() > 0)
-      queue.copy(results[k].data_ptr(), targets[k], results[k].nbytes(), CopyKind::device_to_host);
+  std::function<CallFailures()> failures;
+  try {
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      const auto nbytes = inputs[k].nbytes();
+      if (nbytes > 0)
+        queue.copy(sources[k], inputs[k].data_ptr(), nbytes, CopyKind::host_to_device);
+    }
+    failures = enqueue(
+        sources, [&](size_t k) { return targets[k]; }, c10::Device(kTenon, device));
+    for (size_t k = 0; k < results.size(); ++k) {
+      const auto nbytes = results[k].nbytes();
+      if (nbytes > 0)
+        queue.copy(results[k].data_ptr(), targets[k], nbytes, CopyKind::device_to_host);
+    }
+  } catch (...) {
+    drain(device);
+    throw;
   }
-  wait_for(device, queue.commit(), "a kernel of the device, for the host's tensors");
+  wait_for_success(device, commit_whole(device), "a kernel of the device, for the host's tensors");
   raise_first(failures());
   return results;
 }
@@ -157,7 +172,8 @@ void Plan::run(
   TORCH_CHECK(
       device.is_cpu() || target().host_memory, "the host cannot reach the memory of ", device);
   check_count("outputs", outputs.size(), data_.outputs.size());
-  raise_first(enqueue(inputs, [&](size_t k) { return outputs[k]; }, device)());
+  raise_first(enqueue(
+      inputs, [&](size_t k) { return outputs[k]; }, device)());
 }
 
 std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device device) const {
@@ -193,7 +209,7 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
         t.is_cpu() ? storage.mutable_data() : settled_address(storage, Access::write));
     if (const auto buffer = t.is_cpu() ? BufferRef() : buffer_of(storage)) {
       settle(*buffer, Access::read);  // for its error
-      buffer->has_contents = true;
+      note_contents(*buffer, /*whole=*/false);
     }
     places.emplace_back(
         start != nullptr ? start + t.storage_offset() * t.itemsize() : nullptr, t.storage());

@@ -52,6 +52,14 @@ struct Slot {
   at::Tensor tensor;  // constant
 };
 
+// What a kernel's code lies in, such as a shared object. It is closed when the last one goes that
+// holds it: a plan, for each of its kernels.
+class KernelOwner {
+ public:
+  virtual ~KernelOwner() = default;
+  virtual size_t nbytes() const = 0;
+};
+
 // Where a kernel is found again: its name in a file of the cache directory.
 struct KernelName {
   std::string object, symbol;
@@ -101,7 +109,8 @@ struct PlanData {
   size_t arena_bytes = 0;
   std::vector<Step> steps;
   std::vector<SlotTensor> results;
-  std::vector<KernelName> kernels;  // empty where they are in no file
+  std::vector<KernelName> kernels;                   // empty where they are in no file
+  std::vector<std::shared_ptr<KernelOwner>> owners;  // of the kernels; some live as long as we do
 };
 
 // Whether kernels are timed, which costs more than a small one takes; returns what was before.

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <fstream>
 #include <mutex>
-#include <unordered_map>
 
 #include "device/fork.h"
 #include "execute/foreign_ops.h"
@@ -24,7 +23,6 @@ struct Files {
   std::mutex mutex;
   std::string directory, identity;
   KernelFiles kernels;
-  std::unordered_map<std::string, uint64_t> checksums;  // of objects that were read
 };
 
 Files& files() {
@@ -182,26 +180,17 @@ void keep_claim(const Files& f, const WindowPlan& window, const ForeignOps& fore
 
 // Puts the target's kernels into the steps; false where one is not to be had.
 bool find_kernels(Files& f, PlanData& plan, std::string_view extras) {
-  std::vector<uintptr_t> found;
+  std::vector<LoadedKernel> found;
   for (const auto& kernel : plan.kernels) {
-    const auto path = f.directory + "/" + kernel.object;
-    auto known = f.checksums.find(path);
-    if (known == f.checksums.end()) {
-      const auto bytes = contents(path);
-      if (!bytes)
-        return false;
-      known = f.checksums.emplace(path, checksum(*bytes)).first;
-    }
-    const auto address = known->second == kernel.checksum ? f.kernels.load(path, kernel.symbol) : 0;
-    if (address == 0) {
-      f.checksums.erase(known);  // it may be replaced
+    auto loaded = f.kernels.load(f.directory + "/" + kernel.object, kernel.symbol, kernel.checksum);
+    if (loaded.address == 0)
       return false;
-    }
-    found.push_back(address);
+    plan.owners.push_back(loaded.owner);
+    found.push_back(std::move(loaded));
   }
   for (auto& step : plan.steps) {
     if (auto* kernel = std::get_if<KernelStep>(&step.work))
-      kernel->function = reinterpret_cast<KernelFunction>(found.at(kernel->kernel));
+      kernel->function = reinterpret_cast<KernelFunction>(found.at(kernel->kernel).address);
   }
   return f.kernels.adopt(extras, found);
 }

@@ -21,13 +21,21 @@ namespace tenon {
 // Without it nothing is kept.
 void set_plan_directory(std::string directory, std::string identity);
 
+struct LoadedKernel {
+  uintptr_t address = 0;
+  std::shared_ptr<KernelOwner> owner;
+};
+
 // How the target gets at kernels that another process compiled.
 struct KernelFiles {
-  // The kernel of that name in a file, 0 where it is not to be had.
-  std::function<uintptr_t(const std::string& path, const std::string& symbol)> load;
+  // The kernel of that name in the file that has this checksum. Without an address where it is not
+  // to be had, or the file is another one.
+  std::function<LoadedKernel(
+      const std::string& path, const std::string& symbol, uint64_t file_checksum)>
+      load;
   // Takes over what the target's backend added to a plan with these kernels; false: it is of no use
   // here.
-  std::function<bool(std::string_view extras, c10::ArrayRef<uintptr_t> kernels)> adopt;
+  std::function<bool(std::string_view extras, c10::ArrayRef<LoadedKernel> kernels)> adopt;
 };
 void set_kernel_files(KernelFiles files);
 

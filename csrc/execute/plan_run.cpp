@@ -71,7 +71,8 @@ void set_commit_each(bool on) {
 struct PlanRun::Outcome {
   std::vector<int64_t> status;                                      // of all kernels' checks
   std::vector<std::pair<size_t, std::shared_ptr<Failure>>> raised;  // by the calls of those steps
-  std::mutex mutex;                                                 // of `raised`
+  // Of `raised`. Not of forks: a child has no device that others run calls on.
+  std::mutex mutex;
   std::vector<c10::DataPtr> staging;
 
   void note(size_t step) {
@@ -337,7 +338,7 @@ void PlanRun::call_on_device(const CallStep& step, size_t index) {
     if (copy.read && copy.nbytes > 0)
       queue_.copy(copy.host, pointer, copy.nbytes, CopyKind::device_to_host);
   }
-  wait_for(device_.index(), queue_.commit(), "an op that runs on the host");
+  wait_for_success(device_.index(), commit_part(device_.index()), "an op that runs on the host");
   std::vector<void*> memory;
   for (void* pointer : pointers)
     memory.push_back(copies.at(pointer).host);
@@ -359,8 +360,14 @@ double PlanRun::bytes_made() const {
 }
 
 void PlanRun::execute(const std::function<void(size_t)>& released) {
-  if (!host_memory_)
-    return run_steps(released);
+  if (!host_memory_) {
+    try {
+      return run_steps(released);
+    } catch (...) {
+      drain(device_.index());  // of memory that ends with this run
+      throw;
+    }
+  }
   PacedRun paced(plan_.pace(), bytes_made(), builder_works());
   run_steps(released);
   paced.finish();
@@ -381,7 +388,7 @@ void PlanRun::run_steps(const std::function<void(size_t)>& released) {
     }
     run_step(step, index);
     if (C10_UNLIKELY(g_commit_each.load(std::memory_order_relaxed)) && !host_memory_)
-      wait_for(device_.index(), queue_.commit(), "each step");
+      wait_for(device_.index(), commit_part(device_.index()), "each step");
     for (const auto slot : step.released) {
       if (host_memory_)
         release(slot);
@@ -410,41 +417,6 @@ std::function<CallFailures()> PlanRun::failures() {
     }
     return found;
   };
-}
-
-at::Tensor PlanRun::result(const SlotTensor& spec) {
-  const auto& [slot, layout] = spec;
-  const auto kind = data_.slots[slot].kind;
-  auto& memory = memory_[slot];
-  if (kind == Slot::Kind::constant)
-    return tensor_over(data_.slots[slot].tensor.storage(), layout).to(device_);
-  if (kind == Slot::Kind::output && !memory)  // no step writes it: it has no elements
-    allocate(slot);
-  TORCH_INTERNAL_ASSERT(memory, "a plan's result has no memory");
-  // What a call made comes to the device once, as several results may share it.
-  if (kind == Slot::Kind::external && !device_.is_cpu() && memory.device_type() != kTenon) {
-    const auto* before = static_cast<const char*>(memory.data());
-    const auto start = static_cast<const char*>(pointers_[slot]) - before;
-    memory = host_memory_
-                 ? to_device_storage(memory, device_.index())
-                 : storage_over(
-                       std::move(memory.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()),
-                       memory.nbytes(),
-                       device_.index());
-    pointers_[slot] = static_cast<char*>(raw_address(*memory.unsafeGetStorageImpl())) + start;
-  }
-  const auto* first = static_cast<const char*>(pointers_[slot]);
-  const auto start =
-      first != nullptr
-          ? first - static_cast<const char*>(raw_address(*memory.unsafeGetStorageImpl()))
-          : 0;
-  const auto itemsize = static_cast<int64_t>(c10::elementSize(layout.dtype));
-  TORCH_CHECK(
-      start % itemsize == 0,
-      c10::str("a result of dtype ", layout.dtype, " does not start at one of its elements: "),
-      "the tensor that it is a view of begins at byte ",
-      start);
-  return tensor_over(memory, layout, start / itemsize);
 }
 
 }  // namespace tenon

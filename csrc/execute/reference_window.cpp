@@ -233,7 +233,7 @@ class Runner {
   void copy_to_host(void* host, const WindowSlot& slot) {
     auto& queue = queue_of(device_);
     queue.copy(host, slot.buffer->memory(), slot.nbytes, CopyKind::device_to_host);
-    wait_for(device_, queue.commit(), "an op that runs on the host");
+    wait_for_success(device_, commit_part(device_), "an op that runs on the host");
   }
 
   at::Tensor host_tensor(int32_t slot, const TensorLayout& layout) {
@@ -261,26 +261,24 @@ class Runner {
   }
 
   // On a target whose memory the host cannot reach: what was written goes to the device. A result
-  // for which that has no memory is lost, and nothing else.
+  // that does not get there is lost, and nothing else.
   void write_back(Failures& failures) {
     auto& queue = queue_of(device_);
     for (size_t k = 0; k < storages_.size(); ++k) {
       const auto& slot = window_.slots[k];
       if (!slot.written || !slot.alive || !slot.buffer || !storages_[k])
         continue;
-      void* address = nullptr;
       try {
-        address = slot.buffer->memory();
-      } catch (const c10::OutOfMemoryError&) {
+        void* address = slot.buffer->memory();
+        queue.copy(address, storages_[k].data(), slot.nbytes, CopyKind::host_to_device);
+      } catch (...) {
         failures.by_slot.resize(storages_.size());
         auto& failure = failures.by_slot[k];
         if (!failure)
           failure = Failure::current("for a result of a call that was recorded before");
         if (!failures.first)
           failures.first = failure;
-        continue;
       }
-      queue.copy(address, storages_[k].data(), slot.nbytes, CopyKind::host_to_device);
     }
   }
 

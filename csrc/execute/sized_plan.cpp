@@ -92,6 +92,9 @@ std::shared_ptr<const Plan> SizedPlan::instance(const std::vector<int64_t>& symb
       subject.store(0, std::memory_order_relaxed);
   }
   made_.splice(made_.begin(), made_, found);
+  // Those that ran at the same time go when they are over.
+  while (made_.size() > kMostKept && made_.back().second.use_count() == 1)
+    made_.pop_back();
   return found->second;
 }
 

@@ -48,7 +48,7 @@ class SizedPlan {
   const PlanData data_;
   const std::vector<SizedNumber> numbers_;
   const std::shared_ptr<Pace> pace_ = std::make_shared<Pace>(/*sized=*/true);
-  std::mutex mutex_;
+  std::mutex mutex_;  // not of forks: who has it holds the lock of a device's queue
   // The one that was used last comes first.
   std::list<std::pair<std::vector<int64_t>, std::shared_ptr<Plan>>> made_;
 };

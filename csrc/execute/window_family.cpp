@@ -57,20 +57,30 @@ void note_served(WindowPlan& claim, const SizesOfWindow& sizes) {
     claim.sizes_served.insert(checksum_of(sizes));
 }
 
-WindowFamily& WindowFamilies::of(const SizesOfWindow& sizes) {
+std::shared_ptr<WindowFamily> WindowFamilies::of(
+    const SizesOfWindow& sizes, std::vector<std::shared_ptr<WindowPlan>>& claims_gone) {
   uint64_t hash = sizes.key.size();
   for (const auto word : sizes.key)
     hash = mixed(hash, word);
-  const auto range = families_.equal_range(hash);
+  const auto range = by_key_.equal_range(hash);
   for (auto it = range.first; it != range.second; ++it) {
-    if (it->second.key == sizes.key)
-      return it->second;
+    if (it->second->family->key == sizes.key) {
+      recent_.splice(recent_.begin(), recent_, it->second);
+      return recent_.front().family;
+    }
   }
-  if (families_.size() >= kMostFamilies)
-    families_.clear();
-  auto& made = families_.emplace(hash, WindowFamily())->second;
-  made.key = sizes.key;
-  return made;
+  if (recent_.size() >= kMostFamilies) {
+    const auto last = std::prev(recent_.end());
+    const auto same = by_key_.equal_range(last->hash);
+    by_key_.erase(
+        std::find_if(same.first, same.second, [&](const auto& one) { return one.second == last; }));
+    claims_gone = last->family->claims;
+    recent_.pop_back();
+  }
+  recent_.push_front({hash, std::make_shared<WindowFamily>()});
+  by_key_.emplace(hash, recent_.begin());
+  recent_.front().family->key = sizes.key;
+  return recent_.front().family;
 }
 
 std::shared_ptr<WindowPlan> find_claim(
@@ -111,19 +121,21 @@ std::optional<SizeClaim> note_sizes(WindowFamily& family, const SizesOfWindow& s
 bool add_claim(
     WindowFamily& family,
     const std::shared_ptr<WindowPlan>& plan,
-    std::shared_ptr<WindowPlan>& replaced) {
+    std::shared_ptr<WindowPlan>& unasked,
+    std::shared_ptr<WindowPlan>& unused) {
   auto& claims = family.claims;
-  const auto unasked = std::find_if(
+  const auto seen = std::find_if(
       claims.begin(), claims.end(), [](const auto& one) { return one->state == WindowPlan::seen; });
-  if (unasked != claims.end()) {
-    replaced = std::exchange(*unasked, plan);
-    std::rotate(claims.begin(), unasked, unasked + 1);
+  if (seen != claims.end()) {
+    unasked = std::exchange(*seen, plan);
+    std::rotate(claims.begin(), seen, seen + 1);
     return true;
   }
   if (claims.size() >= kMostClaims) {
     if (family.given_up >= kMostGivenUp)
       return false;
     ++family.given_up;
+    unused = claims.back();
     claims.pop_back();
   }
   claims.insert(claims.begin(), plan);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <list>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -36,11 +37,18 @@ struct WindowFamily {
 
 class WindowFamilies {
  public:
-  // The window's family; a new one where there is none.
-  WindowFamily& of(const SizesOfWindow& sizes);
+  // The window's family; a new one where there is none. Beyond a bound the one goes that was used
+  // least recently, and its plans are added to `claims_gone`.
+  std::shared_ptr<WindowFamily> of(
+      const SizesOfWindow& sizes, std::vector<std::shared_ptr<WindowPlan>>& claims_gone);
 
  private:
-  std::unordered_multimap<uint64_t, WindowFamily> families_;
+  struct Known {
+    uint64_t hash;
+    std::shared_ptr<WindowFamily> family;
+  };
+  std::list<Known> recent_;  // the one that was used last comes first
+  std::unordered_multimap<uint64_t, std::list<Known>::iterator> by_key_;
 };
 
 // Which of the family's plans is for these sizes, and its symbols; null where none is.
@@ -55,12 +63,13 @@ bool are_hot(WindowFamily& family, const SizesOfWindow& sizes);
 // if there is one.
 std::optional<SizeClaim> note_sizes(WindowFamily& family, const SizesOfWindow& sizes);
 
-// Adds a plan, in place of the one that was not used for longest where there are too many. Gives
-// the one that nobody has asked for yet and that it replaces, as it knows of more sizes; false: the
-// family has had too many plans.
+// Adds a plan, in place of the one that was not used for longest where there are too many
+// (`unused`). Where nobody has asked for one yet it replaces that, as it knows of more sizes
+// (`unasked`). False: the family has had too many plans.
 bool add_claim(
     WindowFamily& family,
     const std::shared_ptr<WindowPlan>& plan,
-    std::shared_ptr<WindowPlan>& replaced);
+    std::shared_ptr<WindowPlan>& unasked,
+    std::shared_ptr<WindowPlan>& unused);
 
 }  // namespace tenon

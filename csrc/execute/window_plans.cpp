@@ -2,9 +2,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
-#include <unordered_map>
 
 #include "device/fork.h"
 #include "device/host_allocator.h"
@@ -17,17 +17,15 @@
 #include "execute/never_by_plan.h"
 #include "execute/plan_file.h"
 #include "execute/plan_log.h"
+#include "execute/plan_store.h"
 #include "execute/reference_window.h"
 #include "execute/verified_run.h"
-#include "execute/window_family.h"
 #include "execute/window_run.h"
 #include "record/op_rules.h"
 #include "record/surroundings.h"
 
 namespace tenon {
 namespace {
-
-constexpr size_t kMostExact = 2;  // of one family: the next one has sizes of any value
 
 // After a failure that may pass a plan is asked for again so many seconds later, four times as many
 // after the next one, and so on; after so many of them no more in this process.
@@ -36,9 +34,7 @@ constexpr int kMostFailures = 6;
 
 struct Plans {
   std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
-  std::unordered_multimap<uint64_t, std::shared_ptr<WindowPlan>> by_structure;
-  WindowFamilies families;
-  std::vector<std::shared_ptr<WindowPlan>> by_id;
+  PlanStore store;
   std::shared_ptr<const AskForPlan> ask;
   std::atomic<double> first_window{0}, first_by_plan{0};
 };
@@ -55,101 +51,21 @@ Plans& plans() {
 
 const auto& at_load [[maybe_unused]] = plans();
 
-std::shared_ptr<WindowPlan> add(Plans& p, std::shared_ptr<WindowPlan> made) {
-  made->id = static_cast<int64_t>(p.by_id.size());
-  p.by_id.push_back(made);
-  return made;
-}
+// The lock, for who may make the store let go of something: that ends after the lock.
+class StoreLock {
+ public:
+  explicit StoreLock(Plans& p) : plans_(p), lock_(p.mutex) {}
+  ~StoreLock() {
+    gone_ = plans_.store.take_gone();
+  }
+  StoreLock(const StoreLock&) = delete;
+  StoreLock& operator=(const StoreLock&) = delete;
 
-// What may run a window, neither of which may be there yet.
-struct Candidates {
-  std::shared_ptr<WindowPlan> own;    // for its sizes
-  std::shared_ptr<WindowPlan> claim;  // for sizes of any value, with its symbols
-  std::vector<int64_t> symbols;
-  bool asks_for_claims = false;  // nobody has looked for those that are kept
+ private:
+  Plans& plans_;
+  std::vector<std::shared_ptr<WindowPlan>> gone_;
+  const std::lock_guard<std::mutex> lock_;
 };
-
-std::shared_ptr<WindowPlan> add_own(
-    Plans& p,
-    const Window& window,
-    const std::vector<int32_t>& order,
-    const std::vector<int64_t>& structure,
-    uint64_t hash) {
-  auto made = add(p, describe(window, order));
-  made->structure = structure;
-  p.by_structure.emplace(hash, made);
-  return made;
-}
-
-std::shared_ptr<WindowPlan> add_claim_of(
-    Plans& p,
-    WindowFamily& family,
-    SizeClaim claim,
-    const Window& window,
-    const std::vector<int32_t>& order) {
-  auto made = describe(window, order);
-  made->claim = std::move(claim);
-  std::shared_ptr<WindowPlan> replaced;
-  if (!add_claim(family, made, replaced))
-    return nullptr;
-  if (!replaced)
-    return add(p, made);
-  made->id = replaced->id;
-  made->by_reference = replaced->by_reference;
-  made->cost = replaced->cost;
-  p.by_id[made->id] = made;
-  return made;
-}
-
-Candidates find_or_add(Plans& p, const Window& window, const std::vector<int32_t>& order) {
-  static thread_local std::vector<int64_t> structure;
-  Candidates found;
-  uint64_t hash = 0;
-  // A call by a rule comes with sizes that may not come again.
-  const bool may_come_again = window.by_rule.empty();
-  if (may_come_again) {
-    window.structure(order, structure);
-    hash = structure.size();
-    for (const auto word : structure)
-      hash = mixed(hash, word);
-    const auto range = p.by_structure.equal_range(hash);
-    for (auto it = range.first; it != range.second; ++it) {
-      if (it->second->structure == structure)
-        found.own = it->second;
-    }
-    if (found.own && !found.own->has_claim)
-      return found;
-  }
-  const auto sizes = sizes_of(window, order);
-  auto& family = p.families.of(sizes);
-  if (!std::exchange(family.looked_up, true)) {
-    found.asks_for_claims = true;
-    return found;
-  }
-  found.claim = find_claim(family, sizes, found.symbols);
-  if (found.claim)
-    note_served(*found.claim, sizes);
-  if (found.own)
-    return found;
-  if (found.claim) {
-    if (may_come_again && are_hot(family, sizes)) {
-      found.own = add_own(p, window, order, structure, hash);
-      found.own->has_claim = true;
-    }
-    return found;
-  }
-  auto claim = note_sizes(family, sizes);
-  if (may_come_again && family.exact < kMostExact) {
-    ++family.exact;
-    found.own = add_own(p, window, order, structure, hash);
-  } else if (claim) {
-    found.symbols = *claim->symbols_of(sizes.numbers);
-    found.claim = add_claim_of(p, family, std::move(*claim), window, order);
-    if (found.claim)
-      note_served(*found.claim, sizes);
-  }
-  return found;
-}
 
 // What Python raised, to be raised later.
 std::function<void()> python_error_of(pybind11::error_already_set& error) {
@@ -290,22 +206,15 @@ void wait_for_earlier(const Window& window, c10::DeviceIndex device) {
 
 Candidates find_candidates(Plans& p, const Window& window, const std::vector<int32_t>& order) {
   {
-    std::lock_guard<std::mutex> lock(p.mutex);
-    auto found = find_or_add(p, window, order);
+    const StoreLock lock(p);
+    auto found = p.store.find_or_add(window, order);
     if (!found.asks_for_claims)
       return found;
   }
   auto claims = kept_claims(*describe(window, order));
-  std::lock_guard<std::mutex> lock(p.mutex);
-  const auto sizes = sizes_of(window, order);
-  auto& family = p.families.of(sizes);
-  // The window is an example of it.
-  const auto held = std::find_if(claims.begin(), claims.end(), [&](const auto& claim) {
-    return claim.symbols_of(sizes.numbers).has_value();
-  });
-  if (held != claims.end())
-    add_claim_of(p, family, std::move(*held), window, order);
-  return find_or_add(p, window, order);
+  const StoreLock lock(p);
+  p.store.add_kept(std::move(claims), window, order);
+  return p.store.find_or_add(window, order);
 }
 
 // The plan that runs the window now, if one is there: its own, or until that is made the one of its
@@ -383,7 +292,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
 void finish_window(WindowPlan& window, FoundPlan found) {
   if (logs_plans())
     log_plan(window, outcome_of(window, found));
-  std::lock_guard<std::mutex> lock(plans().mutex);
+  const StoreLock lock(plans());
   if (profiles() && window.asked_at > 0) {
     ProfileEvent built;  // by another thread or process: within nothing of this one's
     built.begin = window.asked_at;
@@ -393,7 +302,7 @@ void finish_window(WindowPlan& window, FoundPlan found) {
     built.activity = Activity::build;
     log_event(built);
   }
-  window.found = std::move(found);
+  std::swap(window.found, found);  // what was there ends after the lock
   const bool ready = window.found.plan != nullptr || window.found.sized != nullptr;
   const bool passes = !ready && window.found.may_pass && window.failures < kMostFailures;
   if (passes)
@@ -401,6 +310,7 @@ void finish_window(WindowPlan& window, FoundPlan found) {
   window.state = ready                                  ? WindowPlan::ready
                  : window.found.error.empty() || passes ? WindowPlan::seen
                                                         : WindowPlan::failed;
+  plans().store.note_plan(window);
 }
 
 bool waits_for_plan(const WindowPlan& window) {
@@ -418,10 +328,11 @@ std::vector<WindowRuns> window_runs() {
   auto& p = plans();
   std::lock_guard<std::mutex> lock(p.mutex);
   std::vector<WindowRuns> runs;
-  for (const auto& w : p.by_id) {
+  for (const auto& w : p.store.all()) {
     const bool waits = w->state == WindowPlan::waiting;
     const bool failed = w->state == WindowPlan::seen && !w->found.error.empty();  // for now
     runs.push_back({
+        w->id,
         name_of(*w),
         w->by_plan,
         w->by_reference,
@@ -436,7 +347,26 @@ std::vector<WindowRuns> window_runs() {
         w->sizes_served.size(),
     });
   }
+  if (const auto gone = p.store.counts().evicted; gone > 0) {
+    auto& row = runs.emplace_back(p.store.gone());
+    row.number = -1;
+    row.name = c10::str(gone, gone == 1 ? " structure that went" : " structures that went");
+  }
+  std::sort(runs.begin(), runs.end(), [](auto& a, auto& b) { return a.number < b.number; });
   return runs;
+}
+
+void set_most_structures(size_t most) {
+  auto& p = plans();
+  const StoreLock lock(p);
+  p.store.set_most(most);
+}
+
+std::tuple<size_t, size_t, int64_t, int64_t, int64_t> structure_counts() {
+  auto& p = plans();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  const auto c = p.store.counts();
+  return {c.entries, c.bound, c.hits, c.misses, c.evicted};
 }
 
 std::pair<double, double> first_runs() {

@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <unordered_set>
 #include <vector>
 
@@ -39,12 +41,14 @@ struct OwnEntry {
   OpEntry entry;
 };
 
+struct WindowFamily;
+
 // A window's structure, and what runs it once that is made. The slots are numbered in the order of
 // their first use.
 struct WindowPlan {
   enum State : int { seen, waiting, ready, failed };
 
-  int64_t id = 0;
+  int64_t id = -1;
   std::vector<int64_t> structure;
   std::vector<const OpEntry*> calls;
   std::vector<int64_t> worlds;          // by call: its surroundings; empty where all are alike
@@ -75,6 +79,11 @@ struct WindowPlan {
   int64_t by_plan = 0, by_reference = 0;  // runs
   ReferenceCost cost;
   std::unordered_set<uint64_t> sizes_served;  // by a claim: checksums, kMostSizesCounted at most
+
+  // In the store of plans (execute/plan_store.h), as long as it is there; 0 bytes: it is not.
+  std::list<std::shared_ptr<WindowPlan>>::iterator place{};
+  std::weak_ptr<WindowFamily> family;
+  size_t nbytes = 0;
 };
 constexpr size_t kMostSizesCounted = 4096;
 
@@ -91,6 +100,7 @@ bool waits_for_plan(const WindowPlan& window);
 
 // What became of a window's structure. All times are seconds.
 struct WindowRuns {
+  int64_t number;    // of the window; -1: all that are known no longer
   std::string name;  // its calls in a few words
   int64_t by_plan, by_reference;
   int state;
@@ -100,8 +110,13 @@ struct WindowRuns {
   double asked_for;      // how long its plan has been made; 0: it is not
   size_t sizes;          // how many it was for, where they are symbols; else 0
 };
-// By the windows' numbers.
+// By the windows' numbers. First come those of structures that went, if there are any, together.
 std::vector<WindowRuns> window_runs();
+
+// From now on so many structures are kept in memory, with their plans.
+void set_most_structures(size_t most);
+// How many there are, how many there may be, and how often one was found, added, and went.
+std::tuple<size_t, size_t, int64_t, int64_t, int64_t> structure_counts();
 
 // When the first window ran in this process, and the first one by a plan: seconds on one clock, 0
 // for not yet.

@@ -3,55 +3,29 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
-#include <array>
-#include <deque>
 
-#include "device/fork.h"
 #include "device/interpreter.h"
 #include "device/profile.h"
 #include "device/target.h"
 #include "record/execution.h"
 #include "record/recorder.h"
+#include "record/submissions.h"
 
 namespace tenon {
 namespace {
-
-// A device's submissions.
-struct Submissions {
-  std::atomic<Submission> last{0};      // that was closed; under the device's queue lock
-  std::atomic<Submission> enqueued{0};  // ... and that its queue has
-  std::atomic<Submission> finished{0};
-
-  // On asynchronous targets: those that are not finished, and what there is to do when they are.
-  struct InFlight {
-    Submission number;
-    Ticket ticket;
-    std::function<void()> finish;
-  };
-  std::mutex mutex;
-  std::deque<InFlight> in_flight;
-};
 
 struct State {
   // Both by `record_mutex`.
   int64_t calls = 0;
   std::vector<int64_t> commits = std::vector<int64_t>(static_cast<int>(CommitReason::count_));
   std::atomic<ExecuteMode> mode{ExecuteMode::reference};
-  std::array<Submissions, kMostDevices> submissions;
 };
 
 // Leaked on purpose: tensors may die after static destructors have run.
 State& state() {
-  static auto* instance = [] {
-    auto* made = new State();
-    for (auto& submissions : made->submissions)
-      take_at_fork(submissions.mutex, ForkOrder::submissions);
-    return made;
-  }();
+  static auto* instance = new State();
   return *instance;
 }
-
-const auto& at_load [[maybe_unused]] = state();
 
 thread_local CommitReason t_reason = CommitReason::host_read;
 
@@ -86,17 +60,17 @@ std::vector<BufferRef> written_buffers(const Window& window) {
   return found;
 }
 
-// Takes what a recorder has recorded, as the device's next submission; false: it has nothing.
-bool close_window(Recorder& recorder, Window& window, CommitReason reason) {
+// Takes what a recorder has recorded, as the device's next submission; 0: it has nothing.
+Submission close_window(Recorder& recorder, Window& window, CommitReason reason) {
   std::lock_guard<std::mutex> lock(record_mutex());
   auto& open = recorder.open;
   if (open.calls.empty())
-    return false;
+    return 0;
   open.close();
   std::swap(window, open);
   std::swap(open, recorder.spare);
   open.recorder = &recorder;
-  const auto number = ++state().submissions[recorder.device].last;
+  const auto number = begin_submission(recorder.device);
   for (const auto& slot : window.slots) {
     if (!slot.buffer)
       continue;
@@ -105,33 +79,12 @@ bool close_window(Recorder& recorder, Window& window, CommitReason reason) {
       slot.buffer->last_write = number;
   }
   ++state().commits[static_cast<int>(reason)];
-  return true;
+  return number;
 }
 
-// A run may submit something itself, which is then ahead of it.
-void raise_to(std::atomic<Submission>& last, Submission number) {
-  last = std::max(last.load(), number);
-}
-
-// Hands what was enqueued to an asynchronous device. Under its queue lock.
-void enqueue(c10::DeviceIndex device, Submission number, std::function<void()> finish) {
-  auto& submissions = state().submissions[device];
-  std::lock_guard<std::mutex> lock(submissions.mutex);
-  submissions.in_flight.push_back({number, queue_of(device).commit(), std::move(finish)});
-  raise_to(submissions.enqueued, number);
-}
-
-// Sees to all that has run on an asynchronous device, in order.
-void finish_passed(c10::DeviceIndex device) {
-  auto& submissions = state().submissions[device];
-  std::lock_guard<std::mutex> lock(submissions.mutex);
-  auto& queue = queue_of(device);
-  while (!submissions.in_flight.empty() && queue.passed(submissions.in_flight.front().ticket)) {
-    const auto next = std::move(submissions.in_flight.front());
-    submissions.in_flight.pop_front();
-    next.finish();
-    raise_to(submissions.finished, next.number);
-  }
+// Errors of all that a window makes.
+Failures all_failed(const std::shared_ptr<Failure>& failure, size_t slots) {
+  return {std::vector<std::shared_ptr<Failure>>(slots, failure), failure};
 }
 
 WindowRun run_or_fail(Window& window, c10::DeviceIndex device) {
@@ -139,9 +92,12 @@ WindowRun run_or_fail(Window& window, c10::DeviceIndex device) {
     return run_window(window, device, state().mode.load());
   } catch (...) {  // no call's own: memory for the run itself, say
     WindowRun run;
-    run.failures.first =
-        Failure::current(c10::str("in a window of ", window.calls.size(), " recorded calls"));
-    run.failures.by_slot.assign(window.slots.size(), run.failures.first);
+    run.failures = all_failed(
+        Failure::current(c10::str("in a window of ", window.calls.size(), " recorded calls")),
+        window.slots.size());
+    // It is over after what was submitted before, and so is what it has enqueued.
+    if (!target().host_memory)
+      run.later = [failures = std::move(run.failures)] { return failures; };
     return run;
   }
 }
@@ -162,15 +118,14 @@ void submit(Recorder& recorder, CommitReason reason) {
   std::optional<QueueLock> queue(device);
   Window window;
   Profiled profiled(Activity::commit, device);
-  if (!close_window(recorder, window, reason))
+  const auto number = close_window(recorder, window, reason);
+  if (number == 0)
     return profiled.cancel();
   if (profiled) {
     profiled->subject = subject_of({name_of(reason)});
     profiled->window = window.profiled;
     profiled->amount = static_cast<int64_t>(window.calls.size());
   }
-  auto& submissions = state().submissions[device];
-  const auto number = submissions.last.load();
   const c10::DeviceGuard guard(c10::Device(kTenon, device));
   // Where no error can come and none can go, nobody needs to know the buffers afterwards.
   std::vector<BufferRef> buffers;
@@ -178,15 +133,17 @@ void submit(Recorder& recorder, CommitReason reason) {
     buffers = written_buffers(window);
   auto run = run_or_fail(window, device);
   if (run.later) {
-    enqueue(device, number, [=, buffers = std::move(buffers), later = std::move(run.later)] {
-      keep_errors(buffers, later(), *keep);
-    });
+    auto finish = [=, buffers = std::move(buffers), later = std::move(run.later)](
+                      const std::shared_ptr<Failure>& failed) {
+      keep_errors(buffers, failed ? all_failed(failed, buffers.size()) : later(), *keep);
+    };
+    enqueue_submission(device, number, std::move(finish));
   } else {
     if (buffers.empty() && !run.failures.by_slot.empty())
       buffers = written_buffers(window);
     if (!buffers.empty() || run.failures.first)
       keep_errors(buffers, run.failures, recorder);
-    raise_to(submissions.finished, number);
+    end_submission(device, number);
   }
   buffers.clear();
   {
@@ -197,75 +154,13 @@ void submit(Recorder& recorder, CommitReason reason) {
   {
     std::lock_guard<std::mutex> lock(record_mutex());
     std::swap(window, recorder.spare);
+    forget_if_ended(recorder);  // `keep` has it until the end
   }
   queue.reset();
   if (!target().host_memory)
     finish_passed(device);
   if (run.interrupted)
     run.interrupted();
-}
-
-void wait_for_submission(c10::DeviceIndex device, Submission submission, const char* reason) {
-  auto& submissions = state().submissions[device];
-  if (submissions.finished >= submission)
-    return;
-  if (QueueLock::held(device)) {
-    TORCH_CHECK(
-        submissions.enqueued >= submission,
-        "an op's kernel on the host reads a tensor of ",
-        c10::Device(kTenon, device),
-        " that is computed in the same run as the op, which is not over");
-  } else {
-    const WithoutInterpreter no_gil;
-    const QueueLock enqueued(device);  // whoever submits it holds the lock
-  }
-  if (submissions.finished >= submission)
-    return;
-  Ticket ticket = 0;
-  {
-    const WithoutInterpreter no_gil;
-    std::lock_guard<std::mutex> lock(submissions.mutex);
-    for (const auto& one : submissions.in_flight) {
-      if (one.number == submission)
-        ticket = one.ticket;
-    }
-  }
-  wait_for(device, ticket, reason);
-  const WithoutInterpreter no_gil;
-  finish_passed(device);
-}
-
-bool is_idle(c10::DeviceIndex device) {
-  if (target().host_memory)
-    return true;
-  const WithoutInterpreter no_gil;
-  finish_passed(device);
-  auto& submissions = state().submissions[device];
-  std::lock_guard<std::mutex> lock(submissions.mutex);
-  return submissions.in_flight.empty();
-}
-
-void wait_until_idle(c10::DeviceIndex device) {
-  if (target().host_memory) {
-    // What another thread has in work.
-    if (QueueLock::held(device))
-      return;
-    const ProfiledWait waits("synchronize", device);
-    const WithoutInterpreter no_gil;
-    const QueueLock over(device);
-    return;
-  }
-  Ticket last = 0;
-  {
-    const WithoutInterpreter no_gil;
-    std::optional<QueueLock> lock;
-    if (!QueueLock::held(device))
-      lock.emplace(device);
-    last = queue_of(device).commit();
-  }
-  wait_for(device, last, "synchronize");
-  const WithoutInterpreter no_gil;
-  finish_passed(device);
 }
 
 bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason) {
@@ -289,26 +184,6 @@ bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason) {
   }
 }
 
-void enqueue_upload(
-    Buffer& buffer, void* address, const void* host, size_t nbytes, std::function<void()> keeps) {
-  const auto device = buffer.device;
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device))
-    lock.emplace(device);
-  Profiled profiled(Activity::copy, device);
-  if (profiled)
-    note_copy(profiled, nbytes, CopyKind::host_to_device);
-  queue_of(device).copy(address, host, nbytes, CopyKind::host_to_device);
-  profiled.enqueued();
-  const auto number = ++state().submissions[device].last;
-  {
-    std::lock_guard<std::mutex> recording(record_mutex());
-    buffer.last_use = buffer.last_write = number;
-  }
-  enqueue(device, number, std::move(keeps));
-}
-
 void storage_died(Buffer& buffer) {
   bool unused = false;
   {
@@ -319,8 +194,8 @@ void storage_died(Buffer& buffer) {
       if (use.window->slots[use.slot].fresh)
         buffer.stop_expecting();  // a temporary
     }
-    unused = buffer.uses.empty() && !target().host_memory &&
-             state().submissions[buffer.device].enqueued >= buffer.last_use;
+    unused =
+        buffer.uses.empty() && !target().host_memory && is_enqueued(buffer.device, buffer.last_use);
   }
   // An asynchronous device still uses it, before anything that takes the memory next.
   if (unused)

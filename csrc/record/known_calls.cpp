@@ -23,7 +23,7 @@ constexpr size_t kMostBytes = size_t{4} << 20;
 struct KnownCalls {
   std::function<void()> tell;
   std::string path, identity;
-  std::once_flag read;
+  std::mutex reading;  // held while Python is asked
   std::atomic<bool> is_read{false};
   // By op and key: what follows from them. Nothing changes here once it is read.
   std::unordered_map<std::string, std::string> calls;
@@ -37,6 +37,7 @@ struct KnownCalls {
 KnownCalls& known() {
   static auto* instance = [] {
     auto* made = new KnownCalls();
+    take_at_fork(made->reading, ForkOrder::known_calls_file);
     take_at_fork(made->mutex, ForkOrder::known_calls);
     return made;
   }();
@@ -97,13 +98,14 @@ const KnownCalls& read_once() {
   if (k.is_read.load(std::memory_order_acquire))
     return k;
   const WithoutInterpreter no_gil;  // another thread may ask Python
-  std::call_once(k.read, [&] {
-    if (k.tell)
-      k.tell();
-    if (!k.path.empty())
-      read_file(k.path, k.identity, k.calls, k.open);
-    k.is_read = true;
-  });
+  const HeldWhileForking lock(k.reading);
+  if (k.is_read)
+    return k;
+  if (k.tell)
+    k.tell();
+  if (!k.path.empty())
+    read_file(k.path, k.identity, k.calls, k.open);
+  k.is_read = true;
   return k;
 }
 

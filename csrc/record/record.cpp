@@ -4,6 +4,8 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
+#include <thread>
+
 #include "device/profile.h"
 #include "device/python_line.h"
 #include "device/storage.h"
@@ -23,6 +25,8 @@ using torch::jit::Stack;
 
 constexpr int kOften = 2;  // so many values of an op's numbers tell that they change
 constexpr size_t kMostSpread = 8192;
+// Until another thread has an address that it asked for. In the child of a fork it never will.
+constexpr int kMostTries = 10000;
 
 // Backward runs on the thread that asks for it, as it does on the CPU; a thread may have it
 // otherwise again (`torch.autograd.set_multithreading_enabled`). A thread of autograd's own would
@@ -125,19 +129,28 @@ void note_call(Profiled& profiled, Window& window, const std::string& line, size
   }
 }
 
-// Appends the call to the window. False: a buffer is another window's.
-bool append(Recorder& recorder, const OpKey& key, const Recording& call, const std::string& line) {
+// Appends the call to the window. False: a buffer is another window's, or its address is being told
+// to another thread, which is waited for unless this is the last try.
+bool append(
+    Recorder& recorder,
+    const OpKey& key,
+    const Recording& call,
+    const std::string& line,
+    bool at_last) {
   const auto& entry = *call.entry;
   auto& window = recorder.open;
   // Nearly all buffers are of this window alone, or of none.
   for (size_t k = 0; k < key.tensors().size(); ++k) {
-    const auto* buffer = own_buffer(storage_of(*key.tensors()[k]));
+    auto& storage = storage_of(*key.tensors()[k]);
+    auto* buffer = own_buffer(storage);
     if (buffer == nullptr)
       continue;
     for (const auto& use : buffer->uses) {
       if (use.window != &window && (entry.written[k] || use.window->slots[use.slot].written))
         return false;
     }
+    if (!withdraw_address(storage, *buffer, at_last))
+      return false;
   }
   ++entry.in_windows;
   window.calls.push_back(
@@ -339,16 +352,14 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
     if (grown[n])
       replace_memory(storage_of(*key.tensors()[k]), std::move(grown[n]));
   }
-  for (const auto* tensor : key.tensors())
-    withdraw_address(storage_of(*tensor));
-
   const auto line = traces_calls() ? python_line() : std::string();
   std::optional<CommitReason> reason;
-  for (bool done = false; !done;) {
+  int tries = 0;
+  for (bool done = false; !done; ++tries) {
     {
       std::lock_guard<std::mutex> lock(record_mutex());
       const auto known = recorder.open.slots.size();
-      done = append(recorder, key, call, line);
+      done = append(recorder, key, call, line, /*at_last=*/tries > kMostTries);
       if (done) {
         count_recorded_call();
         if (C10_UNLIKELY(static_cast<bool>(profiled)))
@@ -357,8 +368,10 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
         reason = recorder.has_to_end();
       }
     }
-    if (!done)
+    if (!done) {
       take_from_others(recorder, key, *entry);
+      std::this_thread::yield();
+    }
   }
   info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
   profiled.finish();

@@ -22,7 +22,7 @@ constexpr size_t kMostPlaces = 1024;
 constexpr size_t kMostHeld = size_t{32} << 20;
 
 // All recorders, and those of the calling thread. A recorder whose thread ended stays until its
-// window was submitted.
+// window was submitted, which the next thread does that begins to record: it gets no more calls.
 std::vector<std::shared_ptr<Recorder>>& recorders() {
   static auto* instance = new std::vector<std::shared_ptr<Recorder>>();
   return *instance;
@@ -37,10 +37,11 @@ struct ThreadRecorders {
   ~ThreadRecorders() {
     t_last = nullptr;
     std::lock_guard<std::mutex> lock(record_mutex());
-    std::erase_if(recorders(), [&](const auto& recorder) {
-      return recorder->open.calls.empty() &&
-             std::find(own.begin(), own.end(), recorder) != own.end();
-    });
+    for (const auto& recorder : own) {
+      recorder->ended = true;
+      if (recorder->open.calls.empty())
+        forget_if_ended(*recorder);
+    }
   }
 };
 thread_local ThreadRecorders t_recorders;
@@ -106,6 +107,8 @@ Recorder& recorder_of(c10::DeviceIndex device) {
     return *t_last;
   auto found = find_own(device, stream);
   if (!found) {
+    for (const auto& ended : pending_where([](auto& r) { return r.ended; }))
+      submit(*ended, CommitReason::handover);
     found = std::make_shared<Recorder>(device, stream);
     t_recorders.own.push_back(found);
     std::lock_guard<std::mutex> lock(record_mutex());
@@ -113,6 +116,16 @@ Recorder& recorder_of(c10::DeviceIndex device) {
   }
   t_last = found.get();
   return *t_last;
+}
+
+size_t recorder_count() {
+  std::lock_guard<std::mutex> lock(record_mutex());
+  return recorders().size();
+}
+
+void forget_if_ended(const Recorder& recorder) {
+  if (recorder.ended)
+    std::erase_if(recorders(), [&](const auto& one) { return one.get() == &recorder; });
 }
 
 void commit(c10::DeviceIndex device, CommitReason reason) {

@@ -30,6 +30,7 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   Window open;
   Window spare;                     // an emptied window, for its memory
   std::shared_ptr<Failure> unseen;  // the first error of its windows that nobody has seen
+  bool ended = false;               // its thread has: nothing more is recorded
 
  private:
   uint64_t recent_ = 0;                  // hashes of the last four calls
@@ -42,8 +43,14 @@ Recorder& recorder_of(c10::DeviceIndex device);
 
 // Hands its window to the device. Errors do not come from here: they are the buffers'.
 void submit(Recorder& recorder, CommitReason reason);
+// Its last window was submitted, and its thread has ended: it is known no longer. Under
+// `record_mutex`.
+void forget_if_ended(const Recorder& recorder);
 
 void commit_all(CommitReason reason);
+
+// Those of threads that are there, and of others that left calls.
+size_t recorder_count();
 
 // Calls recorded, and windows by the reason of their commit.
 std::pair<int64_t, std::vector<int64_t>> record_counts();

@@ -13,6 +13,6 @@ def plan_counts() -> dict[str, int]:
     return {
         "hits": sum(run.by_plan for run in runs),
         "reference": sum(run.by_reference for run in runs),
-        "structures": len(runs),
+        "structures": sum(run.number >= 0 for run in runs),
         **{name: states.count(k) for k, name in enumerate(("waiting", "ready", "failed"), 1)},
     }

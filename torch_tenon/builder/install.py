@@ -20,6 +20,7 @@ def install(target: Target) -> None:
     Without a compiler, or a cache directory that can be written, a thread makes plans, which end
     with the process.
     """
+    _C.set_most_structures(config.STRUCTURES.read())
     if config.BUILDER.read() == "off":
         return
     _C.set_ask_for_plan(process.ask_for_plan)

@@ -94,7 +94,9 @@ class Backend:
 
         With the target's `host_memory` it is the address of a function of this process,
         `void (void *const *pointers, const int64_t *sizes, int64_t *status)`; else whatever the
-        queue's `launch` is to get. It is good for the life of the process.
+        queue's `launch` is to get. It is good as long as what is returned: a handle that has an
+        attribute `owner`, a `_C.KernelOwner`, is held by the plans that are made of it, and its
+        code may go with the last one. Without that it is good for the life of the process.
 
         Raises CompilerMissing when there is nothing to compile with, CompileError when that
         rejects a kernel or takes too long.

@@ -44,9 +44,10 @@ def _function(source: str) -> Any:
         backend = device.backend(torch.device("cpu"))
         assert backend is not None
         kernel = Kernel(source, [], [], "host_kernel", 0, "loop", 0, [])
-        found = _FUNCTION(backend.compile([kernel])[0])
+        (handle,) = backend.compile([kernel])
+        found = _FUNCTION(handle), handle  # which keeps the code
         _functions.put(source, found)
-    return found
+    return found[0]
 
 
 def call_of(group: Group, kept: set[Buffer]) -> Extern:

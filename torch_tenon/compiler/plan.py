@@ -165,7 +165,9 @@ class Plan:
         """What runs for sizes of any value, from 2 on."""
         constants = [s.tensor for s in self.program.storages if s.tensor is not None]
         data = _Instance(self, [s.hint for s in self.program.sizes], sized=True).data()
-        return _C.SizedPlan(_for_core(data), self.handles, constants, self.files or [])
+        return _C.SizedPlan(
+            _for_core(data), self.handles, constants, self.files or [], _owners(self.handles)
+        )
 
     def run_alone(self, steps: Sequence[Step]) -> None:
         """Runs some of the plan's kernels, each on memory of its own, of any contents; for sizes of
@@ -471,7 +473,13 @@ def native(
 ) -> _C.Plan:
     """What runs a plan with kernels of these handles, as `Backend.compile` gives them; `files` are
     where other processes find them."""
-    return _C.Plan(_for_core(data), handles, constants, files or [])
+    return _C.Plan(_for_core(data), handles, constants, files or [], _owners(handles))
+
+
+def _owners(handles: Sequence[int]) -> list[_C.KernelOwner]:
+    """What the kernels are in that are there only as long as somebody holds it."""
+    found = (getattr(handle, "owner", None) for handle in handles)
+    return list({id(owner): owner for owner in found if owner is not None}.values())
 
 
 def _for_core(data: PlanData) -> dict[str, Any]:

@@ -39,10 +39,11 @@ class Event(Protocol):
     """A point in a queue: everything committed before it."""
 
     def done(self) -> bool:
-        """Has the device passed this point?"""
+        """Has the device passed this point, well or not?"""
 
     def seconds(self) -> float:
-        """When it passed, on a clock that all devices of the target share. Asked once it has."""
+        """When it passed, on a clock that all devices of the target share. Asked once it has, for
+        events that somebody times."""
 
 
 class Passed:
@@ -96,7 +97,13 @@ class Queue(Protocol):
         """Starts the open command buffer, empty or not."""
 
     def wait(self, event: Event) -> None:
-        """Blocks until the device has passed `event`, without the interpreter's lock."""
+        """Blocks until the device has passed `event`, without the interpreter's lock.
+
+        Raises what the device failed with in the command buffer of the event, and raises it each
+        time: whoever reads what that should have made gets the error. An error that comes once is
+        taken for one of a signal's handler, and is the waiting thread's alone. The core calls
+        `wait` for every event, also for one that is done.
+        """
 
 
 class Target:

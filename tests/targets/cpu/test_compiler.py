@@ -47,6 +47,39 @@ def value(made: CpuCompiler, number: int) -> int:
     return box.value
 
 
+def open_objects(folder: Path) -> set[str]:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {line.split()[-1] for line in lines if str(folder) in line}
+
+
+def test_an_object_is_closed_with_the_last_function_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_compiler, "MOST_FUNCTIONS", 2)
+    made = compiler(folder)
+
+    def source(number: int) -> str:
+        return GENERATED.replace("s[0]", f"s[0] + {number}")
+
+    def run(function: int) -> int:
+        status, sizes = ctypes.c_int64(0), ctypes.c_int64(100)
+        KERNEL(function)(None, ctypes.byref(sizes), ctypes.byref(status))
+        return status.value
+
+    (kept,) = made.functions([source(1)])
+    for number in range(2, 7):
+        (function,) = made.functions([source(number)])
+        assert run(function) == 100 + number and run(kept) == 101
+    assert len(open_objects(folder)) == 3
+    compiled = made.compiled
+    (again,) = made.functions([source(2)])  # comes from the cache on disk
+    assert run(again) == 102 and made.compiled == compiled
+    del kept, again, function
+    assert len(open_objects(folder)) == 2
+    del made
+    assert not open_objects(folder)
+
+
 def by_hand(text: str, entry: str) -> Code:
     """Code that takes memory of an integer, and an integer."""
     parameters = Parameter(torch.int64, True), Parameter(torch.int64, False)

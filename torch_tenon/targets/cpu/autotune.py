@@ -22,7 +22,7 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.cache import digest
-from torch_tenon.targets.cpu.compiler import CpuCompiler
+from torch_tenon.targets.cpu.compiler import CpuCompiler, Function
 from torch_tenon.targets.cpu.toolchain import processor
 from torch_tenon.targets.target import CompileError, CompilerMissing
 
@@ -52,7 +52,8 @@ class Tuner:
     def __init__(self, compiler: CpuCompiler) -> None:
         self.compiler = compiler
         self._lock = threading.Lock()
-        self._driver: int | None = None
+        self._driver: Function | None = None
+        self._has_none = False
 
     def install(self) -> Tuner:
         """Makes the kernels ask this tuner; they forget the choices made before."""
@@ -66,15 +67,15 @@ class Tuner:
 
     def driver(self) -> bool:
         """Whether there is a generated driver; compiles and hands it over the first time."""
-        if self._driver is None:
+        if self._driver is None and not self._has_none:
             try:
                 (self._driver,) = self.compiler.functions([DRIVER])
             except (CompilerMissing, CompileError) as error:
                 log.warning("matmul goes without its generated kernel: %s", error)
-                self._driver = 0
-            if self._driver:
-                _C.set_matmul_driver(self._driver)
-        return bool(self._driver)
+                self._has_none = True
+            else:
+                _C.set_matmul_driver(self._driver, self._driver.owner)
+        return self._driver is not None
 
     def choose(self, key: tuple[int, ...], trial: Trial) -> str:
         """The fastest way for `key` (batch, m, n, k, dtype, layouts, threads, epilogue).

@@ -7,7 +7,6 @@ more than most kernels do.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
 import logging
@@ -15,12 +14,14 @@ import os
 import subprocess
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch_tenon import _C, config
 from torch_tenon.compiler.backend import KernelFile
+from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.targets.cpu import toolchain
 from torch_tenon.targets.cpu.toolchain import Toolchain, is_of_source
@@ -42,6 +43,25 @@ BY_NAME = {
     "bessel.h": ("special_bessel_", "special_airy_"),
     "random.h": ("random_",),
 }
+
+MOST_FUNCTIONS = 4096  # that are found without a look at the cache on disk
+
+
+class Function(int):
+    """The address of a kernel, which is good while this, or a plan that was made of it, is there."""
+
+    owner: _C.SharedObject
+    file: KernelFile | None  # where other processes find it
+
+    @classmethod
+    def of(cls, owner: _C.SharedObject, symbol: str, file: KernelFile | None) -> Function:
+        """Raises AttributeError for an object without such a function."""
+        address = owner.address(symbol)
+        if address == 0:
+            raise AttributeError(f"no function {symbol}")
+        made = cls(address)
+        made.owner, made.file = owner, file
+        return made
 
 
 @functools.cache
@@ -88,10 +108,10 @@ class CpuCompiler:
     ) -> None:
         self.cache, self.toolchain = cache, Toolchain(command, seconds)
         self.compiled = 0
-        self._functions: dict[str, int] = {}
-        self._files: dict[str, KernelFile] = {}  # of functions in objects that are kept
-        self._libraries: dict[str, ctypes.CDLL] = {}
-        self._checksums: dict[str, int] = {}  # of those that are kept
+        self._functions = BoundedCache[str, Function]("compiled kernels", MOST_FUNCTIONS)
+        self._by_hand: dict[str, Function] = {}  # whoever has such an address keeps nothing else
+        # Those that are kept on disk, as far as they are open.
+        self._libraries = weakref.WeakValueDictionary[str, _C.SharedObject]()
         self._begun: list[Run] = []
         self.most_at_once = os.cpu_count() or 1  # runs of the C compiler
         self._lock = threading.Lock()
@@ -100,68 +120,76 @@ class CpuCompiler:
         """The name of the function that `source` (with `@NAME@` for its name) becomes."""
         return "k_" + digest(source, *headers(source), self.toolchain.identity)[:24]
 
-    def functions(self, sources: Sequence[str]) -> list[int]:
-        """The address of each generated kernel, compiling those that are new."""
+    def functions(self, sources: Sequence[str]) -> list[Function]:
+        """Each generated kernel, compiling those that are new."""
         with self._lock:
             names = [self.symbol(s) for s in sources]
-            missing = self._missing(names, sources)
+            found: dict[str, Function] = {}
+            missing = self._missing(names, sources, found)
             begun = [run for run in self._begun if not missing.keys().isdisjoint(run.unit.symbols)]
             for run in begun:
                 self._begun.remove(run)
-                self._finish([run])
-            if begun:
-                missing = self._missing(names, sources)
+                found.update(self._finish([run]))
+            missing = {n: source for n, source in missing.items() if n not in found}
             if missing:
-                self._build(self._units(missing))
-            return [self._functions[n] for n in names]
+                found.update(self._build(self._units(missing)))
+            return [found[n] for n in names]
 
     def begin(self, sources: Sequence[str]) -> None:
         """Starts to compile those that are new: `functions` then waits for the rest of it."""
         with self._lock:
-            missing = self._missing([self.symbol(s) for s in sources], sources)
+            missing = self._missing([self.symbol(s) for s in sources], sources, {})
             if missing:
                 self._begun += self._start(self._units(missing))
 
-    def _missing(self, names: Sequence[str], sources: Sequence[str]) -> dict[str, str]:
-        return {
-            name: source
-            for name, source in zip(names, sources, strict=True)
-            if name not in self._functions and not self._find(name, name)
-        }
+    def _missing(
+        self, names: Sequence[str], sources: Sequence[str], found: dict[str, Function]
+    ) -> dict[str, str]:
+        """Those that are to be compiled; the others are added to `found`."""
+        missing = {}
+        for name, source in zip(names, sources, strict=True):
+            function = self._functions.get(name) or self._find(name, name)
+            if function is None:
+                missing[name] = source
+            else:
+                found[name] = function
+        return missing
 
     def files(self, names: Sequence[str]) -> list[KernelFile] | None:
         """Where compiled functions are kept; None if one of them is not."""
-        found = [self._files.get(name) for name in names]
-        return [f for f in found if f is not None] if None not in found else None
+        found = [self._by_hand.get(name) or self._functions.get(name) for name in names]
+        files = [f.file for f in found if f is not None and f.file is not None]
+        return files if len(files) == len(names) else None
 
     def name_by_hand(self, source: str, entry: str) -> str:
         """What the function `entry` of a source written by hand is known by."""
         return "h_" + digest(source, entry, self.toolchain.identity)[:24]
 
-    def function(self, source: str, entry: str) -> int:
-        """The address of the function `entry` of a source written by hand.
+    def function(self, source: str, entry: str) -> Function:
+        """The function `entry` of a source written by hand, for the life of this compiler.
 
         Raises CompileError also where the source has no such function.
         """
         with self._lock:
             name = self.name_by_hand(source, entry)
-            if name not in self._functions and not self._find(name, entry):
+            found = self._by_hand.get(name) or self._find(name, entry)
+            if found is None:
                 handwritten_log.debug("compile %s", entry)
-                self._build([Unit(source, {name: entry}, by_hand=True)])
-            return self._functions[name]
+                found = self._build([Unit(source, {name: entry}, by_hand=True)])[name]
+            self._by_hand[name] = found
+            return found
 
-    def _find(self, name: str, symbol: str) -> bool:
-        """Whether the function was compiled before, and its object is whole and loads here."""
+    def _find(self, name: str, symbol: str) -> Function | None:
+        """The function, if it was compiled before, and its object is whole and loads here."""
         entry = self.cache.read_json(f"{name}.json") or self._from_set_up(name)
         if entry is None:
-            return False
+            return None
         try:
-            self._load(entry["object"], entry["digest"], {name: symbol})
+            return self._load(entry["object"], entry["digest"], {name: symbol})[name]
         except (OSError, AttributeError) as error:
             log.warning("cache entry %s will be rebuilt: %s", entry["object"], error)
             self.cache.remove(entry["object"])
-            return False
-        return True
+            return None
 
     def _from_set_up(self, name: str) -> dict[str, str] | None:
         """The entry of what was compiled at set-up, once a copy of it is in the cache; None where
@@ -176,7 +204,7 @@ class CpuCompiler:
         self.cache.write_json(f"{name}.json", entry)
         return dict(entry)
 
-    def _load(self, file: str, expected: str, symbols: Mapping[str, str]) -> None:
+    def _load(self, file: str, expected: str, symbols: Mapping[str, str]) -> dict[str, Function]:
         """Raises OSError for an object that is damaged or of another machine, AttributeError for
         one that lacks a function."""
         library = self._libraries.get(file)
@@ -184,18 +212,20 @@ class CpuCompiler:
             data = self.cache.read(file)
             if data is None or digest(data) != expected:
                 raise OSError("it is not there" if data is None else "it is damaged")
-            library = self._libraries[file] = _open(self.cache.path(file))
-            self._checksums[file] = _C.checksum(data)
-        self._enter(library, symbols)
+            library = _C.SharedObject(str(self.cache.path(file)), _C.checksum(data))
+            self._libraries[file] = library
         path = f"{self.cache.directory.name}/{file}"
-        for name, symbol in symbols.items():
-            self._files[name] = KernelFile(path, symbol, self._checksums[file])
+        return self._enter(
+            {
+                n: Function.of(library, s, KernelFile(path, s, library.checksum))
+                for n, s in symbols.items()
+            }
+        )
 
-    def _enter(self, library: ctypes.CDLL, symbols: Mapping[str, str]) -> None:
-        for name, symbol in symbols.items():
-            address = ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value
-            assert address is not None
-            self._functions[name] = address
+    def _enter(self, functions: dict[str, Function]) -> dict[str, Function]:
+        for name, function in functions.items():
+            self._functions.put(name, function)
+        return functions
 
     def _units(self, missing: Mapping[str, str]) -> list[Unit]:
         """The kernels in units of about one size: the compiler is one thread."""
@@ -213,8 +243,8 @@ class CpuCompiler:
             units.append(Unit(text, {name: name for name in part}, sources))
         return units
 
-    def _build(self, units: Sequence[Unit]) -> None:
-        self._finish(self._start(units))
+    def _build(self, units: Sequence[Unit]) -> dict[str, Function]:
+        return self._finish(self._start(units))
 
     def _start(self, units: Sequence[Unit]) -> list[Run]:
         started: list[Run] = []
@@ -231,7 +261,8 @@ class CpuCompiler:
             raise
         return started
 
-    def _finish(self, started: Sequence[Run]) -> None:
+    def _finish(self, started: Sequence[Run]) -> dict[str, Function]:
+        made: dict[str, Function] = {}
         try:
             for run in started:
                 errors = run.process.communicate()[1].decode(errors="replace")
@@ -239,11 +270,12 @@ class CpuCompiler:
                 if run.process.returncode != 0:
                     why = f"failed ({run.process.returncode})"
                     raise self._failure(run.unit.text, why, errors, is_of_source(errors))
-                self._keep(run.unit, run.target)
+                made.update(self._keep(run.unit, run.target))
+            return made
         finally:  # also of an interrupt, which the compilers do not see
             _end(started)
 
-    def _keep(self, unit: Unit, target: Path) -> None:
+    def _keep(self, unit: Unit, target: Path) -> dict[str, Function]:
         self.compiled += len(unit.symbols)
         data = target.read_bytes()
         check = digest(data)
@@ -252,10 +284,12 @@ class CpuCompiler:
             kept = self.cache.write(file, data) is not None
             if not kept or file in self._libraries:
                 # From a path of its own: what is loaded already by this name lacked the function.
-                library = self._libraries[file] = _open(target)
-                self._enter(library, unit.symbols)
+                library = _C.SharedObject(str(target), _C.checksum(data), private=True)
+                made = self._enter(
+                    {name: Function.of(library, s, None) for name, s in unit.symbols.items()}
+                )
             else:
-                self._load(file, check, unit.symbols)
+                made = self._load(file, check, unit.symbols)
         except AttributeError:
             names = ", ".join(unit.symbols.values())
             why = f"has made no function {names}: define `void NAME(...)` without `static`"
@@ -267,6 +301,7 @@ class CpuCompiler:
             self.cache.write_json(f"{name}.json", {"object": file, "digest": check})
         for name, source in unit.sources.items() if kept else ():
             self.cache.write(f"{name}.c", source.encode())  # for people, and for profiles
+        return made
 
     def _failure(self, text: str, why: str, errors: str, of_source: bool) -> CompileError:
         handle, kept = tempfile.mkstemp(prefix="tenon-failed-", suffix=".c")
@@ -300,14 +335,6 @@ def _end(started: Sequence[Run]) -> None:
         toolchain.end(run.process)
         run.process.wait()
         run.folder.cleanup()
-
-
-def _open(path: Path) -> ctypes.CDLL:
-    """Loads an object; kernels around a product of matrices learn where the target's is."""
-    library = ctypes.CDLL(str(path))
-    if hasattr(library, "tenon_matmul"):
-        ctypes.c_void_p.in_dll(library, "tenon_matmul").value = _C.matmul_entry()
-    return library
 
 
 @functools.cache

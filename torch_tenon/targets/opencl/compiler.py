@@ -18,6 +18,7 @@ from typing import Any
 
 from torch_tenon import _C, config
 from torch_tenon.compiler.backend import KernelFile
+from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.compiler.handwritten import Code
 from torch_tenon.compiler.kernel import Kernel
@@ -47,6 +48,24 @@ def headers(source: str) -> list[str]:
     return [_template(TEMPLATES / "names.h"), *shared, *(_template(TEMPLATES / f) for f in own)]
 
 
+MOST_KERNELS = 4096  # that are found without a look at the cache on disk
+MOST_PROGRAMS = 1024
+
+
+class Handle(int):
+    """What a launch takes a kernel by, while this, or a plan that was made of it, is there."""
+
+    owner: _C.OpenCLKernel
+    file: KernelFile | None  # where other processes find it
+
+    @classmethod
+    def of(cls, owner: _C.OpenCLKernel, file: KernelFile | None) -> Handle:
+        """That of a kernel."""
+        made = cls(owner.address())
+        made.owner, made.file = owner, file
+        return made
+
+
 class OpenCLCompiler:
     """Builds programs for the devices of a context; raises CompileError with the build log."""
 
@@ -55,9 +74,9 @@ class OpenCLCompiler:
         self.device = context.devices[0]
         precise = self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         self.options = [*OPTIONS, *([PRECISE] if precise else [])]
-        self._handles: dict[str, int] = {}
-        self._files: dict[str, KernelFile] = {}
-        self._programs: dict[str, Any] = {}  # by file; kernels need them for the process's life
+        self._handles = BoundedCache[str, Handle]("compiled kernels", MOST_KERNELS)
+        self._by_hand: dict[str, Handle] = {}  # whoever has such a handle keeps nothing else
+        self._programs = BoundedCache[str, Any]("OpenCL programs", MOST_PROGRAMS)  # by file
         self._lock = threading.Lock()
 
     @functools.cached_property
@@ -85,61 +104,68 @@ class OpenCLCompiler:
         with self._lock:
             names = [self.name(k) for k in kernels]
             missing = {}
+            found: dict[str, Handle] = {}
             for name, k in zip(names, kernels, strict=True):
-                if name in self._handles or self._find(name):
-                    continue
-                if k.code is None:
+                handle = self._by_hand.get(name) or self._handles.get(name) or self._find(name)
+                if handle is not None:
+                    found[name] = handle
+                elif k.code is None:
                     missing[name] = k.source
                 else:  # who wrote it names functions as he likes: a program of its own
-                    self._keep(self._by_hand(k.code, k.source.replace("@NAME@", name)), [name])
+                    program = self._compiled_by_hand(k.code, k.source.replace("@NAME@", name))
+                    found |= self._keep(program, [name])
+                if k.code is not None:
+                    self._by_hand[name] = found[name]
             if missing:
-                self._build(missing)
-            return [self._handles[name] for name in names]
+                found |= self._build(missing)
+            return [found[name] for name in names]
 
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
         """Where compiled kernels are kept; None if one of them is not."""
-        found = [self._files.get(self.name(k)) for k in kernels]
-        return [f for f in found if f is not None] if None not in found else None
+        names = [self.name(k) for k in kernels]
+        found = [self._by_hand.get(name) or self._handles.get(name) for name in names]
+        files = [f.file for f in found if f is not None and f.file is not None]
+        return files if len(files) == len(names) else None
 
-    def _find(self, name: str) -> bool:
-        """Whether the kernel was built before, and its file is whole and for this device."""
+    def _find(self, name: str) -> Handle | None:
+        """The kernel, if it was built before, and its file is whole and for this device."""
         entry = self.cache.read_json(f"{name}.json")
         if entry is None:
-            return False
+            return None
         file = entry["file"]
         try:
             data = self.cache.read(file)
             if data is None or digest(data) != entry["digest"]:
                 raise OSError("it is not there" if data is None else "it is damaged")
-            if file not in self._programs:
+            program = self._programs.get(file)
+            if program is None:
                 devices = self.context.devices
                 program = self.cl.Program(self.context, devices, [data] * len(devices))
-                self._programs[file] = program.build(self.options)
-            self._enter(name, self._programs[file])
+                program = program.build(self.options)
+                self._programs.put(file, program)
+            return self._enter(name, program, self._file(name, file, data))
         except (self.cl.Error, OSError, RuntimeError) as error:
             log.warning("cache entry %s will be rebuilt: %s", file, error)
-            return False
-        self._note(name, file, data)
-        return True
+            return None
 
-    def _build(self, sources: Mapping[str, str]) -> None:
+    def _build(self, sources: Mapping[str, str]) -> dict[str, Handle]:
         bodies = [source.replace("@NAME@", name) for name, source in sources.items()]
         log.debug("%s", "\n".join(bodies))
-        self._keep(self._compiled("\n".join([*headers("".join(bodies)), *bodies])), sources)
+        return self._keep(self._compiled("\n".join([*headers("".join(bodies)), *bodies])), sources)
 
-    def _keep(self, program: Any, names: Iterable[str]) -> None:
-        for name in names:
-            self._enter(name, program)
+    def _keep(self, program: Any, names: Iterable[str]) -> dict[str, Handle]:
         data = program.get_info(self.cl.program_info.BINARIES)[0]
         file = f"{digest(data)}.bin"
-        self._programs[file] = program
-        if not data or self.cache.write(file, data) is None:
-            return
-        for name in names:
+        self._programs.put(file, program)
+        kept = bool(data) and self.cache.write(file, data) is not None
+        for name in names if kept else ():
             self.cache.write_json(f"{name}.json", {"file": file, "digest": digest(data)})
-            self._note(name, file, data)
+        return {
+            name: self._enter(name, program, self._file(name, file, data) if kept else None)
+            for name in names
+        }
 
-    def _by_hand(self, code: Code, text: str) -> Any:
+    def _compiled_by_hand(self, code: Code, text: str) -> Any:
         """A program of one kernel that somebody wrote. Raises CompileError where that points to
         other elements than is declared, which the driver takes for granted."""
         program = self._compiled(text, ["-cl-kernel-arg-info"])
@@ -171,9 +197,10 @@ class OpenCLCompiler:
                 is_of_source="error:" in words,
             ) from None
 
-    def _enter(self, name: str, program: Any) -> None:
-        self._handles[name] = _C.opencl_kernel(program.int_ptr, name)
+    def _enter(self, name: str, program: Any, file: KernelFile | None) -> Handle:
+        made = Handle.of(_C.OpenCLKernel(program.int_ptr, name), file)
+        self._handles.put(name, made)
+        return made
 
-    def _note(self, name: str, file: str, data: bytes) -> None:
-        path = f"{self.cache.directory.name}/{file}"
-        self._files[name] = KernelFile(path, name, _C.checksum(data))
+    def _file(self, name: str, file: str, data: bytes) -> KernelFile:
+        return KernelFile(f"{self.cache.directory.name}/{file}", name, _C.checksum(data))

@@ -31,14 +31,13 @@ const RegisterBindings registered([](py::module_& m) {
     set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(choose));
   });
   m.def("set_threads_of_choices", &set_threads_of_choices);
-  m.def("set_matmul_driver", [](uintptr_t address) {
-    set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address));
+  m.def("set_matmul_driver", [](uintptr_t address, std::shared_ptr<KernelOwner> owner) {
+    set_matmul_driver(reinterpret_cast<void (*)(const tenon_matmul_t*)>(address), std::move(owner));
   });
   m.def("matmul_choices", [] {
     const auto c = matmul_choices();
     return std::make_tuple(c.kept, kMostMatmulChoices, c.found, c.asked, c.evicted);
   });
-  m.def("matmul_entry", [] { return reinterpret_cast<uintptr_t>(&multiply); });
 });
 
 }  // namespace

@@ -2,11 +2,15 @@
 // ways to multiply that came with them.
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 
+#include <fstream>
 #include <mutex>
+#include <system_error>
 #include <unordered_map>
 
 #include "bind.h"
+#include "device/fork.h"
 #include "execute/plan_file.h"
 #include "matmul.h"
 #include "record/archive.h"
@@ -24,25 +28,121 @@ namespace {
 
 using Driver = void (*)(const tenon_matmul_t*);
 
-// Opened once each, for good. Kernels around a product of matrices learn where the target's is.
-void* library(const std::string& path) {
-  static std::mutex mutex;
-  static auto* opened = new std::unordered_map<std::string, void*>();
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto& found = (*opened)[path];
-  if (found == nullptr) {
-    found = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (found != nullptr) {
-      if (auto* entry = static_cast<void**>(dlsym(found, "tenon_matmul")))
-        *entry = reinterpret_cast<void*>(&multiply);
-    }
+// A shared object that is open. There is one of each path, while somebody has it.
+class SharedObject final : public KernelOwner {
+ public:
+  // What lies at that path, and is known to have that checksum; a private one is not found again.
+  // nullptr: it does not load here.
+  static std::shared_ptr<SharedObject> open(
+      const std::string& path, uint64_t file_checksum, bool is_private);
+  // The one that is open, if its checksum is this.
+  static std::shared_ptr<SharedObject> find_open(const std::string& path, uint64_t file_checksum);
+
+  ~SharedObject() override;
+  SharedObject(const SharedObject&) = delete;
+  SharedObject& operator=(const SharedObject&) = delete;
+
+  uintptr_t address(const std::string& symbol) const {
+    return reinterpret_cast<uintptr_t>(dlsym(handle_, symbol.c_str()));
   }
-  return found;
+  uint64_t file_checksum() const {
+    return checksum_;
+  }
+  size_t nbytes() const override {
+    return nbytes_;
+  }
+
+ private:
+  SharedObject(std::string path, uint64_t file_checksum, void* handle, size_t nbytes)
+      : path_(std::move(path)), checksum_(file_checksum), handle_(handle), nbytes_(nbytes) {}
+
+  const std::string path_;
+  const uint64_t checksum_;
+  void* const handle_;
+  const size_t nbytes_;
+};
+
+struct Open {
+  // Held while the loader works, whose own lock a fork does not take.
+  std::mutex mutex;
+  std::unordered_map<std::string, std::weak_ptr<SharedObject>> by_path;
+};
+
+// Leaked on purpose: plans may end while the process exits.
+Open& all_open() {
+  static auto* instance = [] {
+    auto* made = new Open();
+    take_at_fork(made->mutex, ForkOrder::kernel_files);
+    return made;
+  }();
+  return *instance;
 }
 
-uintptr_t load_kernel(const std::string& path, const std::string& symbol) {
-  auto* const from = library(path);
-  return from != nullptr ? reinterpret_cast<uintptr_t>(dlsym(from, symbol.c_str())) : 0;
+const auto& at_load [[maybe_unused]] = all_open();
+
+// The threads of a runtime of OpenMP outlive the loops that started them, and have to find its code
+// when the last object goes that is linked with it.
+void keep_openmp() {
+  for (const auto* runtime : {"libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so"})
+    dlopen(runtime, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+std::shared_ptr<SharedObject> SharedObject::open(
+    const std::string& path, uint64_t file_checksum, bool is_private) {
+  auto& open = all_open();
+  const std::lock_guard<std::mutex> lock(open.mutex);
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr)
+    return nullptr;
+  keep_openmp();
+  // Kernels around a product of matrices learn where the target's is.
+  if (auto* entry = static_cast<void**>(dlsym(handle, "tenon_matmul")))
+    *entry = reinterpret_cast<void*>(&multiply);
+  struct stat file {};
+  const bool known = stat(path.c_str(), &file) == 0;
+  const std::shared_ptr<SharedObject> made(
+      new SharedObject(path, file_checksum, handle, known ? file.st_size : 0));
+  if (!is_private)
+    open.by_path[path] = made;
+  return made;
+}
+
+std::shared_ptr<SharedObject> SharedObject::find_open(
+    const std::string& path, uint64_t file_checksum) {
+  std::shared_ptr<SharedObject> object;  // ends after the lock, which its end takes
+  auto& open = all_open();
+  const std::lock_guard<std::mutex> lock(open.mutex);
+  const auto found = open.by_path.find(path);
+  if (found != open.by_path.end())
+    object = found->second.lock();
+  return object && object->checksum_ == file_checksum ? object : nullptr;
+}
+
+SharedObject::~SharedObject() {
+  auto& open = all_open();
+  const std::lock_guard<std::mutex> lock(open.mutex);
+  const auto found = open.by_path.find(path_);
+  if (found != open.by_path.end() && found->second.expired())
+    open.by_path.erase(found);
+  // No thread is in its code: whoever runs a plan holds it, and other threads of a loop have left
+  // the loop's function when the one that started it goes on.
+  dlclose(handle_);
+}
+
+LoadedKernel load_kernel(
+    const std::string& path, const std::string& symbol, uint64_t file_checksum) {
+  auto object = SharedObject::find_open(path, file_checksum);
+  if (!object) {
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes(std::istreambuf_iterator<char>(file), {});
+    if (!file || checksum(bytes) != file_checksum)
+      return {};
+    object = SharedObject::open(path, file_checksum, /*is_private=*/false);
+  }
+  if (!object)
+    return {};
+  const auto address = object->address(symbol);
+  return {address, std::move(object)};
 }
 
 // Choices that were made for a plan, as bytes, and the number of the driver among its kernels.
@@ -51,14 +151,16 @@ struct Choices {
   int64_t driver = -1;
 };
 
-bool adopt(std::string_view extras, c10::ArrayRef<uintptr_t> kernels) {
+bool adopt(std::string_view extras, c10::ArrayRef<LoadedKernel> kernels) {
   if (extras.empty())
     return true;
   Choices choices;
   Reader archive(extras);
   archive(choices.all, choices.driver);
-  if (choices.driver >= 0 && !has_matmul_driver())
-    set_matmul_driver(reinterpret_cast<Driver>(kernels.at(choices.driver)));
+  if (choices.driver >= 0 && !has_matmul_driver()) {
+    const auto& driver = kernels.at(choices.driver);
+    set_matmul_driver(reinterpret_cast<Driver>(driver.address), driver.owner);
+  }
   const auto needs_driver = [](const MatmulChoice& c) {
     return c.route == MatmulRoute::kGenerated;
   };
@@ -93,9 +195,28 @@ std::string choices_of(const pybind11::function& run, int64_t driver) {
 const RegisterBindings registered([](pybind11::module_& m) {
   m.def(
       "use_kernel_files",
-      [] { set_kernel_files({load_kernel, adopt}); },
+      [] {
+        set_kernel_files({load_kernel, adopt});
+      },
       "Kernels of plans that were kept are the host's, in shared objects.");
-  m.def("load_kernel", &load_kernel, "The address of a function in a shared object; 0: none.");
+  namespace py = pybind11;
+  py::class_<SharedObject, KernelOwner, std::shared_ptr<SharedObject>>(
+      m, "SharedObject", "A shared object that is open, while this or a plan with its kernels is.")
+      .def(
+          py::init([](const std::string& path, uint64_t file_checksum, bool is_private) {
+            auto found = is_private ? nullptr : SharedObject::find_open(path, file_checksum);
+            if (!found)
+              found = SharedObject::open(path, file_checksum, is_private);
+            if (!found)
+              throw std::system_error(
+                  ENOEXEC, std::generic_category(), c10::str(path, " does not load"));
+            return found;
+          }),
+          py::arg("path"),
+          py::arg("checksum"),
+          py::arg("private") = false)
+      .def("address", &SharedObject::address, "Of a function; 0: it has none of that name.")
+      .def_property_readonly("checksum", &SharedObject::file_checksum, "That it was opened with.");
   m.def(
       "noted_matmul_choices",
       [](const pybind11::function& run, int64_t driver) {

@@ -20,6 +20,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "device/fork.h"
 #include "device/threads.h"
 
 namespace tenon {
@@ -37,7 +38,17 @@ struct Choice {
   std::atomic<int64_t> used;  // by `clock_ticks`
 };
 
-std::shared_mutex table_mutex;
+// Leaked on purpose: windows may run while the process exits.
+std::shared_mutex& table_mutex() {
+  static auto* instance = [] {
+    auto* made = new std::shared_mutex();
+    take_at_fork(*made, ForkOrder::matmul_choices);
+    return made;
+  }();
+  return *instance;
+}
+const auto& at_load [[maybe_unused]] = table_mutex();
+
 std::map<MatmulKey, Choice> table;
 std::atomic<int64_t> clock_ticks{0}, asked{0}, evicted{0};
 MatmulTuner tuner;
@@ -162,13 +173,13 @@ void keep_choice(const MatmulKey& key, MatmulRoute route) {
 }  // namespace
 
 MatmulChoices matmul_choices() {
-  const std::shared_lock lock(table_mutex);
+  const std::shared_lock lock(table_mutex());
   const int64_t kept = table.size();
   return {kept, clock_ticks - asked, asked, evicted};
 }
 
 void set_matmul_tuner(MatmulTuner fresh) {
-  const std::unique_lock lock(table_mutex);
+  const std::unique_lock lock(table_mutex());
   table.clear();
   tuner = std::move(fresh);
 }
@@ -177,7 +188,11 @@ void set_threads_of_choices(int64_t threads) {
   choices_for = threads;
 }
 
-void set_matmul_driver(void (*driver)(const tenon_matmul_t*)) {
+void set_matmul_driver(void (*driver)(const tenon_matmul_t*), std::shared_ptr<KernelOwner> owner) {
+  // Another thread may be in the one before. There are one or two in a process.
+  static auto* owners = new std::vector<std::shared_ptr<KernelOwner>>();
+  const std::unique_lock lock(table_mutex());
+  owners->push_back(std::move(owner));
   generated = driver;
 }
 
@@ -186,7 +201,7 @@ bool has_matmul_driver() {
 }
 
 void adopt_matmul_choices(const std::vector<MatmulChoice>& choices) {
-  const std::unique_lock lock(table_mutex);
+  const std::unique_lock lock(table_mutex());
   for (const auto& choice : choices)
     keep_choice(choice.key, choice.route);
 }
@@ -261,7 +276,7 @@ int64_t threads_of(const tenon_matmul_t& p) {
 // The way for a product of that key: from the table, or asked of the tuner.
 MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
   {
-    const std::shared_lock lock(table_mutex);
+    const std::shared_lock lock(table_mutex());
     const auto found = table.find(key);
     if (found != table.end()) {
       found->second.used = ++clock_ticks;
@@ -269,7 +284,7 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
     }
   }
   {
-    const std::unique_lock lock(table_mutex);
+    const std::unique_lock lock(table_mutex());
     const auto nearest = route_of_nearest(key, /*any=*/!tuner);
     if (nearest)
       keep_choice(key, *nearest);
@@ -297,7 +312,7 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
       multiply_by(way, trial);
     return std::chrono::duration<double>(Clock::now() - start).count() / repeats;
   });
-  const std::unique_lock lock(table_mutex);
+  const std::unique_lock lock(table_mutex());
   ++asked;
   keep_choice(key, route);
   return route;

@@ -7,9 +7,11 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "../templates/matmul.h"
+#include "execute/plan.h"
 
 namespace tenon {
 
@@ -43,11 +45,12 @@ MatmulChoices matmul_choices();
 // Forgets all choices. Without a tuner everything goes to PyTorch's kernel.
 void set_matmul_tuner(MatmulTuner tuner);
 
-// The generated driver, compiled from torch_tenon/targets/cpu/templates/matmul.c.
 // From now on products choose their way as if they ran on so many threads, on however many they do;
 // 0: on those that they do.
 void set_threads_of_choices(int64_t threads);
-void set_matmul_driver(void (*driver)(const tenon_matmul_t*));
+// The generated driver, compiled from torch_tenon/targets/cpu/templates/matmul.c, and what its code
+// lies in, which stays.
+void set_matmul_driver(void (*driver)(const tenon_matmul_t*), std::shared_ptr<KernelOwner> owner);
 
 bool has_matmul_driver();
 

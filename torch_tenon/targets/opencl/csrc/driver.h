@@ -49,6 +49,8 @@ using MakeProgram = Program(Context, uint32_t, const Device*, Sizes, Bytes, int3
   F(clGetEventInfo, int32_t(Event, uint32_t, size_t, void*, size_t*))            \
   F(clGetEventProfilingInfo, int32_t(Event, uint32_t, size_t, void*, size_t*))   \
   F(clReleaseEvent, int32_t(Event))                                              \
+  F(clReleaseKernel, int32_t(KernelObject))                                      \
+  F(clReleaseProgram, int32_t(Program))                                          \
   F(clCreateProgramWithBinary, MakeProgram)                                      \
   F(clBuildProgram, int32_t(Program, uint32_t, const Device*, const char*, void*, void*))
 

@@ -5,13 +5,14 @@
 
 #include <fstream>
 #include <iterator>
+#include <map>
 
 #include "bind.h"
 #include "device/allocator.h"
 #include "device/fork.h"
-#include "device/tickets.h"
 #include "driver.h"
 #include "execute/plan_file.h"
+#include "record/archive.h"
 
 namespace tenon::opencl {
 namespace {
@@ -24,12 +25,79 @@ void check(int32_t code, const char* what) {
 }
 
 // A kernel as a plan holds it. Arguments belong to a driver's kernel object, so each queue has one
-// of its own.
-struct Kernel {
+// of its own. They keep their program, and what is enqueued keeps them.
+struct Kernel final : KernelOwner {
+  // `name` ends in the work-items of a work-group and the number of checks that the kernel reports
+  // on: "k_0123abcd_64_2".
+  Kernel(Program program, const std::string& name);
+  ~Kernel() override {
+    for (auto* object : by_queue)
+      driver.clReleaseKernel(object);
+  }
+  size_t nbytes() const override {
+    return 0;  // the driver does not say
+  }
+  uintptr_t address() {
+    return reinterpret_cast<uintptr_t>(this);
+  }
+
   std::string name;
   size_t local;  // work-items of a work-group
   size_t status_words;
   std::vector<KernelObject> by_queue;
+};
+
+Kernel::Kernel(Program program, const std::string& of) : name(of) {
+  const auto last = name.rfind('_'), before = name.rfind('_', last - 1);
+  local = std::stoul(name.substr(before + 1));
+  status_words = std::stoul(name.substr(last + 1)) * kStatusWords;
+  int32_t code = 0;
+  for (size_t k = 0; k < driver.queues; ++k) {
+    auto* made = driver.clCreateKernel(program, name.c_str(), &code);
+    check(code, "making a kernel");
+    by_queue.push_back(made);
+  }
+}
+
+class OpenCLCommit final : public Commit {
+ public:
+  explicit OpenCLCommit(Event event) : event_(event, driver.clReleaseEvent) {}
+
+  bool passed() override {
+    return state() <= 0;  // else queued, submitted or running
+  }
+
+  void wait() override {
+    const Event event = event_.get();
+    const auto code = driver.clWaitForEvents(1, &event);
+    if (!passed())
+      check(code, "waiting for what was committed");
+  }
+
+  double seconds() override {
+    uint64_t nanoseconds = 0;
+    driver.clGetEventProfilingInfo(
+        event_.get(), kCommandEnd, sizeof(nanoseconds), &nanoseconds, nullptr);
+    return static_cast<double>(nanoseconds) * 1e-9;
+  }
+
+  std::shared_ptr<Failure> failure() override {
+    const auto code = state();
+    if (code >= 0)
+      return nullptr;
+    return Failure::of([code] { check(code, "what was committed"); });
+  }
+
+ private:
+  // A device that does not tell any more is lost.
+  int32_t state() const {
+    int32_t state = 1;
+    const auto code =
+        driver.clGetEventInfo(event_.get(), kExecutionStatus, sizeof(state), &state, nullptr);
+    return code == 0 ? state : code;
+  }
+
+  const std::shared_ptr<EventObject> event_;
 };
 
 class OpenCLQueue final : public Queue {
@@ -95,41 +163,10 @@ class OpenCLQueue final : public Queue {
     Event event = nullptr;
     check(
         driver.clEnqueueMarkerWithWaitList(queue_, 0, nullptr, &event), "marking a point in time");
-    std::shared_ptr<EventObject> passing(event, driver.clReleaseEvent);
+    auto made = std::make_shared<OpenCLCommit>(event);
     check(driver.clFlush(queue_), "handing commands to the device");
     open_ = false;
-    return last_ = tickets_.add(std::move(passing));
-  }
-
-  bool passed(Ticket ticket) override {
-    const auto found = tickets_.find(ticket);
-    if (!found)
-      return true;
-    int32_t state = 1;
-    check(
-        driver.clGetEventInfo(found.get(), kExecutionStatus, sizeof(state), &state, nullptr),
-        "asking for the state of a commit");
-    if (state > 0)  // queued, submitted or running
-      return false;
-    uint64_t nanoseconds = 0;
-    driver.clGetEventProfilingInfo(
-        found.get(), kCommandEnd, sizeof(nanoseconds), &nanoseconds, nullptr);
-    tickets_.pass(ticket, static_cast<double>(nanoseconds) * 1e-9);
-    check(state, "what was committed");
-    return true;
-  }
-
-  void wait(Ticket ticket) override {
-    if (const auto found = tickets_.find(ticket)) {
-      const Event event = found.get();
-      driver.clWaitForEvents(1, &event);
-      passed(ticket);
-    }
-  }
-
-  double seconds(Ticket ticket) override {
-    wait(ticket);
-    return tickets_.seconds(ticket);
+    return last_ = std::move(made);
   }
 
  private:
@@ -156,47 +193,48 @@ class OpenCLQueue final : public Queue {
   const size_t number_;
   const Memory status_;  // of the kernel in progress: what its checks find
   bool open_ = false;    // was anything enqueued since the last commit?
-  Ticket last_ = 0;
-  Tickets<EventObject> tickets_;
+  Ticket last_ = passed_at(0);
 };
 
-// `name` ends in the work-items of a work-group and the number of checks that the kernel reports
-// on: "k_0123abcd_64_2".
-uintptr_t make_kernel(uintptr_t program, const std::string& name) {
-  const auto last = name.rfind('_'), before = name.rfind('_', last - 1);
-  auto made = std::make_unique<Kernel>();  // for the life of the process
-  made->name = name;
-  made->local = std::stoul(name.substr(before + 1));
-  made->status_words = std::stoul(name.substr(last + 1)) * kStatusWords;
-  int32_t code = 0;
-  for (size_t k = 0; k < driver.queues; ++k) {
-    auto* from = reinterpret_cast<Program>(program);
-    made->by_queue.push_back(driver.clCreateKernel(from, name.c_str(), &code));
-    check(code, "making a kernel");
-  }
-  return reinterpret_cast<uintptr_t>(made.release());
-}
+// The kernels of programs that other processes built, while a plan has one.
+struct Loaded {
+  std::mutex mutex;  // not of forks: a child has none of the driver's threads
+  std::map<std::string, std::weak_ptr<Kernel>> by_name;
+};
 
-// A kernel of a program that another process built; 0 where the driver does not take it.
-uintptr_t load_kernel(const std::string& path, const std::string& name) {
-  static std::mutex mutex;
-  static auto* known = new std::map<std::string, uintptr_t>();
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto& kernel = (*known)[path + ":" + name];
-  if (kernel != 0)
-    return kernel;
-  std::ifstream file(path, std::ios::binary);
-  const std::string binary{std::istreambuf_iterator<char>(file), {}};
+std::shared_ptr<Kernel> build_kernel(const std::string& binary, const std::string& name) {
   const auto* start = reinterpret_cast<const unsigned char*>(binary.data());
   const auto& devices = driver.devices;
   std::vector<const unsigned char*> bytes(devices.size(), start);
   const std::vector<size_t> sizes(devices.size(), binary.size());
   int32_t code = 0;
-  auto* program = driver.clCreateProgramWithBinary(
+  auto* made = driver.clCreateProgramWithBinary(
       driver.context, sizes.size(), devices.data(), sizes.data(), bytes.data(), nullptr, &code);
-  if (code != 0 || driver.clBuildProgram(program, 0, nullptr, "", nullptr, nullptr) != 0)
-    return 0;
-  return kernel = make_kernel(reinterpret_cast<uintptr_t>(program), name);
+  if (code != 0)
+    return nullptr;
+  const std::shared_ptr<ProgramObject> program(made, driver.clReleaseProgram);
+  if (driver.clBuildProgram(made, 0, nullptr, "", nullptr, nullptr) != 0)
+    return nullptr;
+  return std::make_shared<Kernel>(made, name);
+}
+
+// A kernel of a program that another process built; none where the driver does not take it.
+LoadedKernel load_kernel(const std::string& path, const std::string& name, uint64_t file_checksum) {
+  static auto* loaded = new Loaded();
+  const std::lock_guard<std::mutex> lock(loaded->mutex);
+  auto& known = loaded->by_name[c10::str(path, ":", name, ":", file_checksum)];
+  auto kernel = known.lock();
+  if (!kernel) {
+    std::erase_if(loaded->by_name, [&](const auto& one) {
+      return one.second.expired() && &one.second != &known;
+    });
+    std::ifstream file(path, std::ios::binary);
+    const std::string binary{std::istreambuf_iterator<char>(file), {}};
+    if (!file || checksum(binary) != file_checksum)
+      return {};
+    known = kernel = build_kernel(binary, name);
+  }
+  return kernel ? LoadedKernel{kernel->address(), kernel} : LoadedKernel{};
 }
 
 void open_driver(
@@ -220,7 +258,12 @@ void open_driver(
 
 const RegisterBindings registered([](pybind11::module_& m) {
   m.def("open_opencl", &open_driver);
-  m.def("opencl_kernel", &make_kernel, "What a launch takes a kernel of a program by.");
+  pybind11::class_<Kernel, KernelOwner, std::shared_ptr<Kernel>>(
+      m, "OpenCLKernel", "A kernel of a program.")
+      .def(pybind11::init([](uintptr_t program, const std::string& name) {
+        return std::make_shared<Kernel>(reinterpret_cast<Program>(program), name);
+      }))
+      .def("address", &Kernel::address, "What a launch takes it by, while this is there.");
   m.def("use_opencl_kernel_files", [] {
     set_kernel_files({load_kernel, [](auto, auto) { return true; }});
   });

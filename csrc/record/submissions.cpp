@@ -1,0 +1,216 @@
+#include "record/submissions.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+
+#include "device/fork.h"
+#include "device/interpreter.h"
+#include "device/pending.h"
+#include "device/profile.h"
+#include "device/target.h"
+
+namespace tenon {
+namespace {
+
+// A device's submissions. One that runs may submit another, which gets the next number and is
+// enqueued first: neither number below says more than is true of all before it.
+struct Submissions {
+  std::atomic<Submission> last{0};      // that has a number; under the device's queue lock
+  std::atomic<Submission> running{0};   // a window that is not enqueued yet; 0: none
+  std::atomic<Submission> enqueued{0};  // all up to this one are
+  std::atomic<Submission> finished{0};  // ... and are over
+
+  // On asynchronous targets: those that are not finished, as they were enqueued.
+  struct InFlight {
+    Submission number;
+    Ticket ticket;
+    Finish finish;
+  };
+  std::mutex mutex;
+  std::deque<InFlight> in_flight;
+};
+
+// Leaked on purpose: tensors may die after static destructors have run.
+Submissions& of(c10::DeviceIndex device) {
+  static auto* instance = [] {
+    auto* made = new std::array<Submissions, kMostDevices>();
+    for (auto& submissions : *made)
+      take_at_fork(submissions.mutex, ForkOrder::submissions);
+    return made;
+  }();
+  return (*instance)[device];
+}
+
+const auto& at_load [[maybe_unused]] = of(0);
+
+void raise_to(std::atomic<Submission>& last, Submission number) {
+  last = std::max(last.load(), number);
+}
+
+void note_enqueued(Submissions& s) {
+  const Submission running = s.running;
+  raise_to(s.enqueued, running != 0 ? running - 1 : s.last.load());
+}
+
+// By their mutex.
+void note_finished(Submissions& s) {
+  Submission all = s.enqueued;
+  for (const auto& one : s.in_flight)
+    all = std::min(all, one.number - 1);
+  raise_to(s.finished, all);
+}
+
+// Hands what was enqueued to the device. A commit that fails is one that the device failed in.
+void add_in_flight(c10::DeviceIndex device, Submission number, Finish finish) {
+  Ticket ticket;
+  try {
+    ticket = commit_whole(device);
+  } catch (...) {
+    ticket = passed_at(0, Failure::current("when work was handed to the device"));
+  }
+  auto& s = of(device);
+  std::lock_guard<std::mutex> lock(s.mutex);
+  s.in_flight.push_back({number, std::move(ticket), std::move(finish)});
+}
+
+}  // namespace
+
+Submission begin_submission(c10::DeviceIndex device) {
+  auto& s = of(device);
+  return s.running = ++s.last;
+}
+
+void end_submission(c10::DeviceIndex device, Submission number) {
+  auto& s = of(device);
+  s.running = 0;
+  raise_to(s.enqueued, number);
+  raise_to(s.finished, number);
+}
+
+void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finish) {
+  add_in_flight(device, number, std::move(finish));
+  auto& s = of(device);
+  s.running = 0;
+  note_enqueued(s);
+}
+
+void submit_apart(
+    c10::DeviceIndex device, const std::vector<BufferRef>& written, std::function<void()> keeps) {
+  auto& s = of(device);
+  const auto number = ++s.last;
+  {
+    std::lock_guard<std::mutex> recording(record_mutex());
+    for (const auto& buffer : written)
+      buffer->last_use = buffer->last_write = number;
+  }
+  add_in_flight(device, number, [written, keeps = std::move(keeps)](const auto& failed) {
+    if (!failed)
+      return;
+    // An error may be Python's, and takes the interpreter's lock when it ends: not in the lock.
+    std::vector<std::shared_ptr<Failure>> before(written.size(), failed);
+    std::lock_guard<std::mutex> recording(record_mutex());
+    for (size_t k = 0; k < written.size(); ++k)
+      before[k].swap(written[k]->failure);
+  });
+  note_enqueued(s);
+}
+
+void finish_passed(c10::DeviceIndex device) {
+  auto& s = of(device);
+  std::lock_guard<std::mutex> lock(s.mutex);
+  while (!s.in_flight.empty() && s.in_flight.front().ticket->passed()) {
+    const auto next = std::move(s.in_flight.front());
+    s.in_flight.pop_front();
+    try {
+      next.finish(next.ticket->failure());
+    } catch (...) {  // what came of it cannot be told
+      next.finish(Failure::current("in what a device has run"));
+    }
+    note_finished(s);
+  }
+}
+
+bool is_enqueued(c10::DeviceIndex device, Submission number) {
+  return of(device).enqueued >= number;
+}
+
+void wait_for_submission(c10::DeviceIndex device, Submission submission, const char* reason) {
+  auto& s = of(device);
+  if (s.finished >= submission)
+    return;
+  if (QueueLock::held(device)) {
+    TORCH_CHECK(
+        s.running != submission,
+        "an op's kernel on the host reads a tensor of ",
+        c10::Device(kTenon, device),
+        " that is computed in the same run as the op, which is not over");
+  } else {
+    const WithoutInterpreter no_gil;
+    const QueueLock enqueued(device);  // whoever submits it holds the lock
+  }
+  if (s.finished >= submission)
+    return;
+  Ticket ticket;
+  {
+    const WithoutInterpreter no_gil;
+    std::lock_guard<std::mutex> lock(s.mutex);
+    for (const auto& one : s.in_flight) {
+      if (one.number == submission)
+        ticket = one.ticket;
+    }
+  }
+  wait_for(device, ticket, reason);
+  const WithoutInterpreter no_gil;
+  finish_passed(device);
+}
+
+bool is_idle(c10::DeviceIndex device) {
+  if (target().host_memory)
+    return true;
+  const WithoutInterpreter no_gil;
+  finish_passed(device);
+  auto& s = of(device);
+  std::lock_guard<std::mutex> lock(s.mutex);
+  return s.in_flight.empty();
+}
+
+void wait_until_idle(c10::DeviceIndex device) {
+  if (target().host_memory) {
+    // What another thread has in work.
+    if (QueueLock::held(device))
+      return;
+    const ProfiledWait waits("synchronize", device);
+    const WithoutInterpreter no_gil;
+    const QueueLock over(device);
+    return;
+  }
+  Ticket last;
+  {
+    const WithoutInterpreter no_gil;
+    std::optional<QueueLock> lock;
+    if (!QueueLock::held(device))
+      lock.emplace(device);
+    last = commit_part(device);
+  }
+  wait_for(device, last, "synchronize");
+  const WithoutInterpreter no_gil;
+  finish_passed(device);
+}
+
+void enqueue_upload(
+    Buffer& buffer, void* address, const void* host, size_t nbytes, std::function<void()> keeps) {
+  const auto device = buffer.device;
+  const WithoutInterpreter no_gil;
+  std::optional<QueueLock> lock;
+  if (!QueueLock::held(device))
+    lock.emplace(device);
+  Profiled profiled(Activity::copy, device);
+  if (profiled)
+    note_copy(profiled, nbytes, CopyKind::host_to_device);
+  queue_of(device).copy(address, host, nbytes, CopyKind::host_to_device);
+  profiled.enqueued();
+  submit_apart(device, {BufferRef::reclaim_copy(&buffer)}, std::move(keeps));
+}
+
+}  // namespace tenon

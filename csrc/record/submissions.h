@@ -1,0 +1,36 @@
+// What was handed to the devices' queues, by number, and what came of it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "device/buffer.h"
+
+namespace tenon {
+
+// Sees to a submission that has run. `failed`: what the device itself failed with, so that nothing
+// of it can be relied on; nullptr: it ran to its end.
+using Finish = std::function<void(const std::shared_ptr<Failure>& failed)>;
+
+// The number of the window that a device is to run now. Under its queue lock, as what follows,
+// until one of the two that end it.
+Submission begin_submission(c10::DeviceIndex device);
+// It has run.
+void end_submission(c10::DeviceIndex device, Submission number);
+// It was enqueued on an asynchronous device; `finish` is called once it has run, after those of all
+// that was submitted before.
+void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finish);
+
+// The same for what is no window's, and was just enqueued: it writes these buffers, whose contents
+// are the device's error if it fails. `keeps` is what the host's memory lives by until then.
+void submit_apart(
+    c10::DeviceIndex device, const std::vector<BufferRef>& written, std::function<void()> keeps);
+
+// Sees to all that has run on an asynchronous device, in order.
+void finish_passed(c10::DeviceIndex device);
+
+// Does the device's queue have it, and all before it?
+bool is_enqueued(c10::DeviceIndex device, Submission number);
+
+}  // namespace tenon

@@ -1,0 +1,225 @@
+"""A fault of the device reaches whoever reads what depends on it, and nobody else."""
+
+import pytest
+import torch
+from fresh_process import REMOTE_TARGET, TESTS, output
+from needs import opencl
+
+import torch_tenon
+
+FAULTY_TARGET = f"{TESTS / 'targets' / 'faulty.py'}:FaultyTarget"
+
+
+def run_there(call: str, target: str = FAULTY_TARGET, **settings: str) -> str:
+    code = f"""
+        import sys
+        sys.path.insert(0, "targets")
+        from test_faults_of_a_device import *
+        print({call})
+    """
+    return output(code, TENON_TARGET=target, **settings)
+
+
+def queue_of_device():
+    return torch_tenon.target().queue(0)
+
+
+def assert_lost(x: torch.Tensor, text: str = "lost its power") -> None:
+    for _ in range(2):  # as often as it is read
+        with pytest.raises(RuntimeError, match=text):
+            x.cpu()
+
+
+def settle() -> None:
+    """All that was submitted is over, and nobody has read it."""
+    torch.tenon.current_stream().synchronize()
+
+
+def a_window_is_lost(says_so: str) -> str:
+    queue = queue_of_device()
+    x = torch.arange(6.0).to("tenon")
+    for turn in range(7):
+        apart = torch.zeros(6, device="tenon")
+        settle()
+        kept = x * (3 + turn)
+        torch_tenon.commit()
+        loses = turn > 2  # what runs for the first time runs at once
+        queue.loses = says_so if loses else ""
+        lost = x * 2 + turn
+        apart.add_(1)
+        torch_tenon.commit()
+        assert queue.loses == ""
+        after = lost + 1  # of a window that itself runs well
+        fine = x - turn
+        torch_tenon.commit()
+        if turn % 2:  # what the device failed with is not forgotten once somebody has looked
+            while not torch.tenon.current_stream().query():
+                pass
+            (x + 1).cpu()
+        assert kept.tolist() == [(3.0 + turn) * k for k in range(6)]
+        assert fine.tolist() == [float(k - turn) for k in range(6)]
+        for each in (lost, after, apart, after * 2) if loses else ():
+            assert_lost(each)
+        apart.fill_(0)  # replaces it as a whole
+        assert apart.tolist() == [0.0] * 6
+    for turn in range(3):
+        torch.tenon.synchronize()
+        lost = x * 2 + 1
+    torch.tenon.synchronize()
+    queue.loses = says_so
+    lost = x * 2 + 1
+    with pytest.raises(RuntimeError, match="lost its power"):
+        torch.tenon.synchronize()
+    assert_lost(lost)
+    return "told"
+
+
+@pytest.mark.parametrize("says_so", ["wait", "done", "both"])
+def test_a_window_that_is_lost(says_so: str) -> None:
+    assert run_there(f"a_window_is_lost({says_so!r})", TENON_EXECUTE="compiled") == "told"
+
+
+def copies_are_lost(says_so: str) -> str:
+    queue = queue_of_device()
+    for turn in range(3):
+        assert (torch.arange(5.0).to("tenon") + turn).cpu() is not None
+    for turn in range(3):
+        settle()
+        queue.loses = says_so
+        x = torch.arange(5.0).to("tenon")
+        y = x + turn
+        assert_lost(x)
+        assert_lost(y)
+        z = torch.arange(5.0).to("tenon")
+        settle()
+        queue.loses = says_so
+        with pytest.raises(RuntimeError, match="lost its power"):
+            z.cpu()
+        assert z.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+        graph = torch.compile(lambda t: t * 2 + 1)
+        graph(z)
+        settle()
+        queue.loses = says_so
+        with pytest.raises(RuntimeError, match="lost its power"):
+            graph(z)
+        assert graph(z).tolist() == [1.0, 3.0, 5.0, 7.0, 9.0]
+    return "told"
+
+
+@pytest.mark.parametrize("says_so", ["wait", "done"])
+def test_copies_and_graphs_that_are_lost(says_so: str) -> None:
+    assert run_there(f"copies_are_lost({says_so!r})", TENON_EXECUTE="compiled") == "told"
+
+
+def a_window_raises_while_earlier_ones_run() -> str:
+    queue = queue_of_device()
+    table = torch.arange(12.0).view(4, 3).to("tenon")
+    bad, good = (torch.tensor([0, k]).to("tenon") for k in (9, 1))
+
+    def chosen(index: torch.Tensor) -> torch.Tensor:
+        made = table.index_select(0, index) + 1
+        torch_tenon.commit()
+        return made
+
+    assert chosen(good).tolist() == [[1, 2, 3], [4, 5, 6]]
+    x = torch.arange(4.0).to("tenon")
+    assert (x.sin() @ x).item() is not None
+    for _ in range(3):
+        settle()
+        queue.pause = 0.05
+        wrong, right = chosen(bad), chosen(good)
+        queue.left = 1
+        lost = x.sin() @ x
+        torch_tenon.commit()
+        queue.pause, queue.left = 0.0, 0
+        # The window before it is not over, and its error is not known yet.
+        with pytest.raises(IndexError, match="out of (bounds|range)"):
+            wrong.cpu()
+        assert right.tolist() == [[1, 2, 3], [4, 5, 6]]
+        assert_lost(lost, "takes no more kernels")
+    return "in order"
+
+
+def test_a_window_that_raises_waits_for_those_before_it() -> None:
+    call = "a_window_raises_while_earlier_ones_run()"
+    assert run_there(call, TENON_EXECUTE="compiled") == "in order"
+
+
+def submitted_within_a_run() -> str:
+    """What a kernel on the host submits gets a later number, and is over first."""
+    table = torch.arange(12.0).view(4, 3).to("tenon")
+    index = torch.tensor([0, 9]).to("tenon")
+
+    @torch.library.custom_op("test_faults::uploads", mutates_args=())
+    def uploads(x: torch.Tensor) -> torch.Tensor:
+        torch.ones(3).to("tenon")
+        return x + 1
+
+    @uploads.register_fake
+    def _(x: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    queue = queue_of_device()
+    for _ in range(5):
+        settle()
+        queue.pause = 0.02
+        wrong = table.index_select(0, index)
+        made = uploads(table)
+        more = made * 2
+        torch_tenon.commit()
+        queue.pause = 0.0
+        with pytest.raises(IndexError, match="out of (bounds|range)"):
+            wrong.cpu()
+        assert more.tolist() == ((torch.arange(12.0).view(4, 3) + 1) * 2).tolist()
+    return "in order"
+
+
+def test_what_is_submitted_within_a_run_is_not_taken_for_it() -> None:
+    assert run_there("submitted_within_a_run()", TENON_EXECUTE="compiled") == "in order"
+
+
+def times_of_events(commits: int) -> str:
+    first, last = (torch.Event("tenon", enable_timing=True) for _ in range(2))
+    first.record()
+    between = torch.Event("tenon")
+    for _ in range(commits):
+        between.record()
+    last.record()
+    took = first.elapsed_time(last)
+    assert 0 < took < 60e3, took
+    assert first.elapsed_time(last) == took and last.elapsed_time(first) == -took
+    return "right"
+
+
+@pytest.mark.parametrize("target", [REMOTE_TARGET, pytest.param("opencl", marks=opencl)])
+def test_an_event_keeps_its_time_whatever_is_committed_later(target: str) -> None:
+    """More commits than a queue could keep the times of."""
+    assert run_there("times_of_events(5000)", target) == "right"
+
+
+def an_opencl_command_fails() -> str:
+    import pyopencl as cl
+
+    target = torch_tenon.target()
+    x = torch.arange(6.0).to("tenon")
+    apart = x + 0
+    for turn in range(2):
+        settle()
+        fault = cl.UserEvent(target.context)
+        cl.enqueue_barrier(target._queues[0], wait_for=[fault])
+        lost = x * 2 + turn
+        torch_tenon.commit()
+        target._queues[0].flush()
+        fault.set_status(-5)
+        for _ in range(100):  # whoever looks does not make it forgotten
+            torch.tenon.current_stream().query()
+        settle()
+        assert_lost(lost, "OpenCL: what was committed failed")
+        assert_lost(lost + 1, "OpenCL: what was committed failed")
+        assert (apart + turn).tolist() == [float(k + turn) for k in range(6)]
+    return "told"
+
+
+@opencl
+def test_a_command_of_opencl_that_fails() -> None:
+    assert run_there("an_opencl_command_fails()", "opencl", TENON_EXECUTE="compiled") == "told"
