@@ -11,6 +11,7 @@ import torch
 from against_cpu import assert_on_device, assert_same
 from fresh_process import output, run
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
@@ -412,6 +413,34 @@ def test_checkpoint_computes_again():
 
     x, w = torch.randn(4, 5, requires_grad=True), torch.randn(5, 3, requires_grad=True)
     same(f, x, w, backward=True)
+
+
+def test_products_of_bytes_in_a_wider_dtype():
+    """What dynamic quantisation to 8 bits compiles to; also of bytes that are not added up."""
+    from torch._higher_order_ops.out_dtype import out_dtype
+
+    def f(x, y):
+        product = out_dtype(torch.ops.aten.mm.default, torch.int32, x, y)
+        scaled = out_dtype(torch.ops.aten.mul.Tensor, torch.int32, x[0], y[:, 0])
+        return product, product.float() * 0.5, scaled
+
+    same(f, *(torch.randint(-128, 128, size, dtype=torch.int8) for size in ((17, 32), (32, 16))))
+
+
+def test_a_higher_order_op_of_one_tensor():
+    """It has no schema: whether it gives a tensor or a list of one, its trace says."""
+    from torch._higher_order_ops.out_dtype import out_dtype
+
+    from torch_tenon.frontends import dynamo
+
+    x, y = (torch.randint(-128, 128, (4, 4), dtype=torch.int8) for _ in range(2))
+
+    def f(x, y):
+        return [out_dtype(torch.ops.aten.mm.default, torch.int32, x, y)]
+
+    module = make_fx(f, tracing_mode="fake")(x, y)
+    (found,) = dynamo.compile_graph(module, (x, y))([x, y])
+    assert torch.equal(found, f(x, y)[0])
 
 
 def test_flex_attention():

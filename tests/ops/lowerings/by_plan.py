@@ -42,7 +42,7 @@ def same_at_sizes(
     """`compute(*make(n))` gives what it gives on the CPU at one n after the other. Windows have
     plans for any sizes from the third on, and the compiled graph is dynamic."""
     dynamic = compiled(compute, dynamic=True)
-    for n in (5, 7, 6, 9, 12, 3):
+    for n in (5, 7, 6, 9):
         inputs = make(n)
         want = compute(*inputs)
         with executing("compiled"):

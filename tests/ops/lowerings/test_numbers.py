@@ -1,0 +1,246 @@
+"""Numbers that ops are given: of any kind, special ones, and ones that are known at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import needs
+import pytest
+import torch
+from torch import Tensor
+
+from tests.against_cpu import assert_same, executing
+from tests.ops.lowerings.by_plan import compiled, on_tenon, same_at_sizes, same_by_plans
+
+pytestmark = needs.plans
+inf, nan = math.inf, math.nan
+SPECIAL = torch.tensor([0.0, -0.0, 1, -1, 2.5, -2.5, 0.5, -0.5, inf, -inf, nan, 3e10, -3e10])
+
+# Whole and not, negative, past the number of elements, none, and no numbers.
+CORRECTIONS = (0, 1, 1.5, 2.75, -1, -0.5, 5, 9, 9.5, 100, inf, -inf, nan, True, None)
+
+
+def test_corrections_of_variances() -> None:
+    def compute(x: Tensor) -> list[Tensor]:
+        found = [x.var(0, correction=c) for c in CORRECTIONS]
+        more = [x.std(1, correction=c, keepdim=True) for c in (1.5, 9, nan)]
+        return found + more + [x.var(correction=c) for c in (0.5, 99)]
+
+    same_by_plans(compute, torch.randn(5, 3), rtol=1e-4, atol=1e-6)
+
+
+def test_corrections_where_sizes_change() -> None:
+    def compute(x: Tensor) -> list[Tensor]:
+        found = [x.var(0, correction=c) for c in (1, 1.5, 6, 6.5, nan, -inf)]
+        return [*found, x.std(0, correction=2.75)]
+
+    same_at_sizes(compute, lambda n: [torch.randn(n, 4)], rtol=1e-4, atol=1e-6)
+
+
+def test_corrections_that_follow_from_sizes() -> None:
+    def compute(x: Tensor) -> list[Tensor]:
+        n = x.shape[0]
+        return [x.var(0, correction=n - 1), x.var(0, correction=n + 3), x.std(0, correction=n / 2)]
+
+    run = compiled(compute, dynamic=True)
+    for n in (5, 7, 4, 12):
+        x = torch.randn(n, 3)
+        assert_same(run(x.to("tenon")), compute(x), rtol=1e-4, atol=1e-6)
+
+
+def test_exponents() -> None:
+    exponents = (inf, -inf, nan, 1e300, -1e300, 10**18, 0.0, -0.0, 4.5, -3, 4, 5, True, -0.5, 1 / 3)
+
+    def compute(x: Tensor, n: Tensor) -> list[Tensor]:
+        whole = [n**e for e in exponents if isinstance(e, int) and e >= 0]
+        return [f for e in exponents for f in (x**e, torch.pow(e, x))] + whole
+
+    same_by_plans(compute, SPECIAL, torch.tensor([0, 1, -1, 2, -3, 2**40]), rtol=1e-5)
+
+
+def test_decimals() -> None:
+    def compute(x: Tensor) -> list[Tensor]:
+        return [x.round(decimals=d) for d in (1, -1, 5, 10, -10, 39, -39, 400, -400)]
+
+    for dtype in (torch.float32, torch.float64):
+        same_by_plans(compute, SPECIAL.to(dtype))
+
+
+def test_orders_of_norms() -> None:
+    def compute(x: Tensor) -> list[Tensor]:
+        orders = (inf, -inf, 0, 1, 2, 3, -1, 0.5, 2.5, nan)
+        return [torch.linalg.vector_norm(x, o, dim=1) for o in orders]
+
+    x = torch.tensor([[1.0, nan], [0.0, 0.0], [inf, 1.0], [-2.0, 3.0]])
+    same_by_plans(compute, x, rtol=1e-5)
+
+
+def test_constants_that_are_converted() -> None:
+    """Beyond the whole numbers a plan's maker converts as the processor does."""
+    whole = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool)
+
+    def compute(x: Tensor) -> list[Tensor]:
+        numbers = (3e10, -3e10, nan, inf, -inf, 300.7, -1.5, 1e20)
+        return [torch.full_like(x, v).to(d) | x.to(d) for v in numbers for d in whole]
+
+    same_by_plans(compute, torch.zeros(3))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [
+        (torch.uint8, (300, nan, inf, 2**40)),
+        (torch.int32, (nan, inf, 2**40, -(2**40))),
+        (torch.float16, (2**40, 1e6)),
+        (torch.float32, (1e300,)),
+    ],
+)
+def test_numbers_that_overflow(dtype: torch.dtype, numbers: tuple[Any, ...]) -> None:
+    """Where PyTorch's kernel says that a number has no place in a dtype, a compiled graph does."""
+    fills: list[Callable[[Tensor, Any], Tensor]] = [
+        lambda x, v: torch.full_like(x, v),
+        lambda x, v: x.scatter(0, x.long(), v),
+    ]
+    x = torch.ones(3, dtype=dtype)
+    for v in numbers[:2]:
+        for fill in fills:
+            with pytest.raises(RuntimeError, match="without overflow"):
+                fill(x, v)
+            with pytest.raises(RuntimeError):
+                compiled(fill)(x.to("tenon"), v)
+
+
+def test_numbers_that_wrap() -> None:
+    """Negative ones do where there are none, and so does what meets a tensor as an operand."""
+
+    def compute(x: Tensor) -> list[Tensor]:
+        filled = [x.clone().fill_(-1), torch.full_like(x, -255), x.masked_fill(x > 1, -3)]
+        return [*filled, x == 300, x > -1, x + 300, x * -1, x // 2, -1 - x]
+
+    same_by_plans(compute, torch.tensor([0, 44, 2, 255], dtype=torch.uint8))
+
+
+def test_a_number_that_is_searched_for() -> None:
+    def compute(x: Tensor, n: Tensor) -> list[Tensor]:
+        found = [torch.searchsorted(t, v) for t in (x, n) for v in (0.5, 2, nan, -inf)]
+        return [*found, torch.searchsorted(n, 1.5, right=True), torch.bucketize(1.5, n)]
+
+    same_by_plans(compute, torch.arange(5.0), torch.arange(5))
+
+
+@pytest.mark.parametrize("low", [0, 3])
+def test_whole_numbers_out_of_as_many_as_a_size_says(low: int) -> None:
+    """They are those of eager code with the same seed, of few and of many numbers."""
+
+    def draw(x: Tensor) -> list[Tensor]:
+        n = x.shape[0]
+        return [
+            torch.randint(low, n + low, (100,), device=x.device),
+            torch.randint(low, n * 1_000_000, (100,), device=x.device),
+            torch.randint_like(x, low, n + 10),
+            torch.randint(n, (7,), device=x.device, dtype=torch.int32),
+        ]
+
+    run = compiled(draw, dynamic=True)
+    for n in (5, 9, 4, 30):
+        x = torch.zeros(n, device="tenon")
+        torch.manual_seed(n)
+        want = draw(x)
+        torch.manual_seed(n)
+        found = run(x)
+        assert_same(found, want)
+        assert low <= int(found[0].min()) and int(found[0].max()) < n + low
+
+
+def test_sizes_as_numbers() -> None:
+    """Of fills, progressions, bounds, shifts and triangles."""
+
+    def compute(x: Tensor) -> list[Tensor]:
+        n, m = x.shape
+        return [
+            torch.full((3,), n, device=x.device),
+            torch.arange(2, n * 3, 2, device=x.device) + x.new_full((), m),
+            torch.linspace(0, n, n + 3, device=x.device),
+            x.clamp(-n, n / 8),
+            x.clamp_min(m - n),
+            x[1 : n - 1],
+            x[n // 2 :].sum(0),
+            x[-2:],
+            x.tril(n - 4),
+            x.roll(n - 2, 0),
+            x**n,
+            torch.add(x, x, alpha=n),
+            x.long() << (n % 4),
+            x.long() % n,
+            torch.eye(n, m, device=x.device),
+            x.masked_fill(x > 0, n),
+            x.cumsum(0)[n - 1],
+            x.narrow(0, n - 3, 2),
+            x.repeat(1, n)[:, n],
+        ]
+
+    run = compiled(compute, dynamic=True)
+    for n in (5, 7, 12):
+        x = torch.randn(n, 4)
+        assert_same(run(x.to("tenon")), compute(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
+def test_bits_as_another_dtype(source: torch.dtype) -> None:
+    """Between all dtypes, of equal and of other widths; what is seen is also computed."""
+    widths = {
+        1: (torch.int8, torch.uint8),
+        2: (torch.int16, torch.uint16, torch.float16, torch.bfloat16),
+        4: (torch.int32, torch.uint32, torch.float32),
+        8: (torch.int64, torch.uint64, torch.float64),
+    }
+    dtypes = [d for found in widths.values() for d in found]
+
+    def compute(x: Tensor) -> list[Tensor]:
+        made = x * 3
+        seen = [made.view(d) for d in dtypes]
+        # As often as it takes to come back, by way of every dtype of a width.
+        back = [made.view(d).clone().view(e).clone() for d in dtypes for e in widths[d.itemsize]]
+        return [*[s.clone() for s in seen], *back]
+
+    same_by_plans(compute, torch.arange(1, 17).to(source))
+
+
+@pytest.mark.parametrize("dim", [(), (0, -1), None])
+def test_truth_of_dimensions(dim: Any) -> None:
+    def compute(x: Tensor) -> list[Tensor]:
+        return [f(t, dim=dim) for f in (torch.any, torch.all) for t in (x > 0, x.byte(), x)]
+
+    same_by_plans(compute, torch.tensor([[0.0, 2.0, nan], [1.0, -1.0, 0.0]]))
+
+
+def test_the_extreme_of_nothing() -> None:
+    run = compiled(lambda x: x.max(0).values)
+    with pytest.raises((IndexError, RuntimeError)):
+        run(torch.zeros(0, 3, device="tenon"))
+
+
+@pytest.mark.parametrize("norm", ["layer", "group", "instance", "batch"])
+def test_one_number_deviates_by_nothing(norm: str) -> None:
+    """Of one number its mean is that number, also where it is computed again for the gradients."""
+
+    def normalized(x: Tensor, w: Tensor) -> Tensor:
+        x = (x + 0.1) * 1.3 - x * x
+        if norm == "layer":
+            return torch.layer_norm(x, (1,), w[:1])
+        if norm == "group":
+            return torch.group_norm(x, 4, w)
+        if norm == "instance":
+            return torch.instance_norm(x, w, None, None, None, True, 0.1, 1e-5, False)
+        return torch.batch_norm(x[:1, :, 0], w, None, None, None, True, 0.1, 1e-5, False)
+
+    x, w = torch.randn(16, 4, 1) * 3 + 5, torch.full((4,), 1.5)
+    with executing("compiled"):
+        for run in (normalized, normalized, compiled(normalized)):
+            x_, w_ = (t.requires_grad_() for t in on_tenon([x, w]))
+            y = run(x_, w_)
+            gradients = torch.autograd.grad((y + 1).square().sum(), (x_, w_))
+        for found in (y, *gradients):
+            assert torch.equal(found.cpu(), torch.zeros(found.shape))
