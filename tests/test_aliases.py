@@ -159,7 +159,7 @@ def test_a_pointer_points_to_what_was_recorded() -> None:
 @needs.host_memory
 def test_a_pointer_after_an_op_that_looked_at_the_layout_alone(mode: str) -> None:
     """PyTorch's templates for random numbers ask for the address, and use it for nothing."""
-    code = '''
+    code = """
         import ctypes, torch
         def at(x):
             return list((ctypes.c_float * 6).from_address(x.data_ptr()))
@@ -178,14 +178,14 @@ def test_a_pointer_after_an_op_that_looked_at_the_layout_alone(mode: str) -> Non
                     raise AssertionError("it takes anything")
                 assert at(y) == y.tolist() == (x + turn).tolist()
         print("right")
-    '''
+    """
     assert output(code, TENON_EXECUTE=mode) == "right"
 
 
 @needs.host_memory
 def test_a_pointer_is_asked_for_while_another_thread_records(mode: str) -> None:
     """Backward records without the interpreter's lock."""
-    code = '''
+    code = """
         import ctypes, sys, threading, time, torch
         sys.setswitchinterval(1e-5)
         w = torch.arange(1.0, 7.0).to("tenon").requires_grad_()
@@ -224,7 +224,7 @@ def test_a_pointer_is_asked_for_while_another_thread_records(mode: str) -> None:
             w.add_(1)  # the address is asked for anew
         assert list((ctypes.c_float * 6).from_address(w.data_ptr())) == [k + 1 for k in want]
         print("right")
-    '''
+    """
     assert output(code, TENON_EXECUTE=mode) == "right"
 
 

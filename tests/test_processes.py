@@ -261,7 +261,8 @@ def test_a_fork_takes_each_lock_of_the_core_or_it_says_why_not() -> None:
     """
     root = Path(__file__).parent.parent
     folders = [root / "csrc", *(root / "torch_tenon" / "targets").glob("*/csrc")]
-    declared = re.compile(r"std::(?:shared_|recursive_|timed_)*(?:mutex|once_flag)(?: (\w+);|>? ?\()")
+    mutex = r"std::(?:shared_|recursive_|timed_)*(?:mutex|once_flag)"
+    declared = re.compile(mutex + r"(?: (\w+);|>? ?\()")
     found, taken = [], 0
     for path in sorted(p for folder in folders for p in folder.rglob("*.[ch]*")):
         text = path.read_text()

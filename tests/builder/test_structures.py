@@ -1,4 +1,4 @@
-"""What a process keeps of windows' structures: so many, with their plans and these plans' kernels."""
+"""What a process keeps of windows: so many structures, with their plans and the plans' kernels."""
 
 from __future__ import annotations
 

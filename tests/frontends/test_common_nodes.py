@@ -27,6 +27,7 @@ def calls(function, op):
         (lambda x, y: [(x + y) * (x + y).sum()], "add", 1),
         (lambda x, y: [(x + 1).sum() * (x + 2).sum()], "add", 2),
         (lambda x, y: [torch.add(x, 1) * torch.add(x, True) * torch.add(x, 1.0)], "add", 3),
+        (lambda x, y: [(x / 0.0) * (x / -0.0) * (x / 0.0)], "div", 2),
         (lambda x, y: [x.sum(0) * x.sum(0)], "sum", 1),
         (lambda x, y: [torch.rand_like(x) + torch.rand_like(x)], "rand_like", 2),
         (lambda x, y: [x.exp(), x.exp()], "exp", 2),

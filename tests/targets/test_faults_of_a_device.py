@@ -62,7 +62,7 @@ def a_window_is_lost(says_so: str) -> str:
             assert_lost(each)
         apart.fill_(0)  # replaces it as a whole
         assert apart.tolist() == [0.0] * 6
-    for turn in range(3):
+    for _ in range(3):
         torch.tenon.synchronize()
         lost = x * 2 + 1
     torch.tenon.synchronize()
@@ -133,7 +133,7 @@ def a_window_raises_while_earlier_ones_run() -> str:
         torch_tenon.commit()
         queue.pause, queue.left = 0.0, 0
         # The window before it is not over, and its error is not known yet.
-        with pytest.raises(IndexError, match="out of (bounds|range)"):
+        with pytest.raises(IndexError, match=r"out of (bounds|range)"):
             wrong.cpu()
         assert right.tolist() == [[1, 2, 3], [4, 5, 6]]
         assert_lost(lost, "takes no more kernels")
@@ -168,7 +168,7 @@ def submitted_within_a_run() -> str:
         more = made * 2
         torch_tenon.commit()
         queue.pause = 0.0
-        with pytest.raises(IndexError, match="out of (bounds|range)"):
+        with pytest.raises(IndexError, match=r"out of (bounds|range)"):
             wrong.cpu()
         assert more.tolist() == ((torch.arange(12.0).view(4, 3) + 1) * 2).tolist()
     return "in order"

@@ -318,7 +318,7 @@ class ProgramBuilder:
             if value.buffer is held and same_places(value.layout, layout):
                 contents.home = held  # it was changed where it lies
                 return
-        source = cast(value, dtype, rounding=True)
+        source = cast(value, dtype)
         if source.sizes != layout.sizes:
             source = broadcast_to(source, layout.sizes)
         if (

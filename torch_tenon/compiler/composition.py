@@ -12,6 +12,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from torch_tenon.ir.arguments import key_of
 from torch_tenon.ir.index import Expr
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Lazy, Stored, Value, dense_layout, weigh
@@ -231,4 +232,4 @@ def _is_default(argument: torch.Argument, value: Any) -> bool:
     default = argument.default_value
     if not argument.has_default_value() or isinstance(value, Value):
         return False
-    return type(value) is type(default) and bool(value == default)
+    return bool(key_of(value) == key_of(default))

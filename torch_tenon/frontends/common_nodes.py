@@ -8,6 +8,7 @@ import torch
 from torch.fx import Graph, Node
 
 from torch_tenon.frontends.graph import memory_of
+from torch_tenon.ir.arguments import key_of
 from torch_tenon.ops.variants import known_of
 
 
@@ -28,7 +29,7 @@ def merge_equal_nodes(graph: Graph) -> None:
             known.clear()
         if node.is_impure() or _may_differ(node) or memory_of(node) in results:
             continue
-        key = _key((node.target, node.args, node.kwargs))
+        key = key_of((node.target, node.args, node.kwargs))
         try:
             first = known.setdefault(key, node)
         except TypeError:  # an argument that cannot be compared
@@ -48,14 +49,3 @@ def _may_differ(node: Node) -> bool:
         or torch.Tag.nondeterministic_bitwise in tags
         or known_of(node.target).uninitialised
     )
-
-
-def _key(x: Any) -> Any:
-    # 1, 1.0 and True are equal, and not the same argument.
-    if isinstance(x, list | tuple):
-        return (list, *map(_key, x))
-    if isinstance(x, dict):
-        return (dict, *((k, _key(v)) for k, v in sorted(x.items())))
-    if isinstance(x, slice):
-        return (slice, _key(x.start), _key(x.stop), _key(x.step))
-    return (type(x), x)

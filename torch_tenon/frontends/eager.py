@@ -34,6 +34,7 @@ from torch_tenon.compiler.parts import may_overlap, same_places
 from torch_tenon.frontends import foreach
 from torch_tenon.ir.index import Symbol, product
 from torch_tenon.ir.program import Program
+from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.values import Layout, Lazy, Stored, Value, dense_layout
 from torch_tenon.ops import manifest, variants
 from torch_tenon.ops.compositions import composition_of
@@ -267,7 +268,11 @@ class _Window:
         if found is None:
             held = torch.float64 if real else torch.int64
             stored = self.builder.given(Contents(-1 - place), held, Layout((), ()))
-            value = cast(stored, dtype)
+            number: Value = stored
+            if real:
+                plain = lambda p: ops.with_plain_nan(stored.load(p))  # noqa: E731
+                number = Lazy((), held, plain, (stored,), 0)
+            value = cast(number, dtype)
             found = Lazy((), dtype, value.load, (value,))
             found.is_number = wrapped
             self.numbers[place] = found

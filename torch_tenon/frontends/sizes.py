@@ -15,6 +15,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from torch_tenon.ir.index import Index, Symbol, var
 from torch_tenon.ir.program import Program
+from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.symbolic import index_of_sympy
 from torch_tenon.ir.values import Layout, Lazy, Value, set_hint
 from torch_tenon.ops.lowerings.table import CannotLower
@@ -76,7 +77,8 @@ class SizeTable:
             for s in e.free_symbols - self.given.keys():
                 self._convert(s, x.node.shape_env)
             stored = self.program.input(torch.float64, Layout((), ()), "number")
-            number = Lazy((), torch.float64, stored.load, (stored,))
+            plain = lambda p: ops.with_plain_nan(stored.load(p))  # noqa: E731
+            number = Lazy((), torch.float64, plain, (stored,))
             number.is_number = True
             self.floats[e] = number
         return self.floats[e]

@@ -6,8 +6,9 @@ generation, dependencies) walks the record, so a body's Python function runs onc
 is looked at.
 
 Which operations there are, `ir/scalar_ops.py` says. 16-bit floats do not exist here: a load widens
-them to float32 and a store narrows them. Complex numbers are only loaded, stored and passed on:
-what is computed with them is computed with their parts (`ir/complex_numbers.py`), which `real` and
+them to float32 and a store narrows them. What is computed of them is rounded where an op ends
+(`_Ops.rounded`, `ir/sixteen_bits.py`). Complex numbers are only loaded, stored and passed on: what
+is computed with them is computed with their parts (`ir/complex_numbers.py`), which `real` and
 `imag` take apart and `pair` puts together.
 """
 
@@ -26,15 +27,25 @@ from torch_tenon.ir import complex_numbers
 from torch_tenon.ir.dtypes import compute_dtype
 from torch_tenon.ir.index import Expr, Index, Symbol, nonnegative, symbols, var
 from torch_tenon.ir.scalar_ops import OPS, RANDOM_NUMBERS
+from torch_tenon.ir.sixteen_bits import (
+    ROUNDING,
+    exact_dtypes,
+    has_plain_nan,
+    rounded_number,
+    rounding_of,
+)
 
 
 class Scalar:
-    """One recorded operation: its name, operands (scalars or plain data), result dtype."""
+    """One recorded operation: its name, operands (scalars or plain data), result dtype. `exact` and
+    `plain_nan` are what rounding it to 16 bits asks (`ir/sixteen_bits.py`)."""
 
-    __slots__ = ("args", "dtype", "number", "op")
+    __slots__ = ("args", "dtype", "exact", "number", "op", "plain_nan")
 
     def __init__(self, op: str, args: tuple[Any, ...], dtype: torch.dtype, number: int) -> None:
         self.op, self.args, self.dtype, self.number = op, args, dtype, number
+        self.exact = exact_dtypes(op, args) if dtype is torch.float32 else frozenset()
+        self.plain_nan = dtype.is_floating_point and has_plain_nan(op, args)
 
     def __repr__(self) -> str:
         return f"t{self.number}"
@@ -183,6 +194,18 @@ class _Ops:
             value = (value - info.min) % (info.max - info.min + 1) + info.min
         # 0.0 == -0.0 and NaN != NaN: the key is the spelling.
         return current().record("constant", (repr(value), _Number(value)), dtype)
+
+    def rounded(self, x: Scalar, dtype: torch.dtype) -> Scalar:
+        """`x` as the nearest number of a 16-bit dtype; other dtypes leave it as it is."""
+        if dtype not in ROUNDING or dtype in x.exact:
+            return x
+        if x.op == "constant":
+            return self.constant(rounded_number(x.args[1].value, dtype), dtype)
+        return current().record(rounding_of(dtype, x.plain_nan), (x,), torch.float32)
+
+    def with_plain_nan(self, x: Scalar) -> Scalar:
+        """A floating number, a NaN as arithmetic gives it (see `Scalar.plain_nan`)."""
+        return self.where(self.isnan(x), math.nan, x)
 
     def index(self, e: Index, dtype: torch.dtype = torch.int64) -> Scalar:
         """An index expression as a number."""

@@ -90,6 +90,7 @@ OPS: dict[str, ScalarOp] = {
     "trunc": ScalarOp(1, "f", "x without its fraction"),
     "round": ScalarOp(1, "f", "nearest integer, halves to even"),
     "round_bf16": ScalarOp(1, "f", "float32 rounded to a bfloat16 number"),
+    "round_plain_bf16": ScalarOp(1, "f", "the same, where the lower half of a NaN's bits is 0"),
     "round_f16": ScalarOp(1, "f", "float32 rounded to a float16 number"),
     "isnan": ScalarOp(1, "b", "whether x is NaN"),
     "isinf": ScalarOp(1, "b", "whether x is an infinity"),

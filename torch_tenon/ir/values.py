@@ -222,7 +222,9 @@ class Stored(Value):
 
 
 class Lazy(Value):
-    """A loop body without memory: `body(position)` records the element."""
+    """A loop body without memory: `body(position)` records the element, which is then rounded to
+    the dtype: what an op computes on the way to a 16-bit number may be of 32 bits, its result is
+    not."""
 
     def __init__(
         self,
@@ -255,7 +257,8 @@ class Lazy(Value):
             if self.call_index >= 0:
                 trace.call_index = self.call_index
                 trace.calls |= {self.call_index: None}
-            found = trace.memo[key] = ops.to(self._computed(position), self.dtype)
+            found = ops.to(self._computed(position), self.dtype)
+            found = trace.memo[key] = ops.rounded(found, self.dtype)
             trace.call_index = user
             trace.origins |= {self.origin: None}
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from torch_tenon import _C
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.handwritten import Asked, Code, Next, kernel_of
 from torch_tenon.compiler.plan import Plan
+from torch_tenon.ir.arguments import key_of
 from torch_tenon.ops.declarations import Signature
 from torch_tenon.targets.target import CompileError
 
@@ -70,9 +72,20 @@ def run(
             given[name].copy_(dense[name])
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a call's arguments: values by which plans are kept."""
+
+    key: Any
+    values: tuple[Any, ...] = field(compare=False)
+
+    @classmethod
+    def of(cls, values: tuple[Any, ...]) -> Facts:
+        """Those of these values."""
+        return cls(key_of(values), values)
+
+
 @functools.lru_cache(_MOST_PLANS)
-def plan_of(
-    op: CustomOp, backend: Backend, facts: tuple[Any, ...], shapes: tuple[Any, ...]
-) -> _C.Plan:
+def plan_of(op: CustomOp, backend: Backend, facts: Facts, shapes: tuple[Any, ...]) -> _C.Plan:
     """One call as a plan of the device's: see `CustomOp.program`."""
-    return Plan(op.program(facts, shapes), backend).compile().native(())
+    return Plan(op.program(facts.values, shapes), backend).compile().native(())

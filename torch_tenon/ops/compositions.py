@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
+from torch_tenon.ops.steps import STEPS, in_float32, in_steps
 from torch_tenon.ops.variants import known_of, overload
 
 COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
@@ -37,9 +39,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     # The public table adds what a trace decomposes anyhow, at a cost of 0.2 s.
     table: dict[Any, Callable[..., Any]] = dict(_core_aten_decompositions_post_autograd())
     more = (getattr(aten, op.removeprefix("aten::")) for op in names_with("decomposition", PYTORCH))
-    for op, function in get_decompositions(list(more)).items():
-        wrong = known_of(op).decomposition_except
-        table[op] = _not_of(wrong, function) if wrong else function
+    table.update(get_decompositions(list(more)))
+    for op, function in table.items():
+        if wrong := known_of(op).decomposition_except:
+            table[op] = _not_of(wrong, op, function)
+    table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update(COMPOSITIONS)
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
     for op in list(table):
@@ -56,11 +60,14 @@ def composition_of(op: Any) -> Callable[..., Any] | None:
     return op.decompose if found is None and op._can_decompose() else found
 
 
-def _not_of(names: Sequence[str], function: Callable[..., Any]) -> Callable[..., Any]:
+def _not_of(names: Sequence[str], op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, but for results of these dtypes."""
     dtypes = [getattr(torch, name) for name in names]
+    takes_dtype = any(a.name == "dtype" for a in op._schema.arguments)
 
-    def run(x: Tensor, *args: Any, **keywords: Any) -> Any:
-        return NotImplemented if x.dtype in dtypes else function(x, *args, **keywords)
+    def run(x: Any, *args: Any, **keywords: Any) -> Any:
+        dtype = keywords.get("dtype") or torch.get_default_dtype() if takes_dtype else x.dtype
+        return NotImplemented if dtype in dtypes else function(x, *args, **keywords)
 
     return run
 
@@ -98,13 +105,11 @@ def shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
     return torch.where((x < -limit) | (x > limit), grad, 0)
 
 
-@composition(aten.threshold.default)
-def threshold(x: Tensor, limit: Any, value: Any) -> Tensor:
-    """`value` where the input (any shape) is at most the limit; both become of its dtype first, so
-    that whole numbers are compared with a whole one."""
-    if not x.dtype.is_floating_point:
-        limit, value = (x.new_full((), number) for number in (limit, value))
-    return torch.where(x <= limit, value, x)
+@composition(aten.softshrink.default)
+def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
+    """x moved to 0 by a limit (any shape): 16-bit numbers in float32, and rounded once."""
+    shrink = _core_aten_decompositions_post_autograd()[aten.softshrink.default]
+    return pw_cast_for_opmath(shrink)(x, limit)
 
 
 @composition(torch.ops.higher_order.out_dtype)
@@ -192,6 +197,7 @@ def _unless(found_inf: Tensor | None, old: Tensors, new: Tensors) -> list[Tensor
 
 
 def _adam(decoupled: bool) -> Callable[..., Any]:
+    @in_float32
     def step(
         params: Tensors,
         grads: Tensors,
@@ -238,6 +244,7 @@ composition(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)(_adam(True))
 
 
 @composition(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)
+@in_float32
 def fused_sgd(
     params: Tensors,
     grads: Tensors,

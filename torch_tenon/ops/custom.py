@@ -262,7 +262,7 @@ class CustomOp:
             (v.dtype, tuple(v.shape)) if isinstance(v, torch.Tensor) else v for v in values.values()
         )
         shapes = tuple((t.dtype, tuple(t.shape)) for t in fresh)
-        plan = by_hand.plan_of(self, backend, facts, shapes)
+        plan = by_hand.plan_of(self, backend, by_hand.Facts.of(facts), shapes)
         found = plan.run_from_host(dense, _C.current_device())
         results = [b.view(t.dtype).view(t.shape) for b, t in zip(found, fresh, strict=True)]
         return results[0] if len(self.schema.returns) == 1 else tuple(results)

@@ -42,6 +42,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "trunc_div": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
     "fma": lambda x, y, z: (x.double() * y.double() + z.double()).to(x.dtype),
     "round_bf16": lambda x: x.bfloat16(),
+    "round_plain_bf16": lambda x: x.bfloat16(),
     "round_f16": lambda x: x.half(),
     "lshift": torch.bitwise_left_shift,
     "rshift": torch.bitwise_right_shift,

@@ -1,24 +1,283 @@
-"""16-bit floats as wider ones: a conversion tells which number it was."""
+"""16-bit floats: what a plan gives is what the ops one by one give, each rounded where it ends."""
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import needs
 import pytest
 import torch
+import torch.nn.functional as F
+from against_cpu import executing
 
 from torch_tenon import _C
 
 pytestmark = needs.plans
 
+aten = torch.ops.aten
+DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+N = 512  # whole vectors: of what is left over at the end of a row PyTorch rounds some otherwise
+K = 0.3371  # no 16-bit number
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_wider_copy_is_of_the_rounded_number(dtype: torch.dtype, compiled: None) -> None:
-    """Registers keep 16-bit numbers wide."""
-    x = torch.randn(1000).to(dtype)
-    for _ in range(3):
-        there = x.to("tenon") * 0.3
-        wide = there.float()
-        equal, further = wide == there, wide - (x * 0.3).to("tenon").float()
+Results = list[torch.Tensor]
+
+
+@pytest.fixture(params=["eager", "torch.compile"])
+def run(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Runs a function on tensors of the device by a plan."""
+
+    def by_plan(function: Callable[..., Results], *given: torch.Tensor) -> Results:
+        there = [t.to("tenon") for t in given]
         _C.commit_all()
-        assert equal.all() and (further == 0).all()
+        if request.param == "torch.compile":
+            torch._dynamo.reset()
+            return [t.cpu() for t in torch.compile(function, backend="tenon")(*there)]
+        with executing("compiled"):
+            for _ in range(2):  # the first call of an op runs at once
+                found = function(*there)
+                _C.commit_all()
+        return [t.cpu() for t in found]
+
+    yield by_plan
+    torch._dynamo.reset()
+
+
+def numbers(dtype: torch.dtype, count: int = 1, seed: int = 0) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(N, generator=generator).to(dtype) for _ in range(count)]
+
+
+def decisions(x: torch.Tensor, y: torch.Tensor) -> Results:
+    """What tells a rounded number from one that is not."""
+    z = x * 20
+    far = x.abs() * 60000
+    least, greatest = z.reshape(16, -1).min(1), z.reshape(16, -1).max(1)
+    return [
+        z.floor(), z.ceil(), z.round(), z.trunc(), z.frac(), z.sign(), z.long(), z.int(),
+        z.to(torch.int8), z.float(), z.double(), z > 4.0, z <= K, z == 6.25, z.eq(x * 20.0),
+        (x * K).ne(K), far.isinf(), far.isfinite(), (x * 1e-30 * 1e-30).bool(), z.signbit(),
+        aten.threshold_backward(y, z, K), F.threshold(z, K, 0.777), z.clamp(-K, K), z.relu(),
+        z.remainder(0.7), z.fmod(y), z // 3, torch.div(z, y, rounding_mode="trunc"),
+        torch.div(z, y, rounding_mode="floor"), torch.where(z > 0.77, x, y), z.argmax(),
+        least.values, least.indices, greatest.values, greatest.indices, z.sort().indices,
+        z.cummax(0).indices, torch.isclose(z, x * 20), torch.frexp(z).mantissa,
+        torch.nextafter(z, y), z.nonzero(), z - z.float().to(x.dtype), (z * z - z.square()),
+    ]  # fmt: skip
+
+
+@DTYPES
+def test_what_decides_sees_rounded_numbers(dtype: torch.dtype, run: Callable[..., Results]) -> None:
+    x, y = numbers(dtype, 2)
+    if dtype is torch.float16:
+        y = y + 4  # quotients that fit
+    check(run, decisions, x, y)
+
+
+UNARY = [
+    torch.neg, torch.abs, torch.floor, torch.relu, torch.square, torch.reciprocal, torch.sqrt,
+    torch.sign, torch.round, lambda x: x.clamp(-K, 3.3), lambda x: x * K, lambda x: x + K,
+    lambda x: x - 257, lambda x: K - x, lambda x: x / 3, lambda x: x * 257, lambda x: x**3,
+    lambda x: x.masked_fill(x > K, 257), lambda x: torch.where(x > 1, K, x), lambda x: x.float(),
+    lambda x: F.leaky_relu(x, K), lambda x: F.hardtanh(x, -K, K), lambda x: x.contiguous(),
+    lambda x: x[: x.shape[0] // 2].repeat(2), lambda x: x.flip(0), lambda x: F.hardshrink(x, K),
+]  # fmt: skip
+BINARY = [
+    torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum,
+    lambda x, y: torch.add(x, y, alpha=0.7), lambda x, y: torch.lerp(x, y, K),
+    lambda x, y: torch.where(x < y, x, y), lambda x, y: torch.cat([x, y])[: x.shape[0]],
+    lambda x, y: x.copysign(y), lambda x, y: x * y.abs().amax() + y,
+]  # fmt: skip
+
+
+def check(run: Callable[..., Results], function: Callable[..., Results], *given: Any) -> None:
+    """`function` by a plan gives what it gives on the CPU, bit by bit."""
+    for k, (got, want) in enumerate(zip(run(function, *given), function(*given), strict=True)):
+        torch.testing.assert_close(
+            got, want, rtol=0, atol=0, equal_nan=True, msg=lambda m, k=k: f"result {k}: {m}"
+        )
+
+
+def chain(seed: int, dtype: torch.dtype) -> Callable[..., Results]:
+    """A random program of ops that PyTorch computes exactly and rounds."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Results:
+        choose = random.Random(seed)
+        known = [x, y]
+        for _ in range(12):
+            if choose.random() < 0.5:
+                made = choose.choice(UNARY)(choose.choice(known[-3:]))
+            else:
+                made = choose.choice(BINARY)(choose.choice(known[-3:]), choose.choice(known))
+            known.append(made.to(dtype))
+        return known[-2:]
+
+    return program
+
+
+@DTYPES
+def test_random_chains_are_rounded_op_by_op(
+    dtype: torch.dtype, run: Callable[..., Results]
+) -> None:
+    x, y = numbers(dtype, 2, seed=3)
+    programs = [chain(seed, dtype) for seed in range(16)]
+
+    def all_of_them(x: torch.Tensor, y: torch.Tensor) -> Results:
+        return [t for program in programs for t in program(x, y)]
+
+    check(run, all_of_them, x, y)
+
+
+@DTYPES
+def test_a_number_is_the_same_whoever_keeps_it(dtype: torch.dtype, compiled: None) -> None:
+    """A value that outlives a window is read from memory, another one from a register."""
+    x = numbers(dtype)[0].to("tenon")
+    found = []
+    for keep in (True, False) * 2:
+        y = x * K
+        z = ((y + 1) * 1.7).floor() + (y * y).sqrt()
+        if not keep:
+            del y
+        found.append(z.cpu())
+    assert all(torch.equal(z, found[0]) for z in found)
+
+
+def fills(x: torch.Tensor) -> Results:
+    """Whole numbers and others as 16-bit ones; what is subtracted shows what they became."""
+    there: dict[str, Any] = {"dtype": x.dtype, "device": x.device}
+    whole = torch.arange(250, 2100, device=x.device)
+    few = x[:8]
+    return [
+        torch.full((64,), 257, **there) - 256, torch.full_like(few, 2049) - 2048,
+        x.new_full((8,), 4099) - 4096, torch.scalar_tensor(257, **there) - 256,
+        torch.full((8,), K, **there).float(), torch.scalar_tensor(K, **there).double(),
+        few.clone().fill_(257) - 256, few.clone().fill_(torch.tensor(K)) * 8, x.new_ones(3) * K,
+        torch.arange(600, **there) - 256, torch.arange(0, 64, 0.375, **there).float(),
+        torch.arange(1000, 3000, 3, **there) - 1024, torch.linspace(-3.3, 7.7, 999, **there) - 1,
+        torch.linspace(0, 600, 601, **there).long(), torch.logspace(0, 2, 64, **there) - 1,
+        whole.to(x.dtype) - 256, (whole.double() / 7).to(x.dtype) - 64, x[0] + whole,
+        whole.to(torch.int16) * few[0], few * torch.tensor([257], device=x.device),
+        few + torch.tensor(2049, device=x.device), few.masked_fill(few > 0, 2049) - 2048,
+        torch.where(few > 0, 4099, few) - 4096, F.pad(few, (2, 2), value=257) - 256,
+        few.clamp(-K, 2049) - 2048, few.index_fill(0, whole[:2] % 8, 257) - 256,
+        few.scatter(0, whole[:2] % 8, 257) - 256, torch.zeros_like(few).copy_(whole[7:15]) - 256,
+        few.new_tensor([257.0, 2049.0]) - 256, few == K, few.float() == K, few > torch.tensor(K),
+        torch.eye(4, **there) * K, torch.tril(few.reshape(2, 4) * K).float(),
+    ]  # fmt: skip
+
+
+@DTYPES
+def test_fills_and_progressions_are_of_rounded_numbers(
+    dtype: torch.dtype, run: Callable[..., Results]
+) -> None:
+    (x,) = numbers(dtype)
+    check(run, fills, x)
+
+
+def with_numbers(x: torch.Tensor, y: torch.Tensor) -> Results:
+    """Numbers beside 16-bit tensors: some kernels round them, others take them in float32."""
+    one, wide, whole = x[3].clone(), torch.tensor(K).to(x.device), torch.tensor([257]).to(x.device)
+    found = []
+    for op in (torch.add, torch.sub, torch.mul, torch.div, torch.fmod, torch.remainder):
+        for k in (K, 257, -1.3, wide, whole, one):
+            found.append(op(x, k))
+        found.append(op(wide, x))
+    for mode in ("floor", "trunc"):
+        found += [torch.div(x * 20, k, rounding_mode=mode) for k in (K, 257, y, wide)]
+    found += [x**k for k in (2, 3, 4, -1, -2)]
+    found += [
+        K - x, K / x, torch.rsub(x, K, alpha=0.77), torch.addcmul(x, y, y), torch.lerp(x, y, K),
+        aten.addcdiv(x, y, x, value=0.77),  # which Dynamo takes apart by its other name
+        torch.maximum(x, wide), F.leaky_relu(x),
+        F.elu(x, K), F.hardshrink(x, K), torch.xlogy(x, y.abs()), torch.xlogy(x, K),
+        torch.heaviside(x, y), torch.nan_to_num(x / 0, posinf=257, neginf=K),
+        torch.round(x, decimals=2), *torch._foreach_add([x, y], K), *torch._foreach_mul([x, y], K),
+        *torch._foreach_pow([x, y], 3),
+    ]  # fmt: skip
+    return found
+
+
+@DTYPES
+def test_numbers_beside_tensors_are_rounded_where_the_cpu_does(
+    dtype: torch.dtype, run: Callable[..., Results]
+) -> None:
+    x, y = numbers(dtype, 2, seed=5)
+    for got, want in zip(run(with_numbers, x, y), with_numbers(x, y), strict=True):
+        assert got.dtype is want.dtype
+        differ = ~((got == want) | (got.isnan() & want.isnan()))
+        assert differ.sum() <= 1  # where a function's last bit lies at the middle of two numbers
+
+
+def within_one_op(x: torch.Tensor, y: torch.Tensor, p: torch.Tensor) -> Results:
+    """Ops that are composed of others here: what each rounds is the CPU kernel's business."""
+    matrix, other = x.reshape(16, -1), y.reshape(16, -1)
+    one = torch.full_like(x[0], 0.77)
+    return [
+        aten._weight_norm_interface(matrix, y[:16].reshape(16, 1))[0],
+        aten.sigmoid_backward(x, p), aten.tanh_backward(x, p), aten.silu_backward(x, y),
+        aten.softplus_backward(x, y, K, 0.7), aten.hardswish_backward(x, y),
+        aten.glu_backward(matrix[:, :16], matrix, 1), aten.elu_backward(x, K, 1, 1, False, y),
+        aten.native_dropout_backward(x, y > 0, 1.37), torch.logit(p), torch.logit(p, 0.2),
+        aten.logit_backward(x, p), torch.special.entr(y), torch.special.xlog1py(x, p),
+        aten.mse_loss_backward(one, x, y, 1), aten.mse_loss_backward(x, x, y, 0),
+        aten.smooth_l1_loss_backward(one, x, y, 1, K),
+        aten.binary_cross_entropy_backward(x, p, p.flip(0), None, 0),
+        torch.addr(matrix, y[:16], y[:32], beta=K, alpha=0.7),
+        torch.linalg.cross(x[:510].reshape(-1, 3), y[:510].reshape(-1, 3)),
+        matrix.logsumexp(1), matrix.sum(1), matrix.mean(1), other.cumsum(1),
+        (matrix * other).sum(1), matrix.mean(1) - other.mean(1),
+    ]  # fmt: skip
+
+
+@DTYPES
+def test_an_op_rounds_inside_where_the_cpu_does(
+    dtype: torch.dtype, run: Callable[..., Results]
+) -> None:
+    x, y = numbers(dtype, 2, seed=7)
+    p = (x.float() / 8 + 0.5).clamp(0.05, 0.95).to(dtype)
+    for k, (got, want) in enumerate(
+        zip(run(within_one_op, x, y, p), within_one_op(x, y, p), strict=True)
+    ):
+        assert got.dtype is want.dtype
+        differ = ~((got == want) | (got.isnan() & want.isnan()))
+        assert differ.float().mean() <= 0.02, (k, got[differ][:4], want[differ][:4])
+
+
+@DTYPES
+@pytest.mark.parametrize("op", ["_fused_adam_", "_fused_adamw_"])
+def test_a_fused_optimizer_is_rounded_at_its_end(
+    op: str, dtype: torch.dtype, compiled: None
+) -> None:
+    given = numbers(dtype, 5, seed=9)
+
+    def step(device: str) -> Results:
+        p, g, m, v, top = (t.to(device) for t in given)
+        v, top = v.abs(), top.abs()
+        getattr(torch, op)(
+            [p], [g], [m], [v], [top], [torch.tensor(3.0, device=device)], lr=0.013, beta1=0.9,
+            beta2=0.99, weight_decay=0.01, eps=1e-5, amsgrad=True, maximize=False,
+        )  # fmt: skip
+        return [p.cpu(), m.cpu(), v.cpu(), top.cpu()]
+
+    for _ in range(2):
+        found = step("tenon")
+    for got, want in zip(found, step("cpu"), strict=True):
+        assert (got != want).float().mean() <= 0.02
+
+
+@DTYPES
+def test_conversions_round_every_pattern_as_the_cpu(
+    dtype: torch.dtype, run: Callable[..., Results]
+) -> None:
+    bits = torch.randint(-(2**31), 2**31, (1 << 18,), generator=torch.Generator().manual_seed(2))
+    edges = torch.tensor([65504.0, 65519.9, 65520.0, 65536.0, 2**-14, 2**-24, 2**-25, 1e-45, 0.0])
+    x = torch.cat([bits.int().view(torch.float32), edges, -edges, edges / 2, edges * 3])
+    small = torch.cat([x, x.abs().sqrt(), x.abs().sqrt().sqrt() * 1e-5])
+
+    def convert(x: torch.Tensor) -> Results:
+        y = x.to(dtype)
+        return [y, y.float(), y == y.float(), (y.float() * 0.5).to(dtype)]
+
+    check(run, convert, small)
 
 
 def test_a_bound_of_another_dtype(compiled: None) -> None:

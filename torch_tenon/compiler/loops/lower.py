@@ -32,9 +32,8 @@ from torch_tenon.ir.dtypes import compute_dtype
 from torch_tenon.ir.index import Expr, Index, Symbol, substitute, symbols, var
 from torch_tenon.ir.program import Loop
 from torch_tenon.ir.scalar import Scalar
+from torch_tenon.ir.sixteen_bits import ROUNDING
 from torch_tenon.ir.values import Buffer, loop_symbol
-
-ROUNDING = {torch.bfloat16: "round_bf16", torch.float16: "round_f16"}
 
 
 def axes(group: Group) -> dict[Symbol, Symbol]:
@@ -90,6 +89,8 @@ class Lowering:
         self.group, self.kept, self.loops = group, kept, loops
         self.later = read_later(group)
         self.forward = dict(forward or {})
+        # Of 16-bit buffers, those of which that may have more digits than memory.
+        self.wide = {b for b, x in self.forward.items() if not _is_of(b.dtype, x)}
         self.out: list[Statement] = []
         self.values: dict[Scalar, Operand] = {}  # of the member at hand
         self.symbols: dict[Symbol, Index] = {}  # the same
@@ -173,6 +174,8 @@ class Lowering:
         if b in self.kept or b in self.later:
             self.out.append(Store(b, self._index(m.node.index, m), value))
         self.forward[b] = value
+        if not gives_rounded(m.node):
+            self.wide.add(b)
 
     def _let(self, op: str, args: tuple[Operand, ...], dtype: torch.dtype) -> Let:
         made = Let(op, args, dtype)
@@ -201,7 +204,7 @@ class Lowering:
         if s.op == "check":
             return self._check(s, m)
         args = tuple(self.values[a] for a in s.args)
-        return args[0] if _is_rounded(args[0], s.op) else self._let(s.op, args, s.dtype)
+        return self._let(s.op, args, s.dtype)
 
     def _load(self, s: Scalar, m: Member) -> Operand:
         buffer, index, mask, other = s.args
@@ -212,11 +215,9 @@ class Lowering:
             self.out.append(made)
             return made
         value = self.forward[buffer]
-        rounding = ROUNDING.get(buffer.dtype)
-        if rounding is not None and (buffer in self.kept or buffer in self.later):
-            # Other loops read it from memory: a mean and the deviations from it are of the same
-            # numbers.
-            value = self._let(rounding, (value,), s.dtype)
+        if buffer in self.wide:
+            # An element is one number, whether it is read from memory or not.
+            value = self._let(ROUNDING[buffer.dtype], (value,), s.dtype)
         if guard is None or rest is None:
             return value
         return self._let("where", (guard, value, rest), s.dtype)
@@ -232,8 +233,12 @@ class Lowering:
         return self._let("within", (value, extent), torch.int64)
 
 
-def _is_rounded(x: Operand, rounding: str) -> bool:
-    """Whether a rounding would change nothing: the number was rounded, or comes from memory."""
-    if isinstance(x, Load):
-        return ROUNDING.get(x.memory.dtype) == rounding and x.mask is None
-    return isinstance(x, Let) and x.op == rounding and rounding in ROUNDING.values()
+def gives_rounded(node: Loop) -> bool:
+    """Whether what a node stores is of its dtype as it is computed: only 16-bit numbers may not."""
+    dtype = node.buffer.dtype
+    return dtype not in ROUNDING or (node.kind == "pointwise" and dtype in node.value.exact)
+
+
+def _is_of(dtype: torch.dtype, x: Operand) -> bool:
+    """Whether a value is known to be of that dtype, where it is a 16-bit one."""
+    return dtype not in ROUNDING or (isinstance(x, Load) and x.memory.dtype is dtype)

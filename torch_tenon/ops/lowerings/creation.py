@@ -10,6 +10,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index
 from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.sixteen_bits import ROUNDING
 from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.table import (
     Build,
@@ -26,8 +27,6 @@ def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
     """One number everywhere."""
     if dtype not in TABLE:
         raise CannotLower(f"no loops over {dtype}")
-    if isinstance(value, float) and dtype.is_floating_point:
-        value = torch.tensor(value, dtype=dtype).item()
     made = Lazy(sizes, dtype, lambda p: number(value, dtype), (), 0)
     made.constant = value
     return made
@@ -73,6 +72,9 @@ def arange(b: Build, *args: Any, step: Any = 1, **keywords: Any) -> Value:
 
 def _progression(sizes: Sequence[Index], start: Any, step: Any, dtype: torch.dtype) -> Value:
     floating = dtype.is_floating_point
+    if dtype in ROUNDING and not _is_exact(sizes[0], start, step, dtype):
+        # PyTorch's vectors round their first element, then count on from it.
+        raise CannotLower(f"a progression of {dtype} that is rounded")
     wide = torch.float64 if floating else torch.int64
 
     def body(p: Position) -> Scalar:
@@ -80,6 +82,15 @@ def _progression(sizes: Sequence[Index], start: Any, step: Any, dtype: torch.dty
         return ops.to(ops.add(ops.mul(i, number(step, wide)), number(start, wide)), dtype)
 
     return Lazy(sizes, dtype, body, (), 3)
+
+
+def _is_exact(count: Index, start: Any, step: Any, dtype: torch.dtype) -> bool:
+    """Whether the numbers of a progression, and those between its ends, need no rounding."""
+    most = 2 / torch.finfo(dtype).eps  # up to which there are all whole numbers
+    if not isinstance(count, int) or any(not isinstance(x, int | float) for x in (start, step)):
+        return False
+    ends = (start, start + step * count)
+    return all(x == int(x) and abs(x) <= most for x in (*ends, step))
 
 
 @lowering("prims.iota")

@@ -17,7 +17,6 @@ from torch_tenon.ops.lowerings.table import (
     CannotLower,
     cast,
     elementwise,
-    held,
     lowering,
 )
 
@@ -76,8 +75,7 @@ def _by_loops(b: Build, x: Value, y: Value) -> Value:
 
     def term(p: Position, r: Position) -> Scalar:
         *batch, i, j = p
-        left = held(x.load([*batch, i, *r]), x.dtype)
-        made: Scalar = ops.mul(left, held(y.load([*batch, *r, j]), y.dtype))
+        made: Scalar = ops.mul(x.load([*batch, i, *r]), y.load([*batch, *r, j]))
         return made
 
     total = b.program.reduce(meta.sizes, x.sizes[-1:], term, "sum", compute_dtype(meta.dtype))

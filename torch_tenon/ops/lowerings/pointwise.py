@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.scalar_ops import SPECIAL
 from torch_tenon.ir.values import Layout, Stored, Value, reindex
@@ -38,6 +38,7 @@ _BINARY = {
     "float": "hypot nextafter copysign atan2",
     "truth": "logical_and logical_or",
 }
+_WIDE = {"mul": (1,)}  # as `elementwise` has it
 _CHEAP = {"neg", "abs", "sign", "bitwise_not", "logical_not"}
 _ROUNDING = {
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "round.default": "round",
@@ -64,7 +65,7 @@ def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
             compute = float_type(compute)
         if compute is torch.bool and name in ("bitwise_not", "sign"):
             scalar = ops.logical_not if name == "bitwise_not" else lambda a: a
-        return elementwise(scalar, args, compute, compute, cost)
+        return elementwise(scalar, args, compute, compute, cost, _WIDE.get(name, ()))
 
     LOWERINGS[f"aten.{aten or name}"] = lower
 
@@ -124,9 +125,13 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
         if by == 1 and not dtype.is_complex:  # whose infinities tell that PyTorch multiplies by it
             return elementwise(scalar, (x, y), dtype, dtype)
 
+        less = scalar == ops.sub and dtype.is_floating_point
+        if less and not isinstance(by, Value):
+            by = -by  # as PyTorch does: a whole 0 stays without a sign
+
         def f(a: Scalar, c: Scalar, k: Scalar) -> Scalar:
             if dtype.is_floating_point:  # rounded once, as by PyTorch's vectors
-                return ops.fma(ops.neg(c) if scalar == ops.sub else c, k, a)
+                return ops.fma(c, ops.neg(k) if less and isinstance(by, Value) else k, a)
             return scalar(a, ops.mul(c, k))
 
         return elementwise(f, (x, y, by), dtype, dtype, 2)
@@ -145,7 +150,7 @@ def addcmul(b: Build, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     compute = promote(x, y, z)
     if isinstance(value, Value) or value != 1:
         f = lambda a, c, d, k: ops.add(a, ops.mul(ops.mul(k, c), d))  # noqa: E731
-        return elementwise(f, (x, y, z, value), compute, compute, 3)
+        return elementwise(f, (x, y, z, value), compute, compute, 3, (3,))
     return elementwise(lambda a, c, d: ops.add(a, ops.mul(c, d)), (x, y, z), compute, compute, 2)
 
 
@@ -156,7 +161,7 @@ def addcdiv(b: Build, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     if not compute.is_floating_point:
         raise CannotLower("integers")
     f = lambda a, c, d, k: ops.add(a, ops.div(ops.mul(k, c), d))  # noqa: E731
-    return elementwise(f, (x, y, z, value), compute, compute, 3)
+    return elementwise(f, (x, y, z, value), compute, compute, 3, (3,))
 
 
 @lowering("aten.lerp")
@@ -170,7 +175,7 @@ def lerp(b: Build, x: Value, y: Value, weight: Any) -> Value:
         return ops.where(near, ops.add(a, ops.mul(w, difference)), from_end)
 
     compute = promote(x, y, weight)
-    return elementwise(f, (x, y, weight), compute, compute, 5)
+    return elementwise(f, (x, y, weight), compute, compute, 5, (2,))
 
 
 def _whole(name: str) -> Callable[[Scalar, Scalar], Scalar]:
@@ -187,18 +192,29 @@ def _whole(name: str) -> Callable[[Scalar, Scalar], Scalar]:
     return divide
 
 
-def floor_divide_scalar(a: Scalar, c: Scalar) -> Scalar:
-    """PyTorch's floating floor division: exact where the quotient is close to an integer."""
+def floor_divide_scalar(a: Scalar, c: Scalar, dtype: torch.dtype) -> Scalar:
+    """PyTorch's floating floor division: exact where the quotient is close to an integer. Each step
+    gives a number of `dtype`."""
     if not a.dtype.is_floating_point:
         return _whole("floor_div")(a, c)
-    m = ops.fmod(a, c)
-    q = ops.div(ops.sub(a, m), c)
+
+    def step(name: str, *operands: Any) -> Scalar:
+        found: Scalar = ops.rounded(getattr(ops, name)(*operands), dtype)
+        return found
+
+    m = step("fmod", a, c)
+    q = step("div", step("sub", a, m), c)
     wrong_side = (ops.ne(m, 0.0)) & ops.ne(ops.lt(c, 0.0), ops.lt(m, 0.0))
-    q = ops.where(wrong_side, ops.sub(q, 1.0), q)
+    q = ops.where(wrong_side, step("sub", q, 1.0), q)
     f = ops.floor(q)
-    f = ops.where(ops.gt(ops.sub(q, f), 0.5), ops.add(f, 1.0), f)
-    f = ops.where(ops.ne(q, 0.0), f, ops.copysign(ops.constant(0.0, a.dtype), ops.div(a, c)))
-    return ops.where(ops.eq(c, 0.0), ops.div(a, c), f)
+    f = ops.where(ops.gt(step("sub", q, f), 0.5), step("add", f, 1.0), f)
+    quotient = step("div", a, c)
+    f = ops.where(ops.ne(q, 0.0), f, ops.copysign(ops.constant(0.0, a.dtype), quotient))
+    return ops.where(ops.eq(c, 0.0), quotient, f)
+
+
+def _is_one_number(x: Any) -> bool:
+    return not isinstance(x, Value) or x.numel() == 1
 
 
 @lowering("aten.div", "aten.true_divide")
@@ -207,11 +223,15 @@ def div(b: Build, x: Any, y: Any, *, rounding_mode: str | None = None) -> Value:
     compute = promote(x, y)
     if rounding_mode is None:
         compute = float_type(compute)
-        return elementwise(ops.div, (x, y), compute, compute, 2)
+        return elementwise(ops.div, (x, y), compute, compute, 2, (1,))
+    # Of 16-bit numbers by one number PyTorch computes in float32, by others in steps of 16 bits.
+    step = compute_dtype(compute) if _is_one_number(y) else compute
     if rounding_mode == "floor":
-        return elementwise(floor_divide_scalar, (x, y), compute, compute, 8)
+        floor = lambda a, c: floor_divide_scalar(a, c, step)  # noqa: E731
+        return elementwise(floor, (x, y), compute, compute, 8, (1,))
     if compute.is_floating_point:
-        return elementwise(lambda a, c: ops.trunc(ops.div(a, c)), (x, y), compute, compute, 3)
+        trunc = lambda a, c: ops.trunc(ops.rounded(ops.div(a, c), step))  # noqa: E731
+        return elementwise(trunc, (x, y), compute, compute, 3, (1,))
     return elementwise(_whole("trunc_div"), (x, y), compute, compute, 4)
 
 
@@ -235,25 +255,46 @@ def pow_(b: Build, x: Any, y: Any) -> Value:
     """x to the y; small whole exponents become multiplications."""
     compute = promote(x, y)
     if isinstance(x, Value) and isinstance(y, int | float) and not isinstance(y, bool):
-        if compute.is_floating_point and y in (0.5, -0.5):
+        # Of float16 PyTorch has no such shortcut: -inf ** 0.5 is no NaN.
+        if compute.is_floating_point and y in (0.5, -0.5) and compute is not torch.float16:
             return elementwise(ops.sqrt if y > 0 else ops.rsqrt, (x,), compute, compute, 2)
         if abs(y) <= 4 and y == int(y) and (y >= 0 or compute.is_floating_point):
-            return elementwise(lambda a: _power(a, int(y)), (x,), compute, compute, 2)
+            return elementwise(lambda a: _power(a, int(y), compute), (x,), compute, compute, 2)
     if not compute.is_floating_point and isinstance(y, int) and y < 0:
         raise CannotLower("integer power with a negative exponent")
     return elementwise(ops.pow, (x, y), compute, compute, 12)
 
 
-def _power(a: Scalar, n: int) -> Scalar:
+def _power(a: Scalar, n: int, dtype: torch.dtype) -> Scalar:
+    """Of bfloat16 PyTorch multiplies for these, in steps of 16 bits; others it computes at once."""
+    if n in (3, -2) and dtype is torch.bfloat16:
+        square = ops.rounded(ops.mul(a, a), dtype)
+        return ops.mul(square, a) if n == 3 else ops.reciprocal(square)
+    return _wide_power(a, n)
+
+
+def _wide_power(a: Scalar, n: int) -> Scalar:
     if n < 0:
-        return ops.reciprocal(_power(a, -n)) if n != -1 else ops.reciprocal(a)
+        return ops.reciprocal(_wide_power(a, -n))
     if n == 0:
         return ops.constant(1, a.dtype)
-    half = _power(a, n // 2) if n > 1 else None
-    if half is None:
+    if n == 1:
         return a
+    half = _wide_power(a, n // 2)
     square: Scalar = ops.mul(half, half)
     return ops.mul(square, a) if n % 2 else square
+
+
+@lowering("aten.xlogy")
+def xlogy(b: Build, x: Any, y: Any) -> Value:
+    """x * log(y), 0 where x is 0 and y a number; of 16-bit numbers the logarithm is rounded too."""
+    compute = float_type(promote(x, y))
+
+    def f(a: Scalar, c: Scalar) -> Scalar:
+        found = ops.mul(a, ops.rounded(ops.log(c), compute))
+        return ops.where(ops.eq(a, 0.0) & ~ops.isnan(c), 0.0, found)
+
+    return elementwise(f, (x, y), compute, compute, 6)
 
 
 lowering("aten.logical_xor")(lambda b, x, y: elementwise(ops.ne, (x, y), torch.bool, torch.bool))
@@ -332,15 +373,24 @@ def threshold_backward(b: Build, g: Value, x: Value, limit: Any) -> Value:
         (g, x, limit, 0),
         promote(g, x),
         b.out.dtype,
+        wide=(2,),
     )
+
+
+@lowering("aten.threshold")
+def threshold(b: Build, x: Value, limit: Any, value: Any) -> Value:
+    """The value where x is at most the limit; for whole numbers both are whole."""
+    if not x.dtype.is_floating_point:
+        limit, value = (k if isinstance(k, Value) else int(k) for k in (limit, value))
+    f = lambda a, k, v: ops.where(ops.le(a, k), v, a)  # noqa: E731
+    return elementwise(f, (x, limit, value), x.dtype, x.dtype, wide=(1,))
 
 
 @lowering("aten.leaky_relu")
 def leaky_relu(b: Build, x: Value, slope: Any = 0.01) -> Value:
     """x, times the slope where negative."""
-    return elementwise(
-        lambda a, k: ops.where(ops.gt(a, 0), a, ops.mul(a, k)), (x, slope), x.dtype, x.dtype, 2
-    )
+    f = lambda a, k: ops.where(ops.gt(a, 0), a, ops.mul(a, k))  # noqa: E731
+    return elementwise(f, (x, slope), x.dtype, x.dtype, 2, (1,))
 
 
 @lowering("aten.elu")
@@ -351,7 +401,7 @@ def elu(b: Build, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1
         negative = ops.mul(ops.expm1(ops.mul(a, i)), ops.mul(k, s))
         return ops.where(ops.gt(a, 0), ops.mul(a, s), negative)
 
-    return elementwise(f, (x, alpha, scale, input_scale), x.dtype, x.dtype, 6)
+    return elementwise(f, (x, alpha, scale, input_scale), x.dtype, x.dtype, 6, (1, 2, 3))
 
 
 @lowering("aten.gelu")
@@ -403,7 +453,7 @@ lowering("aten.square")(
 def to_copy(b: Build, x: Value, *args: Any, dtype: Any = None, **keywords: Any) -> Value:
     """A conversion of dtype (device and layout stay)."""
     wanted = args[0] if args else dtype
-    return clone(b, x if wanted is None else cast(x, wanted, rounding=True))
+    return clone(b, x if wanted is None else cast(x, wanted))
 
 
 @lowering("aten.clone", "aten.lift_fresh_copy", "aten.contiguous")
@@ -417,7 +467,7 @@ def copy(b: Build, x: Value, source: Value, non_blocking: bool = False) -> Value
     """`source` with the dtype and sizes of `x`."""
     from torch_tenon.ops.lowerings.views import expand
 
-    return clone(b, expand(b, cast(source, x.dtype, rounding=True), x.sizes))
+    return clone(b, expand(b, cast(source, x.dtype), x.sizes))
 
 
 @lowering("prims.fma")

@@ -20,7 +20,7 @@ from torch_tenon.ir.index import Expr, Index, flat_index, nonnegative
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.creation import constant
-from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, held, lowering
+from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, lowering
 
 MANY_VALUES = 1 << 20  # from which 64 bits choose among them, and not 32
 
@@ -122,7 +122,7 @@ def _floats(numbers: Any, dtype: torch.dtype, what: Drawn) -> Value:
         if what.distribution == "log_normal":
             return ops.random_exp(y)
         if kind == "unit":  # what rounds up to the end becomes the number before
-            y = held(y, dtype)
+            y = ops.rounded(y, dtype)
             return ops.where(ops.lt(y, last), y, last)
         return y
 
@@ -244,7 +244,9 @@ def native_dropout(b: Build, x: Value, p: float, train: bool | None = True) -> l
     scale = 0.0 if p == 1 else 1 / (1 - p)
 
     def body(i: Position) -> Scalar:
-        return ops.where(keep.load(i), ops.mul(x.load(i), scale), 0)
+        # A product, so that NaN and infinities are what eager code makes of them.
+        factor = ops.where(keep.load(i), ops.constant(scale, x.dtype), 0)
+        return ops.mul(x.load(i), factor)
 
     return [Lazy(x.sizes, x.dtype, body, (x, keep)), keep]
 
@@ -269,8 +271,7 @@ def rrelu(
     u = own(b, uniform_of(low, high, x.dtype), x.dtype)
 
     def slope(p: Position) -> Scalar:
-        one = ops.constant(1.0, x.dtype)
-        return ops.where(ops.gt(x.load(p), 0), one, u.load(p))
+        return ops.where(ops.le(x.load(p), 0), u.load(p), ops.constant(1.0, x.dtype))
 
     slopes = b.program.realise(Lazy(x.sizes, x.dtype, slope, (x, u)))
     return [elementwise(ops.mul, (x, slopes), x.dtype, x.dtype), slopes]

@@ -32,7 +32,6 @@ from torch_tenon.ops.lowerings.table import (
     cast,
     elementwise,
     float_type,
-    held,
     lowering,
     number,
 )
@@ -136,9 +135,7 @@ def shared(b: Build, x: Value) -> Value:
 
 def _typed(x: Value, dtype: torch.dtype) -> Element:
     """The elements of x as numbers of `dtype`."""
-    if dtype is x.dtype:
-        return x.load
-    return lambda p: ops.to(held(x.load(p), x.dtype), dtype)
+    return lambda p: ops.to(x.load(p), dtype)
 
 
 def _truth(combine: str) -> Callable[..., Value]:
@@ -195,7 +192,7 @@ def hash_tensor(
     wide = torch.float64 if x.dtype.is_floating_point else torch.int64
 
     def bits(p: Position) -> Scalar:
-        return ops.bitcast(ops.to(held(x.load(p), x.dtype), wide), torch.int64)
+        return ops.bitcast(ops.to(x.load(p), wide), torch.int64)
 
     found = reduce(b, x, dims_of(dim, len(x.sizes)), "xor", keepdim, bits)
     return elementwise(lambda a: ops.bitcast(a, torch.uint64), (found,), None, torch.uint64)
@@ -210,11 +207,10 @@ def _extreme(b: Build, x: Value, dim: int, keepdim: bool, combine: str) -> list[
     d = wrap_dim(dim, rank)
     if x.sizes[d] == 0:
         raise CannotLower("the extreme of nothing")
-    load = lambda p: held(x.load(p), x.dtype)  # noqa: E731
-    best = reduce(b, x, [d], combine, True, load)
+    best = reduce(b, x, [d], combine, True, x.load)
 
     def element(p: Position) -> Scalar:
-        value, top = load(p), broadcast_load(best, x.sizes, p)
+        value, top = x.load(p), broadcast_load(best, x.sizes, p)
         hit = ops.eq(value, top)
         if value.dtype.is_floating_point:
             hit = hit | (ops.isnan(value) & ops.isnan(top))
@@ -358,9 +354,7 @@ def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
     )
     total = reduce(b, exponentials, d, "sum", True, exponentials.load)
     scale = b.program.realise(elementwise(ops.reciprocal, (total,), wide, wide))
-    # Its gradient sums it and multiplies by it: both have to see the same rounding.
-    result = elementwise(ops.mul, (exponentials, scale), wide, wide)
-    return cast(result, out, rounding=True)
+    return cast(elementwise(ops.mul, (exponentials, scale), wide, wide), out)
 
 
 @lowering("aten._log_softmax")

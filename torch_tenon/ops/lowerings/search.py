@@ -19,7 +19,6 @@ from torch_tenon.ops.lowerings.table import (
     CannotLower,
     broadcast_to,
     cast,
-    held,
     lowering,
     number,
     promote,
@@ -32,8 +31,7 @@ def _running(combine: str) -> Callable[..., list[Value]]:
         if not x.sizes:
             return [x, Lazy((), torch.int64, lambda p: ops.constant(0, torch.int64))]
         d = wrap_dim(dim, len(x.sizes))
-        shown = shared(b, x)
-        x = Lazy(x.sizes, x.dtype, lambda p: held(shown.load(p), shown.dtype), (shown,))
+        x = shared(b, x)
         best = scan(b, x, d, combine, x.dtype)
 
         def here(p: Position) -> Scalar:
@@ -70,7 +68,7 @@ def _bound(b: Build, row: Value, values: Value, sorter: Value | None, right: boo
     row = b.program.realise(row)
 
     def body(p: Position) -> Scalar:
-        value = ops.to(held(values.load(p if values.sizes else ()), values.dtype), compute)
+        value = ops.to(values.load(p if values.sizes else ()), compute)
         lead = [] if len(row.sizes) == 1 else list(p[:-1])
         low, high = ops.constant(0, torch.int64), ops.constant(length, torch.int64)
         for _ in range(length.bit_length()):

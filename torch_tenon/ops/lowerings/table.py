@@ -187,32 +187,32 @@ def elementwise(
     compute: torch.dtype | None,
     dtype: torch.dtype,
     cost: int = 1,
+    wide: Sequence[int] = (),
 ) -> Lazy:
     """`function` over broadcast operands, each converted to `compute` (None: left as it is).
 
-    What gives no float decides by them, and sees them as memory holds them; so does what computes
-    in a wider dtype than theirs, whose results tell.
+    Those become numbers of a 16-bit `compute`, but for the operands numbered by `wide`: PyTorch's
+    kernels of these ops take a number, or a tensor of one element, in float32.
     """
     values = [a for a in args if isinstance(a, Value)]
     for v in values:
         if v.dtype not in TABLE:
             raise CannotLower(f"no loops over {v.dtype}")
     sizes = broadcast_sizes(*(v.sizes for v in values))
-    decides = not dtype.is_floating_point
 
     def body(position: Position) -> Scalar:
         operands: list[Any] = []
-        for a in args:
-            if isinstance(a, Value):
-                x = broadcast_load(a, sizes, position)
-                x = held(x, a.dtype) if decides or compute not in (None, a.dtype) else x
-                x = x if compute is None else ops.to(x, compute)
-            elif a is None:
+        for k, a in enumerate(args):
+            if a is None:
                 operands.append(None)
                 continue
+            if not isinstance(a, Value):
+                x, like = number(a, compute or dtype), compute or dtype
             else:
-                x = number(a, compute or dtype)
-            operands.append(held(x, compute) if decides and compute is not None else x)
+                x, like = broadcast_load(a, sizes, position), compute or a.dtype
+            x = ops.to(x, like)
+            one = not isinstance(a, Value) or a.numel() == 1
+            operands.append(x if one and k in wide else ops.rounded(x, like))
         return function(*operands)
 
     return Lazy(sizes, dtype, body, values, cost)
@@ -245,31 +245,12 @@ def fitting(value: Any, dtype: torch.dtype) -> Any:
     return value
 
 
-def held(x: Scalar, dtype: torch.dtype) -> Scalar:
-    """A number of `dtype` as memory holds it.
-
-    Registers keep 16-bit floats wide. What is compared has to be one number, whether it is computed
-    again, kept or read from memory.
-    """
-    if dtype not in (torch.bfloat16, torch.float16):
-        return x
-    if x.op == "load" and x.args[0].dtype is dtype and x.args[0].writer is None:
-        return x
-    made: Scalar = ops.round_bf16(x) if dtype is torch.bfloat16 else ops.round_f16(x)
-    return made
-
-
-def cast(value: Value, dtype: torch.dtype, rounding: bool = False) -> Value:
-    """`value` converted to `dtype`; with `rounding`, also where registers could stay wide."""
+def cast(value: Value, dtype: torch.dtype) -> Value:
+    """`value` converted to `dtype`."""
     if value.dtype is dtype:
         return value
     if dtype not in TABLE or value.dtype not in TABLE:
         raise CannotLower(f"no loops from {value.dtype} to {dtype}")
     if value.dtype.is_complex and not dtype.is_complex and dtype is not torch.bool:
         raise CannotLower("a complex number as a real one, which warns")
-
-    def convert(x: Scalar) -> Scalar:
-        x = ops.to(held(x, value.dtype), dtype)
-        return held(x, dtype) if rounding else x
-
-    return elementwise(convert, (value,), None, dtype, 1)
+    return elementwise(lambda x: ops.to(x, dtype), (value,), None, dtype, 1)

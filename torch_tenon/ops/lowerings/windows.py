@@ -18,7 +18,7 @@ from torch_tenon.ir.values import Lazy, Position, Value, reshape
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
 from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW
 from torch_tenon.ops.lowerings.reductions import shared
-from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, held
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
 
 
 def _bounds(o: Index, n: Index, m: Index) -> tuple[Index, Index]:
@@ -118,10 +118,6 @@ def _always(x: Scalar) -> bool:
     return x.op == "constant" and bool(x.args[1].value)
 
 
-def _element(x: Value, place: Position) -> Scalar:
-    return held(x.load(place), x.dtype)
-
-
 def _pair(
     b: Build, x: Value, windows: Callable[[Position], list[Candidate]], cost: int = 8
 ) -> list[Value]:
@@ -173,7 +169,7 @@ def _max(rank: int) -> Callable[..., list[Value]]:
                 places = [at(d, p[len(p) - rank + d], k) for d, k in enumerate(offset)]
                 there = functools.reduce(ops.logical_and, [t for _, t in places])
                 where = [i for i, _ in places]
-                load = functools.partial(_element, x, [*p[:-rank], *where])
+                load = functools.partial(x.load, [*p[:-rank], *where])
                 found.append((load, ops.index(flat_index(where, n)), there))
             return found
 
@@ -200,7 +196,7 @@ def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
                     if k:  # windows are not empty
                         there = there & ops.lt(ops.index(start + k), ops.index(end))
                 place = [*p[:-rank], *at]
-                load = functools.partial(_element, x, place)
+                load = functools.partial(x.load, place)
                 found.append((load, ops.index(flat_index(at, n)), there))
             return found
 
@@ -242,7 +238,7 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
                 ]
                 place = [*p[:-rank], *at]
                 yes = ops.constant(True, torch.bool)
-                load = functools.partial(_element, x, place)
+                load = functools.partial(x.load, place)
                 found.append((load, ops.index(flat_index(at, n)), yes))
             return found
 

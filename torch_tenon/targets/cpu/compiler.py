@@ -48,7 +48,7 @@ MOST_FUNCTIONS = 4096  # that are found without a look at the cache on disk
 
 
 class Function(int):
-    """The address of a kernel, which is good while this, or a plan that was made of it, is there."""
+    """A kernel's address, which is good while this, or a plan that was made of it, is there."""
 
     owner: _C.SharedObject
     file: KernelFile | None  # where other processes find it

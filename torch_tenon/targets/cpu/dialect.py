@@ -35,6 +35,7 @@ from torch_tenon.compiler.loops.tree import (
     walk,
 )
 from torch_tenon.ir.index import Index, Symbol, symbols
+from torch_tenon.ir.sixteen_bits import ROUNDINGS
 from torch_tenon.ir.values import Buffer
 from torch_tenon.targets.cpu import scalars as c
 
@@ -257,8 +258,8 @@ class Writer:
         if plain and self._is_copy(s):
             where = self._bits(s.memory, where)
             value = self.copied[s.value]  # type: ignore[index]
-        elif plain and _is_rounded(s.value, s.memory.dtype):
-            value = c.cut(value, s.memory.dtype)
+        elif plain and isinstance(s.value, Let) and ROUNDINGS.get(s.value.op) is s.memory.dtype:
+            value = c.rounded_to_memory(value, self.operand(s.value.args[0]), s.memory.dtype)
         elif packed:
             value = c.to_memory(value, s.memory.dtype)
         return [f"{where} = {value};"]
@@ -371,11 +372,6 @@ def _is_copied(memory: Memory) -> bool:
     """Whether copies have another type for elements of it."""
     known = _is_packed(memory) and memory.dtype in TO_COPY
     return known and (isinstance(memory, Buffer) or not memory.dtype.is_complex)
-
-
-def _is_rounded(x: Operand, dtype: torch.dtype) -> bool:
-    """Whether memory of that dtype has the value as it is, without its last bits."""
-    return isinstance(x, Let) and dtype is torch.bfloat16 and x.op == "round_bf16"
 
 
 def _extreme(bounds: list[str], sign: str) -> str:

@@ -41,9 +41,9 @@ def register_type(dtype: torch.dtype) -> str:
     return "bool_t" if dtype is torch.bool else MEMORY[dtype]
 
 
-def cut(x: str, dtype: torch.dtype) -> str:
-    """A register value that was rounded to `dtype`, as an element to store."""
-    return f"cut_{TABLE[dtype].short}({x})"
+def rounded_to_memory(x: str, source: str, dtype: torch.dtype) -> str:
+    """The element to store of `x`, which is `source` rounded to a 16-bit dtype."""
+    return f"cut_bf16({x})" if dtype is torch.bfloat16 else to_memory(source, dtype)
 
 
 def accumulator_type(dtype: torch.dtype) -> str:

@@ -59,6 +59,10 @@ INLINE uint32_t bf16_on_top(float x) {
 INLINE uint16_t to_bf16(float x) { return (uint16_t)(bf16_on_top(x) >> 16); }
 INLINE uint16_t cut_bf16(float x) { return (uint16_t)(bits_u32(x) >> 16); }
 INLINE float round_bf16_f32(float x) { return bits_f32(bf16_on_top(x) & 0xffff0000u); }
+INLINE float round_plain_bf16_f32(float x) {
+  uint32_t u = bits_u32(x);
+  return bits_f32((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
+}
 INLINE float of_bits_f16(uint32_t h) {
   uint32_t sign = (h & 0x8000u) << 16;
   uint32_t rest = h & 0x7fffu;
@@ -81,7 +85,15 @@ INLINE uint32_t bits_f16(float x) {
 }
 INLINE float from_f16(uint16_t h) { return of_bits_f16(h); }
 INLINE uint16_t to_f16(float x) { return (uint16_t)bits_f16(x); }
-INLINE float round_f16_f32(float x) { return of_bits_f16(bits_f16(x)); }
+/* Beside a power of 2 that has no bits below a float16's last one, addition rounds to that. */
+INLINE float round_f16_f32(float x) {
+  uint32_t u = bits_u32(x), a = u & 0x7fffffffu;
+  int32_t exponent = (int32_t)(a & 0x7f800000u);
+  float power = bits_f32((uint32_t)(exponent > 0x38800000 ? exponent : 0x38800000) + 0x06800000u);
+  uint32_t near = bits_u32((bits_f32(a) + power) - power);
+  uint32_t far = (int32_t)a > 0x7f800000 ? a : 0x7f800000u; /* infinity, or the NaN */
+  return bits_f32(((int32_t)a >= 0x477ff000 ? far : near) | (u & 0x80000000u));
+}
 
 /* Integers: Python's division, and what the hardware traps on. There are no vectors for a division
  * but those of floats, which are exact here: a quotient is an integer or at least 1 / y away from one,

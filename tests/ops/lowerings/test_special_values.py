@@ -1,0 +1,104 @@
+"""NaN, infinities and negative zeros go through what a plan makes of ops, as through the ops."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import needs
+import pytest
+import torch
+import torch.nn.functional as F
+from against_cpu import executing
+
+from torch_tenon import _C
+
+pytestmark = needs.plans
+
+NAN, INF = math.nan, math.inf
+SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.5, 3e-45]
+Results = list[torch.Tensor]
+
+
+@pytest.fixture(params=["eager", "torch.compile"])
+def run(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """Runs a function on a tensor of the device by a plan."""
+
+    def by_plan(function: Callable[..., Results], x: torch.Tensor) -> Results:
+        there = x.to("tenon")
+        _C.commit_all()
+        if request.param == "torch.compile":
+            torch._dynamo.reset()
+            return [t.cpu() for t in torch.compile(function, backend="tenon")(there)]
+        with executing("compiled"):
+            for _ in range(2):
+                found = function(there)
+                _C.commit_all()
+        return [t.cpu() for t in found]
+
+    yield by_plan
+    torch._dynamo.reset()
+
+
+def neutral(x: torch.Tensor) -> Results:
+    """What would change nothing, or give a number whatever x is, were all numbers finite."""
+    return [
+        x * 0, x * 0.0, x * -0.0, 0 * x, x + 0, x + 0.0, x + -0.0, x - 0.0, 0.0 - x, x * 1, x / 1,
+        x / 0.0, x / -0.0, x / x, x - x, x**0, x**0.5, x**-0.5, x**1, x**2, x**3, x**-1, -x * 0,
+        torch.add(x, x, alpha=0), torch.sub(x, x, alpha=0), torch.lerp(x, x, 0.0),
+        torch.addcmul(x, x, x, value=0), torch.addcdiv(x, x, x, value=0), x.relu(), x.clamp(min=0),
+        F.leaky_relu(x, 0.0), F.threshold(x, 0.0, -0.0), F.hardtanh(x, -0.0, 1.0), x.frac(),
+        torch.where(x > 0, x, 0), x.masked_fill(x > 0, -0.0), x.nan_to_num(-0.0), x.sgn(), x.abs(),
+        F.pad(x, (1, 1), value=-0.0), x.reshape(2, -1).triu(), torch.xlogy(x * 0, x), x.ceil(),
+        torch.maximum(x, -x), x.sum(), (x * 0).sum(), x.amax(), x.reshape(-1, 1),
+        F.dropout(x, 0.5, training=False), x.square(), x.copysign(-x),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_special_values_go_through(dtype: torch.dtype, run: Callable[..., Results]) -> None:
+    x = torch.tensor(SPECIAL * 8).to(dtype)
+    for k, (got, want) in enumerate(zip(run(neutral, x), neutral(x), strict=True)):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=f"result {k}")
+        number = ~want.isnan()
+        assert torch.equal(got.signbit()[number], want.signbit()[number]), k
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.5, 1.0])
+def test_dropout_multiplies(p: float, dtype: torch.dtype, run: Callable[..., Results]) -> None:
+    """By 0 or a scale, whatever is dropped: NaN and infinities times 0 are NaN."""
+    x = torch.tensor(SPECIAL * 32).to(dtype)
+
+    def dropped(x: torch.Tensor) -> Results:
+        y = x.detach().clone().requires_grad_()
+        found = F.dropout(y, p)
+        (gradient,) = torch.autograd.grad(found, y, x)
+        return [found.detach(), gradient]
+
+    for found in run(dropped, x):
+        columns = found.reshape(-1, len(SPECIAL))
+        assert columns[:, 0].isnan().all()
+        infinite = columns[:, 1:3]
+        assert (infinite.isnan() | infinite.isinf()).all() and infinite.isnan().any()
+        assert (columns[:, 3:5] == 0).all() and columns[:, 4].signbit().all()
+        assert not columns[:, 3].signbit().any()
+
+
+def test_numbers_equal_to_python_stay_apart(run: Callable[..., Results]) -> None:
+    """In a graph with gradients, whose equal nodes become one."""
+    x = torch.tensor([1.0, -2.0, 0.5, 3.0])
+
+    def both(x: torch.Tensor) -> Results:
+        y = x.detach().clone().requires_grad_()
+        far, near = y / 0.0, y / -0.0
+        found = torch.where(far > near, y * 1, y * 1.0) + torch.full_like(y, -0.0).copysign(near)
+        (gradient,) = torch.autograd.grad(found.sum() + (y * y).sum(), y)
+        zeros = [torch.full((2,), z, device=x.device) for z in (0.0, -0.0)]
+        ones = [torch.full((2,), n, device=x.device) for n in (1, 1.0, True)]
+        return [far.detach(), near.detach(), found.detach(), gradient, *zeros, *ones]
+
+    for got, want in zip(run(both, x), both(x), strict=True):
+        assert got.dtype is want.dtype
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+        number = ~want.isnan()
+        assert torch.equal(got.signbit()[number], want.signbit()[number])

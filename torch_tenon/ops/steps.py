@@ -1,0 +1,189 @@
+"""Ops whose CPU kernels compute 16-bit numbers in several steps and round after each of them.
+
+PyTorch's decompositions of these compute in float32 and round once. That is nearer to the exact
+result, and not what eager code on the CPU gives. An entry takes the op's arguments, whose tensors
+are of 16 bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+HALF, BFLOAT16 = torch.float16, torch.bfloat16
+
+Composition = Callable[..., Any]
+STEPS: dict[Any, tuple[Composition, tuple[torch.dtype, ...]]] = {}
+"""Overload -> the function that computes it, and for which dtypes."""
+
+
+def steps(
+    *overloads: Any, dtypes: tuple[torch.dtype, ...] = (HALF, BFLOAT16)
+) -> Callable[[Composition], Composition]:
+    """Enters a function for each of some overloads."""
+
+    def enter(function: Composition) -> Composition:
+        STEPS.update((op, (function, dtypes)) for op in overloads)
+        return function
+
+    return enter
+
+
+def in_steps(op: Any, otherwise: Composition) -> Composition:
+    """The entry of `op` for tensors of its dtypes, `otherwise` for all others."""
+    function, dtypes = STEPS[op]
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        tensors = [a for a in args if isinstance(a, Tensor) and a.dtype.is_floating_point]
+        known = tensors and all(t.dtype in dtypes for t in tensors)
+        return (function if known else otherwise)(*args, **keywords)
+
+    return run
+
+
+def in_float32(function: Composition) -> Composition:
+    """A step of an optimizer on lists of tensors, computed in float32 and rounded at its end: its
+    results are lists that replace the first ones of its arguments."""
+
+    def wide(x: Any) -> Any:
+        if isinstance(x, list | tuple):
+            return [wide(y) for y in x]
+        return x.float() if isinstance(x, Tensor) and x.dtype in (HALF, BFLOAT16) else x
+
+    def run(*lists: Any, **keywords: Any) -> Any:
+        found = function(*map(wide, lists), **keywords)
+        return tuple(
+            [t.to(old.dtype) for t, old in zip(new, given, strict=False)]
+            for new, given in zip(found, lists, strict=False)
+        )
+
+    return run
+
+
+def _not_at_zero(x: Tensor, y: Tensor, product: Tensor) -> Tensor:
+    return torch.where((x == 0) & ~y.isnan(), 0, product)
+
+
+@steps(aten.special_xlog1py.default)
+def xlog1py(x: Tensor, y: Tensor) -> Tensor:
+    """x * log(1 + y), 0 where x is 0 and y a number."""
+    return _not_at_zero(x, y, x * y.log1p())
+
+
+@steps(aten.special_xlog1py.other_scalar)
+def xlog1py_of_number(x: Tensor, y: Any) -> Tensor:
+    """The same, where y is a number."""
+    return xlog1py(x, x.new_full((), y))
+
+
+@steps(aten.special_xlog1py.self_scalar)
+def xlog1py_by_number(x: Any, y: Tensor) -> Tensor:
+    """The same, where x is a number."""
+    return xlog1py(y.new_full((), x), y)
+
+
+@steps(aten.special_entr.default)
+def entr(x: Tensor) -> Tensor:
+    """-x * log(x); 0 at 0 and -inf below."""
+    inside = torch.where(x > 0, -x * x.log(), torch.where(x == 0, 0.0, -math.inf).to(x.dtype))
+    return torch.where(x.isnan(), x, inside)
+
+
+@steps(aten.logit.default)
+def logit(x: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)), of x kept eps away from 0 and 1."""
+    if eps is not None:
+        x = x.clamp(eps, 1 - eps)
+    return (x / (1 - x)).log()
+
+
+@steps(aten.logit_backward.default)
+def logit_backward(g: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
+    """The gradient of `logit`."""
+    found = g / (x * (1 - x))
+    if eps is None:
+        return torch.where((x < 0) | (x > 1), math.nan, found)
+    return torch.where((x < eps) | (x > 1 - eps), 0, found)
+
+
+@steps(aten.sigmoid_backward.default, dtypes=(HALF,))
+def sigmoid_backward(g: Tensor, y: Tensor) -> Tensor:
+    """The gradient of sigmoid, of its result; bfloat16 is computed in float32."""
+    return g * (1 - y) * y
+
+
+@steps(aten.glu_backward.default)
+def glu_backward(g: Tensor, x: Tensor, dim: int) -> Tensor:
+    """The gradient of glu: its sigmoid is a 16-bit number."""
+    first, second = x.chunk(2, dim)
+    gate = second.sigmoid()
+    wide = gate.float()
+    return torch.cat([gate * g, ((1 - wide) * wide * first.float() * g.float()).to(x.dtype)], dim)
+
+
+@steps(aten.mse_loss_backward.default)
+def mse_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    """The gradient of the squared difference."""
+    factor = x.new_full((), 2 / x.numel() if reduction == 1 else 2)
+    return factor * (x - target) * g
+
+
+@steps(aten.binary_cross_entropy_backward.default)
+def binary_cross_entropy_backward(
+    g: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
+) -> Tensor:
+    """The gradient of the cross entropy of probabilities."""
+    found = g * (x - target) / ((1 - x) * x).clamp(1e-12)
+    found = found if weight is None else found * weight
+    return found / x.numel() if reduction == 1 else found
+
+
+@steps(aten.linalg_cross.default)
+def cross(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
+    """The cross product of vectors."""
+    x, y = torch.broadcast_tensors(x, y)
+    (a1, a2, a3), (b1, b2, b3) = x.unbind(dim), y.unbind(dim)
+    return torch.stack([a2 * b3 - a3 * b2, a3 * b1 - a1 * b3, a1 * b2 - a2 * b1], dim)
+
+
+@steps(aten.addr.default)
+def addr(x: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * x + alpha times the outer product of a and b."""
+    outer = (a.new_full((), alpha) * a.unsqueeze(1)) * b
+    return outer if beta == 0 else x.new_full((), beta) * x + outer
+
+
+@steps(aten.logsumexp.default)
+def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """The logarithm of the sum of exponentials."""
+    greatest = x.amax(dim, keepdim=True)
+    greatest = torch.where(greatest.abs() == math.inf, 0, greatest)
+    total = (x - greatest).exp().sum(dim, keepdim=True).log() + greatest
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    return total if keepdim else total.squeeze(dims or list(range(x.dim())))
+
+
+@steps(aten.mvlgamma.default)
+def mvlgamma(x: Tensor, p: int) -> Tensor:
+    """The logarithm of the multivariate gamma function."""
+    terms = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=x.dtype, device=x.device)
+    return (terms + x.unsqueeze(-1)).lgamma().sum(-1) + p * (p - 1) * math.log(math.pi) / 4
+
+
+@steps(aten.native_dropout_backward.default)
+def native_dropout_backward(g: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """The gradient of dropout."""
+    return g * mask * scale
+
+
+@steps(aten._weight_norm_interface.default)
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """v times g over the norms of its slices, and the norms: all in float32."""
+    wide = v.float()
+    norm = wide.norm(2, [d for d in range(v.dim()) if d != dim], True)
+    return (wide * (g.float() / norm)).to(v.dtype), norm
