@@ -1,0 +1,190 @@
+"""The parts of the argument space: what is drawn, what is equal, how a call is made small."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from torch_tenon.cli import app
+from torch_tenon.testing.space import domains, ops
+from torch_tenon.testing.space.case import Case, Data
+from torch_tenon.testing.space.judgement import Judge, differing
+from torch_tenon.testing.space.running import MODES, Outcome, run
+from torch_tenon.testing.space.script import script
+from torch_tenon.testing.space.search import calls
+from torch_tenon.testing.space.shrinking import shrink
+from torch_tenon.testing.space.undefined import evidence
+
+nan, inf = math.nan, math.inf
+
+
+def test_the_ops_are_those_with_a_lowering_a_composition_or_a_kernel() -> None:
+    names = set(ops.names())
+    assert {"aten.add.Tensor", "aten.add_.Tensor", "aten.add.out", "aten.full.default"} <= names
+    assert {"aten._foreach_add.List", "aten.convolution.default", "aten.view.default"} <= names
+    assert not any(name.startswith("aten.set_") for name in names)
+
+
+@pytest.mark.parametrize("op", ["aten.add.out", "aten.index_put_.default", "aten.cat.default"])
+def test_a_number_tells_the_calls(op: str) -> None:
+    drawn = calls(op, 3, 20, list(MODES))
+    assert drawn == calls(op, 3, 20, list(MODES))
+    assert drawn != calls(op, 4, 20, list(MODES))
+    for case in drawn:
+        compile(script([case]), "<script>", "exec")
+
+
+def test_a_number_has_its_whole_domain() -> None:
+    drawn = calls("aten.mul.Scalar", 0, 400, ["reference"])
+    others = [c["args"][1] for c in drawn]
+    assert any(isinstance(x, dict) for x in others)
+    assert any(x is True or x is False for x in others)
+    found = [x for x in others if isinstance(x, float)]
+    assert {inf, -inf} <= set(found)
+    assert any(map(math.isnan, found))
+    assert any(x == 0 and math.copysign(1, x) < 0 for x in found)
+    assert {t["dtype"] for c in drawn for t in c["tensors"]} == set(domains.DTYPES)
+    assert {len(c["tensors"][0]["shape"]) for c in drawn} >= {0, 1, 2, 3, 4}
+
+
+def test_most_calls_of_usual_ops_are_not_refused() -> None:
+    for op in ("aten.add.Tensor", "aten.mm.default", "aten.gather.default", "aten.index.Tensor"):
+        drawn = [c for c in calls(op, 1, 40, ["reference"]) if c["right"]]
+        right = [c for c in drawn if not run(Case(c), "cpu").error]
+        assert len(right) > len(drawn) / 3, op
+
+
+def numbers(*values: float) -> torch.Tensor:
+    return torch.tensor(values)
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "ways", "repeats", "right"),
+    [
+        ([1.0], [1.0], [], [], True),
+        ([1.0], [1.0001], [], [], False),
+        ([nan], [nan], [], [], True),
+        ([nan], [inf], [], [], False),
+        ([0.0], [-0.0], [], [], False),
+        ([0.0], [-0.0], [[0.0]], [], True),
+        ([3.0], [inf], [[3.0]], [], True),
+        ([7.0], [1.0], [], [[2.0]], True),
+        ([1.001], [1.0], [[1.0005]], [], True),
+    ],
+)
+def test_what_the_cpu_makes_in_some_way_is_right(
+    got: list[float], want: list[float], ways: Any, repeats: Any, right: bool
+) -> None:
+    others = [[numbers(*x) for x in some] for some in (ways, repeats)]
+    found = differing(numbers(*got), numbers(*want), others[0], others[1], [], 1.0)
+    assert (found is None) == right
+
+
+def test_a_step_is_no_slope() -> None:
+    """Noise moves a number that lies at a threshold by a whole one."""
+    want, noisy = numbers(3.0), [numbers(2.0), numbers(3.0)]
+    assert differing(numbers(2.0), want, [], [], noisy, 3.0) is not None
+    want, noisy = numbers(1e-8), [numbers(3e-8), numbers(-2e-8)]
+    assert differing(numbers(2e-8), want, [], [], noisy, 1.0) is None
+
+
+def outcome_of(case: Data) -> tuple[Outcome, Judge]:
+    found = Case(case)
+    return run(found, "cpu"), Judge(run(found, "cpu"), lambda: evidence(found, 0))
+
+
+def case_of(op: str, tensors: list[Data], args: list[Any], **kwargs: Any) -> Data:
+    given = {"op": op, "mode": "reference", "tensors": tensors, "args": args, "kwargs": kwargs}
+    return {**given, "before": None, "right": True}
+
+
+def tensor(shape: list[int], *palette: Any, dtype: str = "float32", **layout: Any) -> Data:
+    return {"shape": shape, "dtype": dtype, "palette": list(palette), **layout}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("dtype", torch.float64, "dtype"),
+        ("shape", (3, 2), "shape"),
+        ("strides", (1, 2), "strides"),
+        ("shares", 0, "shares"),
+        ("requires_grad", True, "requires_grad"),
+        ("error", "IndexError", "error"),
+    ],
+)
+def test_what_a_person_sees_is_compared(name: str, value: Any, kind: str) -> None:
+    got, judge = outcome_of(case_of("aten.neg.default", [tensor([2, 3], 1.0)], [{"tensor": 0}]))
+    assert judge.find(got) is None
+    setattr(got.results[0], name, value)
+    found = judge.find(got)
+    assert found is not None and found.kind == kind
+
+
+def test_errors_and_warnings_are_compared() -> None:
+    case = case_of("aten.neg.default", [tensor([2], 1.0)], [{"tensor": 0}])
+    got, judge = outcome_of(case)
+    judge.want.warnings = ["UserWarning: look"]
+    found = judge.find(got)
+    assert found is not None and found.kind == "warning"
+    judge.want.error = "IndexError"
+    found = judge.find(got)
+    assert found is not None and found.kind == "no error"
+    got.error = "RuntimeError"
+    found = judge.find(got)
+    assert found is not None and found.kind == "error"
+
+
+def test_memory_beside_an_argument_is_compared() -> None:
+    x = tensor([2], 1.0, 2.0, offset=1, behind=1)
+    got, judge = outcome_of(case_of("aten.neg_.default", [x], [{"tensor": 0}]))
+    assert judge.find(got) is None
+    got.rest[0][0] += 1
+    found = judge.find(got)
+    assert found is not None and found.kind == "memory"
+
+
+@pytest.mark.parametrize(
+    ("values", "settled"), [((5.0,), True), ((5.0, 6.0), False)], ids=["one", "several"]
+)
+def test_different_numbers_to_one_place_are_undefined(
+    values: tuple[float, ...], settled: bool
+) -> None:
+    x = tensor([2, 2], 0.0, expanded=[0])
+    index = tensor([2], 0, 1, dtype="int64")
+    source = tensor([2, 2], *values, order=[1, 0])
+    args: list[Any] = [{"tensor": 0}, 0, {"tensor": 1}, {"tensor": 2}]
+    case = Case(case_of("aten.index_copy_.default", [x, index, source], args))
+    if not run(case, "cpu").error:
+        assert evidence(case, 0).undefined != settled
+
+
+def test_made_small() -> None:
+    """What does not matter goes: tensors, sizes, layouts, numbers, arguments."""
+    x = tensor([8, 13, 4], 2.0, nan, 7.5, order=[2, 0, 1], step=2, offset=3)
+    y = tensor([13, 4], 1.0, 2.0, dtype="float64")
+    args: list[Any] = [{"tensor": 0}, {"tensor": 1}]
+    case = case_of("aten.add.Tensor", [x, y], args, alpha=7)
+
+    def fails(candidate: Data) -> bool:
+        t = candidate["tensors"][0]
+        return any(isinstance(v, float) and math.isnan(v) for v in t["palette"])
+
+    small = shrink({**case, "mode": "dynamic", "before": "made"}, fails, 20)
+    assert small["mode"] == "reference" and small["before"] is None and not small["kwargs"]
+    first = small["tensors"][0]
+    assert first["shape"] == [] and len(first["palette"]) == 1
+    assert not {"order", "step", "offset"} & set(first)
+
+
+def test_the_command() -> None:
+    runner = CliRunner()
+    options = ["conformance", "--db", "space", "--jobs", "1"]
+    some = ["--op", "neg", "--samples", "6", "--modes", "reference", "--seed", "1"]
+    done = runner.invoke(app, [*options, *some])
+    assert done.exit_code == 0, done.output
+    assert "seed 1, " in done.output and "0 fail" in done.output.replace("\n", " ")
+    assert runner.invoke(app, [*options, "--op", "nothing_like_it"]).exit_code == 2
+    assert runner.invoke(app, [*options, "--modes", "no_mode"]).exit_code == 2
