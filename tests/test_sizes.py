@@ -453,6 +453,28 @@ def test_sizes_that_equal_sizes_do_not_tell(name: str, mode: str) -> None:
             assert_same(made, expected, **CLOSE)
 
 
+DIFFERENCES = {
+    "pad": lambda x: F.pad(x, (1, 1, 1, 1)),
+    "pad by the difference": lambda x: F.pad(x, (2, 2)),
+    "pad and crop": lambda x: F.pad(x, (3, -1, 0, 2)),
+    "replicate": lambda x: F.pad(x[None], (1, 2, 2, 1), mode="replicate")[0],
+    "join": lambda x: torch.cat([x, x[:, :4]], 1),
+    "twice": lambda x: torch.cat([x, x], 1),
+    "pool": lambda x: F.max_pool2d(x[None], 3, 1)[0],
+    "unfold": lambda x: x.unfold(1, 3, 1).clone(),
+    "diff": lambda x: x.diff(dim=0),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_differences_that_were_always_the_same_may_change(name: str) -> None:
+    for sizes in [(8, 12), (10, 14), (12, 16), (20, 40), (33, 7), (24, 28), (6, 50), (50, 6)]:
+        x = torch.arange(float(sizes[0] * sizes[1])).view(sizes)
+        given, wanted = DIFFERENCES[name](x.to("tenon")), DIFFERENCES[name](x)
+        assert given.shape == wanted.shape
+        assert_same(given, wanted)
+
+
 @needs.plans
 def test_numbers_are_drawn_alike_by_plan_and_by_reference() -> None:
     """A range is no size."""

@@ -53,6 +53,20 @@ class Search {
     return found;
   }
 
+  // All that gives a number which something computed, and which varies.
+  std::vector<SizeExpression> explain_each_way(const Values& values) const {
+    std::vector<SizeExpression> found;
+    for (int count = 1; count <= 3; ++count) {
+      if (auto one = multiple(values, count))
+        found.push_back(std::move(*one));
+    }
+    each_sum(values, true, [&](SizeExpression one) {
+      found.push_back(std::move(one));
+      return true;
+    });
+    return found;
+  }
+
   void add(Values values, SizeExpression expression) {
     const bool known = std::any_of(
         terms_.begin(), terms_.end(), [&](const auto& term) { return term.values == values; });
@@ -124,14 +138,25 @@ class Search {
   }
 
   std::optional<SizeExpression> sum(const Values& values, bool made) const {
+    std::optional<SizeExpression> found;
+    each_sum(values, made, [&](SizeExpression one) {
+      found = std::move(one);
+      return false;
+    });
+    return found;
+  }
+
+  // Calls `take` with each sum that gives `values`, until it is false.
+  template <class Take>
+  void each_sum(const Values& values, bool made, const Take& take) const {
     for (const auto& term : terms_) {
       const auto step = values.front() - term.values.front();
       bool same = made || std::abs(step) <= kStep;
       for (size_t i = 0; i < values.size(); ++i)
         same = same && values[i] - term.values[i] == step;
-      if (same)
-        return term.expression.joined(
-            SizeExpression::add, SizeExpression::of(SizeExpression::constant, step));
+      const auto constant = SizeExpression::of(SizeExpression::constant, step);
+      if (same && !take(term.expression.joined(SizeExpression::add, constant)))
+        return;
     }
     const auto minus = SizeExpression::of(SizeExpression::constant, -1);
     for (const auto& a : terms_) {
@@ -141,18 +166,31 @@ class Search {
           plus = plus && values[i] == a.values[i] + b.values[i];
           less = less && values[i] == a.values[i] - b.values[i];
         }
-        if (plus)
-          return a.expression.joined(SizeExpression::add, b.expression);
-        if (less)
-          return a.expression.joined(
-              SizeExpression::add, b.expression.joined(SizeExpression::multiply, minus));
+        if (plus && !take(a.expression.joined(SizeExpression::add, b.expression)))
+          return;
+        const auto negative = b.expression.joined(SizeExpression::multiply, minus);
+        if (less && !take(a.expression.joined(SizeExpression::add, negative)))
+          return;
       }
     }
-    return std::nullopt;
   }
 
   std::vector<Term> terms_;
 };
+
+// Do two expressions say the same, in other words? Sums of products that are equal at places far
+// apart are.
+bool always_equal(const SizeExpression& a, const SizeExpression& b, size_t symbols) {
+  Values values(symbols);
+  for (int64_t seed = 1; seed <= 3; ++seed) {
+    for (size_t k = 0; k < symbols; ++k)
+      values[k] = 1000 + (seed * 7919 + static_cast<int64_t>(k + 1) * seed * 104729) % 9973;
+    const auto x = a.evaluate(values);
+    if (!x || x != b.evaluate(values))
+      return false;
+  }
+  return true;
+}
 
 }  // namespace
 
@@ -245,6 +283,13 @@ std::optional<SizeClaim> claim_of(
       claim.symbols.push_back(static_cast<uint32_t>(place));
     }
     if (!is_constant(values)) {
+      // Padding makes a width 4 larger, and all heights were the widths less 2, say.
+      if (made_follow && made[place]) {
+        for (auto& expression : search.explain_each_way(values)) {
+          if (!always_equal(*found, expression, claim.symbols.size()))
+            claim.reasons.push_back({static_cast<uint32_t>(place), std::move(expression)});
+        }
+      }
       search.add(values, *found);
     } else if (made_follow && made[place]) {
       for (auto& expression : search.explain_constant(values))

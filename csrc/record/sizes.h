@@ -35,8 +35,8 @@ struct SecondReason {
 struct SizeClaim {
   std::vector<uint32_t> symbols;        // their places
   std::vector<SizeExpression> numbers;  // by place
-  // Of numbers that were always the same, as what varies gives them too: which of the two makes
-  // them is not known, so the claim is for lists where both do.
+  // Of numbers that were computed, where several expressions gave what was seen: which of these
+  // makes them is not known, so the claim is for lists where all do.
   std::vector<SecondReason> reasons;
   std::vector<int64_t> seen;  // one of the lists that it was made of
 
