@@ -66,6 +66,10 @@ class PlanReader {
     const auto kind = static_cast<Slot::Kind>(x[py::int_(0)].cast<int>());
     const SizedNumber place{Where::slot, plan.slots.size()};
     Slot made{kind, static_cast<size_t>(number(x[py::int_(1)], place))};
+    if (py::len(x) > 2) {
+      const SizedNumber bytes{Where::bytes, plan.slots.size()};
+      made.nbytes = static_cast<size_t>(number(x[py::int_(2)], bytes));
+    }
     if (made.kind == Slot::Kind::constant)
       made.tensor = constants_.at(made.number);
     return made;

@@ -50,6 +50,7 @@ struct Slot {
   Kind kind;
   size_t number = 0;  // output, block: bytes; temporary: offset in bytes
   at::Tensor tensor;  // constant
+  size_t nbytes = 0;  // input, temporary, external: bytes that steps use
 };
 
 // What a kernel's code lies in, such as a shared object. It is closed when the last one goes that

@@ -2,6 +2,10 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
+#include "record/sound.h"
+
 namespace tenon {
 
 std::string name_of(const c10::OperatorHandle& op) {
@@ -45,12 +49,20 @@ void write_tensor(Writer& archive, const at::Tensor& tensor) {
 }
 
 at::Tensor read_tensor(Reader& archive) {
-  at::ScalarType dtype{};
-  std::vector<int64_t> sizes;
+  TensorLayout layout{};
   std::string data;
-  archive(dtype, sizes, data);
-  auto tensor = at::empty(sizes, at::TensorOptions(at::kCPU).dtype(dtype));
-  TORCH_CHECK(tensor.nbytes() == data.size(), "a constant of another size");
+  archive(layout.dtype, layout.sizes, data);
+  // Of a dense tensor: the sizes times each other.
+  int64_t elements = 1;
+  layout.strides.resize(layout.sizes.size());
+  for (auto d = layout.sizes.size(); d-- > 0;) {
+    layout.strides[d] = elements;
+    TORCH_CHECK(
+        !__builtin_mul_overflow(elements, std::max<int64_t>(layout.sizes[d], 1), &elements),
+        "a constant is too large");
+  }
+  TORCH_CHECK(storage_bytes(layout) == data.size(), "a constant of another size");
+  auto tensor = at::empty(layout.sizes, at::TensorOptions(at::kCPU).dtype(layout.dtype));
   std::memcpy(tensor.mutable_data_ptr(), data.data(), data.size());
   return tensor;
 }
@@ -74,7 +86,7 @@ CallStep read_call(Reader& archive) {
 void write_plan(Writer& archive, const PlanData& x) {
   archive(x.inputs, x.outputs, x.arena_bytes, x.results, x.kernels, x.slots.size());
   for (const auto& slot : x.slots) {
-    archive(slot.kind, slot.number);
+    archive(slot.kind, slot.number, slot.nbytes);
     if (slot.kind == Slot::Kind::constant)
       write_tensor(archive, slot.tensor);
   }
@@ -94,7 +106,7 @@ PlanData read_plan(Reader& archive) {
   archive(x.inputs, x.outputs, x.arena_bytes, x.results, x.kernels, slots);
   for (size_t k = 0; k < slots; ++k) {
     auto& slot = x.slots.emplace_back();
-    archive(slot.kind, slot.number);
+    archive(slot.kind, slot.number, slot.nbytes);
     if (slot.kind == Slot::Kind::constant)
       slot.tensor = read_tensor(archive);
   }

@@ -10,14 +10,16 @@
 #include "device/fork.h"
 #include "execute/foreign_ops.h"
 #include "execute/plan_archive.h"
+#include "execute/plan_check.h"
 #include "record/call_pattern.h"
+#include "record/sound.h"
 #include "record/surroundings.h"
 
 namespace tenon {
 namespace {
 
 constexpr size_t kMostClaims = 4;  // of windows that are alike but for their sizes
-constexpr std::string_view kMagic = "torch-tenon plan 6\n";
+constexpr std::string_view kMagic = "torch-tenon plan 7\n";
 
 struct Files {
   std::mutex mutex;
@@ -153,8 +155,9 @@ std::vector<SizeClaim> read_claims(const Files& f, const std::string& alike) {
     std::vector<SizeClaim> claims;
     if (reader)
       (*reader)(claims);
+    std::erase_if(claims, [](const auto& claim) { return !is_sound(claim); });
     return claims;
-  } catch (const c10::Error&) {  // damage that the checksum has not seen
+  } catch (const std::exception&) {  // damage that the checksum has not seen
     return {};
   }
 }
@@ -193,6 +196,34 @@ bool find_kernels(Files& f, PlanData& plan, std::string_view extras) {
       kernel->function = reinterpret_cast<KernelFunction>(found.at(kernel->kernel).address);
   }
   return f.kernels.adopt(extras, found);
+}
+
+// The bytes that are there for each of a plan's inputs or outputs: a slot of the window, or a
+// number.
+std::vector<SizeExpression> bytes_there(
+    const WindowPlan& window, const std::vector<int32_t>& places) {
+  constexpr auto constant = SizeExpression::constant;
+  std::vector<SizeExpression> found;
+  for (const auto k : places) {
+    if (k < 0) {
+      found.push_back(SizeExpression::of(constant, sizeof(int64_t)));
+    } else if (!window.claim) {
+      found.push_back(
+          SizeExpression::of(constant, static_cast<int64_t>(window.slots.at(k).nbytes)));
+    } else {
+      // A claim ends with the bytes of the slots.
+      const auto& numbers = window.claim->numbers;
+      found.push_back(numbers.at(numbers.size() - window.slots.size() + k));
+    }
+  }
+  return found;
+}
+
+std::vector<int64_t> values_of(const std::vector<SizeExpression>& all) {
+  std::vector<int64_t> values;
+  for (const auto& one : all)
+    values.push_back(one.evaluate({}).value());
+  return values;
 }
 
 Structure structure_of(const WindowPlan& window, const ForeignOps& foreign) {
@@ -308,12 +339,21 @@ bool find_kept(WindowPlan& window) {
       auto data = read_plan(*reader);
       std::vector<SizedNumber> numbers;
       (*reader)(numbers);
+      const bool is_sized = window.claim && !window.claim->symbols.empty();
+      check_plan(data, window, inputs, outputs);
+      check_numbers(data, numbers);
+      const auto in = bytes_there(window, inputs), out = bytes_there(window, outputs);
+      TORCH_CHECK(reader->at_end() && (is_sized || numbers.empty()), "sizes of one size");
+      if (!is_sized && !check_memory(data, values_of(in), values_of(out)))
+        return false;
       if (!find_kernels(f, data, extras))
         return false;
-      if (window.claim && !window.claim->symbols.empty())
+      if (is_sized) {
         sized = std::make_shared<SizedPlan>(std::move(data), std::move(numbers));
-      else
+        sized->check_memory_of(in, out);
+      } else {
         plan = std::make_shared<Plan>(std::move(data));
+      }
     }
     finish_window(
         window,

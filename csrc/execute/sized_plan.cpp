@@ -1,8 +1,9 @@
 #include "execute/sized_plan.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include <algorithm>
+
+#include "execute/plan_check.h"
+#include "record/sound.h"
 
 namespace tenon {
 namespace {
@@ -31,6 +32,10 @@ void set_number(PlanData& data, const SizedNumber& number, int64_t value) {
     data.slots.at(number.index).number = static_cast<size_t>(value);
     return;
   }
+  if (number.where == SizedNumber::bytes) {
+    data.slots.at(number.index).nbytes = static_cast<size_t>(value);
+    return;
+  }
   auto& work = data.steps.at(number.index).work;
   if (number.where == SizedNumber::kernel) {
     std::get<KernelStep>(work).sizes.at(number.which) = value;
@@ -45,9 +50,24 @@ void set_number(PlanData& data, const SizedNumber& number, int64_t value) {
     set_argument(call.arguments.at(number.which).value, number.at, value);
 }
 
-void count_bytes(TensorLayout& layout) {
-  layout.nbytes = at::detail::computeStorageNbytes(
-      layout.sizes, layout.strides, c10::elementSize(layout.dtype), layout.offset);
+// False where no tensor is so.
+bool count_bytes(TensorLayout& layout) {
+  const auto nbytes = storage_bytes(layout);
+  layout.nbytes = nbytes.value_or(0);
+  return nbytes.has_value();
+}
+
+// None where one of them cannot be.
+std::optional<std::vector<int64_t>> values_of(
+    const std::vector<SizeExpression>& all, const std::vector<int64_t>& symbols) {
+  std::vector<int64_t> values;
+  for (const auto& one : all) {
+    const auto value = one.evaluate(symbols);
+    if (!value || *value < 0)
+      return std::nullopt;
+    values.push_back(*value);
+  }
+  return values;
 }
 
 }  // namespace
@@ -63,14 +83,20 @@ bool SizedPlan::give_sizes(PlanData& data, const std::vector<int64_t>& symbols) 
     auto* call = std::get_if<CallStep>(&step.work);
     if (call == nullptr)
       continue;
-    for (auto& tensor : call->tensors)
-      count_bytes(tensor.layout);
+    for (auto& tensor : call->tensors) {
+      if (!count_bytes(tensor.layout))
+        return false;
+    }
     for (auto& result : call->results) {
-      if (result)
-        count_bytes(result->layout);
+      if (result && !count_bytes(result->layout))
+        return false;
     }
   }
-  return true;
+  if (!memory_)
+    return true;
+  const auto inputs = values_of(memory_->first, symbols);
+  const auto outputs = values_of(memory_->second, symbols);
+  return inputs && outputs && check_memory(data, *inputs, *outputs);
 }
 
 std::shared_ptr<const Plan> SizedPlan::instance(const std::vector<int64_t>& symbols) {

@@ -18,6 +18,7 @@ struct SizedNumber {
     tensor,    // of a call: its layout's size, stride or offset
     result,    // as well
     argument,  // a constant of a call, a whole number or one of a list
+    bytes,     // of a slot
   } where;
   size_t index = 0;  // which slot or step
   size_t which = 0;  // which number, tensor, result or argument
@@ -30,6 +31,12 @@ class SizedPlan {
  public:
   SizedPlan(PlanData data, std::vector<SizedNumber> numbers)
       : data_(std::move(data)), numbers_(std::move(numbers)) {}
+
+  // Has the memory of each instance checked (execute/plan_check.h): by input and output of the plan
+  // the bytes that are there for it. Before anybody else has this.
+  void check_memory_of(std::vector<SizeExpression> inputs, std::vector<SizeExpression> outputs) {
+    memory_.emplace(std::move(inputs), std::move(outputs));
+  }
 
   // The plan for these symbols; null where one of its numbers cannot be.
   std::shared_ptr<const Plan> instance(const std::vector<int64_t>& symbols);
@@ -47,6 +54,7 @@ class SizedPlan {
 
   const PlanData data_;
   const std::vector<SizedNumber> numbers_;
+  std::optional<std::pair<std::vector<SizeExpression>, std::vector<SizeExpression>>> memory_;
   const std::shared_ptr<Pace> pace_ = std::make_shared<Pace>(/*sized=*/true);
   std::mutex mutex_;  // not of forks: who has it holds the lock of a device's queue
   // The one that was used last comes first.

@@ -185,9 +185,16 @@ IValue read_value(Reader& archive) {
     case Kind::list: {
       size_t size = 0;
       archive(integer, size);
-      c10::impl::GenericList list(element_types().at(integer));
-      for (size_t k = 0; k < size; ++k)
-        list.push_back(read_value(archive));
+      const auto& type = element_types().at(integer);
+      c10::impl::GenericList list(type);
+      archive.within([&] {
+        for (size_t k = 0; k < size; ++k) {
+          auto value = read_value(archive);
+          TORCH_CHECK(value.type()->isSubtypeOf(*type), "an element of another type");
+          list.push_back(std::move(value));
+        }
+        return true;
+      });
       return list;
     }
   }

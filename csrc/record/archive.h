@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "record/op_cache.h"
@@ -74,6 +75,16 @@ class Reader {
   bool at_end() const {
     return left_.empty();
   }
+  // Values and arguments lie within one another: not so deep that reading them needs much stack.
+  template <class Read>
+  auto within(Read read) {
+    constexpr int kDeepest = 16;
+    TORCH_CHECK(depth_ < kDeepest, "lists lie too deep within one another");
+    ++depth_;
+    auto found = read();
+    --depth_;
+    return found;
+  }
 
  private:
   std::string_view take(size_t count) {
@@ -103,11 +114,12 @@ class Reader {
   void get(T& x);
   template <class T>
   void get(std::vector<T>& all) {
-    all.resize(count());
-    for (size_t k = 0; k < all.size(); ++k) {
+    // No more memory than there is data for it.
+    all.clear();
+    for (auto left = count(); left > 0; --left) {
       T x{};
       get(x);
-      all[k] = std::move(x);
+      all.push_back(std::move(x));
     }
   }
   template <class T>
@@ -120,6 +132,7 @@ class Reader {
   }
 
   std::string_view left_;
+  int depth_ = 0;
 };
 
 template <class Archive>
@@ -135,11 +148,17 @@ c10::IValue read_value(Reader& archive);
 template <class Archive>
 void fields(Archive& archive, ArgumentPlan& x) {
   archive(x.kind);
-  if constexpr (Archive::reads)
+  if constexpr (Archive::reads) {
     archive(x.value);
-  else
+    x.elements = archive.within([&] {
+      std::vector<ArgumentPlan> elements;
+      archive(elements);
+      return elements;
+    });
+  } else {
     write_value(archive, x.value, x.kind == ArgumentPlan::number);
-  archive(x.elements);
+    archive(x.elements);
+  }
 }
 
 template <class Archive>
@@ -186,8 +205,16 @@ void Reader::get(T& x) {
     x = take(count());
   } else if constexpr (std::is_same_v<T, c10::IValue>) {
     x = read_value(*this);
+  } else if constexpr (std::is_same_v<T, at::ScalarType>) {
+    const auto found = number();
+    TORCH_CHECK(found >= 0 && found < static_cast<int64_t>(at::ScalarType::NumOptions), "no dtype");
+    x = static_cast<T>(found);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    x = number() != 0;
   } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
-    x = static_cast<T>(number());
+    const auto found = number();
+    x = static_cast<T>(found);
+    TORCH_CHECK(static_cast<int64_t>(x) == found, "a number is out of range");
   } else {
     fields(*this, x);
   }

@@ -1,9 +1,8 @@
 #include "record/call_pattern.h"
 
-#include <ATen/EmptyTensor.h>
-
 #include "device/pending.h"
 #include "record/known_calls.h"
+#include "record/sound.h"
 
 namespace tenon {
 namespace {
@@ -90,8 +89,10 @@ bool follow_rule(
         number = *found;
       }
     }
-    layout.nbytes = at::detail::computeStorageNbytes(
-        layout.sizes, layout.strides, c10::elementSize(layout.dtype), 0);
+    const auto nbytes = storage_bytes(layout);
+    if (!nbytes)
+      return false;  // the op itself says so
+    layout.nbytes = *nbytes;
   }
   return true;
 }

@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <mutex>
+#include <tuple>
 #include <unordered_set>
 
 #include "device/fork.h"
@@ -12,6 +14,7 @@
 #include "record/archive.h"
 #include "record/call_pattern.h"
 #include "record/recorder.h"
+#include "record/sound.h"
 
 namespace tenon {
 
@@ -124,6 +127,41 @@ std::string facts_of(const CallPattern& pattern) {
   return std::move(archive.bytes);
 }
 
+bool are_sound(const std::vector<TensorLayout>& layouts) {
+  return std::all_of(
+      layouts.begin(), layouts.end(), [](const auto& layout) { return is_sound(layout); });
+}
+
+// Whether an op gives such results, and its new tensors are so.
+bool are_sound(
+    const OpInfo& op, const std::vector<ResultPlan>& results, c10::ArrayRef<TensorLayout> fresh) {
+  if (results.size() != op.returned.size() || !are_sound(fresh.vec()))
+    return false;
+  int64_t made = 0;
+  for (size_t k = 0; k < results.size(); ++k) {
+    const auto& [argument, list, defined] = results[k];
+    const bool whole = argument >= 0 || list || defined.size() == 1;
+    if (argument != op.returned[k] || !whole || (argument >= 0 && !defined.empty()))
+      return false;
+    made += std::count(defined.begin(), defined.end(), true);
+  }
+  return made == static_cast<int64_t>(fresh.size());
+}
+
+bool is_sound(const OpInfo& op, const CallPattern& pattern, const OpKey& key) {
+  const auto& [made, resized] = std::tie(pattern.made, pattern.resized);
+  const auto is_tensor = [&](auto k) { return k < key.tensors().size(); };
+  if (pattern.given != key.sizes().size() || resized.size() > made.size() ||
+      !std::all_of(resized.begin(), resized.end(), is_tensor))
+    return false;
+  size_t sizes = pattern.given;
+  for (const auto& layout : made)
+    sizes += layout.sizes.size() + layout.strides.size();
+  return is_sound(*pattern.rule) && pattern.rule->numbers.size() == sizes &&
+         are_sound(op, pattern.results, c10::ArrayRef<TensorLayout>(made).slice(resized.size())) &&
+         are_sound({made.begin(), made.begin() + static_cast<int64_t>(resized.size())});
+}
+
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
 // What this process used: its calls, and the rules of their sizes.
@@ -172,11 +210,18 @@ std::unique_ptr<OpEntry> recall(
   if (found == calls.end())
     return nullptr;
   auto entry = entry_of(op, key, open_scalars, arguments);
-  std::vector<TensorLayout> resized;
-  Reader archive(found->second);
-  archive(entry->resized, resized, entry->results, entry->fresh);
-  for (size_t k = 0; k < resized.size(); ++k)
-    entry->tensors.at(entry->resized.at(k)) = resized[k];
+  try {
+    std::vector<TensorLayout> resized;
+    Reader archive(found->second);
+    archive(entry->resized, resized, entry->results, entry->fresh);
+    if (!archive.at_end() || entry->resized.size() != resized.size() ||
+        !are_sound(op, entry->results, entry->fresh) || !are_sound(resized))
+      return nullptr;
+    for (size_t k = 0; k < resized.size(); ++k)
+      entry->tensors.at(entry->resized[k]) = resized[k];
+  } catch (const std::exception&) {  // damage that the checksum has not seen
+    return nullptr;
+  }
   finish_entry(*entry);
   return entry;
 }
@@ -189,13 +234,19 @@ std::unique_ptr<CallPattern> recall_pattern(const OpInfo& op, const OpKey& witho
   if (found == calls.end())
     return nullptr;
   auto pattern = std::make_unique<CallPattern>();
+  try {
+    Reader archive(found->second);
+    archive(pattern->given, pattern->results, pattern->resized, pattern->made);
+    archive(pattern->rule.emplace());
+    if (!archive.at_end() || !is_sound(op, *pattern, without))
+      return nullptr;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
   pattern->id = next_pattern();
   pattern->key = without.words();
   pattern->confirmed = true;
-  Reader archive(found->second);
-  archive(pattern->given, pattern->results, pattern->resized, pattern->made);
-  archive(pattern->rule.emplace());
-  return pattern->given == without.sizes().size() ? std::move(pattern) : nullptr;
+  return pattern;
 }
 
 void note_known(const OpEntry& entry) {

@@ -218,9 +218,13 @@ std::optional<int64_t> SizeExpression::evaluate(c10::ArrayRef<int64_t> symbols) 
     const auto b = stack.pop_back_val();
     auto& a = stack.back();
     if (word == add) {
-      a += b;
+      if (__builtin_add_overflow(a, b, &a))
+        return std::nullopt;
     } else if (word == multiply) {
-      a *= b;
+      if (__builtin_mul_overflow(a, b, &a))
+        return std::nullopt;
+    } else if (word != divide && word != modulo && word != exactly) {
+      return std::nullopt;
     } else {
       // Of what is not negative, by what is positive: there is one way to round.
       if (b <= 0 || a < 0 || (word == exactly && a % b != 0))

@@ -56,7 +56,8 @@ class PlanData(TypedDict):
 
     slots       for each slot its kind and a number: the bytes of an output or of a block (a large
                 temporary, which has its memory for as long as it is used), a temporary's offset in
-                the arena in bytes, a constant's place among the plan's constants
+                the arena in bytes, a constant's place among the plan's constants; then the bytes
+                that steps use of an input, a temporary and what a call makes
     inputs      slots of the tensors that the caller passes, in order
     outputs     slots that the caller passes memory for, or that are allocated
     results     tensors over slots that a run returns
@@ -363,7 +364,8 @@ class _Instance:
                 number = offsets.get(s, -1)
             elif s.kind == "constant":
                 number, constants = constants, constants + 1
-            found.append(["unused", 0] if number < 0 else [s.kind, number])
+            used = self.plain(s.nbytes) if s in nbytes else 0
+            found.append(["unused", 0] if number < 0 else [s.kind, number, used])
         return found
 
     def _after(self, step: int) -> Next:
