@@ -1,6 +1,7 @@
 #include "record/image_sizes.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Pool.h>
 
 #include <algorithm>
 
@@ -10,12 +11,10 @@ namespace {
 // How often a window of `size` elements that are `dilation` apart fits, every `stride` elements.
 int64_t count_of_windows(
     int64_t length, int64_t size, int64_t stride, int64_t padding, int64_t dilation, bool ceil) {
-  const auto room = length + 2 * padding - dilation * (size - 1) - 1;
-  if (room < 0 || stride <= 0)
+  if (stride <= 0 || length + 2 * padding < dilation * (size - 1) + 1)
     return 0;
-  const auto count = (room + (ceil ? stride - 1 : 0)) / stride + 1;
-  // One that would start behind the end and its padding is none.
-  return ceil && (count - 1) * stride >= length + padding ? count - 1 : count;
+  return at::native::pooling_output_shape_pad_lr(
+      length, size, padding, padding, stride, dilation, ceil);
 }
 
 int64_t at_or_last(const std::vector<int64_t>& numbers, size_t k) {

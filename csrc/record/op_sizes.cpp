@@ -91,6 +91,9 @@ std::vector<int64_t> total_length(c10::ArrayRef<IValue> arguments) {
 }
 
 // What equal sizes do not tell of an op, by the name that the table of ops has for it.
+//
+// PyTorch's Meta kernels are not asked. Its import registers kernels from Python in the place of
+// nearly all of those that it has in C++, and recording does not wait for the interpreter.
 struct SizeRule {
   bool (*allows)(c10::ArrayRef<IValue>) = nullptr;
   std::vector<int64_t> (*more)(c10::ArrayRef<IValue>) = nullptr;
