@@ -3,6 +3,8 @@
 #              on the tests' other targets, `make test-long` variations that take long
 # make test-distributed   training on 2 and 4 ranks for longer, and 20 runs with a rank killed
 # make test-frameworks     accelerate, transformers and Lightning on the device; installs them
+# make test-torchcts       TorchCTS, a conformance suite by others; installs it apart. A part of it:
+#              `make test-torchcts TORCHCTS_OPTIONS='-k quantized'` (see --help)
 # make test-newest         the tests with the newest PyTorch, gigabytes that it installs apart;
 #              `make test-newest NEWEST=2.14.1` takes another release
 # make check   ruff, mypy, clang-format and the manifest's check
@@ -18,6 +20,7 @@ CPP := $(shell find csrc torch_tenon/targets/*/csrc -name '*.cpp' -o -name '*.h'
 BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 FRAMEWORKS := $(VENV)/frameworks
+TORCHCTS := $(VENV)/torchcts
 BUILT := $(VENV)/built
 NEWEST = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["newest-torch"])')
 # What is built for it: a copy of the sources, pinned to that release.
@@ -29,7 +32,7 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test test-long test-targets test-distributed test-frameworks test-newest check format bench \
+.PHONY: demo test test-long test-targets test-distributed test-frameworks test-torchcts test-newest check format bench \
 	bench-scripts wheel clean
 .DELETE_ON_ERROR:
 
@@ -53,6 +56,11 @@ test-distributed: $(BUILT)
 
 test-frameworks: $(BUILT) $(FRAMEWORKS)
 	$(BIN)/python -m pytest tests/frameworks
+
+# It says that it is for older releases of PyTorch, and needs nothing that is not there.
+test-torchcts: $(BUILT) $(TORCHCTS)/installed
+	OMP_WAIT_POLICY=passive PYTHONPATH=$(CURDIR)/$(TORCHCTS) \
+		$(BIN)/python -m torch_tenon.testing.torchcts $(TORCHCTS_OPTIONS)
 
 # The copy keeps its objects and the sources keep their times: ninja rebuilds what changed.
 test-newest:
@@ -97,6 +105,12 @@ $(INSTALLED): $(BUILDABLE) setup.py
 
 $(FRAMEWORKS): $(INSTALLED)
 	$(NO_AUTOLOAD) TORCH_TENON_BUILT_IN_PLACE=1 $(BIN)/pip install -q --no-build-isolation -e '.[frameworks]'
+	touch $@
+
+$(TORCHCTS)/installed: $(INSTALLED)
+	rm -rf $(TORCHCTS)
+	$(BIN)/pip install -q --no-deps --target $(TORCHCTS) \
+		$$($(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["torchcts"])')
 	touch $@
 
 $(BUILT): $(INSTALLED) $(CPP)
