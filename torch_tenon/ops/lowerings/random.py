@@ -143,6 +143,8 @@ def draw(
     offset: Value,
 ) -> Value:
     """The random numbers of recorded code."""
+    if not isinstance(base, int) or not isinstance(count, int):
+        raise CannotLower("whole numbers out of as many as a run-time size says")
     what = Drawn(distribution, p, q, r, base, count)
     return b.program.realise(drawn(x.sizes, b.out.dtype, what, seed, offset))
 
