@@ -92,6 +92,7 @@ class Suite:
         if listed is not None:
             environment[NODES] = str(listed)
         output = lines.with_suffix(".output")
+        fruitless = 0
         while True:
             before = len(read(lines))
             with tempfile.TemporaryDirectory() as scratch, output.open("w") as file:
@@ -102,7 +103,10 @@ class Suite:
                 )
                 hung = self._wait(process, lines)
             written = read(lines)
-            if len(written) == before:
+            fruitless = fruitless + 1 if len(written) == before else 0
+            if 0 < fruitless < 3:  # something else ended it
+                continue
+            if fruitless:
                 tail = output.read_text(errors="replace")[-3000:]
                 raise RuntimeError(
                     "a process of the suite ended before its first node "
