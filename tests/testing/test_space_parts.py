@@ -152,13 +152,13 @@ def test_memory_beside_an_argument_is_compared() -> None:
 def test_different_numbers_to_one_place_are_undefined(
     values: tuple[float, ...], settled: bool
 ) -> None:
-    x = tensor([2, 2], 0.0, expanded=[0])
+    x, out = tensor([2, 2], 0.0), tensor([2, 2], 0.0, overlapping=True)
     index = tensor([2], 0, 1, dtype="int64")
-    source = tensor([2, 2], *values, order=[1, 0])
+    tensors = [x, index, tensor([2, 2], *values), out]
     args: list[Any] = [{"tensor": 0}, 0, {"tensor": 1}, {"tensor": 2}]
-    case = Case(case_of("aten.index_copy_.default", [x, index, source], args))
-    if not run(case, "cpu").error:
-        assert evidence(case, 0).undefined != settled
+    case = Case(case_of("aten.index_copy.out", tensors, args, out={"tensor": 3}))
+    assert not run(case, "cpu").error
+    assert evidence(case, 0).undefined != settled
 
 
 def test_made_small() -> None:

@@ -24,6 +24,7 @@ SIZES = (2, 3, 1, 4, 5, 7, 8, 0, 13, 16, 17, 32, 33, 64)
 
 _FLOATS = (0.0, 1.0, 2.0, -1.0, 0.5, 3.0, -0.0, 0.1, -2.5, 1.5, 2.5, 10.0, inf, -inf, nan, 100.7,
            1e-30, -1e30, 1e30)  # fmt: skip
+_SPECIAL = (-0.0, inf, -inf, nan)
 _INTS = (0, 1, 2, -1, 3, 5, 7, -2, 8, 100, 255, 256, -128, 127, 2**31 - 1, -(2**31), 2**31,
          2**53 + 1, 2**63 - 1, -(2**63))  # fmt: skip
 
@@ -72,6 +73,7 @@ def numbers() -> st.SearchStrategy[Any]:
     return st.one_of(
         st.sampled_from((1, 2, 0, -1, 3)),
         st.sampled_from(_FLOATS),
+        st.sampled_from(_SPECIAL),
         st.sampled_from(_INTS),
         st.booleans(),
         st.builds(
@@ -86,7 +88,10 @@ def numbers() -> st.SearchStrategy[Any]:
 def floats() -> st.SearchStrategy[Any]:
     """A number for an argument of floats, which takes whole numbers and bools as well."""
     return st.one_of(
-        st.sampled_from(_FLOATS[:8]), st.sampled_from(_FLOATS), st.sampled_from((0, 1, -1, True))
+        st.sampled_from(_FLOATS[:8]),
+        st.sampled_from(_FLOATS),
+        st.sampled_from(_SPECIAL),
+        st.sampled_from((0, 1, -1, True)),
     )
 
 
