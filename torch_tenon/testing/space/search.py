@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from torch_tenon.testing.space import constraints, domains
+from torch_tenon.testing.space import constraints, domains, layer_constraints
 from torch_tenon.testing.space.case import Data
 from torch_tenon.testing.space.drawing import Drawing
 from torch_tenon.testing.space.running import MODES
@@ -48,6 +48,9 @@ class Search:
 SHARES = {"reference": 5, "window": 5, "sized": 3, "compiled": 2, "dynamic": 2}
 TOGETHER = {"reference": 16, "window": 16, "sized": 8, "compiled": 8, "dynamic": 4}
 BESIDE = " beside other calls"
+
+
+assert layer_constraints  # whose entries are made by its import
 
 
 @st.composite
