@@ -145,39 +145,6 @@ def test_a_window_that_raises_waits_for_those_before_it() -> None:
     assert run_there(call, TENON_EXECUTE="compiled") == "in order"
 
 
-def submitted_within_a_run() -> str:
-    """What a kernel on the host submits gets a later number, and is over first."""
-    table = torch.arange(12.0).view(4, 3).to("tenon")
-    index = torch.tensor([0, 9]).to("tenon")
-
-    @torch.library.custom_op("test_faults::uploads", mutates_args=())
-    def uploads(x: torch.Tensor) -> torch.Tensor:
-        torch.ones(3).to("tenon")
-        return x + 1
-
-    @uploads.register_fake
-    def _(x: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(x)
-
-    queue = queue_of_device()
-    for _ in range(5):
-        settle()
-        queue.pause = 0.02
-        wrong = table.index_select(0, index)
-        made = uploads(table)
-        more = made * 2
-        torch_tenon.commit()
-        queue.pause = 0.0
-        with pytest.raises(IndexError, match=r"out of (bounds|range)"):
-            wrong.cpu()
-        assert more.tolist() == ((torch.arange(12.0).view(4, 3) + 1) * 2).tolist()
-    return "in order"
-
-
-def test_what_is_submitted_within_a_run_is_not_taken_for_it() -> None:
-    assert run_there("submitted_within_a_run()", TENON_EXECUTE="compiled") == "in order"
-
-
 def times_of_events(commits: int) -> str:
     first, last = (torch.Event("tenon", enable_timing=True) for _ in range(2))
     first.record()
@@ -195,31 +162,3 @@ def times_of_events(commits: int) -> str:
 def test_an_event_keeps_its_time_whatever_is_committed_later(target: str) -> None:
     """More commits than a queue could keep the times of."""
     assert run_there("times_of_events(5000)", target) == "right"
-
-
-def an_opencl_command_fails() -> str:
-    import pyopencl as cl
-
-    target = torch_tenon.target()
-    x = torch.arange(6.0).to("tenon")
-    apart = x + 0
-    for turn in range(2):
-        settle()
-        fault = cl.UserEvent(target.context)
-        cl.enqueue_barrier(target._queues[0], wait_for=[fault])
-        lost = x * 2 + turn
-        torch_tenon.commit()
-        target._queues[0].flush()
-        fault.set_status(-5)
-        for _ in range(100):  # whoever looks does not make it forgotten
-            torch.tenon.current_stream().query()
-        settle()
-        assert_lost(lost, "OpenCL: what was committed failed")
-        assert_lost(lost + 1, "OpenCL: what was committed failed")
-        assert (apart + turn).tolist() == [float(k + turn) for k in range(6)]
-    return "told"
-
-
-@opencl
-def test_a_command_of_opencl_that_fails() -> None:
-    assert run_there("an_opencl_command_fails()", "opencl", TENON_EXECUTE="compiled") == "told"
