@@ -198,8 +198,13 @@ void run_reference(const c10::OperatorHandle& op, Stack* stack) {
   if (of_tensors) {
     if (const auto stranger =
             find_stranger(schema, *of_tensors, torch::jit::last(*stack, count), written)) {
-      if (const auto key = composed(op))
-        return op.callBoxedForDispatchKey(*key, *stack);
+      if (const auto key = composed(op)) {
+        try {
+          return op.callBoxedForDispatchKey(*key, *stack);
+        } catch (const c10::Error&) {
+          // Its parts do not say which arguments of this op met.
+        }
+      }
       raise_for(schema, *of_tensors, *stranger);
     }
   }

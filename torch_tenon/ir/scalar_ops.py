@@ -32,29 +32,39 @@ class ScalarOp:
     bool_sign: str = ""  # ... for bools, where that is another one
     cost: str = SHORT
     plain: bool = False  # of integers no faster with a number that the compiler knows
+    exact: tuple[int, ...] = ()  # where these operands are 16-bit numbers, the result is one
+    own_nan: bool = False  # a NaN that it gives is an operand's, or has the fewest digits
 
 
 OPS: dict[str, ScalarOp] = {
-    "add": ScalarOp(2, "s", "x + y; or for bool", sign="+", bool_sign="|", cost=SIMPLE, plain=True),
-    "sub": ScalarOp(2, "s", "x - y", sign="-", cost=SIMPLE, plain=True),
-    "mul": ScalarOp(2, "s", "x * y; and for bool", sign="*", bool_sign="&", cost=SIMPLE),
-    "div": ScalarOp(2, "f", "x / y", sign="/", cost=SIMPLE),
-    "fma": ScalarOp(3, "f", "x * y + z rounded once", cost=SIMPLE),
+    "add": ScalarOp(
+        2, "s", "x + y; or for bool", sign="+", bool_sign="|", cost=SIMPLE, plain=True, own_nan=True
+    ),
+    "sub": ScalarOp(2, "s", "x - y", sign="-", cost=SIMPLE, plain=True, own_nan=True),
+    "mul": ScalarOp(
+        2, "s", "x * y; and for bool", sign="*", bool_sign="&", cost=SIMPLE, own_nan=True
+    ),
+    "div": ScalarOp(2, "f", "x / y", sign="/", cost=SIMPLE, own_nan=True),
+    "fma": ScalarOp(3, "f", "x * y + z rounded once", cost=SIMPLE, own_nan=True),
     "floor_div": ScalarOp(2, "s", "floor(x / y), as Python's //"),
     "trunc_div": ScalarOp(2, "s", "x / y rounded toward zero"),
     "remainder": ScalarOp(2, "s", "x - y * floor(x / y): the sign of y"),
     "fmod": ScalarOp(2, "s", "x - y * trunc(x / y): the sign of x"),
-    "neg": ScalarOp(1, "s", "-x", sign="-", cost=SIMPLE),
-    "abs": ScalarOp(1, "s", "|x|", cost=SIMPLE),
+    "neg": ScalarOp(1, "s", "-x", sign="-", cost=SIMPLE, exact=(0,), own_nan=True),
+    "abs": ScalarOp(1, "s", "|x|", cost=SIMPLE, exact=(0,), own_nan=True),
     "sign": ScalarOp(1, "s", "-1, 0 or 1; 0 for NaN"),
-    "minimum": ScalarOp(2, "s", "the lesser; NaN if either is", cost=SIMPLE),
-    "maximum": ScalarOp(2, "s", "the greater; NaN if either is", cost=SIMPLE),
-    "fmin": ScalarOp(2, "s", "the lesser; the other if one is NaN"),
-    "fmax": ScalarOp(2, "s", "the greater; the other if one is NaN"),
+    "minimum": ScalarOp(
+        2, "s", "the lesser; NaN if either is", cost=SIMPLE, exact=(0, 1), own_nan=True
+    ),
+    "maximum": ScalarOp(
+        2, "s", "the greater; NaN if either is", cost=SIMPLE, exact=(0, 1), own_nan=True
+    ),
+    "fmin": ScalarOp(2, "s", "the lesser; the other if one is NaN", exact=(0, 1), own_nan=True),
+    "fmax": ScalarOp(2, "s", "the greater; the other if one is NaN", exact=(0, 1), own_nan=True),
     "pow": ScalarOp(2, "s", "x to the y; integers wrap, and cut a fraction", cost=LONG),
-    "sqrt": ScalarOp(1, "f", "square root", cost=SIMPLE),
+    "sqrt": ScalarOp(1, "f", "square root", cost=SIMPLE, own_nan=True),
     "rsqrt": ScalarOp(1, "f", "1 / sqrt(x)"),
-    "reciprocal": ScalarOp(1, "f", "1 / x", cost=SIMPLE),
+    "reciprocal": ScalarOp(1, "f", "1 / x", cost=SIMPLE, own_nan=True),
     "exp": ScalarOp(1, "f", "e to the x", cost=LONG),
     "exp2": ScalarOp(1, "f", "2 to the x", cost=LONG),
     "expm1": ScalarOp(1, "f", "exp(x) - 1", cost=LONG),
@@ -83,15 +93,17 @@ OPS: dict[str, ScalarOp] = {
     "digamma": ScalarOp(1, "f", "derivative of lgamma", cost=LONG),
     "hypot": ScalarOp(2, "f", "sqrt(x*x + y*y) without overflow", cost=LONG),
     "nextafter": ScalarOp(2, "f", "the next number from x toward y"),
-    "copysign": ScalarOp(2, "f", "|x| with the sign of y", cost=SIMPLE),
+    "copysign": ScalarOp(2, "f", "|x| with the sign of y", cost=SIMPLE, exact=(0,), own_nan=True),
     "signbit": ScalarOp(1, "b", "whether the sign bit is set"),
-    "floor": ScalarOp(1, "f", "greatest integer not above x"),
-    "ceil": ScalarOp(1, "f", "least integer not below x"),
-    "trunc": ScalarOp(1, "f", "x without its fraction"),
-    "round": ScalarOp(1, "f", "nearest integer, halves to even"),
-    "round_bf16": ScalarOp(1, "f", "float32 rounded to a bfloat16 number"),
-    "round_plain_bf16": ScalarOp(1, "f", "the same, where the lower half of a NaN's bits is 0"),
-    "round_f16": ScalarOp(1, "f", "float32 rounded to a float16 number"),
+    "floor": ScalarOp(1, "f", "greatest integer not above x", exact=(0,), own_nan=True),
+    "ceil": ScalarOp(1, "f", "least integer not below x", exact=(0,), own_nan=True),
+    "trunc": ScalarOp(1, "f", "x without its fraction", exact=(0,), own_nan=True),
+    "round": ScalarOp(1, "f", "nearest integer, halves to even", exact=(0,), own_nan=True),
+    "round_bf16": ScalarOp(1, "f", "float32 rounded to a bfloat16 number", own_nan=True),
+    "round_plain_bf16": ScalarOp(
+        1, "f", "the same, where the lower half of a NaN's bits is 0", own_nan=True
+    ),
+    "round_f16": ScalarOp(1, "f", "float32 rounded to a float16 number", own_nan=True),
     "isnan": ScalarOp(1, "b", "whether x is NaN"),
     "isinf": ScalarOp(1, "b", "whether x is an infinity"),
     "eq": ScalarOp(2, "b", "x == y", sign="==", cost=SIMPLE, plain=True),

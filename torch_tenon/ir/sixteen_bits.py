@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from torch_tenon.ir.scalar_ops import OPS
+
 ROUNDING = {torch.bfloat16: "round_bf16", torch.float16: "round_f16"}
 # Faster where no NaN has digits that rounding would carry up, which could make an infinity of it.
 OF_PLAIN_NAN = {torch.bfloat16: "round_plain_bf16"}
@@ -25,29 +27,17 @@ ROUNDINGS = {
 _BOTH = frozenset(ROUNDING)
 _NEITHER: frozenset[torch.dtype] = frozenset()
 _ROUNDED = {name: frozenset((dtype,)) for name, dtype in ROUNDINGS.items()}
-# What gives a 16-bit number where these operands are such numbers. Whole parts are: a number so
-# large that its whole part might need more digits has no fraction.
-_EXACT = {
-    "neg": (0,),
-    "abs": (0,),
-    "copysign": (0,),
-    "minimum": (0, 1),
-    "maximum": (0, 1),
-    "fmin": (0, 1),
-    "fmax": (0, 1),
-    "where": (1, 2),
-    "floor": (0,),
-    "ceil": (0,),
-    "trunc": (0,),
-    "round": (0,),
-}
+_CHOSEN = (1, 2)  # the operands that `where` chooses from
 _SMALL_INTEGERS = (torch.bool, torch.uint8, torch.int8)  # of 8 bits at most, as a bfloat16 has
 
 
 def exact_dtypes(op: str, args: tuple[Any, ...]) -> frozenset[torch.dtype]:
     """Of which 16-bit dtypes the result of a scalar operation is certainly a number."""
-    if op in _EXACT:
-        first, *rest = _EXACT[op]
+    # Whole parts are such numbers: one so large that its whole part might need more digits has no
+    # fraction.
+    operands = _CHOSEN if op == "where" else OPS[op].exact if op in OPS else ()
+    if operands:
+        first, *rest = operands
         found: frozenset[torch.dtype] = args[first].exact
         for k in rest:
             found &= args[k].exact
@@ -64,16 +54,12 @@ def exact_dtypes(op: str, args: tuple[Any, ...]) -> frozenset[torch.dtype]:
     return _ROUNDED.get(op, _NEITHER)
 
 
-# What gives a NaN of its own or one of its operands'.
-_ARITHMETIC = {"add", "sub", "mul", "div", "fma", "sqrt", "reciprocal", *_EXACT, *ROUNDINGS}
-
-
 def has_plain_nan(op: str, args: tuple[Any, ...]) -> bool:
     """Whether a NaN that an operation gives certainly has zeros in the lower half of its float32
     bits, as those of arithmetic and of 16-bit memory have."""
     if op == "where" and args[0].op == "isnan" and args[0].args[0] is args[2]:
         return bool(args[1].plain_nan)
-    if op in _ARITHMETIC:
+    if op == "where" or (op in OPS and OPS[op].own_nan):
         return all(a.plain_nan for a in args if a.dtype.is_floating_point)
     if op == "load":
         buffer, _, mask, other = args

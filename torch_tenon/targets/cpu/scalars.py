@@ -78,9 +78,9 @@ def operation(name: str, args: list[str], dtype: torch.dtype, source: torch.dtyp
     operands' dtype."""
     if name in RANDOM_NUMBERS:
         return f"{name}_{TABLE[dtype].short}({', '.join(args)})"
-    op = OPS[name]
-    sign = (source is torch.bool and op.bool_sign) or op.sign
-    if sign:
+    op = OPS.get(name)  # none of what is recorded by functions of its own: a pair, and its parts
+    sign = op and ((source is torch.bool and op.bool_sign) or op.sign)
+    if op and sign:
         text = f"{args[0]} {sign} {args[1]}" if op.arity == 2 else f"{sign}{args[0]}"
     elif name == "abs" and not source.is_floating_point:
         if TABLE[source].kind in ("uint", "bool"):
