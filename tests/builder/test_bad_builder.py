@@ -180,7 +180,7 @@ def test_a_pace_that_cannot_be_is_not_believed(folder: Path, seconds: float) -> 
         deadline = time.monotonic() + 5
         while _C.builder_state()[1] and time.monotonic() < deadline:
             _C.window_runs()  # which hears it
-        assert met and all(0 < run.price <= 1000 for run in _C.window_runs())
+        assert met and all(0 < run.price <= 1000 for run in _C.window_runs() if run.number >= 0)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")

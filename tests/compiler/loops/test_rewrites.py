@@ -467,17 +467,14 @@ def test_stores_are_shared_out_by_where_they_go() -> None:
         parallel share from 0 to shares:
           serial j0 from 0 to 3:
             t0: i64 = in1[j0]
-            t1: bool = lt(t0, 0)
-            t2: i64 = add(t0, 5)
-            t3: i64 = where(t1, t2, t0)
-            check t3 in 5 (index of -1)
-            t4: i64 = within(t3, 5)
-            t5: i64 = bitwise_and(t4, shares - 1)
-            t6: bool = eq(t5, share)
-            if t6:
+            check t0 in 5 (embedding of -1)
+            t1: i64 = within(t0, 5)
+            t2: i64 = bitwise_and(t1, shares - 1)
+            t3: bool = eq(t2, share)
+            if t3:
               parallel i0 from 0 to 4:
-                t7: f32 = in2[4*j0 + i0]
-                buf3_v1[4*t4 + i0] sum= t7
+                t4: f32 = in2[4*j0 + i0]
+                buf3_v1[4*t1 + i0] sum= t4
         """,
     )
 

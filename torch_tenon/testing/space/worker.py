@@ -15,6 +15,7 @@ import stat
 import sys
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -27,7 +28,8 @@ from torch_tenon.testing.space.ops import base_name, named
 from torch_tenon.testing.space.running import INVALID, MODES, run, run_on_device
 from torch_tenon.testing.space.undefined import evidence
 
-# Address space: what a call asks for beyond it is refused, on the CPU and here.
+# Address space beyond what a process starts with: what a call asks for beyond it is refused, on the
+# CPU and here.
 _MOST = 64 << 30
 
 
@@ -144,7 +146,9 @@ def main() -> None:
     # What a call prints, and what C code prints, must not be taken for an answer.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST, _MOST))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + _MOST
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     torch.set_num_threads(1)
     logging.getLogger("torch_tenon").addHandler(logging.NullHandler())
     runner = Runner()

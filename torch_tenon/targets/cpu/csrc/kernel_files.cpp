@@ -6,7 +6,6 @@
 
 #include <fstream>
 #include <mutex>
-#include <system_error>
 #include <unordered_map>
 
 #include "bind.h"
@@ -207,9 +206,10 @@ const RegisterBindings registered([](pybind11::module_& m) {
             auto found = is_private ? nullptr : SharedObject::find_open(path, file_checksum);
             if (!found)
               found = SharedObject::open(path, file_checksum, is_private);
-            if (!found)
-              throw std::system_error(
-                  ENOEXEC, std::generic_category(), c10::str(path, " does not load"));
+            if (!found) {
+              PyErr_SetString(PyExc_OSError, c10::str(path, " does not load").c_str());
+              throw py::error_already_set();
+            }
             return found;
           }),
           py::arg("path"),

@@ -18,7 +18,6 @@
 #include <limits>
 #include <map>
 #include <mutex>
-#include <shared_mutex>
 
 #include "device/fork.h"
 #include "device/threads.h"
@@ -38,10 +37,11 @@ struct Choice {
   std::atomic<int64_t> used;  // by `clock_ticks`
 };
 
-// Leaked on purpose: windows may run while the process exits.
-std::shared_mutex& table_mutex() {
+// Leaked on purpose: windows may run while the process exits. No shared one, whose writer the child
+// of a fork would not know for its own thread.
+std::mutex& table_mutex() {
   static auto* instance = [] {
-    auto* made = new std::shared_mutex();
+    auto* made = new std::mutex();
     take_at_fork(*made, ForkOrder::matmul_choices);
     return made;
   }();
@@ -173,13 +173,13 @@ void keep_choice(const MatmulKey& key, MatmulRoute route) {
 }  // namespace
 
 MatmulChoices matmul_choices() {
-  const std::shared_lock lock(table_mutex());
+  const std::lock_guard lock(table_mutex());
   const int64_t kept = table.size();
   return {kept, clock_ticks - asked, asked, evicted};
 }
 
 void set_matmul_tuner(MatmulTuner fresh) {
-  const std::unique_lock lock(table_mutex());
+  const std::lock_guard lock(table_mutex());
   table.clear();
   tuner = std::move(fresh);
 }
@@ -191,7 +191,7 @@ void set_threads_of_choices(int64_t threads) {
 void set_matmul_driver(void (*driver)(const tenon_matmul_t*), std::shared_ptr<KernelOwner> owner) {
   // Another thread may be in the one before. There are one or two in a process.
   static auto* owners = new std::vector<std::shared_ptr<KernelOwner>>();
-  const std::unique_lock lock(table_mutex());
+  const std::lock_guard lock(table_mutex());
   owners->push_back(std::move(owner));
   generated = driver;
 }
@@ -201,7 +201,7 @@ bool has_matmul_driver() {
 }
 
 void adopt_matmul_choices(const std::vector<MatmulChoice>& choices) {
-  const std::unique_lock lock(table_mutex());
+  const std::lock_guard lock(table_mutex());
   for (const auto& choice : choices)
     keep_choice(choice.key, choice.route);
 }
@@ -276,7 +276,7 @@ int64_t threads_of(const tenon_matmul_t& p) {
 // The way for a product of that key: from the table, or asked of the tuner.
 MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
   {
-    const std::shared_lock lock(table_mutex());
+    const std::lock_guard lock(table_mutex());
     const auto found = table.find(key);
     if (found != table.end()) {
       found->second.used = ++clock_ticks;
@@ -284,7 +284,7 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
     }
   }
   {
-    const std::unique_lock lock(table_mutex());
+    const std::lock_guard lock(table_mutex());
     const auto nearest = route_of_nearest(key, /*any=*/!tuner);
     if (nearest)
       keep_choice(key, *nearest);
@@ -312,7 +312,7 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
       multiply_by(way, trial);
     return std::chrono::duration<double>(Clock::now() - start).count() / repeats;
   });
-  const std::unique_lock lock(table_mutex());
+  const std::lock_guard lock(table_mutex());
   ++asked;
   keep_choice(key, route);
   return route;
