@@ -17,15 +17,15 @@ from torch._decomp import _core_aten_decompositions_post_autograd, get_decomposi
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 
+import torch_tenon.ops.losses
+import torch_tenon.ops.upsampling  # noqa: F401  # the entries of both
+from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
 from torch_tenon.ops.steps import STEPS, in_float32, in_steps
 from torch_tenon.ops.variants import known_of, overload
-
-COMPOSITIONS: dict[Any, Callable[..., Any]] = {}
-"""Overload -> the function that computes it."""
 
 aten = torch.ops.aten
 Tensors = Sequence[Tensor]
@@ -70,17 +70,6 @@ def _not_of(names: Sequence[str], op: Any, function: Callable[..., Any]) -> Call
         return NotImplemented if dtype in dtypes else function(x, *args, **keywords)
 
     return run
-
-
-def composition(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enters a function for each of some overloads."""
-
-    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        for op in ops:
-            COMPOSITIONS[op] = function
-        return function
-
-    return enter
 
 
 # Lists of tensors, beside those that `lowerings/lists.py` has.

@@ -134,7 +134,8 @@ class CustomOp:
         if own:
             self.enter()
         elif decomposition is not None:
-            from torch_tenon.ops.compositions import COMPOSITIONS, decompositions
+            from torch_tenon.ops.composition_table import COMPOSITIONS
+            from torch_tenon.ops.compositions import decompositions
 
             COMPOSITIONS[self.op] = decomposition
             decompositions()[self.op] = decomposition

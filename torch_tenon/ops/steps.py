@@ -133,6 +133,32 @@ def mse_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> T
     return factor * (x - target) * g
 
 
+@steps(aten.huber_loss.default, dtypes=(BFLOAT16,))
+def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
+    """The difference, squared below delta."""
+    limit, size = x.new_full((), delta), (x - target).abs()
+    found = torch.where(size < limit, 0.5 * size * size, limit * (size - 0.5 * limit))
+    return found.mean() if reduction == 1 else found.sum() if reduction else found
+
+
+@steps(aten.huber_loss_backward.default)
+def huber_loss_backward(
+    g: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float
+) -> Tensor:
+    """The gradient of this: the difference, kept within delta."""
+    limit, factor = x.new_full((), delta), x.new_full((), 1 / x.numel() if reduction == 1 else 1)
+    difference = x - target
+    side = torch.where(difference > 0, limit, -limit)
+    return factor * torch.where(difference.abs() >= limit, side, difference) * g
+
+
+@steps(aten.soft_margin_loss.default)
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """log(1 + exp(-target * x))."""
+    found = (-x * target).exp().log1p()
+    return found.mean() if reduction == 1 else found.sum() if reduction else found
+
+
 @steps(aten.binary_cross_entropy_backward.default)
 def binary_cross_entropy_backward(
     g: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1

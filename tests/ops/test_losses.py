@@ -1,0 +1,77 @@
+"""Losses and their gradients by plans: extreme parameters, NaN, infinities and whole numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import needs
+import pytest
+import torch
+from against_cpu import assert_same, executing
+
+pytestmark = needs.plans
+
+aten = torch.ops.aten
+LIMITS = (0.0, 0.5, 0.3, 1.0, math.inf, 1e-10)
+SPECIAL = [math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -0.5]
+
+
+def losses_of(x: Any, target: Any, grads: Any) -> list[torch.Tensor]:
+    found = []
+    for limit in LIMITS:
+        found.append(aten.smooth_l1_loss(x, target, 0, limit))
+        if limit and (limit != 0.3 or x.dtype is not torch.float16):
+            found.append(aten.huber_loss(x, target, 0, limit))
+    found += [aten.mse_loss(x, target, 0), aten.soft_margin_loss(x, target, 0)]
+    found.append(aten.binary_cross_entropy_with_logits(x, target, None, None, 0))
+    for reduction in (0, 1, 2):
+        g = grads[0] if reduction else grads
+        for limit in LIMITS:
+            found.append(aten.smooth_l1_loss_backward(g, x, target, reduction, limit))
+            if limit in (0.5, 1.0, math.inf):
+                found.append(aten.huber_loss_backward(g, x, target, reduction, limit))
+        found.append(aten.mse_loss_backward(g, x, target, reduction))
+        found.append(aten.soft_margin_loss_backward(g, x, target, reduction))
+        found.append(aten.binary_cross_entropy_backward(g, x.clamp(0, 1), target, None, reduction))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_losses_of_special_values(dtype: torch.dtype) -> None:
+    pairs = torch.tensor(list(itertools.product(SPECIAL, SPECIAL)) * 2, dtype=dtype)
+    grads = torch.tensor([0.5, -2.0, math.nan, math.inf, 0.0] * 40, dtype=dtype)
+    given = [pairs[:192, 0], pairs[:192, 1], grads[:192]]  # whole vectors
+    with executing("compiled"):
+        for _ in range(2):  # the first call of an op runs at once
+            got = losses_of(*(t.to("tenon") for t in given))
+            torch.tenon.synchronize()
+    tolerance = 1e-5 if dtype.itemsize > 2 else 0.0
+    for k, (mine, want) in enumerate(zip(got, losses_of(*given), strict=True)):
+        try:
+            assert_same(mine, want, tolerance, 1e-6 if tolerance else 0.0)
+        except AssertionError as error:
+            raise AssertionError(f"result {k}: {error}") from None
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.uint8])
+def test_losses_of_whole_numbers(dtype: torch.dtype) -> None:
+    given = [torch.tensor(v, dtype=dtype) for v in ([1, 2, 5], [3, 2, 1], [1, 2, 3])]
+
+    def compute(x: Any, target: Any, grads: Any) -> list[torch.Tensor]:
+        found = []
+        for reduction, n in itertools.product((0, 1, 2), (1, 3)):
+            g = grads[-1] if reduction else grads[:n]
+            found.append(aten.mse_loss_backward(g, x[:n], target[:n], reduction))
+            for beta in (0.0, 0.5, 2.0):
+                found.append(aten.smooth_l1_loss_backward(g, x[:n], target[:n], reduction, beta))
+        out = torch.zeros(3, device=x.device)
+        aten.mse_loss_backward.grad_input(grads[-1], x, target, 1, grad_input=out)
+        return [*found, out]
+
+    with executing("compiled"):
+        for _ in range(2):
+            got = compute(*(t.to("tenon") for t in given))
+            torch.tenon.synchronize()
+    assert_same(got, compute(*given))

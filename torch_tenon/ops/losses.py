@@ -1,0 +1,62 @@
+"""Losses and their gradients, where PyTorch's decomposition gives other numbers than its CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp.decompositions import mse_loss_backward as of_floats
+from torch._decomp.decompositions import pw_cast_for_opmath
+
+from torch_tenon.ops.composition_table import composition
+from torch_tenon.ops.steps import in_steps
+
+aten = torch.ops.aten
+MEAN = 1
+"""The reduction that divides by the number of elements."""
+
+
+@composition(aten.mse_loss_backward.default)
+def mse_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    """The gradient of the squared difference (any shape). Whole numbers are a call: the CPU's
+    kernel makes 2 / numel a whole number too."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    function = in_steps(aten.mse_loss_backward.default, of_floats)
+    found: Tensor = function(g, x, target, reduction)
+    return found
+
+
+@composition(aten.smooth_l1_loss_backward.default)
+def smooth_l1_loss_backward(
+    g: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
+) -> Tensor:
+    """The gradient of the absolute difference, which is squared below beta (any shape). Whole
+    numbers are a call: the CPU's kernel makes 1 / numel a whole number too."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    found: Tensor = _smooth_l1_loss_backward(g, x, target, reduction, beta)
+    return found
+
+
+@pw_cast_for_opmath
+def _smooth_l1_loss_backward(
+    g: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
+) -> Tensor:
+    difference = x - target
+    # NaN is below any beta. With a beta of 0, a difference of 0 is on the lower side.
+    side = torch.where(difference > 0, 1.0, -1.0).to(difference.dtype)
+    slope = torch.where(difference.abs() >= beta, side, difference / beta)
+    return (slope / x.numel() if reduction == MEAN else slope) * g
+
+
+@composition(aten.soft_margin_loss_backward.default)
+def soft_margin_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
+    """The gradient of log(1 + exp(-target * x)) (any shape), NaN where the exponential is infinite.
+    16-bit numbers are rounded after each step."""
+    grown = (-target * x).exp()
+    factor: Any = -1 / x.numel() if reduction == MEAN else -1.0
+    if x.dtype in (torch.float16, torch.bfloat16):
+        factor = x.new_full((), factor)
+    return target * grown * factor / (grown + 1) * g
