@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tests.against_cpu import assert_same
+from tests.ops.lowerings.by_plan import same_by_plans
 from tests.plans import last_plan
 from torch_tenon import _C
 from torch_tenon.recording import calls_at_once
@@ -187,3 +188,21 @@ def test_complex_factors_and_conjugates_are_recorded() -> None:
         found.mul_(there.conj())
     assert waiting() == before
     assert_same(found, ((a * 2j).conj() + a.mul(1 + 1j)).mul_(a.conj()), **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex128])
+def test_sums_of_another_dtype(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0.5 + 0.75j, 1 - 2j], [0, 3j], [-0.5, 2]])
+
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x.sum(0, dtype=dtype), x.sum(dtype=dtype), x.prod(1, dtype=dtype)]
+
+    same_by_plans(compute, x)
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+def test_means_and_running_sums_of_another_dtype(dtype: torch.dtype) -> None:
+    x = torch.tensor([[0.5 + 0.75j, 1 - 2j], [0, 3j], [-0.5, 2]])
+    same_by_plans(lambda x: [x.mean(0, dtype=dtype), x.cumsum(1, dtype=dtype)], x)

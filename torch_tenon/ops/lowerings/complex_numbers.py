@@ -53,6 +53,8 @@ def _by_parts(function: Lowering, b: Build, *args: Any, **keywords: Any) -> Valu
         raise CannotLower("complex numbers of real ones")
     if any(isinstance(x, complex) for x in [*args, *keywords.values()]):
         raise CannotLower("a complex factor, which mixes the parts")
+    if any(m and not m.dtype.is_complex for m in b.results):
+        raise CannotLower("a real result of complex numbers")
     build = replace(b, results=[m and replace(m, dtype=_real(m.dtype)) for m in b.results])
 
     def apply(part: Callable[[Value], Value]) -> Value:
