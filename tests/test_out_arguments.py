@@ -143,3 +143,40 @@ def test_an_empty_quantised_tensor_is_where_the_one_that_it_is_like_is() -> None
     same_on_both(compute)
     there = torch.quantize_per_tensor(torch.ones(2, device="tenon"), 0.2, 5, torch.quint8)
     assert torch.empty_quantized([2], there, device="cpu").device.type == "cpu"
+
+
+def test_an_out_of_what_changes_nothing_is_written() -> None:
+    """Such a result is the argument, and `out` has other memory."""
+
+    def compute(device: torch.device) -> list[torch.Tensor]:
+        def x() -> torch.Tensor:
+            return torch.arange(1.0, 7, device=device).view(2, 3)
+
+        def none(*sizes: int) -> torch.Tensor:
+            return torch.ones(sizes, device=device)
+
+        def out() -> torch.Tensor:
+            return torch.zeros(2, 3, device=device)
+
+        at = torch.zeros(0, dtype=torch.int64, device=device)
+        return [
+            aten.as_strided_scatter.out(x(), none(7, 0), [7, 0], [0, 0], 0, out=out()),
+            aten.as_strided_scatter.out(x(), none(0), [0], [1], 3, out=out()),
+            aten.slice_scatter.out(x(), none(0, 3), 0, 1, 1, 1, out=out()),
+            aten.diagonal_scatter.out(x(), none(0), 3, 0, 1, out=out()),
+            aten.index_put.out(x(), [at], none(0, 3), out=out()),
+            aten.index_copy.out(x(), 0, at, none(0, 3), out=out()),
+            aten.index_add.out(x(), 0, at, none(0, 3), out=out()),
+            aten.scatter.src_out(x(), 0, at.view(0, 3), none(0, 3), out=out()),
+            aten.scatter_add.out(x(), 0, at.view(0, 3), none(0, 3), out=out()),
+            aten.put.out(x(), at, none(0), out=out()),
+            aten.roll.out(x(), [0], [0], out=out()),
+            aten.flip.out(x(), [], out=out()),
+            aten.constant_pad_nd.out(x(), [0, 0], 0, out=out()),
+            aten.pow.Tensor_Scalar_out(x(), 1, out=out()),
+            aten.tril.out(x(), 9, out=out()),
+        ]
+
+    with executing("compiled"):
+        for _ in range(2):  # the first call of an op runs at once
+            same_on_both(compute)

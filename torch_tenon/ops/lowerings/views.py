@@ -285,6 +285,8 @@ def as_strided_scatter(
     offset: Any = None,
 ) -> Value:
     """A copy of the memory of x with a source stored by any layout."""
+    if product(source.sizes) == 0:
+        return x
     stored = b.program.realise(x)
     span = stored.layout.span()
     place = as_strided(b, stored, sizes, steps, offset)
