@@ -180,3 +180,37 @@ def test_an_out_of_what_changes_nothing_is_written() -> None:
     with executing("compiled"):
         for _ in range(2):  # the first call of an op runs at once
             same_on_both(compute)
+
+
+def test_a_range_fills_an_out_of_other_sizes() -> None:
+    """An `out` with as many elements keeps its sizes."""
+
+    def compute(device: torch.device) -> list[torch.Tensor]:
+        def out(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.zeros(sizes, dtype=dtype, device=device)
+
+        return [
+            torch.arange(4, out=out(2, 2)),
+            torch.arange(1, 13, out=out(2, 3, 2, dtype=torch.int64)),
+            torch.arange(1, 7, out=out(3, 2).t()),
+            torch.arange(-1, 0, out=out(dtype=torch.float64)),
+            aten.arange.out(True, out=out(dtype=torch.int16)),
+        ]
+
+    with executing("compiled"):
+        for _ in range(2):  # the first call of an op runs at once
+            same_on_both(compute)
+
+
+def test_angles_are_computed_in_their_own_dtype() -> None:
+    def compute(device: torch.device) -> list[torch.Tensor]:
+        found = []
+        for dtype in (torch.int64, torch.float32, torch.float16, torch.bool):
+            x = torch.tensor([-2, 1, 0], device=device).to(dtype)
+            for wide in (torch.float32, torch.float64):
+                found.append(torch.angle(x, out=torch.zeros(3, dtype=wide, device=device)))
+        return found
+
+    with executing("compiled"):
+        for _ in range(2):
+            same_on_both(compute)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index
+from torch_tenon.ir.index import Index, flat_index, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.sixteen_bits import ROUNDING
 from torch_tenon.ir.values import Lazy, Position, Value
@@ -67,18 +67,20 @@ def arange(b: Build, *args: Any, step: Any = 1, **keywords: Any) -> Value:
     """start, start + step, ..."""
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else step
+    start, step = (x.real if isinstance(x, complex) and not x.imag else x for x in (start, step))
     return _progression(b.out.sizes, start, step, b.out.dtype)
 
 
 def _progression(sizes: Sequence[Index], start: Any, step: Any, dtype: torch.dtype) -> Value:
+    """A progression in the order of the elements: `out=` of as many keeps its own sizes."""
     floating = dtype.is_floating_point
-    if dtype in ROUNDING and not _is_exact(sizes[0], start, step, dtype):
+    if dtype in ROUNDING and not _is_exact(product(sizes), start, step, dtype):
         # PyTorch's vectors round their first element, then count on from it.
         raise CannotLower(f"a progression of {dtype} that is rounded")
     wide = torch.float64 if floating else torch.int64
 
     def body(p: Position) -> Scalar:
-        i = ops.to(ops.index(p[0]), wide)
+        i = ops.to(ops.index(flat_index(p, sizes)), wide)
         return ops.to(ops.add(ops.mul(i, number(step, wide)), number(start, wide)), dtype)
 
     return Lazy(sizes, dtype, body, (), 3)
