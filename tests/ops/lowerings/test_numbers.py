@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.against_cpu import assert_same, executing
+from tests.against_cpu import assert_same, executing, same_on_both
 from tests.ops.lowerings.by_plan import compiled, on_tenon, same_at_sizes, same_by_plans
 
 pytestmark = needs.plans
+aten = torch.ops.aten
 inf, nan = math.inf, math.nan
 SPECIAL = torch.tensor([0.0, -0.0, 1, -1, 2.5, -2.5, 0.5, -0.5, inf, -inf, nan, 3e10, -3e10])
 
@@ -247,3 +248,36 @@ def test_one_number_deviates_by_nothing(norm: str) -> None:
             gradients = torch.autograd.grad((y + 1).square().sum(), (x_, w_))
         for found in (y, *gradients):
             assert torch.equal(found.cpu(), torch.zeros(found.shape))
+
+
+def test_numbers_that_are_complex_and_have_no_imaginary_part() -> None:
+    whole, truths = torch.tensor([1, -2, 3]), torch.tensor([True, False, True])
+    value = complex(2, 0)
+
+    def compute(device: torch.device) -> list[torch.Tensor]:
+        x, n, t = (v.to(device) for v in (whole.float(), whole, truths))
+        found = [aten.full_like(v, value) for v in (x, n, t)]
+        found += [aten.fill.Scalar(v, value) for v in (x, n, t)]
+        found += [aten.full_like(t, 1j), aten.masked_fill.Scalar(x, t, value)]
+        for dtype in (torch.float32, torch.int64):
+            found.append(aten.arange.start_step(complex(-1, 0), 3, 1, dtype=dtype, device=device))
+        return found
+
+    with executing("compiled"):
+        for _ in range(2):  # the first call of an op runs at once
+            same_on_both(compute)
+
+
+def test_powers_of_truth_values_and_more_decimals_than_there_are() -> None:
+    truths, numbers = torch.tensor([True, False]), torch.tensor([1.25, -2, 0])
+
+    def compute(device: torch.device) -> list[torch.Tensor]:
+        t, x = truths.to(device), numbers.to(device)
+        found = [*aten._foreach_pow.Scalar([t], False), *aten._foreach_pow.Scalar([t], True)]
+        for decimals in (30, 400, -400):
+            found += [torch.round(v, decimals=decimals) for v in (x, x.double())]
+        return found
+
+    with executing("compiled"):
+        for _ in range(2):
+            same_on_both(compute)

@@ -102,7 +102,7 @@ for _aten, _name in _ROUNDING.items():
 @lowering("aten.round.decimals")
 def round_decimals(b: Build, x: Value, *, decimals: int = 0) -> Value:
     """To so many decimals, as ATen does: by scaling, rounding and scaling back."""
-    scale = 10.0 ** abs(decimals)
+    scale = 10.0 ** abs(decimals) if abs(decimals) < 309 else math.inf
     if not x.dtype.is_floating_point and decimals != 0:
         raise CannotLower("rounds an integer to decimals")
     if decimals == 0:
@@ -254,6 +254,8 @@ lowering("aten.fmod")(_rest("fmod"))  # with the sign of x
 def pow_(b: Build, x: Any, y: Any) -> Value:
     """x to the y; small whole exponents become multiplications."""
     compute = promote(x, y)
+    if compute is torch.bool:
+        return elementwise(lambda a, n: a | ~n, (x, y), compute, compute)
     if isinstance(x, Value) and isinstance(y, int | float) and not isinstance(y, bool):
         # Of float16 PyTorch has no such shortcut: -inf ** 0.5 is no NaN.
         if compute.is_floating_point and y in (0.5, -0.5) and compute is not torch.float16:
@@ -488,7 +490,7 @@ def alias(b: Build, x: Value) -> Value:
 @lowering("aten.angle")
 def angle(b: Build, x: Value) -> Value:
     """0 for what is not negative, pi for what is; NaN stays."""
-    dtype = b.out.dtype
+    dtype = float_type(x.dtype)  # whatever the dtype of `out=`
 
     def f(a: Scalar) -> Scalar:
         side = ops.where(ops.lt(a, 0), ops.constant(math.pi, dtype), ops.constant(0.0, dtype))

@@ -230,7 +230,12 @@ def number(a: Any, dtype: torch.dtype) -> Scalar:
 
 def fitting(value: Any, dtype: torch.dtype) -> Any:
     """A number that an op converts to a dtype. Raises CannotLower for one that PyTorch's kernel
-    takes for an overflow: beyond the greatest or, of whole numbers, NaN and infinities."""
+    takes for an overflow: beyond the greatest or, of whole numbers, NaN and infinities; or, where
+    the dtype is real, an imaginary part."""
+    if isinstance(value, complex) and not dtype.is_complex:
+        if value.imag and dtype is not torch.bool:
+            raise CannotLower(f"{value} is no {dtype}")
+        value = value.real if dtype is not torch.bool else bool(value)
     if dtype is torch.bool or dtype.is_complex or not isinstance(value, int | float):
         return value
     if dtype.is_floating_point:
