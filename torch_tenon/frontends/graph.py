@@ -212,6 +212,11 @@ class _Graph:
         keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
         if name.startswith("aten.as_strided") and isinstance(args[0], Value):
             self._lay_out(n, args)
+        if name.startswith("aten.randint"):
+            given = [a.meta.get("val") if isinstance(a, Node) else a for a in n.args]
+            at = [k for k, x in enumerate(given) if isinstance(x, int | torch.SymInt)]
+            start = given[at[0]] if len(at) > 1 else 0
+            args[at[-1]] = self.sizes.end_of_range(start, given[at[-1]])
         if name == "aten.sym_numel.default" or isinstance(value, torch.SymBool):
             raise CannotLower(f"{name} gives a symbolic {type(value).__name__}")
         changes = self.given[self.in_place[n]] if n in self.in_place else None

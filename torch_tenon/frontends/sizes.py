@@ -10,14 +10,14 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true
 from torch.utils._sympy.printers import PythonPrinter
 
-from torch_tenon.ir.index import Index, Symbol, var
+from torch_tenon.ir.index import Index, Symbol, nonnegative, var
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.symbolic import index_of_sympy
-from torch_tenon.ir.values import Layout, Lazy, Value, set_hint
+from torch_tenon.ir.values import Layout, Lazy, Value, set_hint, size_hint
 from torch_tenon.ops.lowerings.table import CannotLower
 
 _TYPICAL = 64  # of a number that has no hint
@@ -62,13 +62,26 @@ class SizeTable:
 
     def _add(self, source: SizeSource, environment: Any, hint: int) -> Index:
         least = environment.bound_sympy(source.expression).lower
-        lower = int(least) if least.is_Integer else _LEAST
+        made = self._new(source, int(least) if least.is_Integer else _LEAST, hint)
+        self.known[source.expression] = made
+        return made
+
+    def _new(self, source: SizeSource, lower: int, hint: int) -> Index:
         symbol = Symbol(f"n{len(self.sources)}", None, lower)
         set_hint(symbol, hint)
         self.program.sizes.append(symbol)
         self.sources.append(source)
-        self.known[source.expression] = var(symbol)
-        return self.known[source.expression]
+        return var(symbol)
+
+    def end_of_range(self, start: Any, end: Any) -> Index:
+        """The end of a range of numbers, as an index that is seen to lie above the start. Of
+        `m - n` an index does not know what the graph's guards say, that `n < m`: the distance
+        becomes a size of its own, computed before the run."""
+        first, last = self.index(start), self.index(end)
+        count = end - start
+        if nonnegative(last - first - 1) or not guard_or_false(count >= 1):
+            return last
+        return first + self._new(SizeSource(count.node.expr), 1, size_hint(last - first))
 
     def number(self, x: torch.SymFloat) -> Value:
         """A symbolic float as a number of the program."""

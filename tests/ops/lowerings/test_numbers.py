@@ -142,6 +142,7 @@ def test_whole_numbers_out_of_as_many_as_a_size_says(
         n = x.shape[0]
         return [
             torch.randint(low, n + low, (100,), device=x.device),
+            torch.randint(low, n * 1_000_000, (100,), device=x.device),
         ]
 
     caplog.set_level(logging.WARNING, "torch_tenon")
@@ -156,6 +157,29 @@ def test_whole_numbers_out_of_as_many_as_a_size_says(
         assert_same(found, want)
         assert low <= int(found[0].min()) and int(found[0].max()) < n + low
     assert not caplog.messages  # that the graph runs by reference
+
+
+def test_whole_numbers_between_two_sizes() -> None:
+    """Draws that have numbers between their bounds as the graph's guards say, and one after them,
+    are those of eager code with the same seed."""
+
+    def draw(x: Tensor, y: Tensor) -> list[Tensor]:
+        n, m = x.shape[0], y.shape[0]
+        return [
+            torch.randint(n, m, (64,), device=x.device),
+            torch.randint(n - 9, m * 1_000_000, (64,), device=x.device),
+            torch.randint(m - n, (2, 8), device=x.device, dtype=torch.int16),
+            torch.rand(5, device=x.device),
+        ]
+
+    run = compiled(draw, dynamic=True)
+    for k, (n, m) in enumerate(((5, 9), (3, 50), (7, 8), (40, 41))):
+        given = [torch.zeros(s, device="tenon") for s in (n, m)]
+        torch.manual_seed(n)
+        want = draw(*given)
+        torch.manual_seed(n)
+        with torch._dynamo.config.patch(error_on_recompile=k > 0):
+            assert_same(run(*given), want)
 
 
 def test_sizes_as_numbers() -> None:
