@@ -149,3 +149,31 @@ def test_labels_end_at_the_first_that_is_negative(shape: tuple[int, ...]) -> Non
 
     with executing("compiled"):
         same_on_both(compute, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("op", ["_fused_adam_", "_fused_adamw_"])
+def test_the_first_steps_of_a_fused_optimizer(op: str, dtype: torch.dtype, compiled: None) -> None:
+    """They divide by 1 - beta^step, which has few digits of beta^step left where beta is near 1."""
+    torch.manual_seed(3)
+    given = [torch.randn(64, dtype=dtype) for _ in range(2)]
+
+    def trained(device: str, beta: float) -> list[torch.Tensor]:
+        p, g, m, v, top = (
+            t.to(device, copy=True) for t in (torch.zeros_like(given[0]), given[0], *given[1:] * 3)
+        )
+        v, top, step = v.square(), torch.zeros_like(top), torch.tensor(0.0, device=device)
+        for _ in range(3):
+            step += 1
+            getattr(torch, op)(
+                [p], [g], [m], [v], [top], [step], lr=0.25, beta1=0.0 if beta == 0 else 0.9,
+                beta2=beta, weight_decay=0.01, eps=1e-8, amsgrad=True, maximize=False,
+            )  # fmt: skip
+        return [p.cpu(), m.cpu(), v.cpu(), top.cpu()]
+
+    # The CPU subtracts in float64, and so loses digits itself there.
+    exact = 1e-14 if dtype is torch.float64 else 4 * torch.finfo(dtype).eps
+    for beta in (0.999, 0.9999, 0.0):
+        for _ in range(2):
+            found = trained("tenon", beta)
+        torch.testing.assert_close(found, trained("cpu", beta), rtol=exact, atol=exact / 16)

@@ -7,6 +7,7 @@ decompositions.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -185,6 +186,14 @@ def _unless(found_inf: Tensor | None, old: Tensors, new: Tensors) -> list[Tensor
     return [torch.where(found_inf == 1, o, n) for o, n in zip(old, new, strict=True)]
 
 
+def _correction(beta: float, step: Tensor, dtype: torch.dtype) -> Any:
+    """1 - beta^step in the dtype of the parameters, without the loss of digits where beta is close
+    to 1. The step is a number in float32 whatever they are."""
+    if beta == 0:
+        return 1.0
+    return -torch.expm1(step.to(torch.promote_types(step.dtype, dtype)) * math.log(beta))
+
+
 def _adam(decoupled: bool) -> Callable[..., Any]:
     @in_float32
     def step(
@@ -217,8 +226,8 @@ def _adam(decoupled: bool) -> Callable[..., Any]:
             if amsgrad:
                 top = torch.maximum(greatest[k], v)
                 new[3].append(top)
-            first, second = 1 - beta1 ** steps[k], 1 - beta2 ** steps[k]
-            p = p - lr / first * m / (top.sqrt() / second.sqrt() + eps)
+            first, second = (_correction(beta, steps[k], p.dtype) for beta in (beta1, beta2))
+            p = p - lr / first * m / (top.sqrt() / second**0.5 + eps)
             for found, x in zip(new, (p, m, v), strict=False):
                 found.append(x)
         old = (params, averages, squares, greatest)
