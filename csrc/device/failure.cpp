@@ -64,6 +64,7 @@ std::shared_ptr<Failure> Failure::current(const std::string& where) {
     throw;
   } catch (python_error& error) {
     const py::gil_scoped_acquire gil;
+    error.persist();  // as PyTorch throws it, the exception may still be the thread's current one
     raise = python_exception(
         py::reinterpret_borrow<py::object>(error.type),
         py::reinterpret_borrow<py::object>(error.value));
