@@ -305,3 +305,11 @@ def test_powers_of_truth_values_and_more_decimals_than_there_are() -> None:
     with executing("compiled"):
         for _ in range(2):
             same_on_both(compute)
+
+
+def test_a_first_call_that_fails() -> None:
+    """Its error is the CPU's also in the call that compiles the graph."""
+    run = compiled(lambda x: torch.linalg.cholesky(x) + 1)
+    for _ in range(2):
+        with pytest.raises(torch.linalg.LinAlgError, match="is not positive-definite"):
+            run(-torch.eye(3, device="tenon"))
