@@ -104,7 +104,7 @@ OPS: dict[str, ScalarOp] = {
         1, "f", "the same, where the lower half of a NaN's bits is 0", own_nan=True
     ),
     "round_f16": ScalarOp(1, "f", "float32 rounded to a float16 number", own_nan=True),
-    "isnan": ScalarOp(1, "b", "whether x is NaN"),
+    "isnan": ScalarOp(1, "b", "whether x is NaN", cost=SIMPLE),
     "isinf": ScalarOp(1, "b", "whether x is an infinity"),
     "eq": ScalarOp(2, "b", "x == y", sign="==", cost=SIMPLE, plain=True),
     "ne": ScalarOp(2, "b", "x != y", sign="!=", cost=SIMPLE, plain=True),
