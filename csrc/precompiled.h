@@ -1,5 +1,3 @@
-#pragma once
-
 // What most files of the core include of PyTorch and of the library. setup.py compiles it once and
 // includes it in every file, since to read these headers takes longer than to compile a file.
 
