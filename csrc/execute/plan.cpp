@@ -110,8 +110,7 @@ std::function<CallFailures()> Plan::enqueue(
     c10::ArrayRef<int64_t> worlds,
     c10::ArrayRef<c10::Storage> keepers) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
-  PlanRun run(
-      *this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
+  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
   for (size_t k = 0; k < inputs.size(); ++k)
     run.place(data_.inputs[k], inputs[k], keepers.empty() ? c10::Storage() : keepers[k]);
   run.execute([&](size_t slot) {
@@ -151,8 +150,7 @@ std::vector<at::Tensor> Plan::run_from_host(
       if (nbytes > 0)
         queue.copy(sources[k], inputs[k].data_ptr(), nbytes, CopyKind::host_to_device);
     }
-    failures = enqueue(
-        sources, [&](size_t k) { return targets[k]; }, c10::Device(kTenon, device));
+    failures = enqueue(sources, [&](size_t k) { return targets[k]; }, c10::Device(kTenon, device));
     for (size_t k = 0; k < results.size(); ++k) {
       const auto nbytes = results[k].nbytes();
       if (nbytes > 0)
@@ -172,8 +170,7 @@ void Plan::run(
   TORCH_CHECK(
       device.is_cpu() || target().host_memory, "the host cannot reach the memory of ", device);
   check_count("outputs", outputs.size(), data_.outputs.size());
-  raise_first(enqueue(
-      inputs, [&](size_t k) { return outputs[k]; }, device)());
+  raise_first(enqueue(inputs, [&](size_t k) { return outputs[k]; }, device)());
 }
 
 std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device device) const {

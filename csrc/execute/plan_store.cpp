@@ -79,8 +79,9 @@ void PlanStore::remove(const std::shared_ptr<WindowPlan>& known) {
       family->looked_up = false;
   } else {
     const auto range = by_structure_.equal_range(hash_of(known->structure));
-    by_structure_.erase(std::find_if(
-        range.first, range.second, [&](const auto& one) { return one.second == known; }));
+    by_structure_.erase(std::find_if(range.first, range.second, [&](const auto& one) {
+      return one.second == known;
+    }));
     if (family && family->exact > 0)
       --family->exact;
   }

@@ -97,7 +97,7 @@ std::shared_ptr<SharedObject> SharedObject::open(
   // Kernels around a product of matrices learn where the target's is.
   if (auto* entry = static_cast<void**>(dlsym(handle, "tenon_matmul")))
     *entry = reinterpret_cast<void*>(&multiply);
-  struct stat file {};
+  struct stat file{};
   const bool known = stat(path.c_str(), &file) == 0;
   const std::shared_ptr<SharedObject> made(
       new SharedObject(path, file_checksum, handle, known ? file.st_size : 0));
@@ -194,9 +194,7 @@ std::string choices_of(const pybind11::function& run, int64_t driver) {
 const RegisterBindings registered([](pybind11::module_& m) {
   m.def(
       "use_kernel_files",
-      [] {
-        set_kernel_files({load_kernel, adopt});
-      },
+      [] { set_kernel_files({load_kernel, adopt}); },
       "Kernels of plans that were kept are the host's, in shared objects.");
   namespace py = pybind11;
   py::class_<SharedObject, KernelOwner, std::shared_ptr<SharedObject>>(
