@@ -22,7 +22,7 @@ def asking() -> Iterator[Asking]:
 
 
 # Of how many ops one has a call in a mode, and how many such calls share a window or a graph.
-SAMPLE = {"window": (2, 24), "sized": (7, 12), "compiled": (13, 12), "dynamic": (23, 8)}
+SAMPLE = {"window": (4, 24), "sized": (11, 12), "compiled": (23, 12), "dynamic": (41, 8)}
 
 
 @pytest.mark.parametrize("mode", SAMPLE)
