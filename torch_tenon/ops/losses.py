@@ -33,8 +33,9 @@ def smooth_l1_loss_backward(
     g: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float
 ) -> Tensor:
     """The gradient of the absolute difference, which is squared below beta (any shape). Whole
-    numbers are a call: the CPU's kernel makes 1 / numel a whole number too."""
-    if not x.dtype.is_floating_point:
+    numbers are a call: the CPU's kernel makes 1 / numel a whole number too. So is a beta below 0,
+    which the loss refuses: the kernel's vectors give other signs than what it does one by one."""
+    if not x.dtype.is_floating_point or beta < 0:
         return NotImplemented
     found: Tensor = _smooth_l1_loss_backward(g, x, target, reduction, beta)
     return found
