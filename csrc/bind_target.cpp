@@ -53,6 +53,7 @@ class PythonCommit final : public Commit {
     const py::gil_scoped_acquire gil;
     try {
       (**queue_).attr("wait")(*event_);
+      is_done();  // a device may tell of its fault there alone
       over_ = true;
     } catch (py::error_already_set&) {
       if (is_done())

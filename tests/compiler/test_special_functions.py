@@ -124,3 +124,15 @@ def test_float32_overflows_where_pytorch_does() -> None:
 
     assert torch.i0(x).isinf().any()
     assert_same(torch.compile(both, backend="tenon")(x.to("tenon")), both(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_polynomials_that_leave_their_dtype(dtype: torch.dtype, compiled: None) -> None:
+    """Beyond its greatest number PyTorch's recurrences have infinities, and then none."""
+    names = [name for name in dir(special) if "_polynomial_" in name]
+    numbers = torch.tensor([torch.inf, -torch.inf, torch.nan, 1.0, -1.0, 2.0, -3.0, 1e30])
+    degrees = torch.tensor([-1.0, 0, 1, 2, 3, 4, 7, 8, 2.5, torch.nan])
+    x, n = (t.to(dtype).contiguous() for t in torch.meshgrid(numbers, degrees, indexing="ij"))
+    for _ in range(2):  # the first call of an op runs at once
+        found = [getattr(special, name)(x.to("tenon"), n.to("tenon")) for name in names]
+        assert_same(found, [getattr(special, name)(x, n) for name in names], 1e-3, 1e-5)

@@ -147,9 +147,11 @@ def test_a_window_that_raises_waits_for_those_before_it() -> None:
 
 def times_of_events(commits: int) -> str:
     first, last = (torch.Event("tenon", enable_timing=True) for _ in range(2))
+    x = torch.zeros(4, device="tenon")
     first.record()
     between = torch.Event("tenon")
     for _ in range(commits):
+        x.add_(1)
         between.record()
     last.record()
     took = first.elapsed_time(last)

@@ -82,9 +82,10 @@ class Judge:
             self._evidence = self._more()
         return self._evidence
 
-    def find(self, got: Outcome, *, graph: bool = False) -> Finding | None:
+    def find(self, got: Outcome, *, graph: bool = False, by_plan: bool = False) -> Finding | None:
         """What is wrong with an outcome. `graph`: it is a compiled graph's, whose errors come from
-        PyTorch's tracing, and whose warnings came then."""
+        PyTorch's tracing. `by_plan`: the CPU's kernel did not run, whose warnings are those of the
+        calls before."""
         want = self.want
         if got.error or want.error:
             return self._errors(got, graph)
@@ -99,7 +100,7 @@ class Judge:
         for i, (x, y) in enumerate(zip(got.rest, want.rest, strict=True)):
             if self.values and not torch.equal(x, y) and not self.evidence.undefined:
                 return Finding("memory", f"memory beside argument {i} was written")
-        if not graph and (lost := set(want.warnings) - set(got.warnings)):
+        if not by_plan and (lost := set(want.warnings) - set(got.warnings)):
             return Finding("warning", f"no warning: {sorted(lost)[0]}")
         return None
 

@@ -96,11 +96,11 @@ class Runner:
         forget_errors()
         self.failures.found.clear()
         mode = pairs[0][0].mode
-        graph = mode in ("compiled", "dynamic")
+        graph, by_plan = mode in ("compiled", "dynamic"), mode != "reference"
         wrong: set[int] = set()
         for k, which, outcomes in run_on_device([case for case, _ in pairs]):
             for i, got in enumerate(outcomes):
-                found = pairs[i][1].judges[k].find(got, graph=graph)
+                found = pairs[i][1].judges[k].find(got, graph=graph, by_plan=by_plan)
                 if found and i not in wrong:
                     wrong.add(i)
                     pairs[i][1].failure = [found.kind, f"{mode}, {which}: {found.text}"]

@@ -178,8 +178,17 @@ static double special_igammac_f64(double a, double x) { return gamma_part(a, x, 
 SPECIAL_2(igamma)
 SPECIAL_2(igammac)
 
-/* Orthogonal polynomials of degree n. Those of Chebyshev differ in the polynomial of degree 1. */
-static double chebyshev(double x, double degree, double slope, double shift, int kind) {
+/* Orthogonal polynomials of degree n, by recurrence in double. As in PyTorch's kernels numbers beyond
+   the greatest of the dtype are infinite, and soon no numbers. */
+static double within_dtype(double x, double most) {
+  return fabs(x) > most ? copysign(INFINITY, x) : x;
+}
+#define FLOAT_MOST 0x1.fffffep127
+#define DOUBLE_MOST 0x1.fffffffffffffp1023
+
+/* Those of Chebyshev differ in the polynomial of degree 1. */
+static double chebyshev(
+    double x, double degree, double slope, double shift, int kind, double most) {
   if (!(degree > -1)) return 0; /* degrees are cut to integers */
   int64_t n = (int64_t)degree;
   if (n > 60 && fabs(x) < 1) {
@@ -194,60 +203,66 @@ static double chebyshev(double x, double degree, double slope, double shift, int
     double sign = x < 0 && n % 2 ? -1 : 1, step = fabs(q) - 1;
     return sign * (1 + step * n);
   }
-  for (int64_t k = 2; k <= n && !isnan(q) && !isinf(q); ++k) {
-    double r = 2 * x * q - p;
+  q = within_dtype(q, most);
+  for (int64_t k = 2; k <= n && !isnan(q); ++k) {
+    double r = within_dtype(2 * x * q - p, most);
     p = q, q = r;
   }
   return q;
 }
 #define CHEBYSHEV(N, SLOPE, SHIFT, KIND)                                                          \
   static double special_chebyshev_polynomial_##N##_f64(double x, double n) {                      \
-    return chebyshev(x, n, SLOPE, SHIFT, KIND);                                                   \
+    return chebyshev(x, n, SLOPE, SHIFT, KIND, DOUBLE_MOST);                                      \
   }                                                                                               \
   static double special_shifted_chebyshev_polynomial_##N##_f64(double x, double n) {              \
-    return chebyshev(2 * x - 1, n, SLOPE, SHIFT, KIND);                                           \
+    return chebyshev(2 * x - 1, n, SLOPE, SHIFT, KIND, DOUBLE_MOST);                              \
   }                                                                                               \
-  SPECIAL_2(chebyshev_polynomial_##N)                                                             \
-  SPECIAL_2(shifted_chebyshev_polynomial_##N)
+  static float special_chebyshev_polynomial_##N##_f32(float x, float n) {                         \
+    return (float)chebyshev(x, n, SLOPE, SHIFT, KIND, FLOAT_MOST);                                \
+  }                                                                                               \
+  static float special_shifted_chebyshev_polynomial_##N##_f32(float x, float n) {                 \
+    return (float)chebyshev(within_dtype(2 * (double)x - 1, FLOAT_MOST), n, SLOPE, SHIFT, KIND,   \
+                            FLOAT_MOST);                                                          \
+  }
 CHEBYSHEV(t, 1, 0, 0)
 CHEBYSHEV(u, 2, 0, 1)
 CHEBYSHEV(v, 2, -1, 2)
 CHEBYSHEV(w, 2, 1, 3)
 
-static double hermite(double x, double degree, double factor, double most) {
+/* PyTorch gives NaN above a degree. */
+static double hermite(double x, double degree, double factor, double last, double most) {
   if (!(degree > -1) || isinf(degree)) return 0;
-  if (degree > most) return NAN;
+  if (degree > last) return NAN;
   double p = 0, q = 1;
   for (int64_t k = 0; k < (int64_t)degree; ++k) {
-    double r = factor * (x * q - (double)k * p);
+    double r = within_dtype(factor * (x * q - (double)k * p), most);
     p = q, q = r;
   }
   return q;
 }
-/* PyTorch gives NaN above these degrees. */
-static double special_hermite_polynomial_h_f64(double x, double n) { return hermite(x, n, 2, 512); }
-static double special_hermite_polynomial_he_f64(double x, double n) { return hermite(x, n, 1, 512); }
-static float special_hermite_polynomial_h_f32(float x, float n) { return (float)hermite(x, n, 2, 128); }
-static float special_hermite_polynomial_he_f32(float x, float n) { return (float)hermite(x, n, 1, 128); }
-
-static double special_laguerre_polynomial_l_f64(double x, double n) {
+static double laguerre(double x, double n, double most) {
   if (!(n > -1)) return 0;
   double p = 0, q = 1;
   for (int64_t k = 0; x != 0 && k < (int64_t)n && !isnan(q); ++k) {
-    double r = ((2 * k + 1 - x) * q - k * p) / (k + 1);
+    double r = within_dtype(((2 * k + 1 - x) * q - k * p) / (k + 1), most);
     p = q, q = r;
   }
   return q;
 }
-static double special_legendre_polynomial_p_f64(double x, double n) {
+static double legendre(double x, double n, double most) {
   if (!(n > -1)) return 0;
   if (fabs(x) == 1) return x > 0 || (int64_t)n % 2 == 0 ? 1 : -1;
   double p = 0, q = 1;
   for (int64_t k = 0; k < (int64_t)n && !isnan(q); ++k) {
-    double r = ((2 * k + 1) * x * q - k * p) / (k + 1);
+    double r = within_dtype(((2 * k + 1) * x * q - k * p) / (k + 1), most);
     p = q, q = r;
   }
   return q;
 }
-SPECIAL_2(laguerre_polynomial_l)
-SPECIAL_2(legendre_polynomial_p)
+#define POLYNOMIAL(NAME, IN_DOUBLE, IN_FLOAT)                                                     \
+  static double special_##NAME##_f64(double x, double n) { return IN_DOUBLE; }                    \
+  static float special_##NAME##_f32(float x, float n) { return (float)IN_FLOAT; }
+POLYNOMIAL(hermite_polynomial_h, hermite(x, n, 2, 512, DOUBLE_MOST), hermite(x, n, 2, 128, FLOAT_MOST))
+POLYNOMIAL(hermite_polynomial_he, hermite(x, n, 1, 512, DOUBLE_MOST), hermite(x, n, 1, 128, FLOAT_MOST))
+POLYNOMIAL(laguerre_polynomial_l, laguerre(x, n, DOUBLE_MOST), laguerre(x, n, FLOAT_MOST))
+POLYNOMIAL(legendre_polynomial_p, legendre(x, n, DOUBLE_MOST), legendre(x, n, FLOAT_MOST))
