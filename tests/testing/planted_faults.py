@@ -18,9 +18,9 @@ def _wrong_value(b: Any, x: Any) -> Any:
 
 
 def _unchecked(b: Any, x: Any, dim: int, index: Any) -> Any:
-    """Any index is of the first row."""
-    first = LOWERINGS["aten.mul"](b, index, 0)
-    return _index_select(b, x, dim, first)
+    """Any index is of some row."""
+    inside = LOWERINGS["aten.remainder"](b, index, x.sizes[dim] if x.sizes else 1)
+    return _index_select(b, x, dim, inside)
 
 
 _index_select = LOWERINGS["aten.index_select"]

@@ -59,7 +59,7 @@ def planted() -> Iterator[Asking]:
         ("aten.sin.default", "window", "value"),
         ("aten.sin.default", "sized", "value"),
         ("aten.sin.default", "compiled", "value"),
-        pytest.param("aten.index_select.default", "window", "no error", marks=pytest.mark.long),
+        ("aten.index_select.default", "window", "no error"),
         ("aten.cos.default", "reference", "dtype"),
         ("aten.tan.default", "reference", "strides"),
         ("aten.ceil.default", "reference", "shares"),
@@ -69,7 +69,8 @@ def planted() -> Iterator[Asking]:
 def test_a_planted_fault_is_found_and_made_small(
     planted: Asking, op: str, mode: str, kind: str
 ) -> None:
-    found = search(op, 1, 30, planted, [mode], shrinking=20)
+    drawn = 150 if kind == "no error" else 30  # few indices are out of range
+    found = search(op, 1, drawn, planted, [mode], shrinking=20)
     assert kind in found.failing, found.failing
     case = found.failing[kind].case
     assert all(len(t["palette"]) == 1 for t in case["tensors"] if kind != "no error")
