@@ -12,6 +12,7 @@ from against_cpu import assert_same, executing, same_error_on_both
 from torch import Tensor
 from turns import MODES, turns
 
+import torch_tenon
 from torch_tenon.builder.counts import plan_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated")
@@ -105,7 +106,8 @@ def test_nothing_is_lost(view: str, mode: str) -> None:
         for _ in turns(4):
             x = torch.randn(4, 3)
             assert_same(written(x.to("tenon"), view), written(x, view), rtol=1e-5, atol=1e-5)
-    assert mode == "reference" or plan_counts()["hits"] > hits
+    no_plans = mode == "reference" or torch_tenon.target().backend is None
+    assert no_plans or plan_counts()["hits"] > hits
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -25,7 +25,6 @@ NAMES = {
 }
 # By file and what is found there: why it is right.
 EXCEPTIONS = {
-    ("ops/lowerings/library.py", "_for_cpu"): "PyTorch's own name of an op, for any such device",
     ("compiler/plan.py", "plan.h"): "the core's, whose order of kinds it repeats",
     ("compiler/kernel.py", "plan.h"): "the core's, whose words of a status it repeats",
 }

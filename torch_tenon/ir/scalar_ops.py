@@ -1,7 +1,7 @@
 """The tables of scalar operations and of reductions: all that is known of each.
 
-A row says how many operands an operation takes, which dtype it has, what it computes, how C writes
-it, and what it costs. `ir/scalar.py` records operations; targets spell them.
+A row says how many operands an operation takes, which dtype it has, what it computes, which sign
+writes it, and what it costs. `ir/scalar.py` records operations; targets spell them.
 
 Dtype rules:
   s  operands share a dtype, and the result has it
@@ -28,7 +28,7 @@ class ScalarOp:
     arity: int
     rule: str
     text: str
-    sign: str = ""  # how C writes it: between two operands, before one. Else it is a function
+    sign: str = ""  # written between two operands or before one. Without one it is a function
     bool_sign: str = ""  # ... for bools, where that is another one
     cost: str = SHORT
     plain: bool = False  # of integers no faster with a number that the compiler knows

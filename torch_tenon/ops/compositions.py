@@ -118,8 +118,8 @@ def _are_bytes(*matrices: Tensor) -> bool:
 def multilabel_margin_loss_forward(
     x: Tensor, target: Tensor, reduction: int
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row (N, C) for its labels, which the first -1 ends, and which classes these
-    are. PyTorch's decomposition takes what comes after the -1 for the first class."""
+    """The loss of each row (N, classes) for its labels, which the first -1 ends, and which classes
+    these are. PyTorch's decomposition takes what comes after the -1 for the first class."""
     rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
     classes = rows.shape[1]
     place = torch.arange(classes, device=x.device)
