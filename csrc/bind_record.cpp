@@ -11,7 +11,7 @@
 #include "execute/plan_log.h"
 #include "execute/verified_run.h"
 #include "execute/window_plans.h"
-#include "record/archive.h"
+#include "record/values.h"
 #include "record/known_calls.h"
 #include "record/recorder.h"
 #include "record/surroundings.h"
@@ -20,173 +20,6 @@ namespace py = pybind11;
 
 namespace tenon {
 namespace {
-
-// A constant as Python code would pass it.
-py::object constant(const c10::IValue& value, const c10::TypePtr& type) {
-  const auto kind = value.isInt() && type->kind() == c10::TypeKind::OptionalType
-                        ? type->castRaw<c10::OptionalType>()->getElementType()->kind()
-                        : type->kind();
-  if (value.isInt() && kind == c10::TypeKind::ScalarTypeType)
-    return py::cast(value.toScalarType());
-  if (value.isInt() && kind == c10::TypeKind::MemoryFormatType)
-    return py::cast(value.toMemoryFormat());
-  if (value.isInt() && kind == c10::TypeKind::LayoutType)
-    return py::cast(value.toLayout());
-  // A Python number reaches an op that takes tensors as a tensor that says so.
-  if (value.isTensor() && value.toTensor().defined() &&
-      value.toTensor().unsafeGetTensorImpl()->is_wrapped_number())
-    return torch::jit::toPyObject(value.toTensor().item());
-  if (value.isTensor() && !value.toTensor().defined())
-    return py::none();
-  return torch::jit::toPyObject(value);
-}
-
-// A window as Python sees it: see frontends/eager.py. `index` makes what stands for a size that is
-// an expression, of its words.
-class Describer {
- public:
-  Describer(const WindowPlan& window, py::object index)
-      : window_(window), index_(std::move(index)), next_slot_(window.slots_of_calls.begin()) {}
-
-  py::tuple describe() {
-    py::list calls, slots;
-    for (size_t k = 0; k < window_.calls.size(); ++k) {
-      sized_ = window_.claim && window_.sized[k] >= 0;
-      next_made_ = next_size_ + std::max(window_.sized[k], 0);
-      calls.append(call(*window_.calls[k]));
-      next_size_ = next_made_;
-    }
-    sized_ = window_.claim.has_value();
-    for (const auto& slot : window_.slots) {
-      const auto nbytes = size_at(next_size_, static_cast<int64_t>(slot.nbytes));
-      slots.append(py::make_tuple(nbytes, slot.fresh, slot.alive, slot.written));
-    }
-    return py::make_tuple(window_.id, calls, slots);
-  }
-
- private:
-  // A size that a claim is of has one of its expressions.
-  py::object size_at(size_t& place, int64_t example) {
-    if (!sized_)
-      return py::int_(example);
-    const auto& words = window_.claim->numbers.at(place++).words;
-    if (words.size() == 2 && words[0] == SizeExpression::constant)
-      return py::int_(words[1]);
-    return index_(words);
-  }
-  // As `OpKey::put_size` has it.
-  py::object given_size(int64_t example) {
-    return example < 2 ? py::int_(example) : size_at(next_size_, example);
-  }
-  py::object made_size(int64_t example) {
-    return size_at(next_made_, example);
-  }
-  // All of them, or the first alone.
-  py::tuple given_sizes(const std::vector<int64_t>& examples, bool differ, bool first = false) {
-    py::list all;
-    for (size_t k = 0; k < examples.size(); ++k) {
-      const bool open = differ || (first && k == 0);
-      all.append(open ? given_size(examples[k]) : py::object(py::int_(examples[k])));
-    }
-    return py::tuple(all);
-  }
-
-  py::tuple call(const OpEntry& entry) {
-    entry_ = &entry;
-    next_tensor_ = entry.tensors.begin();
-    next_fresh_ = entry.fresh.begin();
-    const auto& schema = entry.op->op.schema();
-    py::list arguments, results;
-    for (size_t i = 0; i < entry.arguments.size(); ++i) {
-      differing_ = entry.op->sizes.arguments[i];
-      arguments.append(argument(entry.arguments[i], schema.arguments()[i].real_type()));
-    }
-    for (const auto& plan : entry.results)
-      results.append(result(plan));
-    return py::make_tuple(entry.op->name, entry.id, arguments, results);
-  }
-
-  py::object argument(const ArgumentPlan& plan, const c10::TypePtr& type) {
-    switch (plan.kind) {
-      case ArgumentPlan::constant:
-        return py::make_tuple(
-            "constant",
-            differing_ == Differing::kSizes ? size(plan.value) : constant(plan.value, type));
-      case ArgumentPlan::number: {
-        const bool is_tensor = plan.value.isTensor();
-        const auto dtype = is_tensor ? plan.value.toTensor().scalar_type() : at::kDouble;
-        const bool wrapped =
-            !is_tensor || plan.value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
-        const bool real = !is_tensor || number_kind(plan.value.toTensor()) == kDouble;
-        return py::make_tuple("number", next_number_++, dtype, wrapped, real);
-      }
-      case ArgumentPlan::tensor:
-        return given_tensor();
-      case ArgumentPlan::list:
-        break;
-    }
-    py::list elements;
-    const auto list = type->cast<c10::ListType>();
-    const auto element_type = list != nullptr ? list->getElementType() : type;
-    for (const auto& element : plan.elements)
-      elements.append(argument(element, element_type));
-    return py::make_tuple("list", elements);
-  }
-
-  // A whole number, a list of them, or nothing.
-  py::object size(const c10::IValue& value) {
-    if (value.isInt())
-      return given_size(value.toInt());
-    if (!value.isIntList())
-      return torch::jit::toPyObject(value);
-    return py::list(given_sizes(value.toIntVector(), true));
-  }
-
-  py::tuple given_tensor() {
-    const auto number = static_cast<size_t>(next_tensor_ - entry_->tensors.begin());
-    const auto& t = *next_tensor_++;
-    const auto& resized = entry_->resized;
-    if (std::find(resized.begin(), resized.end(), number) != resized.end())
-      return made_tensor(t);
-    const auto slot = *next_slot_++;
-    const bool differ = differing_ == Differing::kSizes;
-    const auto sizes = given_sizes(t.sizes, differ, differing_ == Differing::kBatch);
-    const auto strides = given_sizes(t.strides, differ);
-    const auto offset =
-        differing_ == Differing::kNothing ? py::object(py::int_(t.offset)) : given_size(t.offset);
-    return py::make_tuple("tensor", slot, t.dtype, sizes, strides, offset);
-  }
-
-  py::tuple made_tensor(const TensorLayout& t) {
-    py::list sizes, strides;
-    for (const auto n : t.sizes)
-      sizes.append(made_size(n));
-    for (const auto k : t.strides)
-      strides.append(made_size(k));
-    return py::make_tuple(
-        "tensor", *next_slot_++, t.dtype, py::tuple(sizes), py::tuple(strides), t.offset);
-  }
-
-  // An argument's place, a tensor, a list of tensors, or None.
-  py::object result(const ResultPlan& plan) {
-    if (plan.argument >= 0)
-      return py::make_tuple("argument", plan.argument);
-    py::list elements;
-    for (const bool defined : plan.defined)
-      elements.append(defined ? py::object(made_tensor(*next_fresh_++)) : py::none());
-    return plan.list ? py::object(py::make_tuple("list", elements)) : py::object(elements[0]);
-  }
-
-  const WindowPlan& window_;
-  const py::object index_;
-  std::vector<int32_t>::const_iterator next_slot_;
-  std::vector<TensorLayout>::const_iterator next_tensor_, next_fresh_;
-  int64_t next_number_ = 0;
-  const OpEntry* entry_ = nullptr;        // of the call in work
-  size_t next_size_ = 0, next_made_ = 0;  // of the claim's: of what is given, and of what is made
-  bool sized_ = false;                    // are those of the call in work among them?
-  Differing differing_ = Differing::kNothing;  // of the argument in work
-};
 
 // A run of the window for Python to call; it raises what PyTorch raises.
 py::cpp_function without_lock(const std::function<void()>& run) {
@@ -340,15 +173,6 @@ void bind_record(py::module_& m) {
             return c10::str("torch.", c10::getDtypeNames(dtype).first);
           },
           "Under which its calls were made, as Python prints it.")
-      .def(
-          "describe",
-          [](const WindowPlan& window, py::object index) {
-            return Describer(window, std::move(index)).describe();
-          },
-          py::arg("index"),
-          "Its calls and slots: see frontends/eager.py for their form. `index` makes what stands "
-          "for "
-          "a size of any value, of the words of its expression (csrc/record/sizes.h).")
       .def_property_readonly(
           "symbols",
           [](const WindowPlan& window) {
@@ -395,7 +219,8 @@ void bind_record(py::module_& m) {
              std::string error,
              bool may_pass,
              std::string facts,
-             std::string extras) {
+             std::string extras,
+             const std::string& bytes) {
             py::gil_scoped_release no_gil;
             finish_window(
                 window,
@@ -407,7 +232,7 @@ void bind_record(py::module_& m) {
                  may_pass,
                  std::move(facts),
                  std::move(extras)});
-            return keep(window);
+            return keep(window, bytes);
           },
           py::arg("plan") = nullptr,
           py::arg("sized") = nullptr,
@@ -417,9 +242,10 @@ void bind_record(py::module_& m) {
           py::arg("may_pass") = false,
           py::arg("facts") = "",
           py::arg("extras") = "",
-          "Brings its plan, or the reason why it has none; with neither, or a reason that may "
-          "pass, "
-          "it may ask again. Gives whether other processes find that.")
+          py::arg("bytes") = "",
+          "Brings its plan, with the bytes that it was made of, or the reason why it has none; with "
+          "neither, or a reason that may pass, it may ask again. Gives whether other processes find "
+          "that.")
       .def(
           "find_kept",
           [](WindowPlan& window) {
@@ -433,14 +259,14 @@ void bind_record(py::module_& m) {
       "set_verify",
       [](py::object verify) {
         set_verify([verify = std::move(verify)](
-                       const WindowPlan& window,
+                       const std::shared_ptr<const WindowPlan>& window,
                        const std::vector<int64_t>& numbers,
                        const std::vector<uintptr_t>& blocks,
                        const std::function<void()>& run_plan,
                        const std::function<void()>& run_reference) {
           py::gil_scoped_acquire gil;
           verify(
-              Describer(window, py::none()).describe(),
+              std::const_pointer_cast<WindowPlan>(window),
               numbers,
               blocks,
               without_lock(run_plan),

@@ -9,6 +9,9 @@
 #include "device/fork.h"
 #include "device/interrupts.h"
 #include "device/target.h"
+#include "execute/plan_file.h"
+#include "runtime/archive.h"
+#include "runtime/target_library.h"
 
 namespace py = pybind11;
 
@@ -144,30 +147,25 @@ class PythonQueue final : public Queue {
 
   void launch(
       KernelFunction kernel,
-      c10::ArrayRef<void*> pointers,
-      c10::ArrayRef<int64_t> numbers,
-      int64_t* status) override {
+      std::span<void* const> pointers,
+      std::span<const int64_t> numbers,
+      std::span<int64_t> status,
+      Next next) override {
     const py::gil_scoped_acquire gil;
+    if (expects_)
+      (**queue_).attr("expect")(static_cast<int>(next));
     (**queue_).attr("launch")(
         reinterpret_cast<uintptr_t>(kernel),
         places(pointers),
-        numbers.vec(),
-        reinterpret_cast<uintptr_t>(status));
-  }
-
-  void expect(Next next) override {
-    if (!expects_)
-      return;
-    const py::gil_scoped_acquire gil;
-    (**queue_).attr("expect")(static_cast<int>(next));
+        std::vector<int64_t>(numbers.begin(), numbers.end()),
+        reinterpret_cast<uintptr_t>(status.data()));
   }
 
   bool runs_calls() const override {
     return runs_calls_;
   }
 
-  void call(
-      std::function<void(c10::ArrayRef<void*>)> work, c10::ArrayRef<void*> pointers) override {
+  void call(Work work, std::span<void* const> pointers) override {
     const py::gil_scoped_acquire gil;
     const auto run = py::cpp_function([work](const std::vector<uintptr_t>& addresses) {
       std::vector<void*> memory;
@@ -192,7 +190,7 @@ class PythonQueue final : public Queue {
     return py::make_tuple(handle, offset);
   }
 
-  static py::list places(c10::ArrayRef<void*> pointers) {
+  static py::list places(std::span<void* const> pointers) {
     py::list found;
     for (const auto* ptr : pointers)
       found.append(place(ptr));
@@ -204,20 +202,96 @@ class PythonQueue final : public Queue {
   const std::shared_ptr<Held> queue_;
 };
 
-std::unique_ptr<Queue> bind_queue(py::object queue) {
-  if (py::isinstance<NativeQueue>(queue))
-    return std::move(queue.cast<NativeQueue&>().queue);
-  return std::make_unique<PythonQueue>(std::move(queue));
+// Memory and queues of a library (include/tenon.h), without Python.
+void give_library(Target& t, const std::shared_ptr<TargetLibrary>& library) {
+  t.python_queue = false;
+  t.allocate = [library](size_t nbytes, c10::DeviceIndex device) {
+    return library->allocate(nbytes, device);
+  };
+  t.free = [library](uintptr_t handle, c10::DeviceIndex device) {
+    library->release(handle, device);
+  };
+  for (int i = 0; i < t.device_count; ++i) {
+    t.total_memory.push_back(library->total_memory(i));
+    const auto place_of = [](const void* address) { return device_allocator().place_of(address); };
+    t.queues.push_back(t.host_memory ? host_queue() : library->queue(i, place_of));
+  }
+  if (!t.host_memory)
+    note_queue_in_use();  // drivers have threads
+}
+
+// A kernel of a plan that another process kept; none where the target does not take it.
+LoadedKernel load_by(
+    TargetLibrary& library,
+    const std::string& path,
+    const std::string& symbol,
+    uint64_t file_checksum) {
+  const auto bytes = read_whole(path);
+  if (!bytes || checksum(*bytes) != file_checksum)
+    return {};
+  try {
+    auto kernel = library.load(*bytes, symbol);
+    const auto address = kernel->address();
+    return {address, std::move(kernel)};
+  } catch (const Error&) {  // of another driver, say
+    return {};
+  }
+}
+
+void bind_library(py::module_& m) {
+  using Kernel = TargetLibrary::Kernel;
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  py::class_<Kernel, KernelOwner, std::shared_ptr<Kernel>>(
+      m, "LibraryKernel", "A kernel that a target's library loaded, while this is there.")
+      .def("address", &Kernel::address, "What a launch takes it by.");
+  py::class_<TargetLibrary, std::shared_ptr<TargetLibrary>>(
+      m, "TargetLibrary", "A target in a shared library: include/tenon.h has the interface.")
+      .def_property_readonly("name", &TargetLibrary::name)
+      .def_property_readonly("facts", &TargetLibrary::facts, "Lines `heading: fact`.")
+      .def_property_readonly("devices", &TargetLibrary::devices, "How many there are.")
+      .def_property_readonly("host_memory", &TargetLibrary::host_memory)
+      .def_property_readonly("runs_kernels", &TargetLibrary::runs_kernels)
+      .def_property_readonly("runs_calls", &TargetLibrary::runs_calls)
+      .def("total_memory", &TargetLibrary::total_memory, "Bytes of a device.")
+      .def("allocate", &TargetLibrary::allocate, "A handle of so many bytes on a device, or 0.")
+      .def("free", &TargetLibrary::release, "Takes a handle of a device back.")
+      .def(
+          "load",
+          [](TargetLibrary& library, const py::bytes& code, const std::string& entry) {
+            const std::string_view text = code;
+            const py::gil_scoped_release released;
+            return library.load(text, entry);
+          },
+          "The kernel of that name in a binary or a source.");
+  m.def(
+      "open_target_library",
+      &TargetLibrary::open,
+      no_gil,
+      "Opens the library at a path; RuntimeError says what is wrong with it.");
+  m.def(
+      "use_library_kernel_files",
+      [](const std::shared_ptr<TargetLibrary>& library) {
+        set_kernel_files(
+            {[library](const auto& path, const auto& symbol, auto file_checksum) {
+               return load_by(*library, path, symbol, file_checksum);
+             },
+             [](auto, auto) { return true; }});
+      },
+      "Kernels of plans that were kept are loaded by a target's library.");
 }
 
 Target bind_target(const py::object& object) {
   Target t;
   t.name = object.attr("name").cast<std::string>();
-  t.host_memory = object.attr("host_memory").cast<bool>();
-  const py::object backend = object.attr("backend");
+  const py::object backend = object.attr("backend"), native = object.attr("native");
   t.runs_plans = !backend.is_none();
   t.runs_attention = t.runs_plans && backend.attr("library").contains(py::str("tenon::attention"));
+  t.host_memory = object.attr("host_memory").cast<bool>();
   t.device_count = object.attr("devices")().cast<c10::DeviceIndex>();
+  if (!native.is_none()) {
+    give_library(t, native.cast<std::shared_ptr<TargetLibrary>>());
+    return t;
+  }
   t.allocate = [allocate = object.attr("allocate").cast<decltype(t.allocate)>()](
                    size_t nbytes, c10::DeviceIndex device) {
     const DeferredInterrupts until_its_memory_is_noted;
@@ -233,13 +307,13 @@ Target bind_target(const py::object& object) {
     if (t.host_memory)
       t.queues.push_back(host_queue());
     else
-      t.queues.push_back(bind_queue(object.attr("queue")(i)));
+      t.queues.push_back(std::make_unique<PythonQueue>(object.attr("queue")(i)));
   }
   return t;
 }
 
 const RegisterBindings bindings([](py::module_& m) {
-  py::class_<NativeQueue>(m, "NativeQueue");
+  bind_library(m);
   m.def("set_target", [](const py::object& target) {
     set_target(bind_target(target));
     find_main_thread();

@@ -16,7 +16,7 @@
 #include <memory>
 #include <mutex>
 
-#include "device/failure.h"
+#include "runtime/failure.h"
 #include "device/queue.h"
 
 namespace tenon {

@@ -18,17 +18,12 @@ namespace tenon {
 constexpr c10::DeviceType kTenon = c10::DeviceType::PrivateUse1;
 constexpr size_t kMostDevices = 128;  // of a c10::DeviceIndex
 
-// Where bytes are to a target: what its `allocate` gave, and how far into it.
-struct Place {
-  uintptr_t handle = 0;
-  size_t offset = 0;
-};
-
 struct Target {
   std::string name;
   // Is a handle an address that the host may dereference? Then the queue runs what it is given at
   // once.
   bool host_memory = true;
+  bool python_queue = true;    // are the queues Python's? Then signals wait while they are used
   bool runs_plans = true;      // has it a backend, which makes plans, and a queue for kernels?
   bool runs_attention = true;  // does its library run `tenon::attention` in plans?
   c10::DeviceIndex device_count = 0;

@@ -17,7 +17,7 @@
 #include "device/fork.h"
 #include "execute/builder_process.h"
 #include "execute/plan_file.h"
-#include "record/archive.h"
+#include "record/values.h"
 
 namespace tenon {
 namespace {

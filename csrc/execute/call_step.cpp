@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "record/op_rules.h"
+#include "record/values.h"
 
 namespace tenon {
 namespace {
@@ -33,7 +34,7 @@ c10::Storage kept_by(const c10::Storage& keeper, void* data, size_t nbytes) {
 // Of a call's tensors, for a kernel that may keep them. Those of one storage stay so.
 struct Copies {
   const CallStep& step;
-  c10::ArrayRef<void*> tensors;
+  std::span<void* const> tensors;
   std::unordered_map<void*, c10::Storage> shared;
 
   at::Tensor of(size_t number, const at::Tensor& original) {
@@ -56,16 +57,15 @@ struct Copies {
 
 std::vector<at::Tensor> call_over(
     const CallStep& step,
-    c10::ArrayRef<void*> tensors,
+    std::span<void* const> tensors,
     c10::ArrayRef<ResultPlace> places,
     c10::DeviceIndex device,
     c10::ArrayRef<c10::Storage> keepers) {
   // What lies where the caller has it, and which tensors these are. They are kept, so that a result
   // over one of them shares it.
   std::vector<std::pair<at::Tensor, size_t>> passed;
-  const bool keeps = is_foreign(step.op);
-  const auto written = keeps ? written_tensors(step) : std::vector<bool>();
-  Copies copies{step, tensors, {}};
+  const bool keeps = step.on_host;
+    Copies copies{step, tensors, {}};
   std::vector<std::pair<at::Tensor, at::Tensor>> changed;  // a copy, and what becomes like it
   size_t next = 0;
   const auto tensor = [&] {
@@ -78,41 +78,52 @@ std::vector<at::Tensor> call_over(
     if (!keeps || kept)
       return made;
     const auto copy = copies.of(number, made);
-    if (written[number])
+    if (step.written[number])
       changed.emplace_back(copy, made);
     return copy;
   };
   const auto number = [&](const c10::IValue&) { return c10::IValue(tensor().item()); };
   torch::jit::Stack stack;
-  for (const auto& argument : step.arguments)
+  for (const auto& argument : resolved(step).arguments)
     stack.push_back(host_argument(argument, tensor, number));
-  call_on_host(step.op, stack, device, places);
+  call_on_host(resolved(step).op, stack, device, places);
   for (const auto& [copy, original] : changed)
     original.copy_(copy);
   for (const auto& [tensor, number] : passed)
     put_back(tensor, step.tensors[number].layout, tensors[number]);
   auto results = results_of(stack);
-  place_results(step.op, results, device, places);
+  place_results(resolved(step).op, results, device, places);
   return results;
 }
 
-std::vector<bool> written_tensors(const CallStep& step) {
-  std::vector<bool> found;
-  const auto& schema = step.op.schema();
+void resolve_call(CallStep& step) {
+  auto found = std::make_shared<ResolvedCall>(ResolvedCall{op_of(step.op), {}});
+  const auto& schema = found->op.schema();
+  check_data(
+      step.arguments.size() == schema.arguments().size(), "arguments of ", schema.name());
+  step.written.clear();
   for (size_t k = 0; k < step.arguments.size(); ++k) {
-    const auto& argument = step.arguments[k];
-    const auto* alias = schema.arguments()[k].alias_info();
+    const auto& argument = found->arguments.emplace_back(argument_from(step.arguments[k]));
+    const auto& declared = schema.arguments()[k];
+    if (argument.kind == ArgumentPlan::constant)
+      check_data(
+          argument.value.type()->isSubtypeOf(*declared.type()),
+          declared.name(),
+          " of another type: ",
+          argument.value.tagKind());
+    const auto* alias = declared.alias_info();
     const bool written = alias != nullptr && alias->isWrite();
-    if (argument.kind == ArgumentPlan::list) {
-      for (const auto& element : argument.elements) {
-        if (element.kind != ArgumentPlan::constant)
-          found.push_back(written);
-      }
-    } else if (argument.kind != ArgumentPlan::constant) {
-      found.push_back(written);
-    }
+    const auto add = [&](const ArgumentPlan& one) {
+      if (one.kind != ArgumentPlan::constant)
+        step.written.push_back(written);
+    };
+    if (argument.kind == ArgumentPlan::list)
+      std::for_each(argument.elements.begin(), argument.elements.end(), add);
+    else
+      add(argument);
   }
-  return found;
+  step.on_host = is_foreign(found->op);
+  step.resolved = std::move(found);
 }
 
 }  // namespace tenon

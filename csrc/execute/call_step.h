@@ -10,12 +10,9 @@ namespace tenon {
 // those that nothing keeps: `keepers` are by tensor, or none.
 std::vector<at::Tensor> call_over(
     const CallStep& step,
-    c10::ArrayRef<void*> tensors,
+    std::span<void* const> tensors,
     c10::ArrayRef<ResultPlace> places,
     c10::DeviceIndex device,
     c10::ArrayRef<c10::Storage> keepers = {});
-
-// Which of the tensors that a call is given it writes.
-std::vector<bool> written_tensors(const CallStep& step);
 
 }  // namespace tenon

@@ -40,7 +40,7 @@ std::string lost(const OpEntry& call, const std::string& line) {
   text += line.empty() ? "before (TENON_TRACE_CALLS=1 tells the line)" : "at " + line;
   text += "; lost is what it makes and what depends on that:";
   const auto name = [&](const TensorLayout& layout) {
-    text += c10::str(" ", layout.dtype, at::IntArrayRef(layout.sizes));
+    text += c10::str(" ", scalar_type(layout), at::IntArrayRef(layout.sizes));
   };
   for (size_t k = 0; k < call.tensors.size(); ++k) {
     if (call.written[k])

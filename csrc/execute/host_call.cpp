@@ -125,18 +125,18 @@ void place_results(
     auto& got = results[k];
     const auto& want = *places[k].layout;
     TORCH_CHECK(got.defined(), name, " did not give a result that is wanted");
-    const bool as_wanted = got.sizes() == want.sizes && got.scalar_type() == want.dtype;
+    const bool as_wanted = got.sizes() == want.sizes && got.scalar_type() == scalar_type(want);
     TORCH_CHECK(
         as_wanted && got.layout() == at::kStrided,
         c10::str(name, " gave a result of sizes ", got.sizes(), " and dtype ", got.scalar_type()),
-        c10::str(", and ", at::IntArrayRef(want.sizes), " and ", want.dtype, " are wanted: "),
+        c10::str(", and ", at::IntArrayRef(want.sizes), " and ", scalar_type(want), " are wanted: "),
         "its shape depends on data, or what computes it beforehand is wrong. Report it; eager code "
         "runs with TENON_EXECUTE=reference");
     if (is_in_place(got, places[k]))
       continue;
     const auto target = places[k].place != nullptr
                             ? tensor_over(borrowed(places[k].place, want.nbytes), want)
-                            : at::empty_strided(want.sizes, want.strides, want.dtype);
+                            : at::empty_strided(want.sizes, want.strides, scalar_type(want));
     copy_into(target, got);
     got = target;
   }

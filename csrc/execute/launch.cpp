@@ -53,7 +53,8 @@ void launch_over(
   if (!QueueLock::held(device->index()))
     lock.emplace(device->index());
   auto& queue = queue_of(device->index());
-  queue.launch(reinterpret_cast<KernelFunction>(kernel), pointers, numbers, /*status=*/nullptr);
+  queue.launch(
+      reinterpret_cast<KernelFunction>(kernel), pointers, numbers, /*status=*/{}, Next::nothing);
   if (!target().host_memory)
     submit_apart(device->index(), buffers, {});
 }

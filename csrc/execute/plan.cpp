@@ -10,7 +10,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/plan_run.h"
-#include "record/op_rules.h"
+#include "execute/call_step.h"
 
 namespace tenon {
 namespace {
@@ -19,7 +19,7 @@ void check_count(const char* what, size_t given, size_t wanted) {
   TORCH_CHECK(given == wanted, "the plan takes ", wanted, " ", what, ", not ", given);
 }
 
-void raise_first(const CallFailures& failures) {
+void raise_first(const StepFailures& failures) {
   if (!failures.empty())
     failures.front().failure->raise();
 }
@@ -74,11 +74,21 @@ Plan::Plan(PlanData data, std::shared_ptr<Pace> pace)
     inputs_[data_.inputs[k]] = k;
   for (size_t k = 0; k < data_.outputs.size(); ++k)
     outputs_[data_.outputs[k]] = k;
+  resolve_calls();
   for (const auto& step : data_.steps) {
-    if (const auto* kernel = std::get_if<KernelStep>(&step.work))
-      status_words_ += kernel->checks.size() * kStatusWords;
-    else
-      lends_inputs_ = lends_inputs_ || is_foreign(std::get<CallStep>(step.work).op);
+    const auto* call = std::get_if<CallStep>(&step.work);
+    counters_.push_back(
+        call == nullptr ? &tenon::counter("plan", step.name)
+                        : &tenon::counter(call->route, call->counted));
+    lends_inputs_ = lends_inputs_ || (call != nullptr && call->on_host);
+  }
+}
+
+void Plan::resolve_calls() {
+  for (auto& step : data_.steps) {
+    auto* call = std::get_if<CallStep>(&step.work);
+    if (call != nullptr && call->resolved == nullptr)
+      resolve_call(*call);
   }
 }
 
@@ -101,7 +111,7 @@ uint32_t Plan::subject(size_t step) const {
   return number;
 }
 
-std::function<CallFailures()> Plan::enqueue(
+std::function<StepFailures()> Plan::enqueue(
     c10::ArrayRef<void*> inputs,
     const Output& output,
     c10::Device device,
@@ -143,7 +153,7 @@ std::vector<at::Tensor> Plan::run_from_host(
     results.push_back(at::empty({nbytes}, at::kByte));
     targets.push_back(block(nbytes));
   }
-  std::function<CallFailures()> failures;
+  std::function<StepFailures()> failures;
   try {
     for (size_t k = 0; k < inputs.size(); ++k) {
       const auto nbytes = inputs[k].nbytes();

@@ -9,17 +9,17 @@
 
 #include "device/fork.h"
 #include "execute/foreign_ops.h"
-#include "execute/plan_archive.h"
-#include "execute/plan_check.h"
 #include "record/call_pattern.h"
-#include "record/sound.h"
+#include "record/sizes.h"
 #include "record/surroundings.h"
+#include "record/values.h"
+#include "runtime/plan_check.h"
 
 namespace tenon {
 namespace {
 
 constexpr size_t kMostClaims = 4;  // of windows that are alike but for their sizes
-constexpr std::string_view kMagic = "torch-tenon plan 7\n";
+constexpr std::string_view kMagic = "torch-tenon plan 8\n";
 
 struct Files {
   std::mutex mutex;
@@ -37,13 +37,6 @@ Files& files() {
 }
 
 const auto& at_load [[maybe_unused]] = files();
-
-std::optional<std::string> contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 std::string path_of(const Files& f, std::string_view structure, const char* ending = ".plan") {
   const auto seed = checksum(f.identity);
@@ -147,7 +140,7 @@ std::shared_ptr<WindowPlan> window_of_calls(std::string_view text) {
 
 // The claims that are kept of windows which are alike but for their sizes.
 std::vector<SizeClaim> read_claims(const Files& f, const std::string& alike) {
-  const auto bytes = contents(path_of(f, alike, ".sizes"));
+  const auto bytes = read_whole(path_of(f, alike, ".sizes"));
   if (!bytes)
     return {};
   try {
@@ -179,6 +172,52 @@ void keep_claim(const Files& f, const WindowPlan& window, const ForeignOps& fore
   Writer archive;
   archive(f.identity, alike, claims);
   write_file(path_of(f, alike, ".sizes"), archive.bytes);
+}
+
+size_t numbers_of(const ArgumentPlan& argument) {
+  size_t found = argument.kind == ArgumentPlan::number;
+  for (const auto& element : argument.elements)
+    found += numbers_of(element);
+  return found;
+}
+
+// Older memory is read and written; what the window makes itself has memory if it outlives it.
+void check_slots_of_window(
+    const PlanData& plan,
+    const WindowPlan& window,
+    const std::vector<int32_t>& inputs,
+    const std::vector<int32_t>& outputs) {
+  check_data(
+      inputs.size() == plan.inputs.size() && outputs.size() == plan.outputs.size(),
+      "inputs or outputs are missing");
+  size_t numbers = 0;
+  for (const auto* call : window.calls) {
+    for (const auto& argument : call->arguments)
+      numbers += numbers_of(argument);
+  }
+  const auto slots = static_cast<int64_t>(window.slots.size());
+  for (const int64_t k : inputs) {
+    check_data(k < slots && -1 - k < static_cast<int64_t>(numbers), "no input ", k);
+    check_data(k < 0 || !window.slots[k].fresh, "input ", k, " has no memory");
+  }
+  for (const int64_t k : outputs) {
+    check_data(k >= 0 && k < slots, "no output ", k);
+    check_data(!window.slots[k].fresh || window.slots[k].alive, "nobody keeps output ", k);
+  }
+}
+
+// A plan calls ops of PyTorch's or of the device's, or of a package that the window has ops of; none
+// that opens files.
+void check_may_be_called(const WindowPlan& window, const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
+  const auto space = schema.getNamespace();
+  const bool is_of_window =
+      std::any_of(window.calls.begin(), window.calls.end(), [&](const auto* call) {
+        return call->op->op.schema().getNamespace() == space;
+      });
+  check_data(is_of_window || !is_foreign(op), schema.name(), " is no op of the window's");
+  for (const auto& argument : schema.arguments())
+    check_data(argument.name() != "filename", schema.name(), " opens a file");
 }
 
 // Puts the target's kernels into the steps; false where one is not to be had.
@@ -323,7 +362,7 @@ bool find_kept(WindowPlan& window) {
   const std::lock_guard<std::mutex> lock(f.mutex);
   if (f.directory.empty() || structure.empty() || !f.kernels.load)
     return false;
-  const auto bytes = contents(path_of(f, structure));
+  const auto bytes = read_whole(path_of(f, structure));
   if (!bytes)
     return false;
   try {
@@ -336,23 +375,27 @@ bool find_kept(WindowPlan& window) {
     std::shared_ptr<Plan> plan;
     std::shared_ptr<SizedPlan> sized;
     if (error.empty()) {
-      auto data = read_plan(*reader);
-      std::vector<SizedNumber> numbers;
-      (*reader)(numbers);
+      auto read = read_plan(reader->text());
       const bool is_sized = window.claim && !window.claim->symbols.empty();
-      check_plan(data, window, inputs, outputs);
-      check_numbers(data, numbers);
+      check_data(reader->at_end() && (is_sized || read.numbers.empty()), "sizes of one size");
+      check_plan(read, window.calls.size());
+      check_slots_of_window(read.plan, window, inputs, outputs);
+      for (auto& step : read.plan.steps) {
+        if (auto* call = std::get_if<CallStep>(&step.work)) {
+          check_may_be_called(window, op_of(call->op));
+          resolve_call(*call);
+        }
+      }
       const auto in = bytes_there(window, inputs), out = bytes_there(window, outputs);
-      TORCH_CHECK(reader->at_end() && (is_sized || numbers.empty()), "sizes of one size");
-      if (!is_sized && !check_memory(data, values_of(in), values_of(out)))
+      if (!is_sized && !check_memory(read.plan, values_of(in), values_of(out)))
         return false;
-      if (!find_kernels(f, data, extras))
+      if (!find_kernels(f, read.plan, extras))
         return false;
       if (is_sized) {
-        sized = std::make_shared<SizedPlan>(std::move(data), std::move(numbers));
+        sized = std::make_shared<SizedPlan>(std::move(read));
         sized->check_memory_of(in, out);
       } else {
-        plan = std::make_shared<Plan>(std::move(data));
+        plan = std::make_shared<Plan>(std::move(read.plan));
       }
     }
     finish_window(
@@ -370,7 +413,7 @@ bool find_kept(WindowPlan& window) {
   }
 }
 
-bool keep(const WindowPlan& window) {
+bool keep(const WindowPlan& window, const std::string& plan) {
   const auto foreign = describe_foreign_ops(window);
   if (!foreign)
     return false;
@@ -379,26 +422,21 @@ bool keep(const WindowPlan& window) {
   const std::lock_guard<std::mutex> lock(f.mutex);
   const auto& found = window.found;
   const auto* data = found.plan    ? &found.plan->data()
-                     : found.sized ? &found.sized->data()
+                     : found.sized ? &found.sized->plan().plan
                                    : nullptr;
   const bool failed = !found.error.empty() && !found.may_pass;
   if (f.directory.empty() || structure.empty() || (data == nullptr && !failed))
     return false;
   Writer archive;
-  try {
-    archive(f.identity, structure, found.inputs, found.outputs, found.error, found.facts);
-    archive(found.extras);
-    if (data != nullptr) {
-      for (const auto& step : data->steps) {
-        const auto* kernel = std::get_if<KernelStep>(&step.work);
-        if (kernel != nullptr && kernel->kernel >= data->kernels.size())
-          return false;  // nobody knows where it is
-      }
-      write_plan(archive, *data);
-      archive(found.sized ? found.sized->numbers() : std::vector<SizedNumber>());
+  archive(f.identity, structure, found.inputs, found.outputs, found.error, found.facts);
+  archive(found.extras);
+  if (data != nullptr) {
+    for (const auto& step : data->steps) {
+      const auto* kernel = std::get_if<KernelStep>(&step.work);
+      if (kernel != nullptr && kernel->kernel >= data->kernels.size())
+        return false;  // nobody knows where it is
     }
-  } catch (const c10::Error&) {
-    return false;
+    archive(plan);
   }
   if (!write_file(path_of(f, structure), archive.bytes))
     return false;

@@ -60,7 +60,8 @@ std::vector<SizeClaim> kept_claims(const WindowPlan& window);
 
 // Gives a window the plan that is kept for it, or the reason why it has none; false: neither is.
 bool find_kept(WindowPlan& window);
-// Keeps what a window ended with, for other processes; false where that is not possible.
-bool keep(const WindowPlan& window);
+// Keeps what a window ended with, for other processes; false where that is not possible. `plan`: the
+// bytes of its plan.
+bool keep(const WindowPlan& window, const std::string& plan);
 
 }  // namespace tenon

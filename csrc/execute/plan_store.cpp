@@ -26,13 +26,13 @@ size_t bytes_of(const WindowPlan& known) {
                  known.slots_of_calls.size() * sizeof(int32_t) + known.found.facts.size() +
                  known.own.size() * kStep;
   const auto* data = known.found.plan    ? &known.found.plan->data()
-                     : known.found.sized ? &known.found.sized->data()
+                     : known.found.sized ? &known.found.sized->plan().plan
                                          : nullptr;
   if (data == nullptr)
     return bytes;
   bytes += data->steps.size() * kStep + data->slots.size() * sizeof(Slot);
-  for (const auto& slot : data->slots)
-    bytes += slot.tensor.defined() ? slot.tensor.nbytes() : 0;
+  for (const auto& constant : data->constants)
+    bytes += constant.layout.nbytes;
   for (const auto& owner : data->owners)
     bytes += owner ? owner->nbytes() : 0;
   return bytes;

@@ -2,60 +2,12 @@
 
 #include <algorithm>
 
-#include "execute/plan_check.h"
-#include "record/sound.h"
+#include "runtime/plan_check.h"
 
 namespace tenon {
 namespace {
 
 constexpr size_t kMostKept = 4;
-
-void set_in(TensorLayout& layout, const SizedNumber& number, int64_t value) {
-  if (number.field == SizedNumber::offset)
-    layout.offset = value;
-  else
-    (number.field == SizedNumber::size ? layout.sizes : layout.strides).at(number.at) = value;
-}
-
-void set_argument(c10::IValue& argument, size_t at, int64_t value) {
-  if (!argument.isList()) {
-    argument = value;
-    return;
-  }
-  auto all = argument.toIntVector();  // the list itself belongs to all plans that are made of this
-  all.at(at) = value;
-  argument = std::move(all);
-}
-
-void set_number(PlanData& data, const SizedNumber& number, int64_t value) {
-  if (number.where == SizedNumber::slot) {
-    data.slots.at(number.index).number = static_cast<size_t>(value);
-    return;
-  }
-  if (number.where == SizedNumber::bytes) {
-    data.slots.at(number.index).nbytes = static_cast<size_t>(value);
-    return;
-  }
-  auto& work = data.steps.at(number.index).work;
-  if (number.where == SizedNumber::kernel) {
-    std::get<KernelStep>(work).sizes.at(number.which) = value;
-    return;
-  }
-  auto& call = std::get<CallStep>(work);
-  if (number.where == SizedNumber::tensor)
-    set_in(call.tensors.at(number.which).layout, number, value);
-  else if (number.where == SizedNumber::result)
-    set_in(call.results.at(number.which).value().layout, number, value);
-  else
-    set_argument(call.arguments.at(number.which).value, number.at, value);
-}
-
-// False where no tensor is so.
-bool count_bytes(TensorLayout& layout) {
-  const auto nbytes = storage_bytes(layout);
-  layout.nbytes = nbytes.value_or(0);
-  return nbytes.has_value();
-}
 
 // None where one of them cannot be.
 std::optional<std::vector<int64_t>> values_of(
@@ -72,26 +24,19 @@ std::optional<std::vector<int64_t>> values_of(
 
 }  // namespace
 
-bool SizedPlan::give_sizes(PlanData& data, const std::vector<int64_t>& symbols) const {
-  for (const auto& number : numbers_) {
-    const auto value = number.value.evaluate(symbols);
-    if (!value || *value < 0)
-      return false;
-    set_number(data, number, *value);
+// False where one of its numbers cannot be.
+bool SizedPlan::give(Plan& instance, const std::vector<int64_t>& symbols) const {
+  auto& data = instance.data_;
+  if (!give_sizes(data, plan_.numbers, symbols))
+    return false;
+  for (const auto& number : plan_.numbers) {
+    if (number.where == SizedNumber::Where::argument)
+      std::get<CallStep>(data.steps[number.index].work).resolved = nullptr;
   }
-  for (auto& step : data.steps) {
-    auto* call = std::get_if<CallStep>(&step.work);
-    if (call == nullptr)
-      continue;
-    for (auto& tensor : call->tensors) {
-      if (!count_bytes(tensor.layout))
-        return false;
-    }
-    for (auto& result : call->results) {
-      if (result && !count_bytes(result->layout))
-        return false;
-    }
-  }
+  instance.resolve_calls();
+  instance.symbols_ = symbols;
+  for (auto& subject : instance.subjects_)
+    subject.store(0, std::memory_order_relaxed);
   if (!memory_)
     return true;
   const auto inputs = values_of(memory_->first, symbols);
@@ -108,14 +53,12 @@ std::shared_ptr<const Plan> SizedPlan::instance(const std::vector<int64_t>& symb
     const bool full = made_.size() >= kMostKept && made_.back().second.use_count() == 1;
     found = full ? std::prev(made_.end()) : made_.insert(made_.end(), {{}, nullptr});
     if (!full)
-      found->second = std::make_shared<Plan>(data_, pace_);
-    if (!give_sizes(found->second->data_, symbols)) {
+      found->second = std::make_shared<Plan>(plan_.plan, pace_);
+    if (!give(*found->second, symbols)) {
       made_.erase(found);
       return nullptr;
     }
-    found->first = found->second->symbols_ = symbols;
-    for (auto& subject : found->second->subjects_)
-      subject.store(0, std::memory_order_relaxed);
+    found->first = symbols;
   }
   made_.splice(made_.begin(), made_, found);
   // Those that ran at the same time go when they are over.

@@ -1,6 +1,6 @@
 #include "execute/verified_run.h"
 
-#include "device/failure.h"
+#include "runtime/failure.h"
 #include "execute/reference_window.h"
 
 namespace tenon {
@@ -42,7 +42,7 @@ WindowRun verify_window(
     has_run = true;
   };
   try {
-    verify()(*ready.with_sizes(window, order), window.numbers, addresses, by_plan, by_reference);
+    verify()(ready.with_sizes(window, order), window.numbers, addresses, by_plan, by_reference);
   } catch (...) {
     // An interrupt, say: what the window writes is not to be taken for written.
     const auto failure = Failure::current("");

@@ -12,7 +12,7 @@ namespace tenon {
 
 // Python's: gets a window with its numbers, its slots' addresses and its two runs.
 using Verify = std::function<void(
-    const WindowPlan&,
+    const std::shared_ptr<const WindowPlan>&,
     const std::vector<int64_t>&,
     const std::vector<uintptr_t>&,
     const std::function<void()>& run_plan,

@@ -14,7 +14,7 @@ namespace tenon {
 namespace {
 
 // An error that is no call's is everybody's: nobody knows what depends on it.
-bool is_of_no_call(const CallFailure& failed) {
+bool is_of_no_call(const StepFailure& failed) {
   return std::all_of(failed.calls.begin(), failed.calls.end(), [](auto call) { return call < 0; });
 }
 
@@ -32,7 +32,7 @@ Failures follow(
     const WindowPlan& found,
     std::vector<std::shared_ptr<Failure>> begins,
     const std::vector<std::string>& lines,
-    const CallFailures& failed) {
+    const StepFailures& failed) {
   std::vector<std::shared_ptr<Failure>> by_call(found.calls.size());
   for (const auto& one : failed) {
     const bool of_all = is_of_no_call(one);
@@ -161,7 +161,7 @@ WindowRun run_plan(
                            const WindowPlan& known,
                            const std::vector<BufferRef>& buffers,
                            const std::vector<std::string>& lines,
-                           const CallFailures& failed) -> Failures {
+                           const StepFailures& failed) -> Failures {
     std::vector<std::shared_ptr<Failure>> begins(buffers.size());
     bool any = !failed.empty();
     {

@@ -2,7 +2,7 @@
 
 #include "device/pending.h"
 #include "record/known_calls.h"
-#include "record/sound.h"
+#include "record/sizes.h"
 
 namespace tenon {
 namespace {

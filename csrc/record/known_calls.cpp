@@ -11,10 +11,10 @@
 
 #include "device/fork.h"
 #include "device/interpreter.h"
-#include "record/archive.h"
+#include "record/values.h"
 #include "record/call_pattern.h"
 #include "record/recorder.h"
-#include "record/sound.h"
+#include "record/sizes.h"
 
 namespace tenon {
 
@@ -89,7 +89,7 @@ void read_file(
       archive(name, facts);
       calls.emplace(std::move(name), std::move(facts));
     }
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {
     // Damage that the checksum has not seen: what was read until there may be wrong as well.
     calls.clear();
     open.clear();

@@ -7,9 +7,9 @@
 
 namespace tenon {
 
-TensorLayout TensorLayout::of(const at::Tensor& tensor) {
+TensorLayout layout_of(const at::Tensor& tensor) {
   return {
-      tensor.scalar_type(),
+      static_cast<DType>(tensor.scalar_type()),
       tensor.sizes().vec(),
       tensor.strides().vec(),
       tensor.storage_offset(),
@@ -24,7 +24,7 @@ at::Tensor tensor_over(c10::Storage storage, const TensorLayout& layout, int64_t
   const auto key =
       storage.device_type() == kTenon ? c10::DispatchKey::PrivateUse1 : c10::DispatchKey::CPU;
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(layout.dtype));
+      std::move(storage), c10::DispatchKeySet(key), c10::scalarTypeToTypeMeta(scalar_type(layout)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(
       layout.sizes, layout.strides, start + layout.offset);
   return tensor;

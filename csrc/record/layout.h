@@ -6,19 +6,15 @@
 
 #include <vector>
 
+#include "runtime/layout.h"
+
 namespace tenon {
 
-struct TensorLayout {
-  at::ScalarType dtype;
-  std::vector<int64_t> sizes;
-  std::vector<int64_t> strides;
-  int64_t offset = 0;  // elements
-  size_t nbytes = 0;   // of a storage that holds it
-  bool differentiable = false;
-  bool wrapped_number = false;
+TensorLayout layout_of(const at::Tensor& tensor);
 
-  static TensorLayout of(const at::Tensor& tensor);
-};
+inline at::ScalarType scalar_type(const TensorLayout& layout) {
+  return static_cast<at::ScalarType>(layout.dtype);
+}
 
 // A tensor of the storage's device over it, `start` elements behind the layout's offset.
 at::Tensor tensor_over(c10::Storage storage, const TensorLayout& layout, int64_t start = 0);

@@ -50,7 +50,7 @@ ArgumentPlan plan_argument(
     const auto& tensor = value.toTensor();
     if (tensor.device().type() == kTenon) {
       plan.kind = ArgumentPlan::tensor;
-      tensors.push_back(TensorLayout::of(tensor));
+      tensors.push_back(layout_of(tensor));
       return plan;
     }
     const bool is_open = open_scalars && !is_complex_number(tensor);
@@ -287,7 +287,7 @@ std::unique_ptr<OpEntry> learn(
       if (!tensor.defined())
         continue;
       if (is_fresh(tensor, key.device(), storages))
-        entry->fresh.push_back(TensorLayout::of(tensor));
+        entry->fresh.push_back(layout_of(tensor));
       else
         entry->reason = "a result is no dense memory of its own";
     }

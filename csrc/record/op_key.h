@@ -8,14 +8,9 @@
 #include <vector>
 
 #include "record/op_sizes.h"
+#include "runtime/hash.h"
 
 namespace tenon {
-
-// One step of a hash over words.
-inline uint64_t mixed(uint64_t hash, int64_t word) {
-  hash = (hash ^ static_cast<uint64_t>(word)) * 0x9E3779B97F4A7C15ull;
-  return hash ^ hash >> 29;
-}
 
 // Strided memory that holds the numbers that the tensor does, and no Python object's say in it.
 bool is_recordable(const at::Tensor& tensor);

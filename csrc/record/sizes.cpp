@@ -194,47 +194,6 @@ bool always_equal(const SizeExpression& a, const SizeExpression& b, size_t symbo
 
 }  // namespace
 
-SizeExpression SizeExpression::joined(Word join, const SizeExpression& other) const {
-  auto all = words;
-  all.insert(all.end(), other.words.begin(), other.words.end());
-  all.push_back(join);
-  return {std::move(all)};
-}
-
-std::optional<int64_t> SizeExpression::evaluate(c10::ArrayRef<int64_t> symbols) const {
-  c10::SmallVector<int64_t, 16> stack;
-  for (size_t k = 0; k < words.size(); ++k) {
-    const auto word = words[k];
-    if (word == constant || word == symbol) {
-      if (++k == words.size())
-        return std::nullopt;
-      if (word == symbol && static_cast<size_t>(words[k]) >= symbols.size())
-        return std::nullopt;
-      stack.push_back(word == constant ? words[k] : symbols[words[k]]);
-      continue;
-    }
-    if (stack.size() < 2)
-      return std::nullopt;
-    const auto b = stack.pop_back_val();
-    auto& a = stack.back();
-    if (word == add) {
-      if (__builtin_add_overflow(a, b, &a))
-        return std::nullopt;
-    } else if (word == multiply) {
-      if (__builtin_mul_overflow(a, b, &a))
-        return std::nullopt;
-    } else if (word != divide && word != modulo && word != exactly) {
-      return std::nullopt;
-    } else {
-      // Of what is not negative, by what is positive: there is one way to round.
-      if (b <= 0 || a < 0 || (word == exactly && a % b != 0))
-        return std::nullopt;
-      a = word == modulo ? a % b : a / b;
-    }
-  }
-  return stack.size() == 1 ? std::optional(stack.back()) : std::nullopt;
-}
-
 std::optional<std::vector<int64_t>> SizeClaim::symbols_of(c10::ArrayRef<int64_t> list) const {
   if (list.size() > numbers.size())
     return std::nullopt;
@@ -260,6 +219,17 @@ std::optional<std::vector<int64_t>> SizeClaim::symbols_of(c10::ArrayRef<int64_t>
       return std::nullopt;
   }
   return values;
+}
+
+bool is_sound(const SizeClaim& claim) {
+  const auto is_place = [&](auto place) { return place < claim.numbers.size(); };
+  return claim.seen.size() == claim.numbers.size() &&
+         std::all_of(claim.symbols.begin(), claim.symbols.end(), is_place) &&
+         std::all_of(
+             claim.reasons.begin(),
+             claim.reasons.end(),
+             [&](const auto& reason) { return is_place(reason.place); }) &&
+         claim.symbols_of(claim.seen).has_value();
 }
 
 std::optional<SizeClaim> claim_of(

@@ -8,22 +8,9 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/size_expression.h"
+
 namespace tenon {
-
-// A whole number as a function of symbols, written for a stack: the operands, then what joins them.
-struct SizeExpression {
-  // `constant` and `symbol` are followed by the number, or by which symbol. Divisions round down;
-  // `exactly` is one that leaves no rest.
-  enum Word : int64_t { constant, symbol, add, multiply, divide, modulo, exactly };
-  std::vector<int64_t> words;
-
-  static SizeExpression of(Word kind, int64_t number) {
-    return {{kind, number}};
-  }
-  SizeExpression joined(Word join, const SizeExpression& other) const;
-  // None where a division leaves a rest that must not, or is by zero.
-  std::optional<int64_t> evaluate(c10::ArrayRef<int64_t> symbols) const;
-};
 
 // Something else that a number was in all that was seen.
 struct SecondReason {
@@ -43,6 +30,9 @@ struct SizeClaim {
   // The symbols of a list for which the claim holds, as far as the list goes; none otherwise.
   std::optional<std::vector<int64_t>> symbols_of(c10::ArrayRef<int64_t> list) const;
 };
+
+// Whether a claim that comes from a file holds for its own example.
+bool is_sound(const SizeClaim& claim);
 
 // What holds for all of the lists: numbers that are equal in each, that are a multiple or a product
 // of others, or their sum; what follows from none of those before it is a symbol. `made`: by place,

@@ -4,7 +4,6 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
-#include <fstream>
 #include <mutex>
 #include <unordered_map>
 
@@ -12,7 +11,7 @@
 #include "device/fork.h"
 #include "execute/plan_file.h"
 #include "matmul.h"
-#include "record/archive.h"
+#include "runtime/archive.h"
 
 namespace tenon {
 
@@ -132,9 +131,8 @@ LoadedKernel load_kernel(
     const std::string& path, const std::string& symbol, uint64_t file_checksum) {
   auto object = SharedObject::find_open(path, file_checksum);
   if (!object) {
-    std::ifstream file(path, std::ios::binary);
-    const std::string bytes(std::istreambuf_iterator<char>(file), {});
-    if (!file || checksum(bytes) != file_checksum)
+    const auto bytes = read_whole(path);
+    if (!bytes || checksum(*bytes) != file_checksum)
       return {};
     object = SharedObject::open(path, file_checksum, /*is_private=*/false);
   }

@@ -5,9 +5,6 @@
 // beyond the end, and raises where the bytes are no such data.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-#include <c10/util/Exception.h>
-
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -17,16 +14,19 @@
 #include <utility>
 #include <vector>
 
-#include "record/op_cache.h"
-#include "record/sizes.h"
+#include "runtime/error.h"
+#include "runtime/hash.h"
+#include "runtime/layout.h"
+#include "runtime/size_expression.h"
 
 namespace tenon {
 
 // Damage changes it. Over words of eight bytes, the last one filled up with zeros.
 uint64_t checksum(std::string_view bytes, uint64_t seed = 0);
-
 // A file with these bytes, whole or not at all; false where that is not possible.
 bool write_whole(const std::string& path, std::string_view bytes);
+// A file's bytes; none where it cannot be read.
+std::optional<std::string> read_whole(const std::string& path);
 
 class Writer {
  public:
@@ -46,6 +46,7 @@ class Writer {
       bytes.push_back(static_cast<char>(left | 0x80));
     bytes.push_back(static_cast<char>(left));
   }
+
   template <class T>
   void put(const T& x);
   template <class T>
@@ -65,21 +66,27 @@ class Writer {
 class Reader {
  public:
   static constexpr bool reads = true;
-
   explicit Reader(std::string_view bytes) : left_(bytes) {}
 
   template <class... Fields>
   void operator()(Fields&... all) {
     (get(all), ...);
   }
+
   bool at_end() const {
     return left_.empty();
   }
+
+  // A text where it stands, which lives as long as the bytes do.
+  std::string_view text() {
+    return take(count());
+  }
+
   // Values and arguments lie within one another: not so deep that reading them needs much stack.
   template <class Read>
   auto within(Read read) {
     constexpr int kDeepest = 16;
-    TORCH_CHECK(depth_ < kDeepest, "lists lie too deep within one another");
+    check_data(depth_ < kDeepest, "lists lie too deep within one another");
     ++depth_;
     auto found = read();
     --depth_;
@@ -88,11 +95,12 @@ class Reader {
 
  private:
   std::string_view take(size_t count) {
-    TORCH_CHECK(count <= left_.size(), "the data ends early");
+    check_data(count <= left_.size(), "the data ends early");
     const auto taken = left_.substr(0, count);
     left_.remove_prefix(count);
     return taken;
   }
+
   int64_t number() {
     uint64_t found = 0;
     for (int shift = 0; shift < 64; shift += 7) {
@@ -101,15 +109,16 @@ class Reader {
       if (byte < 0x80)
         return static_cast<int64_t>(found >> 1 ^ (~(found & 1) + 1));
     }
-    TORCH_CHECK(false, "a number is too long");
+    fail(ErrorKind::damaged, "a number is too long");
   }
   // Each element takes a byte at least.
   size_t count() {
     const auto found = number();
-    TORCH_CHECK(
+    check_data(
         found >= 0 && static_cast<size_t>(found) <= left_.size(), "a list is longer than the data");
     return static_cast<size_t>(found);
   }
+
   template <class T>
   void get(T& x);
   template <class T>
@@ -140,56 +149,18 @@ void fields(Archive& archive, TensorLayout& x) {
   archive(x.dtype, x.sizes, x.strides, x.offset, x.nbytes, x.differentiable, x.wrapped_number);
 }
 
-// Numbers, texts, lists of them, nothing, devices and host tensors without dimensions; raises for
-// anything else. With `any_number` the type of a number alone counts, and not which one it is.
-void write_value(Writer& archive, const c10::IValue& value, bool any_number = false);
-c10::IValue read_value(Reader& archive);
-
-template <class Archive>
-void fields(Archive& archive, ArgumentPlan& x) {
-  archive(x.kind);
-  if constexpr (Archive::reads) {
-    archive(x.value);
-    x.elements = archive.within([&] {
-      std::vector<ArgumentPlan> elements;
-      archive(elements);
-      return elements;
-    });
-  } else {
-    write_value(archive, x.value, x.kind == ArgumentPlan::number);
-    archive(x.elements);
-  }
-}
-
 template <class Archive>
 void fields(Archive& archive, SizeExpression& x) {
   archive(x.words);
-}
-
-template <class Archive>
-void fields(Archive& archive, SecondReason& x) {
-  archive(x.place, x.expression);
-}
-
-template <class Archive>
-void fields(Archive& archive, SizeClaim& x) {
-  archive(x.symbols, x.numbers, x.reasons, x.seen);
-}
-
-template <class Archive>
-void fields(Archive& archive, ResultPlan& x) {
-  archive(x.argument, x.list, x.defined);
 }
 
 template <class T>
 void Writer::put(const T& x) {
   if constexpr (std::is_same_v<T, double>) {
     bytes.append(reinterpret_cast<const char*>(&x), sizeof(x));
-  } else if constexpr (std::is_same_v<T, std::string>) {
+  } else if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, std::string_view>) {
     number(static_cast<int64_t>(x.size()));
     bytes += x;
-  } else if constexpr (std::is_same_v<T, c10::IValue>) {
-    write_value(*this, x);
   } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
     number(static_cast<int64_t>(x));
   } else {
@@ -202,19 +173,17 @@ void Reader::get(T& x) {
   if constexpr (std::is_same_v<T, double>) {
     std::memcpy(&x, take(sizeof(x)).data(), sizeof(x));
   } else if constexpr (std::is_same_v<T, std::string>) {
-    x = take(count());
-  } else if constexpr (std::is_same_v<T, c10::IValue>) {
-    x = read_value(*this);
-  } else if constexpr (std::is_same_v<T, at::ScalarType>) {
+    x = text();
+  } else if constexpr (std::is_same_v<T, DType>) {
     const auto found = number();
-    TORCH_CHECK(found >= 0 && found < static_cast<int64_t>(at::ScalarType::NumOptions), "no dtype");
+    check_data(found >= 0 && found <= static_cast<int64_t>(kNoDType), "no dtype");
     x = static_cast<T>(found);
   } else if constexpr (std::is_same_v<T, bool>) {
     x = number() != 0;
   } else if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) {
     const auto found = number();
     x = static_cast<T>(found);
-    TORCH_CHECK(static_cast<int64_t>(x) == found, "a number is out of range");
+    check_data(static_cast<int64_t>(x) == found, "a number is out of range");
   } else {
     fields(*this, x);
   }

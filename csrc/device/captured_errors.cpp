@@ -1,8 +1,10 @@
-#include "device/failure.h"
+// Errors of PyTorch and of Python, kept to be raised later (runtime/failure.h).
 
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
+
+#include "runtime/failure.h"
 
 namespace tenon {
 namespace {
@@ -56,23 +58,37 @@ std::function<void()> copied(const c10::Error& error, const std::string& where) 
   return [made] { std::rethrow_exception(made); };
 }
 
-}  // namespace
+// An error of the runtime's as PyTorch has it.
+std::function<void()> translated(const Error& error, const std::string& where) {
+  const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
+  switch (error.kind) {
+    case ErrorKind::out_of_range:
+      return copied<c10::IndexError>(c10::IndexError(here, error.what()), where);
+    case ErrorKind::out_of_memory:
+      return copied<c10::OutOfMemoryError>(c10::OutOfMemoryError(here, error.what()), where);
+    case ErrorKind::unsupported:
+      return copied<c10::NotImplementedError>(c10::NotImplementedError(here, error.what()), where);
+    default:
+      return copied<>(c10::Error(here, error.what()), where);
+  }
+}
 
-std::shared_ptr<Failure> Failure::current(const std::string& where) {
-  std::function<void()> raise;
+std::function<void()> capture(const std::string& where) {
   try {
     throw;
   } catch (python_error& error) {
     const py::gil_scoped_acquire gil;
     error.persist();  // as PyTorch throws it, the exception may still be the thread's current one
-    raise = python_exception(
+    return python_exception(
         py::reinterpret_borrow<py::object>(error.type),
         py::reinterpret_borrow<py::object>(error.value));
   } catch (py::error_already_set& error) {
     const py::gil_scoped_acquire gil;
-    raise = python_exception(error.type(), error.value());
+    return python_exception(error.type(), error.value());
+  } catch (const Error& error) {
+    return translated(error, where);
   } catch (const c10::Error& error) {
-    raise = copied<
+    return copied<
         c10::IndexError,
         c10::ValueError,
         c10::TypeError,
@@ -80,28 +96,14 @@ std::shared_ptr<Failure> Failure::current(const std::string& where) {
         c10::LinAlgError,
         c10::OutOfMemoryError>(error, where);
   } catch (...) {
-    raise = [raised = std::current_exception()] { std::rethrow_exception(raised); };
+    return [raised = std::current_exception()] { std::rethrow_exception(raised); };
   }
-  return std::shared_ptr<Failure>(new Failure(std::move(raise)));
 }
 
-std::shared_ptr<Failure> Failure::of(std::function<void()> raise) {
-  return std::shared_ptr<Failure>(new Failure(std::move(raise)));
-}
+const bool at_load [[maybe_unused]] = [] {
+  Failure::set_capture(&capture);
+  return true;
+}();
 
-std::shared_ptr<Failure> Failure::with(const std::string& where) {
-  try {
-    raise_();
-  } catch (...) {
-    return current(where);
-  }
-  return nullptr;
-}
-
-void Failure::raise() {
-  seen_ = true;
-  raise_();
-  throw std::logic_error("a failure has no error");
-}
-
+}  // namespace
 }  // namespace tenon

@@ -1,0 +1,42 @@
+#include "runtime/archive.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+namespace tenon {
+
+uint64_t checksum(std::string_view bytes, uint64_t seed) {
+  auto sum = mixed(seed, static_cast<int64_t>(bytes.size()));
+  for (size_t k = 0; k < bytes.size(); k += sizeof(int64_t)) {
+    int64_t word = 0;
+    std::memcpy(&word, bytes.data() + k, std::min(sizeof(word), bytes.size() - k));
+    sum = mixed(sum, word);
+  }
+  return sum;
+}
+
+bool write_whole(const std::string& path, std::string_view bytes) {
+  static std::atomic<int> count{0};
+  const auto fresh = text_of(path, ".", getpid(), ".", count++);
+  std::ofstream file(fresh, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (file && std::rename(fresh.c_str(), path.c_str()) == 0)
+    return true;
+  std::remove(fresh.c_str());
+  return false;
+}
+
+std::optional<std::string> read_whole(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    return std::nullopt;
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+}  // namespace tenon

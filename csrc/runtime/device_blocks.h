@@ -1,0 +1,43 @@
+// A device's memory for a program that has no allocator of its own: blocks of the target, kept for
+// the next that asks for as much.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/target_library.h"
+
+namespace tenon {
+
+class DeviceBlocks {
+ public:
+  DeviceBlocks(std::shared_ptr<TargetLibrary> library, int32_t device)
+      : library_(std::move(library)), device_(device) {}
+  ~DeviceBlocks();
+  DeviceBlocks(const DeviceBlocks&) = delete;
+  DeviceBlocks& operator=(const DeviceBlocks&) = delete;
+
+  // At least so many bytes; null for none. Raises where the device has no more. Where the host does
+  // not reach the memory, the address is one of a reservation without access rights.
+  void* take(size_t nbytes);
+  void give_back(void* block);
+  Place place_of(const void* address);
+
+ private:
+  struct Block {
+    size_t nbytes;
+    uintptr_t handle;
+  };
+  void* make(size_t nbytes);
+  void release_unused();
+
+  const std::shared_ptr<TargetLibrary> library_;
+  const int32_t device_;
+  std::mutex mutex_;  // of what follows
+  std::map<const char*, Block> blocks_;
+  std::unordered_map<size_t, std::vector<void*>> unused_;  // by bytes
+};
+
+}  // namespace tenon

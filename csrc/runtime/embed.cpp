@@ -1,0 +1,342 @@
+// What a program that embeds the runtime calls: the second half of include/tenon.h.
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "runtime/device_blocks.h"
+#include "runtime/plan_check.h"
+#include "runtime/run.h"
+#include "tenon.h"
+
+using namespace tenon;
+
+// A device: this processor, or one of a target's library.
+struct tenon_device {
+  std::shared_ptr<TargetLibrary> library;  // null: this processor
+  std::shared_ptr<DeviceBlocks> blocks;
+  std::unique_ptr<Queue> queue;
+  std::mutex mutex;  // what one run enqueues stays together
+
+  bool at_once() const {
+    return library == nullptr || library->host_memory();
+  }
+};
+
+struct tenon_plan {
+  tenon_device* device;
+  PlanData data;
+};
+
+namespace {
+
+constexpr uint32_t kGrown = 0;  // times that the interface has grown
+
+// Calls `work`, and tells what it raises.
+template <class Work>
+int32_t told(tenon_status* status, Work&& work) {
+  const auto tell = [status](int32_t code, const char* text) {
+    if (status != nullptr) {
+      status->code = code;
+      std::strncpy(status->text, text, sizeof(status->text) - 1);
+      status->text[sizeof(status->text) - 1] = '\0';
+    }
+    return code;
+  };
+  try {
+    work();
+    return TENON_OK;
+  } catch (const Error& error) {
+    return tell(static_cast<int32_t>(error.kind), error.what());
+  } catch (const std::bad_alloc&) {
+    return tell(TENON_OUT_OF_MEMORY, "the host has no memory left");
+  } catch (const std::exception& error) {
+    return tell(TENON_ERROR, error.what());
+  }
+}
+
+class SharedObject final : public KernelOwner {
+ public:
+  explicit SharedObject(const std::string& path)
+      : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (handle_ == nullptr)
+      fail(ErrorKind::error, "a file of kernels does not open: ", dlerror());
+  }
+  ~SharedObject() override {
+    dlclose(handle_);
+  }
+  SharedObject(const SharedObject&) = delete;
+  SharedObject& operator=(const SharedObject&) = delete;
+  size_t nbytes() const override {
+    return 0;
+  }
+  void* symbol(const std::string& name) const {
+    void* found = dlsym(handle_, name.c_str());
+    if (found == nullptr)
+      fail(ErrorKind::damaged, "a file of kernels has no ", name);
+    return found;
+  }
+
+ private:
+  void* const handle_;
+};
+
+// Finds the plan's kernels in files below a folder.
+void load_kernels(PlanData& plan, const tenon_device& device, const std::string& folder) {
+  std::vector<KernelFunction> found;
+  for (const auto& kernel : plan.kernels) {
+    const auto path = folder + "/" + kernel.object;
+    const auto bytes = read_whole(path);
+    if (!bytes)
+      fail(ErrorKind::error, "there is no file of kernels at ", path);
+    check_data(checksum(*bytes) == kernel.checksum, path, " is another file than the plan's");
+    if (device.library != nullptr) {
+      auto loaded = device.library->load(*bytes, kernel.symbol);
+      found.push_back(reinterpret_cast<KernelFunction>(loaded->address()));
+      plan.owners.push_back(std::move(loaded));
+    } else {
+      auto object = std::make_shared<SharedObject>(path);
+      found.push_back(reinterpret_cast<KernelFunction>(object->symbol(kernel.symbol)));
+      plan.owners.push_back(std::move(object));
+    }
+  }
+  for (auto& step : plan.steps) {
+    auto* kernel = std::get_if<KernelStep>(&step.work);
+    if (kernel == nullptr)
+      fail(
+          ErrorKind::unsupported,
+          "the plan calls ",
+          std::get<CallStep>(step.work).counted,
+          ", which runs by PyTorch alone");
+    kernel->function = found.at(kernel->kernel);
+  }
+}
+
+// Memory for one run.
+class EmbeddedRun final : public RunHost {
+ public:
+  EmbeddedRun(const PlanData& plan, tenon_device& device) : device_(device), slots_(plan.slots.size()) {}
+  ~EmbeddedRun() override {
+    for (void* slot : slots_)
+      free(slot);
+    free(arena_);
+  }
+  EmbeddedRun(const EmbeddedRun&) = delete;
+  EmbeddedRun& operator=(const EmbeddedRun&) = delete;
+
+  void* arena(size_t nbytes) override {
+    return arena_ = make(nbytes);
+  }
+  void* allocate(size_t slot, size_t nbytes) override {
+    if (given != nullptr && (*given)[slot] != nullptr)
+      return (*given)[slot];
+    free(slots_[slot]);
+    return slots_[slot] = make(nbytes);
+  }
+  void release(size_t slot) override {
+    free(slots_[slot]);
+    slots_[slot] = nullptr;
+  }
+  void input_done(size_t) override {}
+  std::shared_ptr<void> staging(size_t) override {
+    return nullptr;
+  }
+  void call(size_t, std::span<void* const>, std::span<void*>) override {
+    fail(ErrorKind::unsupported, "a call in a plan without PyTorch");
+  }
+  LaterCall call_later(size_t) override {
+    fail(ErrorKind::unsupported, "a call in a plan without PyTorch");
+  }
+  void wait(const char*, bool raises) override {
+    const auto ticket = device_.queue->commit();
+    if (!ticket)
+      return;
+    ticket->wait();
+    const auto failure = raises ? ticket->failure() : nullptr;
+    if (failure)
+      failure->raise();
+  }
+  void drain() noexcept override {
+    try {
+      wait("", /*raises=*/false);
+    } catch (...) {  // such a device is lost, and the first error says more
+    }
+  }
+
+  // By slot: the caller's memory.
+  const std::vector<void*>* given = nullptr;
+
+ private:
+  void* make(size_t nbytes) {
+    if (device_.blocks != nullptr)
+      return device_.blocks->take(nbytes);
+    constexpr size_t kLine = 64;
+    void* made = std::aligned_alloc(kLine, (nbytes + kLine) / kLine * kLine);
+    if (made == nullptr)
+      fail(ErrorKind::out_of_memory, "the host has no ", nbytes, " bytes left");
+    return made;
+  }
+  void free(void* memory) {
+    if (device_.blocks != nullptr)
+      device_.blocks->give_back(memory);
+    else
+      std::free(memory);
+  }
+
+  tenon_device& device_;
+  void* arena_ = nullptr;
+  std::vector<void*> slots_;
+};
+
+void raise_first(const StepFailures& failures) {
+  if (!failures.empty())
+    failures.front().failure->raise();
+}
+
+// On memory that the host reaches.
+void run_at_once(tenon_plan& plan, const void* const* inputs, void* const* outputs) {
+  EmbeddedRun host(plan.data, *plan.device);
+  std::vector<void*> given(plan.data.slots.size());
+  for (size_t k = 0; k < plan.data.outputs.size(); ++k)
+    given[plan.data.outputs[k]] = outputs[k];
+  host.given = &given;
+  Run run(plan.data, *plan.device->queue, /*at_once=*/true, host);
+  for (size_t k = 0; k < plan.data.inputs.size(); ++k)
+    run.place(plan.data.inputs[k], const_cast<void*>(inputs[k]));
+  run.execute();
+  raise_first(run.failures()());
+}
+
+// On copies in the device's memory.
+void run_on_device(tenon_plan& plan, const void* const* inputs, void* const* outputs) {
+  auto& device = *plan.device;
+  const auto& data = plan.data;
+  const std::lock_guard<std::mutex> lock(device.mutex);
+  EmbeddedRun host(data, device);
+  std::vector<void*> given(data.slots.size());
+  for (const auto slot : data.outputs)
+    given[slot] = host.allocate(slot, data.slots[slot].number);
+  host.given = &given;
+  Run run(data, *device.queue, /*at_once=*/false, host);
+  try {
+    for (size_t k = 0; k < data.inputs.size(); ++k) {
+      const auto slot = data.inputs[k];
+      const auto nbytes = data.slots[slot].nbytes;
+      run.place(slot, host.allocate(slot, nbytes));
+      if (nbytes > 0)
+        device.queue->copy(
+            run.address(slot), inputs[k], nbytes, CopyKind::host_to_device);
+    }
+    run.execute();
+    for (size_t k = 0; k < data.outputs.size(); ++k) {
+      const auto slot = data.outputs[k];
+      if (data.slots[slot].number > 0)
+        device.queue->copy(
+            outputs[k], given[slot], data.slots[slot].number, CopyKind::device_to_host);
+    }
+  } catch (...) {
+    host.drain();
+    throw;
+  }
+  host.wait("a run", /*raises=*/true);
+  raise_first(run.failures()());
+}
+
+}  // namespace
+
+extern "C" {
+
+uint32_t tenon_version(void) {
+  return TENON_INTERFACE * 1000 + kGrown;
+}
+
+int32_t tenon_open_device(
+    const char* library, int32_t device, tenon_device** found, tenon_status* status) {
+  return told(status, [&] {
+    auto made = std::make_unique<tenon_device>();
+    if (library == nullptr) {
+      if (device != 0)
+        fail(ErrorKind::out_of_range, "this processor is device 0, and no other");
+      made->queue = host_queue();
+    } else {
+      made->library = TargetLibrary::open(library);
+      if (device < 0 || device >= made->library->devices())
+        fail(
+            ErrorKind::out_of_range,
+            made->library->name(),
+            " has ",
+            made->library->devices(),
+            " devices, counted from 0, and no device ",
+            device);
+      made->blocks = std::make_shared<DeviceBlocks>(made->library, device);
+      made->queue = made->library->host_memory()
+                        ? host_queue()
+                        : made->library->queue(device, [blocks = made->blocks](const void* address) {
+                            return blocks->place_of(address);
+                          });
+    }
+    *found = made.release();
+  });
+}
+
+void tenon_close_device(tenon_device* device) {
+  delete device;
+}
+
+int32_t tenon_read_plan(
+    tenon_device* device,
+    const void* bytes,
+    size_t nbytes,
+    const char* folder,
+    tenon_plan** found,
+    tenon_status* status) {
+  return told(status, [&] {
+    auto read = read_plan({static_cast<const char*>(bytes), nbytes});
+    check_plan(read, /*calls=*/0);
+    if (!read.numbers.empty())
+      fail(ErrorKind::unsupported, "a plan for any sizes: give it sizes before it is written");
+    std::vector<int64_t> inputs, outputs;
+    for (const auto slot : read.plan.inputs)
+      inputs.push_back(static_cast<int64_t>(read.plan.slots[slot].nbytes));
+    for (const auto slot : read.plan.outputs)
+      outputs.push_back(static_cast<int64_t>(read.plan.slots[slot].number));
+    check_data(check_memory(read.plan, inputs, outputs), "a tensor lies beyond its memory");
+    load_kernels(read.plan, *device, folder);
+    *found = new tenon_plan{device, std::move(read.plan)};
+  });
+}
+
+void tenon_free_plan(tenon_plan* plan) {
+  delete plan;
+}
+
+size_t tenon_input_count(const tenon_plan* plan) {
+  return plan->data.inputs.size();
+}
+
+size_t tenon_output_count(const tenon_plan* plan) {
+  return plan->data.outputs.size();
+}
+
+uint64_t tenon_input_bytes(const tenon_plan* plan, size_t input) {
+  return input < plan->data.inputs.size() ? plan->data.slots[plan->data.inputs[input]].nbytes : 0;
+}
+
+uint64_t tenon_output_bytes(const tenon_plan* plan, size_t output) {
+  return output < plan->data.outputs.size() ? plan->data.slots[plan->data.outputs[output]].number
+                                            : 0;
+}
+
+int32_t tenon_run_plan(
+    tenon_plan* plan, const void* const* inputs, void* const* outputs, tenon_status* status) {
+  return told(status, [&] {
+    if (plan->device->at_once())
+      run_at_once(*plan, inputs, outputs);
+    else
+      run_on_device(*plan, inputs, outputs);
+  });
+}
+
+}  // extern "C"

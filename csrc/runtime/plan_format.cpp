@@ -1,0 +1,80 @@
+#include "runtime/plan_format.h"
+
+#include <cstdlib>
+
+namespace tenon {
+
+template <class Archive>
+void fields(Archive& archive, SlotTensor& x) {
+  archive(x.slot, x.layout);
+}
+
+template <class Archive>
+void fields(Archive& archive, Slot& x) {
+  archive(x.kind, x.number, x.nbytes);
+}
+
+template <class Archive>
+void fields(Archive& archive, StepFacts& x) {
+  archive(x.detail, x.sizes, x.calls, x.bytes, x.operations);
+}
+
+template <class Archive>
+void fields(Archive& archive, KernelName& x) {
+  archive(x.object, x.symbol, x.checksum);
+}
+
+template <class Archive>
+void fields(Archive& archive, KernelStep& x) {
+  archive(x.kernel, x.slots, x.sizes, x.checks);
+}
+
+template <class Archive>
+void fields(Archive& archive, CallStep& x) {
+  archive(x.op, x.arguments, x.tensors, x.results, x.route, x.counted, x.call);
+}
+
+template <class Archive>
+void fields(Archive& archive, Step& x) {
+  size_t kind = 0;
+  StepFacts facts;
+  archive(x.name, x.allocated, x.released, kind, facts);
+  check_data(kind <= 1, "a step is a kernel or a call");
+  x.facts = std::make_shared<StepFacts>(std::move(facts));
+  if (kind == 0)
+    archive(x.work.template emplace<KernelStep>());
+  else
+    archive(x.work.template emplace<CallStep>());
+}
+
+// In memory of its own, where vectors of any processor may begin.
+template <class Archive>
+void fields(Archive& archive, Constant& x) {
+  constexpr size_t kLine = 64;
+  archive(x.layout.dtype, x.layout.sizes);
+  const auto bytes = archive.text();
+  auto strides = dense_strides(x.layout.sizes);
+  check_data(strides.has_value(), "a constant is too large");
+  x.layout.strides = std::move(*strides);
+  x.layout.nbytes = bytes.size();
+  check_data(is_sound(x.layout), "a constant of another size");
+  const auto room = (bytes.size() + kLine) / kLine * kLine;
+  x.keeper = std::shared_ptr<void>(std::aligned_alloc(kLine, room), &std::free);
+  x.data = x.keeper.get();
+  if (x.data == nullptr)
+    fail(ErrorKind::out_of_memory, "no memory for a constant of ", bytes.size(), " bytes");
+  if (!bytes.empty())
+    std::memcpy(x.data, bytes.data(), bytes.size());
+}
+
+PlanOfAnySize read_plan(std::string_view bytes) {
+  PlanOfAnySize found;
+  auto& plan = found.plan;
+  Reader archive(bytes);
+  archive(plan.inputs, plan.outputs, plan.arena_bytes, plan.results, plan.kernels);
+  archive(plan.slots, plan.steps, plan.constants, found.numbers);
+  check_data(archive.at_end(), "there is more behind a plan");
+  return found;
+}
+
+}  // namespace tenon

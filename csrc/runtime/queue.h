@@ -1,0 +1,83 @@
+// One device's queue: copies, kernels and host code, run in the order in which they were enqueued.
+//
+// There is one model: work is enqueued, `commit` gives a ticket, the device passes it. The host's
+// own queue runs what it is given at once, so its tickets have passed when they are given.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "runtime/failure.h"
+
+namespace tenon {
+
+enum class CopyKind : int { host_to_device = 0, device_to_host = 1, device_to_device = 2 };
+
+// A generated kernel. It runs to its end whatever fails. Each of its checks leaves its number, the
+// value and the size in four words of `status`.
+using KernelFunction = void (*)(void* const* pointers, const int64_t* numbers, int64_t* status);
+
+// Words of a check. The first one of a check that did not fail stays 0.
+constexpr size_t kStatusWords = 4;
+
+// A commit: what was enqueued since the one before it. Any thread may ask.
+class Commit {
+ public:
+  virtual ~Commit() = default;
+  // Has the device passed it, well or not?
+  virtual bool passed() = 0;
+  // Returns once it has.
+  virtual void wait() = 0;
+  // When it did, in seconds of a clock that all devices of a target share. Asked once it has.
+  virtual double seconds() = 0;
+  // What the device failed with in it; nullptr: nothing. Asked once it has passed.
+  virtual std::shared_ptr<Failure> failure() = 0;
+};
+using Ticket = std::shared_ptr<Commit>;  // nullptr: it has passed, and well
+
+// What comes after a kernel: a kernel of the same device, work of the host on what the device has
+// made, or nothing that is known. The numbers are those of include/tenon.h.
+enum class Next : int { nothing = 0, device = 1, host = 2 };
+
+// Where bytes are on a target: what its `allocate` gave, and how far into it.
+struct Place {
+  uintptr_t handle = 0;
+  size_t offset = 0;
+};
+
+// Addresses of a device are those of who embeds the queue, whether the host can dereference them or
+// not. What is enqueued starts at the next `commit`, which does not wait.
+class Queue {
+ public:
+  virtual ~Queue() = default;
+
+  // Within one device, or between it and the host. Memory of the host stays until the next commit
+  // has passed.
+  virtual void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) = 0;
+  // `status` is memory of the host that stays until then as well.
+  virtual void launch(
+      KernelFunction kernel,
+      std::span<void* const> pointers,
+      std::span<const int64_t> numbers,
+      std::span<int64_t> status,
+      Next next) = 0;
+  // Whether the device runs the host's code on its own memory; `call` is for such a one alone.
+  virtual bool runs_calls() const = 0;
+  // Runs `work` with the addresses by which it reaches what lies at `pointers`. It does not raise.
+  using Work = std::function<void(std::span<void* const>)>;
+  virtual void call(Work work, std::span<void* const> pointers) = 0;
+
+  // Starts what is enqueued, and does not wait.
+  virtual Ticket commit() = 0;
+};
+
+// A ticket that has passed, at that time.
+Ticket passed_at(double seconds, std::shared_ptr<Failure> failure = nullptr);
+
+// The queue of this processor: everything runs when it is enqueued, on the thread that does so.
+std::unique_ptr<Queue> host_queue();
+
+}  // namespace tenon

@@ -1,0 +1,287 @@
+#include "runtime/run.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "runtime/failed_check.h"
+
+namespace tenon {
+namespace {
+
+// The slots that get memory for a step.
+template <class F>
+void for_each_made(const Step& step, F&& f) {
+  for (const auto slot : step.allocated)
+    f(slot);
+  if (const auto* call = std::get_if<CallStep>(&step.work)) {
+    for (const auto& result : call->results) {
+      if (result)
+        f(result->slot);
+    }
+  }
+}
+
+}  // namespace
+
+size_t status_words(const PlanData& plan) {
+  size_t words = 0;
+  for (const auto& step : plan.steps) {
+    if (const auto* kernel = std::get_if<KernelStep>(&step.work))
+      words += kernel->checks.size() * kStatusWords;
+  }
+  return words;
+}
+
+// What outlives a run on a device: memory of the host that its steps use.
+struct Run::Outcome {
+  std::vector<int64_t> status;                                      // of all kernels' checks
+  std::vector<std::pair<size_t, std::shared_ptr<Failure>>> raised;  // by the calls of those steps
+  std::mutex mutex;                                                 // of `raised`
+  std::vector<std::shared_ptr<void>> staging;
+
+  void note(size_t step) {
+    auto failure = Failure::current("");
+    const std::lock_guard<std::mutex> lock(mutex);
+    raised.emplace_back(step, std::move(failure));
+  }
+};
+
+Run::Run(const PlanData& plan, Queue& queue, bool at_once, RunHost& host)
+    : plan_(plan),
+      queue_(queue),
+      at_once_(at_once),
+      host_(host),
+      pointers_(plan.slots.size()),
+      outcome_(std::make_shared<Outcome>()) {
+  outcome_->status.resize(status_words(plan));
+  arguments_.reserve(plan.slots.size());
+  char* start = at_once_ ? stack_.take(plan.arena_bytes) : nullptr;
+  if (start == nullptr)
+    start = static_cast<char*>(host_.arena(plan.arena_bytes));
+  for (size_t k = 0; k < plan.slots.size(); ++k) {
+    if (plan.slots[k].kind == Slot::Kind::temporary)
+      pointers_[k] = start + plan.slots[k].number;
+  }
+  if (!plan.constants.empty())
+    place_constants();
+}
+
+void Run::place_constants() {
+  for (size_t k = 0; k < plan_.slots.size(); ++k) {
+    if (plan_.slots[k].kind != Slot::Kind::constant)
+      continue;
+    const auto& constant = plan_.constants[plan_.slots[k].number];
+    pointers_[k] = constant.data;
+    if (at_once_)
+      continue;
+    pointers_[k] = host_.allocate(k, constant.layout.nbytes);
+    if (constant.layout.nbytes > 0)
+      queue_.copy(
+          pointers_[k], constant.data, constant.layout.nbytes, CopyKind::host_to_device);
+  }
+}
+
+void Run::allocate(size_t slot) {
+  const auto& [kind, number, nbytes] = plan_.slots[slot];
+  void* place = kind == Slot::Kind::block && at_once_ ? stack_.take(number) : nullptr;
+  pointers_[slot] = place != nullptr ? place : host_.allocate(slot, number);
+}
+
+// What a call makes lies where the device knows it.
+void Run::allocate_results(const CallStep& step) {
+  for (const auto& result : step.results) {
+    if (result && plan_.slots[result->slot].kind == Slot::Kind::external)
+      pointers_[result->slot] = host_.allocate(result->slot, result->layout.nbytes);
+  }
+}
+
+// All memory of the run at once: for each step where its slots lie that get memory there. The queue
+// is in order, so what one step lets go of may be another one's before either runs.
+std::vector<void*> Run::allocate_all() {
+  std::vector<void*> found;
+  const auto before = pointers_;
+  for (const auto& step : plan_.steps) {
+    for (const auto slot : step.allocated)
+      allocate(slot);
+    if (const auto* call = std::get_if<CallStep>(&step.work))
+      allocate_results(*call);
+    for_each_made(step, [&](size_t slot) { found.push_back(pointers_[slot]); });
+    for (const auto slot : step.released)
+      host_.release(slot);
+  }
+  pointers_ = before;
+  return found;
+}
+
+Next Run::after(size_t index) const {
+  if (at_once_ || index + 1 == plan_.steps.size())
+    return Next::nothing;
+  const auto* call = std::get_if<CallStep>(&plan_.steps[index + 1].work);
+  const bool on_device = call == nullptr || (queue_.runs_calls() && !call->on_host);
+  return on_device ? Next::device : Next::host;
+}
+
+void Run::launch(const KernelStep& step, size_t index) {
+  arguments_.clear();
+  for (const auto slot : step.slots)
+    arguments_.push_back(pointers_[slot]);
+  const auto words = step.checks.size() * kStatusWords;
+  const std::span<int64_t> status(outcome_->status.data() + next_status_, words);
+  next_status_ += words;
+  queue_.launch(
+      step.function,
+      arguments_,
+      step.sizes,
+      words > 0 ? status : std::span<int64_t>(),
+      after(index));
+}
+
+void Run::run_step(const Step& step, size_t index) {
+  if (const auto* kernel = std::get_if<KernelStep>(&step.work))
+    return launch(*kernel, index);
+  const auto& call = std::get<CallStep>(step.work);
+  at_once_ ? call_at_once(call, index) : call_on_device(call, index);
+}
+
+void Run::call_at_once(const CallStep& step, size_t index) {
+  const auto is_external = [&](const std::optional<SlotTensor>& result) {
+    return result && plan_.slots[result->slot].kind == Slot::Kind::external;
+  };
+  std::vector<void*> tensors, results;
+  for (const auto& tensor : step.tensors)
+    tensors.push_back(pointers_[tensor.slot]);
+  for (const auto& result : step.results)
+    results.push_back(result && !is_external(result) ? pointers_[result->slot] : nullptr);
+  bool failed = false;
+  try {
+    host_.call(index, tensors, results);
+  } catch (...) {
+    outcome_->note(index);
+    failed = true;
+  }
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (!is_external(step.results[k]))
+      continue;
+    const auto& [slot, layout] = *step.results[k];
+    // After a failure later steps have something to work on.
+    pointers_[slot] = failed ? host_.allocate(slot, layout.nbytes) : results[k];
+  }
+}
+
+// Either in the device's queue, on its own memory, or by the host on copies of what the call needs,
+// after waiting for that.
+void Run::call_on_device(const CallStep& step, size_t index) {
+  std::vector<void*> pointers;
+  std::vector<size_t> sizes;
+  for (const auto& [slot, layout] : step.tensors) {
+    pointers.push_back(pointers_[slot]);
+    sizes.push_back(layout.nbytes);
+  }
+  const auto inputs = pointers.size();
+  for (const auto& result : step.results) {
+    pointers.push_back(result ? pointers_[result->slot] : nullptr);
+    sizes.push_back(result ? result->layout.nbytes : 0);
+  }
+  auto work = [index, inputs, outcome = outcome_, call = host_.call_later(index)](
+                  std::span<void* const> memory) {
+    try {
+      call(memory.first(inputs), memory.subspan(inputs));
+    } catch (...) {
+      outcome->note(index);
+    }
+  };
+  if (queue_.runs_calls() && !step.on_host)
+    return queue_.call(std::move(work), pointers);
+  // Tensors of one storage have one copy, or what is written to one of them would be lost.
+  struct Copy {
+    void* host = nullptr;
+    size_t nbytes = 0;
+    bool read = false, written = false;
+  };
+  std::unordered_map<void*, Copy> copies;
+  for (size_t k = 0; k < pointers.size(); ++k) {
+    auto& copy = copies[pointers[k]];
+    copy.nbytes = std::max(copy.nbytes, sizes[k]);
+    copy.read = copy.read || k < inputs;
+    copy.written = copy.written || k >= inputs || step.written.at(k);
+  }
+  for (auto& [pointer, copy] : copies) {
+    copy.host = outcome_->staging.emplace_back(host_.staging(copy.nbytes)).get();
+    if (copy.read && copy.nbytes > 0)
+      queue_.copy(copy.host, pointer, copy.nbytes, CopyKind::device_to_host);
+  }
+  host_.wait("an op that runs on the host", /*raises=*/true);
+  std::vector<void*> memory;
+  for (void* pointer : pointers)
+    memory.push_back(copies.at(pointer).host);
+  work(memory);
+  for (const auto& [pointer, copy] : copies) {
+    if (copy.written && copy.nbytes > 0)
+      queue_.copy(pointer, copy.host, copy.nbytes, CopyKind::host_to_device);
+  }
+}
+
+void Run::execute() {
+  if (at_once_)
+    return run_steps();
+  try {
+    run_steps();
+  } catch (...) {
+    host_.drain();  // of memory that ends with this run
+    throw;
+  }
+}
+
+void Run::run_steps() {
+  const bool watched = host_.watches();
+  const bool each = !at_once_ && host_.waits_for_each();
+  const auto made = at_once_ ? std::vector<void*>() : allocate_all();
+  auto next = made.begin();
+  for (size_t index = 0; index < plan_.steps.size(); ++index) {
+    const auto& step = plan_.steps[index];
+    if (at_once_) {
+      for (const auto slot : step.allocated)
+        allocate(slot);
+    } else {
+      for_each_made(step, [&](size_t slot) { pointers_[slot] = *next++; });
+    }
+    if (watched)
+      host_.watch(index, [&] { run_step(step, index); });
+    else
+      run_step(step, index);
+    if (each)
+      host_.wait("each step", /*raises=*/false);
+    for (const auto slot : step.released) {
+      if (at_once_) {
+        host_.release(slot);
+        pointers_[slot] = nullptr;  // a later step may have memory there once more
+      }
+      if (plan_.slots[slot].kind == Slot::Kind::input)
+        host_.input_done(slot);
+    }
+  }
+}
+
+std::function<StepFailures()> Run::failures() const {
+  return [&steps = plan_.steps, outcome = outcome_] {
+    StepFailures found;
+    const int64_t* status = outcome->status.data();
+    auto raised = outcome->raised.begin();
+    for (size_t index = 0; index < steps.size(); ++index) {
+      const auto& step = steps[index];
+      if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
+        for (const auto& calls : kernel->checks) {
+          if (status[0] != 0) [[unlikely]]
+            found.push_back(
+                {calls, Failure::of(failed_check({status, kStatusWords}, step.name))});
+          status += kStatusWords;
+        }
+      } else if (raised != outcome->raised.end() && raised->first == index) {
+        found.push_back({{std::get<CallStep>(step.work).call}, (raised++)->second});
+      }
+    }
+    return found;
+  };
+}
+
+}  // namespace tenon

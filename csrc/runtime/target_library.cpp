@@ -1,0 +1,304 @@
+#include "runtime/target_library.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "runtime/archive.h"
+
+namespace tenon {
+namespace {
+
+constexpr const char* kFunction = "tenon_target";
+
+void check(int32_t code, tenon_status& status, const std::string& name) {
+  if (code == TENON_OK)
+    return;
+  status.code = code;
+  throw error_of(status, name);
+}
+
+// What the library's table has; what is beyond its size is zero.
+tenon_target_functions table_of(const tenon_target_functions& given, const std::string& path) {
+  tenon_target_functions table{};
+  constexpr auto kLeast = offsetof(tenon_target_functions, total_memory);
+  if (given.size < kLeast || given.size > size_t{1} << 16)
+    fail(
+        ErrorKind::error,
+        path,
+        ": its table says that it has ",
+        given.size,
+        " bytes, and a tenon_target_functions has ",
+        sizeof(table));
+  std::memcpy(&table, &given, std::min(given.size, sizeof(table)));
+  const auto lacks = [&](bool is_there, const char* field) {
+    if (!is_there)
+      fail(ErrorKind::error, path, ": its table lacks '", field, "', which a target has to have");
+  };
+  lacks(table.name != nullptr && table.name[0] != '\0', "name");
+  lacks(table.devices >= 1, "devices");
+  lacks(table.total_memory != nullptr, "total_memory");
+  lacks(table.allocate != nullptr, "allocate");
+  lacks(table.release != nullptr, "release");
+  if (table.host_memory != 0)
+    return table;
+  lacks(table.copy != nullptr, "copy");
+  lacks(table.commit != nullptr, "commit");
+  lacks(table.passed != nullptr, "passed");
+  lacks(table.wait != nullptr, "wait");
+  return table;
+}
+
+double host_seconds() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(now).count();
+}
+
+}  // namespace
+
+Error error_of(const tenon_status& status, const std::string& name) {
+  const bool known = status.code >= TENON_ERROR && status.code <= TENON_OUT_OF_RANGE;
+  const auto length = strnlen(status.text, sizeof(status.text));
+  const std::string text(status.text, length);
+  return {
+      known ? static_cast<ErrorKind>(status.code) : ErrorKind::error,
+      text_of(name, ": ", text.empty() ? text_of("it failed with code ", status.code) : text)};
+}
+
+class LibraryCommit final : public Commit {
+ public:
+  LibraryCommit(
+      std::shared_ptr<const TargetLibrary> library,
+      const tenon_target_functions& table,
+      int32_t device,
+      uint64_t ticket)
+      : library_(std::move(library)), table_(table), device_(device), ticket_(ticket) {}
+  ~LibraryCommit() override {
+    if (table_.forget != nullptr)
+      table_.forget(table_.context, device_, ticket_);
+  }
+  bool passed() override {
+    if (!over_ && table_.passed(table_.context, device_, ticket_) != 0)
+      note_end();
+    return over_;
+  }
+  void wait() override {
+    if (over_)
+      return;
+    tenon_status status{};
+    table_.wait(table_.context, device_, ticket_, &status);  // `failure` asks what came of it
+    note_end();
+  }
+  double seconds() override {
+    return table_.seconds != nullptr ? table_.seconds(table_.context, device_, ticket_)
+                                     : seconds_.load();
+  }
+  std::shared_ptr<Failure> failure() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!asked_) {
+      tenon_status status{};
+      const auto code = table_.wait(table_.context, device_, ticket_, &status);
+      if (code != TENON_OK) {
+        status.code = code;
+        failure_ = Failure::of(error_of(status, library_->name()));
+      }
+      asked_ = true;
+    }
+    return failure_;
+  }
+
+ private:
+  void note_end() {
+    double none = 0;
+    seconds_.compare_exchange_strong(none, host_seconds());
+    over_ = true;
+  }
+
+  const std::shared_ptr<const TargetLibrary> library_;
+  const tenon_target_functions& table_;
+  const int32_t device_;
+  const uint64_t ticket_;
+  std::atomic<bool> over_{false};
+  std::atomic<double> seconds_{0};
+  std::mutex mutex_;  // of what follows
+  bool asked_ = false;
+  std::shared_ptr<Failure> failure_;
+};
+
+class LibraryQueue final : public Queue {
+ public:
+  LibraryQueue(
+      std::shared_ptr<const TargetLibrary> library, int32_t device, TargetLibrary::PlaceOf place_of)
+      : library_(std::move(library)),
+        table_(library_->table_),
+        device_(device),
+        place_of_(std::move(place_of)) {}
+
+  void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
+    const auto to = end(dst, kind == CopyKind::device_to_host);
+    const auto from = end(const_cast<void*>(src), kind == CopyKind::host_to_device);
+    tenon_status status{};
+    check(table_.copy(table_.context, device_, &to, &from, nbytes, &status), status, name());
+  }
+
+  void launch(
+      KernelFunction kernel,
+      std::span<void* const> pointers,
+      std::span<const int64_t> numbers,
+      std::span<int64_t> words,
+      Next next) override {
+    if (table_.launch == nullptr)
+      fail(ErrorKind::unsupported, name(), " runs no kernels: its library has no 'launch'");
+    const auto all = places(pointers);
+    tenon_launch launch{};
+    launch.size = sizeof(launch);
+    launch.kernel = reinterpret_cast<uintptr_t>(kernel);
+    launch.places = all.data();
+    launch.place_count = all.size();
+    launch.numbers = numbers.data();
+    launch.number_count = numbers.size();
+    launch.status = words.empty() ? nullptr : words.data();
+    launch.status_count = words.size();
+    launch.next = static_cast<int32_t>(next);
+    tenon_status status{};
+    check(table_.launch(table_.context, device_, &launch, &status), status, name());
+  }
+
+  bool runs_calls() const override {
+    return table_.call != nullptr;
+  }
+
+  void call(Work work, std::span<void* const> pointers) override {
+    struct Given {
+      Work work;
+      size_t count;
+    };
+    const auto run = [](void* data, void* const* addresses) {
+      const std::unique_ptr<Given> given(static_cast<Given*>(data));
+      given->work({addresses, given->count});
+    };
+    const auto all = places(pointers);
+    auto given = std::make_unique<Given>(Given{std::move(work), all.size()});
+    tenon_status status{};
+    check(
+        table_.call(
+            table_.context, device_, run, given.get(), all.data(), all.size(), &status),
+        status,
+        name());
+    given.release();  // `run` has it
+  }
+
+  Ticket commit() override {
+    uint64_t ticket = 0;
+    tenon_status status{};
+    check(table_.commit(table_.context, device_, &ticket, &status), status, name());
+    return std::make_shared<LibraryCommit>(library_, table_, device_, ticket);
+  }
+
+ private:
+  const std::string& name() const {
+    return library_->name();
+  }
+  tenon_place place(const void* pointer) const {
+    if (pointer == nullptr)
+      return {0, 0};
+    const auto [handle, offset] = place_of_(pointer);
+    return {handle, offset};
+  }
+  std::vector<tenon_place> places(std::span<void* const> pointers) const {
+    std::vector<tenon_place> all;
+    all.reserve(pointers.size());
+    for (const auto* pointer : pointers)
+      all.push_back(place(pointer));
+    return all;
+  }
+  tenon_end end(void* pointer, bool of_host) const {
+    return of_host ? tenon_end{pointer, {0, 0}} : tenon_end{nullptr, place(pointer)};
+  }
+
+  const std::shared_ptr<const TargetLibrary> library_;
+  const tenon_target_functions& table_;
+  const int32_t device_;
+  const TargetLibrary::PlaceOf place_of_;
+};
+
+TargetLibrary::TargetLibrary(tenon_target_functions table) : table_(table), name_(table.name) {}
+
+std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    fail(ErrorKind::error, "the library of a target does not open: ", dlerror());
+  const auto get = reinterpret_cast<tenon_target_function>(dlsym(library, kFunction));
+  if (get == nullptr)
+    fail(
+        ErrorKind::error,
+        path,
+        " is no library of a target: it does not export '",
+        kFunction,
+        "' (see include/tenon.h)");
+  tenon_status status{};
+  const auto* table = get(TENON_INTERFACE, &status);
+  if (table == nullptr) {
+    if (status.code == TENON_OK)
+      status.code = TENON_ERROR;
+    const auto reason = error_of(status, path);
+    throw Error(
+        reason.kind,
+        text_of(reason.what(), " (it was asked for version ", TENON_INTERFACE, " of tenon.h)"));
+  }
+  return std::shared_ptr<TargetLibrary>(new TargetLibrary(table_of(*table, path)));
+}
+
+uint64_t TargetLibrary::total_memory(int32_t device) const {
+  return table_.total_memory(table_.context, device);
+}
+
+uintptr_t TargetLibrary::allocate(size_t nbytes, int32_t device) const {
+  uint64_t handle = 0;
+  tenon_status status{};
+  const auto code = table_.allocate(table_.context, device, nbytes, &handle, &status);
+  if (code == TENON_OUT_OF_MEMORY)
+    return 0;
+  check(code, status, name_);
+  return static_cast<uintptr_t>(handle);
+}
+
+void TargetLibrary::release(uintptr_t handle, int32_t device) const {
+  table_.release(table_.context, device, handle);
+}
+
+std::unique_ptr<Queue> TargetLibrary::queue(int32_t device, PlaceOf place_of) {
+  return std::make_unique<LibraryQueue>(shared_from_this(), device, std::move(place_of));
+}
+
+TargetLibrary::Kernel::~Kernel() {
+  if (library_->table_.unload != nullptr)
+    library_->table_.unload(library_->table_.context, number_);
+}
+
+std::shared_ptr<TargetLibrary::Kernel> TargetLibrary::load(
+    std::string_view code, const std::string& entry) {
+  if (table_.load == nullptr)
+    fail(ErrorKind::unsupported, name_, " loads no kernels: its library has no 'load'");
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto& known = loaded_[{checksum(code), entry}];
+  if (auto kernel = known.lock())
+    return kernel;
+  std::erase_if(loaded_, [&](const auto& one) {
+    return one.second.expired() && &one.second != &known;
+  });
+  uint64_t number = 0;
+  tenon_status status{};
+  check(
+      table_.load(table_.context, code.data(), code.size(), entry.c_str(), &number, &status),
+      status,
+      name_);
+  auto kernel = std::make_shared<Kernel>(shared_from_this(), number);
+  known = kernel;
+  return kernel;
+}
+
+}  // namespace tenon

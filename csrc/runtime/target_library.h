@@ -1,0 +1,84 @@
+// A target in a shared library of its own: include/tenon.h has its interface.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "runtime/plan.h"
+#include "tenon.h"
+
+namespace tenon {
+
+// An opened library. It stays open until the process ends.
+class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
+ public:
+  // Raises where there is no such library, or none of this interface, or it does not open.
+  static std::shared_ptr<TargetLibrary> open(const std::string& path);
+  TargetLibrary(const TargetLibrary&) = delete;
+  TargetLibrary& operator=(const TargetLibrary&) = delete;
+
+  const std::string& name() const {
+    return name_;
+  }
+  std::string facts() const {
+    return table_.facts != nullptr ? table_.facts : "";
+  }
+  int32_t devices() const {
+    return table_.devices;
+  }
+  bool host_memory() const {
+    return table_.host_memory != 0;
+  }
+  bool runs_kernels() const {
+    return table_.launch != nullptr;
+  }
+  bool runs_calls() const {
+    return table_.call != nullptr;
+  }
+
+  uint64_t total_memory(int32_t device) const;
+  // A handle; 0: the device has no such block left. Raises what else fails.
+  uintptr_t allocate(size_t nbytes, int32_t device) const;
+  void release(uintptr_t handle, int32_t device) const;
+
+  // A device's queue, for who gives the places of its addresses.
+  using PlaceOf = std::function<Place(const void*)>;
+  std::unique_ptr<Queue> queue(int32_t device, PlaceOf place_of);
+
+  // A kernel of a binary or a source; unloaded when the last owner goes. One that was loaded before,
+  // of the same bytes, is the same. Raises where the target does not take it.
+  class Kernel : public KernelOwner {
+   public:
+    Kernel(std::shared_ptr<const TargetLibrary> library, uint64_t number)
+        : library_(std::move(library)), number_(number) {}
+    ~Kernel() override;
+    Kernel(const Kernel&) = delete;
+    Kernel& operator=(const Kernel&) = delete;
+    size_t nbytes() const override {
+      return 0;  // nobody says
+    }
+    // What a launch takes it by.
+    uintptr_t address() const {
+      return static_cast<uintptr_t>(number_);
+    }
+
+   private:
+    const std::shared_ptr<const TargetLibrary> library_;
+    const uint64_t number_;
+  };
+  std::shared_ptr<Kernel> load(std::string_view code, const std::string& entry);
+
+ private:
+  explicit TargetLibrary(tenon_target_functions table);
+  friend class LibraryQueue;
+
+  const tenon_target_functions table_;
+  const std::string name_;
+  std::mutex mutex_;  // of `loaded_`
+  std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Kernel>> loaded_;
+};
+
+// The error that a function of a target told.
+Error error_of(const tenon_status& status, const std::string& name);
+
+}  // namespace tenon
