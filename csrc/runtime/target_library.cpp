@@ -195,7 +195,11 @@ class LibraryQueue final : public Queue {
     uint64_t ticket = 0;
     tenon_status status{};
     check(table_.commit(table_.context, device_, &ticket, &status), status, name());
-    return std::make_shared<LibraryCommit>(library_, table_, device_, ticket);
+    // Where nothing was enqueued it is the last one, which is forgotten once.
+    if (last_ == nullptr || last_ticket_ != ticket)
+      last_ = std::make_shared<LibraryCommit>(library_, table_, device_, ticket);
+    last_ticket_ = ticket;
+    return last_;
   }
 
  private:
@@ -223,6 +227,8 @@ class LibraryQueue final : public Queue {
   const tenon_target_functions& table_;
   const int32_t device_;
   const TargetLibrary::PlaceOf place_of_;
+  Ticket last_;
+  uint64_t last_ticket_ = 0;
 };
 
 TargetLibrary::TargetLibrary(tenon_target_functions table) : table_(table), name_(table.name) {}
