@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from torch_tenon import accelerator, memory, random
+from torch_tenon.api import accelerator, memory, random
+from torch_tenon.api.indices import index_of
 from torch_tenon.frameworks.choice import device_instead_of, enter_in_list, is_only_accelerator
-from torch_tenon.indices import index_of
 
 # The devices whose float16 accelerate scales gradients for.
 _FLOAT16 = ("xpu", "cuda", "npu", "xla", "mlu", "musa", "hpu", "sdaa", "mps")

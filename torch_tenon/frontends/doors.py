@@ -51,7 +51,7 @@ def _take_over_from_inductor() -> None:
 
 def register_interface(module: ModuleType) -> None:
     """Enters the device in Dynamo's table of devices; `module` is that of the table."""
-    from torch_tenon import accelerator
+    from torch_tenon.api import accelerator
 
     class TenonInterface(module.DeviceInterface):  # type: ignore[name-defined]
         """What Dynamo asks of a device."""

@@ -9,7 +9,7 @@ import torch
 from typing_extensions import deprecated
 
 from torch_tenon import _C
-from torch_tenon.indices import Device, index_of
+from torch_tenon.api.indices import Device, index_of
 
 __all__ = [
     "caching_allocator_alloc",

@@ -70,7 +70,7 @@ def _after_commit(name: str, setter: Callable[..., Any]) -> Callable[..., Any]:
         if (
             name in _SETTERS and not target().host_memory
         ):  # the device may run the host's kernels, later
-            from torch_tenon import accelerator  # it needs the device
+            from torch_tenon.api import accelerator  # it needs the device
 
             for index in range(accelerator.device_count()):
                 accelerator.current_stream(index).synchronize()

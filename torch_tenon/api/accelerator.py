@@ -15,20 +15,21 @@ from typing import Any
 import torch
 from torch import OutOfMemoryError as OutOfMemoryError
 
-from torch_tenon import _C, config, legacy_tensors
-from torch_tenon import memory as memory
-from torch_tenon import random as random
-from torch_tenon import streams as streams
-from torch_tenon.indices import Device, index_of
-from torch_tenon.memory import *  # noqa: F403
-from torch_tenon.memory import mem_get_info
-from torch_tenon.random import *  # noqa: F403
-from torch_tenon.streams import *  # noqa: F403
+from torch_tenon import _C, config
+from torch_tenon.api import legacy_tensors
+from torch_tenon.api import memory as memory
+from torch_tenon.api import random as random
+from torch_tenon.api import streams as streams
+from torch_tenon.api.indices import Device, index_of
+from torch_tenon.api.memory import *  # noqa: F403
+from torch_tenon.api.memory import mem_get_info
+from torch_tenon.api.random import *  # noqa: F403
+from torch_tenon.api.streams import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
     if name in ("profiler", "nvtx"):  # loaded when somebody asks for it
-        return importlib.import_module("torch_tenon.profiler")
+        return importlib.import_module("torch_tenon.reports.profiler")
     if name in legacy_tensors.NAMES:
         return globals().setdefault(name, legacy_tensors.legacy_tensor_type(name))
     raise AttributeError(f"module 'torch.tenon' has no attribute {name!r}")
