@@ -4,6 +4,7 @@ This module imports the others, and only `loading.py` imports this one. What a l
 a higher one it is given here.
 """
 
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -44,6 +45,8 @@ def register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     accelerator.apply_settings()
+    for name in ("profiler", "nvtx"):
+        accelerator.load_later(name, _profiler)
     ops.register_ops(target)
     _C.set_trace_calls(config.TRACE_CALLS.read())
     _C.set_commit_each(config.COMMIT.read() == "each")
@@ -64,7 +67,13 @@ def register() -> None:
     process_groups.install()
 
 
-# Both are loaded when they are wanted: most programs want neither.
+# Loaded when they are wanted: most programs want none of them.
+
+
+def _profiler() -> ModuleType:
+    from torch_tenon.reports import profiler
+
+    return profiler
 
 
 def _ceilings() -> tuple[float, float]:

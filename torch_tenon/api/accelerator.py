@@ -9,7 +9,8 @@ exist raises RuntimeError.
 from __future__ import annotations
 
 import functools
-import importlib
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,11 +26,19 @@ from torch_tenon.api.memory import *  # noqa: F403
 from torch_tenon.api.memory import mem_get_info
 from torch_tenon.api.random import *  # noqa: F403
 from torch_tenon.api.streams import *  # noqa: F403
+from torch_tenon.device import target as _target
+
+_loaded_later: dict[str, Callable[[], ModuleType]] = {}
+
+
+def load_later(name: str, load: Callable[[], ModuleType]) -> None:
+    """Gives `torch.tenon` a module that is loaded when somebody asks for it."""
+    _loaded_later[name] = load
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("profiler", "nvtx"):  # loaded when somebody asks for it
-        return importlib.import_module("torch_tenon.reports.profiler")
+    if name in _loaded_later:
+        return _loaded_later[name]()
     if name in legacy_tensors.NAMES:
         return globals().setdefault(name, legacy_tensors.legacy_tensor_type(name))
     raise AttributeError(f"module 'torch.tenon' has no attribute {name!r}")
@@ -145,16 +154,12 @@ def get_device_capability(device: Device = None) -> dict[str, Any]:
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Whether kernels of a device reach the memory of another: where it is the host's."""
-    from torch_tenon.device import target
-
-    return index_of(device) != index_of(peer_device) and target().host_memory
+    return index_of(device) != index_of(peer_device) and _target().host_memory
 
 
 def target_name() -> str:
     """The name of the target behind the device."""
-    from torch_tenon.device import target
-
-    return target().name
+    return _target().name
 
 
 def synchronize(device: Device = None) -> None:

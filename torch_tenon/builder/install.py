@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 from torch_tenon import _C, config
 from torch_tenon.builder import foreign_ops
 from torch_tenon.builder.identity import identity
-
-if TYPE_CHECKING:
-    from torch_tenon.targets.target import Target
+from torch_tenon.targets.target import Target
 
 
 def install(target: Target) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from torch_tenon.api import accelerator, memory, random
 from torch_tenon.api.indices import index_of
+from torch_tenon.device import target
 from torch_tenon.frameworks.choice import device_instead_of, enter_in_list, is_only_accelerator
 
 # The devices whose float16 accelerate scales gradients for.
@@ -86,8 +87,6 @@ def enter_memory(module: ModuleType) -> None:
 
 def _free_memory(others: dict[int | str, Any]) -> dict[int | str, Any]:
     """The bytes that are free, by device."""
-    from torch_tenon.device import target
-
     count = accelerator.device_count()
     free: dict[int | str, Any] = {index: memory.mem_get_info(index)[0] for index in range(count)}
     if target().host_memory:

@@ -1,1 +1,1 @@
-"""What the device did, for people: counts of ops and windows, times, and the pages that show them."""
+"""What the device did, for people: counts, times, and the pages that show them."""
