@@ -1,4 +1,4 @@
-"""What `torch.tenon` is: devices, streams, memory and random numbers, for people's programs.
+"""What programs call: `torch.tenon`, with devices, streams, memory and random numbers.
 
-`accelerator.py` is the module itself and has the names of the others.
+`accelerator.py` is that module and has the names of the others. `torch_tenon` itself has `commit`.
 """

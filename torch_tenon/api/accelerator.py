@@ -86,7 +86,7 @@ def _lazy_init() -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    # A forked child can use the device: see `_after_fork` in torch_tenon/__init__.py.
+    # A forked child can use the device: see `_after_fork` in torch_tenon/pytorch/process.py.
     return False
 
 
