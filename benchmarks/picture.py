@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_tenon.pages.picture import bar, legend, line, picture, text
+from torch_tenon.reports.pages.picture import bar, legend, line, picture, text
 
 COLOURS = {"eager": 7, "inductor": 1, "tenon": 0, "tenon-eager": 5}
 LEFT, RIGHT, TOP, BAR, GAP = 170, 70, 70, 7, 9

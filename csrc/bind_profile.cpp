@@ -1,4 +1,4 @@
-// The log of what the device did, for torch_tenon/profiler/log.py.
+// The log of what the device did, for torch_tenon/reports/profiler/log.py.
 
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from torch_tenon import cli, doctor
-from torch_tenon.doctor import Finding
+from torch_tenon import cli
+from torch_tenon.cli import installation
+from torch_tenon.cli.installation import Finding
 from torch_tenon.ops import catalogue, manifest, manifest_check, native
 from torch_tenon.ops.manifest import Entry, Problem
 
@@ -155,7 +156,7 @@ def test_a_wrong_setting_is_one_line_not_a_traceback() -> None:
 def test_doctor_fails_for_what_is_needed(
     monkeypatch: pytest.MonkeyPatch, finding: Finding, status: int
 ) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: [finding])
+    monkeypatch.setattr(installation, "examine", lambda: [finding])
     result = _run("doctor")
     assert result.exit_code == status
     assert finding.text in result.output

@@ -9,8 +9,9 @@ from fresh_process import output
 from needs import plans
 
 import torch_tenon
-from torch_tenon import _C, explaining
+from torch_tenon import _C
 from torch_tenon.compiler.explain import GraphSummary, Summary
+from torch_tenon.reports import explaining
 
 
 def work(x, power=2):

@@ -11,7 +11,8 @@ import torch
 from fresh_process import run
 
 import torch_tenon
-from torch_tenon import doctor, loading
+from torch_tenon import loading
+from torch_tenon.cli import installation
 from torch_tenon.ops import manifest
 
 PACKAGE = Path(torch_tenon.__file__).parent
@@ -56,7 +57,7 @@ def test_an_extension_for_another_pytorch_is_not_loaded(other_pytorch: str) -> N
     "code",
     [
         "import torch; import torch_tenon",
-        "import torch; import torch_tenon.counting",
+        "import torch; import torch_tenon.reports.counting",
         "import torch_tenon, torch; torch_tenon.report()",
         "import torch; torch.compile(lambda x: x + 1, backend='tenon')(torch.ones(1))",
     ],
@@ -138,8 +139,8 @@ def test_the_doctor_compares_before_it_loads(
     path = tmp_path / "built_for.json"
     path.write_text(json.dumps({"torch": "2.99.0", "python": PYTHON}))
     monkeypatch.setattr(loading, "BUILT_FOR", path)
-    monkeypatch.setattr(doctor, "_load_device", lambda: pytest.fail("loaded"))
-    device, _ = doctor._device()
+    monkeypatch.setattr(installation, "_load_device", lambda: pytest.fail("loaded"))
+    device, _ = installation._device()
     assert device.failed and "pip install torch==2.99.0" in device.remedy
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torch_tenon.ops.lowerings.library import enter_library
-from torch_tenon.pytorch_versions import is_removed
+from torch_tenon.pytorch.versions import is_removed
 
 
 def test_only_what_is_not_there_is_removed() -> None:

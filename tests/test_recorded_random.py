@@ -12,7 +12,7 @@ from turns import settle
 
 from torch_tenon import target
 from torch_tenon.builder.counts import plan_counts
-from torch_tenon.recording import calls_at_once
+from torch_tenon.reports.recording import calls_at_once
 
 
 def in_mode(name: str, work: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:

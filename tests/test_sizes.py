@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torch_tenon.builder.counts import plan_counts
-from torch_tenon.recording import calls_at_once
+from torch_tenon.reports.recording import calls_at_once
 
 CLOSE = {"rtol": 2e-4, "atol": 2e-4}
 

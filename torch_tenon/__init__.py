@@ -11,13 +11,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_tenon.counting import counters, report, reset_counters
+    from torch_tenon.api.commit import commit
     from torch_tenon.device import target
-    from torch_tenon.explaining import explain
     from torch_tenon.ops.custom import custom_op
     from torch_tenon.ops.declarations import KernelSource
     from torch_tenon.ops.kernel_file import load_kernels
-    from torch_tenon.recording import commit
+    from torch_tenon.reports.counting import counters, report, reset_counters
+    from torch_tenon.reports.explaining import explain
     from torch_tenon.targets.launch import launch
     from torch_tenon.targets.target import Target
 
@@ -39,14 +39,14 @@ __all__ = [
 _HOMES = {
     "KernelSource": "torch_tenon.ops.declarations",
     "Target": "torch_tenon.targets.target",
-    "commit": "torch_tenon.recording",
-    "counters": "torch_tenon.counting",
+    "commit": "torch_tenon.api.commit",
+    "counters": "torch_tenon.reports.counting",
     "custom_op": "torch_tenon.ops.custom",
-    "explain": "torch_tenon.explaining",
+    "explain": "torch_tenon.reports.explaining",
     "launch": "torch_tenon.targets.launch",
     "load_kernels": "torch_tenon.ops.kernel_file",
-    "report": "torch_tenon.counting",
-    "reset_counters": "torch_tenon.counting",
+    "report": "torch_tenon.reports.counting",
+    "reset_counters": "torch_tenon.reports.counting",
     "target": "torch_tenon.device",
 }
 

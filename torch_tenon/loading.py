@@ -18,7 +18,7 @@ BUILD = (
     "this one"
 )
 # What of the package the device cannot do without.
-_PARTS = ("torch_tenon._C", "torch_tenon.accelerator", "torch_tenon.ops.register")
+_PARTS = ("torch_tenon._C", "torch_tenon.api.accelerator", "torch_tenon.ops.register")
 
 
 def mismatch(torch_version: str) -> str | None:
@@ -62,9 +62,9 @@ def register() -> None:
     except ImportError as error:
         reason = " ".join(str(error).split())
         raise ImportError(_line(f"{reason}; {BUILD}, `tenon doctor` looks further")) from error
-    from torch_tenon import device
+    from torch_tenon.register import register as register_device
 
-    device.register()
+    register_device()
 
 
 def _line(reason: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch_tenon.pages.picture import legend, line, picture, text
+from torch_tenon.reports.pages.picture import legend, line, picture, text
 
 COLOURS = {"eager": 7, "compile": 1, "cold": 5, "second": 0}
 COLUMNS, PANEL, HEIGHT, MARGIN, TOP = 4, 230, 150, 34, 60

@@ -17,7 +17,7 @@
 
 namespace tenon {
 
-// The names are those of torch_tenon/profiler/log.py.
+// The names are those of torch_tenon/reports/profiler/log.py.
 enum class Activity : uint8_t {
   record,         // of a call, on the host
   commit,         // of a window, to the end of its run or until it is enqueued
@@ -62,7 +62,7 @@ struct ProfileEvent {
   int8_t device = -1;
   uint16_t unused = 0;
 };
-static_assert(sizeof(ProfileEvent) == 72, "torch_tenon/profiler/log.py reads these bytes");
+static_assert(sizeof(ProfileEvent) == 72, "torch_tenon/reports/profiler/log.py reads these bytes");
 
 // A log, from its making on. Several may be there at once, each with its own events.
 class ProfileLog {

@@ -39,7 +39,8 @@ class NeutralThread {
 };
 
 // Within it they are what they were. Those of the process are only touched where they have changed:
-// Python's setters submit what was recorded before they change something (torch_tenon/settings.py).
+// Python's setters submit what was recorded before they change something
+// (torch_tenon/pytorch/settings.py).
 class AsRecorded {
  public:
   explicit AsRecorded(int64_t recorded);

@@ -15,14 +15,15 @@ from fresh_process import output
 FILL = """
     import itertools, json, os, sys
     import torch
-    from torch_tenon import _C, process
+    from torch_tenon import _C
+    from torch_tenon.builder.thread import builder
 
     folder, out = sys.argv[1:]
     kept = []
 
     def ask(window, wait):
         before = set(os.listdir(folder + "/plans"))
-        process.ask_for_plan(window, wait)
+        builder.ask(window, wait)
         new = set(os.listdir(folder + "/plans")) - before
         new = [name for name in new if name.endswith("plan")]
         if new:

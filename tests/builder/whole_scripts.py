@@ -14,7 +14,7 @@ SCRIPT = """
     import json, os, random, sys, time
     import torch
     from torch_tenon.builder.counts import plan_counts
-    from torch_tenon.recording import calls_at_once
+    from torch_tenon.reports.recording import calls_at_once
 
     def steps(device, count):
         torch.manual_seed(0)

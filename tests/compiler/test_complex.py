@@ -13,7 +13,7 @@ from tests.against_cpu import assert_same
 from tests.ops.lowerings.by_plan import same_by_plans
 from tests.plans import last_plan
 from torch_tenon import _C
-from torch_tenon.recording import calls_at_once
+from torch_tenon.reports.recording import calls_at_once
 
 Function = Callable[..., torch.Tensor | list[torch.Tensor]]
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}

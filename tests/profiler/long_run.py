@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from torch_tenon import _C
-from torch_tenon.profiler import collect, log, page
-from torch_tenon.profiler.collect import Collector
-from torch_tenon.profiler.summary import summarise
+from torch_tenon.reports.profiler import collect, log, page
+from torch_tenon.reports.profiler.collect import Collector
+from torch_tenon.reports.profiler.summary import summarise
 
 HOUR = 3600 * 10**9  # nanoseconds
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from torch_tenon.profiler import run, trace
+from torch_tenon.reports.profiler import run, trace
 
 from .test_page import profiled
 
@@ -134,7 +134,7 @@ def test_a_profile_of_a_profile_is_an_error(tmp_path):
     (tmp_path / "inner.py").write_text("print('inner')")
     script = textwrap.dedent("""
         from pathlib import Path
-        from torch_tenon.profiler.run import run
+        from torch_tenon.reports.profiler.run import run
         run(Path("inner.py"), [], Path("inner.html"))
     """)
     found, said = profiled(tmp_path, script, status=1)

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from needs import plans
 
-from torch_tenon.profiler import collect, timeline
-from torch_tenon.profiler.collect import Collector, Kept, Piece
-from torch_tenon.profiler.log import ACTIVITIES, EVENT, Subjects
-from torch_tenon.profiler.summary import busy
+from torch_tenon.reports.profiler import collect, timeline
+from torch_tenon.reports.profiler.collect import Collector, Kept, Piece
+from torch_tenon.reports.profiler.log import ACTIVITIES, EVENT, Subjects
+from torch_tenon.reports.profiler.summary import busy
 
 from .long_run import HOUR, long_run
 
@@ -126,7 +126,7 @@ def test_busy_counts_what_overlaps_once():
 
 
 def test_memory_has_owners():
-    from torch_tenon.profiler.memory import Memory
+    from torch_tenon.reports.profiler.memory import Memory
 
     model = torch.nn.Linear(1024, 1024, bias=False).to("tenon")
     model(torch.ones(2, 1024, device="tenon")).sum().backward()

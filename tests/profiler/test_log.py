@@ -8,8 +8,8 @@ from against_cpu import executing
 from fresh_process import ASYNCHRONOUS_TARGET, output
 
 from torch_tenon import _C
-from torch_tenon.profiler import log
-from torch_tenon.profiler.log import Subjects
+from torch_tenon.reports.profiler import log
+from torch_tenon.reports.profiler.log import Subjects
 
 
 def logged(run, most=1 << 16):
@@ -146,7 +146,7 @@ def test_times_are_an_asynchronous_device_s():
     code = """
         import time, torch
         from torch_tenon import _C
-        from torch_tenon.profiler import log
+        from torch_tenon.reports.profiler import log
         x = torch.ones(300, 300, device="tenon")
         for _ in range(3):
             y = (x * 2 + 1).sum().item()

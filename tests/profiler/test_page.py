@@ -8,9 +8,9 @@ import textwrap
 
 import pytest
 
-from torch_tenon.profiler import page
-from torch_tenon.profiler.advice import FIRST_CALL, advise
-from torch_tenon.profiler.run import NotAProfile, load
+from torch_tenon.reports.profiler import page
+from torch_tenon.reports.profiler.advice import FIRST_CALL, advise
+from torch_tenon.reports.profiler.run import NotAProfile, load
 
 
 def profiled(folder, script, *options, arguments=(), status=0):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from browser import Browser, needs_browser
 
-from torch_tenon.profiler import page
+from torch_tenon.reports.profiler import page
 
 from .clicks import click_through, settle
 from .long_run import profile_of

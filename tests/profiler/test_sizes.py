@@ -6,8 +6,8 @@ from plans import plans_made
 from torch.nn import functional as F
 
 from torch_tenon import _C
-from torch_tenon.profiler import log
-from torch_tenon.profiler.log import Subjects
+from torch_tenon.reports.profiler import log
+from torch_tenon.reports.profiler.log import Subjects
 
 
 def steps_of(run):

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from torch_tenon.compiler.sources import sources
-
-if TYPE_CHECKING:
-    from torch_tenon.targets.target import Target
+from torch_tenon.targets.target import Target, TargetError
 
 
 def identity(target: Target) -> str | None:
     """Versions, the target and what its code depends on; None where it compiles nothing."""
-    from torch_tenon.targets.target import TargetError
-
     try:
         code = target.backend.identity() if target.backend is not None else None
     except TargetError:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
-from torch_tenon import _C, config, process
+from torch_tenon import _C, config
 from torch_tenon.builder import foreign_ops
 from torch_tenon.builder.identity import identity
-
-if TYPE_CHECKING:
-    from torch_tenon.targets.target import Target
+from torch_tenon.targets.target import Target
 
 
 def install(target: Target) -> None:
@@ -23,12 +20,18 @@ def install(target: Target) -> None:
     _C.set_most_structures(config.STRUCTURES.read())
     if config.BUILDER.read() == "off":
         return
-    _C.set_ask_for_plan(process.ask_for_plan)
+    _C.set_ask_for_plan(_ask_for_plan)
     _C.set_describe_op(foreign_ops.describe)
     _C.set_plan_all(config.PLAN.read() == "all")
     if config.PLAN_FILES.read() and target.backend is not None:
         # What files depend on is asked of the compiler: not by everybody who imports PyTorch.
         _C.set_before_recording(lambda: _begin(target))
+
+
+def _ask_for_plan(window: _C.Window, wait: bool) -> None:
+    from torch_tenon.builder.thread import builder  # when a program wants its first plan
+
+    builder.ask(window, wait)
 
 
 def _begin(target: Target) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon import _C, device, process, settings
+from torch_tenon import _C, device
 from torch_tenon.builder.answer import Answer
 from torch_tenon.compiler.explain import summarise
 from torch_tenon.compiler.plan import Plan
@@ -18,6 +18,7 @@ from torch_tenon.ir.index import Symbol, product
 from torch_tenon.ir.size_words import index_of, symbols_of
 from torch_tenon.ir.values import size_hint
 from torch_tenon.ops.lowerings.table import CannotLower
+from torch_tenon.pytorch import process, settings
 from torch_tenon.targets.target import CompileError
 
 log = logging.getLogger("torch_tenon.program")

@@ -8,7 +8,8 @@ import os
 import threading
 from collections import deque
 
-from torch_tenon import _C, device, process
+from torch_tenon import _C, device
+from torch_tenon.pytorch import process
 
 log = logging.getLogger("torch_tenon.program")
 

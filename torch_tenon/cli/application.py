@@ -54,7 +54,7 @@ def load_torch() -> None:
 
 def not_loaded(error: Exception) -> typer.Exit:
     """Prints why PyTorch or the device could not be loaded; raise what it returns."""
-    from torch_tenon.doctor import root_cause
+    from torch_tenon.cli.installation import root_cause
 
     return fail(f"PyTorch or the device cannot be loaded: {root_cause(error)}; see `tenon doctor`")
 

@@ -18,7 +18,7 @@ from torch_tenon.cli.application import app, fail, run_apart
 )
 def conformance(context: typer.Context) -> None:
     """Run PyTorch's op, module and optimizer databases on a device against the CPU."""
-    from torch_tenon.doctor import install_command
+    from torch_tenon.cli.installation import install_command
 
     try:
         command = importlib.import_module("torch_tenon.testing.conformance.command")

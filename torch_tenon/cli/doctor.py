@@ -15,7 +15,7 @@ def doctor() -> None:
 
     Exit status 1 if something needed is missing.
     """
-    from torch_tenon.doctor import examine
+    from torch_tenon.cli.installation import examine
 
     console = Console()
     with Console(stderr=True).status("Looking around"):

@@ -18,7 +18,7 @@ def explain(
     The exit status is the script's.
     """
     load_device()
-    from torch_tenon.explaining import explain_script
+    from torch_tenon.reports.explaining import explain_script
 
     found, status = explain_script(script, context.args)
     typer.echo(str(found), err=True)

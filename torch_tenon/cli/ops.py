@@ -224,7 +224,7 @@ def _dtypes(
     names: Sequence[str],
 ) -> tuple[dict[str, tuple[tuple[str, ...], tuple[str, ...]]], str]:
     # The dtypes of each op that PyTorch's database has, and why there are none if so.
-    from torch_tenon.doctor import install_command
+    from torch_tenon.cli.installation import install_command
     from torch_tenon.ops import catalogue
 
     with Console(stderr=True).status("Loading PyTorch's op database"):

@@ -24,7 +24,7 @@ def profile(
     Options of this command come before the script. The exit status is the script's.
     """
     load_device()
-    from torch_tenon.profiler.run import NotAProfile, run
+    from torch_tenon.reports.profiler.run import NotAProfile, run
 
     try:
         written = run(script, context.args, output, against)

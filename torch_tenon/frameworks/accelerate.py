@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from torch_tenon import accelerator, memory, random
+from torch_tenon.api import accelerator, memory, random
+from torch_tenon.api.indices import index_of
+from torch_tenon.device import target
 from torch_tenon.frameworks.choice import device_instead_of, enter_in_list, is_only_accelerator
-from torch_tenon.indices import index_of
 
 # The devices whose float16 accelerate scales gradients for.
 _FLOAT16 = ("xpu", "cuda", "npu", "xla", "mlu", "musa", "hpu", "sdaa", "mps")
@@ -86,8 +87,6 @@ def enter_memory(module: ModuleType) -> None:
 
 def _free_memory(others: dict[int | str, Any]) -> dict[int | str, Any]:
     """The bytes that are free, by device."""
-    from torch_tenon.device import target
-
     count = accelerator.device_count()
     free: dict[int | str, Any] = {index: memory.mem_get_info(index)[0] for index in range(count)}
     if target().host_memory:

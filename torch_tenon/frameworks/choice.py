@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon import accelerator
+from torch_tenon.api import accelerator
 
 _OTHERS = ("cuda", "xpu", "mps", "hpu")
 

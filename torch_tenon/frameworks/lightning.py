@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from torch_tenon import accelerator, memory
+from torch_tenon.api import accelerator, memory
+from torch_tenon.api.indices import index_of
 from torch_tenon.frameworks.choice import enter_in_list, is_only_accelerator
-from torch_tenon.indices import index_of
 
 
 def register_accelerator(module: ModuleType) -> None:

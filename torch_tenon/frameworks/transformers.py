@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon import accelerator
+from torch_tenon.api import accelerator
 from torch_tenon.frameworks.accelerate import random_state_from, random_state_to
 from torch_tenon.frameworks.choice import is_only_accelerator
 

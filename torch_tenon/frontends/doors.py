@@ -15,6 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from torch_tenon import frameworks
+from torch_tenon.api import accelerator
 from torch_tenon.frontends.after_import import after_import
 from torch_tenon.frontends.safetensors import admit_to_safetensors
 
@@ -51,7 +52,6 @@ def _take_over_from_inductor() -> None:
 
 def register_interface(module: ModuleType) -> None:
     """Enters the device in Dynamo's table of devices; `module` is that of the table."""
-    from torch_tenon import accelerator
 
     class TenonInterface(module.DeviceInterface):  # type: ignore[name-defined]
         """What Dynamo asks of a device."""

@@ -6,7 +6,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from torch_tenon.indices import index_of
+from torch_tenon.api.indices import index_of
 
 
 def admit_to_safetensors(module: ModuleType) -> None:

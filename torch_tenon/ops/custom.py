@@ -34,6 +34,7 @@ from torch_tenon.compiler.parts import same_places
 from torch_tenon.ir.program import Extern, Program
 from torch_tenon.ir.values import Layout, Stored, Value
 from torch_tenon.ops import by_hand
+from torch_tenon.ops.composition_table import COMPOSITIONS
 from torch_tenon.ops.declarations import (
     DeclarationError,
     KernelSource,
@@ -134,8 +135,7 @@ class CustomOp:
         if own:
             self.enter()
         elif decomposition is not None:
-            from torch_tenon.ops.composition_table import COMPOSITIONS
-            from torch_tenon.ops.compositions import decompositions
+            from torch_tenon.ops.compositions import decompositions  # PyTorch's, all of them
 
             COMPOSITIONS[self.op] = decomposition
             decompositions()[self.op] = decomposition

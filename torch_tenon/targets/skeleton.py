@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import keyword
 import re
+import sys
 from pathlib import Path
+
+from torch_tenon.targets import BUILT_IN
 
 TARGET = '''"""The target @NAME@: what stands behind the device `tenon`.
 
@@ -174,10 +177,6 @@ def write(name: str, folder: Path) -> list[Path]:
     Raises BadName for what is no name of a Python module, or hides one of Python's or the targets'
     that are built in; FileExistsError where a file is there already, and nothing is written then.
     """
-    import sys
-
-    from torch_tenon.targets import BUILT_IN
-
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise BadName(
             f"{name!r} cannot be the name of a target: it becomes a module's, so write lower-case "

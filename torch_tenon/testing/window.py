@@ -19,7 +19,9 @@ from typing import Any
 
 import torch
 
+from torch_tenon.builder.planning import make_plan
 from torch_tenon.ops import variants
+from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.testing.fuzz.compare import NOISY_RUNS, compare_tensors, noise
 from torch_tenon.testing.fuzz.program import Perturb
 
@@ -129,8 +131,6 @@ def run_by_reference(window: Window, perturb: Perturb | None = None) -> Memory:
 
 def run_by_plan(window: Window) -> Memory:
     """Compiles the window and runs it; raises CannotLower for what has no plan."""
-    from torch_tenon.builder.planning import make_plan
-
     plan, built, _ = make_plan((0, window.calls, window.slots))
     memory = window.memory()
     numbers = torch.tensor(window.numbers, dtype=torch.int64)
@@ -168,8 +168,6 @@ def compare(window: Window, by_plan: Memory, by_reference: Memory) -> list[Diffe
 
 def disagree(window: Window) -> list[Difference]:
     """Runs the window both ways and compares."""
-    from torch_tenon.ops.lowerings.table import CannotLower
-
     try:
         by_plan = run_by_plan(window)
     except (CannotLower, NotImplementedError):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from against_cpu import same_on_both
 
 from torch_tenon import _C
-from torch_tenon.counting import counters
+from torch_tenon.reports.counting import counters
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -369,7 +369,7 @@ def test_a_compiled_graph_changes_a_number_of_the_host() -> None:
 
 def test_the_doctor_says_what_the_device_is_and_what_it_lacks() -> None:
     code = """
-        from torch_tenon.doctor import examine
+        from torch_tenon.cli.installation import examine
         found = {f.name: f.text for f in examine()}
         device = torch_tenon.target()._devices[0]
         assert device.name.strip() in found["OpenCL device"]

@@ -14,7 +14,7 @@ from torch_tenon import device
 from torch_tenon.ops import manifest
 from torch_tenon.ops.lowerings.table import LOWERINGS, WHOLE, Build
 from torch_tenon.ops.variants import overload
-from torch_tenon.pytorch_versions import is_removed
+from torch_tenon.pytorch.versions import is_removed
 
 
 def enter_library(library: frozenset[str]) -> None:

@@ -23,6 +23,7 @@ from torch_tenon.ops.lowerings.table import (
     lowering,
     promote,
 )
+from torch_tenon.ops.lowerings.views import expand
 
 # Rules: "same" computes in the promoted dtype, "float" in the floating one, "bool" compares in the
 # promoted dtype and gives bool, "truth" takes bools and gives bool.
@@ -467,8 +468,6 @@ def clone(b: Build, x: Value, **keywords: Any) -> Value:
 @lowering("aten.copy")
 def copy(b: Build, x: Value, source: Value, non_blocking: bool = False) -> Value:
     """`source` with the dtype and sizes of `x`."""
-    from torch_tenon.ops.lowerings.views import expand
-
     return clone(b, expand(b, cast(source, x.dtype), x.sizes))
 
 

@@ -10,7 +10,16 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, less, nonnegative, product
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, reindex, reshape
+from torch_tenon.ir.values import (
+    Layout,
+    Lazy,
+    Position,
+    Stored,
+    Value,
+    dense_layout,
+    reindex,
+    reshape,
+)
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, fitting, lowering
 
 
@@ -334,8 +343,6 @@ def cat(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 def _cat_stores(b: Build, pieces: Sequence[Value], d: int) -> Value:
     """A concatenation as one store per piece into the result's memory: no selection per element."""
-    from torch_tenon.ir.values import dense_layout
-
     target = b.program.temporary(pieces[0].dtype, dense_layout(b.out.sizes, b.out.strides))
     start: Index = 0
     for x in pieces:

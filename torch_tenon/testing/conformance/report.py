@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon import pages
+from torch_tenon.reports import pages
 
 from .baseline import Changes
 from .case import CaseResult, Status

@@ -22,6 +22,7 @@ import torch
 
 from torch_tenon import _C, config
 from torch_tenon.builder.counts import plan_counts
+from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.testing.fuzz.compare import CPU, difference, expect
 from torch_tenon.testing.fuzz.failing import Failed
 from torch_tenon.testing.fuzz.generate import generate
@@ -43,8 +44,6 @@ class PlanFailures(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keeps what is no plain `CannotLower`."""
-        from torch_tenon.ops.lowerings.table import CannotLower
-
         errors = [x for x in record.args or () if isinstance(x, Exception)]
         if errors and not isinstance(errors[0], CannotLower | NotImplementedError):
             self.found.append(f"{type(errors[0]).__name__}: {errors[0]}")

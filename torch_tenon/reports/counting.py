@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, overload
 from torch_tenon import _C, config
 
 if TYPE_CHECKING:
-    from torch_tenon.recording import Recording
+    from torch_tenon.reports.recording import Recording
 
 _MOST_KERNELS = 20
 _OF_PLANS = ("lowered", "kernel")  # the routes whose work is kernels of plans
@@ -138,7 +138,7 @@ def _difference(rows: Sequence[OpCount], before: Sequence[OpCount]) -> list[OpCo
 
 def report() -> Report:
     """The counts since the start, or since `reset_counters`; `print(torch_tenon.report())`."""
-    from torch_tenon.recording import recording  # it needs the compiler
+    from torch_tenon.reports.recording import recording  # it needs the compiler
 
     merged: dict[tuple[str, str], OpCount] = {}
     for row in _rows():

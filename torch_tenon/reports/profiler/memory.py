@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from torch_tenon import accelerator
+from torch_tenon.api import accelerator
 
 MOST_SAMPLES = 4096
 _RISE = 1.15  # of the peak, from which on its owners are looked for again

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch_tenon import pages
-from torch_tenon.profiler import timeline
+from torch_tenon.reports import pages
+from torch_tenon.reports.profiler import timeline
 
 Profile = dict[str, Any]
 

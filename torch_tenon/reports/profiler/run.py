@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_tenon import _C
-from torch_tenon.profiler import page
-from torch_tenon.profiler.collect import Collector
-from torch_tenon.profiler.log import ON_DEVICE
-from torch_tenon.profiler.summary import FORMAT, summarise
-from torch_tenon.running import run_script, said
+from torch_tenon.reports.profiler import page
+from torch_tenon.reports.profiler.collect import Collector
+from torch_tenon.reports.profiler.log import ON_DEVICE
+from torch_tenon.reports.profiler.summary import FORMAT, summarise
+from torch_tenon.reports.running import run_script, said
 
 _LIVE_PAUSE = 0.5  # seconds
 _running = threading.Lock()

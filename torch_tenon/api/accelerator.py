@@ -9,26 +9,36 @@ exist raises RuntimeError.
 from __future__ import annotations
 
 import functools
-import importlib
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import OutOfMemoryError as OutOfMemoryError
 
-from torch_tenon import _C, config, legacy_tensors
-from torch_tenon import memory as memory
-from torch_tenon import random as random
-from torch_tenon import streams as streams
-from torch_tenon.indices import Device, index_of
-from torch_tenon.memory import *  # noqa: F403
-from torch_tenon.memory import mem_get_info
-from torch_tenon.random import *  # noqa: F403
-from torch_tenon.streams import *  # noqa: F403
+from torch_tenon import _C, config
+from torch_tenon.api import legacy_tensors
+from torch_tenon.api import memory as memory
+from torch_tenon.api import random as random
+from torch_tenon.api import streams as streams
+from torch_tenon.api.indices import Device, index_of
+from torch_tenon.api.memory import *  # noqa: F403
+from torch_tenon.api.memory import mem_get_info
+from torch_tenon.api.random import *  # noqa: F403
+from torch_tenon.api.streams import *  # noqa: F403
+from torch_tenon.device import target as _target
+
+_loaded_later: dict[str, Callable[[], ModuleType]] = {}
+
+
+def load_later(name: str, load: Callable[[], ModuleType]) -> None:
+    """Gives `torch.tenon` a module that is loaded when somebody asks for it."""
+    _loaded_later[name] = load
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("profiler", "nvtx"):  # loaded when somebody asks for it
-        return importlib.import_module("torch_tenon.profiler")
+    if name in _loaded_later:
+        return _loaded_later[name]()
     if name in legacy_tensors.NAMES:
         return globals().setdefault(name, legacy_tensors.legacy_tensor_type(name))
     raise AttributeError(f"module 'torch.tenon' has no attribute {name!r}")
@@ -76,7 +86,7 @@ def _lazy_init() -> None:
 
 
 def _is_in_bad_fork() -> bool:
-    # A forked child can use the device: see `_after_fork` in torch_tenon/__init__.py.
+    # A forked child can use the device: see `_after_fork` in torch_tenon/pytorch/process.py.
     return False
 
 
@@ -144,16 +154,12 @@ def get_device_capability(device: Device = None) -> dict[str, Any]:
 
 def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Whether kernels of a device reach the memory of another: where it is the host's."""
-    from torch_tenon.device import target
-
-    return index_of(device) != index_of(peer_device) and target().host_memory
+    return index_of(device) != index_of(peer_device) and _target().host_memory
 
 
 def target_name() -> str:
     """The name of the target behind the device."""
-    from torch_tenon.device import target
-
-    return target().name
+    return _target().name
 
 
 def synchronize(device: Device = None) -> None:

@@ -9,7 +9,8 @@ import torch
 from typing_extensions import deprecated
 
 from torch_tenon import _C
-from torch_tenon.indices import Device, index_of
+from torch_tenon.api.indices import Device, index_of
+from torch_tenon.device import target
 
 __all__ = [
     "caching_allocator_alloc",
@@ -98,8 +99,6 @@ def set_memory_limit(nbytes: int | None, device: Device = None) -> None:
 
 def get_per_process_memory_fraction(device: Device = None) -> float:
     """The limit as a fraction, 0 to 1, of the memory that the target has."""
-    from torch_tenon.device import target
-
     index = index_of(device)
     return min(1.0, _C.memory_limit(index) / target().total_memory(index))
 
@@ -108,8 +107,6 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
     """Limits the allocator to a fraction, 0 to 1, of the memory that the target has."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
-    from torch_tenon.device import target
-
     index = index_of(device)
     set_memory_limit(int(target().total_memory(index) * fraction), index)
 

@@ -98,13 +98,6 @@ def _after_fork() -> None:
         set_num_threads(1)
 
 
-def ask_for_plan(window: _C.Window, wait: bool) -> None:
-    """What the core calls with a window that wants a plan."""
-    from torch_tenon.builder.thread import builder
-
-    builder.ask(window, wait)
-
-
 def _stop_builder() -> None:
     # A thread that comes back from C++ to an interpreter that is going down aborts the process.
     _C.set_ask_for_plan(None)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_tenon import _C
+from torch_tenon.api import accelerator
 from torch_tenon.device import target
 
 #: PyTorch's functions in `torch._C` through which everything in Python changes them. What decides
@@ -67,11 +68,8 @@ def _after_commit(name: str, setter: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         global _changes
         _C.commit_all()
-        if (
-            name in _SETTERS and not target().host_memory
-        ):  # the device may run the host's kernels, later
-            from torch_tenon import accelerator  # it needs the device
-
+        # Where it cannot, the device may run the host's kernels, later.
+        if name in _SETTERS and not target().host_memory:
             for index in range(accelerator.device_count()):
                 accelerator.current_stream(index).synchronize()
         _changes += name.startswith("_set_default")

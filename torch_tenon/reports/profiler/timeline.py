@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from torch_tenon.profiler.log import ACTIVITIES, ON_DEVICE, Events, Subjects
+from torch_tenon.reports.profiler.log import ACTIVITIES, ON_DEVICE, Events, Subjects
 
 if TYPE_CHECKING:
-    from torch_tenon.profiler.collect import Collector
+    from torch_tenon.reports.profiler.collect import Collector
 
 _BINS = 1000
 _STRETCHES = 20

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from torch_tenon import _C, accelerator, config
+from torch_tenon import _C, config
+from torch_tenon.api import accelerator
 from torch_tenon.compiler.explain import Summary
 from torch_tenon.frontends.eager import route_of
-from torch_tenon.profiler import timeline
-from torch_tenon.profiler.advice import advise
-from torch_tenon.profiler.ceilings import Ceilings, ceilings
-from torch_tenon.profiler.collect import Collector
-from torch_tenon.profiler.log import (
+from torch_tenon.reports.profiler import timeline
+from torch_tenon.reports.profiler.advice import advise
+from torch_tenon.reports.profiler.ceilings import Ceilings, ceilings
+from torch_tenon.reports.profiler.collect import Collector
+from torch_tenon.reports.profiler.log import (
     BY_PLAN,
     BY_REFERENCE,
     Events,

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_tenon import _C, accelerator
-from torch_tenon.profiler.log import ACTIVITIES, EVENT, Events, take
-from torch_tenon.profiler.memory import Memory
+from torch_tenon import _C
+from torch_tenon.api import accelerator
+from torch_tenon.reports.profiler.log import ACTIVITIES, EVENT, Events, take
+from torch_tenon.reports.profiler.memory import Memory
 
 MOST_KEPT = 1 << 20  # events
 _MOST_LOGGED = 1 << 20  # between two looks

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon import accelerator
+from torch_tenon.api import accelerator
 
 
 def install() -> None:

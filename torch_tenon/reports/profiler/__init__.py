@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from torch_tenon import _C, accelerator, config
-from torch_tenon.profiler import trace
-from torch_tenon.profiler.log import (
+from torch_tenon import _C, config
+from torch_tenon.api import accelerator
+from torch_tenon.reports.profiler import trace
+from torch_tenon.reports.profiler.log import (
     ACTIVITIES,
     BY_PLAN,
     EVENT,
@@ -135,8 +136,9 @@ def metrics() -> dict[str, float]:
 
     `seconds` is its length; `<activity>` how many events of an activity there are and
     `<activity>_seconds` what they took, of the host's less what happened within them, for each of
-    `torch_tenon.profiler.log.ACTIVITIES`; `device_seconds` what kernels, calls and copies took,
-    `bytes` and `operations` what those of plans moved and did, and `events_lost` what did not fit.
+    `ACTIVITIES` in `torch_tenon/reports/profiler/log.py`; `device_seconds` what kernels, calls and
+    copies took, `bytes` and `operations` what those of plans moved and did, and `events_lost` what
+    did not fit.
     Raises RuntimeError where nothing was ever started.
     """
     found = _found()

@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from torch_tenon.profiler.log import ACTIVITIES, ON_DEVICE, Events, Subjects, numbers, of
+from torch_tenon.reports.profiler.log import ACTIVITIES, ON_DEVICE, Events, Subjects, numbers, of
 
 # The tracks of what is neither a thread's nor a device's.
 _TRACKS = {"commit": 1 << 29, "look_up": 1 + (1 << 29), "reference_run": 2 + (1 << 29)}

@@ -94,7 +94,7 @@ def _missing(extra: str) -> dict[str, str]:
 
 def _source_requirements() -> list[str]:
     # A source tree that was not installed, only built in place.
-    path = Path(__file__).parents[1] / "pyproject.toml"
+    path = Path(__file__).parents[2] / "pyproject.toml"
     if not path.is_file():
         return []
     project = tomllib.loads(path.read_text())["project"]

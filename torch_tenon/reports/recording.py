@@ -6,24 +6,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from torch_tenon import _C, accelerator, config, process
+from torch_tenon import _C, config
 from torch_tenon import device as devices
+from torch_tenon.api import accelerator
 from torch_tenon.builder.counts import plan_counts
 from torch_tenon.compiler import bounded
 from torch_tenon.compiler.bounded import CacheCounts
 from torch_tenon.compiler.explain import Summary, format_bytes
-from torch_tenon.indices import Device, index_of
+from torch_tenon.pytorch import process
 
 REASONS = tuple(_C.commit_reasons())  # why windows end
 _MOST_ROWS = 10
-
-
-def commit(device: Device = None) -> None:
-    """Runs what was recorded on a device, the current one if none is named.
-
-    Never needed: whatever looks at a result does it.
-    """
-    _C.commit(index_of(device))
 
 
 @dataclass(frozen=True, slots=True)

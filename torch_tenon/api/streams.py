@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from torch_tenon import _C
-from torch_tenon.indices import Device, index_of
+from torch_tenon.api.indices import Device, index_of
 
 __all__ = [
     "Event",

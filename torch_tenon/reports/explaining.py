@@ -11,12 +11,13 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, overload
 
-from torch_tenon import _C, accelerator, config
+from torch_tenon import _C, config
+from torch_tenon.api import accelerator
 from torch_tenon.builder.counts import plan_counts
 from torch_tenon.compiler.explain import GraphSummary, Summary, format_bytes
-from torch_tenon.counting import Report, report
-from torch_tenon.recording import WindowRuns
-from torch_tenon.running import run_script
+from torch_tenon.reports.counting import Report, report
+from torch_tenon.reports.recording import WindowRuns
+from torch_tenon.reports.running import run_script
 
 MOST_CALLS = 50
 MOST_SECONDS = 60.0  # of calls and of waiting for plans

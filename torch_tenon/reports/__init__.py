@@ -1,0 +1,1 @@
+"""What the device did, for people: counts, times, and the pages that show them."""
