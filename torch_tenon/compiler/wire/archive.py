@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -72,10 +74,28 @@ _DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<q")
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 _DEEPEST = 16  # that lists lie within one another
 
-# The byte of a small number; -64 to -1 are the last of them.
+# The byte of a small number; -64 to -1 are the last of them. The longer ones come again and again.
 _BYTES = bytes([2 * x for x in range(64)] + [-2 * x - 1 for x in range(-64, 0)])
 # The small number of a byte below 128.
 SMALL = [byte >> 1 ^ -(byte & 1) for byte in range(128)]
+
+
+# The bytes of a number, for patterns of what is written often.
+NUMBER_PATTERN = rb"[\x80-\xff]*[\x00-\x7f]"
+_MORE = bytes(range(0x80, 0x100))  # what no number ends with
+
+
+@functools.lru_cache(1 << 14)
+def _long(x: int) -> bytes:
+    if not _LEAST <= x <= _MOST:
+        raise WireError(f"{x} takes more than 64 bits")
+    found = bytearray()
+    left = x << 1 ^ x >> 63
+    while left >= 0x80:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    found.append(left)
+    return bytes(found)
 
 
 def bits_of(x: float) -> int:
@@ -115,26 +135,21 @@ class Writer:
         if -64 <= x < 64:
             self.bytes.append(_BYTES[x])
         else:
-            self._long(x)
-
-    def _long(self, x: int) -> None:
-        if not _LEAST <= x <= _MOST:
-            raise WireError(f"{x} takes more than 64 bits")
-        left = x << 1 ^ x >> 63
-        while left >= 0x80:
-            self.bytes.append(left & 0x7F | 0x80)
-            left >>= 7
-        self.bytes.append(left)
+            self.bytes += _long(x)
 
     def numbers(self, all: Sequence[int]) -> None:
         """A list of whole numbers."""
-        self.number(len(all))
-        put = self.bytes.append
+        out = self.bytes
+        size = len(all)
+        if size < 64:
+            out.append(2 * size)
+        else:
+            out += _long(size)
         for x in all:
             if -64 <= x < 64:
-                put(_BYTES[x])
+                out.append(_BYTES[x])
             else:
-                self._long(x)
+                out += _long(x)
 
     def real(self, x: float) -> None:
         """A double."""
@@ -143,7 +158,8 @@ class Writer:
     def text(self, x: str | bytes | bytearray) -> None:
         """A text, in UTF-8 where it is no bytes."""
         data = x.encode() if isinstance(x, str) else x
-        self.number(len(data))
+        size = len(data)
+        self.bytes += _long(size) if size > 63 else _BYTES[size : size + 1]
         self.bytes += data
 
     def texts(self, all: Iterable[str]) -> None:
@@ -198,7 +214,12 @@ class Reader:
 
     def count(self) -> int:
         """The length of a list or a text, each element of which takes a byte at least."""
-        found = self.number()
+        try:
+            byte = self.data[self.at]
+        except IndexError:
+            raise _early() from None
+        self.at += 1
+        found = SMALL[byte] if byte < 0x80 else self._long(byte)
         if not 0 <= found <= len(self.data) - self.at:
             raise WireError("a list is longer than the data")
         return found
@@ -206,21 +227,58 @@ class Reader:
     def numbers(self) -> list[int]:
         """A list of whole numbers."""
         size = self.count()
+        if size == 0:
+            return []
         part = self.data[self.at : self.at + size]
         if part.isascii():  # each of one byte
             self.at += size
             return [SMALL[byte] for byte in part]
-        number = self.number
-        return [number() for _ in range(size)]
+        found, data, at = [], self.data, self.at
+        try:
+            for _ in range(size):
+                byte = data[at]
+                at += 1
+                if byte < 0x80:
+                    found.append(SMALL[byte])
+                elif (second := data[at]) < 0x80:
+                    at += 1
+                    x = byte & 0x7F | second << 7
+                    found.append(x >> 1 ^ -(x & 1))
+                else:
+                    self.at = at
+                    found.append(self._long(byte))
+                    at = self.at
+        except IndexError:
+            raise _early() from None
+        self.at = at
+        return found
+
+    def skip_numbers(self) -> None:
+        """Goes past a list of whole numbers, without a look at them."""
+        left = self.count()
+        while left:
+            part = self.data[self.at : self.at + left]
+            if not part:
+                raise _early()
+            left -= len(part.translate(None, _MORE))
+            self.at += len(part)
+
+    def match(self, pattern: re.Pattern[bytes]) -> bytes | None:
+        """What comes next, if it is of that pattern."""
+        found = pattern.match(self.data, self.at)
+        if found is None:
+            return None
+        self.at = found.end()
+        return found[0]
 
     def real(self) -> float:
         """A double."""
-        found: float = _DOUBLE.unpack(self._take(8))[0]
+        found: float = _DOUBLE.unpack(self.taken(8))[0]
         return found
 
     def raw(self) -> bytes:
         """A text as bytes."""
-        return self._take(self.count())
+        return self.taken(self.count())
 
     def text(self) -> str:
         """A text."""
@@ -237,7 +295,8 @@ class Reader:
         """A dtype."""
         return dtype_of(self.number())
 
-    def _take(self, size: int) -> bytes:
+    def taken(self, size: int) -> bytes:
+        """So many bytes."""
         end = self.at + size
         if end > len(self.data):
             raise _early()

@@ -185,12 +185,12 @@ class _PlanWriter:
         op = self.op(x["op"], x["overload"])
         out.text(op.text)
         given = x["arguments"]
-        tensors: list[Mapping[str, Any]] = []
+        tensors = _Tensors(k)
         out.number(len(op.arguments))
         used = 0
         for i, argument in enumerate(op.arguments):
             if argument.name in given:
-                self.argument(given[argument.name], argument, k, i, tensors)
+                self.argument(given[argument.name], argument, i, tensors)
                 used += 1
             elif argument.default is None:
                 raise WireError(f"{x['op']} lacks {argument.name!r}")
@@ -198,9 +198,8 @@ class _PlanWriter:
                 out.bytes += argument.default
         if used != len(given):
             raise WireError(f"{x['op']} does not take all that is given")
-        out.number(len(tensors))
-        for i, t in enumerate(tensors):
-            self.tensor(out, t, (IN_TENSOR, k, i))
+        out.number(tensors.count)
+        out.bytes += tensors.writer.bytes
         out.number(len(x["results"]))
         for i, r in enumerate(x["results"]):
             out.number(r is not None)
@@ -210,13 +209,11 @@ class _PlanWriter:
         out.text(x["counted"])
         out.number(x["call"])
 
-    def argument(
-        self, x: Any, argument: _Argument, k: int, i: int, tensors: list[Mapping[str, Any]]
-    ) -> None:
-        """Argument `i` of the call of step `k`; its tensors are added to the step's."""
-        out = self.out
+    def argument(self, x: Any, argument: _Argument, i: int, tensors: _Tensors) -> None:
+        """Argument `i` of a call; its tensors are added to the call's."""
+        out, k = self.out, tensors.step
         if type(x) is dict and "slot" in x:
-            tensors.append(x)
+            self.add(x, tensors)
             out.bytes += argument.tensor
             return
         if isinstance(x, list) and any(type(y) is dict and "slot" in y for y in x):
@@ -229,7 +226,7 @@ class _PlanWriter:
                 if y is None:
                     out.bytes += _NO_ARGUMENT
                 elif type(y) is dict and "slot" in y:
-                    tensors.append(y)
+                    self.add(y, tensors)
                     out.bytes += _TENSOR
                 else:
                     raise WireError(f"{argument.name}: {y!r} in a list of tensors")
@@ -246,6 +243,17 @@ class _PlanWriter:
         out.number(archive.CONSTANT_ARGUMENT)
         argument.put(out, x)
         out.number(0)
+
+    def add(self, x: Mapping[str, Any], tensors: _Tensors) -> None:
+        self.tensor(tensors.writer, x, (IN_TENSOR, tensors.step, tensors.count))
+        tensors.count += 1
+
+
+class _Tensors:
+    """Tensors of a call's arguments."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.count, self.writer = step, 0, Writer()
 
 
 def _example(x: Any) -> int:
@@ -349,7 +357,8 @@ def _put_list(type: Any, length: int | None) -> Put:
         if number < 0:
             raise WireError(f"a list of {name} cannot be kept")
         all = [x] * (length or 0) if one and isinstance(x, one) else x
-        if not isinstance(all, list | tuple):
+        # One with tensors is no constant.
+        if not isinstance(all, list | tuple) or (all and name == "Tensor"):
             raise WireError(f"{x!r} is no list of {name}")
         writer.number(archive.LIST)
         writer.number(number)
@@ -400,6 +409,8 @@ def _put_float(writer: Writer, x: Any) -> None:
 
 
 def _put_bool(writer: Writer, x: Any) -> None:
+    if not isinstance(x, int | float | None):
+        raise WireError(f"{x!r} is neither true nor false")
     writer.number(archive.TRUTH)
     writer.number(1 if x else 0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from torch_tenon.compiler.wire.archive import (
     LIST_ARGUMENT,
     MEMORY_FORMATS,
     NUMBER_ARGUMENT,
+    NUMBER_PATTERN,
     TENSOR_ARGUMENT,
     HostNumber,
     Reader,
@@ -163,7 +166,11 @@ _OPS = PerOp(_op)
 # Calls as they are written
 
 # Dtype, sizes, strides, offset.
-_Tensor = tuple[torch.dtype, list[int], list[int], int]
+_Tensor = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
+# Which argument it is, or -1; whether it is a list; which tensors of it are there.
+_Result = tuple[int, int, Sequence[int]]
+# Bytes, made in the window, outlives it, written.
+_Slot = tuple[int, bool, bool, bool]
 
 
 class _Call(NamedTuple):
@@ -171,17 +178,22 @@ class _Call(NamedTuple):
     surroundings: int
     arguments: list[Any]  # None for a tensor, else its kind, value and elements
     tensors: list[_Tensor]
-    results: list[tuple[int, int, list[int]]]  # argument, is it a list, which of them are there
+    results: list[_Result]
     fresh: list[_Tensor]
 
 
+_TENSOR = b"\x02\0\0"  # an argument, without a value or elements
+
+
 def _read_arguments(reader: Reader) -> list[Any]:
-    data = reader.data
+    data, size = reader.data, reader.count()
+    if size and data.startswith(_TENSOR * size, reader.at):
+        reader.at += len(_TENSOR) * size
+        return [None] * size
     found: list[Any] = []
-    for _ in range(reader.count()):
-        at = reader.at
-        if data[at : at + 3] == b"\x02\0\0":  # a tensor, without a value or elements
-            reader.at += 3
+    for _ in range(size):
+        if data.startswith(_TENSOR, reader.at):
+            reader.at += len(_TENSOR)
             found.append(None)
             continue
         kind, value = reader.number(), reader.value()
@@ -194,19 +206,64 @@ def _read_arguments(reader: Reader) -> list[Any]:
     return found
 
 
+def _tensor_pattern() -> re.Pattern[bytes]:
+    """Of tensors with few dimensions."""
+    one = NUMBER_PATTERN
+    sizes = b"|".join(b"\\x%02x%b\\x%02x%b" % (2 * k, one * k, 2 * k, one * k) for k in range(7))
+    return re.compile(b"%b(?:%b)%b" % (one, sizes, one * 4), re.DOTALL)
+
+
+# What comes again and again is looked up by its bytes.
+_TENSOR_PATTERN = _tensor_pattern()
+_SLOT_PATTERN = re.compile(NUMBER_PATTERN * 4, re.DOTALL)
+
+
 def _read_tensors(reader: Reader) -> list[_Tensor]:
-    number, numbers = reader.number, reader.numbers
     found = []
     for _ in range(reader.count()):
-        dtype, sizes, strides, offset = number(), numbers(), numbers(), number()
-        number(), number(), number()  # its bytes, whether it has a gradient, or is Python's number
-        found.append((dtype_of(dtype), sizes, strides, offset))
+        known = reader.match(_TENSOR_PATTERN)
+        found.append(_read_tensor(reader) if known is None else _tensor_of(known))
     return found
 
 
-def _read_results(reader: Reader) -> list[tuple[int, int, list[int]]]:
-    number, numbers = reader.number, reader.numbers
-    return [(number(), number(), numbers()) for _ in range(reader.count())]
+def _read_tensor(reader: Reader) -> _Tensor:
+    dtype, sizes, strides = reader.dtype(), reader.numbers(), reader.numbers()
+    offset = reader.number()
+    for _ in range(3):  # its bytes, whether it has a gradient, and whether it is Python's number
+        reader.number()
+    return dtype, tuple(sizes), tuple(strides), offset
+
+
+@functools.lru_cache(1 << 12)
+def _tensor_of(data: bytes) -> _Tensor:
+    return _read_tensor(Reader(data))
+
+
+def _read_slot(reader: Reader) -> _Slot:
+    known = reader.match(_SLOT_PATTERN)
+    if known is None:
+        raise WireError("the data ends early")
+    return _slot_of(known)
+
+
+@functools.lru_cache(1 << 12)
+def _slot_of(data: bytes) -> _Slot:
+    reader = Reader(data)
+    return reader.number(), reader.number() != 0, reader.number() != 0, reader.number() != 0
+
+
+_FRESH = b"\x01\0\x02\x02"  # a result: one tensor that is there
+
+
+def _read_results(reader: Reader) -> list[_Result]:
+    found: list[_Result] = []
+    for _ in range(reader.count()):
+        if reader.data.startswith(_FRESH, reader.at):
+            reader.at += len(_FRESH)
+            found.append((-1, 0, (1,)))
+        else:
+            found.append((reader.number(), reader.number(), reader.numbers()))
+    return found
 
 
 class _WindowReader:
@@ -217,23 +274,21 @@ class _WindowReader:
         self.has_claim = bool(example)
         self.seen, self.text = _calls_of(key, example)
         self.op = _OPS.now()
+        self.ops: dict[bytes, _Op] = {}  # by their texts
 
     def read(self, number: int) -> ReadWindow:
         reader = Reader(self.text)
         foreign, threads = reader.texts(), reader.number()
         calls = [self._read_call(reader) for _ in range(reader.count())]
         slots_of_calls = reader.numbers()
-        slots: list[Any] = [
-            (reader.number(), reader.number() != 0, reader.number() != 0, reader.number() != 0)
-            for _ in range(reader.count())
-        ]
+        slots: list[Any] = [_read_slot(reader) for _ in range(reader.count())]
         self.numbers: list[Index] = []
         self.sized = [-1] * len(calls)
         self.resized: list[list[int]] = [[]] * len(calls)
         self.symbols: list[Symbol] = []
         if self.has_claim:
             threads = self._read_claim(len(calls))
-        if any(not 0 <= k < len(slots) for k in slots_of_calls):
+        if slots_of_calls and not 0 <= min(slots_of_calls) <= max(slots_of_calls) < len(slots):
             raise WireError("a tensor lies in no slot")
         self.next_slot = iter(slots_of_calls)
         self.next_number = self.next_size = 0
@@ -252,13 +307,16 @@ class _WindowReader:
         )
 
     def _read_call(self, reader: Reader) -> _Call:
-        name, _, overload = reader.text().partition("\n")
-        op = self.op(name, overload)
+        text = reader.raw()
+        op = self.ops.get(text)
+        if op is None:
+            name, _, overload = text.decode().partition("\n")
+            op = self.ops[text] = self.op(name, overload)
         surroundings = reader.number()
         arguments, tensors = _read_arguments(reader), _read_tensors(reader)
         if len(arguments) != len(op.arguments):
             raise WireError(f"{op.name} does not take {len(arguments)} arguments")
-        reader.numbers()  # which tensors are written: the schema says so
+        reader.skip_numbers()  # which tensors are written: the schema says so
         return _Call(
             op, surroundings, arguments, tensors, _read_results(reader), _read_tensors(reader)
         )
@@ -266,15 +324,21 @@ class _WindowReader:
     def _read_claim(self, calls: int) -> int:
         """What is claimed of the sizes; gives the threads."""
         reader = Reader(self.key)
-        self.symbols = symbols_of([self.seen[k] for k in reader.numbers()])
-        known: dict[tuple[int, ...], Index] = {}
+        places = reader.numbers()
+        if min(places, default=0) < 0:
+            raise WireError("a symbol of no size")
+        self.symbols = symbols_of([self.seen[k] for k in places])
+        known: dict[bytes, Index] = {}
         for _ in range(reader.count()):
-            words = tuple(reader.numbers())
-            found = known.get(words)
+            start = reader.at
+            reader.skip_numbers()
+            data = reader.data[start : reader.at]
+            found = known.get(data)
             if found is None:
+                words = Reader(data).numbers()
                 constant = len(words) == 2 and words[0] == CONSTANT
                 found = words[1] if constant else index_of(words, self.symbols)
-                known[words] = found
+                known[data] = found
             self.numbers.append(found)
         reader.texts()  # as the example has them
         self.sized, threads = reader.numbers(), reader.number()
@@ -286,12 +350,12 @@ class _WindowReader:
             _read_results(reader)
             self.resized.append(reader.numbers())
             if sized >= 0:
-                reader.numbers()  # the key
+                reader.skip_numbers()  # the key
             else:
                 reader.number()
                 _read_arguments(reader)
                 _read_tensors(reader)
-                reader.numbers()
+                reader.skip_numbers()
                 _read_tensors(reader)
         return threads
 
@@ -331,7 +395,7 @@ class _WindowReader:
         place, self.place = self.place, self.place + 1
         dtype, sizes, strides, offset = self.tensors[place]
         if not self.is_sized:
-            return "tensor", next(self.next_slot), dtype, tuple(sizes), tuple(strides), offset
+            return "tensor", next(self.next_slot), dtype, sizes, strides, offset
         if place in self.is_made:
             return self._made_tensor(self.tensors[place])
         found: list[Index] = list(sizes)
@@ -351,7 +415,7 @@ class _WindowReader:
         dtype, sizes, strides, offset = t
         slot = next(self.next_slot)
         if not self.is_sized:
-            return "tensor", slot, dtype, tuple(sizes), tuple(strides), offset
+            return "tensor", slot, dtype, sizes, strides, offset
         made, first, between = self.numbers, self.next_made, self.next_made + len(sizes)
         self.next_made = end = between + len(strides)
         if end > len(made):
@@ -373,7 +437,7 @@ class _WindowReader:
             return value
         return [self._given(x) for x in value] if isinstance(value, list) else self._given(value)
 
-    def _result(self, x: tuple[int, int, list[int]]) -> Any:
+    def _result(self, x: _Result) -> Any:
         argument, is_list, defined = x
         if argument >= 0:
             return "argument", argument
@@ -383,16 +447,16 @@ class _WindowReader:
 
 def _constant(value: object, named: Sequence[Any] | None) -> object:
     """A constant as Python code would pass it."""
-    if named is not None and type(value) is int:
-        return named[value]
-    # A Python number reaches an op that takes tensors as a tensor that says so.
-    if isinstance(value, HostNumber) and value.wrapped:
-        return value.value
-    return _plain(value)
+    if named is None or type(value) is not int:
+        return _plain(value)
+    if not 0 <= value < len(named):
+        raise WireError(f"no dtype, memory format or layout has the number {value}")
+    return named[value]
 
 
 def _plain(value: object) -> object:
     """A value as PyTorch gives it to Python."""
     if isinstance(value, HostNumber):
-        return value.tensor()
+        # A Python number reaches an op that takes tensors as a tensor that says so.
+        return value.value if value.wrapped else value.tensor()
     return [_plain(x) for x in value] if isinstance(value, tuple) else value
