@@ -232,6 +232,22 @@ def test_a_window_of_this_process_is_described_the_same(windows: dict[bytes, Any
         assert same((number, calls, slots), found.description)
 
 
+def test_a_number_of_any_dtype_is_read() -> None:
+    """The core reads no structure with these."""
+    x = torch.tensor([1, 2], dtype=torch.uint16).to("tenon")
+    first = torch.tensor([True, False]).to("tenon")
+
+    def choose() -> object:
+        return torch.where(first, x, torch.tensor(3, dtype=torch.uint16))
+
+    found = structures_of(lambda: iter([choose] * 3))
+    assert found
+    for structure, window in found.items():
+        _, calls, slots = window.describe(lambda words: words)
+        calls = [(name, 0, arguments, results) for name, _, arguments, results in calls]
+        assert same((calls, slots), window_of(structure).description[1:])
+
+
 def samples(names: Callable[[str], bool]) -> Iterator[Callable[[], object]]:
     """Calls of PyTorch's op database, each several times."""
 

@@ -66,7 +66,8 @@ TORCH_NUMBERS: dict[str, int] = {
 # Real numbers whose bits are those of a double, and whole ones, as a host tensor holds them.
 _REAL_NUMBERS = frozenset(DTYPE_NUMBERS[n] for n in ("float16", "float32", "float64", "bfloat16"))
 _WHOLE_NUMBERS = frozenset(
-    DTYPE_NUMBERS[n] for n in ("uint8", "int8", "int16", "int32", "int64", "bool")
+    DTYPE_NUMBERS[n]
+    for n in ("uint8", "int8", "int16", "int32", "int64", "bool", "uint16", "uint32")
 )
 _COMPLEX_NUMBERS = frozenset(DTYPE_NUMBERS[n] for n in ("complex64", "complex128"))
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from torch_tenon.compiler.wire import archive
-from torch_tenon.compiler.wire.archive import (
-    DTYPE_NUMBERS,
-    ITEM_BYTES,
-    NO_DTYPE,
-    TORCH_NUMBERS,
-    WireError,
-    Writer,
-    bits_of,
-)
-from torch_tenon.compiler.wire.schemas import PerOp, schema_of
+from torch_tenon.compiler.wire.archive import DTYPE_NUMBERS, ITEM_BYTES, WireError, Writer
+from torch_tenon.compiler.wire.arguments import NO_ARGUMENT, OPS, TENSOR, OpArgument
 
 if TYPE_CHECKING:
     from torch_tenon.compiler.backend import KernelFile
@@ -30,8 +22,6 @@ _SLOT_KIND = {kind: number for number, kind in enumerate(SLOT_KINDS)}
 IN_SLOT, IN_KERNEL, IN_TENSOR, IN_RESULT, IN_ARGUMENT, IN_BYTES = range(6)
 SIZE, STRIDE, OFFSET = range(3)
 _KERNEL_STEP, _CALL_STEP = range(2)
-
-Put = Callable[[Writer, Any], None]
 
 
 def plan_bytes(
@@ -73,7 +63,7 @@ class _PlanWriter:
         self.out = Writer()
         self.sized = Writer()  # where each of these stands, and its expression
         self.sized_count = 0
-        self.op = _OPS.now()
+        self.op = OPS.now()
 
     def write(
         self,
@@ -209,7 +199,7 @@ class _PlanWriter:
         out.text(x["counted"])
         out.number(x["call"])
 
-    def argument(self, x: Any, argument: _Argument, i: int, tensors: _Tensors) -> None:
+    def argument(self, x: Any, argument: OpArgument, i: int, tensors: _Tensors) -> None:
         """Argument `i` of a call; its tensors are added to the call's."""
         out, k = self.out, tensors.step
         if type(x) is dict and "slot" in x:
@@ -224,10 +214,10 @@ class _PlanWriter:
             out.number(len(x))
             for y in x:
                 if y is None:
-                    out.bytes += _NO_ARGUMENT
+                    out.bytes += NO_ARGUMENT
                 elif type(y) is dict and "slot" in y:
                     self.add(y, tensors)
-                    out.bytes += _TENSOR
+                    out.bytes += TENSOR
                 else:
                     raise WireError(f"{argument.name}: {y!r} in a list of tensors")
             return
@@ -268,203 +258,3 @@ def _storage_bytes(sizes: Sequence[int], strides: Sequence[int], offset: int, it
             return 0
         last += (n - 1) * stride
     return (last + 1) * itemsize
-
-
-# Ops
-
-
-class _Argument(NamedTuple):
-    """What an op takes, and how that is written."""
-
-    name: str
-    put: Put  # a value
-    tensor: bytes  # what stands for a tensor
-    elements: int  # the type of those of a list with tensors
-    default: bytes | None
-
-
-class _Op(NamedTuple):
-    text: bytes  # name and overload
-    arguments: list[_Argument]
-
-
-# A kind, no value and no elements.
-_NO_ARGUMENT = bytes([2 * archive.CONSTANT_ARGUMENT, 0, 0])
-_TENSOR = bytes([2 * archive.TENSOR_ARGUMENT, 0, 0])
-_NUMBER = bytes([2 * archive.NUMBER_ARGUMENT, 0, 0])
-
-
-def _op(name: str, overload: str) -> _Op:
-    arguments = schema_of(name, overload).arguments
-    return _Op(f"{name}\n{overload}".encode(), [_argument(a) for a in arguments])
-
-
-def _argument(a: Any) -> _Argument:
-    put = _put(a.type, a.N)
-    default = None
-    if a.has_default_value():
-        writer = Writer()
-        writer.number(archive.CONSTANT_ARGUMENT)
-        value = a.default_value
-        if value is None:
-            writer.number(archive.NOTHING)
-        else:
-            put(writer, value)
-        writer.number(0)
-        default = bytes(writer.bytes)
-    is_number = _if_given(a.real_type).kind() in ("FloatType", "NumberType")
-    elements = archive.TENSORS if str(a.type) == "List[Tensor]" else archive.OPTIONAL_TENSORS
-    return _Argument(a.name, put, _NUMBER if is_number else _TENSOR, elements, default)
-
-
-_OPS = PerOp(_op)
-
-
-# Values, as `torch::jit::toIValue` makes them for an argument of a type
-
-
-def _if_given(type: Any) -> Any:
-    return type.getElementType() if type.kind() == "OptionalType" else type
-
-
-def _put(type: Any, length: int | None) -> Put:
-    """How a value for that type is written. `length`: that of a list which one number may stand
-    for."""
-    kind = type.kind()
-    if kind == "OptionalType":
-        return _put_if_given(_put(type.getElementType(), length))
-    if kind == "ListType":
-        return _put_list(type.getElementType(), length)
-    return _PUT.get(kind, _put_refused)
-
-
-def _put_if_given(put: Put) -> Put:
-    def put_optional(writer: Writer, x: Any) -> None:
-        if x is None:
-            writer.number(archive.NOTHING)
-        else:
-            put(writer, x)
-
-    return put_optional
-
-
-def _put_list(type: Any, length: int | None) -> Put:
-    put, name = _put(type, None), str(type)
-    number = archive.ELEMENT_TYPES.index(name) if name in archive.ELEMENT_TYPES else -1
-    one: tuple[type, ...] = {"int": (int,), "float": (float,)}.get(name, ()) if length else ()
-
-    def put_all(writer: Writer, x: Any) -> None:
-        if number < 0:
-            raise WireError(f"a list of {name} cannot be kept")
-        all = [x] * (length or 0) if one and isinstance(x, one) else x
-        # One with tensors is no constant.
-        if not isinstance(all, list | tuple) or (all and name == "Tensor"):
-            raise WireError(f"{x!r} is no list of {name}")
-        writer.number(archive.LIST)
-        writer.number(number)
-        writer.number(len(all))
-        for y in all:
-            put(writer, y)
-
-    return put_all
-
-
-def _put_tensor(writer: Writer, x: Any) -> None:
-    """No tensor, or a number in the place of one: it becomes a tensor that says so."""
-    if x is None:
-        writer.number(archive.UNDEFINED)
-        return
-    if _is_complex(x):
-        _put_complex(writer, DTYPE_NUMBERS["complex128"], _complex(x), True)
-        return
-    if isinstance(x, bool):
-        dtype, bits = "bool", int(x)
-    elif isinstance(x, int):
-        dtype, bits = "int64", x
-    elif isinstance(x, float):
-        dtype, bits = "float64", bits_of(x)
-    else:
-        raise WireError(f"{x!r} is no number for a tensor")
-    writer.number(archive.NUMBER)
-    writer.number(DTYPE_NUMBERS[dtype])
-    writer.number(bits)
-    writer.number(1)
-
-
-def _put_int(writer: Writer, x: Any) -> None:
-    """A number, or the number of a dtype, a memory format or a layout."""
-    if isinstance(x, dict):
-        x = TORCH_NUMBERS[x["torch"]]
-    elif not isinstance(x, int):
-        raise WireError(f"{x!r} is no whole number")
-    writer.number(archive.INTEGER)
-    writer.number(int(x))
-
-
-def _put_float(writer: Writer, x: Any) -> None:
-    if not isinstance(x, int | float):
-        raise WireError(f"{x!r} is no real number")
-    writer.number(archive.REAL)
-    writer.real(float(x))
-
-
-def _put_bool(writer: Writer, x: Any) -> None:
-    if not isinstance(x, int | float | None):
-        raise WireError(f"{x!r} is neither true nor false")
-    writer.number(archive.TRUTH)
-    writer.number(1 if x else 0)
-
-
-def _put_number(writer: Writer, x: Any) -> None:
-    if isinstance(x, bool):
-        _put_bool(writer, x)
-    elif isinstance(x, float):
-        _put_float(writer, x)
-    elif _is_complex(x):
-        _put_complex(writer, NO_DTYPE, _complex(x), False)
-    else:
-        _put_int(writer, x)
-
-
-def _put_complex(writer: Writer, dtype: int, x: complex, wrapped: bool) -> None:
-    writer.number(archive.COMPLEX)
-    writer.number(dtype)
-    writer.real(x.real)
-    writer.real(x.imag)
-    writer.number(wrapped)
-
-
-def _put_text(writer: Writer, x: Any) -> None:
-    if not isinstance(x, str):
-        raise WireError(f"{x!r} is no text")
-    writer.number(archive.TEXT)
-    writer.text(x)
-
-
-def _put_device(writer: Writer, x: Any) -> None:
-    writer.number(archive.DEVICE)
-    writer.text(str(x))
-
-
-def _put_refused(writer: Writer, x: Any) -> None:
-    raise WireError(f"{x!r}: no plan holds an argument of this type")
-
-
-def _is_complex(x: Any) -> bool:
-    return isinstance(x, complex) or (isinstance(x, dict) and "complex" in x)
-
-
-def _complex(x: Any) -> complex:
-    return x if isinstance(x, complex) else complex(*x["complex"])
-
-
-_PUT: dict[str, Put] = {
-    "TensorType": _put_tensor,
-    "IntType": _put_int,
-    "SymIntType": _put_int,
-    "FloatType": _put_float,
-    "BoolType": _put_bool,
-    "NumberType": _put_number,
-    "StringType": _put_text,
-    "DeviceObjType": _put_device,
-}

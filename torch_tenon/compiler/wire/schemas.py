@@ -23,6 +23,11 @@ def schema_of(name: str, overload: str) -> Any:
         raise WireError(f"there is no op {name!r} with the overload {overload!r}") from None
 
 
+def if_given(type: Any) -> Any:
+    """A type without its `Optional`."""
+    return type.getElementType() if type.kind() == "OptionalType" else type
+
+
 class PerOp(Generic[Facts]):
     """Facts of ops; `find` finds those of a name and an overload."""
 

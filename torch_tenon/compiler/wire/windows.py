@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from torch_tenon.compiler.wire.archive import (
     CONSTANT_ARGUMENT,
-    DTYPES,
-    LAYOUTS,
-    LIST_ARGUMENT,
-    MEMORY_FORMATS,
     NUMBER_ARGUMENT,
-    NUMBER_PATTERN,
-    TENSOR_ARGUMENT,
     HostNumber,
     Reader,
     WireError,
     dtype_of,
 )
-from torch_tenon.compiler.wire.schemas import PerOp, schema_of
+from torch_tenon.compiler.wire.calls import (
+    BATCH,
+    NOTHING,
+    OPS,
+    SIZES,
+    Call,
+    Op,
+    OpArgument,
+    Result,
+    Tensor,
+    read_arguments,
+    read_results,
+    read_slot,
+    read_tensors,
+)
 from torch_tenon.ir.index import Index, Symbol
 from torch_tenon.ir.size_words import CONSTANT, index_of, symbols_of
-from torch_tenon.ops import manifest
 
 
 @dataclass(frozen=True)
@@ -54,23 +59,15 @@ def window_of(structure: bytes, number: int = -1) -> ReadWindow:
     key, example = _parts(structure)
     try:
         return _WindowReader(key, example).read(number)
-    except (
-        LookupError,
-        ArithmeticError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        StopIteration,
-    ) as error:
-        if isinstance(error, WireError):
-            raise
+    except WireError:
+        raise
+    except _OF_BAD_DATA as error:
         raise WireError(f"no window: {type(error).__name__}: {error}") from error
 
 
-# What looking into data raises that was damaged.
-_OF_BAD_DATA = (
-    *(LookupError, ArithmeticError, TypeError, ValueError, RuntimeError),
-    StopIteration,
+# What looking into damaged data raises.
+_OF_BAD_DATA: tuple[type[Exception], ...] = (
+    *(LookupError, ArithmeticError, TypeError, ValueError, RuntimeError, StopIteration),
 )
 
 
@@ -94,178 +91,6 @@ def _calls_of(key: bytes, example: bytes) -> tuple[list[int], bytes]:
     return reader.numbers(), reader.raw()
 
 
-# Ops
-
-# What of an argument may differ, as `Differing` in csrc/record/op_sizes.h has it: nothing, the
-# first dimension of a tensor, or all sizes.
-_NOTHING, _BATCH, _SIZES = range(3)
-
-
-class _Argument(NamedTuple):
-    differing: int
-    named: Sequence[Any] | None  # what its whole numbers are the places of
-
-
-class _Op(NamedTuple):
-    name: str
-    arguments: list[_Argument]
-
-
-_NAMED: dict[str, Sequence[Any]] = {
-    "ScalarTypeType": DTYPES,
-    "MemoryFormatType": MEMORY_FORMATS,
-    "LayoutType": LAYOUTS,
-}
-
-
-def _op(name: str, overload: str) -> _Op:
-    full = f"{name}.{overload}" if overload else name
-    entry = manifest.of(full)
-    # Not beyond PyTorch's ops and ours: what others' sizes follow from is not known.
-    follow = name.startswith(("aten::", "tenon::")) and bool(
-        entry.sizes or name.startswith("aten::_foreach_") or _is_pointwise(name, overload)
-    )
-    return _Op(
-        full,
-        [
-            _Argument(
-                _differing(entry, a) if follow else _NOTHING,
-                _NAMED.get(_if_given(a.real_type).kind()),
-            )
-            for a in schema_of(name, overload).arguments
-        ],
-    )
-
-
-def _is_pointwise(name: str, overload: str) -> bool:
-    found = torch._C._get_operation_overload(name, overload)
-    return found is not None and torch.Tag.pointwise in found[2]
-
-
-def _differing(entry: manifest.Entry, argument: Any) -> int:
-    type = argument.real_type
-    while type.kind() in ("OptionalType", "ListType"):
-        type = type.getElementType()
-    kind = type.kind()
-    if kind == "TensorType":
-        if entry.sizes != "batch":
-            return _SIZES
-        return _NOTHING if argument.name in ("weight", "bias") else _BATCH
-    if kind in ("IntType", "SymIntType", "NumberType"):
-        return _SIZES if argument.name in entry.size_arguments else _NOTHING
-    return _NOTHING
-
-
-def _if_given(type: Any) -> Any:
-    return type.getElementType() if type.kind() == "OptionalType" else type
-
-
-_OPS = PerOp(_op)
-
-
-# Calls as they are written
-
-# Dtype, sizes, strides, offset.
-_Tensor = tuple[torch.dtype, tuple[int, ...], tuple[int, ...], int]
-# Which argument it is, or -1; whether it is a list; which tensors of it are there.
-_Result = tuple[int, int, Sequence[int]]
-# Bytes, made in the window, outlives it, written.
-_Slot = tuple[int, bool, bool, bool]
-
-
-class _Call(NamedTuple):
-    op: _Op
-    surroundings: int
-    arguments: list[Any]  # None for a tensor, else its kind, value and elements
-    tensors: list[_Tensor]
-    results: list[_Result]
-    fresh: list[_Tensor]
-
-
-_TENSOR = b"\x02\0\0"  # an argument, without a value or elements
-
-
-def _read_arguments(reader: Reader) -> list[Any]:
-    data, size = reader.data, reader.count()
-    if size and data.startswith(_TENSOR * size, reader.at):
-        reader.at += len(_TENSOR) * size
-        return [None] * size
-    found: list[Any] = []
-    for _ in range(size):
-        if data.startswith(_TENSOR, reader.at):
-            reader.at += len(_TENSOR)
-            found.append(None)
-            continue
-        kind, value = reader.number(), reader.value()
-        reader.enter()
-        elements = _read_arguments(reader)
-        reader.leave()
-        if not CONSTANT_ARGUMENT <= kind <= LIST_ARGUMENT:
-            raise WireError(f"no argument is of kind {kind}")
-        found.append(None if kind == TENSOR_ARGUMENT else (kind, value, elements))
-    return found
-
-
-def _tensor_pattern() -> re.Pattern[bytes]:
-    """Of tensors with few dimensions."""
-    one = NUMBER_PATTERN
-    sizes = b"|".join(b"\\x%02x%b\\x%02x%b" % (2 * k, one * k, 2 * k, one * k) for k in range(7))
-    return re.compile(b"%b(?:%b)%b" % (one, sizes, one * 4), re.DOTALL)
-
-
-# What comes again and again is looked up by its bytes.
-_TENSOR_PATTERN = _tensor_pattern()
-_SLOT_PATTERN = re.compile(NUMBER_PATTERN * 4, re.DOTALL)
-
-
-def _read_tensors(reader: Reader) -> list[_Tensor]:
-    found = []
-    for _ in range(reader.count()):
-        known = reader.match(_TENSOR_PATTERN)
-        found.append(_read_tensor(reader) if known is None else _tensor_of(known))
-    return found
-
-
-def _read_tensor(reader: Reader) -> _Tensor:
-    dtype, sizes, strides = reader.dtype(), reader.numbers(), reader.numbers()
-    offset = reader.number()
-    for _ in range(3):  # its bytes, whether it has a gradient, and whether it is Python's number
-        reader.number()
-    return dtype, tuple(sizes), tuple(strides), offset
-
-
-@functools.lru_cache(1 << 12)
-def _tensor_of(data: bytes) -> _Tensor:
-    return _read_tensor(Reader(data))
-
-
-def _read_slot(reader: Reader) -> _Slot:
-    known = reader.match(_SLOT_PATTERN)
-    if known is None:
-        raise WireError("the data ends early")
-    return _slot_of(known)
-
-
-@functools.lru_cache(1 << 12)
-def _slot_of(data: bytes) -> _Slot:
-    reader = Reader(data)
-    return reader.number(), reader.number() != 0, reader.number() != 0, reader.number() != 0
-
-
-_FRESH = b"\x01\0\x02\x02"  # a result: one tensor that is there
-
-
-def _read_results(reader: Reader) -> list[_Result]:
-    found: list[_Result] = []
-    for _ in range(reader.count()):
-        if reader.data.startswith(_FRESH, reader.at):
-            reader.at += len(_FRESH)
-            found.append((-1, 0, (1,)))
-        else:
-            found.append((reader.number(), reader.number(), reader.numbers()))
-    return found
-
-
 class _WindowReader:
     """Reads the calls, and then says what each is given and makes."""
 
@@ -273,15 +98,15 @@ class _WindowReader:
         self.key = key
         self.has_claim = bool(example)
         self.seen, self.text = _calls_of(key, example)
-        self.op = _OPS.now()
-        self.ops: dict[bytes, _Op] = {}  # by their texts
+        self.op = OPS.now()
+        self.ops: dict[bytes, Op] = {}  # by their texts
 
     def read(self, number: int) -> ReadWindow:
         reader = Reader(self.text)
         foreign, threads = reader.texts(), reader.number()
         calls = [self._read_call(reader) for _ in range(reader.count())]
         slots_of_calls = reader.numbers()
-        slots: list[Any] = [_read_slot(reader) for _ in range(reader.count())]
+        slots: list[Any] = [read_slot(reader) for _ in range(reader.count())]
         self.numbers: list[Index] = []
         self.sized = [-1] * len(calls)
         self.resized: list[list[int]] = [[]] * len(calls)
@@ -306,19 +131,19 @@ class _WindowReader:
             foreign,
         )
 
-    def _read_call(self, reader: Reader) -> _Call:
+    def _read_call(self, reader: Reader) -> Call:
         text = reader.raw()
         op = self.ops.get(text)
         if op is None:
             name, _, overload = text.decode().partition("\n")
             op = self.ops[text] = self.op(name, overload)
         surroundings = reader.number()
-        arguments, tensors = _read_arguments(reader), _read_tensors(reader)
+        arguments, tensors = read_arguments(reader), read_tensors(reader)
         if len(arguments) != len(op.arguments):
             raise WireError(f"{op.name} does not take {len(arguments)} arguments")
         reader.skip_numbers()  # which tensors are written: the schema says so
-        return _Call(
-            op, surroundings, arguments, tensors, _read_results(reader), _read_tensors(reader)
+        return Call(
+            op, surroundings, arguments, tensors, read_results(reader), read_tensors(reader)
         )
 
     def _read_claim(self, calls: int) -> int:
@@ -347,22 +172,22 @@ class _WindowReader:
         self.resized = []
         for sized in self.sized:
             reader.raw()
-            _read_results(reader)
+            read_results(reader)
             self.resized.append(reader.numbers())
             if sized >= 0:
                 reader.skip_numbers()  # the key
             else:
                 reader.number()
-                _read_arguments(reader)
-                _read_tensors(reader)
+                read_arguments(reader)
+                read_tensors(reader)
                 reader.skip_numbers()
-                _read_tensors(reader)
+                read_tensors(reader)
         return threads
 
     # Calls as they are described. A claim has the sizes that a call is given, then those of what it
     # makes.
 
-    def _call(self, k: int, call: _Call) -> tuple[str, int, list[Any], list[Any]]:
+    def _call(self, k: int, call: Call) -> tuple[str, int, list[Any], list[Any]]:
         sized, self.is_made = self.sized[k], self.resized[k]
         self.is_sized = sized >= 0
         self.next_given, self.next_made = self.next_size, self.next_size + max(sized, 0)
@@ -376,12 +201,12 @@ class _WindowReader:
         self.next_size = self.next_made
         return call.op.name, 0, arguments, results
 
-    def _argument(self, x: Any, facts: _Argument) -> tuple[Any, ...]:
+    def _argument(self, x: Any, facts: OpArgument) -> tuple[Any, ...]:
         if x is None:
             return self._given_tensor(facts.differing)
         kind, value, elements = x
         if kind == CONSTANT_ARGUMENT:
-            if facts.differing == _SIZES:
+            if facts.differing == SIZES:
                 return "constant", self._size(value)
             return "constant", _constant(value, facts.named)
         if kind == NUMBER_ARGUMENT:
@@ -399,7 +224,7 @@ class _WindowReader:
         if place in self.is_made:
             return self._made_tensor(self.tensors[place])
         found: list[Index] = list(sizes)
-        open_sizes = {_NOTHING: 0, _BATCH: 1, _SIZES: len(sizes)}[differing]
+        open_sizes = {NOTHING: 0, BATCH: 1, SIZES: len(sizes)}[differing]
         for d in range(min(open_sizes, len(sizes))):
             found[d] = self._given(sizes[d])
         return (
@@ -407,11 +232,11 @@ class _WindowReader:
             next(self.next_slot),
             dtype,
             tuple(found),
-            tuple(map(self._given, strides) if differing == _SIZES else strides),
-            offset if differing == _NOTHING else self._given(offset),
+            tuple(map(self._given, strides) if differing == SIZES else strides),
+            offset if differing == NOTHING else self._given(offset),
         )
 
-    def _made_tensor(self, t: _Tensor) -> tuple[Any, ...]:
+    def _made_tensor(self, t: Tensor) -> tuple[Any, ...]:
         dtype, sizes, strides, offset = t
         slot = next(self.next_slot)
         if not self.is_sized:
@@ -437,7 +262,7 @@ class _WindowReader:
             return value
         return [self._given(x) for x in value] if isinstance(value, list) else self._given(value)
 
-    def _result(self, x: _Result) -> Any:
+    def _result(self, x: Result) -> Any:
         argument, is_list, defined = x
         if argument >= 0:
             return "argument", argument
