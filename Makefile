@@ -16,7 +16,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CPP := $(shell find csrc torch_tenon/targets/*/csrc -name '*.cpp' -o -name '*.h')
+CPP := $(shell find csrc torch_tenon/targets/*/csrc torch_tenon/targets/*/native -name '*.cpp' -o -name '*.h')
 BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 FRAMEWORKS := $(VENV)/frameworks
@@ -113,10 +113,10 @@ $(TORCHCTS)/installed: $(INSTALLED)
 		$$($(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["torchcts"])')
 	touch $@
 
-$(BUILT): $(INSTALLED) $(CPP)
+$(BUILT): $(INSTALLED) $(CPP) include/tenon.h
 	$(NO_AUTOLOAD) $(BIN)/python setup.py -q build_ext --inplace > $(VENV)/build.log || { cat $(VENV)/build.log; false; }
 	-$(BIN)/tenon warm
 	touch $@
 
 clean:
-	rm -rf torch_tenon/targets/cpu/set_up build dist *.egg-info torch_tenon/_C*.so torch_tenon/built_for.json torch_tenon/ops/manifest.json $(BUILT)
+	rm -rf torch_tenon/targets/cpu/set_up build dist *.egg-info torch_tenon/_C*.so torch_tenon/targets/*/libtenon_*.so torch_tenon/built_for.json torch_tenon/ops/manifest.json $(BUILT)

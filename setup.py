@@ -1,4 +1,4 @@
-"""Builds the C++ core with the cpu target's kernels, `torch_tenon._C`.
+"""Builds the C++ core with the cpu target's kernels, `torch_tenon._C`, and the targets' libraries.
 
 Everything else is in pyproject.toml.
 """
@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -16,12 +17,20 @@ os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import torch
 import yaml
 from setuptools import Extension, setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
+from torch.utils.cpp_extension import (
+    BuildExtension,
+    CppExtension,
+    get_cxx_compiler,
+    include_paths,
+)
 
 ROOT = Path(__file__).parent
 
 # The core, and the kernels that a target has of its own: one extension.
 SOURCES = ["csrc/**/*.cpp", "torch_tenon/targets/*/csrc/*.cpp"]
+
+# A target behind `include/tenon.h` is a library of its own, which is not linked with the core.
+LIBRARIES = ["torch_tenon/targets/*/native"]
 
 # `make` builds the extension in place, where ninja rebuilds what changed, and installs the rest.
 IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
@@ -30,9 +39,32 @@ IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
 HEADER = "precompiled.h"
 
 
+def build_library(sources: Path, folder: Path) -> None:
+    """Builds a target's library in `folder`, where it is not newer than its sources.
+
+    What it is built of is the interface and C++: it runs with any version of PyTorch, or none.
+    """
+    result = folder / f"libtenon_{sources.parent.name}.so"
+    read = [*sources.iterdir(), ROOT / "include" / "tenon.h", Path(__file__)]
+    if result.exists() and all(p.stat().st_mtime < result.stat().st_mtime for p in read):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    made = result.with_suffix(f".{os.getpid()}")
+    command = [
+        *shlex.split(get_cxx_compiler()),
+        *("-std=c++17", "-O2", "-g0", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden"),
+        *("-shared", f"-I{ROOT / 'include'}", *map(str, sorted(sources.glob("*.cpp")))),
+        *("-o", str(made), "-ldl", "-pthread"),
+    ]
+    subprocess.run(command, check=True)
+    made.replace(result)  # a process that has the old one open keeps it
+
+
 class Build(BuildExtension):
-    """Builds the extension, and writes beside it what it is for (torch_tenon/loading.py) and what
-    is in the manifest, for `import torch` to read sooner than YAML (torch_tenon/ops/manifest.py).
+    """Builds the extension and the targets' libraries.
+
+    It writes beside them what the extension is for (torch_tenon/loading.py) and what is in the
+    manifest, for `import torch` to read sooner than YAML (torch_tenon/ops/manifest.py).
     """
 
     def run(self) -> None:
@@ -48,6 +80,8 @@ class Build(BuildExtension):
             (folder / "built_for.json").write_text(json.dumps(record) + "\n")
             (folder / "ops").mkdir(exist_ok=True)
             (folder / "ops" / "manifest.json").write_text(json.dumps(manifest) + "\n")
+            for sources in sorted(p for place in LIBRARIES for p in ROOT.glob(place)):
+                build_library(sources, folder.parent / sources.parent.relative_to(ROOT))
 
     def build_extension(self, extension: Extension) -> None:
         folder = Path(self.build_temp).resolve()

@@ -35,7 +35,8 @@ typedef enum tenon_code {
   TENON_OUT_OF_RANGE = 6   /* an index that is beyond the end */
 } tenon_code;
 
-/* What became of a call. It is only written where the call failed. */
+/* What became of a call. It is only written where the call failed. Who calls gives one: it is not
+ * null. */
 typedef struct tenon_status {
   int32_t code;    /* a tenon_code */
   char text[1020]; /* what failed, and what to do about it */
@@ -83,8 +84,9 @@ typedef void (*tenon_work)(void *data, void *const *addresses);
 /* A target. `context` is given to each function as its first argument, `device` counts from 0.
  *
  * A queue is in order: what is enqueued runs after what was enqueued before. `copy`, `launch` and
- * `call` enqueue and do not wait; `commit` starts what was enqueued, without waiting. Of these four
- * one runs at a time for a device. Any other function may be called by any thread at any time. */
+ * `call` enqueue and do not wait; `commit` starts what was enqueued, without waiting. Where one of
+ * them fails, what was enqueued before stays so. Of these four one runs at a time for a device. Any
+ * other function may be called by any thread at any time. */
 typedef struct tenon_target_functions {
   size_t size;
   const char *name;  /* in error messages and in `TENON_TARGET`; a word */
@@ -106,8 +108,8 @@ typedef struct tenon_target_functions {
 
   /* The queue. Required without `host_memory`. */
 
-  /* Copies bytes: from the host, to the host, or within the device. Memory of the host stays until
-   * the ticket of the next commit has passed. */
+  /* Copies bytes: from the host, to the host, or within the device; never from host to host. Memory
+   * of the host stays until the ticket of the next commit has passed. */
   int32_t (*copy)(
       void *context,
       int32_t device,
@@ -116,26 +118,28 @@ typedef struct tenon_target_functions {
       uint64_t nbytes,
       tenon_status *status);
   /* Starts what was enqueued since the last commit, if anything was. `ticket` is a number that is
-   * not smaller than those before: the device passes it when all of that has run. */
+   * not smaller than those before: the device passes it when all of that has run. Where nothing was
+   * enqueued it is that of the last commit. */
   int32_t (*commit)(void *context, int32_t device, uint64_t *ticket, tenon_status *status);
   /* 1 where the device has passed a ticket, well or not; else 0. It does not wait. */
   int32_t (*passed)(void *context, int32_t device, uint64_t ticket);
-  /* Waits until the device has passed a ticket. It fails where what was committed by it has failed,
-   * and does so each time that it is called with that ticket. */
+  /* Waits until the device has passed a ticket. It fails where something has failed that the commit
+   * of this ticket started, each time that it is called with that ticket; not for what failed in
+   * another commit. */
   int32_t (*wait)(void *context, int32_t device, uint64_t ticket, tenon_status *status);
 
   /* Optional: null where the hardware has no such thing. */
 
-  /* When a ticket passed: seconds of a clock that all devices share. Without it, the host's clock
-   * when somebody first saw that it had. */
+  /* When a ticket passed: seconds of a clock that all devices share. Asked once it has, and before
+   * it is forgotten. Without it, the host's clock when somebody first saw that it had. */
   double (*seconds)(void *context, int32_t device, uint64_t ticket);
-  /* Nobody asks for a ticket any more. */
+  /* Nobody asks for a ticket any more. The device may not have passed it yet. */
   void (*forget)(void *context, int32_t device, uint64_t ticket);
   /* Enqueues a kernel. Without it the target runs no kernels, and everything runs on the host. */
   int32_t (*launch)(
       void *context, int32_t device, const tenon_launch *launch, tenon_status *status);
   /* A kernel of a file's bytes, for all devices: the function `entry` in a binary, or in a source
-   * that the driver compiles. */
+   * that the driver compiles. `kernel` is any number but 0. */
   int32_t (*load)(
       void *context,
       const void *code,
@@ -158,7 +162,8 @@ typedef struct tenon_target_functions {
 
 /* What a target's library exports. `interface` is the TENON_INTERFACE of who opens it. Called once;
  * null, with a reason, where the hardware is not there or the interface is another one. The struct
- * stays as it is until the process ends. */
+ * stays as it is until the process ends, and the library stays open: what the hardware still does
+ * at that time is the library's to wait for. */
 TENON_EXPORT const tenon_target_functions *tenon_target(uint32_t interface, tenon_status *status);
 typedef const tenon_target_functions *(*tenon_target_function)(
     uint32_t interface, tenon_status *status);

@@ -16,6 +16,11 @@ plans = pytest.mark.skipif(
     torch_tenon.target().backend is None, reason="the target has no backend, and so no plans"
 )
 
+#: The core opens targets in libraries of their own.
+library_targets = pytest.mark.skipif(
+    not hasattr(torch_tenon._C, "open_target_library"), reason="the core opens no libraries"
+)
+
 
 @functools.cache
 def opencl_problem() -> str:

@@ -260,7 +260,8 @@ def test_a_fork_takes_each_lock_of_the_core_or_it_says_why_not() -> None:
     A comment beside a lock that no fork takes says why that does not happen.
     """
     root = Path(__file__).parent.parent
-    folders = [root / "csrc", *(root / "torch_tenon" / "targets").glob("*/csrc")]
+    targets = root / "torch_tenon" / "targets"
+    folders = [root / "csrc", *targets.glob("*/csrc"), *targets.glob("*/native")]
     mutex = r"std::(?:shared_|recursive_|timed_)*(?:mutex|once_flag)"
     declared = re.compile(mutex + r"(?: (\w+);|>? ?\()")
     found, taken = [], 0

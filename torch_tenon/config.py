@@ -198,7 +198,7 @@ TARGET: Setting[str] = Setting(
     lambda: "cpu",
     _parse_target,
     "the name of a built-in target, the name of an entry point in group `torch_tenon.targets`, "
-    "`module:Class`, or `path/to/file.py:Class`",
+    "`module:Class`, `path/to/file.py:Class`, or `path/to/library.so`",
     "The hardware behind the device.",
 )
 DEVICES: Setting[int] = Setting(

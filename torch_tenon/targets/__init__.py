@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from torch_tenon.targets.library import LibraryTarget
 from torch_tenon.targets.target import Target
 
 BUILT_IN = {
@@ -15,15 +16,21 @@ BUILT_IN = {
 }
 HOST = "cpu"
 ENTRY_POINTS = "torch_tenon.targets"
+LIBRARY = ".so"
 
 
 def load(name: str) -> Target:
     """Makes the target that TENON_TARGET names.
 
-    `name` is a built-in target, an entry point of the group `torch_tenon.targets`, `module:Class`
-    or `path/to/file.py:Class`. Raises ValueError when nothing is there by that name, TypeError
-    when it is not a Target.
+    `name` is a built-in target, an entry point of the group `torch_tenon.targets`, `module:Class`,
+    `path/to/file.py:Class` or `path/to/library.so` (`include/tenon.h`). Raises ValueError when
+    nothing is there by that name, TypeError when it is not a Target, TargetError when the target
+    cannot be made.
     """
+    if name.endswith(LIBRARY):
+        if not Path(name).is_file():
+            raise ValueError(f"TENON_TARGET={name!r}: there is no file {name}")
+        return LibraryTarget(name)
     cls = _find(BUILT_IN.get(name, name))
     if not (isinstance(cls, type) and issubclass(cls, Target)):
         raise TypeError(f"TENON_TARGET={name!r} names {cls!r}, which is not a Target")
@@ -48,7 +55,8 @@ def _find(name: str) -> object:
         if not found:
             raise ValueError(
                 f"TENON_TARGET={name!r}: no such target; there are {', '.join(known())}, and "
-                "`module:Class` or `path/to/file.py:Class` name one that is not installed"
+                "`module:Class`, `path/to/file.py:Class` or `path/to/library.so` name one that is "
+                "not installed"
             )
         return next(iter(found)).load()
     if location.endswith(".py"):

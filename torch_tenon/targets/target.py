@@ -5,11 +5,16 @@ library kernels. `torch_tenon/targets/cpu/` is one to read; `TENON_TARGET` choos
 `config.py`).
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from torch_tenon.compiler.backend import Backend
+
+if TYPE_CHECKING:
+    from torch_tenon import _C
 
 #: Where bytes are to a target: what its `allocate` gave, and an offset in bytes.
 Place = tuple[int, int]
@@ -120,6 +125,9 @@ class Target:
     #: Its part of the compiler, as it is when the device is registered. Without one nothing is
     #: planned: windows and graphs run op by op, by `library` and the host's kernels.
     backend: Backend | None = None
+    #: A library behind `include/tenon.h` that has the memory and the queue; then `allocate`, `free`
+    #: and `queue` are not asked. `LibraryTarget` (library.py) is a target of nothing else.
+    native: _C.TargetLibrary | None = None
     #: Ops that the hardware's own library runs: the name with overload ("aten::mm") and a function
     #: that takes the op's arguments, with tensors of the device, and returns its results, which
     #: `torch_tenon.launch` may compute; or NotImplemented, and the host's kernel runs.

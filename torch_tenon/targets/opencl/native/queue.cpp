@@ -1,0 +1,138 @@
+#include "queue.h"
+
+namespace tenon::opencl {
+namespace {
+
+constexpr uint64_t kProfiling = 1 << 1;   // CL_QUEUE_PROFILING_ENABLE
+constexpr uint64_t kReadWrite = 1 << 0;   // CL_MEM_READ_WRITE
+constexpr size_t kStatusBytes = 1 << 16;  // for more checks than any kernel has
+
+Memory memory(const tenon_place& place) {
+  return reinterpret_cast<Memory>(place.handle);
+}
+
+}  // namespace
+
+Queue::Queue(const Driver& driver, Device device, size_t number)
+    : driver_(driver), number_(number), tickets_(driver) {
+  Code code = 0;
+  queue_ = driver.clCreateCommandQueue(driver.context, device, kProfiling, &code);
+  driver.check(code, "making a queue");
+  status_ = driver.clCreateBuffer(driver.context, kReadWrite, kStatusBytes, nullptr, &code);
+  driver.check(code, "making a buffer for checks");
+}
+
+void Queue::copy(const tenon_end& to, const tenon_end& from, uint64_t nbytes) {
+  if (nbytes == 0)
+    return;
+  if (to.host != nullptr && from.host != nullptr)
+    throw Failed(TENON_UNSUPPORTED, "a copy from the host to the host is none of a device's");
+  const size_t start = to.place.offset, offset = from.place.offset;
+  if (from.host != nullptr)
+    enqueue(
+        "a copy to it",
+        driver_.clEnqueueWriteBuffer,
+        memory(to.place),
+        0u,
+        start,
+        nbytes,
+        static_cast<const void*>(from.host));
+  else if (to.host != nullptr)
+    enqueue(
+        "a copy to the host",
+        driver_.clEnqueueReadBuffer,
+        memory(from.place),
+        0u,
+        offset,
+        nbytes,
+        to.host);
+  else
+    enqueue(
+        "a copy",
+        driver_.clEnqueueCopyBuffer,
+        memory(from.place),
+        memory(to.place),
+        offset,
+        start,
+        nbytes);
+}
+
+void Queue::launch(const tenon_launch& launch) {
+  auto& kernel = *reinterpret_cast<Kernel*>(launch.kernel);
+  const size_t words = kernel.status_words, nbytes = words * sizeof(int64_t);
+  if (launch.number_count == 0)
+    throw Failed(TENON_ERROR, kernel.name + ": the first number is that of the work-groups");
+  if (words > launch.status_count || nbytes > kStatusBytes)
+    throw Failed(TENON_ERROR, kernel.name + " has more checks than there are words for");
+  // A driver takes a number for a pointer, and crashes.
+  const auto given = 2 * launch.place_count + launch.number_count - 1 + (words > 0 ? 1 : 0);
+  if (given != kernel.arguments)
+    throw Failed(
+        TENON_ERROR,
+        kernel.name + " takes " + std::to_string(kernel.arguments) + " arguments, and gets " +
+            std::to_string(given));
+  if (launch.numbers[0] == 0)
+    return;
+  auto* object = kernel.by_queue[number_];
+  uint32_t next = 0;
+  for (size_t k = 0; k < launch.place_count; ++k) {
+    set(object, next++, memory(launch.places[k]));
+    set(object, next++, launch.places[k].offset);
+  }
+  for (size_t k = 1; k < launch.number_count; ++k)
+    set(object, next++, launch.numbers[k]);
+  if (words > 0) {
+    const int64_t zero = 0;
+    set(object, next++, status_);
+    enqueue(
+        "clearing",
+        driver_.clEnqueueFillBuffer,
+        status_,
+        static_cast<const void*>(&zero),
+        sizeof(zero),
+        size_t{0},
+        nbytes);
+  }
+  const size_t local = kernel.local, global = static_cast<size_t>(launch.numbers[0]) * local;
+  enqueue(
+      kernel.name.c_str(), driver_.clEnqueueNDRangeKernel, object, 1u, nullptr, &global, &local);
+  if (words > 0)
+    enqueue(
+        "reading checks",
+        driver_.clEnqueueReadBuffer,
+        status_,
+        0u,
+        size_t{0},
+        nbytes,
+        static_cast<void*>(launch.status));
+}
+
+uint64_t Queue::commit() {
+  if (!open_)
+    return tickets_.last();
+  Event event = nullptr;
+  driver_.check(
+      driver_.clEnqueueMarkerWithWaitList(queue_, 0, nullptr, &event), "marking a point in time");
+  const auto ticket = tickets_.add(event);
+  driver_.check(driver_.clFlush(queue_), "handing commands to the device");
+  open_ = false;
+  return ticket;
+}
+
+void Queue::finish() const {
+  driver_.clFinish(queue_);
+}
+
+template <class T>
+void Queue::set(KernelObject object, uint32_t index, const T& value) const {
+  driver_.check(driver_.clSetKernelArg(object, index, sizeof(T), &value), "setting an argument");
+}
+
+// One of the driver's functions, which waits for nothing but what is in the queue.
+template <class Function, class... Arguments>
+void Queue::enqueue(const char* what, Function* function, Arguments... arguments) {
+  open_ = true;
+  driver_.check(function(queue_, arguments..., 0, nullptr, nullptr), what);
+}
+
+}  // namespace tenon::opencl
