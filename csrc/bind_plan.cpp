@@ -72,7 +72,7 @@ void bind_plan(py::module_& m) {
             TORCH_CHECK(found.numbers.empty(), "a plan for one set of sizes has others");
             return std::make_shared<Plan>(std::move(found.plan));
           }),
-          py::arg("bytes"),
+          py::arg("data"),
           py::arg("addresses"),
           py::arg("constants") = std::vector<at::Tensor>(),
           py::arg("owners") = std::vector<std::shared_ptr<KernelOwner>>())
@@ -117,7 +117,7 @@ void bind_plan(py::module_& m) {
             return std::make_shared<SizedPlan>(
                 plan_of(bytes, addresses, constants, std::move(owners)));
           }),
-          py::arg("bytes"),
+          py::arg("data"),
           py::arg("addresses"),
           py::arg("constants") = std::vector<at::Tensor>(),
           py::arg("owners") = std::vector<std::shared_ptr<KernelOwner>>());

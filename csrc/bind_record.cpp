@@ -166,25 +166,6 @@ void bind_record(py::module_& m) {
       "Of a file, as plan files have it.");
   py::class_<WindowPlan, std::shared_ptr<WindowPlan>>(m, "Window")
       .def_readonly("number", &WindowPlan::id)
-      .def_property_readonly(
-          "default_dtype",
-          [](const WindowPlan& window) {
-            const auto dtype = default_dtype(window.calls.front()->surroundings());
-            return c10::str("torch.", c10::getDtypeNames(dtype).first);
-          },
-          "Under which its calls were made, as Python prints it.")
-      .def_property_readonly(
-          "symbols",
-          [](const WindowPlan& window) {
-            std::vector<int64_t> examples;
-            for (size_t k = 0; window.claim && k < window.claim->symbols.size(); ++k)
-              examples.push_back(window.claim->seen.at(window.claim->symbols[k]));
-            return examples;
-          },
-          "An example for each of the sizes that may have any value from 2 on.")
-      .def_property_readonly(
-          "calls", [](const WindowPlan& window) { return window.calls.size(); }, "How many.")
-      .def_readonly("threads", &WindowPlan::threads, "That loops are shared between.")
       .def_readonly("failures", &WindowPlan::failures, "To make its plan, that may pass.")
       .def(
           "structure",
@@ -198,10 +179,6 @@ void bind_record(py::module_& m) {
           "The window as data for another process; empty where it cannot be that.")
       .def_static(
           "of_structure", [](const py::bytes& data) { return window_of(read_structure(data)); })
-      .def_static(
-          "foreign_ops_of",
-          [](const py::bytes& data) { return foreign_ops_of(read_structure(data)); },
-          "What `set_describe_op` gave for the ops of a structure that PyTorch does not have.")
       .def_property_readonly(
           "waits",
           [](const WindowPlan& window) {

@@ -35,7 +35,9 @@ def graph(package: Path) -> Graph:
     for name, path in known.items():
         own = name if path.stem == "__init__" else name.rpartition(".")[0]
         lines: dict[str, int] = {}
-        for imported, line in imports(ast.parse(path.read_text()), own):
+        # An extension's stub is for the type checker alone.
+        source = "" if path.suffix == ".pyi" else path.read_text()
+        for imported, line in imports(ast.parse(source), own):
             for module in loads(imported, known, name):
                 lines.setdefault(module, line)
         found[name] = lines

@@ -300,19 +300,6 @@ Structure structure_of(const WindowPlan& window) {
   return foreign ? structure_of(window, *foreign) : Structure{};
 }
 
-std::vector<std::string> foreign_ops_of(const Structure& structure) {
-  std::string calls = structure.key;
-  if (!structure.example.empty()) {
-    std::vector<int64_t> seen;
-    Reader example(structure.example);
-    example(seen, calls);
-  }
-  ForeignOps foreign;
-  Reader archive(calls);
-  archive(foreign);
-  return foreign;
-}
-
 std::shared_ptr<WindowPlan> window_of(const Structure& structure) {
   if (structure.example.empty())
     return window_of_calls(structure.key);

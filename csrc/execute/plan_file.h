@@ -48,9 +48,6 @@ struct Structure {
 // With an empty key where a call has an argument that is no plain data, or is of an op of which
 // another process cannot know what has to be known.
 Structure structure_of(const WindowPlan& window);
-// What a process has to be told of ops before it can read a structure (execute/foreign_ops.h).
-// Raises where that is none.
-std::vector<std::string> foreign_ops_of(const Structure& structure);
 // A window of that structure. Raises where that is none.
 std::shared_ptr<WindowPlan> window_of(const Structure& structure);
 
