@@ -18,16 +18,14 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch_tenon import _C, KernelSource, custom_op, device, process
 from torch_tenon.builder import foreign_ops
 from torch_tenon.compiler.backend import KernelFile
-from torch_tenon.compiler.plan import Plan, _for_core, _Instance
-from torch_tenon.compiler.wire import WireError, foreign_ops_of, plan_bytes, plans, window_of
+from torch_tenon.compiler.plan import Plan, _Instance
+from torch_tenon.compiler.wire import WireError, foreign_ops_of, plan_bytes, window_of
 from torch_tenon.compiler.wire.archive import DTYPES, Reader, Writer
-from torch_tenon.compiler.wire.plans import put_tensor
 from torch_tenon.frontends.eager import build
-from torch_tenon.ir.size_words import index_of
 from torch_tenon.ops.lowerings.table import CannotLower
+from torch_tenon.ops.variants import overload
 
-MAGIC = b"torch-tenon plan 7\n"
-CONSTANT = plans.SLOT_KINDS.index("constant")
+MAGIC = b"torch-tenon plan 8\n"
 
 
 # Windows
@@ -196,23 +194,21 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
-def check_window(structure: bytes) -> None:
-    """Python reads what the core does."""
-    window, found = _C.Window.of_structure(structure), window_of(structure, -1)
-    described = window.describe(lambda words: index_of(words, found.symbols))
-    for a, b in zip(described[1], found.description[1], strict=True):
-        assert same(a, b), f"{a}\n{b}"
-    assert same(described, found.description)
-    assert [s.hint for s in found.symbols] == window.symbols
-    assert str(found.default_dtype) == window.default_dtype
-    assert found.threads == window.threads and found.calls == window.calls
+def check_window(structure: bytes, window: _C.Window) -> None:
+    """Python reads it, and the core reads the same of it."""
+    found = window_of(structure, window.number)
+    number, calls, slots = found.description
+    assert number == window.number and found.calls == len(calls) and found.threads > 0
     assert found.foreign_ops == foreign_ops_of(structure)
-    assert found.foreign_ops == _C.Window.foreign_ops_of(structure)
+    for name, _, arguments, _ in calls:
+        assert len(arguments) == len(overload(name)._schema.arguments)
+    assert all(len(slot) == 4 for slot in slots)
+    assert _C.Window.of_structure(structure).structure() == structure
 
 
-def test_windows_are_read_as_the_core_describes_them(windows: dict[bytes, Any]) -> None:
-    for structure in windows:
-        check_window(structure)
+def test_windows_are_read(windows: dict[bytes, Any]) -> None:
+    for structure, window in windows.items():
+        check_window(structure, window)
     found = [window_of(structure) for structure in windows]
     assert len(found) > 30
     assert sum(bool(w.symbols) for w in found) >= 5
@@ -223,29 +219,33 @@ def test_windows_are_read_as_the_core_describes_them(windows: dict[bytes, Any]) 
         assert kind in text, kind
 
 
-def test_a_window_of_this_process_is_described_the_same(windows: dict[bytes, Any]) -> None:
-    for structure, window in windows.items():
-        found = window_of(structure, window.number)
-        number, calls, slots = window.describe(lambda words, f=found: index_of(words, f.symbols))
-        # Which of an op's known calls it is holds in one process.
-        calls = [(name, 0, arguments, results) for name, _, arguments, results in calls]
-        assert same((number, calls, slots), found.description)
-
-
-def test_a_number_of_any_dtype_is_read() -> None:
-    """The core reads no structure with these."""
-    x = torch.tensor([1, 2], dtype=torch.uint16).to("tenon")
+def test_a_window_says_what_its_program_does() -> None:
+    x = torch.arange(12.0).reshape(3, 4).to("tenon")
     first = torch.tensor([True, False]).to("tenon")
+    y = torch.tensor([1, 2], dtype=torch.uint16).to("tenon")
 
-    def choose() -> object:
-        return torch.where(first, x, torch.tensor(3, dtype=torch.uint16))
+    def program() -> object:
+        total = x.t().flip([1]).sum(0, dtype=torch.float64)
+        return total.cpu(), torch.where(first, y, torch.tensor(3, dtype=torch.uint16)).cpu()
 
-    found = structures_of(lambda: iter([choose] * 3))
-    assert found
-    for structure, window in found.items():
-        _, calls, slots = window.describe(lambda words: words)
-        calls = [(name, 0, arguments, results) for name, _, arguments, results in calls]
-        assert same((calls, slots), window_of(structure).description[1:])
+    (flip, total), (where,) = sorted(
+        (window_of(s).description[1] for s in structures_of(lambda: iter([program] * 3))),
+        key=len,
+        reverse=True,
+    )
+    dense = ("tensor", 1, torch.float32, (4, 3), (1, 4), 0)
+    given = ("tensor", 0, torch.float32, (4, 3), (1, 4), 0)
+    assert same(flip, ("aten::flip", 0, [given, ("constant", [1])], [dense]))
+    options = [("constant", [0]), ("constant", False), ("constant", torch.float64)]
+    made = ("tensor", 2, torch.float64, (3,), (1,), 0)
+    assert same(total, ("aten::sum.dim_IntList", 0, [dense, *options], [made]))
+    kinds = [
+        ("tensor", 0, torch.bool, (2,), (1,), 0),
+        ("tensor", 1, torch.uint16, (2,), (1,), 0),
+        ("constant", torch.tensor(3, dtype=torch.uint16)),
+    ]
+    fresh = ("tensor", 2, torch.uint16, (2,), (1,), 0)
+    assert same(where, ("aten::where.self", 0, kinds, [fresh]))
 
 
 def samples(names: Callable[[str], bool]) -> Iterator[Callable[[], object]]:
@@ -274,11 +274,11 @@ def samples(names: Callable[[str], bool]) -> Iterator[Callable[[], object]]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", ["selected", pytest.param("all", marks=pytest.mark.long)], ids=str)
-def test_windows_of_the_op_database_are_read_as_the_core_describes_them(part: str) -> None:
+def test_windows_of_the_op_database_are_read(part: str) -> None:
     found = structures_of(lambda: samples(lambda name: part == "all" or name[0] in "abls"))
     assert len(found) > 100
-    for structure in found:
-        check_window(structure)
+    for structure, window in found.items():
+        check_window(structure, window)
 
 
 def test_what_is_damaged_raises_one_error(windows: dict[bytes, Any]) -> None:
@@ -382,45 +382,7 @@ def kept(folder: Path) -> bytes:
     return reader.data[reader.at :]
 
 
-def as_kept(
-    data: Any, files: list[KernelFile], constants: list[Tensor], monkeypatch: pytest.MonkeyPatch
-) -> bytes:
-    """The bytes with each constant behind its slot, where files have it, and no list of them."""
-    with monkeypatch.context() as changed:
-        changed.setattr(plans, "put_constants", lambda writer, constants: None)
-        reader = Reader(plan_bytes(data, files))
-    reader.numbers()  # inputs
-    reader.numbers()  # outputs
-    reader.number()  # bytes of the arena
-    for _ in range(reader.count()):  # results
-        reader.number()
-        read_layout(reader)
-    for _ in range(reader.count()):  # kernels
-        reader.raw()
-        reader.raw()
-        reader.number()
-    found, last = bytearray(), 0
-    for _ in range(reader.count()):
-        kind, number, _ = reader.number(), reader.number(), reader.number()
-        if kind == CONSTANT:
-            writer = Writer()
-            put_tensor(writer, constants[number])
-            found += reader.data[last : reader.at] + writer.bytes
-            last = reader.at
-    return bytes(found + reader.data[last:])
-
-
-def read_layout(reader: Reader) -> None:
-    reader.dtype()
-    reader.numbers()
-    reader.numbers()
-    for _ in range(4):
-        reader.number()
-
-
-def test_plans_have_the_bytes_that_the_core_writes(
-    windows: dict[bytes, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_plans_have_the_bytes_that_the_core_writes(windows: dict[bytes, Any], folder: Path) -> None:
     counts = collections.Counter[str]()
     for structure in windows:
         window, found = _C.Window.of_structure(structure), window_of(structure)
@@ -440,10 +402,10 @@ def test_plans_have_the_bytes_that_the_core_writes(
         files = [KernelFile(f"kernels/{k}.so", f"kernel{k}", sums[k]) for k in range(count)]
         kind = "sized" if found.symbols else "plan"
         make = _C.SizedPlan if found.symbols else _C.Plan
-        made: Any = make(_for_core(data), [16] * count, constants, files)
+        made: Any = make(plan_bytes(data, files), [16] * count, constants)
         # Nobody runs it.
         assert window.finish(**{kind: made}, inputs=built.inputs, outputs=built.outputs)
-        assert as_kept(data, files, constants, monkeypatch) == kept(folder)
+        assert plan_bytes(data, files, constants) == kept(folder)
         counts[kind] += 1
         counts["call"] += sum("op" in step for step in data["steps"])
     assert counts["plan"] > 30 and counts["sized"] >= 5 and counts["call"] > 10, counts
@@ -496,7 +458,7 @@ def a_value(type: Any, length: int | None, draw: random.Random) -> Any:
 
 @pytest.mark.parametrize("turn", range(3))
 def test_calls_of_every_op_have_the_bytes_that_the_core_writes(
-    turn: int, windows: dict[bytes, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+    turn: int, windows: dict[bytes, Any], folder: Path
 ) -> None:
     """Of each op with its defaults, then of some with others."""
     draw = random.Random(turn)
@@ -545,12 +507,12 @@ def test_calls_of_every_op_have_the_bytes_that_the_core_writes(
             "steps": [step],
         }
         try:
-            made = _C.SizedPlan(_for_core(data), [], constants)
-        except (RuntimeError, TypeError):  # no op that is called, or of others' arguments
+            made = _C.SizedPlan(plan_bytes(data), [], constants)
+        except (RuntimeError, WireError):  # no op that is called, or of others' arguments
             counts[False] += 1
             continue
         if _C.Window.of_structure(structure).finish(sized=made):
-            assert as_kept(data, [], constants, monkeypatch) == kept(folder), schema
+            assert plan_bytes(data, (), constants) == kept(folder), schema
             counts[True] += 1
     assert counts[True] > (500 if turn else 2000)
 

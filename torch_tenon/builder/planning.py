@@ -13,9 +13,9 @@ from torch_tenon import _C, device, process, settings
 from torch_tenon.builder.answer import Answer
 from torch_tenon.compiler.explain import summarise
 from torch_tenon.compiler.plan import Plan
+from torch_tenon.compiler.wire import ReadWindow, WireError, window_of
 from torch_tenon.frontends.eager import BuiltWindow, build
 from torch_tenon.ir.index import Symbol, product
-from torch_tenon.ir.size_words import index_of, symbols_of
 from torch_tenon.ir.values import size_hint
 from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.targets.target import CompileError
@@ -23,18 +23,22 @@ from torch_tenon.targets.target import CompileError
 log = logging.getLogger("torch_tenon.program")
 
 
-def plan_window(window: _C.Window) -> Answer:
-    """Gives a window its plan, or says why it has none and stays on reference execution.
+def plan_window(window: _C.Window, known: ReadWindow | None = None) -> Answer:
+    """Gives a window its plan, or says why it has none and stays on reference execution; `known` is
+    the window, where it has been read.
 
     Only what the window itself shows to be impossible is kept, and holds for every process.
     Anything else may pass (a full disk, a compiler that was killed): it asks again later.
     """
     # What is lowered here looks at the process's default dtype: it has to be that of the calls.
     changes = settings.changes()
-    if str(torch.get_default_dtype()) != window.default_dtype:
+    try:
+        read = known or window_of(window.structure(), window.number)
+    except WireError as error:  # arguments that are no plain data
+        return _kept(window.finish(error=f"{type(error).__name__}: {error}"))
+    if torch.get_default_dtype() is not read.default_dtype:
         return _kept(window.finish())  # it may ask again
-    symbols = symbols_of(window.symbols)
-    description = window.describe(lambda words: index_of(words, symbols))
+    description, symbols = read.description, read.symbols
     start = time.perf_counter()
     try:
         plan, built, extras = make_plan(description, symbols)
@@ -45,7 +49,7 @@ def plan_window(window: _C.Window) -> Answer:
         if window.failures == 0 and (process.builder is None or not process.builder.stopped):
             log.warning(
                 "a window of %d calls runs by reference%s: %s",
-                len(description[1]),
+                read.calls,
                 " for now" if may_pass else "",
                 error,
             )

@@ -16,6 +16,7 @@ from torch_tenon.builder import foreign_ops
 from torch_tenon.builder.answer import Answer
 from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
+from torch_tenon.compiler.wire import foreign_ops_of, window_of
 from torch_tenon.device import target
 
 if TYPE_CHECKING:
@@ -51,18 +52,19 @@ def make(structure: bytes, pace: Pace) -> Answer:
     start = time.perf_counter()
     faulthandler.dump_traceback_later(LONGEST, exit=True, file=2)
     try:
-        for text in _C.Window.foreign_ops_of(structure):
+        for text in foreign_ops_of(structure):
             foreign_ops.define(text)
         window = _C.Window.of_structure(structure)
         if window.find_kept():
             return Answer.KEPT
+        read = window_of(structure)
         # As they are where the window was recorded.
-        torch.set_num_threads(window.threads)
-        torch.set_default_dtype(getattr(torch, window.default_dtype.removeprefix("torch.")))
-        answer = plan_window(window)
+        torch.set_num_threads(read.threads)
+        torch.set_default_dtype(read.default_dtype)
+        answer = plan_window(window, read)
         seconds = time.perf_counter() - start
-        pace.note(seconds, window.calls)
-        plans_log.debug("a plan for %d calls took %.2f s", window.calls, seconds)
+        pace.note(seconds, read.calls)
+        plans_log.debug("a plan for %d calls took %.2f s", read.calls, seconds)
         return answer
     except Exception:
         log.exception("a plan was not made")

@@ -1,7 +1,8 @@
 """The executable form of a program: kernels and calls over slots of memory.
 
 A `Plan` knows the structure. For each set of run-time sizes it makes plain data, with offsets in
-the arena and all sizes as numbers, and of that a plan of the C++ core, which runs it and is kept.
+the arena and all sizes as numbers, and of that bytes (`wire/`) and a plan of the C++ core, which
+runs it and is kept.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from torch_tenon.compiler.host_kernels import call_of
 from torch_tenon.compiler.kernel import Kernel, calls_of, operations_of
 from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
+from torch_tenon.compiler.wire import plan_bytes
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate, var
 from torch_tenon.ir.program import Extern, Program
 from torch_tenon.ir.size_words import words_of
@@ -40,9 +42,6 @@ log = logging.getLogger("torch_tenon.schedule")
 memory_log = logging.getLogger("torch_tenon.memory")
 
 HOST = torch.device("cpu")
-
-# As `Slot::Kind` in csrc/execute/plan.h has them.
-SLOT_KINDS = ["input", "output", "temporary", "block", "external", "constant", "unused"]
 
 # A temporary of this many bytes has a block of its own: a plan that runs then holds no more than it
 # needs at each step, and what an allocation costs is little beside what its kernel does.
@@ -167,7 +166,7 @@ class Plan:
         constants = [s.tensor for s in self.program.storages if s.tensor is not None]
         data = _Instance(self, [s.hint for s in self.program.sizes], sized=True).data()
         return _C.SizedPlan(
-            _for_core(data), self.handles, constants, self.files or [], _owners(self.handles)
+            plan_bytes(data, self.files or ()), self.handles, constants, _owners(self.handles)
         )
 
     def run_alone(self, steps: Sequence[Step]) -> None:
@@ -475,31 +474,13 @@ def native(
 ) -> _C.Plan:
     """What runs a plan with kernels of these handles, as `Backend.compile` gives them; `files` are
     where other processes find them."""
-    return _C.Plan(_for_core(data), handles, constants, files or [], _owners(handles))
+    return _C.Plan(plan_bytes(data, files or ()), handles, constants, _owners(handles))
 
 
 def _owners(handles: Sequence[int]) -> list[_C.KernelOwner]:
     """What the kernels are in that are there only as long as somebody holds it."""
     found = (getattr(handle, "owner", None) for handle in handles)
     return list({id(owner): owner for owner in found if owner is not None}.values())
-
-
-def _for_core(data: PlanData) -> dict[str, Any]:
-    steps = [
-        {**s, "arguments": _objects(s["arguments"])} if "op" in s else s for s in data["steps"]
-    ]
-    slots = [[SLOT_KINDS.index(kind), *numbers] for kind, *numbers in data["slots"]]
-    return {**data, "slots": slots, "steps": steps}
-
-
-def _objects(x: Any) -> Any:
-    if isinstance(x, list):
-        return [_objects(y) for y in x]
-    if not isinstance(x, dict):
-        return x
-    if "torch" in x:
-        return getattr(torch, x["torch"])
-    return complex(*x["complex"]) if "complex" in x else {k: _objects(y) for k, y in x.items()}
 
 
 def _torch_name(x: Any) -> str:

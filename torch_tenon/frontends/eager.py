@@ -1,8 +1,8 @@
 """Eager code: windows of recorded calls become programs, and plans in the background.
 
-The core hands over a window as (number, calls, slots). A slot is a storage: (bytes, made in the
-window, outlives it, written). A call is (op, number of the op with these layouts, arguments,
-results); an argument is one of
+A window is (number, calls, slots), as `compiler/wire` reads what the core writes. A slot is a
+storage: (bytes, made in the window, outlives it, written). A call is (op, 0, arguments, results);
+an argument is one of
 
   ("constant", value)
   ("tensor", slot, dtype, sizes, strides, offset in elements)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from torch_tenon import config
+from torch_tenon import _C, config
 from torch_tenon.compiler.cache import digest
+from torch_tenon.compiler.wire import window_of
 from torch_tenon.testing import window as windows
 from torch_tenon.testing.window import Window
 
@@ -22,7 +23,7 @@ class PlanDiffers(UserWarning):
 
 
 def run_twice(
-    description: tuple[Any, ...],
+    window: _C.Window,
     numbers: list[int],
     blocks: list[int],
     run_plan: Callable[[], None],
@@ -30,6 +31,7 @@ def run_twice(
 ) -> None:
     """Called by the core with a window: runs it by its plan, and then, on the same inputs, by
     reference; what that leaves stays. Raises what either raises."""
+    description = window_of(window.structure(), window.number).description
     slots = [_Slot(block, *facts) for block, facts in zip(blocks, description[2], strict=True)]
     # What was never written holds anything: both runs begin with zeros.
     before = [bytes(slot.nbytes) if slot.fresh else slot.read() for slot in slots]
