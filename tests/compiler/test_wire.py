@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing._internal.common_methods_invocations import op_db
 
-from torch_tenon import _C, KernelSource, custom_op, device, process
-from torch_tenon.builder import foreign_ops
+from torch_tenon import _C, KernelSource, custom_op, device
+from torch_tenon.builder import foreign_ops, install
 from torch_tenon.compiler.backend import KernelFile
 from torch_tenon.compiler.plan import Plan, _Instance
 from torch_tenon.compiler.wire import WireError, foreign_ops_of, plan_bytes, window_of
@@ -160,7 +160,7 @@ def structures_of(programs: Callable[[], Iterator[Callable[[], object]]]) -> dic
                 program()
                 torch.tenon.synchronize(0)
     finally:
-        _C.set_ask_for_plan(process.ask_for_plan)
+        _C.set_ask_for_plan(install._ask_for_plan)
     return found
 
 
@@ -225,17 +225,17 @@ def test_a_window_says_what_its_program_does() -> None:
     y = torch.tensor([1, 2], dtype=torch.uint16).to("tenon")
 
     def program() -> object:
-        total = x.t().add(2, alpha=3).sum(0, dtype=torch.float64)
+        total = x.t().flip([1]).sum(0, dtype=torch.float64)
         return total.cpu(), torch.where(first, y, torch.tensor(3, dtype=torch.uint16)).cpu()
 
-    (add, total), (where,) = sorted(
+    (flip, total), (where,) = sorted(
         (window_of(s).description[1] for s in structures_of(lambda: iter([program] * 3))),
         key=len,
         reverse=True,
     )
     dense = ("tensor", 1, torch.float32, (4, 3), (1, 4), 0)
     given = ("tensor", 0, torch.float32, (4, 3), (1, 4), 0)
-    assert same(add, ("aten::add.Tensor", 0, [given, ("constant", 2), ("constant", 3)], [dense]))
+    assert same(flip, ("aten::flip", 0, [given, ("constant", [1])], [dense]))
     options = [("constant", [0]), ("constant", False), ("constant", torch.float64)]
     made = ("tensor", 2, torch.float64, (3,), (1,), 0)
     assert same(total, ("aten::sum.dim_IntList", 0, [dense, *options], [made]))
@@ -379,10 +379,12 @@ def kept(folder: Path) -> bytes:
     assert reader.text() == ""  # no error
     reader.raw()  # facts
     reader.raw()  # extras
-    return reader.data[reader.at :]
+    return reader.raw()
 
 
-def test_plans_have_the_bytes_that_the_core_writes(windows: dict[bytes, Any], folder: Path) -> None:
+def test_the_core_reads_plans_and_keeps_their_bytes(
+    windows: dict[bytes, Any], folder: Path
+) -> None:
     counts = collections.Counter[str]()
     for structure in windows:
         window, found = _C.Window.of_structure(structure), window_of(structure)
@@ -402,10 +404,15 @@ def test_plans_have_the_bytes_that_the_core_writes(windows: dict[bytes, Any], fo
         files = [KernelFile(f"kernels/{k}.so", f"kernel{k}", sums[k]) for k in range(count)]
         kind = "sized" if found.symbols else "plan"
         make = _C.SizedPlan if found.symbols else _C.Plan
-        made: Any = make(plan_bytes(data, files), [16] * count, constants)
-        # Nobody runs it.
-        assert window.finish(**{kind: made}, inputs=built.inputs, outputs=built.outputs)
-        assert plan_bytes(data, files, constants) == kept(folder)
+        # Nobody runs them.
+        beside = plan_bytes(data, files)
+        assert make(beside, [16] * count, constants)
+        whole = plan_bytes(data, files, constants)
+        made: Any = make(whole, [16] * count)
+        places = {"inputs": built.inputs, "outputs": built.outputs}
+        assert window.finish(**{kind: made}, **places, bytes=whole)
+        assert kept(folder) == whole
+        assert len(whole) > len(beside) or not constants
         counts[kind] += 1
         counts["call"] += sum("op" in step for step in data["steps"])
     assert counts["plan"] > 30 and counts["sized"] >= 5 and counts["call"] > 10, counts
@@ -457,12 +464,9 @@ def a_value(type: Any, length: int | None, draw: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("turn", range(3))
-def test_calls_of_every_op_have_the_bytes_that_the_core_writes(
-    turn: int, windows: dict[bytes, Any], folder: Path
-) -> None:
+def test_the_core_reads_calls_of_every_op(turn: int) -> None:
     """Of each op with its defaults, then of some with others."""
     draw = random.Random(turn)
-    structure = min(windows, key=len)
     constants = [
         torch.tensor(3.0),
         torch.arange(6).view(2, 3).t(),
@@ -507,13 +511,11 @@ def test_calls_of_every_op_have_the_bytes_that_the_core_writes(
             "steps": [step],
         }
         try:
-            made = _C.SizedPlan(plan_bytes(data), [], constants)
+            _C.SizedPlan(plan_bytes(data, (), constants), [])
         except (RuntimeError, WireError):  # no op that is called, or of others' arguments
             counts[False] += 1
             continue
-        if _C.Window.of_structure(structure).finish(sized=made):
-            assert plan_bytes(data, (), constants) == kept(folder), schema
-            counts[True] += 1
+        counts[True] += 1
     assert counts[True] > (500 if turn else 2000)
 
 

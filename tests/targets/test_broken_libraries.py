@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fresh_process import output, run
 from needs import library_targets
-from torch_tenon.targets.library import LibraryTarget
 
 from torch_tenon import targets
+from torch_tenon.targets.library import LibraryTarget
 from torch_tenon.targets.target import TargetError
 
 sys.path.insert(0, str(Path(__file__).parent))
