@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -263,14 +262,6 @@ class Reader:
                 raise _early()
             left -= len(part.translate(None, _MORE))
             self.at += len(part)
-
-    def match(self, pattern: re.Pattern[bytes]) -> bytes | None:
-        """What comes next, if it is of that pattern."""
-        found = pattern.match(self.data, self.at)
-        if found is None:
-            return None
-        self.at = found.end()
-        return found[0]
 
     def real(self) -> float:
         """A double."""

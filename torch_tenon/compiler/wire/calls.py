@@ -127,9 +127,13 @@ def read_arguments(reader: Reader) -> list[Any]:
             found.append(None)
             continue
         kind, value = reader.number(), reader.value()
-        reader.enter()
-        elements = read_arguments(reader)
-        reader.leave()
+        elements: list[Any] = []
+        if data.startswith(b"\0", reader.at):
+            reader.at += 1
+        else:
+            reader.enter()
+            elements = read_arguments(reader)
+            reader.leave()
         if not CONSTANT_ARGUMENT <= kind <= LIST_ARGUMENT:
             raise WireError(f"no argument is of kind {kind}")
         found.append(None if kind == TENSOR_ARGUMENT else (kind, value, elements))
@@ -151,9 +155,14 @@ _SLOT_PATTERN = re.compile(NUMBER_PATTERN * 4, re.DOTALL)
 def read_tensors(reader: Reader) -> list[Tensor]:
     """The layouts of tensors."""
     found = []
+    data, match = reader.data, _TENSOR_PATTERN.match
     for _ in range(reader.count()):
-        known = reader.match(_TENSOR_PATTERN)
-        found.append(_read_tensor(reader) if known is None else _tensor_of(known))
+        known = match(data, reader.at)
+        if known is None:
+            found.append(_read_tensor(reader))
+        else:
+            reader.at = known.end()
+            found.append(_tensor_of(known[0]))
     return found
 
 
@@ -170,12 +179,17 @@ def _tensor_of(data: bytes) -> Tensor:
     return _read_tensor(Reader(data))
 
 
-def read_slot(reader: Reader) -> Slot:
-    """What is known of a storage, with an example of its bytes."""
-    known = reader.match(_SLOT_PATTERN)
-    if known is None:
-        raise WireError("the data ends early")
-    return _slot_of(known)
+def read_slots(reader: Reader) -> list[Slot]:
+    """What is known of storages, with examples of their bytes."""
+    found = []
+    data, match = reader.data, _SLOT_PATTERN.match
+    for _ in range(reader.count()):
+        known = match(data, reader.at)
+        if known is None:
+            raise WireError("the data ends early")
+        reader.at = known.end()
+        found.append(_slot_of(known[0]))
+    return found
 
 
 @functools.lru_cache(1 << 12)

@@ -28,7 +28,7 @@ from torch_tenon.compiler.wire.calls import (
     Tensor,
     read_arguments,
     read_results,
-    read_slot,
+    read_slots,
     read_tensors,
 )
 from torch_tenon.ir.index import Index, Symbol
@@ -106,7 +106,7 @@ class _WindowReader:
         foreign, threads = reader.texts(), reader.number()
         calls = [self._read_call(reader) for _ in range(reader.count())]
         slots_of_calls = reader.numbers()
-        slots: list[Any] = [read_slot(reader) for _ in range(reader.count())]
+        slots: list[Any] = read_slots(reader)
         self.numbers: list[Index] = []
         self.sized = [-1] * len(calls)
         self.resized: list[list[int]] = [[]] * len(calls)
@@ -115,7 +115,7 @@ class _WindowReader:
             threads = self._read_claim(len(calls))
         if slots_of_calls and not 0 <= min(slots_of_calls) <= max(slots_of_calls) < len(slots):
             raise WireError("a tensor lies in no slot")
-        self.next_slot = iter(slots_of_calls)
+        self.slots, self.next_slot = slots_of_calls, 0
         self.next_number = self.next_size = 0
         described: list[Any] = [self._call(k, call) for k, call in enumerate(calls)]
         if self.has_claim:
@@ -214,22 +214,38 @@ class _WindowReader:
             if not isinstance(value, HostNumber):  # a number for an op that takes it as such
                 return "number", place, torch.float64, True, True
             return "number", place, value.dtype, value.wrapped, value.dtype.is_floating_point
+        if not self.is_sized and elements and not any(elements):
+            return "list", self._given_tensors(len(elements))
         return "list", [self._argument(y, facts) for y in elements]
+
+    def _given_tensors(self, count: int) -> list[tuple[Any, ...]]:
+        """Several, where sizes are no symbols."""
+        slot, place = self.next_slot, self.place
+        self.next_slot, self.place = slot + count, place + count
+        slots, tensors = self.slots[slot : slot + count], self.tensors[place : place + count]
+        if len(slots) < count:
+            raise WireError("a tensor lies in no slot")
+        return [
+            ("tensor", slot, dtype, sizes, strides, offset)
+            for slot, (dtype, sizes, strides, offset) in zip(slots, tensors, strict=True)
+        ]
 
     def _given_tensor(self, differing: int) -> tuple[Any, ...]:
         place, self.place = self.place, self.place + 1
         dtype, sizes, strides, offset = self.tensors[place]
-        if not self.is_sized:
-            return "tensor", next(self.next_slot), dtype, sizes, strides, offset
         if place in self.is_made:
             return self._made_tensor(self.tensors[place])
+        slot = self.slots[self.next_slot]
+        self.next_slot += 1
+        if not self.is_sized:
+            return "tensor", slot, dtype, sizes, strides, offset
         found: list[Index] = list(sizes)
         open_sizes = {NOTHING: 0, BATCH: 1, SIZES: len(sizes)}[differing]
         for d in range(min(open_sizes, len(sizes))):
             found[d] = self._given(sizes[d])
         return (
             "tensor",
-            next(self.next_slot),
+            slot,
             dtype,
             tuple(found),
             tuple(map(self._given, strides) if differing == SIZES else strides),
@@ -238,7 +254,8 @@ class _WindowReader:
 
     def _made_tensor(self, t: Tensor) -> tuple[Any, ...]:
         dtype, sizes, strides, offset = t
-        slot = next(self.next_slot)
+        slot = self.slots[self.next_slot]
+        self.next_slot += 1
         if not self.is_sized:
             return "tensor", slot, dtype, sizes, strides, offset
         made, first, between = self.numbers, self.next_made, self.next_made + len(sizes)
