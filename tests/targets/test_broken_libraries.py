@@ -132,7 +132,7 @@ def test_a_library_of_an_earlier_time(tmp_path: Path) -> None:
         x.add_(1)
         last.record()
         last.synchronize()
-        assert first.elapsed_time(last) >= 0
+        assert abs(first.elapsed_time(last)) < 60e3
         try:
             native.load(b"", "matmul")
         except RuntimeError as error:

@@ -178,4 +178,4 @@ def test_the_doctor_says_what_it_is(path: Path) -> None:
         found = {f.name: f.text for f in examine()}
         print(found["Target"], found["The toy"])
     """
-    assert output(code, TENON_TARGET=str(path)).startswith("toy one kernel")
+    assert output(code, TENON_TARGET=str(path)).startswith(f"{path} one kernel")

@@ -371,7 +371,7 @@ def test_the_doctor_says_what_the_device_is_and_what_it_lacks() -> None:
     code = """
         from torch_tenon.cli.installation import examine
         found = {f.name: f.text for f in examine()}
-        device = torch_tenon.target()._devices[0]
+        device = torch_tenon.target().compiled_for
         assert device.name.strip() in found["OpenCL device"]
         half = "cl_khr_fp16" in device.extensions.split()
         assert ("float16 is computed in float32" in found["The device lacks"]) != half

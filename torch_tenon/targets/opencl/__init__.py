@@ -1,4 +1,4 @@
-"""The opencl target: devices of an OpenCL platform. Its queue in C++ is in `csrc/`."""
+"""The opencl target: devices of an OpenCL platform. Its library, in C++, is in `native/`."""
 
 from torch_tenon.targets.opencl.target import OpenCLTarget
 

@@ -12,6 +12,7 @@ from torch_tenon.targets.opencl.device import Shape
 if TYPE_CHECKING:
     import torch
 
+    from torch_tenon import _C
     from torch_tenon.compiler.handwritten import Asked, Code, Launch
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.schedule import Group, Member
@@ -25,12 +26,12 @@ ARGUMENT = 16  # bytes of a buffer and its offset; other arguments are taken to 
 
 
 class OpenCLBackend(Backend):
-    """Kernels in OpenCL C for the devices of a context; see `generate.py`."""
+    """Kernels in OpenCL C for the device of a context, which a library loads; see `generate.py`."""
 
     name = "opencl"
 
-    def __init__(self, cl: Any, context: Any, shape: Shape) -> None:
-        self._cl, self._context, self.shape = cl, context, shape
+    def __init__(self, cl: Any, context: Any, shape: Shape, native: _C.TargetLibrary) -> None:
+        self._cl, self._context, self.shape, self._native = cl, context, shape, native
         self.most_buffers = min(40, self.shape.parameters // (2 * ARGUMENT))
 
     @functools.cached_property
@@ -38,7 +39,7 @@ class OpenCLBackend(Backend):
         """What builds the kernels."""
         from torch_tenon.targets.opencl.compiler import OpenCLCompiler
 
-        return OpenCLCompiler(self._cl, self._context)
+        return OpenCLCompiler(self._cl, self._context, self._native)
 
     @functools.cached_property
     def product_dtypes(self) -> frozenset[torch.dtype]:  # type: ignore[override]
@@ -79,7 +80,7 @@ class OpenCLBackend(Backend):
         return words_of(launch)
 
     def compile(self, kernels: Sequence[Kernel]) -> list[int]:
-        """What the core's queue launches kernels by."""
+        """What the library's queue launches kernels by."""
         return self.compiler.handles(kernels)
 
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
@@ -87,10 +88,10 @@ class OpenCLBackend(Backend):
         return self.compiler.files(kernels)
 
     def open_files(self) -> bool:
-        """By the driver."""
+        """By the library."""
         from torch_tenon import _C
 
-        _C.use_opencl_kernel_files()
+        _C.use_library_kernel_files(self._native)
         return True
 
     def identity(self) -> str:

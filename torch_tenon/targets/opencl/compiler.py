@@ -1,4 +1,4 @@
-"""OpenCL C to kernels of the driver's, kept as binaries between processes.
+"""OpenCL C to binaries of the driver's, kept between processes, and to kernels of the library's.
 
 Kernels are known by the hash of their source and of all else that their code depends on.
 """
@@ -49,17 +49,16 @@ def headers(source: str) -> list[str]:
 
 
 MOST_KERNELS = 4096  # that are found without a look at the cache on disk
-MOST_PROGRAMS = 1024
 
 
 class Handle(int):
     """What a launch takes a kernel by, while this, or a plan that was made of it, is there."""
 
-    owner: _C.OpenCLKernel
+    owner: _C.LibraryKernel
     file: KernelFile | None  # where other processes find it
 
     @classmethod
-    def of(cls, owner: _C.OpenCLKernel, file: KernelFile | None) -> Handle:
+    def of(cls, owner: _C.LibraryKernel, file: KernelFile | None) -> Handle:
         """That of a kernel."""
         made = cls(owner.address())
         made.owner, made.file = owner, file
@@ -67,16 +66,15 @@ class Handle(int):
 
 
 class OpenCLCompiler:
-    """Builds programs for the devices of a context; raises CompileError with the build log."""
+    """Builds programs for the device of a context; raises CompileError with the build log."""
 
-    def __init__(self, cl: Any, context: Any) -> None:
-        self.cl, self.context = cl, context
+    def __init__(self, cl: Any, context: Any, native: _C.TargetLibrary) -> None:
+        self.cl, self.context, self.native = cl, context, native
         self.device = context.devices[0]
         precise = self.device.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         self.options = [*OPTIONS, *([PRECISE] if precise else [])]
         self._handles = BoundedCache[str, Handle]("compiled kernels", MOST_KERNELS)
         self._by_hand: dict[str, Handle] = {}  # whoever has such a handle keeps nothing else
-        self._programs = BoundedCache[str, Any]("OpenCL programs", MOST_PROGRAMS)  # by file
         self._lock = threading.Lock()
 
     @functools.cached_property
@@ -112,8 +110,8 @@ class OpenCLCompiler:
                 elif k.code is None:
                     missing[name] = k.source
                 else:  # who wrote it names functions as he likes: a program of its own
-                    program = self._compiled_by_hand(k.code, k.source.replace("@NAME@", name))
-                    found |= self._keep(program, [name])
+                    code = self._compiled_by_hand(k.code, k.source.replace("@NAME@", name))
+                    found |= self._keep(code, [name])
                 if k.code is not None:
                     self._by_hand[name] = found[name]
             if missing:
@@ -137,36 +135,29 @@ class OpenCLCompiler:
             data = self.cache.read(file)
             if data is None or digest(data) != entry["digest"]:
                 raise OSError("it is not there" if data is None else "it is damaged")
-            program = self._programs.get(file)
-            if program is None:
-                devices = self.context.devices
-                program = self.cl.Program(self.context, devices, [data] * len(devices))
-                program = program.build(self.options)
-                self._programs.put(file, program)
-            return self._enter(name, program, self._file(name, file, data))
-        except (self.cl.Error, OSError, RuntimeError) as error:
+            return self._enter(name, data, self._file(name, file, data))
+        except (OSError, RuntimeError) as error:
             log.warning("cache entry %s will be rebuilt: %s", file, error)
             return None
 
     def _build(self, sources: Mapping[str, str]) -> dict[str, Handle]:
         bodies = [source.replace("@NAME@", name) for name, source in sources.items()]
         log.debug("%s", "\n".join(bodies))
-        return self._keep(self._compiled("\n".join([*headers("".join(bodies)), *bodies])), sources)
+        text = "\n".join([*headers("".join(bodies)), *bodies])
+        return self._keep(self._binary(self._compiled(text), text), sources)
 
-    def _keep(self, program: Any, names: Iterable[str]) -> dict[str, Handle]:
-        data = program.get_info(self.cl.program_info.BINARIES)[0]
+    def _keep(self, data: bytes, names: Iterable[str]) -> dict[str, Handle]:
         file = f"{digest(data)}.bin"
-        self._programs.put(file, program)
-        kept = bool(data) and self.cache.write(file, data) is not None
+        kept = self.cache.write(file, data) is not None
         for name in names if kept else ():
             self.cache.write_json(f"{name}.json", {"file": file, "digest": digest(data)})
         return {
-            name: self._enter(name, program, self._file(name, file, data) if kept else None)
+            name: self._enter(name, data, self._file(name, file, data) if kept else None)
             for name in names
         }
 
-    def _compiled_by_hand(self, code: Code, text: str) -> Any:
-        """A program of one kernel that somebody wrote. Raises CompileError where that points to
+    def _compiled_by_hand(self, code: Code, text: str) -> bytes:
+        """The binary of one kernel that somebody wrote. Raises CompileError where that points to
         other elements than is declared, which the driver takes for granted."""
         program = self._compiled(text, ["-cl-kernel-arg-info"])
         kernel = self.cl.Kernel(program, code.entry)
@@ -178,7 +169,11 @@ class OpenCLCompiler:
                     f"{wanted}*",
                     is_of_source=True,
                 )
-        return program
+        return self._binary(program, text)
+
+    def _binary(self, program: Any, text: str) -> bytes:
+        """What the library loads: the driver's binary or, where it gives none, the text."""
+        return program.get_info(self.cl.program_info.BINARIES)[0] or text.encode()
 
     def _compiled(self, text: str, options: Sequence[str] = ()) -> Any:
         program = self.cl.Program(self.context, text)
@@ -197,8 +192,8 @@ class OpenCLCompiler:
                 is_of_source="error:" in words,
             ) from None
 
-    def _enter(self, name: str, program: Any, file: KernelFile | None) -> Handle:
-        made = Handle.of(_C.OpenCLKernel(program.int_ptr, name), file)
+    def _enter(self, name: str, data: bytes, file: KernelFile | None) -> Handle:
+        made = Handle.of(self.native.load(data, name), file)
         self._handles.put(name, made)
         return made
 
