@@ -7,6 +7,8 @@
 #              `make test-torchcts TORCHCTS_OPTIONS='-k quantized'` (see --help)
 # make test-newest         the tests with the newest PyTorch, gigabytes that it installs apart;
 #              `make test-newest NEWEST=2.14.1` takes another release
+# make runtime the library that runs plans without Python and PyTorch, and its tests, which need
+#              neither; `make runtime SANITIZE=address,undefined` has the sanitizers watch these
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
@@ -16,7 +18,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CPP := $(shell find csrc torch_tenon/targets/*/csrc torch_tenon/targets/*/native -name '*.cpp' -o -name '*.h')
+CPP := $(shell find csrc tests/runtime torch_tenon/targets/*/csrc torch_tenon/targets/*/native -name '*.cpp' -o -name '*.h')
 BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 FRAMEWORKS := $(VENV)/frameworks
@@ -32,7 +34,7 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist loadfile
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test test-long test-targets test-distributed test-frameworks test-torchcts test-newest check format bench \
+.PHONY: demo test runtime test-long test-targets test-distributed test-frameworks test-torchcts test-newest check format bench \
 	bench-scripts wheel clean
 .DELETE_ON_ERROR:
 
@@ -50,6 +52,9 @@ test-targets: $(BUILT)
 		TENON_TARGET=$(CURDIR)/tests/targets/$$target \
 			$(PYTEST) -m "" || exit 1; \
 	done
+
+runtime:
+	$(MAKE) -C csrc/runtime test
 
 test-distributed: $(BUILT)
 	$(BIN)/python -m tests.distributed.long

@@ -11,10 +11,10 @@
 #include "execute/plan_log.h"
 #include "execute/verified_run.h"
 #include "execute/window_plans.h"
-#include "record/values.h"
 #include "record/known_calls.h"
 #include "record/recorder.h"
 #include "record/surroundings.h"
+#include "record/values.h"
 
 namespace py = pybind11;
 
@@ -169,14 +169,16 @@ void bind_record(py::module_& m) {
       .def_readonly("failures", &WindowPlan::failures, "To make its plan, that may pass.")
       .def(
           "structure",
-          [](const WindowPlan& window) {
-            const auto structure = structure_of(window);
+          [](const WindowPlan& window, bool here) {
+            const auto structure = here ? structure_here(window) : structure_of(window);
             Writer archive;
             if (!structure.key.empty())
               archive(structure.key, structure.example);
             return py::bytes(archive.bytes);
           },
-          "The window as data for another process; empty where it cannot be that.")
+          py::arg("here") = false,
+          "The window as data for another process, or for who reads it in this one; empty where it "
+          "cannot be that.")
       .def_static(
           "of_structure", [](const py::bytes& data) { return window_of(read_structure(data)); })
       .def_property_readonly(
@@ -220,8 +222,10 @@ void bind_record(py::module_& m) {
           py::arg("facts") = "",
           py::arg("extras") = "",
           py::arg("bytes") = "",
-          "Brings its plan, with the bytes that it was made of, or the reason why it has none; with "
-          "neither, or a reason that may pass, it may ask again. Gives whether other processes find "
+          "Brings its plan, with the bytes that it was made of, or the reason why it has none; "
+          "with "
+          "neither, or a reason that may pass, it may ask again. Gives whether other processes "
+          "find "
           "that.")
       .def(
           "find_kept",

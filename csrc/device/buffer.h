@@ -16,8 +16,8 @@
 #include <memory>
 #include <mutex>
 
-#include "runtime/failure.h"
 #include "device/queue.h"
+#include "runtime/failure.h"
 
 namespace tenon {
 

@@ -1,5 +1,5 @@
-// The devices' queues, and who may enqueue. Addresses of a device are those that the allocator gives
-// (device/allocator.h), whether the host can dereference them or not.
+// The devices' queues, and who may enqueue. Addresses of a device are those that the allocator
+// gives (device/allocator.h), whether the host can dereference them or not.
 #pragma once
 
 #include <c10/core/Device.h>

@@ -65,7 +65,7 @@ std::vector<at::Tensor> call_over(
   // over one of them shares it.
   std::vector<std::pair<at::Tensor, size_t>> passed;
   const bool keeps = step.on_host;
-    Copies copies{step, tensors, {}};
+  Copies copies{step, tensors, {}};
   std::vector<std::pair<at::Tensor, at::Tensor>> changed;  // a copy, and what becomes like it
   size_t next = 0;
   const auto tensor = [&] {
@@ -99,8 +99,7 @@ std::vector<at::Tensor> call_over(
 void resolve_call(CallStep& step) {
   auto found = std::make_shared<ResolvedCall>(ResolvedCall{op_of(step.op), {}});
   const auto& schema = found->op.schema();
-  check_data(
-      step.arguments.size() == schema.arguments().size(), "arguments of ", schema.name());
+  check_data(step.arguments.size() == schema.arguments().size(), "arguments of ", schema.name());
   step.written.clear();
   for (size_t k = 0; k < step.arguments.size(); ++k) {
     const auto& argument = found->arguments.emplace_back(argument_from(step.arguments[k]));

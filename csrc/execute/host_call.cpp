@@ -129,7 +129,8 @@ void place_results(
     TORCH_CHECK(
         as_wanted && got.layout() == at::kStrided,
         c10::str(name, " gave a result of sizes ", got.sizes(), " and dtype ", got.scalar_type()),
-        c10::str(", and ", at::IntArrayRef(want.sizes), " and ", scalar_type(want), " are wanted: "),
+        c10::str(
+            ", and ", at::IntArrayRef(want.sizes), " and ", scalar_type(want), " are wanted: "),
         "its shape depends on data, or what computes it beforehand is wrong. Report it; eager code "
         "runs with TENON_EXECUTE=reference");
     if (is_in_place(got, places[k]))

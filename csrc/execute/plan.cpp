@@ -9,8 +9,8 @@
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/plan_run.h"
 #include "execute/call_step.h"
+#include "execute/plan_run.h"
 
 namespace tenon {
 namespace {

@@ -23,8 +23,8 @@ struct ResolvedCall {
   std::vector<ArgumentPlan> arguments;  // in the schema's order
 };
 
-// Finds the op of a plan's call, with its arguments. Raises where there is none, or where it takes no
-// such arguments.
+// Finds the op of a plan's call, with its arguments. Raises where there is none, or where it takes
+// no such arguments.
 void resolve_call(CallStep& step);
 inline const ResolvedCall& resolved(const CallStep& step) {
   return *static_cast<const ResolvedCall*>(step.resolved.get());
@@ -100,7 +100,7 @@ class Plan {
   PlanData data_;
   const std::shared_ptr<Pace> pace_;
   std::vector<size_t> inputs_, outputs_;  // by slot: which input or output it is
-  std::vector<Counter*> counters_;      // by step
+  std::vector<Counter*> counters_;        // by step
   bool lends_inputs_ = false;
   std::vector<int64_t> symbols_;  // of the sizes, where they may have any value
   mutable std::vector<std::atomic<uint32_t>> subjects_;  // by step; 0: nobody has asked

@@ -206,8 +206,8 @@ void check_slots_of_window(
   }
 }
 
-// A plan calls ops of PyTorch's or of the device's, or of a package that the window has ops of; none
-// that opens files.
+// A plan calls ops of PyTorch's or of the device's, or of a package that the window has ops of;
+// none that opens files.
 void check_may_be_called(const WindowPlan& window, const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto space = schema.getNamespace();
@@ -298,6 +298,10 @@ void set_kernel_files(KernelFiles kernels) {
 Structure structure_of(const WindowPlan& window) {
   const auto foreign = describe_foreign_ops(window);
   return foreign ? structure_of(window, *foreign) : Structure{};
+}
+
+Structure structure_here(const WindowPlan& window) {
+  return structure_of(window, ForeignOps());
 }
 
 std::shared_ptr<WindowPlan> window_of(const Structure& structure) {

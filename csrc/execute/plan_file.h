@@ -48,6 +48,8 @@ struct Structure {
 // With an empty key where a call has an argument that is no plain data, or is of an op of which
 // another process cannot know what has to be known.
 Structure structure_of(const WindowPlan& window);
+// The same for who reads it in this process, whatever ops there are.
+Structure structure_here(const WindowPlan& window);
 // A window of that structure. Raises where that is none.
 std::shared_ptr<WindowPlan> window_of(const Structure& structure);
 
@@ -57,8 +59,8 @@ std::vector<SizeClaim> kept_claims(const WindowPlan& window);
 
 // Gives a window the plan that is kept for it, or the reason why it has none; false: neither is.
 bool find_kept(WindowPlan& window);
-// Keeps what a window ended with, for other processes; false where that is not possible. `plan`: the
-// bytes of its plan.
+// Keeps what a window ended with, for other processes; false where that is not possible. `plan`:
+// the bytes of its plan.
 bool keep(const WindowPlan& window, const std::string& plan);
 
 }  // namespace tenon

@@ -47,8 +47,7 @@ std::vector<ResultPlace> places_of(const CallStep& step, std::span<void* const> 
 c10::Storage storage_of(const Constant& constant) {
   using Keeper = std::shared_ptr<void>;
   const auto let_go = [](void* context) { delete static_cast<Keeper*>(context); };
-  c10::DataPtr memory(
-      constant.data, new Keeper(constant.keeper), let_go, c10::Device(c10::kCPU));
+  c10::DataPtr memory(constant.data, new Keeper(constant.keeper), let_go, c10::Device(c10::kCPU));
   return {kInBytes, constant.layout.nbytes, std::move(memory)};
 }
 

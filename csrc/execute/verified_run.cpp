@@ -1,7 +1,7 @@
 #include "execute/verified_run.h"
 
-#include "runtime/failure.h"
 #include "execute/reference_window.h"
+#include "runtime/failure.h"
 
 namespace tenon {
 namespace {

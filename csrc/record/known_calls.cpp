@@ -11,10 +11,10 @@
 
 #include "device/fork.h"
 #include "device/interpreter.h"
-#include "record/values.h"
 #include "record/call_pattern.h"
 #include "record/recorder.h"
 #include "record/sizes.h"
+#include "record/values.h"
 
 namespace tenon {
 

@@ -56,8 +56,7 @@ Value number_of(const at::Tensor& tensor, bool any) {
 }
 
 IValue tensor_from(const Value& data, const c10::Scalar& value) {
-  const auto options =
-      at::TensorOptions(at::kCPU).dtype(static_cast<at::ScalarType>(data.dtype));
+  const auto options = at::TensorOptions(at::kCPU).dtype(static_cast<at::ScalarType>(data.dtype));
   auto tensor = at::scalar_tensor(value, options);
   tensor.unsafeGetTensorImpl()->set_wrapped_number(data.wrapped);
   return tensor;
@@ -67,8 +66,8 @@ IValue number_from(const Value& data) {
   const auto dtype = static_cast<at::ScalarType>(data.dtype);
   double real = 0;
   std::memcpy(&real, &data.integer, sizeof(real));
-  const bool is_real = dtype >= at::kByte && dtype <= at::kBFloat16 &&
-                       !c10::isComplexType(dtype) && !c10::isQIntType(dtype);
+  const bool is_real = c10::isFloatingType(dtype) || c10::isIntegralType(dtype, true) ||
+                       dtype == at::kUInt16 || dtype == at::kUInt32 || dtype == at::kUInt64;
   check_data(is_real, "no dtype of a number");
   return tensor_from(
       data, c10::isFloatingType(dtype) ? c10::Scalar(real) : c10::Scalar(data.integer));

@@ -42,8 +42,7 @@ void* DeviceBlocks::make(size_t nbytes) {
     return nullptr;
   void* address = reinterpret_cast<void*>(handle);
   if (!library_->host_memory()) {
-    address = mmap(
-        nullptr, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    address = mmap(nullptr, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) {
       library_->release(handle, device_);
       return nullptr;

@@ -117,7 +117,8 @@ void load_kernels(PlanData& plan, const tenon_device& device, const std::string&
 // Memory for one run.
 class EmbeddedRun final : public RunHost {
  public:
-  EmbeddedRun(const PlanData& plan, tenon_device& device) : device_(device), slots_(plan.slots.size()) {}
+  EmbeddedRun(const PlanData& plan, tenon_device& device)
+      : device_(device), slots_(plan.slots.size()) {}
   ~EmbeddedRun() override {
     for (void* slot : slots_)
       free(slot);
@@ -226,8 +227,7 @@ void run_on_device(tenon_plan& plan, const void* const* inputs, void* const* out
       const auto nbytes = data.slots[slot].nbytes;
       run.place(slot, host.allocate(slot, nbytes));
       if (nbytes > 0)
-        device.queue->copy(
-            run.address(slot), inputs[k], nbytes, CopyKind::host_to_device);
+        device.queue->copy(run.address(slot), inputs[k], nbytes, CopyKind::host_to_device);
     }
     run.execute();
     for (size_t k = 0; k < data.outputs.size(); ++k) {
@@ -271,11 +271,12 @@ int32_t tenon_open_device(
             " devices, counted from 0, and no device ",
             device);
       made->blocks = std::make_shared<DeviceBlocks>(made->library, device);
-      made->queue = made->library->host_memory()
-                        ? host_queue()
-                        : made->library->queue(device, [blocks = made->blocks](const void* address) {
-                            return blocks->place_of(address);
-                          });
+      made->queue =
+          made->library->host_memory()
+              ? host_queue()
+              : made->library->queue(device, [blocks = made->blocks](const void* address) {
+                  return blocks->place_of(address);
+                });
     }
     *found = made.release();
   });

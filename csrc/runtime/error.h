@@ -1,8 +1,8 @@
 // Errors of the runtime.
 #pragma once
 
-#include <cstdint>
 #include <concepts>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>

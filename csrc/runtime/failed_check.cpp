@@ -32,8 +32,7 @@ Error failed_check(std::span<const int64_t> status, const std::string& step) {
     case Check::embedding:
       return {ErrorKind::out_of_range, "index out of range in self" + where};
     case Check::target:
-      return {
-          ErrorKind::out_of_range, text_of("Target ", index, " is out of bounds.", where)};
+      return {ErrorKind::out_of_range, text_of("Target ", index, " is out of bounds.", where)};
     case Check::batch:
       return {
           ErrorKind::error,

@@ -9,8 +9,8 @@
 
 namespace tenon {
 
-// The error of the check that left this status (`kStatusWords` of them), in the kernel of that name:
-// of the kind and with the text that PyTorch has.
+// The error of the check that left this status (`kStatusWords` of them), in the kernel of that
+// name: of the kind and with the text that PyTorch has.
 Error failed_check(std::span<const int64_t> status, const std::string& step);
 
 }  // namespace tenon

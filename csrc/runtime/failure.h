@@ -26,8 +26,8 @@ class Failure {
     return seen_;
   }
 
-  // What raises the exception that is being handled again, with `where` added to its text. A program
-  // that embeds the runtime has types of its own.
+  // What raises the exception that is being handled again, with `where` added to its text. A
+  // program that embeds the runtime has types of its own.
   using Capture = std::function<void()> (*)(const std::string& where);
   static void set_capture(Capture capture);
 

@@ -6,9 +6,9 @@ namespace tenon {
 
 size_t item_size(DType dtype) {
   // Quantised numbers (12 to 14, 16 and 17) are none of ours.
-  static constexpr uint8_t kSizes[46] = {
-      1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 0, 0, 0, 2, 0, 0, 1, 1, 1, 1, 2,
-      1, 1, 1, 1, 2, 4, 8, 1, 1, 1, 1,  1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  static constexpr uint8_t kSizes[46] = {1, 1, 2, 4, 8, 2, 4, 8, 4, 8, 16, 1, 0, 0, 0, 2,
+                                         0, 0, 1, 1, 1, 1, 2, 1, 1, 1, 1,  2, 4, 8, 1, 1,
+                                         1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,  1, 1, 1};
   const auto number = static_cast<int>(dtype);
   return number >= 0 && number < static_cast<int>(kNoDType) ? kSizes[number] : 0;
 }

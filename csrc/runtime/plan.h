@@ -68,9 +68,9 @@ struct KernelStep {
 
 // A call of an op on host tensors over slots.
 struct CallStep {
-  std::string op;                    // its name and overload, on a line each
-  std::vector<Argument> arguments;   // in the schema's order
-  std::vector<SlotTensor> tensors;   // of the arguments; a number is a tensor without dimensions
+  std::string op;                   // its name and overload, on a line each
+  std::vector<Argument> arguments;  // in the schema's order
+  std::vector<SlotTensor> tensors;  // of the arguments; a number is a tensor without dimensions
   // What becomes of each result: an external slot takes over its memory, any other one a copy.
   std::vector<std::optional<SlotTensor>> results;
   std::string route, counted;  // how it is counted

@@ -6,8 +6,8 @@
 
 namespace tenon {
 
-// Raises for a plan whose parts do not fit together. `calls`: how many recorded calls there are that
-// it may name. What depends on sizes is left to `check_memory`.
+// Raises for a plan whose parts do not fit together. `calls`: how many recorded calls there are
+// that it may name. What depends on sizes is left to `check_memory`.
 void check_plan(const PlanOfAnySize& plan, size_t calls);
 
 // Whether all that the plan says of its memory lies within the bytes of its inputs and outputs.

@@ -76,8 +76,7 @@ void Run::place_constants() {
       continue;
     pointers_[k] = host_.allocate(k, constant.layout.nbytes);
     if (constant.layout.nbytes > 0)
-      queue_.copy(
-          pointers_[k], constant.data, constant.layout.nbytes, CopyKind::host_to_device);
+      queue_.copy(pointers_[k], constant.data, constant.layout.nbytes, CopyKind::host_to_device);
   }
 }
 
@@ -272,8 +271,7 @@ std::function<StepFailures()> Run::failures() const {
       if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
         for (const auto& calls : kernel->checks) {
           if (status[0] != 0) [[unlikely]]
-            found.push_back(
-                {calls, Failure::of(failed_check({status, kStatusWords}, step.name))});
+            found.push_back({calls, Failure::of(failed_check({status, kStatusWords}, step.name))});
           status += kStatusWords;
         }
       } else if (raised != outcome->raised.end() && raised->first == index) {

@@ -15,8 +15,8 @@ class RunHost {
 
   // The arena, for as long as the run is.
   virtual void* arena(size_t nbytes) = 0;
-  // Memory for a slot, until `release`: an output, a block, or what a call makes. Raises where there
-  // is none left.
+  // Memory for a slot, until `release`: an output, a block, or what a call makes. Raises where
+  // there is none left.
   virtual void* allocate(size_t slot, size_t nbytes) = 0;
   // Lets go of what a slot has, if it has anything.
   virtual void release(size_t slot) = 0;
@@ -27,14 +27,14 @@ class RunHost {
 
   // Runs a step's call on memory that the host reaches. `results`: where the results go; null where
   // the call brings memory of its own, which then stands there, and is the slot's until `release`.
-  virtual void call(
-      size_t step, std::span<void* const> tensors, std::span<void*> results) = 0;
+  virtual void call(size_t step, std::span<void* const> tensors, std::span<void*> results) = 0;
   // The same, to be run later, by any thread, after this run is over. All results have memory.
   using LaterCall =
       std::function<void(std::span<void* const> tensors, std::span<void* const> results)>;
   virtual LaterCall call_later(size_t step) = 0;
 
-  // Waits until the device has run all that was enqueued. With `raises`, raises what it failed with.
+  // Waits until the device has run all that was enqueued. With `raises`, raises what it failed
+  // with.
   virtual void wait(const char* reason, bool raises) = 0;
   // The same after an error, which is the one that counts.
   virtual void drain() noexcept = 0;
@@ -61,7 +61,8 @@ using StepFailures = std::vector<StepFailure>;  // in the order of the steps
 
 class Run {
  public:
-  // `at_once`: the queue runs what it is given before it comes back, on memory that the host reaches.
+  // `at_once`: the queue runs what it is given before it comes back, on memory that the host
+  // reaches.
   Run(const PlanData& plan, Queue& queue, bool at_once, RunHost& host);
 
   // Before `execute`: where an input lies.

@@ -184,8 +184,7 @@ class LibraryQueue final : public Queue {
     auto given = std::make_unique<Given>(Given{std::move(work), all.size()});
     tenon_status status{};
     check(
-        table_.call(
-            table_.context, device_, run, given.get(), all.data(), all.size(), &status),
+        table_.call(table_.context, device_, run, given.get(), all.data(), all.size(), &status),
         status,
         name());
     given.release();  // `run` has it
@@ -293,9 +292,8 @@ std::shared_ptr<TargetLibrary::Kernel> TargetLibrary::load(
   auto& known = loaded_[{checksum(code), entry}];
   if (auto kernel = known.lock())
     return kernel;
-  std::erase_if(loaded_, [&](const auto& one) {
-    return one.second.expired() && &one.second != &known;
-  });
+  std::erase_if(
+      loaded_, [&](const auto& one) { return one.second.expired() && &one.second != &known; });
   uint64_t number = 0;
   tenon_status status{};
   check(

@@ -45,8 +45,8 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
   using PlaceOf = std::function<Place(const void*)>;
   std::unique_ptr<Queue> queue(int32_t device, PlaceOf place_of);
 
-  // A kernel of a binary or a source; unloaded when the last owner goes. One that was loaded before,
-  // of the same bytes, is the same. Raises where the target does not take it.
+  // A kernel of a binary or a source; unloaded when the last owner goes. One that was loaded
+  // before, of the same bytes, is the same. Raises where the target does not take it.
   class Kernel : public KernelOwner {
    public:
     Kernel(std::shared_ptr<const TargetLibrary> library, uint64_t number)

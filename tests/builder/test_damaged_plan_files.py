@@ -51,7 +51,7 @@ READ = """
 
     folder, out, how = sys.argv[1:]
     torch.zeros(1, device="tenon")
-    magic = len(b"torch-tenon plan 7\\n")
+    magic = len(b"torch-tenon plan 8\\n")
     draw = random.Random(7)
 
     def other(data, at):
@@ -122,7 +122,7 @@ RUN = """
 
     folder, out = sys.argv[1:]
     draw = random.Random(3)
-    magic = len(b"torch-tenon plan 7\\n")
+    magic = len(b"torch-tenon plan 8\\n")
     x = (torch.arange(24.0).reshape(4, 6) / 7).to("tenon")
     x.cpu()
 

@@ -44,20 +44,20 @@ inline std::string error_of(const std::function<void()>& run) {
 
 }  // namespace tests
 
-#define TEST(name)                                          \
-  static void name();                                       \
+#define TEST(name)                                             \
+  static void name();                                          \
   static const tests::Register registered_##name(#name, name); \
   static void name()
 
-#define CHECK(...)                                                   \
-  do {                                                               \
-    if (!(__VA_ARGS__))                                              \
+#define CHECK(...)                                                          \
+  do {                                                                      \
+    if (!(__VA_ARGS__))                                                     \
       tests::failed(__FILE__, __LINE__, "it does not hold: " #__VA_ARGS__); \
   } while (false)
 
-#define CHECK_RAISES(text, ...)                                                        \
-  do {                                                                                 \
-    const auto said = tests::error_of([&] { __VA_ARGS__; });                           \
-    if (said.find(text) == std::string::npos)                                          \
+#define CHECK_RAISES(text, ...)                                                            \
+  do {                                                                                     \
+    const auto said = tests::error_of([&] { __VA_ARGS__; });                               \
+    if (said.find(text) == std::string::npos)                                              \
       tests::failed(__FILE__, __LINE__, "the error is '" + said + "', and no '" text "'"); \
   } while (false)

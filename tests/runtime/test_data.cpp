@@ -31,8 +31,8 @@ TEST(an_expression_is_computed) {
 
 TEST(an_expression_that_is_none_has_no_value) {
   CHECK(!value({}));
-  CHECK(!value({0}));               // a constant without its number
-  CHECK(!value({1, 1}, {7}));       // no such symbol
+  CHECK(!value({0}));          // a constant without its number
+  CHECK(!value({1, 1}, {7}));  // no such symbol
   CHECK(!value({1, -1}, {7}));
   CHECK(!value({2}));               // nothing to add
   CHECK(!value({0, 1, 0, 2}));      // two values

@@ -153,9 +153,8 @@ class LateQueue final : public Queue {
     return calls_;
   }
   void call(Work work, std::span<void* const> pointers) override {
-    commands.emplace_back([work, p = std::vector<void*>(pointers.begin(), pointers.end())] {
-      work(p);
-    });
+    commands.emplace_back(
+        [work, p = std::vector<void*>(pointers.begin(), pointers.end())] { work(p); });
   }
   Ticket commit() override {
     return nullptr;
@@ -280,8 +279,8 @@ TEST(a_device_is_given_all_and_told_what_comes_next) {
 TEST(sizes_are_given_to_a_plan_of_any_size) {
   auto draft = chain();
   const auto number = SizeExpression::of(SizeExpression::symbol, 0);
-  const auto bytes = number.joined(
-      SizeExpression::multiply, SizeExpression::of(SizeExpression::constant, 4));
+  const auto bytes =
+      number.joined(SizeExpression::multiply, SizeExpression::of(SizeExpression::constant, 4));
   using Where = SizedNumber::Where;
   draft.numbers = {
       {Where::kernel, 0, 0, {}, 0, number},

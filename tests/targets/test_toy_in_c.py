@@ -174,7 +174,7 @@ def test_the_class_of_the_page(path: Path) -> None:
 @library_targets
 def test_the_doctor_says_what_it_is(path: Path) -> None:
     code = """
-        from torch_tenon.doctor import examine
+        from torch_tenon.cli.installation import examine
         found = {f.name: f.text for f in examine()}
         print(found["Target"], found["The toy"])
     """

@@ -34,7 +34,7 @@ def plan_window(window: _C.Window, known: ReadWindow | None = None) -> Answer:
     # What is lowered here looks at the process's default dtype: it has to be that of the calls.
     changes = settings.changes()
     try:
-        read = known or window_of(window.structure(), window.number)
+        read = known or window_of(window.structure(here=True), window.number)
     except WireError as error:  # arguments that are no plain data
         return _kept(window.finish(error=f"{type(error).__name__}: {error}"))
     if torch.get_default_dtype() is not read.default_dtype:
@@ -63,7 +63,8 @@ def plan_window(window: _C.Window, known: ReadWindow | None = None) -> Answer:
     summary = summarise(plan, _bytes_by_op(description), built.fallbacks, seconds)
     made, data = plan.kept()
     kept = window.finish(
-        **{"sized" if symbols else "plan": made},
+        plan=made if isinstance(made, _C.Plan) else None,
+        sized=made if isinstance(made, _C.SizedPlan) else None,
         bytes=data,
         inputs=built.inputs,
         outputs=built.outputs,

@@ -31,7 +31,7 @@ def run_twice(
 ) -> None:
     """Called by the core with a window: runs it by its plan, and then, on the same inputs, by
     reference; what that leaves stays. Raises what either raises."""
-    description = window_of(window.structure(), window.number).description
+    description = window_of(window.structure(here=True), window.number).description
     slots = [_Slot(block, *facts) for block, facts in zip(blocks, description[2], strict=True)]
     # What was never written holds anything: both runs begin with zeros.
     before = [bytes(slot.nbytes) if slot.fresh else slot.read() for slot in slots]
