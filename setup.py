@@ -117,6 +117,7 @@ setup(
             # Kineto's headers name one another without their folder.
             include_dirs=[
                 str(ROOT / "csrc"),
+                str(ROOT / "csrc" / "pytorch"),
                 str(ROOT / "include"),
                 str(ROOT),
                 *(str(Path(folder) / "kineto") for folder in include_paths()),

@@ -13,7 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 LOG_STAGES = ("ops", "target", "plans", "program", "schedule", "memory", "code", "cache")
-# In the order of `ExecuteMode` in csrc/record/record.h.
+# In the order of `ExecuteMode` in csrc/pytorch/record/record.h.
 EXECUTE_MODES = ("auto", "reference", "compiled", "verify")
 BUILDERS = ("process", "thread", "off")
 PLANS = ("worthwhile", "all")

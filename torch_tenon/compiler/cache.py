@@ -32,7 +32,7 @@ KINDS = {
     ".c": "sources",
 }
 
-# What is written before it gets its name, here and in csrc/record/archive.cpp.
+# What is written before it gets its name, here and in csrc/pytorch/record/archive.cpp.
 _UNFINISHED = re.compile(r"^\.new-|\.\d+\.\d+$")
 _ABANDONED = 3600.0  # seconds after which nobody writes on
 _FORGOTTEN = 30 * 86400.0

@@ -15,7 +15,7 @@ from torch_tenon.ir.values import Buffer, Storage
 if TYPE_CHECKING:
     from torch_tenon.compiler.handwritten import Asked, Code
 
-# What a failed check raises: the numbers by which csrc/execute/failed_check.cpp knows them.
+# What a failed check raises: the numbers by which csrc/pytorch/execute/failed_check.cpp knows them.
 CHECKS: dict[str, int] = {
     "index": 1,
     "embedding": 2,
@@ -25,7 +25,7 @@ CHECKS: dict[str, int] = {
     "batch": 6,
     "index_copy": 7,
 }
-STATUS_WORDS = 4  # that a check reports in: kStatusWords in csrc/execute/plan.h
+STATUS_WORDS = 4  # that a check reports in: kStatusWords in csrc/pytorch/execute/plan.h
 
 #: How a backend spells a tree: its origin, and its work in scalar operations.
 Spell = Callable[[Tree, str, Index], str]

@@ -73,7 +73,7 @@ def route(op: NativeOp, entries: Mapping[str, manifest.Entry]) -> tuple[str, str
 
 
 def _runs_whole(op: NativeOp) -> bool:
-    # As `host_has_whole` in csrc/record/dispatch.cpp has it.
+    # As `host_has_whole` in csrc/pytorch/record/dispatch.cpp has it.
     return (
         op.composite == "CompositeExplicitAutograd"
         and not op.makes_views

@@ -15,7 +15,7 @@ from torch_tenon.device import target
 #: PyTorch's functions in `torch._C` through which everything in Python changes them. What decides
 #: which ops are called (autocast, backends of attention) is looked at before a call is recorded.
 #: The engine of quantised ops does not matter: none of these is recorded. Flushing of denormals is
-#: the calling thread's, and belongs to each call (csrc/record/surroundings.h).
+#: the calling thread's, and belongs to each call (csrc/pytorch/record/surroundings.h).
 _SETTERS = (
     "_set_default_dtype",
     "_set_default_tensor_type",
@@ -38,7 +38,7 @@ def install() -> None:
     once, at import.
 
     A call that was recorded before a change made by other means runs under the settings of then as
-    well (csrc/record/surroundings.h), but these are the process's: other threads see them change
+    well (csrc/pytorch/record/surroundings.h), but these are the process's: other threads see them change
     while it runs.
     """
     for name in (*_SETTERS, *_SETTERS_OF_THREADS):

@@ -150,7 +150,7 @@ def _memory(profile: Profile) -> Iterator[Advice]:
     )
 
 
-FIRST_CALL = "a first call"  # as csrc/record/commit.cpp names it
+FIRST_CALL = "a first call"  # as csrc/pytorch/record/commit.cpp names it
 
 _RULES: tuple[Callable[[Profile], Iterator[Advice]], ...] = (
     _waits,

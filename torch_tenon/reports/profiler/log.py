@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from torch_tenon import _C
 
-# As csrc/device/profile.h has them: `Activity`, and `ProfileEvent` byte by byte.
+# As csrc/pytorch/device/profile.h has them: `Activity`, and `ProfileEvent` byte by byte.
 ACTIVITIES = (
     "record",
     "commit",

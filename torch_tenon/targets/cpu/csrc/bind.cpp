@@ -1,7 +1,7 @@
 // What Python sees of the cpu target's kernels: torch_tenon/targets/cpu/autotune.py chooses among
 // the ways to multiply.
 
-#include "bind.h"
+#include "python/registration.h"
 
 #include <pybind11/functional.h>
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "bind.h"
+#include "python/registration.h"
 #include "device/fork.h"
 #include "execute/plan_file.h"
 #include "matmul.h"

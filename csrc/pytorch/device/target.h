@@ -1,5 +1,5 @@
 // The target as the core sees it: where memory comes from, and a queue for each device. Python's
-// `Target` (torch_tenon/targets/target.py) is bound to this by bind_target.cpp.
+// `Target` (torch_tenon/targets/target.py) is bound to this by csrc/python/target.cpp.
 #pragma once
 
 #include <c10/core/Device.h>

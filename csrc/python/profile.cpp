@@ -3,7 +3,7 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "bind.h"
+#include "python/registration.h"
 #include "device/pending.h"
 #include "device/profile.h"
 #include "execute/ceilings.h"

@@ -1,6 +1,6 @@
 // All that Python sees of the core.
 
-#include "bind.h"
+#include "python/registration.h"
 
 #include <c10/core/Device.h>
 #include <torch/csrc/autograd/engine.h>
@@ -21,8 +21,8 @@ namespace py = pybind11;
 
 namespace tenon {
 
-void bind_plan(py::module_& m);    // bind_plan.cpp
-void bind_record(py::module_& m);  // bind_record.cpp
+void bind_plans(py::module_& m);    // plans.cpp
+void bind_windows(py::module_& m);  // windows.cpp
 
 namespace {
 
@@ -120,8 +120,8 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "The C++ core of torch_tenon.";
   bind_device(m);
   bind_execute(m);
-  bind_plan(m);
-  bind_record(m);
+  bind_plans(m);
+  bind_windows(m);
   for (auto* bind : registered())
     bind(m);
 }

@@ -4,7 +4,7 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "bind.h"
+#include "python/registration.h"
 #include "device/allocator.h"
 #include "device/fork.h"
 #include "device/interrupts.h"

@@ -46,7 +46,7 @@ PlanOfAnySize plan_of(
 
 }  // namespace
 
-void bind_plan(py::module_& m) {
+void bind_plans(py::module_& m) {
   m.def(
       "release_threads",
       [] { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); },

@@ -35,7 +35,7 @@ Structure read_structure(const py::bytes& data) {
 
 }  // namespace
 
-void bind_record(py::module_& m) {
+void bind_windows(py::module_& m) {
   m.def("set_execute_mode", [](int mode) {
     py::gil_scoped_release no_gil;
     set_execute_mode(static_cast<ExecuteMode>(mode));

@@ -1,8 +1,8 @@
-#include "bind.h"
+#include "python/registration.h"
 
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/pytorch/distributed/c10d/ProcessGroup.hpp>
 
 #include "distributed/device_backend.h"
 
