@@ -27,7 +27,7 @@ from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Constant, For, Let, Tree, is_innermost, parameters
 from torch_tenon.ir.index import Symbol, var
-from torch_tenon.targets.cpu.layout import common_coordinate
+from torch_tenon.targets.c_family.layout import common_coordinate
 
 randn = torch.randn
 

@@ -64,7 +64,7 @@ class CpuBackend(Backend):
 
     def fusion_problem(self, members: Sequence[Member]) -> str | None:
         """What cannot be the epilogue of a product."""
-        from torch_tenon.targets.cpu.fusion import epilogue_problem
+        from torch_tenon.targets.c_family.fusion import epilogue_problem
 
         return epilogue_problem(members)
 
@@ -78,13 +78,13 @@ class CpuBackend(Backend):
     def kernel(self, group: Group, kept: set[Buffer]) -> Kernel:
         """A function in C."""
         from torch_tenon.targets.cpu.generate import generate
-        from torch_tenon.targets.cpu.products import generate_matmul
+        from torch_tenon.targets.cpu.products import generate_product
 
         products = [m.node.buffer.dtype for m in group.members if m.node.kind == "matmul"]
         for dtype in products:
             if dtype not in self.product_dtypes:
                 raise NotImplementedError(f"the target {self.name!r} has no product of {dtype}")
-        return (generate_matmul if products else generate)(group, kept)
+        return (generate_product if products else generate)(group, kept)
 
     def batches(
         self, order: Schedule, kernels: Sequence[Kernel | None]

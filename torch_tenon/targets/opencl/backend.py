@@ -49,7 +49,7 @@ class OpenCLBackend(Backend):
 
     def fusion_problem(self, members: Sequence[Member]) -> str | None:
         """What cannot be the epilogue of a product."""
-        from torch_tenon.targets.cpu.fusion import epilogue_problem
+        from torch_tenon.targets.c_family.fusion import epilogue_problem
 
         return epilogue_problem(members)
 

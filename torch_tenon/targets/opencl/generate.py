@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.values import Buffer, size_hint
-from torch_tenon.targets.cpu.compiler import BY_NAME
-from torch_tenon.targets.cpu.generate import loop_tree
+from torch_tenon.targets.c_family.generate import loop_tree
+from torch_tenon.targets.c_family.headers import BY_NAME
 from torch_tenon.targets.opencl.device import Shape
 from torch_tenon.targets.opencl.dialect import OpenCLWriter
 from torch_tenon.targets.opencl.layout import AloneLayout, GroupLayout
