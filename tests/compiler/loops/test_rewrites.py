@@ -17,6 +17,7 @@ from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
 from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
+from torch_tenon.compiler.loops.parameters import parameters
 from torch_tenon.compiler.loops.place import place_values
 from torch_tenon.compiler.loops.rows import keep_rows
 from torch_tenon.compiler.loops.share import share_stores
@@ -25,7 +26,7 @@ from torch_tenon.compiler.loops.side_by_side import side_by_side
 from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
-from torch_tenon.compiler.loops.tree import Constant, For, Let, Tree, is_innermost, parameters
+from torch_tenon.compiler.loops.tree import Constant, For, Let, Tree, is_innermost
 from torch_tenon.ir.index import Symbol, var
 from torch_tenon.targets.c_family.layout import common_coordinate
 

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, Literal, TypeAlias, Union
 
 import torch
 
-from torch_tenon.ir.index import Div, Expr, Index, Mod, Symbol
-from torch_tenon.ir.values import Buffer, Storage
+from torch_tenon.ir.index import Expr, Index, Symbol, symbols
+from torch_tenon.ir.values import Buffer
 
 #: How the iterations of a loop relate to each other.
 #:   grid      independent; the outermost loops, nothing between them: what is shared out
@@ -284,8 +284,6 @@ Statement: TypeAlias = (
 
 # Made once: these are asked of every statement.
 NESTS = (For, If)
-BINDERS = (For, Let)
-DIVISIONS = (Div, Mod)
 VALUES = (Let, Load)
 
 
@@ -308,6 +306,14 @@ class Tree:
     def having(self, body: list[Statement]) -> Tree:
         """The tree with another body."""
         return Tree(body, self.numbers, self.shares, self.sets)
+
+    def replacing(
+        self, chosen: Callable[[For], bool], change: Callable[[For], list[Statement]]
+    ) -> Tree:
+        """The tree with `change` of each chosen loop in its place, those inside first."""
+        return self.having(
+            map_loops(self.body, lambda loop: change(loop) if chosen(loop) else [loop])
+        )
 
 
 def walk(body: Sequence[Statement]) -> Iterator[Statement]:
@@ -359,6 +365,29 @@ def indices(s: Statement) -> Iterator[Expr]:
             yield e
 
 
+def used(s: Statement) -> set[object]:
+    """The values, local arrays and symbols in a statement's own operands and indices."""
+    values = (x for x in operands(s) if isinstance(x, Let | Load | Read))
+    found: set[object] = {x.array if isinstance(x, Read) else x for x in values}
+    return found.union(*(symbols(e) for e in indices(s)))
+
+
+def needed(body: Sequence[Statement], wanted: Collection[object]) -> set[Statement]:
+    """Those of plain statements that values, symbols and arrays are computed by, with what checks
+    them; of an array, those that change or read it."""
+    found: set[Statement] = set()
+    arrays = {x for x in wanted if isinstance(x, Array)}
+    left = set(wanted)
+    for s in reversed(body):
+        uses = used(s)
+        named = isinstance(s, Let) and s.symbol in left
+        checks = isinstance(s, Check) and s.low in left
+        if s in left or named or checks or not arrays.isdisjoint({*uses, *changed(s)}):
+            found.add(s)
+            left |= {x for x in uses if not isinstance(x, Array)}
+    return found
+
+
 def changed(s: Statement) -> Iterator[Memory]:
     """The memory that a statement itself changes."""
     return _all(s, Role.CHANGED)
@@ -377,58 +406,3 @@ def _all(s: Statement, role: Role) -> Iterator[Any]:
             yield from x
         elif x is not None:
             yield x
-
-
-@dataclass(slots=True)
-class Parameters:
-    """What a kernel is called with, each in the order of its arguments.
-
-    storages  what one run is given memory for
-    pointers  each storage with the dtypes that its elements are taken for
-    sizes     symbols that are bound outside of the tree
-    failures  what checks of one run report
-    """
-
-    storages: list[Storage]
-    pointers: list[tuple[Storage, torch.dtype]]
-    sizes: list[Symbol]
-    failures: list[Failure]
-
-
-def parameters(tree: Tree, given: Collection[Symbol] = ()) -> Parameters:
-    """The parameters of a tree, whose symbols `given` are known otherwise."""
-    bound: set[Symbol | None] = {tree.shares, tree.sets, *given}
-    pointers: dict[tuple[Storage, torch.dtype], None] = {}
-    sizes: dict[Symbol, None] = {}
-    failures: dict[Failure, None] = {}
-    seen: set[Expr] = set()
-    for s in walk(tree.body):
-        if isinstance(s, BINDERS):
-            bound.add(s.symbol)
-        elif isinstance(s, Check):
-            failures[s.failure] = None
-        for memory in (*read(s), *changed(s)):
-            if isinstance(memory, Buffer):
-                pointers[memory.storage, memory.dtype] = None
-        for e in indices(s):
-            if e not in seen:
-                seen.add(e)
-                sizes |= dict.fromkeys(_symbols_in_order(e))
-    return Parameters(
-        list(dict.fromkeys(storage for storage, _ in pointers)),
-        list(pointers),
-        [s for s in sizes if s not in bound],
-        list(failures),
-    )
-
-
-def _symbols_in_order(e: Index) -> Iterator[Symbol]:
-    if isinstance(e, Expr):
-        for monomial in e.terms:
-            for atom in monomial:
-                if isinstance(atom, Symbol):
-                    yield atom
-                else:
-                    assert isinstance(atom, DIVISIONS)
-                    yield from _symbols_in_order(atom.numerator)
-                    yield from _symbols_in_order(atom.divisor)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS
+from torch_tenon.compiler.loops.parameters import parameters
 from torch_tenon.compiler.loops.tree import (
     VALUES,
     Accumulate,
@@ -31,7 +32,6 @@ from torch_tenon.compiler.loops.tree import (
     Transpose,
     Tree,
     dtype_of,
-    parameters,
     walk,
 )
 from torch_tenon.ir.index import Index, Symbol, symbols

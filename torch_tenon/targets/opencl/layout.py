@@ -13,7 +13,7 @@ from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
 from torch_tenon.compiler.loops.place import place_values
 from torch_tenon.compiler.loops.rows import keep_rows
 from torch_tenon.compiler.loops.tile import share_out
-from torch_tenon.compiler.loops.tree import For, Statement, Tree, map_loops
+from torch_tenon.compiler.loops.tree import For, Tree
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import product
 from torch_tenon.ir.scalar_ops import PLAIN_OPS
@@ -79,9 +79,6 @@ class GroupLayout:
         return found
 
     def _shared(self, tree: Tree) -> Tree:
-        def change(loop: For) -> list[Statement]:
-            if loop.axis is self.inner[-1]:
-                return [loop.like(kind="group")]
-            return [loop]
-
-        return tree.having(map_loops(tree.body, change))
+        return tree.replacing(
+            lambda loop: loop.axis is self.inner[-1], lambda loop: [loop.like(kind="group")]
+        )
