@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch_tenon.compiler.loops.copy import Copy, Moved
 from torch_tenon.compiler.loops.tree import (
     VALUES,
-    Accumulator,
     Array,
     Barrier,
     Check,
@@ -87,12 +87,7 @@ class _Sink:
     def _widen(self, array: Array) -> None:
         """Gives a local array one element, or row, for each iteration."""
         length = self.width * (1 if array.length is None else array.length)
-        if isinstance(array, Accumulator):
-            wide: Array = Accumulator(
-                array.label, array.dtype, length, array.combine, array.running
-            )
-        else:
-            wide = Array(array.label, array.dtype, length)
+        wide = replace(array, length=length)
         self.varying.add(array)
         self.copy.arrays[array] = self._moved(wide)
 

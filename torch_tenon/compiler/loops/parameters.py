@@ -18,7 +18,7 @@ from torch_tenon.compiler.loops.tree import (
     read,
     walk,
 )
-from torch_tenon.ir.index import Div, Expr, Index, Mod, Symbol
+from torch_tenon.ir.index import Division, Expr, Index, Symbol
 from torch_tenon.ir.values import Buffer, Storage
 
 
@@ -72,6 +72,6 @@ def _symbols_in_order(e: Index) -> Iterator[Symbol]:
                 if isinstance(atom, Symbol):
                     yield atom
                 else:
-                    assert isinstance(atom, Div | Mod)
+                    assert isinstance(atom, Division)
                     yield from _symbols_in_order(atom.numerator)
                     yield from _symbols_in_order(atom.divisor)

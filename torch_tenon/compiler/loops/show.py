@@ -29,7 +29,7 @@ from torch_tenon.compiler.loops.tree import (
     operands,
 )
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Div, Index, Mod, Symbol
+from torch_tenon.ir.index import Division, Index, Symbol
 
 
 def show(tree: Tree) -> str:
@@ -160,6 +160,5 @@ class _Printer:
     def _atom(self, a: Any) -> str:
         if isinstance(a, Symbol):
             return self._name(a)
-        assert isinstance(a, Div | Mod)
-        sign = "//" if isinstance(a, Div) else "%"
-        return f"(({self.index(a.numerator)}) {sign} ({self.index(a.divisor)}))"
+        assert isinstance(a, Division)
+        return f"(({self.index(a.numerator)}) {a.sign} ({self.index(a.divisor)}))"

@@ -76,17 +76,15 @@ class Role(enum.Enum):
     BODY = "the statements inside"
 
 
+# By a word of the type that a field is declared with.
 _ROLES = {
     "Operand": Role.OPERAND,
-    "Operand | None": Role.OPERAND,
-    "tuple[Operand, ...]": Role.OPERAND,
     "Index": Role.INDEX,
-    "tuple[Index, ...]": Role.INDEX,
     "Memory": Role.CHANGED,
     "Array": Role.CHANGED,
     "Accumulator": Role.CHANGED,
     "Source": Role.READ,
-    "list[Statement]": Role.BODY,
+    "Statement": Role.BODY,
 }
 
 
@@ -98,8 +96,10 @@ class Node:
     by_role: ClassVar[dict[Role, Sequence[str]]]
 
     def __init_subclass__(cls) -> None:
-        types = {name: t for name, t in cls.__annotations__.items() if "ClassVar" not in t}
-        cls.fields = tuple((name, _ROLES.get(t)) for name, t in types.items())
+        cls.fields = tuple(
+            (name, next((role for word, role in _ROLES.items() if word in declared), None))
+            for name, declared in cls.__annotations__.items()
+        )
         cls.by_role = {role: tuple(name for name, r in cls.fields if r is role) for role in Role}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Atom, Div, Index, Mod, Symbol, nonnegative
+from torch_tenon.ir.index import Atom, Div, Division, Index, Symbol, nonnegative
 from torch_tenon.ir.scalar_ops import OPS, RANDOM_NUMBERS, REDUCTIONS
 from torch_tenon.ir.values import neutral
 
@@ -174,7 +174,7 @@ def spell(e: Index, name: Callable[[Symbol], str]) -> str:
 def _spell_atom(atom: Atom, name: Callable[[Symbol], str]) -> str:
     if isinstance(atom, Symbol):
         return name(atom)
-    assert isinstance(atom, Div | Mod)
+    assert isinstance(atom, Division)
     top, bottom = spell(atom.numerator, name), spell(atom.divisor, name)
     if nonnegative(atom.numerator):
         return f"(({top}) {'/' if isinstance(atom, Div) else '%'} ({bottom}))"
