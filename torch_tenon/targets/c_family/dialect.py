@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS
+from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS, Kernel
 from torch_tenon.compiler.loops.parameters import parameters
 from torch_tenon.compiler.loops.tree import (
     VALUES,
@@ -34,6 +34,7 @@ from torch_tenon.compiler.loops.tree import (
     dtype_of,
     walk,
 )
+from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Index, Symbol, symbols
 from torch_tenon.ir.sixteen_bits import ROUNDINGS
 from torch_tenon.ir.values import Buffer
@@ -76,6 +77,24 @@ class Writer:
         self.in_lanes = False
         self.open: set[str] = set()  # the names of the loops around
         self.copied: dict[Load, str] = {}  # what was loaded, as memory has it
+
+    def made(
+        self,
+        source: str,
+        group: Group,
+        kept: set[Buffer],
+        numbers: Mapping[Symbol, int],
+        layout: str,
+        work: Index,
+        first: Sequence[Index] = (),
+    ) -> Kernel:
+        """The kernel of a source that has this writer's names. It is called with the numbers
+        `first`, then with its arguments, some of which `numbers` knows."""
+        sizes = [*first, *(numbers.get(s, s) for s in self.arguments)]
+        kernel = Kernel.of(group, kept, source, self.storages, sizes)
+        kernel.layout, kernel.work = layout, work
+        kernel.checks = [f.calls for f in self.failures]
+        return kernel
 
     # What stands before the statements
 

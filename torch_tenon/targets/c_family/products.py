@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
+from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
 from torch_tenon.compiler.loops.lower import Lowering
@@ -60,16 +60,12 @@ class Product:
     def made(self, source: str, writer: Writer, first: Sequence[Index] = ()) -> Kernel:
         """The kernel of a source that `writer` has named things in; `first` are numbers before
         those of its arguments."""
-        return Kernel(
-            source,
-            writer.storages,
-            [*first, *(self.arguments.numbers.get(s, s) for s in writer.arguments)],
-            origin_of(self.whole.members),
-            self._traffic(),
-            "matmul",
-            product(s.extent for s in self.whole.symbols()),
-            [f.calls for f in writer.failures],
-        )
+        numbers, work = self.arguments.numbers, product(s.extent for s in self.whole.symbols())
+        kernel = writer.made(source, self.whole, self.kept, numbers, "matmul", work, first)
+        operands = (self.node.left, self.node.right)
+        read = sum(product(v.sizes) * v.dtype.itemsize for v in operands)
+        kernel.bytes_moved = read + kernel.bytes_moved
+        return kernel
 
     def _is_columns(self, loop: For) -> bool:
         return loop.symbol is self.column
@@ -137,11 +133,6 @@ class Product:
             if b in self.kept and fresh and same:
                 return b
         return None
-
-    def _traffic(self) -> Index:
-        operands = (self.node.left, self.node.right)
-        read = sum(product(v.sizes) * v.dtype.itemsize for v in operands)
-        return read + bytes_moved(self.whole, self.kept)
 
 
 def three(parts: tuple[Index, ...], first: Index) -> tuple[Index, ...]:

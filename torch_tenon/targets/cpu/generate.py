@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
+from torch_tenon.compiler.kernel import Kernel, origin_of
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Index
@@ -18,20 +18,11 @@ def generate(group: Group, kept: set[Buffer]) -> Kernel:
     """The kernel of a group; `kept` are the buffers that somebody outside needs."""
     layout = Layout(group, kept)
     tree = loop_tree(group, kept, layout)
-    origin = origin_of(group.members)
     writer = CWriter(tree, threads(layout.work))
-    return Kernel(
-        writer.function(origin),
-        writer.storages,
-        [tree.numbers.get(s, s) for s in writer.arguments],
-        origin,
-        bytes_moved(group, kept),
-        layout.kind,
-        layout.work,
-        [f.calls for f in writer.failures],
-        tree,
-        spell,
-    )
+    source = writer.function(origin_of(group.members))
+    made = writer.made(source, group, kept, tree.numbers, layout.kind, layout.work)
+    made.tree, made.spell = tree, spell
+    return made
 
 
 def spell(tree: Tree, origin: str, work: Index) -> str:
