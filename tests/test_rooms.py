@@ -85,3 +85,16 @@ def test_what_is_looked_for_is_found() -> None:
         "torch_tenon.targets.x.y",
     }
     assert not of_one_target("torch_tenon.targets.target.TargetError")
+
+
+def test_dialects_of_a_family_are_siblings() -> None:
+    """What the cpu and the opencl target both need is in c_family, which knows neither."""
+    targets = ROOT / "targets"
+    for folder, others in {
+        "c_family": {"cpu", "opencl"},
+        "cpu": {"opencl"},
+        "opencl": {"cpu"},
+    }.items():
+        for path in (targets / folder).rglob("*.py"):
+            found = {m.split(".")[2] for m in imports(path.read_text()) if of_one_target(m)}
+            assert not found & others, path

@@ -16,10 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon import _C
 from torch_tenon.compiler.cache import Cache
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
+from torch_tenon.targets.c_family.fusion import FEW
 from torch_tenon.targets.cpu.autotune import WAYS, Tuner
 from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
-from torch_tenon.targets.cpu.fusion import FEW
 
 Operand = Callable[[torch.Tensor, list[torch.Tensor]], torch.Tensor]
 

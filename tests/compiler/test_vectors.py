@@ -16,8 +16,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
 from torch_tenon.frontends.graph import build
+from torch_tenon.targets.c_family.headers import TEMPLATES
 from torch_tenon.targets.cpu.backend import cpu_backend
-from torch_tenon.targets.cpu.compiler import TEMPLATES, headers
+from torch_tenon.targets.cpu.compiler import headers
 from torch_tenon.targets.cpu.toolchain import FLAGS
 from torch_tenon.targets.cpu.toolchain import processor as features
 

@@ -10,8 +10,8 @@ import torch
 from tests.compiler.loops.programs import cases
 from torch_tenon.compiler.loops.lower import lower
 from torch_tenon.compiler.loops.show import show
-from torch_tenon.targets.cpu import layout as decide
-from torch_tenon.targets.cpu.generate import loop_tree
+from torch_tenon.targets.c_family import layout as decide
+from torch_tenon.targets.c_family.generate import loop_tree
 
 # So small that small trees have tiles, blocks and all else.
 SMALL = {

@@ -21,7 +21,8 @@ from tests.compiler.loops.evaluate import run
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.kernel import CHECKS, STATUS_WORDS, Kernel
 from torch_tenon.compiler.loops.lower import lower
-from torch_tenon.compiler.loops.tree import Tree, parameters
+from torch_tenon.compiler.loops.parameters import parameters
+from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.targets.target import Target
 
 FUNCTION = ctypes.CFUNCTYPE(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from torch_tenon.compiler.facts import call_bytes, call_detail, kernel_detail, loops_of
 from torch_tenon.compiler.kernel import Kernel
@@ -47,24 +47,15 @@ class Summary:
         return cls(**json.loads(text)) if text else None
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSummary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSummary(Summary):
     """One compiled graph; `str` of it is its page. `kind` is forward, backward or inference.
 
-    `least_bytes` is what any plan has to move, `seconds` what planning took, by stage; `steps` and
-    `rejected` are as in `Summary`, and `fallbacks` says why an op is a call on the host.
+    `least_bytes` is what any plan has to move; `bytes_by_op`, which nobody has counted, is 0.
     """
 
     kind: str
-    kernels: int
-    calls: int
-    bytes_moved: int
     least_bytes: int
-    peak_bytes: int
-    seconds: Mapping[str, float]
-    fallbacks: Mapping[str, str]
-    steps: Sequence[tuple[str, str, list[int], str, list[int]]]
-    rejected: Sequence[tuple[str, str, str]]
     page: str
 
     def __str__(self) -> str:
@@ -95,20 +86,11 @@ def summarise(
 
 def summarise_graph(kind: str, plan: Plan, fallbacks: Mapping[str, str]) -> GraphSummary:
     """The plan of a compiled graph in numbers and in words."""
-    summary = summarise(plan, 0, fallbacks, 0.0)  # what eager code would move, nobody counted
-    return GraphSummary(
-        kind,
-        summary.kernels,
-        summary.calls,
-        summary.bytes_moved,
-        least_bytes(plan),
-        summary.peak_bytes,
-        plan.seconds,
-        fallbacks,
-        summary.steps,
-        summary.rejected,
-        describe(plan, fallbacks),
-    )
+    summary = summarise(plan, 0, fallbacks, 0.0)
+    known = {f.name: getattr(summary, f.name) for f in fields(summary)}
+    known["seconds"] = plan.seconds
+    page = describe(plan, fallbacks)
+    return GraphSummary(**known, kind=kind, least_bytes=least_bytes(plan), page=page)
 
 
 def _steps(plan: Plan) -> list[tuple[str, str, list[int], str, list[int]]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Union
 
 from torch_tenon.ir.interned import Interned
 
@@ -51,30 +51,32 @@ class Symbol(Atom):
         return self.name
 
 
-class Div(Atom):
+class Division(Atom):
+    """What is left of a division of one expression by another."""
+
+    __slots__ = ("divisor", "numerator")
+    sign: ClassVar[str]
+
+    def __init__(self, numerator: Index, divisor: Index) -> None:
+        super().__init__()
+        self.numerator, self.divisor = numerator, divisor
+
+    def __repr__(self) -> str:
+        return f"(({self.numerator}) {self.sign} ({self.divisor}))"
+
+
+class Div(Division):
     """`floor(numerator / divisor)`."""
 
-    __slots__ = ("divisor", "numerator")
-
-    def __init__(self, numerator: Index, divisor: Index) -> None:
-        super().__init__()
-        self.numerator, self.divisor = numerator, divisor
-
-    def __repr__(self) -> str:
-        return f"(({self.numerator}) // ({self.divisor}))"
+    __slots__ = ()
+    sign = "//"
 
 
-class Mod(Atom):
+class Mod(Division):
     """`numerator - divisor * floor(numerator / divisor)`."""
 
-    __slots__ = ("divisor", "numerator")
-
-    def __init__(self, numerator: Index, divisor: Index) -> None:
-        super().__init__()
-        self.numerator, self.divisor = numerator, divisor
-
-    def __repr__(self) -> str:
-        return f"(({self.numerator}) % ({self.divisor}))"
+    __slots__ = ()
+    sign = "%"
 
 
 Monomial = tuple[Atom, ...]
@@ -343,7 +345,7 @@ def _atom_bounds(atom: Atom) -> tuple[int | None, int | None]:
         if isinstance(atom.extent, int):
             return 0, max(atom.extent - 1, 0)
         return atom.lower, None
-    assert isinstance(atom, Div | Mod)
+    assert isinstance(atom, Division)
     low, high = bounds(atom.numerator)
     if isinstance(atom, Mod):
         top = bounds(atom.divisor)[1]
@@ -427,7 +429,7 @@ def substitute(e: Index, values: Mapping[Any, Index]) -> Index:
 def _substitute_atom(atom: Atom, values: Mapping[Any, Index]) -> Index | None:
     if isinstance(atom, Symbol):
         return values.get(atom)
-    assert isinstance(atom, Div | Mod)
+    assert isinstance(atom, Division)
     numerator, divisor = substitute(atom.numerator, values), substitute(atom.divisor, values)
     if numerator == atom.numerator and divisor == atom.divisor:
         return None
@@ -443,7 +445,7 @@ def symbols(e: Index) -> set[Symbol]:
                 if isinstance(atom, Symbol):
                     found.add(atom)
                 else:
-                    assert isinstance(atom, Div | Mod)
+                    assert isinstance(atom, Division)
                     found |= symbols(atom.numerator) | symbols(atom.divisor)
     return found
 
@@ -513,7 +515,7 @@ def evaluate(e: Index, values: Mapping[Any, int]) -> int:
             if isinstance(atom, Symbol):
                 k *= values[atom]
             else:
-                assert isinstance(atom, Div | Mod)
+                assert isinstance(atom, Division)
                 a, b = evaluate(atom.numerator, values), evaluate(atom.divisor, values)
                 k *= a // b if isinstance(atom, Div) else a % b
         total += k

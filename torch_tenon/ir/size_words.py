@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_tenon.ir.index import Atom, Div, Expr, Index, Mod, Symbol, floordiv, mod, var
+from torch_tenon.ir.index import Atom, Div, Division, Expr, Index, Symbol, floordiv, mod, var
 from torch_tenon.ir.values import set_hint
 
 CONSTANT, SYMBOL, ADD, MULTIPLY, DIVIDE, MODULO, EXACTLY = range(7)
@@ -61,7 +61,7 @@ def words_of(e: Index, symbols: Sequence[Symbol]) -> list[int]:
     def write_atom(atom: Atom) -> list[int]:
         if isinstance(atom, Symbol):
             return [SYMBOL, places[atom]]
-        assert isinstance(atom, Div | Mod)
+        assert isinstance(atom, Division)
         join = DIVIDE if isinstance(atom, Div) else MODULO
         return [*write(atom.numerator), *write(atom.divisor), join]
 

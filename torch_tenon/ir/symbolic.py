@@ -10,7 +10,17 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from torch_tenon.ir.index import Div, Expr, Index, Mod, Symbol, floordiv, mod, nonnegative, product
+from torch_tenon.ir.index import (
+    Div,
+    Division,
+    Expr,
+    Index,
+    Symbol,
+    floordiv,
+    mod,
+    nonnegative,
+    product,
+)
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Value, size_hint
 
@@ -151,7 +161,7 @@ class SymbolicSizes:
 
         if isinstance(atom, Symbol):
             return self._symbol(atom)
-        assert isinstance(atom, Div | Mod)
+        assert isinstance(atom, Division)
         function = FloorDiv if isinstance(atom, Div) else PythonMod
         return function(self._sympy(atom.numerator), self._sympy(atom.divisor))
 

@@ -1,6 +1,6 @@
 #include "ops/random_numbers.h"
 
-#include "torch_tenon/targets/cpu/templates/random.h"
+#include "torch_tenon/targets/c_family/templates/random.h"
 
 // The same loops for several processors; which one runs is found out at the first call.
 #if defined(__x86_64__) && defined(__clang__)

@@ -1,5 +1,5 @@
 // The numbers of random ops, on the host: those that generated kernels make, bit for bit
-// (targets/cpu/templates/random.h, which both are compiled with).
+// (targets/c_family/templates/random.h, which both are compiled with).
 #pragma once
 
 #include <cstdint>

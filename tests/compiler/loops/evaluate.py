@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torch_tenon.compiler.loops.parameters import parameters
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Accumulator,
@@ -27,7 +28,6 @@ from torch_tenon.compiler.loops.tree import (
     Store,
     Transpose,
     Tree,
-    parameters,
 )
 from torch_tenon.ir.index import Index, Symbol, evaluate
 from torch_tenon.ir.scalar_ops import RANDOM_NUMBERS

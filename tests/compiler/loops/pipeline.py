@@ -34,7 +34,7 @@ from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Accumulate, Check, For, Tree, is_innermost
 from torch_tenon.ir.index import Symbol
-from torch_tenon.targets.cpu.layout import common_coordinate
+from torch_tenon.targets.c_family.layout import common_coordinate
 
 Rewrite = tuple[str, Callable[[Tree], Tree]]
 WIDTH = 3

@@ -11,7 +11,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.compiler.loops.evaluate import run
-from torch_tenon.compiler.loops.tree import Tree, parameters
+from torch_tenon.compiler.loops.parameters import parameters
+from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group, schedule
 from torch_tenon.frontends.dynamo import decompositions
 from torch_tenon.frontends.graph import build

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -10,6 +12,7 @@ from tests.compiler.loops.pipeline import adds_up, adds_up_columns
 from tests.compiler.loops.trees import group_of, groups_of, plain
 from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.loops.checks import collect_checks
+from torch_tenon.compiler.loops.copy import Copy, instead
 from torch_tenon.compiler.loops.cut import Change, change_of, cut_where_conditions_change
 from torch_tenon.compiler.loops.draws import draw_before
 from torch_tenon.compiler.loops.fission import fission, scans_apart
@@ -17,6 +20,7 @@ from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
 from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
+from torch_tenon.compiler.loops.parameters import parameters
 from torch_tenon.compiler.loops.place import place_values
 from torch_tenon.compiler.loops.rows import keep_rows
 from torch_tenon.compiler.loops.share import share_stores
@@ -25,9 +29,23 @@ from torch_tenon.compiler.loops.side_by_side import side_by_side
 from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
-from torch_tenon.compiler.loops.tree import Constant, For, Let, Tree, is_innermost, parameters
-from torch_tenon.ir.index import Symbol, var
-from torch_tenon.targets.cpu.layout import common_coordinate
+from torch_tenon.compiler.loops.tree import (
+    Array,
+    Constant,
+    For,
+    Let,
+    Node,
+    Operand,
+    Tree,
+    changed,
+    indices,
+    is_innermost,
+    operands,
+    read,
+    used,
+)
+from torch_tenon.ir.index import Index, Symbol, var
+from torch_tenon.targets.c_family.layout import common_coordinate
 
 randn = torch.randn
 
@@ -491,3 +509,28 @@ def test_equal_kernels_are_one() -> None:
             buf1[i0] = t1
         """,
     )
+
+
+@dataclass(eq=False, slots=True)
+class Swap(Node):
+    """Exchanges elements of an array with a value: a node that no file here knows."""
+
+    array: Array
+    index: Index
+    value: Operand
+    counts: tuple[Index, ...]
+    label: str
+
+
+def test_a_node_is_declared_once() -> None:
+    old, new, i, j = Array("a", torch.float32, 8), Array("b", torch.float32, 8), *map(Symbol, "ij")
+    value = Let("exp", (Constant(1.0, torch.float32),), torch.float32)
+    swap: Any = Swap(old, var(i) + 1, value, (var(i), 4), "x")
+    assert operands(swap) == [value] and list(changed(swap)) == [old] and not list(read(swap))
+    assert list(indices(swap)) == [var(i) + 1, var(i)] and used(swap) == {value, i}
+    assert Copy(fresh=False).statement(swap) is swap
+    copy = Copy(symbols={i: var(j)}, arrays={old: instead(new)})
+    value_copy, made = copy.body([value, swap])
+    assert (made.array, made.index, made.value) == (new, var(j) + 1, value_copy)
+    assert made.counts == (var(j), 4) and made.label == "x"
+    assert "swap t0" in show(Tree([value, swap]))

@@ -16,6 +16,7 @@ from fresh_process import output
 
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.compiler.handwritten import Code, Parameter, kernel_of
+from torch_tenon.targets.c_family import headers
 from torch_tenon.targets.cpu import compiler as cpu_compiler
 from torch_tenon.targets.cpu import toolchain
 from torch_tenon.targets.cpu.backend import CpuBackend
@@ -282,15 +283,15 @@ def test_headers_count_by_their_content(
     one = compiler(folder)
     special = "special_f32(x)"
     before = one.symbol(GENERATED), one.symbol(special)
-    templates = Path(shutil.copytree(cpu_compiler.TEMPLATES, tmp_path / "templates"))
-    monkeypatch.setattr(cpu_compiler, "TEMPLATES", templates)
+    templates = Path(shutil.copytree(headers.TEMPLATES, tmp_path / "templates"))
+    monkeypatch.setattr(headers, "TEMPLATES", templates)
     for file, changes in (("special.h", (False, True)), ("scalar.h", (True, True))):
         with (templates / file).open("a") as header:
             header.write("\n")
-        cpu_compiler._template.cache_clear()
+        headers.template.cache_clear()
         after = one.symbol(GENERATED), one.symbol(special)
         assert tuple(a != b for a, b in zip(after, before, strict=True)) == changes
-    cpu_compiler._template.cache_clear()
+    headers.template.cache_clear()
 
 
 def test_identity_is_that_of_the_compiler(folder: Path) -> None:

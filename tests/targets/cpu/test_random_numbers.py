@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from torch_tenon.targets.cpu.compiler import TEMPLATES
+from torch_tenon.targets.c_family.headers import TEMPLATES
 
 N = 1003
 KINDS = {

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch_tenon.compiler.loops.tree import (
     VALUES,
-    Accumulate,
-    Accumulator,
     Array,
-    Barrier,
-    Check,
-    Declare,
-    Draw,
-    For,
-    If,
     Let,
-    Load,
     Memory,
     Operand,
     Read,
+    Role,
     Statement,
-    Store,
-    Transpose,
 )
 from torch_tenon.ir.index import Expr, Index, Symbol, substitute, var
 
@@ -61,99 +51,50 @@ class Copy:
         if isinstance(x, VALUES):
             return self.values.get(x, x)
         if isinstance(x, Read):
-            array, index = self._local(x.array, x.index)
+            array, index = self._memory(x.array, x.index)
+            assert isinstance(array, Array)
             return Read(array, index, x.dtype)
         return self.index(x) if isinstance(x, Expr) else x
 
     def statement(self, s: Statement) -> Statement:
-        """A copy of one statement."""
-        return self._copies[type(s)](self, s)
-
-    def _let(self, s: Let) -> Let:
-        args = tuple([self.operand(a) for a in s.args])
-        if not self.fresh and args == s.args:
+        """A copy of one statement; itself where nothing differs, and it need not be fresh."""
+        parts: list[Any] = []
+        element: Index = 0
+        same = not self.fresh
+        for name, role in s.fields:
+            old = new = getattr(s, name)
+            if role is Role.CHANGED or role is Role.READ:
+                new, element = self._memory(old, getattr(s, "index", 0))
+            elif name == "index":
+                new = element
+            elif role is Role.OPERAND:
+                new = _each(self.operand, old)
+            elif role is Role.INDEX:
+                new = _each(self.index, old)
+            elif role is Role.BODY:
+                new = self.body(old)
+            same = same and (new is old or new == old)
+            parts.append(new)
+        if same:
             return s
-        made = Let(s.op, args, s.dtype)
-        if not self.fresh:
-            made.symbol = s.symbol
-        elif s.symbol is not None:
+        made: Statement = type(s)(*parts)
+        if isinstance(s, VALUES):
+            self.values[s] = made  # type: ignore[assignment]
+        if self.fresh and isinstance(s, Let) and isinstance(made, Let) and s.symbol is not None:
             made.symbol = Symbol(s.symbol.name, s.symbol.extent, scalar=s.symbol.scalar)
             self.symbols[s.symbol] = var(made.symbol)
-        self.values[s] = made
         return made
-
-    def _load(self, s: Load) -> Load:
-        memory, index = self._memory(s.memory, s.index)
-        mask = None if s.mask is None else self.operand(s.mask)
-        other = None if s.other is None else self.operand(s.other)
-        if not self.fresh and (memory, index, mask, other) == (s.memory, s.index, s.mask, s.other):
-            return s
-        made = self.values[s] = Load(memory, index, s.dtype, mask, other)
-        return made
-
-    def _declare(self, s: Declare) -> Declare:
-        array, _ = self._local(s.array, 0)
-        return Declare(array, None if s.initial is None else self.operand(s.initial))
-
-    def _accumulate(self, s: Accumulate) -> Accumulate:
-        accumulator, index = self._local(s.accumulator, s.index)
-        assert isinstance(accumulator, Accumulator)
-        return Accumulate(accumulator, index, self.operand(s.value))
-
-    def _store(self, s: Store) -> Store:
-        memory, index = self._memory(s.memory, s.index)
-        return Store(memory, index, self.operand(s.value), s.combine)
-
-    def _check(self, s: Check) -> Check:
-        low, high = self.operand(s.low), self.operand(s.high)
-        return Check(low, high, self.index(s.size), s.failure)
-
-    def _transpose(self, s: Transpose) -> Transpose:
-        array, _ = self._local(s.array, 0)
-        index, step = self.index(s.index), self.index(s.step)
-        rows, columns = (tuple(map(self.index, es)) for es in (s.rows, s.columns))
-        return Transpose(array, s.width, s.memory, index, step, rows, columns)
-
-    def _draw(self, s: Draw) -> Draw:
-        array, _ = self._local(s.array, 0)
-        seed, offset, first = self.operand(s.seed), self.operand(s.offset), self.index(s.first)
-        return Draw(array, s.op, seed, offset, first, tuple(map(self.index, s.counts)))
-
-    def _if(self, s: If) -> If:
-        return If(self.operand(s.condition), self.body(s.body))
-
-    def _for(self, s: For) -> For:
-        if not self.symbols:
-            return s.holding(self.body(s.body))
-        starts, stops = (tuple(map(self.index, es)) for es in (s.starts, s.stops))
-        return s.like(starts=starts, stops=stops, body=self.body(s.body))
-
-    def _barrier(self, s: Barrier) -> Barrier:
-        return s
-
-    _copies: ClassVar[Mapping[type, Callable[[Any, Any], Any]]] = {
-        Let: _let,
-        Load: _load,
-        Declare: _declare,
-        Accumulate: _accumulate,
-        Store: _store,
-        Check: _check,
-        Transpose: _transpose,
-        Draw: _draw,
-        If: _if,
-        For: _for,
-        Barrier: _barrier,
-    }
 
     def _memory(self, memory: Memory, index: Index) -> tuple[Memory, Index]:
-        if isinstance(memory, Array):
-            return self._local(memory, index)
-        return memory, self.index(index)
-
-    def _local(self, array: Array, index: Index) -> tuple[Array, Index]:
+        """What an element of memory is in the copy."""
         index = self.index(index)
-        moved = self.arrays.get(array)
-        return (array, index) if moved is None else moved(index)
+        moved = self.arrays.get(memory) if isinstance(memory, Array) else None
+        return (memory, index) if moved is None else moved(index)
+
+
+def _each(copy: Callable[[Any], Any], x: Any) -> Any:
+    """A copy of what a field has: one, several or none."""
+    return tuple(map(copy, x)) if type(x) is tuple else None if x is None else copy(x)
 
 
 def instead(array: Array) -> Moved:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from torch_tenon.compiler.loops.copy import Copy
-from torch_tenon.compiler.loops.tree import Constant, For, Let, Statement, Tree, map_loops
+from torch_tenon.compiler.loops.tree import Constant, For, Let, Statement, Tree
 from torch_tenon.ir.index import Symbol, strides, var
 
 
@@ -25,11 +25,7 @@ class Change:
 def cut_where_conditions_change(tree: Tree, most: int, chosen: Callable[[For], bool]) -> Tree:
     """The chosen innermost loops in pieces, fewer than `most`, in each of which the comparisons of
     the position in the loop with a number are known."""
-
-    def change(loop: For) -> list[Statement]:
-        return pieces(loop, most) if chosen(loop) else [loop]
-
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(chosen, lambda loop: pieces(loop, most))
 
 
 def pieces(loop: For, most: int) -> list[Statement]:

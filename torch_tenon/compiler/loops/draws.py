@@ -19,7 +19,6 @@ from torch_tenon.compiler.loops.tree import (
     Read,
     Statement,
     Tree,
-    map_loops,
 )
 from torch_tenon.ir.index import Expr, Symbol, strides, substitute, symbols, var
 from torch_tenon.ir.scalar_ops import RANDOM_NUMBERS
@@ -30,10 +29,10 @@ def draw_before(tree: Tree, width: int, chosen: Callable[[For], bool]) -> Tree:
     `width` elements at most: a loop of more iterations becomes one over pieces around it."""
 
     def change(loop: For) -> list[Statement]:
-        found = _draws(loop) if chosen(loop) else {}
+        found = _draws(loop)
         return _drawn(loop, found, width) if found else [loop]
 
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(chosen, change)
 
 
 def _draws(loop: For) -> dict[Let, Expr]:

@@ -14,7 +14,6 @@ from torch_tenon.compiler.loops.tree import (
     VALUES,
     Accumulate,
     Array,
-    Check,
     Declare,
     For,
     Let,
@@ -23,11 +22,10 @@ from torch_tenon.compiler.loops.tree import (
     Store,
     Tree,
     Value,
-    indices,
-    map_loops,
-    operands,
+    needed,
+    used,
 )
-from torch_tenon.ir.index import Symbol, symbols, var
+from torch_tenon.ir.index import Symbol, var
 
 
 def fission(tree: Tree, long: Collection[str], width: int, chosen: Callable[[For], bool]) -> Tree:
@@ -35,11 +33,9 @@ def fission(tree: Tree, long: Collection[str], width: int, chosen: Callable[[For
     `long`. Their iterations must not depend on each other."""
 
     def change(loop: For) -> list[Statement]:
-        if not chosen(loop):
-            return [loop]
         return _in_loops(loop, [(loop, part) for part in _by_long(loop.body, long)], width)
 
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(chosen, change)
 
 
 def scans_apart(tree: Tree, width: int, chosen: Callable[[For], bool]) -> Tree:
@@ -48,7 +44,7 @@ def scans_apart(tree: Tree, width: int, chosen: Callable[[For], bool]) -> Tree:
 
     def change(loop: For) -> list[Statement]:
         ordered = scanned(loop.body)
-        if not ordered or not chosen(loop):
+        if not ordered:
             return [loop]
         first = [s for s in loop.body if s in ordered]
         rest = [s for s in loop.body if s not in ordered]
@@ -60,24 +56,13 @@ def scans_apart(tree: Tree, width: int, chosen: Callable[[For], bool]) -> Tree:
         parts = [(inside, first), (inside.like(kind="lane"), rest)]
         return [loop.like(symbol=tiles, step=width, body=_in_loops(inside, parts, width))]
 
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(chosen, change)
 
 
 def scanned(body: Sequence[Statement]) -> set[Statement]:
     """Those of an innermost loop's statements that go into scans, and the running values."""
     running = {s.accumulator for s in body if isinstance(s, Accumulate) and s.accumulator.running}
-    found: set[Statement] = set()
-    wanted: set[object] = set()
-    for s in reversed(body):
-        arrays = {x.array for x in operands(s) if isinstance(x, Read)}
-        taken = isinstance(s, Accumulate) and s.accumulator in running
-        named = isinstance(s, Let) and s.symbol in wanted
-        checks = isinstance(s, Check) and s.low in wanted
-        if taken or named or checks or s in wanted or arrays & running:
-            found.add(s)
-            wanted |= {x for x in operands(s) if isinstance(x, VALUES)}
-            wanted |= {t for e in indices(s) for t in symbols(e)}
-    return found
+    return needed(body, running)
 
 
 def _by_long(body: Sequence[Statement], long: Collection[str]) -> list[list[Statement]]:
@@ -124,9 +109,6 @@ def _in_loops(
 
 def _used(part: list[Statement], of_symbol: Mapping[Symbol, Let]) -> set[Value]:
     """The values that statements use."""
-    found: set[Value] = set()
-    for s in part:
-        found |= {x for x in operands(s) if isinstance(x, VALUES)}
-        for e in indices(s):
-            found |= {of_symbol[t] for t in symbols(e) if t in of_symbol}
-    return found
+    found = set().union(*map(used, part))
+    values = {x for x in found if isinstance(x, VALUES)}
+    return values | {let for symbol, let in of_symbol.items() if symbol in found}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from torch_tenon.compiler.loops.copy import Copy, Moved
 from torch_tenon.compiler.loops.tree import (
     VALUES,
-    Accumulator,
     Array,
     Barrier,
     Check,
@@ -21,11 +21,10 @@ from torch_tenon.compiler.loops.tree import (
     Store,
     Tree,
     Value,
-    indices,
-    map_loops,
     operands,
+    used,
 )
-from torch_tenon.ir.index import Index, Symbol, symbols, var
+from torch_tenon.ir.index import Index, Symbol, var
 
 
 def interchange(tree: Tree, order: Sequence[Symbol]) -> Tree:
@@ -49,11 +48,7 @@ def sink(tree: Tree, symbol: Symbol, width: int) -> Tree:
     are used after the loops in which they are computed. It has to hold iterations that do not
     depend on each other.
     """
-
-    def change(loop: For) -> list[Statement]:
-        return _Sink(loop, width).run() if loop.symbol is symbol else [loop]
-
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(lambda loop: loop.symbol is symbol, lambda loop: _Sink(loop, width).run())
 
 
 class _Sink:
@@ -79,10 +74,8 @@ class _Sink:
             if isinstance(s, Declare):
                 self._widen(s.array)
             if isinstance(s, Let | Load | Check):
-                used: list[object] = [x.array if isinstance(x, Read) else x for x in operands(s)]
-                used += [t for e in indices(s) for t in symbols(e)]
                 local = isinstance(s, Load) and isinstance(s.memory, Array)
-                if local or any(x in self.varying for x in used):
+                if local or not self.varying.isdisjoint(used(s)):
                     self.varying.add(s)
                     if isinstance(s, Let) and s.symbol is not None:
                         self.varying.add(s.symbol)
@@ -94,12 +87,7 @@ class _Sink:
     def _widen(self, array: Array) -> None:
         """Gives a local array one element, or row, for each iteration."""
         length = self.width * (1 if array.length is None else array.length)
-        if isinstance(array, Accumulator):
-            wide: Array = Accumulator(
-                array.label, array.dtype, length, array.combine, array.running
-            )
-        else:
-            wide = Array(array.label, array.dtype, length)
+        wide = replace(array, length=length)
         self.varying.add(array)
         self.copy.arrays[array] = self._moved(wide)
 

@@ -18,7 +18,6 @@ from torch_tenon.compiler.loops.tree import (
     Statement,
     Store,
     Tree,
-    map_loops,
     walk,
 )
 from torch_tenon.ir.index import Index, Symbol, floordiv, var
@@ -27,11 +26,7 @@ from torch_tenon.ir.index import Index, Symbol, floordiv, var
 def jam(tree: Tree, few: int, chosen: Callable[[For], bool]) -> Tree:
     """The chosen loops, which end with a loop over lanes, in steps of `few` rows: these are inside
     of the lanes, and what is left goes row by row. A lane has to add to one element."""
-
-    def change(loop: For) -> list[Statement]:
-        return _jammed(loop, few) if chosen(loop) else [loop]
-
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(chosen, lambda loop: _jammed(loop, few))
 
 
 def _jammed(loop: For, few: int) -> list[Statement]:

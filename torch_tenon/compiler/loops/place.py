@@ -9,25 +9,22 @@ from typing import Any
 from torch_tenon.compiler.loops.copy import Copy
 from torch_tenon.compiler.loops.tree import (
     VALUES,
-    Accumulate,
     Check,
     Constant,
     Declare,
-    Draw,
     Failure,
     For,
     If,
     Let,
-    Load,
     Memory,
-    Operand,
     Read,
     Statement,
-    Store,
-    Transpose,
     Tree,
+    Value,
+    changed,
     indices,
     operands,
+    read,
 )
 from torch_tenon.ir.index import symbols, var
 
@@ -78,10 +75,8 @@ class _Placement:
         return body.out + body.declared
 
     def _statement(self, s: Statement, body: _Body) -> None:
-        if type(s) is Let:
-            self._let(s)
-        elif type(s) is Load:
-            self._load(s)
+        if isinstance(s, VALUES):
+            self._value(s)
         elif type(s) is Check:
             self._check(s)
         elif type(s) is For:
@@ -91,18 +86,14 @@ class _Placement:
             self.guards.append(len(self.bodies))
             body.add(If(condition, self._body(s.body, _Body())))
             self.guards.pop()
-        elif isinstance(s, Declare):
-            self._change(s.array)
-            # Values that move out of the next loop need not wait for it.
-            body.declared.append(self.copy.statement(s))
         else:
-            if isinstance(s, Accumulate):
-                self._change(s.accumulator)
-            elif isinstance(s, Store):
-                self._change(s.memory)
-            elif isinstance(s, Transpose | Draw):
-                self._change(s.array)
-            body.add(self.copy.statement(s))
+            for memory in changed(s):
+                self._change(memory)
+            if isinstance(s, Declare):
+                # Values that move out of the next loop need not wait for it.
+                body.declared.append(self.copy.statement(s))
+            else:
+                body.add(self.copy.statement(s))
 
     def _for(self, s: For, body: _Body) -> None:
         inner = s.body[0] if s.kind == "grid" and len(s.body) == 1 else None
@@ -131,36 +122,24 @@ class _Placement:
         for e in indices(s):
             for symbol in symbols(e):
                 depth = max(depth, self.depth.get(symbol, 0))
-        if isinstance(s, Load):
-            depth = max(depth, self.changed.get(s.memory, 0))
+        for memory in read(s):
+            depth = max(depth, self.changed.get(memory, 0))
         if self.guards and not isinstance(s, Let):
             depth = max(depth, self.guards[-1])
         while not self.bodies[depth].open:
             depth += 1
         return depth
 
-    def _let(self, s: Let) -> None:
-        args = tuple(self.copy.operand(a) for a in s.args)
-        moved = args != s.args
-        made = Let(s.op, args, s.dtype, s.symbol) if moved else s
-        found = self._put(made, (s.op, s.dtype, *map(_key, args)))
+    def _value(self, s: Value) -> None:
+        made = self.copy.statement(s)
+        parts = (getattr(made, name) for name, _ in made.fields if name != "symbol")
+        found = self._put(made, (type(s), *map(_key, parts)))
         self.copy.values[s] = found
-        if s.symbol is not None and s.symbol is not found.symbol:
+        if isinstance(s, Let) and s.symbol is not None and s.symbol is not found.symbol:
             if found.symbol is None:
                 found.symbol = s.symbol
             else:
                 self.copy.symbols[s.symbol] = var(found.symbol)
-
-    def _load(self, s: Load) -> None:
-        index = self.copy.index(s.index)
-        made = s
-        if s.mask is not None and s.other is not None:
-            mask, other = self.copy.operand(s.mask), self.copy.operand(s.other)
-            made = Load(s.memory, index, s.dtype, mask, other)
-        elif index is not s.index:
-            made = Load(s.memory, index, s.dtype)
-        key = ("load", s.memory, index, _key(made.mask), _key(made.other))
-        self.copy.values[s] = self._put(made, key)
 
     def _check(self, s: Check) -> None:
         low, high = self.copy.operand(s.low), self.copy.operand(s.high)
@@ -187,8 +166,10 @@ class _Placement:
         return found
 
 
-def _key(x: Operand | None) -> Hashable:
-    """Equal for operands that are the same number."""
+def _key(x: Any) -> Hashable:
+    """Equal for fields of equal values: operands that are the same number."""
+    if isinstance(x, tuple):
+        return tuple(map(_key, x))
     if isinstance(x, Constant):
         return ("constant", repr(x.value), x.dtype)
     if isinstance(x, Read):

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from torch_tenon.compiler.loops.tree import (
-    VALUES,
-    Check,
     For,
     If,
     Let,
     Statement,
     Tree,
-    indices,
-    operands,
+    needed,
 )
-from torch_tenon.ir.index import Symbol, symbols, var
+from torch_tenon.ir.index import Symbol, var
 
 
 def share_stores(tree: Tree, around: Symbol, coordinate: Symbol, shares: Symbol) -> Tree:
@@ -47,22 +44,8 @@ def _own(
     """The statements, in an `If` what is of one share alone."""
     if len(body) == 1 and isinstance(body[0], For):
         return [body[0].holding(_own(body[0].body, coordinate, share, shares))]
-    needed = _needed(body, coordinate)
+    own = needed(body, {coordinate})
     mine = Let("bitwise_and", (var(coordinate), var(shares) - 1), torch.int64)
     condition = Let("eq", (mine, var(share)), torch.bool)
-    rest = [s for s in body if s not in needed]
-    return [*(s for s in body if s in needed), mine, condition, If(condition, rest)]
-
-
-def _needed(body: Sequence[Statement], coordinate: Symbol) -> set[Statement]:
-    """The values that a coordinate is computed from, with what checks them."""
-    found: set[Statement] = set()
-    wanted: set[object] = {coordinate}
-    for s in reversed(body):
-        named = isinstance(s, Let) and s.symbol in wanted
-        checks = isinstance(s, Check) and s.low in wanted
-        if named or s in wanted or checks:
-            found.add(s)
-            wanted |= {x for x in operands(s) if isinstance(x, VALUES)}
-            wanted |= {t for e in indices(s) for t in symbols(e)}
-    return found
+    rest = [s for s in body if s not in own]
+    return [*(s for s in body if s in own), mine, condition, If(condition, rest)]

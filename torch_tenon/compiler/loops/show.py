@@ -10,7 +10,6 @@ from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Accumulator,
     Array,
-    Barrier,
     Check,
     Constant,
     Declare,
@@ -26,9 +25,11 @@ from torch_tenon.compiler.loops.tree import (
     Store,
     Transpose,
     Tree,
+    indices,
+    operands,
 )
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Div, Index, Mod, Symbol
+from torch_tenon.ir.index import Division, Index, Symbol
 
 
 def show(tree: Tree) -> str:
@@ -100,8 +101,9 @@ class _Printer:
             state = f"{self.operand(s.seed)}, {self.operand(s.offset)}"
             count = self._bound("min", s.counts)
             return f"{self._name(s.array)} = {count} of {s.op}({state}, {self.index(s.first)} on)"
-        assert isinstance(s, Barrier)
-        return "barrier"
+        # What has no form of its own here: its name, and what it uses.
+        uses = [*map(self.operand, operands(s)), *map(self.index, indices(s))]
+        return " ".join([type(s).__name__.lower(), *uses])
 
     def _declare(self, s: Declare) -> str:
         a = s.array
@@ -158,6 +160,5 @@ class _Printer:
     def _atom(self, a: Any) -> str:
         if isinstance(a, Symbol):
             return self._name(a)
-        assert isinstance(a, Div | Mod)
-        sign = "//" if isinstance(a, Div) else "%"
-        return f"(({self.index(a.numerator)}) {sign} ({self.index(a.divisor)}))"
+        assert isinstance(a, Division)
+        return f"(({self.index(a.numerator)}) {a.sign} ({self.index(a.divisor)}))"

@@ -17,7 +17,6 @@ from torch_tenon.compiler.loops.tree import (
     Read,
     Statement,
     Tree,
-    map_loops,
 )
 from torch_tenon.ir.index import Symbol, floordiv, var
 
@@ -25,11 +24,7 @@ from torch_tenon.ir.index import Symbol, floordiv, var
 def side_by_side(tree: Tree, count: int, chosen: Callable[[For], bool]) -> Tree:
     """The chosen innermost loops, which reduce, as `count` pieces of equal length side by side,
     each with accumulators of its own, and a loop over what is left."""
-
-    def change(loop: For) -> list[Statement]:
-        return _side_by_side(loop, count) if chosen(loop) else [loop]
-
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(chosen, lambda loop: _side_by_side(loop, count))
 
 
 def _side_by_side(loop: For, count: int) -> list[Statement]:

@@ -14,7 +14,6 @@ from torch_tenon.compiler.loops.tree import (
     Read,
     Statement,
     Tree,
-    map_loops,
     walk,
 )
 from torch_tenon.ir.index import Index, Symbol, var
@@ -26,8 +25,6 @@ def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
     totals: dict[Array, Accumulator] = {}
 
     def change(loop: For) -> list[Statement]:
-        if loop.symbol is not symbol:
-            return [loop]
         reduced = {
             s.accumulator: None
             for s in walk(loop.body)
@@ -38,11 +35,9 @@ def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
                 totals[a] = Accumulator(a.label, torch.float64, a.length, a.combine)
         return _split(loop, list(reduced), block) if reduced else [loop]
 
-    body = map_loops(tree.body, change)
-    if not totals:
-        return tree.having(body)
+    made = tree.replacing(lambda loop: loop.symbol is symbol, change)
     moved = {a: instead(t) for a, t in totals.items()}
-    return tree.having(Copy(arrays=moved, fresh=False).body(body))
+    return made.having(Copy(arrays=moved, fresh=False).body(made.body)) if totals else made
 
 
 def _is_wide(a: Accumulator) -> bool:

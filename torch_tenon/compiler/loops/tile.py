@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch_tenon.compiler.loops.tree import For, Statement, Tree, is_innermost, map_loops
+from torch_tenon.compiler.loops.tree import For, Statement, Tree, is_innermost
 from torch_tenon.ir.index import Index, Symbol, var
 
 
@@ -12,8 +12,6 @@ def tile(tree: Tree, symbol: Symbol, width: int, tiles: Symbol) -> Tree:
     """The loop with this symbol as one inside a tile, and around it one over `tiles`."""
 
     def change(loop: For) -> list[Statement]:
-        if loop.symbol is not symbol:
-            return [loop]
         start = var(tiles)
         stops: tuple[Index, ...] = (start + width, *loop.stops)
         (stop,) = loop.stops
@@ -22,7 +20,7 @@ def tile(tree: Tree, symbol: Symbol, width: int, tiles: Symbol) -> Tree:
         inside = loop.like(starts=(start,), stops=stops)
         return [loop.like(symbol=tiles, step=width, body=[inside])]
 
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(lambda loop: loop.symbol is symbol, change)
 
 
 def share_out(tree: Tree, count: int) -> Tree:
@@ -41,9 +39,7 @@ def share_out(tree: Tree, count: int) -> Tree:
 def as_lanes(tree: Tree, chosen: Callable[[For], bool]) -> Tree:
     """The chosen innermost loops as vectors, but for those whose iterations are in order."""
 
-    def change(loop: For) -> list[Statement]:
-        if loop.kind in ("parallel", "reduce") and chosen(loop) and is_innermost(loop):
-            return [loop.like(kind="lane")]
-        return [loop]
+    def may_be(loop: For) -> bool:
+        return loop.kind in ("parallel", "reduce") and chosen(loop) and is_innermost(loop)
 
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(may_be, lambda loop: [loop.like(kind="lane")])

@@ -29,13 +29,11 @@ def transpose_tiles(
     chosen loads that are dense along the rows and not along the lanes, from a transposed copy."""
 
     def change(loop: For) -> list[Statement]:
-        if loop.symbol is not rows:
-            return [loop]
         transposing = _Transposing(loop, lanes, side, chosen)
         inside = map_loops(loop.body, transposing.lanes)
         return [*transposing.before, loop.holding(inside)]
 
-    return tree.having(map_loops(tree.body, change))
+    return tree.replacing(lambda loop: loop.symbol is rows, change)
 
 
 class _Transposing(Copy):

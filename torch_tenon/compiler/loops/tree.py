@@ -9,18 +9,22 @@ Indices are expressions of `ir.index` over the symbols that are bound around the
 
 Trees are not changed once they are made: a rewrite makes new nodes where something differs, and
 takes over the rest.
+
+A node is declared once: by the types of its fields it is walked here, copied by `copy.py`, moved by
+`place.py` and printed by `show.py`. What is left to write is its spelling in each dialect.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, Union
+from typing import Any, ClassVar, Literal, TypeAlias, Union
 
 import torch
 
-from torch_tenon.ir.index import Div, Expr, Index, Mod, Symbol
-from torch_tenon.ir.values import Buffer, Storage
+from torch_tenon.ir.index import Expr, Index, Symbol, symbols
+from torch_tenon.ir.values import Buffer
 
 #: How the iterations of a loop relate to each other.
 #:   grid      independent; the outermost loops, nothing between them: what is shared out
@@ -58,6 +62,45 @@ class Accumulator(Array):
 
 
 Memory: TypeAlias = Buffer | Array
+#: Memory that is read and not changed.
+Source: TypeAlias = Memory
+
+
+class Role(enum.Enum):
+    """What a field is to its statement."""
+
+    OPERAND = "a value that it uses, or several"
+    INDEX = "an index expression, or several; `index` is the element of the memory before it"
+    CHANGED = "memory that it changes"
+    READ = "memory that it reads"
+    BODY = "the statements inside"
+
+
+# By a word of the type that a field is declared with.
+_ROLES = {
+    "Operand": Role.OPERAND,
+    "Index": Role.INDEX,
+    "Memory": Role.CHANGED,
+    "Array": Role.CHANGED,
+    "Accumulator": Role.CHANGED,
+    "Source": Role.READ,
+    "Statement": Role.BODY,
+}
+
+
+class Node:
+    """A statement. The role of a field follows from the type that it is declared with."""
+
+    __slots__ = ()
+    fields: ClassVar[Sequence[tuple[str, Role | None]]]
+    by_role: ClassVar[dict[Role, Sequence[str]]]
+
+    def __init_subclass__(cls) -> None:
+        cls.fields = tuple(
+            (name, next((role for word, role in _ROLES.items() if word in declared), None))
+            for name, declared in cls.__annotations__.items()
+        )
+        cls.by_role = {role: tuple(name for name, r in cls.fields if r is role) for role in Role}
 
 
 @dataclass(eq=False, slots=True)
@@ -78,7 +121,7 @@ class Read:
 
 
 @dataclass(eq=False, slots=True)
-class Let:
+class Let(Node):
     """A value that is computed of others.
 
     `op` is an entry of `ir.scalar_ops.OPS` or of its `RANDOM_NUMBERS`, or
@@ -97,11 +140,11 @@ class Let:
 
 
 @dataclass(eq=False, slots=True)
-class Load:
+class Load(Node):
     """The element of `memory` at `index`, in the compute dtype; with a mask, `other` where it does
     not hold, and memory is not touched there."""
 
-    memory: Memory
+    memory: Source
     index: Index
     dtype: torch.dtype
     mask: Operand | None = None
@@ -113,7 +156,7 @@ Operand: TypeAlias = Union[Let, Load, Constant, Read, "Expr", int]
 
 
 @dataclass(eq=False, slots=True)
-class Declare:
+class Declare(Node):
     """Begins the life of a local array. An accumulator starts from its identity, or `initial`."""
 
     array: Array
@@ -121,7 +164,7 @@ class Declare:
 
 
 @dataclass(eq=False, slots=True)
-class Accumulate:
+class Accumulate(Node):
     """Combines a value into the element of an accumulator."""
 
     accumulator: Accumulator
@@ -130,7 +173,7 @@ class Accumulate:
 
 
 @dataclass(eq=False, slots=True)
-class Store:
+class Store(Node):
     """Writes an element; with `combine` other than `store`, what is there combined with it, in the
     dtype of `value`."""
 
@@ -149,7 +192,7 @@ class Failure:
 
 
 @dataclass(eq=False, slots=True)
-class Check:
+class Check(Node):
     """Reports `failure` where `low` < 0 (with `low`) or `high` >= `size` (with `high`).
 
     A check of one value has it for both.
@@ -162,7 +205,7 @@ class Check:
 
 
 @dataclass(eq=False, slots=True)
-class Transpose:
+class Transpose(Node):
     """Copies a block out of memory with its rows and columns exchanged: element (r, c) of the
     array, whose rows have `width` elements, is what memory has at `index + c*step + r`.
 
@@ -171,7 +214,7 @@ class Transpose:
 
     array: Array
     width: int
-    memory: Buffer
+    memory: Source
     index: Index
     step: Index
     rows: tuple[Index, ...]
@@ -179,7 +222,7 @@ class Transpose:
 
 
 @dataclass(eq=False, slots=True)
-class Draw:
+class Draw(Node):
     """Fills an array with random numbers: element k is what the op (of
     `ir.scalar_ops.RANDOM_NUMBERS`) gives for the seed, the offset and the element `first + k`, for
     k up to the least of `counts`.
@@ -194,12 +237,12 @@ class Draw:
 
 
 @dataclass(eq=False, slots=True)
-class Barrier:
+class Barrier(Node):
     """What follows may read what any iteration of the loops before it has written locally."""
 
 
 @dataclass(eq=False, slots=True)
-class If:
+class If(Node):
     """The body, where a condition (bool) holds."""
 
     condition: Operand
@@ -207,7 +250,7 @@ class If:
 
 
 @dataclass(eq=False, slots=True)
-class For:
+class For(Node):
     """The body for each value of `symbol` from the greatest of `starts` to below the least of
     `stops`.
 
@@ -241,11 +284,7 @@ Statement: TypeAlias = (
 
 # Made once: these are asked of every statement.
 NESTS = (For, If)
-BINDERS = (For, Let)
-ACCESSES = (Load, Store, Transpose)
-DIVISIONS = (Div, Mod)
 VALUES = (Let, Load)
-PLACED = (Load, Store, Accumulate)
 
 
 @dataclass(eq=False, slots=True)
@@ -267,6 +306,14 @@ class Tree:
     def having(self, body: list[Statement]) -> Tree:
         """The tree with another body."""
         return Tree(body, self.numbers, self.shares, self.sets)
+
+    def replacing(
+        self, chosen: Callable[[For], bool], change: Callable[[For], list[Statement]]
+    ) -> Tree:
+        """The tree with `change` of each chosen loop in its place, those inside first."""
+        return self.having(
+            map_loops(self.body, lambda loop: change(loop) if chosen(loop) else [loop])
+        )
 
 
 def walk(body: Sequence[Statement]) -> Iterator[Statement]:
@@ -301,99 +348,61 @@ def dtype_of(x: Operand) -> torch.dtype:
     return torch.int64 if isinstance(x, Expr | int) else x.dtype
 
 
-def operands(s: Statement) -> tuple[Operand, ...]:
+def operands(s: Statement) -> list[Operand]:
     """What a statement itself uses beside its indices."""
-    if isinstance(s, Let):
-        return s.args
-    if isinstance(s, Load):
-        return () if s.mask is None or s.other is None else (s.mask, s.other)
-    if isinstance(s, Accumulate):
-        return (s.value,)
-    if isinstance(s, Store):
-        return (s.value,)
-    if isinstance(s, Check):
-        return (s.low, s.high)
-    if isinstance(s, If):
-        return (s.condition,)
-    if isinstance(s, Draw):
-        return (s.seed, s.offset)
-    if isinstance(s, Declare) and s.initial is not None:
-        return (s.initial,)
-    return ()
+    return list(_all(s, Role.OPERAND))
 
 
 def indices(s: Statement) -> Iterator[Expr]:
     """The index expressions of a statement itself, those inside its operands too; no plain
     numbers."""
-    for x in operands(s):
+    for x in _all(s, Role.OPERAND):
         e = x.index if isinstance(x, Read) else x
         if isinstance(e, Expr):
             yield e
-    found: tuple[Index, ...] = ()
-    if isinstance(s, PLACED):
-        found = (s.index,)
-    elif isinstance(s, For):
-        found = s.starts + s.stops
-    elif isinstance(s, Check):
-        found = (s.size,)
-    elif isinstance(s, Transpose):
-        found = (s.index, s.step, *s.rows, *s.columns)
-    elif isinstance(s, Draw):
-        found = (s.first, *s.counts)
-    for e in found:
+    for e in _all(s, Role.INDEX):
         if isinstance(e, Expr):
             yield e
 
 
-@dataclass(slots=True)
-class Parameters:
-    """What a kernel is called with, each in the order of its arguments.
-
-    storages  what one run is given memory for
-    pointers  each storage with the dtypes that its elements are taken for
-    sizes     symbols that are bound outside of the tree
-    failures  what checks of one run report
-    """
-
-    storages: list[Storage]
-    pointers: list[tuple[Storage, torch.dtype]]
-    sizes: list[Symbol]
-    failures: list[Failure]
+def used(s: Statement) -> set[object]:
+    """The values, local arrays and symbols in a statement's own operands and indices."""
+    values = (x for x in operands(s) if isinstance(x, Let | Load | Read))
+    found: set[object] = {x.array if isinstance(x, Read) else x for x in values}
+    return found.union(*(symbols(e) for e in indices(s)))
 
 
-def parameters(tree: Tree, given: Collection[Symbol] = ()) -> Parameters:
-    """The parameters of a tree, whose symbols `given` are known otherwise."""
-    bound: set[Symbol | None] = {tree.shares, tree.sets, *given}
-    pointers: dict[tuple[Storage, torch.dtype], None] = {}
-    sizes: dict[Symbol, None] = {}
-    failures: dict[Failure, None] = {}
-    seen: set[Expr] = set()
-    for s in walk(tree.body):
-        if isinstance(s, BINDERS):
-            bound.add(s.symbol)
-        elif isinstance(s, Check):
-            failures[s.failure] = None
-        if isinstance(s, ACCESSES) and isinstance(s.memory, Buffer):
-            pointers[s.memory.storage, s.memory.dtype] = None
-        for e in indices(s):
-            if e not in seen:
-                seen.add(e)
-                sizes |= dict.fromkeys(_symbols_in_order(e))
-    return Parameters(
-        list(dict.fromkeys(storage for storage, _ in pointers)),
-        list(pointers),
-        [s for s in sizes if s not in bound],
-        list(failures),
-    )
+def needed(body: Sequence[Statement], wanted: Collection[object]) -> set[Statement]:
+    """Those of plain statements that values, symbols and arrays are computed by, with what checks
+    them; of an array, those that change or read it."""
+    found: set[Statement] = set()
+    arrays = {x for x in wanted if isinstance(x, Array)}
+    left = set(wanted)
+    for s in reversed(body):
+        uses = used(s)
+        named = isinstance(s, Let) and s.symbol in left
+        checks = isinstance(s, Check) and s.low in left
+        if s in left or named or checks or not arrays.isdisjoint({*uses, *changed(s)}):
+            found.add(s)
+            left |= {x for x in uses if not isinstance(x, Array)}
+    return found
 
 
-def _symbols_in_order(e: Index) -> Iterator[Symbol]:
-    if isinstance(e, Expr):
-        for monomial in e.terms:
-            for atom in monomial:
-                if isinstance(atom, Symbol):
-                    yield atom
-                else:
-                    assert isinstance(atom, DIVISIONS)
-                    yield from _symbols_in_order(atom.numerator)
-                    yield from _symbols_in_order(atom.divisor)
+def changed(s: Statement) -> Iterator[Memory]:
+    """The memory that a statement itself changes."""
+    return _all(s, Role.CHANGED)
+
+
+def read(s: Statement) -> Iterator[Memory]:
+    """The memory that a statement itself reads, but for its operands."""
+    return _all(s, Role.READ)
+
+
+def _all(s: Statement, role: Role) -> Iterator[Any]:
+    """What a statement has in the fields of a role."""
+    for name in s.by_role[role]:
+        x = getattr(s, name)
+        if type(x) is tuple:
+            yield from x
+        elif x is not None:
+            yield x

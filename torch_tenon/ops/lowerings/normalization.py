@@ -29,6 +29,12 @@ def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Val
     return average, scale
 
 
+def _scaled(x: Scalar, average: Scalar, scale: Scalar, weight: Any, bias: Any) -> Scalar:
+    y = ops.mul(ops.sub(x, average), scale)
+    y = y if weight is None else ops.mul(y, weight)
+    return y if bias is None else ops.add(y, bias)
+
+
 @lowering("aten.native_layer_norm")
 def native_layer_norm(
     b: Build, x: Value, shape: Sequence[Index], weight: Any, bias: Any, eps: float
@@ -40,13 +46,7 @@ def native_layer_norm(
     wide = widest(x.dtype)
     dims = list(range(len(x.sizes) - len(shape), len(x.sizes)))
     average, scale = _normalize(b, x, dims, eps)
-
-    def f(a: Scalar, m: Scalar, s: Scalar, w: Any, c: Any) -> Scalar:
-        y = ops.mul(ops.sub(a, m), s)
-        y = y if w is None else ops.mul(y, w)
-        return y if c is None else ops.add(y, c)
-
-    y = elementwise(f, (x, average, scale, weight, bias), wide, wide, 4)
+    y = elementwise(_scaled, (x, average, scale, weight, bias), wide, wide, 4)
     statistics = [m.dtype if m is not None else wide for m in b.results[1:]]
     return [cast(y, x.dtype), cast(average, statistics[0]), cast(scale, statistics[1])]
 
@@ -74,13 +74,7 @@ def native_group_norm(
     shape = (1, groups, per, 1)
     w = None if weight is None else reshape(weight, shape)
     c = None if bias is None else reshape(bias, shape)
-
-    def f(a: Scalar, m: Scalar, s: Scalar, k: Any, d: Any) -> Scalar:
-        y = ops.mul(ops.sub(a, m), s)
-        y = y if k is None else ops.mul(y, k)
-        return y if d is None else ops.add(y, d)
-
-    y = elementwise(f, (split, average, scale, w, c), wide, wide, 4)
+    y = elementwise(_scaled, (split, average, scale, w, c), wide, wide, 4)
     metas = [m for m in b.results if m is not None]
     return [
         cast(reshape(y, x.sizes), x.dtype),

@@ -7,28 +7,25 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_tenon.compiler.backend import Backend, KernelFile
+from torch_tenon.compiler.backend import KernelFile
+from torch_tenon.targets.c_family.backend import MANY_ELEMENTS, PIECE, CFamilyBackend
 from torch_tenon.targets.cpu.library import LIBRARY
 
 if TYPE_CHECKING:
-    import torch
-
     from torch_tenon.compiler.bounded import CacheCounts
     from torch_tenon.compiler.handwritten import Code
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.plan import Plan
-    from torch_tenon.compiler.schedule import Group, Member, Schedule
+    from torch_tenon.compiler.schedule import Group, Schedule
     from torch_tenon.ir.values import Buffer
     from torch_tenon.targets.cpu.autotune import Tuner
     from torch_tenon.targets.cpu.compiler import CpuCompiler
 
 FEW_ROWS = 32  # too few to share out between threads
 MANY_COLUMNS = 1024  # enough for each thread to have lanes of its own
-MANY_ELEMENTS = 32768  # worth a second kernel
-PIECE = 8192  # elements of a partial result
 
 
-class CpuBackend(Backend):
+class CpuBackend(CFamilyBackend):
     """Kernels in C for the host; see `generate.py` and `products.py`.
 
     `compiler` is the one of the settings where none is given.
@@ -49,24 +46,11 @@ class CpuBackend(Backend):
         return self._compiler or default_compiler()
 
     @functools.cached_property
-    def product_dtypes(self) -> frozenset[torch.dtype]:  # type: ignore[override]
-        """Those that `csrc/matmul.cpp` and the driver multiply."""
-        import torch
-
-        return frozenset((torch.float32, torch.bfloat16, torch.float16))
-
-    @functools.cached_property
     def tuner(self) -> Tuner:
         """What chooses among the ways to multiply; the kernels ask it from now on."""
         from torch_tenon.targets.cpu.autotune import Tuner
 
         return Tuner(self.compiler).install()
-
-    def fusion_problem(self, members: Sequence[Member]) -> str | None:
-        """What cannot be the epilogue of a product."""
-        from torch_tenon.targets.cpu.fusion import epilogue_problem
-
-        return epilogue_problem(members)
 
     def piece_length(self, rows: int, length: int, rows_lie_dense: bool) -> int:
         """Pieces where threads or lanes would have too little to share out between them."""
@@ -78,13 +62,13 @@ class CpuBackend(Backend):
     def kernel(self, group: Group, kept: set[Buffer]) -> Kernel:
         """A function in C."""
         from torch_tenon.targets.cpu.generate import generate
-        from torch_tenon.targets.cpu.products import generate_matmul
+        from torch_tenon.targets.cpu.products import generate_product
 
         products = [m.node.buffer.dtype for m in group.members if m.node.kind == "matmul"]
         for dtype in products:
             if dtype not in self.product_dtypes:
                 raise NotImplementedError(f"the target {self.name!r} has no product of {dtype}")
-        return (generate_matmul if products else generate)(group, kept)
+        return (generate_product if products else generate)(group, kept)
 
     def batches(
         self, order: Schedule, kernels: Sequence[Kernel | None]

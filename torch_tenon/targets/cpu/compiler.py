@@ -23,6 +23,7 @@ from torch_tenon import _C, config
 from torch_tenon.compiler.backend import KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.cache import Cache, digest
+from torch_tenon.targets.c_family import headers as shared
 from torch_tenon.targets.cpu import toolchain
 from torch_tenon.targets.cpu.toolchain import Toolchain, is_of_source
 from torch_tenon.targets.target import CompileError
@@ -33,17 +34,6 @@ handwritten_log = logging.getLogger("torch_tenon.target")
 TEMPLATES = Path(__file__).parent / "templates"
 # What was compiled for this machine when the package was set up; everybody may read it.
 SET_UP = Path(__file__).parent / "set_up"
-# What kernels read beside scalar.h when they name one of its functions, in this order.
-BY_NAME = {
-    "fmod.h": ("fmod_f64", "remainder_f64"),
-    "log.h": ("erfinv_", "lgamma_", "digamma_", "special_"),
-    "erf.h": ("erfc_f32", "erfinv_"),
-    "gamma.h": ("lgamma_", "digamma_", "special_"),
-    "special.h": ("special_",),
-    "bessel.h": ("special_bessel_", "special_airy_"),
-    "random.h": ("random_",),
-}
-
 MOST_FUNCTIONS = 4096  # that are found without a look at the cache on disk
 
 
@@ -64,15 +54,9 @@ class Function(int):
         return made
 
 
-@functools.cache
-def _template(file: str) -> str:
-    return (TEMPLATES / file).read_text()
-
-
 def headers(source: str) -> list[str]:
-    """The C that belongs before `source`: scalar.h, and what has the functions that it names."""
-    named = [f for f, names in BY_NAME.items() if any(name in source for name in names)]
-    return [_template(f) for f in ("scalar.h", *named)]
+    """The C that belongs before `source`."""
+    return shared.headers(source, TEMPLATES)
 
 
 @dataclass

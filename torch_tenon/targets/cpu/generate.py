@@ -1,98 +1,37 @@
-"""The kernel of a group on the cpu: its layout is decided, its tree made and spelled."""
+"""The kernel of a group in C."""
 
 from __future__ import annotations
 
-from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
-from torch_tenon.compiler.loops.checks import collect_checks
-from torch_tenon.compiler.loops.cut import cut_where_conditions_change
-from torch_tenon.compiler.loops.draws import draw_before
-from torch_tenon.compiler.loops.fission import fission, scans_apart
-from torch_tenon.compiler.loops.interchange import interchange, sink
-from torch_tenon.compiler.loops.jam import jam
-from torch_tenon.compiler.loops.lower import lower
-from torch_tenon.compiler.loops.numbers import numbers_as_arguments
-from torch_tenon.compiler.loops.place import place_values
-from torch_tenon.compiler.loops.rows import keep_rows
-from torch_tenon.compiler.loops.share import share_stores
-from torch_tenon.compiler.loops.side_by_side import side_by_side
-from torch_tenon.compiler.loops.split import split_reductions
-from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
-from torch_tenon.compiler.loops.transpose import transpose_tiles
+from torch_tenon.compiler.kernel import Kernel, origin_of
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group
-from torch_tenon.ir.index import Index, Symbol
-from torch_tenon.ir.scalar_ops import LONG_OPS
+from torch_tenon.ir.index import Index
 from torch_tenon.ir.values import Buffer
-from torch_tenon.targets.cpu import layout as decide
-from torch_tenon.targets.cpu.dialect import Writer
-from torch_tenon.targets.cpu.layout import Layout
+from torch_tenon.targets.c_family.generate import loop_tree
+from torch_tenon.targets.c_family.layout import Layout
+from torch_tenon.targets.cpu.dialect import CWriter
+
+PARALLEL_WORK = 65536  # work below which starting threads takes as long as they save
 
 
 def generate(group: Group, kept: set[Buffer]) -> Kernel:
     """The kernel of a group; `kept` are the buffers that somebody outside needs."""
     layout = Layout(group, kept)
     tree = loop_tree(group, kept, layout)
-    origin = origin_of(group.members)
-    writer = Writer(tree, decide.threads(layout.work))
-    return Kernel(
-        writer.function(origin),
-        writer.storages,
-        [tree.numbers.get(s, s) for s in writer.arguments],
-        origin,
-        bytes_moved(group, kept),
-        layout.kind,
-        layout.work,
-        [f.calls for f in writer.failures],
-        tree,
-        spell,
-    )
+    writer = CWriter(tree, threads(layout.work))
+    source = writer.function(origin_of(group.members))
+    made = writer.made(source, group, kept, tree.numbers, layout.kind, layout.work)
+    made.tree, made.spell = tree, spell
+    return made
 
 
 def spell(tree: Tree, origin: str, work: Index) -> str:
     """A tree in C, whose threads share out `work` scalar operations where that pays."""
-    return Writer(tree, decide.threads(work)).function(origin)
+    return CWriter(tree, threads(work)).function(origin)
 
 
-def loop_tree(group: Group, kept: set[Buffer], layout: Layout) -> Tree:
-    """The tree of a group, laid out, and with all that makes it fast on the cpu."""
-    tree = place_values(_ordered(lower(group, kept), layout))
-    tree = numbers_as_arguments(tree, layout.numbers())
-    if layout.across is not None and layout.lane is not None:
-        tree = transpose_tiles(
-            tree, layout.across, layout.lane, decide.TILE_SIDE, decide.is_transposed
-        )
-    return _busy(tree, layout)
-
-
-def _ordered(tree: Tree, layout: Layout) -> Tree:
-    """The loops in their order, and what threads share and lanes are marked."""
-    lane = layout.lane
-    tree = keep_rows(tree, layout.rows, layout.inner)
-    inside = [s for s in (layout.across, lane) if s is not None]
-    tiles = [Symbol(f"{s.name}_tile", s.extent) for s in inside if layout.lanes]
-    for s, t in zip(inside, tiles, strict=False):
-        tree = tile(tree, s, layout.lanes, t)
-    tree = interchange(tree, [*layout.order, *tiles, *inside])
-    if layout.coordinate is not None and lane is not None:
-        tree = share_stores(tree, lane, layout.coordinate, Symbol("shares", lower=1))
-    if lane is not None and layout.kind != "flat":
-        tree = sink(tree, lane, layout.lanes)
-    tree = share_out(tree, layout.grid(tree))
-    return as_lanes(tree, lambda loop: loop.symbol in layout.vectors())
-
-
-def _busy(tree: Tree, layout: Layout) -> Tree:
-    """The tree with innermost loops that keep the processor busy."""
-    if layout.inner and layout.kind != "scatter":
-        block = decide.BLOCK if layout.kind == "row" else decide.BLOCK // 8
-        tree = split_reductions(tree, layout.inner[-1], block)
-    if layout.kind == "column" and not layout.runs_on:
-        tree = jam(tree, decide.JAM, decide.is_jammed)
-    elif layout.kind == "row":
-        tree = scans_apart(tree, decide.FISSION, decide.is_scan_apart)
-        tree = side_by_side(tree, decide.SIDE_BY_SIDE, layout.is_side_by_side)
-    tree = collect_checks(tree, layout.in_pass)
-    tree = draw_before(tree, decide.DRAWN, decide.is_drawn_before)
-    if layout.fission:
-        return fission(tree, LONG_OPS, layout.lanes, layout.in_pass)
-    return cut_where_conditions_change(tree, decide.MOST_PIECES, decide.is_cut)
+def threads(work: Index) -> Index:
+    """0 where threads do not pay, 1 where they do, else what is positive where they do."""
+    if isinstance(work, int):
+        return int(work >= PARALLEL_WORK)
+    return work - (PARALLEL_WORK - 1)

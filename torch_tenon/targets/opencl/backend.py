@@ -6,26 +6,23 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch_tenon.compiler.backend import Backend, KernelFile
+from torch_tenon.compiler.backend import KernelFile
+from torch_tenon.targets.c_family.backend import MANY_ELEMENTS, PIECE, CFamilyBackend
 from torch_tenon.targets.opencl.device import Shape
 
 if TYPE_CHECKING:
-    import torch
-
     from torch_tenon import _C
     from torch_tenon.compiler.handwritten import Asked, Code, Launch
     from torch_tenon.compiler.kernel import Kernel
-    from torch_tenon.compiler.schedule import Group, Member
+    from torch_tenon.compiler.schedule import Group
     from torch_tenon.ir.index import Index
     from torch_tenon.ir.values import Buffer
     from torch_tenon.targets.opencl.compiler import OpenCLCompiler
 
-MANY_ELEMENTS = 32768  # worth a second kernel
-PIECE = 8192  # elements of a partial result
 ARGUMENT = 16  # bytes of a buffer and its offset; other arguments are taken to be as many bytes
 
 
-class OpenCLBackend(Backend):
+class OpenCLBackend(CFamilyBackend):
     """Kernels in OpenCL C for the device of a context, which a library loads; see `generate.py`."""
 
     name = "opencl"
@@ -40,19 +37,6 @@ class OpenCLBackend(Backend):
         from torch_tenon.targets.opencl.compiler import OpenCLCompiler
 
         return OpenCLCompiler(self._cl, self._context, self._native)
-
-    @functools.cached_property
-    def product_dtypes(self) -> frozenset[torch.dtype]:  # type: ignore[override]
-        """Those that `templates/product.h` multiplies."""
-        import torch
-
-        return frozenset((torch.float32, torch.bfloat16, torch.float16))
-
-    def fusion_problem(self, members: Sequence[Member]) -> str | None:
-        """What cannot be the epilogue of a product."""
-        from torch_tenon.targets.cpu.fusion import epilogue_problem
-
-        return epilogue_problem(members)
 
     def piece_length(self, rows: int, length: int, rows_lie_dense: bool) -> int:
         """Pieces where work-groups would be too few."""

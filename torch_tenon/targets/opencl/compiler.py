@@ -22,8 +22,7 @@ from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.compiler.handwritten import Code
 from torch_tenon.compiler.kernel import Kernel
-from torch_tenon.targets.cpu.compiler import BY_NAME
-from torch_tenon.targets.cpu.compiler import TEMPLATES as SHARED
+from torch_tenon.targets.c_family import headers as shared
 from torch_tenon.targets.opencl.handwritten import elements_of
 from torch_tenon.targets.target import CompileError
 
@@ -34,18 +33,9 @@ OPTIONS = ["-w", "-cl-std=CL1.2"]
 PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"  # where the device can: a flag of its own
 
 
-@functools.cache
-def _template(path: Path) -> str:
-    return path.read_text()
-
-
 def headers(source: str) -> list[str]:
-    """What belongs before `source`: the cpu target's scalar functions, which are C that OpenCL C
-    understands once its names are there."""
-    named = [f for f, names in BY_NAME.items() if any(name in source for name in names)]
-    shared = [_template(SHARED / f) for f in ("scalar.h", *named)]
-    own = ["kernel.h", *(["product.h"] if "multiply_" in source else [])]
-    return [_template(TEMPLATES / "names.h"), *shared, *(_template(TEMPLATES / f) for f in own)]
+    """What belongs before `source`."""
+    return shared.headers(source, TEMPLATES, ["product.h"] if "multiply_" in source else [])
 
 
 MOST_KERNELS = 4096  # that are found without a look at the cache on disk

@@ -1,4 +1,4 @@
-"""A loop tree in OpenCL C: what differs from the cpu target's C. It decides nothing.
+"""A loop tree in OpenCL C. It decides nothing.
 
 The grid is what work-items share out: one takes one step of it. A loop of kind group is what the
 work-items of a work-group share out, whose accumulators are put together in local memory after it.
@@ -6,7 +6,7 @@ work-items of a work-group share out, whose accumulators are put together in loc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,14 +19,13 @@ from torch_tenon.compiler.loops.tree import (
     For,
     Statement,
     Store,
-    Transpose,
     Tree,
     walk,
 )
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, floordiv, product, substitute
-from torch_tenon.targets.cpu import scalars as c
-from torch_tenon.targets.cpu.dialect import Names, Writer, indent
+from torch_tenon.targets.c_family import scalars as c
+from torch_tenon.targets.c_family.dialect import Names, Writer, indent
 from torch_tenon.targets.opencl.device import Shape
 
 # Before a loop of lanes: its iterations do not depend on each other. Compilers that are not clang's
@@ -49,7 +48,7 @@ class OpenCLWriter(Writer):
     shared = False
 
     def __init__(self, tree: Tree, shape: Shape, given: Names | None = None) -> None:
-        super().__init__(tree, 0, given)
+        super().__init__(tree, given)
         self.shape = shape
         self.local_memory: list[str] = []  # declarations, which stand first in a kernel
         self.in_pass = False  # inside of what work-items share
@@ -97,14 +96,8 @@ class OpenCLWriter(Writer):
             raise NotImplementedError("a kernel with more than one grid")
         return loops
 
-    def pointers(self) -> list[str]:
-        """A pointer for each storage and dtype."""
-        lines = []
-        for (storage, dtype), name in self.memory.items():
-            number, ctype = self.storages.index(storage), c.MEMORY[dtype]
-            pointer = f"__global {ctype} *"
-            lines.append(f"{pointer}const {name} = ({pointer})(m{number} + o{number});")
-        return lines
+    def _start(self, number: int, pointer: str) -> str:
+        return f"({pointer})(m{number} + o{number})"
 
     def _for(self, s: For) -> list[str]:
         if s.kind == "grid":
@@ -117,7 +110,7 @@ class OpenCLWriter(Writer):
         lines = super()._for(s)
         self.in_pass = not outermost
         if outermost:
-            for a in self._reduced(s):
+            for a in self.reduced(s):
                 lines += self._put_together(a)
         return lines
 
@@ -184,17 +177,11 @@ class OpenCLWriter(Writer):
         """Accumulators of floats' extremes in lanes: as integers in the same order they need no
         choice that a compiler could not make for a vector."""
         found: dict[Accumulator, tuple[str, str]] = {}
-        for a in self._reduced(s):
+        for a in self.reduced(s):
             if a.combine in ("max", "min") and a.dtype.is_floating_point:
                 kind = "int32_t" if a.dtype is torch.float32 else "int64_t"
                 found[a] = (kind, f"key_{self.names[a]}")
         return found
-
-    def _reduced(self, s: For) -> list[Accumulator]:
-        """Accumulators in registers that come from outside of a loop and change inside of it."""
-        inside = {t.array for t in walk(s.body) if isinstance(t, Declare)}
-        found = dict.fromkeys(t.accumulator for t in walk(s.body) if isinstance(t, Accumulate))
-        return [a for a in found if a.length is None and a not in inside]
 
     def _grid(self, s: For) -> list[str]:
         """All loops of the grid: the position in each follows from the work-item's number."""
@@ -226,7 +213,7 @@ class OpenCLWriter(Writer):
             least = min((n for n in counts if isinstance(n, int)), default=self._widest())
             if least < self._widest():
                 return [NO_LANES] if least < self.shape.lanes else []
-            side_by_side = SIDE_BY_SIDE if len(self._reduced(s)) == 1 else ""
+            side_by_side = SIDE_BY_SIDE if len(self.reduced(s)) == 1 else ""
             return [LANES.format(self.shape.lanes) + side_by_side]
         return [f"#pragma unroll {s.stops[0] - s.starts[0]}"] if s.kind == "unrolled" else []
 
@@ -241,24 +228,8 @@ class OpenCLWriter(Writer):
             return [f"{{ {ANY_ORDER} {line} }}"]
         return [line]
 
-    def _transpose(self, s: Transpose) -> list[str]:
-        return [
-            line.replace("(const void *)", "(__global const void *)")
-            for line in super()._transpose(s)
-        ]
-
     def _barrier(self, s: Barrier) -> list[str]:
         return [BARRIER] if self.shared else []
-
-    _spell: Mapping[type, Callable[..., list[str]]] = {
-        **Writer._spell,
-        For: _for,
-        Accumulate: _accumulate,
-        Declare: _declare,
-        Store: _store,
-        Transpose: _transpose,
-        Barrier: _barrier,
-    }
 
 
 def steps_of(loop: For) -> Index:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from torch_tenon.compiler.kernel import Kernel, bytes_moved, origin_of
+from torch_tenon.compiler.kernel import Kernel, origin_of
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.values import Buffer, size_hint
-from torch_tenon.targets.cpu.compiler import BY_NAME
-from torch_tenon.targets.cpu.generate import loop_tree
+from torch_tenon.targets.c_family.generate import loop_tree
+from torch_tenon.targets.c_family.headers import BY_NAME
 from torch_tenon.targets.opencl.device import Shape
 from torch_tenon.targets.opencl.dialect import OpenCLWriter
 from torch_tenon.targets.opencl.layout import AloneLayout, GroupLayout
@@ -30,20 +30,11 @@ def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
         writer = OpenCLWriter(layout.tree, shape)
         writer.shared = layout.items > 0
         writer.local = layout.items or (shape.items if writer.grid() else 1)
-    origin = origin_of(group.members)
-    source = writer.function(origin)
+    source = writer.function(origin_of(group.members))
     if missing := next((name for name in BY_NAME["bessel.h"] if name in source), None):
         raise NotImplementedError(f"{missing} in OpenCL C")
-    return Kernel(
-        source,
-        writer.storages,
-        [writer.groups(), *(writer.tree.numbers.get(s, s) for s in writer.arguments)],
-        origin,
-        bytes_moved(group, kept),
-        layout.kind,
-        layout.work,
-        [f.calls for f in writer.failures],
-    )
+    numbers, first = writer.tree.numbers, [writer.groups()]
+    return writer.made(source, group, kept, numbers, layout.kind, layout.work, first)
 
 
 def _work_items(steps: int, work: int, shape: Shape) -> int:

@@ -13,12 +13,12 @@ from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
 from torch_tenon.compiler.loops.place import place_values
 from torch_tenon.compiler.loops.rows import keep_rows
 from torch_tenon.compiler.loops.tile import share_out
-from torch_tenon.compiler.loops.tree import For, Statement, Tree, map_loops
+from torch_tenon.compiler.loops.tree import For, Tree
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import product
 from torch_tenon.ir.scalar_ops import PLAIN_OPS
 from torch_tenon.ir.values import Buffer, size_hint
-from torch_tenon.targets.cpu.layout import (
+from torch_tenon.targets.c_family.layout import (
     FAR,
     SHORT,
     SIDE_BY_SIDE,
@@ -32,7 +32,7 @@ LONG_PIECE = 1024  # elements of a piece of a row that is read in several places
 
 
 class AloneLayout(Layout):
-    """A group's loops for work-items that have a processor's vectors each: as on the cpu target."""
+    """A group's loops for work-items that have a processor's vectors each: as on a processor."""
 
     def is_side_by_side(self, loop: For) -> bool:
         """Long rows that come from memory, too: it is read faster in several places at once."""
@@ -79,9 +79,6 @@ class GroupLayout:
         return found
 
     def _shared(self, tree: Tree) -> Tree:
-        def change(loop: For) -> list[Statement]:
-            if loop.axis is self.inner[-1]:
-                return [loop.like(kind="group")]
-            return [loop]
-
-        return tree.having(map_loops(tree.body, change))
+        return tree.replacing(
+            lambda loop: loop.axis is self.inner[-1], lambda loop: [loop.like(kind="group")]
+        )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from torch_tenon.compiler.kernel import Kernel, origin_of
-from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, floordiv, product
-from torch_tenon.ir.program import Matmul
+from torch_tenon.ir.index import Index, floordiv
 from torch_tenon.ir.values import Buffer, Layout, size_hint
-from torch_tenon.targets.cpu import scalars as c
-from torch_tenon.targets.cpu.dialect import Names
-from torch_tenon.targets.cpu.products import Product
+from torch_tenon.targets.c_family import scalars as c
+from torch_tenon.targets.c_family.products import Product, three
 from torch_tenon.targets.opencl.device import Shape
 from torch_tenon.targets.opencl.dialect import OpenCLWriter
 
@@ -21,8 +18,7 @@ STRIPS = 8  # strips of rows that go along one panel
 
 def generate_product(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
     """The kernel of a group with a product; `kept` are the buffers that somebody outside needs."""
-    first = next(m for m in group.members if isinstance(m.node, Matmul))
-    return OpenCLProduct(group, first, kept).tiled(shape)
+    return OpenCLProduct(group, kept).tiled(shape)
 
 
 class OpenCLProduct(Product):
@@ -30,11 +26,10 @@ class OpenCLProduct(Product):
 
     def tiled(self, shape: Shape) -> Kernel:
         """The kernel."""
-        tree = self._epilogue() if self.members else Tree([])
-        names = Names({s: name for name, s in self.given.items()}, {self.piece: "product"})
-        writer = OpenCLWriter(tree, shape, names)
+        tree = self.epilogue()
+        writer = OpenCLWriter(tree, shape, self.names())
         epilogue = writer.body(tree.body)
-        (batch, m, _), n = _three(self.node.left.sizes, 1), self.node.right.sizes[-1]
+        (batch, m, _), n = three(self.node.left.sizes, 1), self.node.right.sizes[-1]
         rows, span = self._tile(m, n, size_hint(batch), shape)
         height, width = rows * STRIPS, span * VECTOR
         lines = [*self._multiply(writer, height, width), *epilogue]
@@ -44,16 +39,7 @@ class OpenCLProduct(Product):
         ctype = c.MEMORY[self.node.buffer.dtype]
         template = f"MULTIPLY(@NAME@, {ctype}, {load}, {rows}, {span})"
         groups = batch * floordiv(m + height - 1, height) * floordiv(n + width - 1, width)
-        return Kernel(
-            f"{template}\n{writer.kernel(origin, lines)}",
-            writer.storages,
-            [groups, *(self.arguments.numbers.get(s, s) for s in writer.arguments)],
-            origin,
-            self._traffic(),
-            "matmul",
-            product(s.extent for s in self.whole.symbols()),
-            [f.calls for f in writer.failures],
-        )
+        return self.made(f"{template}\n{writer.kernel(origin, lines)}", writer, [groups])
 
     def _tile(self, m: Index, n: Index, batch: int, shape: Shape) -> tuple[int, int]:
         """Rows that go along a panel together, and vectors in one of its rows: as many as registers
@@ -67,19 +53,19 @@ class OpenCLProduct(Product):
 
     def _multiply(self, writer: OpenCLWriter, height: int, width: int) -> list[str]:
         """What computes a tile, and stores it where somebody needs the product itself."""
-        node, out = self.node, self._target()
+        node, out = self.node, self.target()
 
         def number(n: Index) -> str:
             text = writer.argument(self.arguments.number(n))
             return f"({text})" if " " in text else text
 
         def matrix(buffer: Buffer, layout: Layout) -> tuple[str, str, str]:
-            batch, down, along = map(number, _three(layout.strides, 0))
+            batch, down, along = map(number, three(layout.strides, 0))
             start = f"{writer.pointer(buffer)} + {number(layout.offset)} + b*{batch}"
             return start, down, along
 
         a, b = (", ".join(matrix(v.buffer, v.layout)) for v in (node.left, node.right))
-        (_, m, k), n = _three(node.left.sizes, 1), node.right.sizes[-1]
+        (_, m, k), n = three(node.left.sizes, 1), node.right.sizes[-1]
         lines = [
             f"const int64_t across = ({number(n)} + {width - 1}) / {width};",
             f"const int64_t down = ({number(m)} + {height - 1}) / {height};",
@@ -107,7 +93,3 @@ class OpenCLProduct(Product):
                 f"      product[(i - top)*{width} + j - left];",
             ]
         return lines
-
-
-def _three(parts: tuple[Index, ...], first: Index) -> tuple[Index, ...]:
-    return parts if len(parts) == 3 else (first, *parts)

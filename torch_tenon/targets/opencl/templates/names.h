@@ -1,5 +1,5 @@
-/* C's names for what OpenCL C has under others, so that the cpu target's scalar functions are read by
- * both. Nothing is contracted that does not say so: random numbers are the same bits everywhere. */
+/* C's names for what OpenCL C has under others: the scalar functions of targets/c_family/ need them.
+ * Nothing is contracted that does not say so: random numbers are the same bits everywhere. */
 #pragma OPENCL FP_CONTRACT OFF
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
@@ -22,6 +22,9 @@ typedef bool bool_t;
 #define INLINE static inline __attribute__((always_inline))
 #define LIKELY(x) (x)
 #define __builtin_constant_p(x) 0 /* nothing is known to be one */
+/* Whether integers are divided as floats, its compiler decides. */
+#define BY_FLOATS(T, y) 0
+#define QUOTIENT(T, x, d) (x)
 
 INLINE uint32_t bits_u32(float x) { return as_uint(x); }
 INLINE int32_t bits_i32(float x) { return as_int(x); }

@@ -31,15 +31,14 @@ from torch_tenon.ir.values import Buffer, size_hint
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
 TILE = 1024  # lanes of a column
 CHUNKS = 8  # pieces of work wanted for the threads
-TILE_SIDE = 64  # of the tiles in which rows and columns are exchanged, as in scalar.h
+TILE_SIDE = 64  # of the tiles in which rows and columns are exchanged, as in kernel.h
 SHORT = 16  # iterations of a loop whose extent is written into the code
 FAR = 16  # elements of a step in memory from which it is an argument of the kernel
 FISSION = 512  # elements that one of several loops over a tile takes before the next one runs
-PARALLEL_WORK = 65536  # work below which starting threads takes as long as they save
 ROW_BYTES = 1 << 18  # of a row that is kept on the stack
 STACK_BYTES = 1 << 20  # of all rows that a kernel keeps there: a thread may have 2 MiB in all
 CACHED = 1 << 18  # elements that a cache may hold between two kernels
-TRANSPOSED = (1, 2, 4, 8)  # bytes of the elements that scalar.h transposes tiles of
+TRANSPOSED = (1, 2, 4, 8)  # bytes of the elements that kernel.h transposes tiles of
 MOST_PIECES = 8  # of a loop that is cut where it starts to compute something else
 WORTH_CUTTING = 64  # iterations from which it is
 SIDE_BY_SIDE = 4  # pieces of a cached row that are added up side by side
@@ -48,13 +47,6 @@ JAM = 8  # rows of a column that are added up in registers
 DRAWN = 1024  # random numbers that are made before the loop that uses them
 WORTH_DRAWING = 32  # iterations of a loop from which its random numbers are made before it
 MOST_STATEMENTS = 12  # of an iteration that is short enough to be repeated
-
-
-def threads(work: Index) -> Index:
-    """0 where threads do not pay, 1 where they do, else what is positive where they do."""
-    if isinstance(work, int):
-        return int(work >= PARALLEL_WORK)
-    return work - (PARALLEL_WORK - 1)
 
 
 class Layout:

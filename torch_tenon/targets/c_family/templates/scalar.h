@@ -1,52 +1,8 @@
 /* Scalar arithmetic for generated kernels, with PyTorch's results. Everything is branch-free where
  * it matters, so that the compiler turns a call inside a `#pragma omp simd` loop into vector code.
- * float32 functions are within 4 ULP over the whole range (tests/compiler/test_scalar_math.py). */
-#ifndef __OPENCL_VERSION__ /* the opencl target reads this file too, and has its own of these */
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
-#define LIKELY(x) __builtin_expect(!!(x), 1)
-
-/* glibc computes these for a whole vector at once (libmvec): to 4 ULP, and what is special as alone. */
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GLIBC_PREREQ)
-#if __GLIBC_PREREQ(2, 35)
-#define OVER_VECTORS(NAME, ...)                                                                    \
-  _Pragma("omp declare simd notinbranch") double NAME(__VA_ARGS__);
-#define WITH_FLOAT(NAME)                                                                           \
-  OVER_VECTORS(NAME, double)                                                                       \
-  _Pragma("omp declare simd notinbranch") float NAME##f(float);
-WITH_FLOAT(sin) WITH_FLOAT(cos) WITH_FLOAT(tan) WITH_FLOAT(asin) WITH_FLOAT(acos) WITH_FLOAT(atan)
-WITH_FLOAT(sinh) WITH_FLOAT(cosh) WITH_FLOAT(asinh) WITH_FLOAT(acosh) WITH_FLOAT(atanh)
-OVER_VECTORS(exp, double) OVER_VECTORS(exp2, double) OVER_VECTORS(expm1, double)
-OVER_VECTORS(log, double) OVER_VECTORS(log2, double) OVER_VECTORS(log10, double)
-OVER_VECTORS(log1p, double) OVER_VECTORS(tanh, double) OVER_VECTORS(erf, double)
-OVER_VECTORS(erfc, double) OVER_VECTORS(pow, double, double) OVER_VECTORS(atan2, double, double)
-#pragma omp declare simd notinbranch
-float atan2f(float, float);
-#endif
-#endif
-
-typedef _Bool bool_t;
-int omp_get_max_threads(void);
-INLINE int64_t power_of_2_from(int64_t n) { return n < 2 ? 1 : (int64_t)1 << (64 - __builtin_clzll(n - 1)); }
-
-INLINE uint32_t bits_u32(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
-INLINE int32_t bits_i32(float x) { int32_t u; memcpy(&u, &x, 4); return u; }
-INLINE float bits_f32(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
-INLINE int64_t bits_i64(double x) { int64_t u; memcpy(&u, &x, 8); return u; }
-INLINE double bits_f64(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
-
-typedef float _Complex complex64_t;
-typedef double _Complex complex128_t;
-INLINE complex64_t pair_f32(float real, float imag) { return __builtin_complex(real, imag); }
-INLINE complex128_t pair_f64(double real, double imag) { return __builtin_complex(real, imag); }
-INLINE float real_c64(complex64_t x) { return __real__ x; }
-INLINE float imag_c64(complex64_t x) { return __imag__ x; }
-INLINE double real_c128(complex128_t x) { return __real__ x; }
-INLINE double imag_c128(complex128_t x) { return __imag__ x; }
-#endif
+ * float32 functions are within 4 ULP over the whole range (tests/compiler/test_scalar_math.py).
+ *
+ * What a language calls otherwise than C is in its target's names.h, which stands before this file. */
 
 /* 16-bit floats, in 32 bits up to the last step: gcc has no vectors for some loops that go to 16 bits
  * and back, or choose between integers by a comparison of floats. */
@@ -98,14 +54,6 @@ INLINE float round_f16_f32(float x) {
 /* Integers: Python's division, and what the hardware traps on. There are no vectors for a division
  * but those of floats, which are exact here: a quotient is an integer or at least 1 / y away from one,
  * and float32 of 16 bits, float64 of 32, is off by less than that. */
-#ifdef __OPENCL_VERSION__ /* whose compiler decides that */
-#define BY_FLOATS(T, y) 0
-#define QUOTIENT(T, x, d) (x)
-#else
-#define BY_FLOATS(T, y) ((sizeof(T) < 4 || (sizeof(T) == 4 && (T)-1 < 0)) && !__builtin_constant_p(y))
-#define QUOTIENT(T, x, d)                                                                         \
-  (sizeof(T) < 4 ? (T)(int32_t)((float)(x) / (float)(d)) : (T)(int32_t)((double)(x) / (double)(d)))
-#endif
 #define INTEGER(T, S)                                                                             \
   INLINE T trunc_div_##S(T x, T y) {                                                              \
     T d = y == 0 || ((T)-1 < 0 && y == (T)-1) ? (T)1 : y;                                         \
@@ -510,91 +458,3 @@ INLINE double logaddexp_f64(double x, double y) {
 INLINE float logaddexp_f32(float x, float y) {
   return x == y ? x + 0x1.62e43p-1f : maximum_f32(x, y) + log1p_f32(exp_f32(-__builtin_fabsf(x - y)));
 }
-
-/* Philox 4x32-10: lane `lane` of the block for `element` under (seed, offset). */
-INLINE int64_t philox_i64(int64_t seed, int64_t offset, int64_t element, int64_t lane) {
-  uint32_t c0 = (uint32_t)element, c1 = (uint32_t)((uint64_t)element >> 32);
-  uint32_t c2 = (uint32_t)offset, c3 = (uint32_t)((uint64_t)offset >> 32);
-  uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)((uint64_t)seed >> 32);
-#pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
-    uint64_t a = (uint64_t)c0 * 0xD2511F53u, b = (uint64_t)c2 * 0xCD9E8D57u;
-    uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-    c1 = (uint32_t)b, c3 = (uint32_t)a, c0 = n0, c2 = n2;
-    k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-  }
-  return (int64_t)(lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3);
-}
-
-#ifndef __OPENCL_VERSION__
-/* A tile of memory with rows and columns exchanged: to[c][r] = from[r][c]. Rows of `to` are 64
- * elements apart, those of `from` `step`. */
-#define TURN(BITS, T)                                                                             \
-  INLINE void turn_##BITS(void *to, const void *from, int64_t step, int64_t rows, int64_t columns) { \
-    T *out = to;                                                                                  \
-    const T *in = from;                                                                           \
-    for (int64_t r = 0; r < rows; ++r)                                                            \
-      for (int64_t c = 0; c < columns; ++c) out[c * 64 + r] = in[r * step + c];                   \
-  }
-TURN(8, uint8_t)
-TURN(16, uint16_t)
-TURN(64, uint64_t)
-TURN(32_any, uint32_t)
-#if __has_builtin(__builtin_shufflevector)
-typedef uint32_t eight_t __attribute__((vector_size(32), aligned(4), may_alias));
-#define MIX(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d, a + 4, b + 4, c + 4, d + 4)
-INLINE void turn_32(void *to, const void *from, int64_t step, int64_t rows, int64_t columns) {
-  if ((rows | columns) & 7) {
-    turn_32_any(to, from, step, rows, columns);
-    return;
-  }
-  for (int64_t r = 0; r < rows; r += 8)
-    for (int64_t c = 0; c < columns; c += 8) {
-      const uint32_t *in = (const uint32_t *)from + r * step + c;
-      uint32_t *out = (uint32_t *)to + c * 64 + r;
-      eight_t x[8], y[8];
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) x[k] = *(const eight_t *)(in + k * step);
-#pragma GCC unroll 4
-      for (int k = 0; k < 8; k += 2) {
-        y[k] = MIX(x[k], x[k + 1], 0, 8, 1, 9);
-        y[k + 1] = MIX(x[k], x[k + 1], 2, 10, 3, 11);
-      }
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        int j = (k & 4) + ((k & 2) >> 1); /* of four: 0 with 2, and 1 with 3 */
-        x[k] = k & 1 ? MIX(y[j], y[j + 2], 2, 3, 10, 11) : MIX(y[j], y[j + 2], 0, 1, 8, 9);
-      }
-#pragma GCC unroll 4
-      for (int k = 0; k < 4; ++k) {
-        *(eight_t *)(out + k * 64) =
-            __builtin_shufflevector(x[k], x[k + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-        *(eight_t *)(out + (k + 4) * 64) =
-            __builtin_shufflevector(x[k], x[k + 4], 4, 5, 6, 7, 12, 13, 14, 15);
-      }
-    }
-}
-#else /* gcc before 12 */
-#define turn_32 turn_32_any
-#endif
-/* What a kernel tells the host about a bad index: which check, the value, the size. */
-static __attribute__((noinline, cold, unused)) void report(int64_t *status, int64_t check,
-                                                           int64_t value, int64_t size) {
-  status[1] = value, status[2] = size, status[0] = check;
-}
-/* Reductions that keep NaN. */
-#pragma omp declare reduction(max_f32 : float : omp_out = maximum_f32(omp_in, omp_out)) initializer(omp_priv = -INFINITY)
-#pragma omp declare reduction(min_f32 : float : omp_out = minimum_f32(omp_in, omp_out)) initializer(omp_priv = INFINITY)
-#pragma omp declare reduction(max_f64 : double : omp_out = maximum_f64(omp_in, omp_out)) initializer(omp_priv = -INFINITY)
-#pragma omp declare reduction(min_f64 : double : omp_out = minimum_f64(omp_in, omp_out)) initializer(omp_priv = INFINITY)
-#pragma omp declare reduction(max_i64 : int64_t : omp_out = maximum_i64(omp_in, omp_out)) initializer(omp_priv = INT64_MIN)
-#pragma omp declare reduction(min_i64 : int64_t : omp_out = minimum_i64(omp_in, omp_out)) initializer(omp_priv = INT64_MAX)
-#pragma omp declare reduction(max_i32 : int32_t : omp_out = maximum_i32(omp_in, omp_out)) initializer(omp_priv = INT32_MIN)
-#pragma omp declare reduction(min_i32 : int32_t : omp_out = minimum_i32(omp_in, omp_out)) initializer(omp_priv = INT32_MAX)
-#pragma omp declare reduction(max_i16 : int16_t : omp_out = maximum_i16(omp_in, omp_out)) initializer(omp_priv = INT16_MIN)
-#pragma omp declare reduction(min_i16 : int16_t : omp_out = minimum_i16(omp_in, omp_out)) initializer(omp_priv = INT16_MAX)
-#pragma omp declare reduction(max_i8 : int8_t : omp_out = maximum_i8(omp_in, omp_out)) initializer(omp_priv = INT8_MIN)
-#pragma omp declare reduction(min_i8 : int8_t : omp_out = minimum_i8(omp_in, omp_out)) initializer(omp_priv = INT8_MAX)
-#pragma omp declare reduction(max_u8 : uint8_t : omp_out = maximum_u8(omp_in, omp_out)) initializer(omp_priv = 0)
-#pragma omp declare reduction(min_u8 : uint8_t : omp_out = minimum_u8(omp_in, omp_out)) initializer(omp_priv = UINT8_MAX)
-#endif

@@ -1,4 +1,4 @@
-"""What the cpu target fuses with a product of matrices: its kernel runs the rest piece by piece."""
+"""What is fused with a product of matrices: its kernel runs the rest piece by piece."""
 
 from __future__ import annotations
 

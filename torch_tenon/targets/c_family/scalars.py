@@ -1,4 +1,4 @@
-"""How C spells scalar operations and index expressions."""
+"""How the languages of C's family spell scalar operations and index expressions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Atom, Div, Index, Mod, Symbol, nonnegative
+from torch_tenon.ir.index import Atom, Div, Division, Index, Symbol, nonnegative
 from torch_tenon.ir.scalar_ops import OPS, RANDOM_NUMBERS, REDUCTIONS
 from torch_tenon.ir.values import neutral
 
@@ -142,7 +142,7 @@ def identity(combine: str, dtype: torch.dtype) -> str:
 
 def combination(combine: str, acc: str, x: str, dtype: torch.dtype) -> str:
     """`acc` combined with `x`."""
-    sign = _infix(combine, dtype)
+    sign = infix(combine, dtype)
     if sign:
         text = f"{acc} {sign} {x}"
         narrow = dtype.itemsize < 4 and dtype is not torch.bool
@@ -151,19 +151,10 @@ def combination(combine: str, acc: str, x: str, dtype: torch.dtype) -> str:
     return f"{name}_{TABLE[dtype].short}({x}, {acc})"
 
 
-def _infix(combine: str, dtype: torch.dtype) -> str:
+def infix(combine: str, dtype: torch.dtype) -> str:
     """The operator of a reduction that C has one for."""
     reduction = REDUCTIONS[combine]
     return (dtype is torch.bool and reduction.bool_sign) or reduction.sign
-
-
-def reduction_clause(combine: str, dtype: torch.dtype) -> str:
-    """The name of the reduction in an OpenMP clause."""
-    sign = _infix(combine, dtype)
-    if sign:
-        return sign
-    # Of floats they are scalar.h's, which let a NaN through.
-    return f"{combine}_{TABLE[dtype].short}" if dtype.is_floating_point else combine
 
 
 def spell(e: Index, name: Callable[[Symbol], str]) -> str:
@@ -183,7 +174,7 @@ def spell(e: Index, name: Callable[[Symbol], str]) -> str:
 def _spell_atom(atom: Atom, name: Callable[[Symbol], str]) -> str:
     if isinstance(atom, Symbol):
         return name(atom)
-    assert isinstance(atom, Div | Mod)
+    assert isinstance(atom, Division)
     top, bottom = spell(atom.numerator, name), spell(atom.divisor, name)
     if nonnegative(atom.numerator):
         return f"(({top}) {'/' if isinstance(atom, Div) else '%'} ({bottom}))"
