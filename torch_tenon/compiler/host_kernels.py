@@ -29,8 +29,8 @@ _functions = BoundedCache[str, Any]("kernels on the host", MOST_FUNCTIONS)  # by
 def run(
     source: str, memory: Sequence[torch.Tensor], numbers: Sequence[int], written: Sequence[int]
 ) -> list[torch.Tensor]:
-    """What `tenon::host_kernel` does (`csrc/pytorch/ops/host_kernel.cpp`): a kernel over bytes, of which
-    those that are written come back as new tensors."""
+    """What `tenon::host_kernel` does (`csrc/pytorch/ops/host_kernel.cpp`): a kernel over bytes, of
+    which those that are written come back as new tensors."""
     kept = [t.clone() if k in written else t for k, t in enumerate(memory)]
     pointers = (ctypes.c_void_p * len(kept))(*(t.data_ptr() for t in kept))
     _function(source)(pointers, (ctypes.c_int64 * len(numbers))(*numbers), None)

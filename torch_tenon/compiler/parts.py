@@ -52,7 +52,8 @@ def same_places(a: Layout, b: Layout) -> bool:
 
 def may_overlap(layout: Layout) -> bool:
     """Whether two elements may be the same memory, as far as the dimensions by themselves tell.
-    Sizes of any value lie as the example that they have (csrc/pytorch/record/op_key.cpp: `put_order`)."""
+    Sizes of any value lie as the example that they have (csrc/pytorch/record/op_key.cpp:
+    `put_order`)."""
     dims = zip(layout.strides, layout.sizes, strict=True)
     extent = 1  # of the dimensions inside
     for stride, size in sorted((size_hint(k), size_hint(n)) for k, n in dims):

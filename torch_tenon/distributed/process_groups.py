@@ -2,7 +2,8 @@
 
 PyTorch makes a group of one backend for each type of device. Gloo, or MPI, knows tensors of the
 host; the device's backend hands it host tensors, over the same memory where there is such
-(csrc/pytorch/distributed/device_backend.h). A backend of somebody else's for the device is left alone.
+(csrc/pytorch/distributed/device_backend.h). A backend of somebody else's for the device is left
+alone.
 """
 
 from __future__ import annotations

@@ -142,7 +142,8 @@ _SPECIAL = {
 SPECIAL = {name: arity for arity, names in _SPECIAL.items() for name in names.split()}
 OPS |= {f"special_{name}": ScalarOp(n, "f", name.replace("_", " ")) for name, n in SPECIAL.items()}
 # Random numbers, of a seed, an offset and an element (int64), in the dtypes that there are:
-# the same bits wherever they are computed, which are those of the core's csrc/pytorch/ops/random_numbers.
+# the same bits wherever they are computed, which are those of the core's
+# csrc/pytorch/ops/random_numbers.
 RANDOM_NUMBERS = {
     "random_word": ((torch.int64,), "32 random bits, in [0, 2^32)"),
     "random_bits": ((torch.int64,), "64 random bits"),

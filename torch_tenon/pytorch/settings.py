@@ -38,8 +38,8 @@ def install() -> None:
     once, at import.
 
     A call that was recorded before a change made by other means runs under the settings of then as
-    well (csrc/pytorch/record/surroundings.h), but these are the process's: other threads see them change
-    while it runs.
+    well (csrc/pytorch/record/surroundings.h), but these are the process's: other threads see them
+    change while it runs.
     """
     for name in (*_SETTERS, *_SETTERS_OF_THREADS):
         before = getattr(torch._C, name, None)

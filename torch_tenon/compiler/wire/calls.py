@@ -23,8 +23,8 @@ from torch_tenon.compiler.wire.archive import (
 from torch_tenon.compiler.wire.schemas import PerOp, if_given, schema_of
 from torch_tenon.ops import manifest
 
-# What of an argument may differ, as `Differing` in csrc/pytorch/record/op_sizes.h has it: nothing, the
-# first dimension of a tensor, or all sizes.
+# What of an argument may differ, as `Differing` in csrc/pytorch/record/op_sizes.h has it: nothing,
+# the first dimension of a tensor, or all sizes.
 NOTHING, BATCH, SIZES = range(3)
 
 

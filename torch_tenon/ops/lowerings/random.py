@@ -1,9 +1,10 @@
-"""Random numbers: of recorded draws (csrc/pytorch/ops/random.cpp), and of the ops of compiled graphs.
+"""Random numbers: of recorded draws (csrc/pytorch/ops/random.cpp), and of the ops of compiled
+graphs.
 
 The numbers of an op are a stream, known by a seed and an offset, which are run-time inputs. Element
 i, counted in row-major order of the sizes, is a function of the stream and of i (`ir.scalar`'s
-random numbers), so it is the same however loops are fused. The formulas are csrc/pytorch/ops/random.cpp's,
-operation by operation: whoever draws with a seed gets the same bits.
+random numbers), so it is the same however loops are fused. The formulas are
+csrc/pytorch/ops/random.cpp's, operation by operation: whoever draws with a seed gets the same bits.
 """
 
 from __future__ import annotations
