@@ -35,7 +35,7 @@ class DeviceBlocks {
 
   const std::shared_ptr<TargetLibrary> library_;
   const int32_t device_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of what follows; not of forks: a child has no device
   std::map<const char*, Block> blocks_;
   std::unordered_map<size_t, std::vector<void*>> unused_;  // by bytes
 };

@@ -18,7 +18,8 @@ struct tenon_device {
   std::shared_ptr<TargetLibrary> library;  // null: this processor
   std::shared_ptr<DeviceBlocks> blocks;
   std::unique_ptr<Queue> queue;
-  std::mutex mutex;  // what one run enqueues stays together
+  // What one run enqueues stays together. Not of forks: a child has no device.
+  std::mutex mutex;
 
   bool at_once() const {
     return library == nullptr || library->host_memory();

@@ -36,7 +36,7 @@ size_t status_words(const PlanData& plan) {
 struct Run::Outcome {
   std::vector<int64_t> status;                                      // of all kernels' checks
   std::vector<std::pair<size_t, std::shared_ptr<Failure>>> raised;  // by the calls of those steps
-  std::mutex mutex;                                                 // of `raised`
+  std::mutex mutex;  // of `raised`; not of forks: a child has no device that others run calls on
   std::vector<std::shared_ptr<void>> staging;
 
   void note(size_t step) {

@@ -123,7 +123,7 @@ class LibraryCommit final : public Commit {
   const uint64_t ticket_;
   std::atomic<bool> over_{false};
   std::atomic<double> seconds_{0};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of what follows; not of forks: a child has no device
   bool asked_ = false;
   std::shared_ptr<Failure> failure_;
 };

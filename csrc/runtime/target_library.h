@@ -74,7 +74,7 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
 
   const tenon_target_functions table_;
   const std::string name_;
-  std::mutex mutex_;  // of `loaded_`
+  std::mutex mutex_;  // of `loaded_`; not of forks: a child has no device
   std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Kernel>> loaded_;
 };
 

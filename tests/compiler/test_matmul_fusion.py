@@ -104,8 +104,10 @@ def test_epilogues(steps, sizes, batch, dtype, way, both, compiler) -> None:
     assert kernels[0].layout == "matmul" and (apart or len(kernels) == 1)
     with torch.no_grad():
         wanted = [t.to(dtype) for t in function(*(a.float() for a in args))]
+    # What is narrowed on the way may be rounded to another number: sums differ in their last bits.
+    close = torch.bfloat16 if "narrow" in steps else dtype
     for got, want in zip(run(list(args)), wanted, strict=True):
-        _assert_close(got, want)
+        torch.testing.assert_close(got, want, **CLOSE[close])
 
 
 @pytest.mark.parametrize("way", WAYS)

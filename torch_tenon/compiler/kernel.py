@@ -25,7 +25,7 @@ CHECKS: dict[str, int] = {
     "batch": 6,
     "index_copy": 7,
 }
-STATUS_WORDS = 4  # that a check reports in: kStatusWords in csrc/pytorch/execute/plan.h
+STATUS_WORDS = 4  # that a check reports in: kStatusWords in csrc/runtime/queue.h
 
 #: How a backend spells a tree: its origin, and its work in scalar operations.
 Spell = Callable[[Tree, str, Index], str]

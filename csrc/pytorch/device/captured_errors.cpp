@@ -48,7 +48,7 @@ std::function<void()> copied(const c10::Error& error, const std::string& where) 
       derived.add_context(where);
     made = std::make_exception_ptr(std::move(derived));
   };
-  const auto as = [&](auto* derived) {
+  [[maybe_unused]] const auto as = [&](auto* derived) {
     if (derived != nullptr && !made)
       copy(*derived);
   };

@@ -2,7 +2,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
-#include <torch/csrc/pytorch/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "distributed/device_backend.h"
 

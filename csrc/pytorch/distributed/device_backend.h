@@ -4,7 +4,7 @@
 // when what was recorded of its tensors has run; what it writes is there when its work is over.
 #pragma once
 
-#include <torch/csrc/pytorch/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "distributed/host_work.h"
 

@@ -1,7 +1,7 @@
 // A collective in flight: the host backend's work on host tensors, as work on the device's.
 #pragma once
 
-#include <torch/csrc/pytorch/distributed/c10d/Work.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <memory>
 #include <mutex>

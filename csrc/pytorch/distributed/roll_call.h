@@ -6,7 +6,7 @@
 // the store, so that ranks that lose the finder next name the first one.
 #pragma once
 
-#include <torch/csrc/pytorch/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <mutex>

@@ -1,7 +1,7 @@
 // When the phases of a data-parallel step begin and end, for DistributedDataParallel's statistics:
 // those are of the host, which waits for a bucket's values before it sends them.
 
-#include <torch/csrc/pytorch/distributed/c10d/reducer_timer.hpp>
+#include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 
 #include "device/target.h"
 

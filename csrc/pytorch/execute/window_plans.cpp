@@ -21,6 +21,7 @@
 #include "execute/reference_window.h"
 #include "execute/verified_run.h"
 #include "execute/window_run.h"
+#include "record/direct.h"
 #include "record/op_rules.h"
 #include "record/surroundings.h"
 
@@ -237,6 +238,21 @@ Ready find_ready(Plans& p, const Candidates& candidates, bool waits, WindowRun& 
   return ready;
 }
 
+// Whether a window is one that was there before, or that one plan serves with others.
+bool came_again(Plans& p, const Candidates& candidates, const Ready& ready) {
+  if (ready.plan || candidates.claim)
+    return true;
+  if (!candidates.own)
+    return false;
+  const std::lock_guard<std::mutex> lock(p.mutex);
+  return candidates.own->by_reference > 1;
+}
+
+bool is_small(const Window& window) {
+  return std::all_of(
+      window.calls.begin(), window.calls.end(), [](const auto& call) { return call.entry->small; });
+}
+
 void note_first(std::atomic<double>& first, double now) {
   if (first == 0)
     first = now;
@@ -286,6 +302,8 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   }
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
+  if (!waits)
+    note_window(came_again(p, candidates, ready), is_small(window), window.calls.size());
   return ran;
 }
 

@@ -86,6 +86,7 @@ struct OpInfo {
   OpSizes sizes;                          // which may differ where results are foretold
   Counter* counter;                       // of recorded calls
   Counter* reference;                     // of those that then ran by reference
+  Counter* direct;                        // of those that ran when they were made (record/direct.h)
   uint32_t subject;                       // in the profile
   // How many different keys there were that differ in numbers alone.
   std::unordered_map<uint64_t, int> spread;

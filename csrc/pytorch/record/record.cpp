@@ -11,6 +11,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "record/call_pattern.h"
+#include "record/direct.h"
 #include "record/execution.h"
 #include "record/key_in_use.h"
 #include "record/known_calls.h"
@@ -404,8 +405,20 @@ void RecordKernel::give(Recording& call, c10::ArrayRef<IValue> arguments, Stack*
 }
 
 void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
-  const UsesEntries until_its_results_are_there;
   const auto arguments = torch::jit::last(*stack, info_.written.size());
+  if (C10_UNLIKELY(direct_calls_left > 0)) {
+    Stack results;
+    if (run_directly(info_, arguments, results)) {
+      for (size_t i = 0; i < results.size(); ++i) {
+        if (info_.returned[i] >= 0)
+          results[i] = arguments[info_.returned[i]];
+      }
+      torch::jit::drop(*stack, arguments.size());
+      std::move(results.begin(), results.end(), std::back_inserter(*stack));
+      return;
+    }
+  }
+  const UsesEntries until_its_results_are_there;
   auto call = record(arguments);
   if (call.entry == nullptr)
     return run(call, stack);
@@ -421,7 +434,7 @@ bool record_copy(const at::Tensor& self, const at::Tensor& src, bool non_blockin
   static auto* kernel =
       new RecordKernel(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
   Stack stack{self, src, non_blocking};
-  (*kernel)(kernel->op(), {}, &stack);
+  (*kernel)(kernel->info().op, {}, &stack);
   return true;
 }
 

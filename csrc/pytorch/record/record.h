@@ -31,8 +31,8 @@ class RecordKernel final : public c10::OperatorKernel {
   void run(const Recording& call, torch::jit::Stack* stack);
   // Pushes the results of one that was.
   static void give(Recording& call, c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack* stack);
-  const c10::OperatorHandle& op() const {
-    return info_.op;
+  const OpInfo& info() const {
+    return info_;
   }
 
  private:

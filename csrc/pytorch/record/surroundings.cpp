@@ -101,6 +101,9 @@ bool same_settings(int64_t a, int64_t b) {
   return (a & ~(kGrad | kInference)) == (b & ~(kGrad | kInference));
 }
 
+BelowAutograd::BelowAutograd()
+    : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), below_all()) {}
+
 NeutralThread::NeutralThread()
     : autograd_(c10::AutogradState::get_tls_state()),
       keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), below_all()) {

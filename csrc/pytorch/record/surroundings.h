@@ -38,6 +38,18 @@ class NeutralThread {
   c10::impl::ForceDispatchKeyGuard keys_;
 };
 
+// Within it calls go to the kernels themselves, whatever the thread was about: what a NeutralThread
+// does to a call's keys, and nothing else.
+class BelowAutograd {
+ public:
+  BelowAutograd();
+  BelowAutograd(const BelowAutograd&) = delete;
+  BelowAutograd& operator=(const BelowAutograd&) = delete;
+
+ private:
+  c10::impl::ForceDispatchKeyGuard keys_;
+};
+
 // Within it they are what they were. Those of the process are only touched where they have changed:
 // Python's setters submit what was recorded before they change something
 // (torch_tenon/pytorch/settings.py).

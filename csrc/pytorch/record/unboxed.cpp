@@ -10,6 +10,7 @@
 #include <optional>
 #include <unordered_map>
 
+#include "record/direct.h"
 #include "record/record.h"
 
 namespace tenon {
@@ -111,6 +112,11 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
   explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op) {}
 
   R operator()(c10::DispatchKeySet, A... arguments) {
+    if (C10_UNLIKELY(direct_calls_left > 0)) {
+      Stack results;
+      if (run_directly(kernel_.info(), Uncounted(arguments...).values(), results))
+        return result_of(results, arguments...);
+    }
     const UsesEntries until_its_results_are_there;
     auto call = kernel_.record(Uncounted(arguments...).values());
     Stack stack;
@@ -122,14 +128,19 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
     } else if constexpr (!kWrites) {
       kernel_.give(call, {}, &stack);
     }
-    if constexpr (std::is_same_v<R, Tensor&>)
-      return written(arguments...);
-    else if constexpr (!kWrites)
-      return c10::impl::PopResult<R>::call(stack);
+    return result_of(stack, arguments...);
   }
 
  private:
   static constexpr bool kWrites = std::is_reference_v<R> || std::is_void_v<R>;
+
+  static R result_of(Stack& results, A&... arguments) {
+    if constexpr (std::is_same_v<R, Tensor&>)
+      return written(arguments...);
+    else if constexpr (!kWrites)
+      return c10::impl::PopResult<R>::call(results);
+  }
+
   RecordKernel kernel_;
 };
 

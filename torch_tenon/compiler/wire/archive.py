@@ -16,7 +16,7 @@ class WireError(ValueError):
 
 # As `Kind` in csrc/pytorch/record/archive.cpp has them.
 NOTHING, INTEGER, REAL, TRUTH, TEXT, LIST, UNDEFINED, NUMBER, DEVICE, COMPLEX = range(10)
-# As `ArgumentPlan::Kind` in csrc/pytorch/record/layout.h has them.
+# As `Argument::Kind` in csrc/runtime/value.h has them.
 CONSTANT_ARGUMENT, TENSOR_ARGUMENT, NUMBER_ARGUMENT, LIST_ARGUMENT = range(4)
 # As `element_types` in csrc/pytorch/record/archive.cpp has them.
 ELEMENT_TYPES = (

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from torch_tenon.compiler.backend import KernelFile
     from torch_tenon.compiler.plan import PlanData
 
-# As `Slot::Kind` in csrc/pytorch/execute/plan.h has them.
+# As `Slot::Kind` in csrc/runtime/plan.h has them.
 SLOT_KINDS = ("input", "output", "temporary", "block", "external", "constant", "unused")
 _SLOT_KIND = {kind: number for number, kind in enumerate(SLOT_KINDS)}
-# As `SizedNumber` in csrc/pytorch/execute/sized_plan.h has them.
+# As `SizedNumber` in csrc/runtime/plan.h has them.
 IN_SLOT, IN_KERNEL, IN_TENSOR, IN_RESULT, IN_ARGUMENT, IN_BYTES = range(6)
 SIZE, STRIDE, OFFSET = range(3)
 _KERNEL_STEP, _CALL_STEP = range(2)

@@ -17,7 +17,7 @@ at::Tensor histc(
   static auto* kernel =
       new RecordKernel(c10::Dispatcher::singleton().findSchemaOrThrow("aten::histc", ""));
   torch::jit::Stack stack{self, bins, min, max};
-  (*kernel)(kernel->op(), {}, &stack);
+  (*kernel)(kernel->info().op, {}, &stack);
   return std::move(stack[0]).toTensor();
 }
 

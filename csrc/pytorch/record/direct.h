@@ -1,0 +1,31 @@
+// Calls that run at once, for about what the host's own op costs.
+//
+// Recording pays where a window comes again: a plan runs it then. A program whose windows never do
+// would record each call, look for its window, and run the call after all. So once no window of a
+// thread has come again for long, most of its calls run when they are made. Now and then some
+// windows are recorded, to see whether they come again by now.
+#pragma once
+
+#include <ATen/core/stack.h>
+#include <c10/util/ArrayRef.h>
+
+#include <cstdint>
+
+namespace tenon {
+
+struct OpInfo;
+
+// How many of the calling thread's next calls are to be run at once.
+inline thread_local int64_t direct_calls_left = 0;
+
+// What became of a window of the calling thread: whether it came again, and whether its calls are so
+// small that to record one costs as much as to run it.
+void note_window(bool came_again, bool is_small, size_t calls);
+
+// Runs a call at once if that is possible: by the host's kernel, on memory that nothing is pending
+// for. Gives a value for each result, nothing for one that is an argument. False: nothing has
+// happened. Raises what the kernel raises.
+bool run_directly(
+    const OpInfo& op, c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack& results);
+
+}  // namespace tenon
