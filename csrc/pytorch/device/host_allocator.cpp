@@ -59,6 +59,10 @@ class HostAllocator final : public c10::Allocator {
     default_copy_data(dst, src, nbytes);
   }
 
+  static bool has_given(const c10::DataPtr& memory) {
+    return memory.get_deleter() == &release;
+  }
+
  private:
   static void release(void* ptr);
 
@@ -96,6 +100,10 @@ HostOverflow::HostOverflow() : Exchanged(t_overflow, true) {}
 
 c10::DataPtr device_block(size_t nbytes, c10::DeviceIndex device) {
   return instance().allocate_block(nbytes, device);
+}
+
+bool is_device_block(const c10::DataPtr& memory) {
+  return HostAllocator::has_given(memory);
 }
 
 c10::Allocator* host_allocator() {

@@ -55,6 +55,9 @@ struct HostOverflow : Exchanged<bool> {
 // memory of the host.
 c10::DataPtr device_block(size_t nbytes, c10::DeviceIndex device);
 
+// Is it a block of the device that the host's allocator has given out?
+bool is_device_block(const c10::DataPtr& memory);
+
 // The allocator that does so. It becomes PyTorch's CPU allocator on first use, and outside of a
 // scope hands every request on to the one that was there.
 c10::Allocator* host_allocator();

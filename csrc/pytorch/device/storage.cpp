@@ -150,11 +150,12 @@ c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
   return storage;
 }
 
-c10::Storage storage_over(c10::DataPtr memory, size_t nbytes, c10::DeviceIndex device) {
+c10::Storage storage_over(
+    c10::DataPtr memory, size_t nbytes, c10::DeviceIndex device, bool is_block) {
   if (nbytes == 0)
     return new_storage(0, device);
   auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
-  buffer->take(std::move(memory));
+  buffer->take(std::move(memory), is_block);
   buffer->has_contents = true;
   void* token = token_of(buffer.get());
   auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
@@ -300,9 +301,8 @@ c10::DataPtr data_ptr_keeping(const c10::Storage& host) {
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {
   const auto nbytes = host.nbytes();
   void* data = const_cast<void*>(host.data());
-  if (nbytes > 0 && target().host_memory && device_allocator().device_of(data) == device) {
-    return storage_over(data_ptr_keeping(host), nbytes, device);
-  }
+  if (nbytes > 0 && target().host_memory && device_allocator().device_of(data) == device)
+    return storage_over(data_ptr_keeping(host), nbytes, device, /*is_block=*/true);
   auto made = new_storage(nbytes, device);
   if (nbytes == 0)
     return made;

@@ -14,7 +14,8 @@ namespace tenon {
 // An empty storage of `nbytes` on `device`, resizable; it has no memory yet.
 c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device);
 // The same over memory with contents.
-c10::Storage storage_over(c10::DataPtr memory, size_t nbytes, c10::DeviceIndex device);
+c10::Storage storage_over(
+    c10::DataPtr memory, size_t nbytes, c10::DeviceIndex device, bool is_block = false);
 // A DataPtr with memory that may be written at once, for who does not know of buffers.
 c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device);
 bool is_own_data_ptr(const c10::DataPtr& data_ptr);

@@ -25,6 +25,8 @@ constexpr int64_t kNewCalls = 2000;
 constexpr int64_t kFewest = 1024, kMost = 65536;
 // Calls that are recorded between.
 constexpr int64_t kProbe = 256;
+// Of a window without a plan.
+constexpr int64_t kForOneRecorded = 3;
 
 thread_local int64_t t_new_calls = 0;
 thread_local int64_t t_stretch = kFewest;
@@ -50,7 +52,7 @@ class HostArguments {
   }
 
   // A result as a tensor of the device. It may lie in the memory of an argument.
-  at::Tensor to_device(const at::Tensor& host) const {
+  at::Tensor to_device(const at::Tensor& host) {
     if (!host.defined() || host.device().type() == kTenon)
       return host;
     if (host.layout() != at::kStrided || host.is_quantized() || host._is_zerotensor())
@@ -112,39 +114,38 @@ class HostArguments {
     return aliases_.emplace_back(Alias{&storage, borrowed(buffer->address(), buffer->nbytes)}).host;
   }
 
-  c10::Storage storage_of(const c10::Storage& host) const {
+  c10::Storage storage_of(const c10::Storage& host) {
     for (const auto& alias : aliases_) {
       if (alias.host.is_alias_of(host)) {
         using Pointer = c10::intrusive_ptr<c10::StorageImpl>;
         return c10::Storage(Pointer::reclaim_copy(alias.device));
       }
     }
-    return to_device_storage(host, device_);
+    // Nobody else has what the kernel has just made.
+    auto& memory = host.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+    if (host.use_count() == 1 && is_device_block(memory))
+      return storage_over(std::move(memory), host.nbytes(), device_, /*is_block=*/true);
+    const auto& made = made_.emplace_back(to_device_storage(host, device_));
+    aliases_.push_back({made.unsafeGetStorageImpl(), host});  // another result may share it
+    return made;
   }
 
   c10::SmallVector<Alias, 4> aliases_;
+  std::vector<c10::Storage> made_;  // of results
   c10::DeviceIndex device_ = -1;
   bool possible_ = true;
   bool written_ = false;  // is the argument in work?
 };
 
-// In place is what writes its arguments; an `out=` may be given another size.
-bool is_in_place_or_functional(const OpInfo& op) {
-  const auto& arguments = op.op.schema().arguments();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (op.written[i] && (arguments[i].is_out() || i > 0))
-      return false;
-  }
-  return true;
-}
-
 }  // namespace
 
-void note_window(bool came_again, bool is_small, size_t calls) {
-  if (came_again || !is_small) {
+void note_window(WindowCame came, bool is_small, size_t calls) {
+  if (came != WindowCame::anew || !is_small) {
     t_new_calls = 0;
     t_stretch = kFewest;
-    direct_calls_left = 0;
+    direct_calls_left = is_small && came == WindowCame::again_without_plan
+                            ? kForOneRecorded * static_cast<int64_t>(calls)
+                            : 0;
     return;
   }
   t_new_calls += static_cast<int64_t>(calls);
@@ -157,9 +158,9 @@ void note_window(bool came_again, bool is_small, size_t calls) {
 
 bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& results) {
   --direct_calls_left;
-  if (!is_recording() || execute_mode() != ExecuteMode::automatic || !target().host_memory ||
-      !op.recordable || !op.lasts || op.counts_writes || traces_calls() || profiles() ||
-      c10::impl::TorchDispatchModeTLS::any_modes_set() || !is_in_place_or_functional(op))
+  if (!op.may_be_direct || !is_recording() || execute_mode() != ExecuteMode::automatic ||
+      !target().host_memory || traces_calls() || profiles() ||
+      c10::impl::TorchDispatchModeTLS::any_modes_set())
     return false;
   HostArguments host;
   torch::jit::Stack stack;

@@ -203,7 +203,9 @@ class Runner {
     const auto& slot = window_.slots[index];
     storages_[index] = result;
     if (host_memory_ && slot.alive && slot.buffer && !keeps_slots_)
-      slot.buffer->take(data_ptr_keeping(result));
+      slot.buffer->take(
+          data_ptr_keeping(result),
+          is_device_block(result.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks()));
   }
 
   const c10::Storage& storage_of(int32_t index) {

@@ -238,14 +238,16 @@ Ready find_ready(Plans& p, const Candidates& candidates, bool waits, WindowRun& 
   return ready;
 }
 
-// Whether a window is one that was there before, or that one plan serves with others.
-bool came_again(Plans& p, const Candidates& candidates, const Ready& ready) {
-  if (ready.plan || candidates.claim)
-    return true;
-  if (!candidates.own)
-    return false;
+WindowCame came(Plans& p, const Candidates& candidates, const Ready& ready) {
+  if (ready.plan)
+    return WindowCame::again;
+  const auto& known = candidates.claim ? candidates.claim : candidates.own;
+  if (!known)
+    return WindowCame::anew;
   const std::lock_guard<std::mutex> lock(p.mutex);
-  return candidates.own->by_reference > 1;
+  if (known->state == WindowPlan::waiting || known->state == WindowPlan::failed)
+    return WindowCame::again_without_plan;
+  return known->by_reference > 1 || candidates.claim ? WindowCame::again : WindowCame::anew;
 }
 
 bool is_small(const Window& window) {
@@ -303,7 +305,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
   if (!waits)
-    note_window(came_again(p, candidates, ready), is_small(window), window.calls.size());
+    note_window(came(p, candidates, ready), is_small(window), window.calls.size());
   return ran;
 }
 

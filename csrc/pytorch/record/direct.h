@@ -1,9 +1,10 @@
 // Calls that run at once, for about what the host's own op costs.
 //
-// Recording pays where a window comes again: a plan runs it then. A program whose windows never do
-// would record each call, look for its window, and run the call after all. So once no window of a
-// thread has come again for long, most of its calls run when they are made. Now and then some
-// windows are recorded, to see whether they come again by now.
+// Recording pays where a plan runs the window. A program whose windows never come again would record
+// each call, look for its window, and run the call after all. So once no window of a thread has come
+// again for long, most of its calls run when they are made. Now and then some windows are recorded,
+// to see whether they come again by now. While a window's plan is being made, or where it has none,
+// one in four is recorded.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -18,9 +19,10 @@ struct OpInfo;
 // How many of the calling thread's next calls are to be run at once.
 inline thread_local int64_t direct_calls_left = 0;
 
-// What became of a window of the calling thread: whether it came again, and whether its calls are so
-// small that to record one costs as much as to run it.
-void note_window(bool came_again, bool is_small, size_t calls);
+// What became of a window of the calling thread.
+enum class WindowCame { anew, again, again_without_plan };
+// `is_small`: to record one of its calls costs as much as to run it.
+void note_window(WindowCame came, bool is_small, size_t calls);
 
 // Runs a call at once if that is possible: by the host's kernel, on memory that nothing is pending
 // for. Gives a value for each result, nothing for one that is an argument. False: nothing has

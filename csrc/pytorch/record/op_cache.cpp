@@ -121,6 +121,11 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
+  may_be_direct = recordable && lasts && !counts_writes;
+  for (size_t i = 0; i < written.size(); ++i) {
+    if (written[i] && (i > 0 || op.schema().arguments()[i].is_out()))
+      may_be_direct = false;  // what an `out=` becomes is known once it ran
+  }
   may_open = rule.run_time_numbers == RunTimeNumbers::kWhenTheyChange;
   starts_from_memory = rule.whole;
   open_scalars = rule.run_time_numbers == RunTimeNumbers::kAlways;
