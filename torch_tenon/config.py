@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 LOG_STAGES = ("ops", "target", "plans", "program", "schedule", "memory", "code", "cache")
 # In the order of `ExecuteMode` in csrc/pytorch/record/record.h.
-EXECUTE_MODES = ("auto", "reference", "compiled", "verify")
+EXECUTE_MODES = ("auto", "reference", "compiled", "verify", "direct")
 BUILDERS = ("process", "thread", "off")
 PLANS = ("worthwhile", "all")
 COMMITS = ("adaptive", "each")
@@ -284,7 +284,8 @@ EXECUTE: Setting[str] = Setting(
     _parse_execute,
     ", ".join(EXECUTE_MODES[:-1]) + f" or {EXECUTE_MODES[-1]}",
     "How eager code runs: `auto` by compiled plans, and by reference until they are ready; "
-    "`reference` op by op on the host; `compiled` waits for every plan; `verify` compares both.",
+    "`reference` op by op on the host; `compiled` waits for every plan; `verify` compares both; "
+    "`direct` runs small calls when they are made.",
 )
 
 BUILDER: Setting[str] = Setting(

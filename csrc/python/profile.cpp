@@ -3,10 +3,10 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "python/registration.h"
 #include "device/pending.h"
 #include "device/profile.h"
 #include "execute/ceilings.h"
+#include "python/registration.h"
 
 namespace py = pybind11;
 

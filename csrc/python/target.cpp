@@ -4,12 +4,12 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
-#include "python/registration.h"
 #include "device/allocator.h"
 #include "device/fork.h"
 #include "device/interrupts.h"
 #include "device/target.h"
 #include "execute/plan_file.h"
+#include "python/registration.h"
 #include "runtime/archive.h"
 #include "runtime/target_library.h"
 

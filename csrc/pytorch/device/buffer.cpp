@@ -123,7 +123,8 @@ void Buffer::take(c10::DataPtr memory, bool is_block) {
   stop_expecting();
   memory_ = std::move(memory);
   // Beyond the device's limit a window's results come from the host, and count all the same.
-  expected_ = !is_block && target().host_memory && !device_allocator().device_of(memory_.get()).has_value();
+  expected_ =
+      !is_block && target().host_memory && !device_allocator().device_of(memory_.get()).has_value();
   if (expected_)
     device_allocator().count_overflow(nbytes, device);
 }

@@ -42,8 +42,8 @@ class Buffer : public c10::intrusive_ptr_target {
   void* address() const {
     return memory_.get();
   }
-  // Takes over memory with what it holds: a block, or what keeps some. `is_block`: it is known to be
-  // the device's.
+  // Takes over memory with what it holds: a block, or what keeps some. `is_block`: it is known to
+  // be the device's.
   void take(c10::DataPtr memory, bool is_block = false);
   // It will have memory, which is reserved from now on; raises c10::OutOfMemoryError.
   void expect();

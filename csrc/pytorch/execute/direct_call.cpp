@@ -36,6 +36,8 @@ class HostArguments {
  public:
   // False: an argument is not there yet, or is none that a record takes.
   bool take(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& stack) {
+    if (!arguments.empty() && op.replaced[0] && arguments[0].isTensor())
+      give_memory(arguments[0].toTensor());
     const std::lock_guard<std::mutex> lock(record_mutex());
     for (size_t i = 0; i < arguments.size() && possible_; ++i) {
       const auto& value = arguments[i];
@@ -82,12 +84,11 @@ class HostArguments {
     if (!is_recordable(t) || (device_ >= 0 && device_ != t.device().index()))
       return impossible();
     device_ = t.device().index();
-    auto host = at::detail::make_tensor<c10::TensorImpl>(
-        host_storage(*t.storage().unsafeGetStorageImpl()),
-        c10::DispatchKeySet(c10::DispatchKey::CPU),
-        t.dtype());
+    auto storage = host_storage(*t.storage().unsafeGetStorageImpl());
     if (!possible_)
       return {};
+    auto host = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
     auto* impl = host.unsafeGetTensorImpl();
     impl->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
     if (t.unsafeGetTensorImpl()->is_wrapped_number())
@@ -97,6 +98,22 @@ class HostArguments {
         (t.is_floating_point() || t.is_complex()))
       impl->set_requires_grad(true);
     return host;
+  }
+
+  // What a call writes first, and reads nothing of, has no memory until then.
+  static void give_memory(const at::Tensor& t) {
+    if (t.device().type() != kTenon || !is_recordable(t))
+      return;
+    auto* buffer = own_buffer(*t.storage().unsafeGetStorageImpl());
+    if (buffer == nullptr || buffer->address() != nullptr)
+      return;
+    {
+      const std::lock_guard<std::mutex> lock(record_mutex());
+      if (!buffer->uses.empty() || buffer->has_contents)
+        return;
+      buffer->has_contents = true;  // or will have: nothing is pending for it
+    }
+    buffer->memory();
   }
 
   // Memory that is settled, on the host.
@@ -158,9 +175,10 @@ void note_window(WindowCame came, bool is_small, size_t calls) {
 
 bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& results) {
   --direct_calls_left;
-  if (!op.may_be_direct || !is_recording() || execute_mode() != ExecuteMode::automatic ||
-      !target().host_memory || traces_calls() || profiles() ||
-      c10::impl::TorchDispatchModeTLS::any_modes_set())
+  const auto mode = execute_mode();
+  if (!op.may_be_direct || !is_recording() ||
+      (mode != ExecuteMode::automatic && mode != ExecuteMode::direct) || !target().host_memory ||
+      traces_calls() || profiles() || c10::impl::TorchDispatchModeTLS::any_modes_set())
     return false;
   HostArguments host;
   torch::jit::Stack stack;

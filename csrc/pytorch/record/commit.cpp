@@ -7,6 +7,7 @@
 #include "device/interpreter.h"
 #include "device/profile.h"
 #include "device/target.h"
+#include "record/direct.h"
 #include "record/execution.h"
 #include "record/recorder.h"
 #include "record/submissions.h"
@@ -254,6 +255,7 @@ void count_recorded_call() {
 void set_execute_mode(ExecuteMode mode) {
   commit_all(CommitReason::request);
   state().mode = mode;
+  all_are_direct = mode == ExecuteMode::direct;
 }
 
 ExecuteMode execute_mode() {

@@ -1,15 +1,16 @@
 // Calls that run at once, for about what the host's own op costs.
 //
-// Recording pays where a plan runs the window. A program whose windows never come again would record
-// each call, look for its window, and run the call after all. So once no window of a thread has come
-// again for long, most of its calls run when they are made. Now and then some windows are recorded,
-// to see whether they come again by now. While a window's plan is being made, or where it has none,
-// one in four is recorded.
+// Recording pays where a plan runs the window. A program whose windows never come again would
+// record each call, look for its window, and run the call after all. So once no window of a thread
+// has come again for long, most of its calls run when they are made. Now and then some windows are
+// recorded, to see whether they come again by now. While a window's plan is being made, or where it
+// has none, one in four is recorded.
 #pragma once
 
 #include <ATen/core/stack.h>
 #include <c10/util/ArrayRef.h>
 
+#include <atomic>
 #include <cstdint>
 
 namespace tenon {
@@ -18,6 +19,11 @@ struct OpInfo;
 
 // How many of the calling thread's next calls are to be run at once.
 inline thread_local int64_t direct_calls_left = 0;
+inline std::atomic<bool> all_are_direct{false};  // TENON_EXECUTE=direct
+
+inline bool next_is_direct() {
+  return direct_calls_left > 0 || all_are_direct.load(std::memory_order_relaxed);
+}
 
 // What became of a window of the calling thread.
 enum class WindowCame { anew, again, again_without_plan };

@@ -406,7 +406,7 @@ void RecordKernel::give(Recording& call, c10::ArrayRef<IValue> arguments, Stack*
 
 void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const auto arguments = torch::jit::last(*stack, info_.written.size());
-  if (C10_UNLIKELY(direct_calls_left > 0)) {
+  if (C10_UNLIKELY(next_is_direct())) {
     Stack results;
     if (run_directly(info_, arguments, results)) {
       for (size_t i = 0; i < results.size(); ++i) {

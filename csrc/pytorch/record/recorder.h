@@ -12,7 +12,7 @@
 
 namespace tenon {
 
-enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verify = 3 };
+enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verify = 3, direct = 4 };
 
 // Guarded by `record_mutex`, but for what only its thread touches.
 struct Recorder : std::enable_shared_from_this<Recorder> {

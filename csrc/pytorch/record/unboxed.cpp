@@ -112,7 +112,7 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
   explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op) {}
 
   R operator()(c10::DispatchKeySet, A... arguments) {
-    if (C10_UNLIKELY(direct_calls_left > 0)) {
+    if (C10_UNLIKELY(next_is_direct())) {
       Stack results;
       if (run_directly(kernel_.info(), Uncounted(arguments...).values(), results))
         return result_of(results, arguments...);

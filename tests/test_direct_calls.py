@@ -1,0 +1,157 @@
+"""Calls that run when they are made, since recording them would not pay."""
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from against_cpu import assert_same, executing, same_error_on_both
+from needs import host_memory, plans
+from torch import Tensor
+
+import torch_tenon
+from torch_tenon.builder.counts import plan_counts
+
+pytestmark = host_memory
+
+STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": lambda x, y: x + y,
+    "scaled": lambda x, y: torch.add(x, y, alpha=0.5),
+    "number": lambda x, y: x * 0.7,
+    "tanh": lambda x, y: x.tanh(),
+    "clamp": lambda x, y: x.clamp(-1, 1),
+    "in place": lambda x, y: x.clone().mul_(0.5).add_(y),
+    "a row": lambda x, y: x + y[:1],
+    "turned": lambda x, y: x.t().contiguous().t() - y,
+    "a part": lambda x, y: write_part(x.clone(), y),
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "product": lambda x, y: (x @ y.t()).softmax(-1) @ x,
+    "sum": lambda x, y: x - x.sum(1, keepdim=True) / 8,
+    "sort": lambda x, y: x.sort(1)[0],
+    "cat": lambda x, y: torch.cat([x[:, :3], y[:, 3:]], 1),
+    "index": lambda x, y: x[torch.tensor([2, 0, 3, 1], device=x.device)],
+    "half": lambda x, y: (x.bfloat16() * 2).float() / 2,
+    "out": lambda x, y: torch.mul(x, 0.9, out=torch.empty_like(x)),
+    "split": lambda x, y: torch.cat(x.split(3, 1)[::-1], 1),
+    "norm": lambda x, y: torch.nn.functional.layer_norm(x, (8,)),
+    "conj": lambda x, y: (
+        torch.view_as_real(torch.complex(x, y) * torch.complex(y, x).conj()).sum(-1) / 4
+    ),
+}
+
+
+def write_part(x: Tensor, y: Tensor) -> Tensor:
+    x[1:, 2:5] = y[1:, 2:5]
+    x[:, ::2].neg_()
+    return x
+
+
+def counts(route: str) -> int:
+    return sum(n for name, n in torch_tenon.counters().items() if name.startswith(route + "::"))
+
+
+def program(names: list[str], x: Tensor, y: Tensor) -> Tensor:
+    for name in names:
+        x = STEPS[name](x, y)
+    return x
+
+
+@pytest.mark.parametrize("turn", range(20))
+def test_they_give_what_the_cpu_gives(turn: int) -> None:
+    draw = random.Random(turn)
+    names = [draw.choice(list(STEPS)) for _ in range(12)]
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    before = counts("direct")
+    with executing("direct"):
+        found = program(names, x.to("tenon"), y.to("tenon"))
+    assert_same(found, program(names, x, y), rtol=1e-4, atol=1e-5)
+    assert counts("direct") > before
+
+
+def test_they_meet_what_was_recorded() -> None:
+    x = torch.randn(4, 8)
+    for _ in range(3):
+        recorded = x.to("tenon") * 2 + 1
+        with executing("direct"):
+            direct = recorded.tanh() - recorded
+            recorded.add_(direct)
+        again = (recorded * direct).sum(0)
+    a = x * 2 + 1
+    b = a.tanh() - a
+    assert_same(again, ((a + b) * b).sum(0), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_flow_through_them() -> None:
+    x, y = torch.randn(4, 8), torch.randn(4, 8)
+    grads = []
+    for device in ("cpu", "tenon"):
+        a, b = (t.detach().clone().to(device).requires_grad_() for t in (x, y))
+        with executing("direct"):
+            program(["product", "tanh", "a row", "norm", "sum"], a, b).square().sum().backward()
+        grads.append([a.grad, b.grad])
+    assert_same(grads[1], grads[0], rtol=1e-4, atol=1e-5)
+
+
+def test_results_are_memory_of_their_own() -> None:
+    with executing("direct"):
+        x = torch.ones(4, device="tenon")
+        y = x.relu()
+        y.add_(1)
+        z = x[1:3]
+        z.mul_(5)
+        parts = torch.ones(6, device="tenon").relu().split(2)
+        parts[1].zero_()
+    assert x.tolist() == [1, 5, 5, 1] and y.tolist() == [2, 2, 2, 2]
+    assert torch.cat(parts).tolist() == [1, 1, 0, 0, 1, 1]
+
+
+def test_errors_are_the_cpu_s_and_come_at_the_call() -> None:
+    with executing("direct"):
+        same_error_on_both(lambda d: torch.ones(3, device=d) @ torch.ones(4, device=d))
+        same_error_on_both(lambda d: torch.ones(3, device=d) + torch.ones(4, device=d))
+        same_error_on_both(lambda d: torch.ones(2, 3, device=d).sum(5))
+        x = torch.ones(3, device="tenon")
+        index = torch.tensor([7], device="tenon")
+        with pytest.raises(IndexError):
+            x[index]
+
+
+def test_settings_of_the_call_hold() -> None:
+    with executing("direct"):
+        x = torch.ones(3, device="tenon", requires_grad=True)
+        with torch.no_grad():
+            assert not (x * 2).requires_grad
+        with torch.inference_mode():
+            assert (x * 2).is_inference()
+        with torch.autocast("tenon", dtype=torch.bfloat16):
+            a = torch.randn(4, 4, device="tenon")
+            assert (a @ a).dtype is torch.bfloat16
+        assert (x * 2).requires_grad
+
+
+def changing(turn: int, x: Tensor) -> Tensor:
+    draw = random.Random(turn)
+    for _ in range(60):
+        x = draw.choice([torch.tanh, torch.relu, torch.neg, torch.sin, torch.cos])(x)
+    return x
+
+
+@plans
+def test_windows_that_never_come_again_are_recorded_no_more() -> None:
+    x = torch.randn(16)
+    before = counts("direct")
+    for turn in range(120):
+        assert_same(changing(turn, x.to("tenon")), changing(turn, x), rtol=1e-4, atol=1e-5)
+    assert counts("direct") - before > 2000
+
+
+@plans
+def test_a_loop_after_them_gets_its_plan() -> None:
+    x = torch.randn(16)
+    for turn in range(120):
+        changing(turn, x.to("tenon")).cpu()
+    hits, deadline = plan_counts()["hits"], time.monotonic() + 60
+    while plan_counts()["hits"] < hits + 20 and time.monotonic() < deadline:
+        assert_same(changing(-1, x.to("tenon")), changing(-1, x), rtol=1e-4, atol=1e-5)
+    assert plan_counts()["hits"] >= hits + 20
