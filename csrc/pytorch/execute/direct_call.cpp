@@ -11,6 +11,7 @@
 #include "record/direct.h"
 #include "record/execution.h"
 #include "record/op_key.h"
+#include "record/record.h"
 #include "record/submissions.h"
 #include "record/surroundings.h"
 
@@ -175,6 +176,7 @@ void note_window(WindowCame came, bool is_small, size_t calls) {
 
 bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& results) {
   --direct_calls_left;
+  keep_backward_here();
   const auto mode = execute_mode();
   if (!op.may_be_direct || !is_recording() ||
       (mode != ExecuteMode::automatic && mode != ExecuteMode::direct) || !target().host_memory ||

@@ -29,18 +29,6 @@ constexpr size_t kMostSpread = 8192;
 // Until another thread has an address that it asked for. In the child of a fork it never will.
 constexpr int kMostTries = 10000;
 
-// Backward runs on the thread that asks for it, as it does on the CPU; a thread may have it
-// otherwise again (`torch.autograd.set_multithreading_enabled`). A thread of autograd's own would
-// bring OpenMP threads of its own, and when there are more of them than processors libgomp's go to
-// sleep after every loop: waking them costs more than most loops take.
-void keep_backward_here() {
-  static thread_local bool done = false;
-  if (done || c10::InferenceMode::is_enabled())
-    return;  // the end of inference mode would undo it
-  done = true;
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-}
-
 // Runs a call at once, for a reason that is counted. It settles the buffers that it touches.
 void run_now(const OpInfo& info, Stack* stack, CommitReason reason, std::string_view why) {
   if (is_recording())
@@ -192,6 +180,18 @@ bool append(
 }
 
 }  // namespace
+
+// A thread may have it otherwise again
+// (`torch.autograd.set_multithreading_enabled`). A thread of autograd's own would
+// bring OpenMP threads of its own, and when there are more of them than processors libgomp's go to
+// sleep after every loop: waking them costs more than most loops take.
+void keep_backward_here() {
+  static thread_local bool done = false;
+  if (done || c10::InferenceMode::is_enabled())
+    return;  // the end of inference mode would undo it
+  done = true;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
 
 // What is known of a call with that key; nullptr: nothing yet.
 const OpEntry* RecordKernel::find(OpKey& key, c10::ArrayRef<IValue> arguments, Recording& call) {

@@ -9,6 +9,9 @@
 
 namespace tenon {
 
+// Backward runs on the thread that asks for it from now on, as it does on the CPU.
+void keep_backward_here();
+
 // What became of a call.
 struct Recording {
   const OpEntry* entry = nullptr;           // null: it was not recorded, ...
