@@ -54,6 +54,19 @@ class HostArguments {
     return device_;
   }
 
+  // What a kernel has written in place; a few give it another size, or memory of their own.
+  void take_over(const at::Tensor& t, const at::Tensor& host) const {
+    if (t.device().type() != kTenon)
+      return;
+    if (t.sizes() != host.sizes() || t.strides() != host.strides() ||
+        t.storage_offset() != host.storage_offset())
+      t.unsafeGetTensorImpl()->set_sizes_and_strides(
+          host.sizes(), host.strides(), host.storage_offset());
+    auto& storage = *t.storage().unsafeGetStorageImpl();
+    if (host.storage().data() != raw_address(storage))
+      replace_memory(storage, to_device_storage(host.storage(), device_));
+  }
+
   // A result as a tensor of the device. It may lie in the memory of an argument.
   at::Tensor to_device(const at::Tensor& host) {
     if (!host.defined() || host.device().type() == kTenon)
@@ -188,11 +201,14 @@ bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit:
   if (!host.take(op, arguments, stack))
     return false;
   op.direct->calls.fetch_add(1, std::memory_order_relaxed);
+  const auto written = !stack.empty() && op.written[0] ? stack[0] : IValue();
   {
     const BelowAutograd below;
     const HostAllocationScope on_device(host.device());
     op.op.callBoxed(&stack);
   }
+  if (written.isTensor())
+    host.take_over(arguments[0].toTensor(), written.toTensor());
   for (size_t i = 0; i < op.returned.size(); ++i) {
     if (op.returned[i] >= 0)
       results.emplace_back();
