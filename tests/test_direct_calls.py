@@ -106,6 +106,17 @@ def test_results_are_memory_of_their_own() -> None:
     assert torch.cat(parts).tolist() == [1, 1, 0, 0, 1, 1]
 
 
+def test_a_kernel_may_give_what_it_writes_another_size() -> None:
+    made = []
+    for device in ("cpu", "tenon"):
+        with executing("direct"):
+            x = torch.ones(3, device=device)
+            x.addbmm_(torch.ones(2, 3, 4, device=device), torch.ones(2, 4, 3, device=device))
+        made.append(x)
+    assert_same(made[1], made[0])
+    assert made[1].shape == (3, 3)
+
+
 def test_errors_are_the_cpu_s_and_come_at_the_call() -> None:
     with executing("direct"):
         same_error_on_both(lambda d: torch.ones(3, device=d) @ torch.ones(4, device=d))

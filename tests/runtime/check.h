@@ -27,6 +27,8 @@ struct Register {
   }
 };
 
+inline const char* argument = nullptr;  // the second of the program, if there is one
+
 [[noreturn]] inline void failed(const char* file, int line, const std::string& what) {
   std::fprintf(stderr, "%s:%d: %s\n", file, line, what.c_str());
   std::exit(1);

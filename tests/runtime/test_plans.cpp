@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "plans.h"
+#include "runtime/archive.h"
 #include "runtime/plan_check.h"
 #include "runtime/run.h"
 
@@ -339,6 +340,15 @@ TEST(memory_beyond_what_is_there_is_refused) {
   CHECK(!allowed([](Draft& d) { d.slots[3].number = 16; }));  // a result's block
   CHECK(!allowed([](Draft& d) { d.arena = size_t{1} << 60; }));
   CHECK(!allowed([](Draft& d) { d.slots[3].number = SIZE_MAX; }));
+}
+
+// With a folder, writes these for who changes them for longer (tests/runtime/fuzz/plan.cpp).
+TEST(plans_for_the_fuzzer) {
+  if (tests::argument == nullptr)
+    return;
+  int count = 0;
+  for (const auto& draft : {chain(), chain(3), with_call(Kind::external), with_call(Kind::block)})
+    CHECK(write_whole(text_of(tests::argument, "/", count++), draft.bytes()));
 }
 
 // Each change of a byte is refused, or gives a plan that is as sound as this one.

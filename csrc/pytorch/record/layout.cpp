@@ -6,6 +6,22 @@
 #include "device/target.h"
 
 namespace tenon {
+namespace {
+
+// The runtime knows PyTorch's dtypes by their numbers.
+const bool at_load [[maybe_unused]] = [] {
+  for (int8_t k = 0; k < static_cast<int8_t>(kNoDType); ++k) {
+    const auto dtype = static_cast<at::ScalarType>(k);
+    TORCH_INTERNAL_ASSERT(
+        c10::isQIntType(dtype) || item_size(DType{k}) == c10::elementSize(dtype),
+        "the runtime takes elements of ",
+        dtype,
+        " for others");
+  }
+  return true;
+}();
+
+}  // namespace
 
 TensorLayout layout_of(const at::Tensor& tensor) {
   return {
