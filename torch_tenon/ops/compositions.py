@@ -26,6 +26,7 @@ from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
 from torch_tenon.ops.steps import STEPS, in_float32, in_steps
+from torch_tenon.ops.traced import stays_whole
 from torch_tenon.ops.variants import known_of, overload
 
 aten = torch.ops.aten
@@ -100,6 +101,14 @@ def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
     """x moved to 0 by a limit (any shape): 16-bit numbers in float32, and rounded once."""
     shrink = _core_aten_decompositions_post_autograd()[aten.softshrink.default]
     return pw_cast_for_opmath(shrink)(x, limit)
+
+
+# PyTorch's own for traces have other gradients where there is a NaN, and other sums of labels.
+stays_whole(
+    aten.hardshrink.default,
+    aten.softshrink.default,
+    aten.multilabel_margin_loss_forward.default,
+)
 
 
 @composition(torch.ops.higher_order.out_dtype)
