@@ -308,6 +308,13 @@ def addbmm(c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) ->
     return torch.addmm(c, flat, y.reshape(b * m, y.shape[2]), beta=beta, alpha=alpha)
 
 
+@composition(aten.addmv.default)
+def addmv(c: Tensor, x: Tensor, v: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * c + alpha * x @ v (N): the product with a matrix of one column."""
+    column = c.unsqueeze(-1) if c.dim() else c
+    return torch.addmm(column, x, v.unsqueeze(-1), beta=beta, alpha=alpha).squeeze(-1)
+
+
 @composition(aten._trilinear.default)
 def trilinear(
     x: Tensor, y: Tensor, z: Tensor, x1: Ints, y1: Ints, z1: Ints, sumdim: Ints, unroll_dim: int = 1

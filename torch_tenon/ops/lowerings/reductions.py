@@ -6,6 +6,7 @@ first, then the pieces' results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -312,6 +313,10 @@ def _variance(
     wide = squares.dtype
     divisor = _less(product(x.sizes[d] for d in dims), 1 if correction is None else correction)
     variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
+    if product(x.sizes[d] for d in dims) != 1:  # the host's mean moves by what is not finite
+        average = elementwise(
+            lambda m: ops.where(ops.isinf(m), math.nan, m), (average,), wide, wide
+        )
     if not keepdim:
         sizes = [n for d, n in enumerate(x.sizes) if d not in dims]
         variance, average = reshape(variance, sizes), reshape(average, sizes)

@@ -198,6 +198,8 @@ def elementwise(
     for v in values:
         if v.dtype not in TABLE:
             raise CannotLower(f"no loops over {v.dtype}")
+    if compute is not None and compute not in TABLE:
+        raise CannotLower(f"no loops over {compute}")
     sizes = broadcast_sizes(*(v.sizes for v in values))
 
     def body(position: Position) -> Scalar:
