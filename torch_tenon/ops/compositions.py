@@ -46,6 +46,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         if wrong := known_of(op).decomposition_except:
             table[op] = _not_of(wrong, op, function)
     table.update((op, in_steps(op, table[op])) for op in STEPS)
+    table.update((op, _not_by_nothing(table[op])) for op in table if "batch_norm" in str(op))
     table.update(COMPOSITIONS)
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
     for op in list(table):
@@ -60,6 +61,19 @@ def composition_of(op: Any) -> Callable[..., Any] | None:
     extension in C++ registered as implicit composition."""
     found = decompositions().get(op)
     return op.decompose if found is None and op._can_decompose() else found
+
+
+def _not_by_nothing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Statistics of batches where something is added to variances: of equal numbers without it the
+    CPU's kernel makes no infinities."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        eps = keywords.get("eps", args[-1] if args else None)
+        if isinstance(eps, int | float) and eps == 0:
+            return NotImplemented
+        return function(*args, **keywords)
+
+    return run
 
 
 def _not_of(names: Sequence[str], op: Any, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -204,3 +204,24 @@ def test_fused_steps_of_16_bit_parameters(dtype: torch.dtype, options: dict[str,
                 found.append(parameter.detach().cpu())
     for mine in found[2:]:
         assert_same(mine, found[0], rtol=4 * torch.finfo(dtype).eps, atol=0.01)
+
+
+def test_a_tensor_that_is_in_a_list_twice() -> None:
+    """It is written twice, one after the other."""
+
+    def compute(x: Tensor) -> Tensor:
+        torch._foreach_sub_([x, x], [1, 0])
+        torch._foreach_mul_([x, x], 3)
+        return x
+
+    same_by_plans(lambda x: compute(x.clone()), torch.arange(3.0))
+
+
+def test_batches_of_equal_numbers_to_whose_variance_nothing_is_added() -> None:
+    def compute(x: Tensor, w: Tensor) -> Tensor:
+        return aten.native_batch_norm(x, w, w, None, None, True, 0.1, 0.0)[0]
+
+    with executing("compiled"):
+        for _ in range(3):
+            found = compute(*on_tenon([torch.ones(4, 2), torch.full((2,), 1.5)]))
+            assert_same(found, torch.full((4, 2), 1.5))

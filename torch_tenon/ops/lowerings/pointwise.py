@@ -39,7 +39,6 @@ _BINARY = {
     "truth": "logical_and logical_or",
 }
 _WIDE = {"mul": (1,)}  # as `elementwise` has it
-_OF_WHOLE = {"bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "gcd", "lcm"}
 _CHEAP = {"neg", "abs", "sign", "bitwise_not", "logical_not"}
 _ROUNDING = {
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "round.default": "round",
@@ -56,7 +55,8 @@ def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
         scalar = getattr(ops, name)
         if name == "nextafter" and compute.itemsize < 4:
             raise CannotLower("the neighbour of a 16-bit number: they are computed as float32")
-        if name in _OF_WHOLE and (compute.is_floating_point or compute.is_complex):
+        whole = name.startswith("bitwise") or name in ("gcd", "lcm")
+        if whole and (compute.is_floating_point or compute.is_complex):
             raise CannotLower(f"{name} of {compute}")
         if name in ("fmin", "fmax") and not compute.is_floating_point:
             scalar = ops.minimum if name == "fmin" else ops.maximum
