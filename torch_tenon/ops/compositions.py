@@ -47,6 +47,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[op] = _not_of(wrong, op, function)
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update((op, _not_by_nothing(table[op])) for op in table if "batch_norm" in str(op))
+    for op in (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor):
+        table[op] = _in_order(table[op])
     table.update(COMPOSITIONS)
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
     for op in list(table):
@@ -61,6 +63,16 @@ def composition_of(op: Any) -> Callable[..., Any] | None:
     extension in C++ registered as implicit composition."""
     found = decompositions().get(op)
     return op.decompose if found is None and op._can_decompose() else found
+
+
+def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The result's elements in order, whatever the strides of the arguments."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        found = function(*args, **keywords)
+        return found.contiguous() if isinstance(found, Tensor) else found
+
+    return run
 
 
 def _not_by_nothing(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,7 +64,7 @@ def _linear(
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     of_weights = x.dtype if _rounds_weights(x, output_size) else wide
     scales = (*scales, *[None] * (len(output_size) - len(scales)))
-    sides = []
+    sides: list[list[tuple[Tensor, Tensor | None]]] = []
     for d, (count, scale) in enumerate(zip(output_size, scales, strict=True)):
         place, size = torch.arange(count, device=x.device), x.shape[2 + d]
         if _is_copied(size, count, None if align_corners else scale):

@@ -225,3 +225,9 @@ def test_batches_of_equal_numbers_to_whose_variance_nothing_is_added() -> None:
         for _ in range(3):
             found = compute(*on_tenon([torch.ones(4, 2), torch.full((2,), 1.5)]))
             assert_same(found, torch.full((4, 2), 1.5))
+
+
+def test_what_is_in_a_set_is_in_order() -> None:
+    x = torch.arange(12.0).view(3, 4).t()
+    for some in (torch.arange(3.0), 2.0):
+        assert compiled(torch.isin)(*on_tenon([x, some])).stride() == (torch.isin(x, some).stride())
