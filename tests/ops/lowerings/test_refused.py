@@ -114,9 +114,22 @@ def test_means_of_infinities() -> None:
 
     def compute(x: Tensor) -> list[Tensor]:
         found = [f(x, d) for f in (torch.std_mean, torch.var_mean) for d in (0, 1, (0, 1))]
-        return [t for pair in [*found, torch.var_mean(x[:1], 0)] for t in pair]
+        found += [torch.var_mean(x[:1], 0), aten.native_layer_norm(x, (5,), None, None, 1e-5)]
+        return [t for some in found for t in some]
 
     same_by_plans(compute, x)
+
+
+def test_batches_with_infinities() -> None:
+    """Their mean is a sum that is divided."""
+    x = torch.randn(4, 3)
+    x[1, 1], x[2, 2] = inf, -inf
+    same_by_plans(
+        lambda x: list(aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)),
+        x,
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -152,6 +165,12 @@ def test_bessel_functions_of_the_smallest_numbers() -> None:
         return [getattr(aten, f"special_{k}").default(x) for k in kinds]
 
     same_by_plans(compute, x, rtol=1e-6)
+
+
+def test_special_functions_at_their_ends() -> None:
+    same_by_plans(lambda x: torch.polygamma(1, x), torch.tensor([inf, nan, 1.0, 0.25]), rtol=1e-5)
+    x = torch.tensor([0.5, 0.0, 1.0, nan], dtype=torch.float64)
+    same_by_plans(torch.special.ndtri, x)
 
 
 def test_bits_of_fractions_are_refused() -> None:

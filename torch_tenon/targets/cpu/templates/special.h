@@ -93,6 +93,7 @@ SPECIAL_1(log_ndtr)
 /* The normal distribution's quantile: a rational start, then Halley's steps on the tail */
 static double special_ndtri_f64(double p) {
   if (!(p > 0 && p < 1)) return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
+  if (p == 0.5) return 0;
   double tail = p < 0.5 ? p : 1 - p, t = sqrt(-2 * log(tail));
   double x = t - (2.515517 + t * (0.802853 + t * 0.010328)) /
                      (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
@@ -143,6 +144,7 @@ static double trigamma_reflected(double x, double angle) {
 static double special_polygamma_f64(double n, double x) {
   if (n == 0) return digamma_f64(x);
   if (n == 1 && x < 0.5) return trigamma_reflected(x, PI * x);
+  if (n == 1 && isinf(x)) return 0;
   return (fmod(n, 2.0) == 0 ? -1 : 1) * exp(lgamma(n + 1)) * special_zeta_f64(n + 1, x);
 }
 static float special_polygamma_f32(float n, float x) {
