@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -250,3 +251,20 @@ def test_what_is_in_a_set_is_in_order() -> None:
     x = torch.arange(12.0).view(3, 4).t()
     for some in (torch.arange(3.0), 2.0):
         assert compiled(torch.isin)(*on_tenon([x, some])).stride() == (torch.isin(x, some).stride())
+
+
+def test_complex_numbers_beside_real_ones(caplog: pytest.LogCaptureFixture) -> None:
+    """The call has no loops, and its window has a plan all the same."""
+    caplog.set_level(logging.WARNING, "torch_tenon")
+    whole, real = torch.zeros(3, dtype=torch.complex128), torch.randn(3)
+
+    def compute(x: Tensor, z: Tensor) -> list[Tensor]:
+        torch.exp(x, out=z)
+        found = aten._foreach_addcmul.ScalarList([x], [x], [x], [complex(2, 0)])
+        return [z * 2, *found, aten.eq.Scalar(x.half(), complex(1, 2))]
+
+    with executing("compiled"):
+        want = compute(real, whole)
+        for _ in range(3):
+            assert_same(compute(*on_tenon([real, torch.zeros_like(whole)])), want, rtol=1e-6)
+    assert not [m for m in caplog.messages if "no plan" in m]
