@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import needs
 import pytest
 import torch
+import torch.nn.functional as F
 from against_cpu import assert_same, executing
+from ops.lowerings.by_plan import compiled
 
 pytestmark = needs.plans
 
@@ -22,7 +25,7 @@ def losses_of(x: Any, target: Any, grads: Any) -> list[torch.Tensor]:
     found = []
     for limit in LIMITS:
         found.append(aten.smooth_l1_loss(x, target, 0, limit))
-        if limit and (limit != 0.3 or x.dtype is not torch.float16):
+        if limit:
             found.append(aten.huber_loss(x, target, 0, limit))
     found += [aten.mse_loss(x, target, 0), aten.soft_margin_loss(x, target, 0)]
     found.append(aten.binary_cross_entropy_with_logits(x, target, None, None, 0))
@@ -75,3 +78,37 @@ def test_losses_of_whole_numbers(dtype: torch.dtype) -> None:
             got = compute(*(t.to("tenon") for t in given))
             torch.tenon.synchronize()
     assert_same(got, compute(*given))
+
+
+def _with_gradient(function: Any, x: torch.Tensor, grad: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    found = function(x)
+    found.backward(grad)
+    assert x.grad is not None
+    return [found, x.grad]
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_labels_that_end_in_graphs(reduction: str) -> None:
+    """What comes after the first -1 is no label."""
+    target = torch.tensor([[3, 0, -1, 1], [0, 1, 2, 3], [-1, 3, 2, 0], [2, -1, -1, 2]])
+    x, grad = torch.randn(4, 4), torch.randn(4 if reduction == "none" else ())
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return F.multilabel_margin_loss(x, target.to(x.device), reduction=reduction)
+
+    want = _with_gradient(loss, x, grad)
+    found = _with_gradient(compiled(loss), x.to("tenon"), grad.to("tenon"))
+    assert_same(found, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shrink", [F.hardshrink, F.softshrink])
+def test_shrunk_in_graphs(shrink: Any, dtype: torch.dtype) -> None:
+    x = torch.tensor([*SPECIAL, 0.3, 0.7] * 16, dtype=dtype)
+    grad = torch.randn(192).to(dtype)
+    for limit in (0.5, 0.3):
+        function = functools.partial(shrink, lambd=limit)
+        want = _with_gradient(function, x, grad)
+        found = _with_gradient(compiled(function), x.to("tenon"), grad.to("tenon"))
+        assert_same(found, want)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from typing import Any
 
 import needs
 import pytest
 import torch
-from against_cpu import executing, same_on_both
+import torch.nn.functional as F
+from against_cpu import assert_same
+from ops.lowerings.by_plan import compiled, same_by_plans
 
 pytestmark = needs.plans
 
@@ -23,19 +27,81 @@ SCALES = (None, 0.5, 0.1, 1.0, 2.0, 3.0, 1.7, -1.0, 0.0, 1e9)
 def test_the_nearest_element_is_one_of_the_image(
     kind: str, dtype: torch.dtype, channels_last: bool
 ) -> None:
-    def compute(device: torch.device) -> list[torch.Tensor]:
+    formats = ((1, None), (2, torch.channels_last), (3, torch.channels_last_3d))
+    for n, format in formats:
+        sizes = (7, 2, 5)[:n]
+        x = torch.arange(4 * torch.Size(sizes).numel()).remainder(251).view(1, 4, *sizes).to(dtype)
+        if channels_last and format:
+            x = x.to(memory_format=format)
+        op = getattr(aten, f"{kind}{n}d").default
+        results = list(itertools.product(((7, 2, 5), (14, 4, 10), (5, 5, 9)), SCALES))
+        of_rank = functools.partial(_each, op, [(made[:n], [s] * n) for made, s in results])
+        same_by_plans(of_rank, x)
+
+
+def _each(op: Any, ways: list[tuple[Any, Any]], x: torch.Tensor) -> list[torch.Tensor]:
+    return [op(x, made, *scales) for made, scales in ways]
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_between_elements_of_the_image(align_corners: bool) -> None:
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
         found = []
-        for n, format in ((1, None), (2, torch.channels_last), (3, torch.channels_last_3d)):
-            sizes = (7, 2, 5)[:n]
-            x = torch.arange(4 * torch.Size(sizes).numel()).remainder(251).view(1, 4, *sizes)
-            x = x.to(dtype)
-            if channels_last and format:
-                x = x.to(memory_format=format)
-            there, op = x.to(device), getattr(aten, f"{kind}{n}d").default
-            for made, scale in itertools.product(((7, 2, 5), (14, 4, 10), (5, 5, 9)), SCALES):
-                found.append(op(there, made[:n], *[scale] * n))
+        for out, s in itertools.product(((3, 3, 9), (3, 4, 5), (6, 8, 10), (1, 1, 1)), SCALES):
+            found.append(aten.upsample_trilinear3d(x, out, align_corners, s, s, s))
+            found.append(aten.upsample_bilinear2d(x[0], out[1:], align_corners, s, s))
+            found.append(aten.upsample_linear1d(x[0, 0], out[2:], align_corners, s))
         return found
 
-    with executing("compiled"):
-        for _ in range(2):  # the first call of an op runs at once
-            same_on_both(compute)
+    same_by_plans(compute, torch.randn(1, 2, 3, 4, 5), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("mode", "sizes", "channels_last"),
+    [
+        ("linear", (2, 3, 17), None),
+        ("bilinear", (1, 4, 7, 9), None),
+        ("bilinear", (1, 4, 7, 9), torch.channels_last),
+        ("bilinear", (1, 1, 60, 50), None),
+        ("trilinear", (1, 4, 5, 6, 7), None),
+        ("trilinear", (1, 4, 5, 6, 7), torch.channels_last_3d),
+    ],
+)
+def test_weights_of_16_bit_images(
+    mode: str, sizes: tuple[int, ...], channels_last: torch.memory_format | None, dtype: torch.dtype
+) -> None:
+    """They are rounded where those of the CPU's kernel are."""
+    x = torch.randn(sizes).to(dtype)
+    if channels_last:
+        x = x.to(memory_format=channels_last)
+    unit = torch.finfo(dtype).eps
+
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        ways = ((1.7, False), (2.0, True), (0.6, False))
+        return [F.interpolate(x, None, s, mode, align_corners=a) for s, a in ways]
+
+    same_by_plans(compute, x, rtol=unit, atol=unit / 16)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+def test_images_of_bytes_and_scales_of_as_many_elements(mode: str) -> None:
+    def compute(x: torch.Tensor) -> list[torch.Tensor]:
+        return [F.interpolate(x, None, s, mode) for s in (1.01, 0.5, 2.0, (1.3, 0.7))]
+
+    whole = torch.arange(560).remainder(251).view(1, 16, 7, 5).to(torch.uint8)
+    same_by_plans(compute, whole)
+    same_by_plans(compute, whole.to(memory_format=torch.channels_last))
+    same_by_plans(compute, torch.randn(1, 4, 7, 5), rtol=1e-5, atol=1e-5, dynamic=True)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear"])
+def test_gradients_of_images(mode: str) -> None:
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=1.7, mode=mode).square().sum()
+
+    x, there = (torch.randn(1, 2, 4, 5).to(d).requires_grad_() for d in ("cpu", "tenon"))
+    there.data.copy_(x.data)
+    loss(x).backward()
+    compiled(loss)(there).backward()
+    assert_same(there.grad, x.grad, rtol=1e-5, atol=1e-5)

@@ -16,6 +16,7 @@ from torch_tenon.testing.space.script import script
 from torch_tenon.testing.space.search import calls
 from torch_tenon.testing.space.shrinking import shrink
 from torch_tenon.testing.space.undefined import evidence
+from torch_tenon.testing.space.worker import Runner
 
 nan, inf = math.nan, math.inf
 
@@ -135,6 +136,17 @@ def test_errors_and_warnings_are_compared() -> None:
     got.error = "RuntimeError"
     found = judge.find(got)
     assert found is not None and found.kind == "error"
+
+
+def test_failures_of_tracing_are_no_findings() -> None:
+    """Neither of the call that is not traced, nor of one that shares a graph with it."""
+    two, one = tensor([2, 2], 1.0), tensor([3], 1.0)
+    bad = case_of("aten.ones_like.out", [two, one], [{"tensor": 0}], out={"tensor": 1})
+    good = case_of("aten.neg.default", [two], [{"tensor": 0}])
+    cases = [Case({**data, "mode": "compiled"}) for data in (bad, good)]
+    answers = Runner().answer(cases)
+    assert [a.failure for a in answers] == [None, None]
+    assert [a.excused for a in answers] == [True, False]
 
 
 def test_memory_beside_an_argument_is_compared() -> None:

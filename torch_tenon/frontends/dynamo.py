@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd.schemas import OutputType
@@ -58,6 +59,8 @@ class CompiledGraph:
     def __call__(self, args: list[Any]) -> list[Any]:
         built = self.built
         tensors = [args[k] for k in built.tensor_inputs]
+        if any(map(Tensor.is_neg, tensors)) or any(map(Tensor.is_conj, tensors)):
+            tensors = [in_memory(t) for t in tensors]
         if built.program.random is not None:
             tensors += random_state(self.device, built.program.random_ops)
         sizes, floats = self.numbers(args) if self.numbers is not None else ([], [])
@@ -82,6 +85,17 @@ class CompiledGraph:
             if results[k] is not None:  # else a token, which orders calls that have effects
                 results[k] = results[k].cpu()
         return results
+
+
+def in_memory(x: Tensor) -> Tensor:
+    """A conjugate or negative of other memory, whose own holds its numbers at the same places: that
+    is what a plan reads. Any other tensor as it is."""
+    if not (x.is_neg() or x.is_conj()) or not x.numel():
+        return x
+    length = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    with torch.no_grad():
+        row = x.detach().as_strided((length,), (1,), x.storage_offset())
+        return row.resolve_conj().resolve_neg().as_strided(x.shape, x.stride(), 0)
 
 
 def random_state(device: torch.device, count: int) -> list[torch.Tensor]:

@@ -74,14 +74,22 @@ def changed_base(n: Any) -> Node | None:
 
 def writes_shared_elements(module: GraphModule) -> bool:
     """Whether a graph of Dynamo's writes memory of which a tensor has several elements at one
-    place: one that is expanded, or unfolded with a step that is shorter than the window."""
+    place: one that is expanded, or unfolded with a step that is shorter than the window; or writes
+    a tensor twice that is in a list twice."""
     for graph in (m.graph for m in module.modules() if isinstance(m, GraphModule)):
         shared: set[int | None] = set()
         for n in graph.nodes:
-            if any(_storage(x) in shared for x in _written(n)):
+            written = {x for x in _written(n) if isinstance(x, Node)}
+            if _is_there_twice(n, written) or any(_storage(x) in shared for x in written):
                 return True
             shared |= {_memory(t) for t in _tensors_of(n) if _has_shared_elements(t)}
     return False
+
+
+def _is_there_twice(n: Node, written: set[Node]) -> bool:
+    lists = [x for x in (*n.args, *n.kwargs.values()) if isinstance(x, list | tuple)]
+    found = [[x for x in many if isinstance(x, Node) and x in written] for many in lists]
+    return any(len(set(nodes)) < len(nodes) for nodes in found)
 
 
 def _written(n: Node) -> Iterator[Any]:

@@ -26,6 +26,7 @@ from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import LOWERINGS
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
 from torch_tenon.ops.steps import STEPS, in_float32, in_steps
+from torch_tenon.ops.traced import stays_whole
 from torch_tenon.ops.variants import known_of, overload
 
 aten = torch.ops.aten
@@ -45,6 +46,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         if wrong := known_of(op).decomposition_except:
             table[op] = _not_of(wrong, op, function)
     table.update((op, in_steps(op, table[op])) for op in STEPS)
+    table.update((op, _not_by_nothing(table[op])) for op in table if "batch_norm" in str(op))
+    for op in (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor):
+        table[op] = _in_order(table[op])
     table.update(COMPOSITIONS)
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
     for op in list(table):
@@ -59,6 +63,29 @@ def composition_of(op: Any) -> Callable[..., Any] | None:
     extension in C++ registered as implicit composition."""
     found = decompositions().get(op)
     return op.decompose if found is None and op._can_decompose() else found
+
+
+def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The result's elements in order, whatever the strides of the arguments."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        found = function(*args, **keywords)
+        return found.contiguous() if isinstance(found, Tensor) else found
+
+    return run
+
+
+def _not_by_nothing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Statistics of batches where something is added to variances: of equal numbers without it the
+    CPU's kernel makes no infinities."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        eps = keywords.get("eps", args[-1] if args else None)
+        if isinstance(eps, int | float) and eps == 0:
+            return NotImplemented
+        return function(*args, **keywords)
+
+    return run
 
 
 def _not_of(names: Sequence[str], op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,6 +127,14 @@ def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
     """x moved to 0 by a limit (any shape): 16-bit numbers in float32, and rounded once."""
     shrink = _core_aten_decompositions_post_autograd()[aten.softshrink.default]
     return pw_cast_for_opmath(shrink)(x, limit)
+
+
+# PyTorch's own for traces have other gradients where there is a NaN, and other sums of labels.
+stays_whole(
+    aten.hardshrink.default,
+    aten.softshrink.default,
+    aten.multilabel_margin_loss_forward.default,
+)
 
 
 @composition(torch.ops.higher_order.out_dtype)
@@ -297,6 +332,13 @@ def addbmm(c: Tensor, x: Tensor, y: Tensor, *, beta: Any = 1, alpha: Any = 1) ->
     b, n, m = x.shape
     flat = x.permute(1, 0, 2).reshape(n, b * m)
     return torch.addmm(c, flat, y.reshape(b * m, y.shape[2]), beta=beta, alpha=alpha)
+
+
+@composition(aten.addmv.default)
+def addmv(c: Tensor, x: Tensor, v: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """beta * c + alpha * x @ v (N): the product with a matrix of one column."""
+    column = c.unsqueeze(-1) if c.dim() else c
+    return torch.addmm(column, x, v.unsqueeze(-1), beta=beta, alpha=alpha).squeeze(-1)
 
 
 @composition(aten._trilinear.default)

@@ -52,6 +52,29 @@ def _smooth_l1_loss_backward(
     return (slope / x.numel() if reduction == MEAN else slope) * g
 
 
+LEAST = 9.999999960041972e-13
+"""What the gradient of the cross entropy divides by at least: 1e-12 in float32."""
+
+
+@composition(aten.binary_cross_entropy_backward.default)
+def binary_cross_entropy_backward(
+    g: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
+    """The gradient of the cross entropy of probabilities (any shape)."""
+    function = in_steps(aten.binary_cross_entropy_backward.default, _cross_entropy_backward)
+    found: Tensor = function(g, x, target, weight, reduction)
+    return found
+
+
+@pw_cast_for_opmath
+def _cross_entropy_backward(
+    g: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int
+) -> Tensor:
+    found = g * (x - target) / (x * (1 - x)).clamp(min=LEAST)
+    found = found if weight is None else found * weight
+    return found / x.numel() if reduction == MEAN else found
+
+
 @composition(aten.soft_margin_loss_backward.default)
 def soft_margin_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     """The gradient of log(1 + exp(-target * x)) (any shape), NaN where the exponential is infinite.

@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_tenon import _C, config, log
-from torch_tenon.ops import manifest, variants
+from torch_tenon.ops import manifest, narrow_steps, variants
 from torch_tenon.targets.target import Target
 
 # Registrations last as long as this object.
@@ -57,6 +57,7 @@ def register_ops(target: Target) -> None:
                 # For the host, and for the layouts of the results alone.
                 kernel = counted("decomposed", op, DECOMPOSITIONS[op])
                 _library.impl(variants.overload(op), kernel, _COMPOSITE.name)
+    narrow_steps.register(_library)
     count = _C.register_reference_kernels()
     log.stage("ops").debug("reference execution for %d ops", count)
 

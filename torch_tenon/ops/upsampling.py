@@ -1,4 +1,4 @@
-"""Images made larger or smaller by the nearest of their elements.
+"""Images made larger or smaller, by the nearest of their elements or between two.
 
 PyTorch's decompositions do not keep the places of these within the image, which they leave where a
 scale does not fit the size of the result.
@@ -11,9 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import (
+    upsample_bicubic2d_default,
+    upsample_compute_output_size,
+)
 from torch._prims_common import suggest_memory_format
 
 from torch_tenon.ops.composition_table import composition
+from torch_tenon.ops.traced import above_gradients
 
 aten = torch.ops.aten
 
@@ -49,13 +54,100 @@ def _has_its_own_way(size: int, count: int, scale: float) -> bool:
     return (scale != 1 and count == size) or (scale != 2 and count == 2 * size)
 
 
-composition(
-    aten.upsample_nearest1d.default,
-    aten.upsample_nearest2d.default,
-    aten.upsample_nearest3d.default,
-)(_nearest(exact=False))
-composition(
-    aten._upsample_nearest_exact1d.default,
-    aten._upsample_nearest_exact2d.default,
-    aten._upsample_nearest_exact3d.default,
-)(_nearest(exact=True))
+def _linear(
+    x: Tensor, output_size: Sequence[int], align_corners: bool, *scales: float | None
+) -> Tensor:
+    """Between the two elements on either side, along each dimension. Of 16-bit images all but some
+    weights is float32. Whole numbers have an algorithm of their own."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+    of_weights = x.dtype if _rounds_weights(x, output_size) else wide
+    scales = (*scales, *[None] * (len(output_size) - len(scales)))
+    sides: list[list[tuple[Tensor, Tensor | None]]] = []
+    for d, (count, scale) in enumerate(zip(output_size, scales, strict=True)):
+        place, size = torch.arange(count, device=x.device), x.shape[2 + d]
+        if _is_copied(size, count, None if align_corners else scale):
+            sides.append([(place, None)])
+            continue
+        if align_corners:
+            at = place.to(wide) * ((size - 1) / (count - 1) if count > 1 else 0.0)
+        else:
+            step = 1 / scale if scale is not None and scale > 0 else size / count
+            at = ((place.to(wide) + 0.5) * step - 0.5).clamp(min=0)
+        low = at.to(torch.int64).clamp(max=size - 1)
+        weight = (at - low).clamp(0, 1).to(of_weights)
+        sides.append(
+            [(low, (1 - weight).to(wide)), ((low + 1).clamp(max=size - 1), weight.to(wide))]
+        )
+
+    def between(*places: Tensor) -> Tensor:
+        d = len(places)
+        if d == len(sides):
+            return aten._unsafe_index(x, [None, None, *places]).to(wide)
+        shape = (-1, *[1] * (len(sides) - 1 - d))
+        parts = []
+        for place, weight in sides[d]:
+            part = between(*places, place.view(shape))
+            parts.append(part if weight is None else part * weight.view(shape))
+        return sum(parts[1:], parts[0])
+
+    found = between().to(x.dtype)
+    if x.dim() > 3:
+        found = found.contiguous(memory_format=suggest_memory_format(x))
+    return found
+
+
+def _cubic(x: Tensor, *arguments: Any) -> Tensor:
+    """Between sixteen elements, by PyTorch's decomposition. Whole numbers have an algorithm of
+    their own."""
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    found: Tensor = upsample_bicubic2d_default(x, *arguments)
+    return found
+
+
+def _rounds_weights(x: Tensor, output_size: Sequence[int]) -> bool:
+    """Whether the CPU's kernel has weights in the image's dtype: the one that takes element by
+    element, for images that are not channels last and larger ones of two dimensions."""
+    if not all(isinstance(n, int) for n in (*x.shape, *output_size)):
+        return False
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if x.dim() > 3 and x.shape[1] > 3 and x.is_contiguous(memory_format=formats[x.dim()]):
+        return False
+    return x.dim() != 4 or sum(output_size) > 128
+
+
+def _is_copied(size: int, count: int, scale: float | None) -> bool:
+    """Whether elements are copied since there are as many as there were, whatever the scale. Sizes
+    of any value are asked only where the scale does not say so anyhow."""
+    asked = scale is not None and scale > 0 and scale != 1
+    return (asked or (isinstance(size, int) and isinstance(count, int))) and size == count
+
+
+def _sized(op: Any) -> Callable[..., Tensor]:
+    """The op where sizes or scales are a list, of which one may be None."""
+
+    def upsample(x: Tensor, output_size: Sequence[int] | None, *arguments: Any) -> Tensor:
+        *how, scales = arguments
+        sizes = upsample_compute_output_size(x.size(), output_size, scales)
+        found: Tensor = op(x, sizes, *how, *(scales or [None] * len(sizes)))
+        return found
+
+    return upsample
+
+
+for _exact, _name in ((False, "upsample_nearest"), (True, "_upsample_nearest_exact")):
+    for _rank in (1, 2, 3):
+        _op = getattr(aten, f"{_name}{_rank}d")
+        composition(_op.default)(_nearest(_exact))
+        above_gradients(_op.default, _nearest(_exact))
+        above_gradients(_op.vec, _sized(_op.default))
+for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
+    _op = getattr(aten, _name)
+    composition(_op.default)(_linear)
+    above_gradients(_op.default, _linear)
+    above_gradients(_op.vec, _sized(_op.default))
+composition(aten.upsample_bicubic2d.default)(_cubic)
+above_gradients(aten.upsample_bicubic2d.default, _cubic)
+above_gradients(aten.upsample_bicubic2d.vec, _sized(aten.upsample_bicubic2d.default))

@@ -81,6 +81,8 @@ def _of_parts(function: Callable[[Scalar, Scalar], Scalar], cost: int) -> Loweri
     """A function of the real and the imaginary part of each element."""
 
     def lower(b: Build, x: Value) -> Value:
+        if not x.dtype.is_complex:
+            raise CannotLower("real numbers that become complex ones")
         dtype = b.out.dtype
         return elementwise(lambda a: function(ops.real(a), ops.imag(a)), (x,), None, dtype, cost)
 

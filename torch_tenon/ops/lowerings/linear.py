@@ -15,8 +15,10 @@ from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
+    broadcast_to,
     cast,
     elementwise,
+    fitting,
     lowering,
 )
 
@@ -90,6 +92,14 @@ def _added(target: Any) -> Callable[..., Value]:
     """beta * c + alpha * x @ y; the sum fuses with what follows."""
 
     def lower(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+        fitting(alpha, b.out.dtype), fitting(beta, b.out.dtype)
+        if isinstance(alpha, complex) or isinstance(beta, complex):
+            raise CannotLower("a complex factor")
+        if x.sizes[-1] == 0 and beta != 0:  # of nothing alpha may be no number
+            scaled = lambda u: u if beta == 1 else ops.mul(u, beta)  # noqa: E731
+            whole = broadcast_to(c, b.out.sizes)
+            return elementwise(scaled, (whole,), b.out.dtype, b.out.dtype)
+
         def f(u: Any, v: Any) -> Any:
             v = v if alpha == 1 else ops.mul(v, alpha)
             if beta == 0:

@@ -8,7 +8,7 @@ from typing import Any
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Value, reshape
-from torch_tenon.ops.lowerings.reductions import moments, number_value, shared, widest
+from torch_tenon.ops.lowerings.reductions import moments, moved, number_value, shared, widest
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering
 
 
@@ -17,6 +17,7 @@ def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Val
     wide = widest(x.dtype)
     average, squares = moments(b, x, dims, wide)
     count = product(x.sizes[d] for d in dims)
+    average = moved(average, count)
     scale = b.program.realise(
         elementwise(
             lambda s, n: ops.rsqrt(ops.add(ops.div(s, n), float(eps))),

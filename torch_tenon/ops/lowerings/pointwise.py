@@ -56,6 +56,9 @@ def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
         scalar = getattr(ops, name)
         if name == "nextafter" and compute.itemsize < 4:
             raise CannotLower("the neighbour of a 16-bit number: they are computed as float32")
+        whole = name.startswith("bitwise") or name in ("gcd", "lcm")
+        if whole and (compute.is_floating_point or compute.is_complex):
+            raise CannotLower(f"{name} of {compute}")
         if name in ("fmin", "fmax") and not compute.is_floating_point:
             scalar = ops.minimum if name == "fmin" else ops.maximum
         if rule == "truth":
@@ -117,12 +120,25 @@ def round_decimals(b: Build, x: Value, *, decimals: int = 0) -> Value:
     return elementwise(f, (x,), x.dtype, x.dtype, 3)
 
 
+def _check_factor(by: Any, dtype: torch.dtype) -> None:
+    """Raises CannotLower for a factor that PyTorch's kernel refuses beside numbers of a dtype."""
+    truth, fraction = isinstance(by, bool), isinstance(by, float | complex)
+    if isinstance(by, complex) and not dtype.is_complex:
+        raise CannotLower("a complex factor of real numbers")
+    if truth and dtype is not torch.bool:
+        raise CannotLower("a truth value as a factor")
+    if fraction and not (dtype.is_floating_point or dtype.is_complex):
+        raise CannotLower("a fraction as a factor of whole numbers")
+    fitting(by, dtype)
+
+
 def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[..., Value]:
     """x + alpha * y, and its kin."""
 
     def lower(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
         x, y, by = (y, x, *args, alpha)[:3] if turned else (x, y, *args, alpha)[:3]
         dtype = promote(x, y)
+        _check_factor(by, dtype)
         if by == 1 and not dtype.is_complex:  # whose infinities tell that PyTorch multiplies by it
             return elementwise(scalar, (x, y), dtype, dtype)
 

@@ -10,7 +10,7 @@ csrc/pytorch/ops/random.cpp's, operation by operation: whoever draws with a seed
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,11 +166,19 @@ def _plain(*numbers: Any) -> None:
         raise CannotLower("a parameter of random numbers that is known at run time")
 
 
+def _refuse(refused: bool) -> None:
+    """Leaves parameters that PyTorch's kernel refuses to that."""
+    if refused:
+        raise CannotLower("parameters that are refused")
+
+
 def uniform_of(low: Any, high: Any, dtype: torch.dtype) -> Drawn:
     """Uniform in [low, high)."""
     _plain(low, high)
     if not dtype.is_floating_point:
         raise CannotLower(f"uniform numbers of {dtype}")
+    most = torch.finfo(dtype).max
+    _refuse(not (-most <= low <= high <= most and high - low <= most))
     last: Any = high
     if low != high:
         nearest = torch.tensor(high, dtype=dtype)
@@ -194,23 +202,33 @@ def uniform(b: Build, x: Value, low: Any = 0.0, high: Any = 1.0, **keywords: Any
 @lowering("aten.normal")
 def normal(b: Build, mean: Any, std: Any = 1.0, *args: Any, **keywords: Any) -> Value:
     """Normal, with a mean and a deviation that are numbers or tensors."""
+    _refuse(isinstance(std, int | float) and not std >= 0)
     return own(b, Drawn("normal", mean, std))
 
 
 lowering("aten.randn", "aten.randn_like")(lambda b, *a, **k: normal(b, 0.0))
 lowering("aten.normal_functional")(lambda b, x, mean=0.0, std=1.0, **k: normal(b, mean, std))
-lowering("aten.log_normal")(
-    lambda b, x, mean=1.0, std=2.0, **k: own(b, Drawn("log_normal", mean, std))
-)
-lowering("aten.cauchy")(
-    lambda b, x, median=0.0, sigma=1.0, **k: own(b, Drawn("cauchy", median, sigma))
-)
+
+
+def _positive(distribution: str, middle: float, width: float) -> Callable[..., Value]:
+    """A distribution whose width, by default such, is positive."""
+
+    def lower(b: Build, x: Value, a: Any = middle, c: Any = width, **keywords: Any) -> Value:
+        _refuse(isinstance(c, int | float) and not c > 0)
+        return own(b, Drawn(distribution, a, c))
+
+    return lower
+
+
+lowering("aten.log_normal")(_positive("log_normal", 1.0, 2.0))
+lowering("aten.cauchy")(_positive("cauchy", 0.0, 1.0))
 
 
 @lowering("aten.exponential")
 def exponential(b: Build, x: Value, rate: float = 1.0, **keywords: Any) -> Value:
     """Exponential, of rate 1 never zero."""
     _plain(rate)
+    _refuse(not rate > 0)
     return own(b, Drawn("exponential", 1 / rate))
 
 
@@ -218,6 +236,7 @@ def exponential(b: Build, x: Value, rate: float = 1.0, **keywords: Any) -> Value
 def geometric(b: Build, x: Value, p: float, **keywords: Any) -> Value:
     """How many trials until one of probability p succeeds."""
     _plain(p)
+    _refuse(not 0 < p < 1)
     return own(b, Drawn("geometric", -1 / math.log1p(-p) if p < 1 else 0.0))
 
 
@@ -229,20 +248,35 @@ def randint(b: Build, *args: Any, **keywords: Any) -> Value:
     count = high - low
     if not isinstance(count, int) and not nonnegative(count - 1):
         raise CannotLower("bounds that may leave no number between them")
+    _refuse(isinstance(count, int) and count <= 0)
+    if isinstance(low, int) and isinstance(high, int):
+        _refuse(not _is_of(b.out.dtype, low) or not _is_of(b.out.dtype, high - 1))
     return own(b, Drawn("integers", base=low, count=count))
+
+
+def _is_of(dtype: torch.dtype, number: int) -> bool:
+    """Whether PyTorch takes a whole number for one that a dtype has."""
+    if dtype is torch.bool:
+        return 0 <= number <= 1
+    if dtype.is_floating_point:
+        return abs(number) <= torch.finfo(dtype).max
+    info = torch.iinfo(dtype)
+    return info.min <= number <= info.max
 
 
 @lowering("aten.bernoulli.default", "aten.bernoulli.p")
 def bernoulli(b: Build, x: Value, p: Any = None, **keywords: Any) -> Value:
     """1 with probability x (or p), else 0."""
+    _refuse(isinstance(p, int | float) and not 0 <= p <= 1)
     return own(b, Drawn("bernoulli", x if p is None else p), x.dtype)
 
 
 @lowering("aten.native_dropout")
 def native_dropout(b: Build, x: Value, p: float, train: bool | None = True) -> list[Value]:
     """x with some elements zeroed and the rest scaled, and the mask of those kept."""
-    if not train:
+    if train is False:  # None is as good as True
         return [x, constant(x.sizes, True, torch.bool)]
+    _refuse(not 0 <= p <= 1)
     keep = own(b, Drawn("bernoulli", 1 - p), torch.bool)
     scale = 0.0 if p == 1 else 1 / (1 - p)
 

@@ -6,6 +6,7 @@ first, then the pieces' results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -277,6 +278,15 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     return average, elementwise(centred, (squares, rest, left), dtype, dtype, 2)
 
 
+def moved(average: Value, count: Index) -> Value:
+    """A mean as the host has it that moves from number to number: no number where one of several is
+    infinite. (It is infinite where the last one alone is.)"""
+    if count == 1:
+        return average
+    dtype = average.dtype
+    return elementwise(lambda m: ops.where(ops.isinf(m), math.nan, m), (average,), dtype, dtype)
+
+
 def _less(count: Index, correction: Any) -> Any:
     """`count - correction` as an operand of `elementwise`: 0 where that is not positive, and for a
     correction that is no number."""
@@ -312,6 +322,9 @@ def _variance(
     wide = squares.dtype
     divisor = _less(product(x.sizes[d] for d in dims), 1 if correction is None else correction)
     variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
+    # PyTorch's decomposition of batch norms asks so, and their kernel divides a sum.
+    if not (keepdim and correction == 0):
+        average = moved(average, product(x.sizes[d] for d in dims))
     if not keepdim:
         sizes = [n for d, n in enumerate(x.sizes) if d not in dims]
         variance, average = reshape(variance, sizes), reshape(average, sizes)

@@ -168,9 +168,16 @@ def index_reduce(
     include_self: bool = True,
 ) -> Value:
     """x with slices of a source combined at positions of a dimension."""
-    rows, source = _rows(x, dim, at, source)
+    rows, source = _rows(x, dim, at, _of_rank(x, source))
     embedding = _Places("embedding")
     return _reduced(b, x, dim, rows, source, reduce, include_self, embedding)
+
+
+def _of_rank(x: Value, source: Value) -> Value:
+    """A source that may be added or combined: one without dimensions only to a tensor without."""
+    if x.sizes and not source.sizes:
+        raise CannotLower("a source without dimensions")
+    return source
 
 
 def _rows(x: Value, dim: int, at: Value, source: Any) -> tuple[Value, Value]:
@@ -192,7 +199,7 @@ def _rows(x: Value, dim: int, at: Value, source: Any) -> tuple[Value, Value]:
 @lowering("aten.index_add")
 def index_add(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: Any = 1) -> Value:
     """x with `alpha` times the slices of a source added at positions of a dimension."""
-    rows, source = _rows(x, dim, at, source)
+    rows, source = _rows(x, dim, at, _of_rank(x, source))
     if isinstance(alpha, Value) or alpha != 1:
         if x.dtype not in TABLE:
             raise CannotLower(f"no loops over {x.dtype}")

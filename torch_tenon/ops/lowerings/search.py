@@ -43,7 +43,14 @@ def _running(combine: str) -> Callable[..., list[Value]]:
 
         # The last place that held the extreme so far: places only grow.
         where = scan(b, Lazy(x.sizes, torch.int64, here, (x, best)), d, "max", torch.int64)
-        return [best, where]
+        if not x.dtype.is_floating_point:
+            return [best, where]
+
+        def taken(p: Position) -> Scalar:  # a zero has the sign of the last one
+            at = ops.indirect(where.load(p), x.sizes[d], "index")
+            return x.load([*p[:d], at, *p[d + 1 :]])
+
+        return [Lazy(x.sizes, x.dtype, taken, (x, where), 2), where]
 
     return lower
 

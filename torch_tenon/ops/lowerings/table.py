@@ -198,6 +198,10 @@ def elementwise(
     for v in values:
         if v.dtype not in TABLE:
             raise CannotLower(f"no loops over {v.dtype}")
+    if any(isinstance(a, complex) for a in args) and not (compute or dtype).is_complex:
+        raise CannotLower("a complex number among real ones")
+    if compute is not None and compute not in TABLE:
+        raise CannotLower(f"no loops over {compute}")
     sizes = broadcast_sizes(*(v.sizes for v in values))
 
     def body(position: Position) -> Scalar:

@@ -343,6 +343,32 @@ def _spread(d: Drawing) -> None:
     d.given["correction"] = d.one((None, 1, 0, 2, 1.5, -1, 0.5, 100, -2.5, domains.inf, True))
 
 
+@rule("_softmax_backward_data _log_softmax_backward_data")
+def _softmax_backward(d: Drawing) -> None:
+    """The CPU reads beyond the end of a result that is smaller than its gradient."""
+    d.given["dim"] = d.dim()
+    d.given["grad_output"] = d.tensor(d.shape)
+    d.given["output"] = d.tensor(d.shape)
+
+
+_POLYNOMIALS = " ".join(
+    f"special_{name}"
+    for name in (
+        *(f"{s}chebyshev_polynomial_{k}" for s in ("", "shifted_") for k in "tuvw"),
+        *("hermite_polynomial_h", "hermite_polynomial_he"),
+        *("laguerre_polynomial_l", "legendre_polynomial_p"),
+    )
+)
+
+
+@rule(_POLYNOMIALS)
+def _polynomial(d: Drawing) -> None:
+    """A degree is as many steps, and billions of them are minutes."""
+    kind = next(str(a.type) for a in d.schema.arguments if a.name == "n")
+    if kind == "number":
+        d.given["n"] = d.one((0, 1, 2, 3, 5, -1, 7.5, 64, 100, True, domains.inf, -domains.inf))
+
+
 @rule("trace tril triu", 2, 4)
 def _matrix(d: Drawing) -> None:
     if d.name == "trace":

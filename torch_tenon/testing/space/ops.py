@@ -24,6 +24,8 @@ _LEFT_OUT = {
     *("copy_sparse_to_sparse_", "_local_scalar_dense", "resize_as_sparse_", "is_same_size"),
     *("_has_same_storage_numel", "_new_zeros_with_same_feature_meta", "_resize_output_"),
     *("_efficientzerotensor", "_cudnn_init_dropout_state", "_foreach_copy_", "_foreach_copy"),
+    # The CPU's vectors do not store 16-bit parameters.
+    *("_fused_sgd", "_fused_sgd_"),
     # Their lengths and parameters are the host's.
     *("_pack_padded_sequence", "lstm"),
 }

@@ -243,16 +243,17 @@ MODES: dict[str, tuple[str, tuple[int, ...]]] = {
     "dynamic": ("auto", (0, 1, 2)),
 }
 
+GRAPHS = ("compiled", "dynamic")
+
 
 def run_on_device(cases: Sequence[Case]) -> Iterator[tuple[int, str, list[Outcome]]]:
     """Runs cases of one mode together: in one window, or in one graph. Yields the size, which run
     it was, and what came of each."""
     mode = cases[0].mode
+    if mode in GRAPHS:
+        yield from run_as_graph(cases, "tenon", "tenon")
+        return
     execute, sizes = MODES[mode]
-    together = None
-    if mode in ("compiled", "dynamic"):
-        torch._dynamo.reset()
-        together = torch.compile(_graph(cases), backend="tenon", dynamic=mode == "dynamic")
     with executing(execute):
         if len(cases) == 1 and execute == "compiled":
             # A call that raises is not known afterwards: one of the same kind that goes well is,
@@ -262,11 +263,24 @@ def run_on_device(cases: Sequence[Case]) -> Iterator[tuple[int, str, list[Outcom
         for turn, k in enumerate(sizes):
             torch.manual_seed(7)
             running = [Running(case, "tenon", k) for case in cases]
-            if together is None:
-                for r in running:
-                    r.call()
-            else:
-                _call_graph(together, running)
+            for r in running:
+                r.call()
+            yield k, f"run {turn + 1} at size {k}", [r.end() for r in running]
+
+
+def run_as_graph(
+    cases: Sequence[Case], device: str, backend: str
+) -> Iterator[tuple[int, str, list[Outcome]]]:
+    """Runs cases of one mode together, in one graph that a backend of `torch.compile` makes."""
+    execute, sizes = MODES[cases[0].mode]
+    torch._dynamo.reset()
+    dynamic = cases[0].mode == "dynamic"
+    together = torch.compile(_graph(cases), backend=backend, dynamic=dynamic)
+    with executing(execute):
+        for turn, k in enumerate(sizes):
+            torch.manual_seed(7)
+            running = [Running(case, device, k) for case in cases]
+            _call_graph(together, running)
             yield k, f"run {turn + 1} at size {k}", [r.end() for r in running]
 
 

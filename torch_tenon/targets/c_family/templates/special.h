@@ -58,6 +58,7 @@ static float special_i1_f32(float x) { return special_i1e_f32(x) * expf(fabsf(x)
 static double bessel_k_scaled(double x, double v) {
   if (!(x > 0)) return x == 0 ? INFINITY : NAN;
   if (isinf(x)) return 0;
+  if (v == 1 && x < 1e-200) return 1 / x; /* where cosh overflows */
   double h = 0.25 / (x > 1 ? sqrt(x) : 1), sum = 0.5;
   for (int k = 1; k < 20000; ++k) {
     double s = sinh(k * h / 2), term = exp(-2 * x * s * s) * cosh(v * k * h);
@@ -92,6 +93,7 @@ SPECIAL_1(log_ndtr)
 /* The normal distribution's quantile: a rational start, then Halley's steps on the tail */
 static double special_ndtri_f64(double p) {
   if (!(p > 0 && p < 1)) return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
+  if (p == 0.5) return 0;
   double tail = p < 0.5 ? p : 1 - p, t = sqrt(-2 * log(tail));
   double x = t - (2.515517 + t * (0.802853 + t * 0.010328)) /
                      (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
@@ -142,6 +144,7 @@ static double trigamma_reflected(double x, double angle) {
 static double special_polygamma_f64(double n, double x) {
   if (n == 0) return digamma_f64(x);
   if (n == 1 && x < 0.5) return trigamma_reflected(x, PI * x);
+  if (n == 1 && isinf(x)) return 0;
   return (fmod(n, 2.0) == 0 ? -1 : 1) * exp(lgamma(n + 1)) * special_zeta_f64(n + 1, x);
 }
 static float special_polygamma_f32(float n, float x) {
@@ -189,7 +192,7 @@ static double within_dtype(double x, double most) {
 /* Those of Chebyshev differ in the polynomial of degree 1. */
 static double chebyshev(
     double x, double degree, double slope, double shift, int kind, double most) {
-  if (!(degree > -1)) return 0; /* degrees are cut to integers */
+  if (!(degree > -1 && degree < 0x1p63)) return 0; /* degrees are cut to integers */
   int64_t n = (int64_t)degree;
   if (n > 60 && fabs(x) < 1) {
     double t = acos(x);
@@ -241,7 +244,7 @@ static double hermite(double x, double degree, double factor, double last, doubl
   return q;
 }
 static double laguerre(double x, double n, double most) {
-  if (!(n > -1)) return 0;
+  if (!(n > -1 && n < 0x1p63)) return 0;
   double p = 0, q = 1;
   for (int64_t k = 0; x != 0 && k < (int64_t)n && !isnan(q); ++k) {
     double r = within_dtype(((2 * k + 1 - x) * q - k * p) / (k + 1), most);
@@ -250,7 +253,7 @@ static double laguerre(double x, double n, double most) {
   return q;
 }
 static double legendre(double x, double n, double most) {
-  if (!(n > -1)) return 0;
+  if (!(n > -1 && n < 0x1p63)) return 0;
   if (fabs(x) == 1) return x > 0 || (int64_t)n % 2 == 0 ? 1 : -1;
   double p = 0, q = 1;
   for (int64_t k = 0; k < (int64_t)n && !isnan(q); ++k) {
