@@ -61,7 +61,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def same_device_and_seed() -> Iterator[None]:
-    """Every test starts on tenon:0 with the same random numbers, whatever the one before did."""
+    """Every test starts on tenon:0 with the same random numbers, whatever the one before did, and
+    its calls are recorded, however many windows there were that did not come again."""
+    _C.set_execute_mode(_C.execute_mode())
     torch.tenon.set_device(0)
     torch.manual_seed(0)
     yield

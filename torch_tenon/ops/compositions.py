@@ -23,7 +23,7 @@ import torch_tenon.ops.upsampling  # noqa: F401  # the entries of both
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import LOWERINGS
+from torch_tenon.ops.lowerings.table import LOWERINGS, real_if_it_is
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
 from torch_tenon.ops.steps import STEPS, in_float32, in_steps
 from torch_tenon.ops.traced import stays_whole
@@ -47,6 +47,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             table[op] = _not_of(wrong, op, function)
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update((op, _not_by_nothing(table[op])) for op in table if "batch_norm" in str(op))
+    table[aten.addr.default] = _of_real_factors(table[aten.addr.default])
     for op in (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor):
         table[op] = _in_order(table[op])
     table.update(COMPOSITIONS)
@@ -63,6 +64,16 @@ def composition_of(op: Any) -> Callable[..., Any] | None:
     extension in C++ registered as implicit composition."""
     found = decompositions().get(op)
     return op.decompose if found is None and op._can_decompose() else found
+
+
+def _of_real_factors(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A complex factor without an imaginary part is a real one, as to PyTorch's kernels."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **factors: Any) -> Any:
+        return function(*args, **{name: real_if_it_is(x) for name, x in factors.items()})
+
+    return run
 
 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:

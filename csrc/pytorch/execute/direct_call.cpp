@@ -26,8 +26,6 @@ constexpr int64_t kNewCalls = 2000;
 constexpr int64_t kFewest = 1024, kMost = 65536;
 // Calls that are recorded between.
 constexpr int64_t kProbe = 256;
-// Of a window without a plan.
-constexpr int64_t kForOneRecorded = 3;
 
 thread_local int64_t t_new_calls = 0;
 thread_local int64_t t_stretch = kFewest;
@@ -170,13 +168,15 @@ class HostArguments {
 
 }  // namespace
 
+void forget_windows() {
+  t_new_calls = 0;
+  t_stretch = kFewest;
+  direct_calls_left = 0;
+}
+
 void note_window(WindowCame came, bool is_small, size_t calls) {
   if (came != WindowCame::anew || !is_small) {
-    t_new_calls = 0;
-    t_stretch = kFewest;
-    direct_calls_left = is_small && came == WindowCame::again_without_plan
-                            ? kForOneRecorded * static_cast<int64_t>(calls)
-                            : 0;
+    forget_windows();
     return;
   }
   t_new_calls += static_cast<int64_t>(calls);
@@ -200,7 +200,8 @@ bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit:
   stack.reserve(arguments.size());
   if (!host.take(op, arguments, stack))
     return false;
-  op.direct->calls.fetch_add(1, std::memory_order_relaxed);
+  for (auto* route : {op.counter, op.reference, op.direct})
+    route->calls.fetch_add(1, std::memory_order_relaxed);
   const auto written = !stack.empty() && op.written[0] ? stack[0] : IValue();
   {
     const BelowAutograd below;

@@ -245,8 +245,6 @@ WindowCame came(Plans& p, const Candidates& candidates, const Ready& ready) {
   if (!known)
     return WindowCame::anew;
   const std::lock_guard<std::mutex> lock(p.mutex);
-  if (known->state == WindowPlan::waiting || known->state == WindowPlan::failed)
-    return WindowCame::again_without_plan;
   return known->by_reference > 1 || candidates.claim ? WindowCame::again : WindowCame::anew;
 }
 

@@ -256,6 +256,7 @@ void set_execute_mode(ExecuteMode mode) {
   commit_all(CommitReason::request);
   state().mode = mode;
   all_are_direct = mode == ExecuteMode::direct;
+  forget_windows();
 }
 
 ExecuteMode execute_mode() {

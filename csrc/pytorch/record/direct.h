@@ -3,8 +3,7 @@
 // Recording pays where a plan runs the window. A program whose windows never come again would
 // record each call, look for its window, and run the call after all. So once no window of a thread
 // has come again for long, most of its calls run when they are made. Now and then some windows are
-// recorded, to see whether they come again by now. While a window's plan is being made, or where it
-// has none, one in four is recorded.
+// recorded, to see whether they come again by now.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -26,9 +25,11 @@ inline bool next_is_direct() {
 }
 
 // What became of a window of the calling thread.
-enum class WindowCame { anew, again, again_without_plan };
+enum class WindowCame { anew, again };
 // `is_small`: to record one of its calls costs as much as to run it.
 void note_window(WindowCame came, bool is_small, size_t calls);
+// As if the calling thread had had none.
+void forget_windows();
 
 // Runs a call at once if that is possible: by the host's kernel, on memory that nothing is pending
 // for. Gives a value for each result, nothing for one that is an argument. False: nothing has

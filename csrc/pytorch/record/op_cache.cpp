@@ -131,7 +131,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   open_scalars = rule.run_time_numbers == RunTimeNumbers::kAlways;
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
-  direct = &tenon::counter("direct", name);
+  direct = &tenon::counter("at once: recording it would not pay", name);
   subject = subject_of({name});
 }
 

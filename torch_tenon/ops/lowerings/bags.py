@@ -261,7 +261,7 @@ def cdist_backward(b: Build, g: Value, x: Value, y: Value, p: float, distances: 
         size = ops.abs(d)
         if p == 1:
             slope = ops.sign(d)
-        elif math.isinf(p):
+        elif p == math.inf:
             slope = ops.where(ops.eq(size, length), ops.sign(d), 0)
         elif p == 2:
             slope = ops.div(d, length)

@@ -20,6 +20,7 @@ from torch_tenon.ops.lowerings.table import (
     fitting,
     lowering,
     number,
+    real_if_it_is,
 )
 
 
@@ -67,7 +68,7 @@ def arange(b: Build, *args: Any, step: Any = 1, **keywords: Any) -> Value:
     """start, start + step, ..."""
     start = args[0] if len(args) > 1 else 0
     step = args[2] if len(args) > 2 else step
-    start, step = (x.real if isinstance(x, complex) and not x.imag else x for x in (start, step))
+    start, step = real_if_it_is(start), real_if_it_is(step)
     return _progression(b.out.sizes, start, step, b.out.dtype)
 
 

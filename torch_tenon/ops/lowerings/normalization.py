@@ -17,7 +17,6 @@ def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Val
     wide = widest(x.dtype)
     average, squares = moments(b, x, dims, wide)
     count = product(x.sizes[d] for d in dims)
-    average = moved(average, count)
     scale = b.program.realise(
         elementwise(
             lambda s, n: ops.rsqrt(ops.add(ops.div(s, n), float(eps))),
@@ -49,7 +48,8 @@ def native_layer_norm(
     average, scale = _normalize(b, x, dims, eps)
     y = elementwise(_scaled, (x, average, scale, weight, bias), wide, wide, 4)
     statistics = [m.dtype if m is not None else wide for m in b.results[1:]]
-    return [cast(y, x.dtype), cast(average, statistics[0]), cast(scale, statistics[1])]
+    mean = moved(average, x, dims)
+    return [cast(y, x.dtype), cast(mean, statistics[0]), cast(scale, statistics[1])]
 
 
 @lowering("aten.native_group_norm")
@@ -79,6 +79,6 @@ def native_group_norm(
     metas = [m for m in b.results if m is not None]
     return [
         cast(reshape(y, x.sizes), x.dtype),
-        cast(reshape(average, (n, groups)), metas[1].dtype),
+        cast(reshape(moved(average, split, [2, 3]), (n, groups)), metas[1].dtype),
         cast(reshape(scale, (n, groups)), metas[2].dtype),
     ]

@@ -222,6 +222,11 @@ def elementwise(
     return Lazy(sizes, dtype, body, values, cost)
 
 
+def real_if_it_is(x: Any) -> Any:
+    """A complex number without an imaginary part as the real one that PyTorch's kernels take."""
+    return x.real if isinstance(x, complex) and not x.imag else x
+
+
 def number(a: Any, dtype: torch.dtype) -> Scalar:
     """A Python number or run-time size as a scalar."""
     wide = compute_dtype(dtype)

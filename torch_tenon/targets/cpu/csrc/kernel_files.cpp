@@ -7,10 +7,10 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "python/registration.h"
 #include "device/fork.h"
 #include "execute/plan_file.h"
 #include "matmul.h"
+#include "python/registration.h"
 #include "runtime/archive.h"
 
 namespace tenon {
