@@ -14,16 +14,31 @@ Compile = Callable[[Any], Any]
 Script = Callable[[str, Compile], Steps]
 
 SCRIPTS: dict[str, Script] = {}
+UNSEEN: dict[str, Script] = {}
 
 
 def script(function: Script) -> Script:
     """Enters a script under the name of its function."""
-    SCRIPTS[function.__name__] = function
+    unseen = function.__module__.startswith(f"{__name__}.unseen.")
+    (UNSEEN if unseen else SCRIPTS)[function.__name__] = function
     return function
 
 
 def load_all() -> dict[str, Script]:
-    """Every script by its name."""
-    from benchmarks.scripts import computing, learning, sequences  # noqa: F401  (they enter theirs)
+    """Every script by its name, but for those that nothing is tuned on."""
+    from benchmarks.scripts import (  # noqa: F401  (they enter theirs)
+        computing,
+        everyday,
+        learning,
+        sequences,
+        tables,
+    )
 
     return SCRIPTS
+
+
+def load_unseen() -> dict[str, Script]:
+    """The scripts that nothing is tuned on, by name."""
+    from benchmarks.scripts.unseen import models, numbers  # noqa: F401  (they enter theirs)
+
+    return UNSEEN

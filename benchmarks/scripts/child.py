@@ -13,9 +13,9 @@ def run(name: str, engine: str, began: float) -> dict[str, object]:
     """
     import torch
 
-    from benchmarks.scripts import load_all
+    from benchmarks.scripts import load_all, load_unseen
 
-    function = load_all()[name]
+    function = load_all().get(name) or load_unseen()[name]
     imported = time.time() - began
     torch.manual_seed(0)
     device = "tenon" if engine == "tenon" else "cpu"

@@ -1,6 +1,7 @@
 """Whole scripts from start to end: what a person with a model and a machine waits for.
 
-python -m benchmarks.scripts.run [--only NAMES] [--rounds N] [--json FILE] [--picture FILE]
+python -m benchmarks.scripts.run [--only NAMES] [--unseen] [--rounds N] [--json FILE]
+    [--picture FILE]
 
 Each script runs in a process of its own: with eager PyTorch, with `torch.compile`, on tenon with
 empty caches, and on tenon in a second process, which finds what the first one has left, once the
@@ -29,7 +30,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.scripts import load_all
+from benchmarks.scripts import load_all, load_unseen
 from torch_tenon.builder.server import ALL, HEADER
 
 ENGINES = {
@@ -93,13 +94,14 @@ def round_of(name: str, engines: list[str]) -> dict[str, dict[str, Any]]:
 
 def scripts(
     only: Annotated[str, typer.Option(help="Scripts, comma-separated.")] = "",
+    unseen: Annotated[bool, typer.Option(help="Those that nothing is tuned on.")] = False,
     engines: Annotated[str, typer.Option(help="Beside eager, comma-separated.")] = "",
     rounds: Annotated[int, typer.Option(help="Runs of each.")] = 3,
     out: Annotated[Path | None, typer.Option("--json", help="Where all figures go.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Where the picture goes, an SVG.")] = None,
 ) -> None:
     """Times whole scripts from start to end."""
-    names = only.split(",") if only else list(load_all())
+    names = only.split(",") if only else list(load_unseen() if unseen else load_all())
     chosen = ["eager", *(engines.split(",") if engines else list(ENGINES)[1:])]
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for _ in range(rounds):

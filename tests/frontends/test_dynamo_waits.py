@@ -101,3 +101,19 @@ import importlib.util
 print(importlib.util.find_spec("torch._dynamo") is not None, torch._dynamo.__file__[-11:], loaded())
 """
     assert output(TRAIN + code).split() == ["True", "__init__.py", "False"]
+
+
+def test_the_builder_loads_what_symbolic_sizes_need_of_it_and_all_when_asked() -> None:
+    code = """
+import sys, torch
+import torch_tenon.builder.work
+from torch_tenon.ir.index import Symbol, var
+from torch_tenon.ir.symbolic import SymbolicSizes
+def double():
+    t = SymbolicSizes().tensor([var(Symbol("n", lower=2)), 4], [4, 1], torch.float32)
+    return (t + t).shape[1]
+print(double(), "torch._dynamo.eval_frame" in sys.modules, "torch._inductor" in sys.modules)
+compiled = torch.compile(lambda x: 2 * x, backend="eager")
+print(compiled(torch.ones(2)).tolist(), "torch._dynamo.eval_frame" in sys.modules, double())
+"""
+    assert output(code).splitlines() == ["4 False False", "[2.0, 2.0] True 4"]

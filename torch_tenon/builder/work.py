@@ -18,6 +18,7 @@ from torch_tenon.builder.install import tell_where_files_are
 from torch_tenon.builder.planning import plan_window
 from torch_tenon.compiler.wire import foreign_ops_of, window_of
 from torch_tenon.device import target
+from torch_tenon.frontends import dynamo_waits
 
 if TYPE_CHECKING:
     from torch_tenon.builder.server import Pace
@@ -26,6 +27,9 @@ log = logging.getLogger("torch_tenon.program")
 plans_log = logging.getLogger("torch_tenon.plans")
 
 LONGEST = 900.0  # seconds that a plan may take, after which something hangs
+
+# Nobody traces anything here.
+dynamo_waits.stay_in_parts()
 
 # Nothing is recorded here, which is when others are told.
 tell_where_files_are(target())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.abc
+import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ import torch
 _NAME = "torch._dynamo"
 # Where PyTorch keeps what it calls in place of a function that Dynamo is not to look at.
 _IN_PLACE = "__dynamo_disable"
+# What tensors of symbolic sizes need: the rest of Dynamo takes ten times as long to load.
+_PARTS = ("config", "utils", "exc", "source")
 
 
 class _Waiting(ModuleType):
@@ -28,7 +31,7 @@ class _Waiting(ModuleType):
 
     def __init__(self) -> None:
         super().__init__(_NAME)
-        self.__dict__.update(_told=[], _lock=threading.Lock())
+        self.__dict__.update(_told=[], _lock=threading.Lock(), _alone=[], in_parts=False)
 
     def graph_break(self, *_: Any, **__: Any) -> None:
         """Nothing is traced."""
@@ -62,6 +65,27 @@ class _Waiting(ModuleType):
             vars(torch).pop("_dynamo", None)
         while self._told:
             vars(self._told.pop()).pop(_IN_PLACE, None)
+        while self._alone:  # Dynamo loads them again
+            name = self._alone.pop()
+            sys.modules.pop(name, None)
+            vars(self).pop(name.removeprefix(f"{_NAME}."), None)
+
+    def load_parts(self) -> None:
+        """Loads the parts alone, as modules of a package that is not there otherwise."""
+        found = _spec().submodule_search_locations
+        assert found is not None
+        if self._alone:
+            return
+        package = ModuleType(_NAME)
+        vars(package).update(__path__=list(found), disable=self.disable)
+        sys.modules[_NAME] = package
+        try:
+            parts = {name: importlib.import_module(f"{_NAME}.{name}") for name in _PARTS}
+        finally:
+            del sys.modules[_NAME]
+            self._alone.extend(n for n in sys.modules if n.startswith(f"{_NAME}."))
+        vars(self).update(parts)
+        vars(torch)["_dynamo"] = self
 
     def _step_aside(self) -> None:
         # So that the next `import torch._dynamo`, which may be the program's, is seen.
@@ -125,3 +149,20 @@ def install() -> None:
     """Lets Dynamo wait, unless it has been loaded."""
     if _NAME not in sys.modules:
         sys.meta_path.insert(0, _Finder())
+
+
+def stay_in_parts() -> None:
+    """Lets `load_parts` load parts of Dynamo alone, in a process without a user's code: what that
+    sets in a part would be lost when Dynamo is loaded."""
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder):
+            finder.waiting.__dict__["in_parts"] = True
+
+
+def load_parts() -> None:
+    """Loads what tensors of symbolic sizes need of Dynamo, where `stay_in_parts` was called."""
+    for finder in sys.meta_path:
+        if isinstance(finder, _Finder) and finder.waiting.in_parts and _NAME not in sys.modules:
+            finder.waiting.load_parts()
+            # PyTorch's trace of sizes has stacks, and it loads the rest to shorten them.
+            logging.getLogger("torch.__trace").handlers.clear()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -23,6 +23,10 @@ from torch_tenon.ir.index import (
 )
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Value, size_hint
+
+if TYPE_CHECKING:
+    from torch._guards import SLoc
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 # PyTorch's functions of numbers that are not whole, and what computes them.
 _REAL = {
@@ -79,14 +83,33 @@ class UndecidedSize(Exception):
     """Something depends on a size whose value is not known yet; the text says on what."""
 
 
+@functools.cache
+def _environment() -> type[ShapeEnv]:
+    from torch._guards import SLoc
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    class Environment(ShapeEnv):
+        """PyTorch's, but it does not look for the user's line that a size comes from: it loads
+        Dynamo, Inductor and export to tell which lines are none."""
+
+        def _get_stack_summary(
+            self, is_debug: bool = False, framework_loc: str | None = None
+        ) -> tuple[SLoc, str]:
+            return SLoc(framework_loc, None), ""
+
+    return Environment
+
+
 class SymbolicSizes:
     """A program's sizes of any value, for tensors without memory that PyTorch's code works on."""
 
     def __init__(self) -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        self.environment = ShapeEnv(duck_shape=False)
+        from torch_tenon.frontends import dynamo_waits
+
+        dynamo_waits.load_parts()
+        self.environment = _environment()(duck_shape=False)
         self.mode = FakeTensorMode(shape_env=self.environment, allow_non_fake_inputs=True)
         self.symbols: dict[Symbol, sympy.Symbol] = {}
         self.known: dict[sympy.Expr, Index] = {}

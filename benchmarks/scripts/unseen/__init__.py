@@ -1,0 +1,1 @@
+"""Scripts that nothing is tuned on: they run with `--unseen` only, to check the others."""
