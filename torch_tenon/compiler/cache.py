@@ -30,6 +30,7 @@ KINDS = {
     ".bin": "compiled programs",
     ".json": "entries",
     ".c": "sources",
+    ".headers": "headers",
 }
 
 # What is written before it gets its name, here and in csrc/record/archive.cpp.

@@ -11,12 +11,13 @@ import functools
 import json
 import logging
 import os
+import re
 import subprocess
 import tempfile
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch_tenon import _C, config
@@ -24,6 +25,7 @@ from torch_tenon.compiler.backend import KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.targets.cpu import toolchain
+from torch_tenon.targets.cpu.declarations import Declarations
 from torch_tenon.targets.cpu.toolchain import Toolchain, is_of_source
 from torch_tenon.targets.target import CompileError
 
@@ -44,6 +46,7 @@ BY_NAME = {
     "random.h": ("random_",),
 }
 
+_COMMENT = re.compile(r"/\*.*?\*/\n?", re.S)
 MOST_FUNCTIONS = 4096  # that are found without a look at the cache on disk
 
 
@@ -78,12 +81,13 @@ def headers(source: str) -> list[str]:
 @dataclass
 class Unit:
     """What becomes one shared object: its text, the name and symbol of each function kept, and the
-    text of those that were generated."""
+    text of those that were generated; `whole` is its text before the headers were cut."""
 
     text: str
     symbols: Mapping[str, str]
     sources: Mapping[str, str] = field(default_factory=dict)
     by_hand: bool = False
+    whole: str = ""
 
 
 @dataclass
@@ -109,6 +113,7 @@ class CpuCompiler:
         self.cache, self.toolchain = cache, Toolchain(command, seconds)
         self.compiled = 0
         self._functions = BoundedCache[str, Function]("compiled kernels", MOST_FUNCTIONS)
+        self._declarations: dict[str, Declarations | None] = {}  # by the text of the headers
         self._by_hand: dict[str, Function] = {}  # whoever has such an address keeps nothing else
         # Those that are kept on disk, as far as they are open.
         self._libraries = weakref.WeakValueDictionary[str, _C.SharedObject]()
@@ -117,8 +122,11 @@ class CpuCompiler:
         self._lock = threading.Lock()
 
     def symbol(self, source: str) -> str:
-        """The name of the function that `source` (with `@NAME@` for its name) becomes."""
-        return "k_" + digest(source, *headers(source), self.toolchain.identity)[:24]
+        """The name of the function that `source` (with `@NAME@` for its name) becomes: whatever its
+        comments say, such as which ops it came from."""
+        return (
+            "k_" + digest(_COMMENT.sub("", source), *headers(source), self.toolchain.identity)[:24]
+        )
 
     def functions(self, sources: Sequence[str]) -> list[Function]:
         """Each generated kernel, compiling those that are new."""
@@ -238,10 +246,41 @@ class CpuCompiler:
         for part in parts:
             bodies = [source.replace("@NAME@", name) for name, source in part.items()]
             log.debug("%s", "\n".join(bodies))
-            text = "\n".join([*headers("".join(bodies)), *bodies])
-            sources = {name: source.replace("@NAME@", name) for name, source in part.items()}
-            units.append(Unit(text, {name: name for name in part}, sources))
+            text, head = "\n".join(bodies), "\n".join(headers("".join(bodies)))
+            whole = f"{head}\n{text}"
+            cut = self._cut(head, text)
+            sources = dict(zip(part, bodies, strict=True))
+            symbols = {name: name for name in part}
+            if cut is None:
+                units.append(Unit(whole, symbols, sources))
+            else:
+                units.append(Unit(cut + text, symbols, sources, whole=whole))
         return units
+
+    def _cut(self, head: str, text: str) -> str | None:
+        """What a unit needs of its headers; None where that is not known."""
+        if head not in self._declarations:
+            self._declarations[head] = self._declared(head)
+        found = self._declarations[head]
+        return None if found is None else found.before(text)
+
+    def _declared(self, head: str) -> Declarations | None:
+        """What headers declare, which the next process finds; None where nobody can say."""
+        name = f"{digest(head, self.toolchain.identity)[:24]}.headers"
+        kept = self.cache.read_json(name)
+        if isinstance(kept, dict):
+            return Declarations(kept["pieces"], kept["macros"])
+        try:
+            with tempfile.TemporaryDirectory(prefix="tenon-") as folder:
+                source = Path(folder) / "headers.c"
+                source.write_text(head)
+                texts = [self.toolchain.preprocessed(source, macros=m) for m in (False, True)]
+        except (CompileError, OSError) as error:
+            log.debug("headers are read whole: %s", error)
+            return None
+        made = Declarations.of(*texts)
+        self.cache.write_json(name, {"pieces": made.pieces, "macros": made.macros})
+        return made
 
     def _build(self, units: Sequence[Unit]) -> dict[str, Function]:
         return self._finish(self._start(units))
@@ -267,6 +306,10 @@ class CpuCompiler:
             for run in started:
                 errors = run.process.communicate()[1].decode(errors="replace")
                 toolchain.require_running(run.process)
+                if run.process.returncode != 0 and run.unit.whole and ": error: " in errors:
+                    log.debug("with cut headers: %s", errors)
+                    made.update(self._build([replace(run.unit, text=run.unit.whole, whole="")]))
+                    continue
                 if run.process.returncode != 0:
                     why = f"failed ({run.process.returncode})"
                     raise self._failure(run.unit.text, why, errors, is_of_source(errors))

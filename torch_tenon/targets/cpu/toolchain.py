@@ -126,6 +126,21 @@ class Toolchain:
         command += ["-lm"] if runtime is None else [runtime, "-lm"]
         return start(command, self.seconds + kernels)
 
+    def preprocessed(self, source: Path, macros: bool) -> str:
+        """A C file as the compiler reads it, or the macros that are defined at its end. Raises
+        CompilerMissing, and CompileError for a preprocessor that fails."""
+        what = ["-E", "-P", *(["-dM"] if macros else [])]
+        process = start([*self.words, "-fopenmp", *FLAGS, *what, str(source)], self.seconds)
+        try:
+            output = process.communicate()[0]
+            require_running(process)
+            if process.returncode != 0:
+                raise CompileError(f"{self.command} -E failed ({process.returncode})")
+        finally:
+            end(process)
+            process.wait()
+        return output.decode(errors="replace")
+
 
 def start(command: Sequence[str], seconds: int) -> subprocess.Popen[bytes]:
     """Starts a compiler that may take so much processor time, for `end` or `stop` to end.
