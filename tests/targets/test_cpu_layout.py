@@ -6,12 +6,16 @@ from collections import Counter
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.compiler.loops.programs import cases
 from torch_tenon.compiler.loops.lower import lower
 from torch_tenon.compiler.loops.show import show
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.frontends.graph import build
 from torch_tenon.targets.c_family import layout as decide
 from torch_tenon.targets.c_family.generate import loop_tree
+from torch_tenon.targets.cpu.backend import cpu_backend
 
 # So small that small trees have tiles, blocks and all else.
 SMALL = {
@@ -51,3 +55,15 @@ def test_small_trees_in_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
                     msg=lambda m, tree=tree: f"{m}\n{show(tree)}",
                 )
     assert set(kinds) == {"flat", "row", "column", "scatter"}
+
+
+def test_columns_of_other_lengths_run_the_same_code() -> None:
+    """As where the sentences of a batch have another length, and a bias its gradient."""
+    sources = set()
+    for length in (297, 329, 409):
+        x = torch.randn(length, 48)
+        program = build(make_fx(lambda x: [x.sum(0)])(x)).program
+        plan = Plan(program, cpu_backend()).compile()
+        torch.testing.assert_close(plan.run([x])[0], x.sum(0), rtol=1e-4, atol=1e-4)
+        sources.update(plan.sources)
+    assert len(sources) == 1

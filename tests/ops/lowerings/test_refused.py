@@ -128,15 +128,6 @@ def test_means_whose_last_number_alone_is_infinite(row: int) -> None:
     same_by_plans(lambda x: list(torch.var_mean(x, 0)), x, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
-def test_complex_factors_without_an_imaginary_part(dtype: torch.dtype) -> None:
-    def compute(x: Tensor, a: Tensor, b: Tensor) -> list[Tensor]:
-        found = torch.addr(x, a, b, alpha=complex(2, 0), beta=complex(0.5, 0))
-        return [found + 1, x.clone().addr_(a, b, alpha=complex(2, 0))]
-
-    same_by_plans(compute, *(torch.randn(s, dtype=dtype) for s in ((3, 2), (3,), (2,))), rtol=1e-5)
-
-
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, inf, -inf, -1.0])
 def test_gradients_of_distances(p: float) -> None:
     """Of any that are given, whether they are the distances or not."""

@@ -18,6 +18,7 @@ from torch_tenon.compiler.loops.tree import (
     Operand,
     Statement,
     Tree,
+    walk,
 )
 from torch_tenon.ir.index import Expr, Index, Monomial, Symbol, strides, symbols, var
 
@@ -32,6 +33,7 @@ class Numbers:
     lanes   loops of which a long step is an argument in any case
     plain   ops that are no faster with a number that is known
     within  loops in which these ops keep their numbers
+    around  whether the extent of a loop over what is reduced is an argument where lanes are inside
     """
 
     far: int
@@ -40,6 +42,7 @@ class Numbers:
     lanes: Collection[Symbol]
     plain: Collection[str]
     within: Callable[[For], bool]
+    around: bool = False
 
 
 def numbers_as_arguments(tree: Tree, which: Numbers) -> Tree:
@@ -130,7 +133,7 @@ class Arguments(Copy):
     def _loop(self, s: For) -> For:
         inside, self._inside = self._inside, self._inside or self.which.within(s)
         stops = s.stops
-        if s.axis not in self.which.inner:
+        if s.axis not in self.which.inner or (self.which.around and _holds_lanes(s)):
             stops = tuple(self._end(s.axis, e) for e in stops)
         made = s.like(stops=stops, body=self.body(s.body))
         self._inside = inside
@@ -147,3 +150,8 @@ class Arguments(Copy):
         made = Symbol(f"n{len(self.numbers)}", lower=min(n, 0))
         self.numbers[made] = n
         return made
+
+
+def _holds_lanes(loop: For) -> bool:
+    """Whether lanes run inside a loop: how often they do so changes nothing in their code."""
+    return any(isinstance(s, For) and s.kind == "lane" for s in walk(loop.body))

@@ -260,8 +260,8 @@ def cdist_backward(b: Build, g: Value, x: Value, y: Value, p: float, distances: 
         up = broadcast_load(g, [*b.out.sizes[: rank - 1], y.sizes[-2]], [*batch, i, r[0]])
         size = ops.abs(d)
         if p == 1:
-            slope = ops.sign(d)
-        elif p == math.inf:
+            return ops.mul(up, ops.sign(d))
+        if p == math.inf:
             slope = ops.where(ops.eq(size, length), ops.sign(d), 0)
         elif p == 2:
             slope = ops.div(d, length)

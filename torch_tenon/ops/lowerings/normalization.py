@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Value, reshape
-from torch_tenon.ops.lowerings.reductions import moments, moved, number_value, shared, widest
+from torch_tenon.ops.lowerings.reductions import moments, number_value, shared, widest
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering
 
 
@@ -26,6 +27,10 @@ def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Val
             4,
         )
     )
+    if count != 1:  # nothing has a deviation from an infinite mean
+        average = elementwise(
+            lambda m: ops.where(ops.isinf(m), math.nan, m), (average,), wide, wide
+        )
     return average, scale
 
 
@@ -48,8 +53,7 @@ def native_layer_norm(
     average, scale = _normalize(b, x, dims, eps)
     y = elementwise(_scaled, (x, average, scale, weight, bias), wide, wide, 4)
     statistics = [m.dtype if m is not None else wide for m in b.results[1:]]
-    mean = moved(average, x, dims)
-    return [cast(y, x.dtype), cast(mean, statistics[0]), cast(scale, statistics[1])]
+    return [cast(y, x.dtype), cast(average, statistics[0]), cast(scale, statistics[1])]
 
 
 @lowering("aten.native_group_norm")
@@ -79,6 +83,6 @@ def native_group_norm(
     metas = [m for m in b.results if m is not None]
     return [
         cast(reshape(y, x.sizes), x.dtype),
-        cast(reshape(moved(average, split, [2, 3]), (n, groups)), metas[1].dtype),
+        cast(reshape(average, (n, groups)), metas[1].dtype),
         cast(reshape(scale, (n, groups)), metas[2].dtype),
     ]

@@ -278,20 +278,21 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     return average, elementwise(centred, (squares, rest, left), dtype, dtype, 2)
 
 
-def moved(average: Value, x: Value, dims: Sequence[int]) -> Value:
-    """A mean over `dims` as the host has it, that moves from number to number: the next one after
-    an infinite one makes it no number. So it is infinite where the last one alone is."""
+def moved(b: Build, average: Value, x: Value, dims: Sequence[int]) -> Value:
+    """A mean over `dims` as the host has it, that moves from number to number: what follows an
+    infinite one makes it no number. So it is infinite where the last one alone is."""
     if product(x.sizes[d] for d in dims) == 1:
         return average
     dtype = average.dtype
+    infinite = reduce(b, x, dims, "sum", True, lambda p: ops.to(ops.isinf(x.load(p)), dtype))
 
     def element(p: Position) -> Scalar:
         mean = average.load(p)
         last = x.load([q if d not in dims else x.sizes[d] - 1 for d, q in enumerate(p)])
-        ended = ops.logical_or(ops.logical_not(ops.isinf(mean)), ops.isinf(last))
-        return ops.where(ended, mean, math.nan)
+        ended = ops.logical_and(ops.isinf(last), ops.eq(infinite.load(p), 1))
+        return ops.where(ops.logical_or(ended, ops.logical_not(ops.isinf(mean))), mean, math.nan)
 
-    return Lazy(average.sizes, dtype, element, (average, x), 2)
+    return Lazy(average.sizes, dtype, element, (average, x, infinite), 2)
 
 
 def _less(count: Index, correction: Any) -> Any:
@@ -331,7 +332,7 @@ def _variance(
     variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
     # PyTorch's decomposition of batch norms asks so, and their kernel divides a sum.
     if not (keepdim and correction == 0):
-        average = moved(average, x, dims)
+        average = moved(b, average, x, dims)
     if not keepdim:
         sizes = [n for d, n in enumerate(x.sizes) if d not in dims]
         variance, average = reshape(variance, sizes), reshape(average, sizes)

@@ -109,7 +109,10 @@ class Layout:
 
     def numbers(self) -> Numbers:
         """Which numbers stay in the code."""
-        return Numbers(FAR, SHORT, set(self.inner), self.vectors(), PLAIN_OPS, self.in_pass)
+        inner = set(self.inner)
+        # The length of a row that is kept is in the code as the size of an array.
+        around = self.kind == "column" and not self.rows
+        return Numbers(FAR, SHORT, inner, self.vectors(), PLAIN_OPS, self.in_pass, around)
 
     def grid(self, tree: Tree) -> int:
         """How many of the outermost loops the threads share."""

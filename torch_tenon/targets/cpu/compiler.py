@@ -11,6 +11,7 @@ import functools
 import json
 import logging
 import os
+import re
 import subprocess
 import tempfile
 import threading
@@ -34,6 +35,7 @@ handwritten_log = logging.getLogger("torch_tenon.target")
 TEMPLATES = Path(__file__).parent / "templates"
 # What was compiled for this machine when the package was set up; everybody may read it.
 SET_UP = Path(__file__).parent / "set_up"
+_COMMENT = re.compile(r"/\*.*?\*/\n?", re.S)
 MOST_FUNCTIONS = 4096  # that are found without a look at the cache on disk
 
 
@@ -101,8 +103,10 @@ class CpuCompiler:
         self._lock = threading.Lock()
 
     def symbol(self, source: str) -> str:
-        """The name of the function that `source` (with `@NAME@` for its name) becomes."""
-        return "k_" + digest(source, *headers(source), self.toolchain.identity)[:24]
+        """The name of the function that `source` (with `@NAME@` for its name) becomes: whatever its
+        comments say, such as which ops it came from."""
+        code = _COMMENT.sub("", source)
+        return "k_" + digest(code, *headers(source), self.toolchain.identity)[:24]
 
     def functions(self, sources: Sequence[str]) -> list[Function]:
         """Each generated kernel, compiling those that are new."""
