@@ -262,12 +262,17 @@ def cdist_backward(b: Build, g: Value, x: Value, y: Value, p: float, distances: 
         if p == 1:
             return ops.mul(up, ops.sign(d))
         if p == math.inf:
-            slope = ops.where(ops.eq(size, length), ops.sign(d), 0)
-        elif p == 2:
-            slope = ops.div(d, length)
+            gap = ops.sub(size, length)
+            slope = ops.where(ops.eq(gap, 0.0), ops.sign(d), 0)
+            return ops.mul(up, ops.where(ops.isnan(gap), gap, slope))
+        if p == 2:
+            slope = ops.div(ops.mul(up, d), length)
         else:
-            slope = ops.div(ops.mul(ops.sign(d), ops.pow(size, p - 1)), ops.pow(length, p - 1))
-            slope = ops.where(ops.eq(size, 0.0), 0, slope)
-        return ops.mul(up, ops.where(ops.eq(length, 0.0), 0, slope))
+            power = ops.mul(ops.sign(d), ops.pow(size, p - 1))
+            slope = ops.div(ops.mul(power, up), ops.pow(length, p - 1))
+        nowhere = ops.eq(length, 0.0)
+        if p < 1:
+            nowhere = ops.logical_or(nowhere, ops.eq(size, 0.0))
+        return ops.where(nowhere, 0, slope)
 
     return cast(b.program.reduce(b.out.sizes, [y.sizes[-2]], element, "sum", wide), b.out.dtype)

@@ -351,6 +351,22 @@ def _softmax_backward(d: Drawing) -> None:
     d.given["output"] = d.tensor(d.shape)
 
 
+@rule("_pdist_backward _cdist_backward", 2, 2)
+def _distances_backward(d: Drawing) -> None:
+    """The CPU reads as many distances and gradients as there are pairs of rows."""
+    n = d.shape[0]
+    if d.name == "_pdist_backward":
+        pairs = [Size(tuple(k * (k - 1) // 2 for k in n))]
+        d.given["self"] = d.tensor(d.shape)
+    else:
+        d.given["x1"] = d.tensor(d.shape)
+        other = d.size(16)
+        d.given["x2"] = d.tensor([other, d.shape[1]])
+        pairs = [n, other]
+    d.given["grad"] = d.tensor(pairs)
+    d.given[d.name[1:6]] = d.tensor(pairs)
+
+
 _POLYNOMIALS = " ".join(
     f"special_{name}"
     for name in (
