@@ -14,9 +14,12 @@ namespace {
 // before, equal layers make equal windows, and what changes in one layer changes the windows around
 // it.
 constexpr size_t kShortest = 16;
-// Without such a place a window ends here, and from then on where one ended before.
-constexpr size_t kLongest = 512;
-constexpr size_t kMostPlaces = 1024;
+// Without such a place a window of more than half of this ends where the last 64 calls hash lowest
+// among this many places, and at this length in any case. So a loop of no more calls has its
+// windows at one place, whatever ran before it, in every process.
+constexpr int64_t kLongest = 512;
+// A place that comes again so soon lies in a loop within the loop, and tells nothing.
+constexpr int64_t kSoon = 128;
 // Memory that eager execution would have freed by now, in bytes. When the window runs, each piece
 // goes after its last use, before what is made later gets any; until then nothing is made.
 constexpr size_t kMostHeld = size_t{32} << 20;
@@ -85,20 +88,28 @@ std::optional<CommitReason> Recorder::has_to_end() {
     return CommitReason::shared;
   if (open.held_bytes > kMostHeld)
     return CommitReason::memory;
-  if (open.calls.size() < kLongest / 2)
-    return std::nullopt;
-  if (places_.count(recent_) > 0)
+  const auto length = static_cast<int64_t>(open.calls.size());
+  if (length >= kLongest / 2 && !lowest_.empty() && lowest_.front().number == noted_)
     return CommitReason::boundary;
-  if (open.calls.size() < kLongest)
-    return std::nullopt;
-  if (places_.size() >= kMostPlaces)
-    places_.clear();
-  places_.insert(recent_);
-  return CommitReason::length;
+  if (length >= kLongest)
+    return CommitReason::length;
+  return std::nullopt;
 }
 
 void Recorder::note(const OpEntry& call) {
   recent_ = recent_ << 16 | (call.hash & 0xffff);
+  context_ = (context_ << 1) + call.hash;
+  ++noted_;
+  while (!lowest_.empty() && lowest_.front().number <= noted_ - kLongest)
+    lowest_.pop_front();
+  auto& before = repeats_[context_ % repeats_.size()];
+  const bool is_repeated = before.hash == context_ && before.number > noted_ - kSoon;
+  before = {context_, noted_};
+  if (is_repeated)
+    return;
+  while (!lowest_.empty() && lowest_.back().hash >= context_)
+    lowest_.pop_back();
+  lowest_.push_back(before);
 }
 
 Recorder& recorder_of(c10::DeviceIndex device) {

@@ -3,9 +3,9 @@
 
 #include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
-#include <unordered_set>
 
 #include "device/pending.h"
 #include "record/window.h"
@@ -33,9 +33,17 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   bool ended = false;               // its thread has: nothing more is recorded
 
  private:
-  uint64_t recent_ = 0;                  // hashes of the last four calls
-  std::array<uint64_t, 2> before_{};     // hashes at the last two places where windows may end
-  std::unordered_set<uint64_t> places_;  // `recent_` where windows became too long
+  struct Place {
+    uint64_t hash = 0;
+    int64_t number = -1;  // of the call, among all that were noted
+  };
+
+  uint64_t recent_ = 0;               // hashes of the last four calls
+  std::array<uint64_t, 2> before_{};  // hashes at the last two places where windows may end
+  int64_t noted_ = 0;
+  uint64_t context_ = 0;              // a hash of the last 64 calls
+  std::deque<Place> lowest_;          // each lower than all later ones; the first one is the lowest
+  std::array<Place, 256> repeats_{};  // by `context_`: where it was last
 };
 
 // The calling thread's, for the current stream of the device.
