@@ -115,6 +115,7 @@ def test_means_of_infinities() -> None:
 
     def compute(x: Tensor) -> list[Tensor]:
         found = [f(x, d) for f in (torch.std_mean, torch.var_mean) for d in (0, 1, (0, 1))]
+        found += [torch.std_mean(x, 0, correction=0, keepdim=True)]
         found += [torch.var_mean(x[:1], 0), aten.native_layer_norm(x, (5,), None, None, 1e-5)]
         return [t for some in found for t in some]
 

@@ -331,7 +331,7 @@ def _variance(
     divisor = _less(product(x.sizes[d] for d in dims), 1 if correction is None else correction)
     variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
     # PyTorch's decomposition of batch norms asks so, and their kernel divides a sum.
-    if not (keepdim and correction == 0):
+    if within is not None or not keepdim or correction != 0:
         average = moved(b, average, x, dims)
     if not keepdim:
         sizes = [n for d, n in enumerate(x.sizes) if d not in dims]

@@ -351,6 +351,13 @@ def _softmax_backward(d: Drawing) -> None:
     d.given["output"] = d.tensor(d.shape)
 
 
+@rule("_pdist_forward", 2, 2)
+def _distances(d: Drawing) -> None:
+    """`pdist`, which alone calls it, refuses other ranks and powers."""
+    d.given["self"] = d.tensor(d.shape)
+    d.given["p"] = d.one((2.0, 0.0, 1.0, 0.5, 3.0, domains.inf))
+
+
 @rule("_pdist_backward _cdist_backward", 2, 2)
 def _distances_backward(d: Drawing) -> None:
     """The CPU reads as many distances and gradients as there are pairs of rows."""
