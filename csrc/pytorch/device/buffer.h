@@ -13,6 +13,7 @@
 #include <c10/util/SmallVector.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 
@@ -68,6 +69,9 @@ class Buffer : public c10::intrusive_ptr_target {
   bool shared = false;               // somebody outside has its address for good
   bool registered = false;           // its address was given to somebody: found by `buffer_at`
   const void* shown_to = nullptr;    // the thread that its storage shows its address to, by a mark
+  // Read without the lock: nothing is pending for it, nor has been since somebody saw that its
+  // contents are there and no error.
+  std::atomic<bool> quiet{false};
 
  private:
   c10::DataPtr memory_;

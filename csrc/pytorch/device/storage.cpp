@@ -1,13 +1,17 @@
 #include "device/storage.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/COW.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "device/allocator.h"
+#include "device/host_allocator.h"
 #include "device/interpreter.h"
 #include "device/pending.h"
 #include "device/target.h"
@@ -93,6 +97,38 @@ c10::Storage make_storage(size_t nbytes, c10::DataPtr data) {
       &device_allocator(),
       /*resizable=*/true);
 }
+
+// The keys of a plain tensor, on the host and on the device, made in inference mode or not.
+class PlainKeys : public c10::TensorImpl {
+ public:
+  // Those on the device that a tensor of the host with such keys has there; none for another kind.
+  static std::optional<c10::DispatchKeySet> on_device(c10::DispatchKeySet host) {
+    static const std::array<std::array<c10::DispatchKeySet, 2>, 2> all{
+        {both_of(/*inference=*/false), both_of(/*inference=*/true)}};
+    for (const auto& [on_host, on_device] : all) {
+      if (host == on_host)
+        return on_device;
+    }
+    return std::nullopt;
+  }
+
+  static void set(c10::TensorImpl& tensor, c10::DispatchKeySet keys, c10::Device device) {
+    tensor.*(&PlainKeys::key_set_) = keys;
+    tensor.*(&PlainKeys::device_opt_) = device;
+  }
+
+ private:
+  static std::array<c10::DispatchKeySet, 2> both_of(bool inference) {
+    const c10::InferenceMode mode(inference);
+    const auto of = [](c10::DispatchKey key, c10::DeviceType device) {
+      return c10::TensorImpl(c10::DispatchKeySet(key), caffe2::TypeMeta::Make<float>(), device)
+          .key_set();
+    };
+    return {
+        of(c10::DispatchKey::CPU, c10::kCPU),
+        of(c10::DispatchKey::PrivateUse1, kTenon)};
+  }
+};
 
 void release_host_storage(void* storage) {
   delete static_cast<c10::Storage*>(storage);
@@ -308,6 +344,27 @@ c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device
     return made;
   upload(*made.unsafeGetStorageImpl(), host);
   return made;
+}
+
+bool move_to_device(const at::Tensor& made, c10::DeviceIndex device) {
+  auto* impl = made.unsafeGetTensorImpl();
+  auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
+  const auto keys = PlainKeys::on_device(impl->key_set());
+  if (!keys || made.use_count() > 1 || impl->autograd_meta() != nullptr ||
+      c10::raw::intrusive_ptr::use_count(storage) > 1)
+    return false;
+  auto& data = storage->_mutable_data_ptr_no_checks();
+  if (!is_device_block(data))
+    return false;
+  auto buffer = c10::make_intrusive<Buffer>(storage->nbytes(), device);
+  buffer->take(std::move(data), /*is_block=*/true);
+  buffer->has_contents = true;
+  void* token = token_of(buffer.get());
+  storage->set_data_ptr_noswap(data_ptr_of(std::move(buffer), token));
+  storage->set_allocator(&device_allocator());
+  storage->set_materializer(&materialize);
+  PlainKeys::set(*impl, *keys, {kTenon, device});
+  return true;
 }
 
 c10::Storage copy_of(const c10::StorageImpl& storage, size_t nbytes) {

@@ -5,7 +5,7 @@
 // (a storage's materializer); the next call that is recorded takes it away again.
 #pragma once
 
-#include <c10/core/Storage.h>
+#include <ATen/core/Tensor.h>
 
 #include "device/buffer.h"
 
@@ -67,6 +67,10 @@ void replace_memory(c10::StorageImpl& storage, c10::Storage by);
 // A storage of `device` with what the host storage holds: over the same memory where that is a
 // block of the device, which then lives as long as both do, else a copy.
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device);
+
+// Makes a host tensor that a kernel has just made, over a block of the device, one of the device's.
+// False: it is another one, or somebody else has it as well.
+bool move_to_device(const at::Tensor& made, c10::DeviceIndex device);
 
 // Memory of a host storage, which lives as long as this does.
 c10::DataPtr data_ptr_keeping(const c10::Storage& host);

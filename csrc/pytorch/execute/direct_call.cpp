@@ -1,19 +1,19 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
-#include "device/host_allocator.h"
+#include <array>
+
 #include "device/profile.h"
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/host_call.h"
+#include "execute/host_alias.h"
 #include "execute/host_views.h"
 #include "record/direct.h"
 #include "record/execution.h"
 #include "record/op_key.h"
 #include "record/record.h"
 #include "record/submissions.h"
-#include "record/surroundings.h"
 
 namespace tenon {
 namespace {
@@ -30,141 +30,39 @@ constexpr int64_t kProbe = 256;
 thread_local int64_t t_new_calls = 0;
 thread_local int64_t t_stretch = kFewest;
 
-// The arguments of a call as the host's kernels see them.
-class HostArguments {
- public:
-  // False: an argument is not there yet, or is none that a record takes.
-  bool take(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& stack) {
-    if (!arguments.empty() && op.replaced[0] && arguments[0].isTensor())
-      give_memory(arguments[0].toTensor());
-    const std::lock_guard<std::mutex> lock(record_mutex());
-    for (size_t i = 0; i < arguments.size() && possible_; ++i) {
-      const auto& value = arguments[i];
-      written_ = op.written[i];
-      if (value.isDevice() || value.isGenerator())
-        return false;
-      stack.push_back(map_tensors(value, [this](const at::Tensor& t) { return host_of(t); }));
-    }
-    return possible_ && device_ >= 0;
-  }
-
-  c10::DeviceIndex device() const {
-    return device_;
-  }
-
-  // What a kernel has written in place; a few give it another size, or memory of their own.
-  void take_over(const at::Tensor& t, const at::Tensor& host) const {
-    if (t.device().type() != kTenon)
-      return;
-    if (t.sizes() != host.sizes() || t.strides() != host.strides() ||
-        t.storage_offset() != host.storage_offset())
-      t.unsafeGetTensorImpl()->set_sizes_and_strides(
-          host.sizes(), host.strides(), host.storage_offset());
-    auto& storage = *t.storage().unsafeGetStorageImpl();
-    if (host.storage().data() != raw_address(storage))
-      replace_memory(storage, to_device_storage(host.storage(), device_));
-  }
-
-  // A result as a tensor of the device. It may lie in the memory of an argument.
-  at::Tensor to_device(const at::Tensor& host) {
-    if (!host.defined() || host.device().type() == kTenon)
-      return host;
-    if (host.layout() != at::kStrided || host.is_quantized() || host._is_zerotensor())
-      return HostViews({kTenon, device_}).to_device(host);
-    auto made = tensor_over(storage_of(host.storage()), layout_of(host));
-    made._set_conj(host.is_conj());
-    made._set_neg(host.is_neg());
-    return made;
-  }
-
- private:
-  struct Alias {
-    c10::StorageImpl* device;
-    c10::Storage host;
-  };
-
-  at::Tensor impossible() {
-    possible_ = false;
-    return {};
-  }
-
-  at::Tensor host_of(const at::Tensor& t) {
-    if (!t.defined() || !possible_)
-      return t;
-    if (t.device().type() != kTenon)
-      return t.is_cpu() && t.dim() == 0 && !written_ ? t : impossible();
-    if (!is_recordable(t) || (device_ >= 0 && device_ != t.device().index()))
-      return impossible();
-    device_ = t.device().index();
-    auto storage = host_storage(*t.storage().unsafeGetStorageImpl());
-    if (!possible_)
-      return {};
-    auto host = at::detail::make_tensor<c10::TensorImpl>(
-        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
-    auto* impl = host.unsafeGetTensorImpl();
-    impl->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
-    if (t.unsafeGetTensorImpl()->is_wrapped_number())
-      impl->set_wrapped_number(true);
-    // Some kernels keep what only the backward needs, and look at their arguments to know.
-    if (c10::GradMode::is_enabled() && t.requires_grad() &&
-        (t.is_floating_point() || t.is_complex()))
-      impl->set_requires_grad(true);
-    return host;
-  }
-
-  // What a call writes first, and reads nothing of, has no memory until then.
-  static void give_memory(const at::Tensor& t) {
-    if (t.device().type() != kTenon || !is_recordable(t))
-      return;
-    auto* buffer = own_buffer(*t.storage().unsafeGetStorageImpl());
-    if (buffer == nullptr || buffer->address() != nullptr)
-      return;
-    {
-      const std::lock_guard<std::mutex> lock(record_mutex());
-      if (!buffer->uses.empty() || buffer->has_contents)
-        return;
-      buffer->has_contents = true;  // or will have: nothing is pending for it
-    }
-    buffer->memory();
-  }
-
-  // Memory that is settled, on the host.
-  c10::Storage host_storage(c10::StorageImpl& storage) {
-    auto* buffer = own_buffer(storage);
-    if (buffer == nullptr || !buffer->uses.empty() || buffer->failure ||
-        buffer->address() == nullptr || !is_enqueued(device_, buffer->last_use)) {
-      possible_ = false;
-      return {};
-    }
-    for (const auto& alias : aliases_) {
-      if (alias.device == &storage)
-        return alias.host;
-    }
-    return aliases_.emplace_back(Alias{&storage, borrowed(buffer->address(), buffer->nbytes)}).host;
-  }
-
-  c10::Storage storage_of(const c10::Storage& host) {
-    for (const auto& alias : aliases_) {
-      if (alias.host.is_alias_of(host)) {
-        using Pointer = c10::intrusive_ptr<c10::StorageImpl>;
-        return c10::Storage(Pointer::reclaim_copy(alias.device));
-      }
-    }
-    // Nobody else has what the kernel has just made.
-    auto& memory = host.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-    if (host.use_count() == 1 && is_device_block(memory))
-      return storage_over(std::move(memory), host.nbytes(), device_, /*is_block=*/true);
-    const auto& made = made_.emplace_back(to_device_storage(host, device_));
-    aliases_.push_back({made.unsafeGetStorageImpl(), host});  // another result may share it
-    return made;
-  }
-
-  c10::SmallVector<Alias, 4> aliases_;
-  std::vector<c10::Storage> made_;  // of results
-  c10::DeviceIndex device_ = -1;
-  bool possible_ = true;
-  bool written_ = false;  // is the argument in work?
+// Tensors that stand for arguments, those of calls within one another behind one another.
+struct StandIns {
+  std::array<at::Tensor, 16> all;
+  size_t used = 0;
 };
+thread_local StandIns t_stand_ins;
+
+// What a call writes first, and reads nothing of, has no memory until then.
+void give_memory(const at::Tensor& t) {
+  if (t.device().type() != kTenon || !is_recordable(t))
+    return;
+  auto* buffer = own_buffer(*t.storage().unsafeGetStorageImpl());
+  if (buffer == nullptr || buffer->address() != nullptr)
+    return;
+  {
+    const std::lock_guard<std::mutex> lock(record_mutex());
+    if (!buffer->uses.empty() || buffer->has_contents)
+      return;
+    buffer->has_contents = true;  // or will have: nothing is pending for it
+  }
+  buffer->memory();
+}
+
+// Whether all that was recorded for a buffer has run, and has brought it contents.
+bool is_settled(Buffer& buffer) {
+  if (!buffer.quiet.load(std::memory_order_acquire)) {
+    const std::lock_guard<std::mutex> lock(record_mutex());
+    if (!buffer.uses.empty() || buffer.failure || !is_enqueued(buffer.device, buffer.last_use))
+      return false;
+    buffer.quiet.store(true, std::memory_order_release);
+  }
+  return buffer.address() != nullptr;
+}
 
 }  // namespace
 
@@ -187,35 +85,179 @@ void note_window(WindowCame came, bool is_small, size_t calls) {
   t_new_calls = kNewCalls - kProbe;
 }
 
-bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& results) {
+DirectCall::DirectCall(const OpInfo& op) : op_(op), first_(t_stand_ins.used) {
   --direct_calls_left;
   keep_backward_here();
   const auto mode = execute_mode();
-  if (!op.may_be_direct || !is_recording() ||
-      (mode != ExecuteMode::automatic && mode != ExecuteMode::direct) || !target().host_memory ||
-      traces_calls() || profiles() || c10::impl::TorchDispatchModeTLS::any_modes_set())
-    return false;
-  HostArguments host;
+  possible_ = op.may_be_direct && is_recording() &&
+              (mode == ExecuteMode::automatic || mode == ExecuteMode::direct) &&
+              target().host_memory && !traces_calls() && !profiles() &&
+              !c10::impl::TorchDispatchModeTLS::any_modes_set();
+}
+
+DirectCall::~DirectCall() {
+  auto& mine = t_stand_ins;
+  while (mine.used > first_) {
+    auto& last = mine.all[--mine.used];
+    if (last.use_count() > 1 || !HostAlias::of(last).is_free())
+      last = at::Tensor();
+  }
+}
+
+at::Tensor& DirectCall::impossible() {
+  static at::Tensor undefined;
+  possible_ = false;
+  return undefined;
+}
+
+at::Tensor& DirectCall::host(at::Tensor& written) {
+  if (!possible_ || !written.defined() || written.device().type() != kTenon)
+    return impossible();
+  if (op_.replaced[0])
+    give_memory(written);
+  written_ = &written;
+  return stand_in(written);
+}
+
+const at::Tensor& DirectCall::host(const at::Tensor& read) {
+  if (!possible_ || !read.defined())
+    return read;
+  if (read.unsafeGetTensorImpl()->device_type() == kTenon)
+    return stand_in(read);
+  if (!read.is_cpu() || read.dim() != 0)
+    return impossible();
+  return read;
+}
+
+std::optional<at::Tensor> DirectCall::host(const std::optional<at::Tensor>& read) {
+  return read ? std::optional(host(*read)) : std::nullopt;
+}
+
+c10::List<std::optional<at::Tensor>> DirectCall::host(
+    const c10::List<std::optional<at::Tensor>>& read) {
+  c10::List<std::optional<at::Tensor>> found;
+  for (const std::optional<at::Tensor> each : read)
+    found.push_back(host(each));
+  return found;
+}
+
+DirectCall::Tensors DirectCall::host(const at::TensorList& read) {
+  Tensors found;
+  for (const auto& each : read)
+    found.all.push_back(host(each));
+  return found;
+}
+
+DirectCall::Tensors DirectCall::host(const at::ITensorListRef& read) {
+  Tensors found;
+  for (const auto& each : read)
+    found.all.push_back(host(each));
+  return found;
+}
+
+// For a tensor of the device. What are views of one storage there are so on the host.
+at::Tensor& DirectCall::stand_in(const at::Tensor& tensor) {
+  const auto* device = tensor.unsafeGetTensorImpl();
+  for (const auto& known : arguments_) {
+    if (known.device == device)
+      return *known.host;
+  }
+  auto& storage = *device->unsafe_storage().unsafeGetStorageImpl();
+  auto* buffer = is_recordable(tensor) ? own_buffer(storage) : nullptr;
+  if (buffer == nullptr || (device_ >= 0 && device_ != buffer->device) || !is_settled(*buffer))
+    return impossible();
+  device_ = buffer->device;
+  auto& mine = t_stand_ins;
+  if (mine.used == mine.all.size())
+    return impossible();
+  auto& host = mine.all[mine.used++];
+  if (!host.defined())
+    host = HostAlias::make();
+  auto& impl = HostAlias::of(host);
+  impl.show(*device, buffer->address(), buffer->nbytes);
+  for (const auto& known : arguments_) {
+    if (known.device->unsafe_storage().is_alias_of(device->unsafe_storage()))
+      impl.set_storage_keep_dtype(known.host->storage());
+  }
+  // Some kernels keep what only the backward needs, and look at their arguments to know.
+  impl.set_requires_grad(
+      c10::GradMode::is_enabled() && tensor.requires_grad() &&
+      (tensor.is_floating_point() || tensor.is_complex()));
+  arguments_.push_back({device, &host});
+  return host;
+}
+
+void DirectCall::count() const {
+  for (auto* route : {op_.counter, op_.reference, op_.direct})
+    route->calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+void DirectCall::take_over() {
+  if (written_ == nullptr)
+    return;
+  const auto& t = *written_;
+  const auto& host = *arguments_[0].host;
+  if (t.sizes() != host.sizes() || t.strides() != host.strides() ||
+      t.storage_offset() != host.storage_offset())
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(
+        host.sizes(), host.strides(), host.storage_offset());
+  auto& storage = *t.storage().unsafeGetStorageImpl();
+  if (host.storage().data() != raw_address(storage))
+    replace_memory(storage, to_device_storage(host.storage(), device_));
+}
+
+at::Tensor DirectCall::to_device(at::Tensor made) {
+  if (!made.defined() || made.device().type() == kTenon || move_to_device(made, device_))
+    return made;
+  if (made.layout() != at::kStrided || made.is_quantized() || made._is_zerotensor())
+    return HostViews({kTenon, device_}).to_device(made);
+  auto found = tensor_over(storage_of(made.storage()), layout_of(made));
+  found._set_conj(made.is_conj());
+  found._set_neg(made.is_neg());
+  return found;
+}
+
+std::vector<at::Tensor> DirectCall::to_device(std::vector<at::Tensor> made) {
+  for (auto& each : made)
+    each = to_device(std::move(each));
+  return made;
+}
+
+c10::Storage DirectCall::storage_of(const c10::Storage& made) {
+  for (const auto& known : arguments_) {
+    if (known.host->storage().is_alias_of(made))
+      return known.device->unsafe_storage();
+  }
+  for (const auto& [host, device] : made_) {
+    if (host.is_alias_of(made))
+      return device;
+  }
+  // Another result may share it.
+  return made_.emplace_back(made, to_device_storage(made, device_)).second;
+}
+
+bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& results) {
+  DirectCall call(op);
   torch::jit::Stack stack;
   stack.reserve(arguments.size());
-  if (!host.take(op, arguments, stack))
-    return false;
-  for (auto* route : {op.counter, op.reference, op.direct})
-    route->calls.fetch_add(1, std::memory_order_relaxed);
-  const auto written = !stack.empty() && op.written[0] ? stack[0] : IValue();
-  {
-    const BelowAutograd below;
-    const HostAllocationScope on_device(host.device());
-    op.op.callBoxed(&stack);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].isDevice() || arguments[i].isGenerator())
+      return false;
+    stack.push_back(map_tensors(arguments[i], [&](const at::Tensor& t) -> at::Tensor {
+      return op.written[i] ? call.host(const_cast<at::Tensor&>(t)) : call.host(t);
+    }));
   }
-  if (written.isTensor())
-    host.take_over(arguments[0].toTensor(), written.toTensor());
+  if (!call.possible())
+    return false;
+  call.run([&] { op.op.callBoxed(&stack); });
+  call.take_over();
   for (size_t i = 0; i < op.returned.size(); ++i) {
     if (op.returned[i] >= 0)
       results.emplace_back();
+    else if (stack[i].isTensor())
+      results.emplace_back(call.to_device(std::move(stack[i]).toTensor()));
     else
-      results.push_back(
-          map_tensors(stack[i], [&](const at::Tensor& t) { return host.to_device(t); }));
+      results.emplace_back(call.to_device(std::move(stack[i]).toTensorVector()));
   }
   return true;
 }

@@ -6,11 +6,18 @@
 // recorded, to see whether they come again by now.
 #pragma once
 
+#include <ATen/core/List.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
-#include <c10/util/ArrayRef.h>
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "device/host_allocator.h"
+#include "record/surroundings.h"
 
 namespace tenon {
 
@@ -31,9 +38,82 @@ void note_window(WindowCame came, bool is_small, size_t calls);
 // As if the calling thread had had none.
 void forget_windows();
 
-// Runs a call at once if that is possible: by the host's kernel, on memory that nothing is pending
-// for. Gives a value for each result, nothing for one that is an argument. False: nothing has
-// happened. Raises what the kernel raises.
+// A call that runs when it is made: by the host's kernel, on memory that nothing is pending for. What
+// its kernel gets for the arguments lives as long as this does.
+class DirectCall {
+ public:
+  explicit DirectCall(const OpInfo& op);
+  ~DirectCall();
+  DirectCall(const DirectCall&) = delete;
+  DirectCall& operator=(const DirectCall&) = delete;
+
+  // An argument as the host's kernel sees it, one that is written first.
+  at::Tensor& host(at::Tensor& written);
+  const at::Tensor& host(const at::Tensor& read);
+  std::optional<at::Tensor> host(const std::optional<at::Tensor>& read);
+  c10::List<std::optional<at::Tensor>> host(const c10::List<std::optional<at::Tensor>>& read);
+  struct Tensors {
+    c10::SmallVector<at::Tensor, 4> all;
+    operator at::TensorList() const {
+      return all;
+    }
+    operator at::ITensorListRef() const {
+      return at::TensorList(all);
+    }
+  };
+  Tensors host(const at::TensorList& read);
+  Tensors host(const at::ITensorListRef& read);
+  template <class V>
+  const V& host(const V& value) {
+    return value;
+  }
+
+  // After all arguments. False: the call is one to record, and nothing has happened.
+  bool possible() const {
+    return possible_ && device_ >= 0;
+  }
+
+  // Calls the kernel. Raises what it raises.
+  template <class Kernel>
+  decltype(auto) run(Kernel&& kernel) {
+    count();
+    const BelowAutograd below;
+    const HostAllocationScope on_device(device_);
+    return kernel();
+  }
+
+  // A result as the device's. It may lie in the memory of an argument.
+  at::Tensor to_device(at::Tensor made);
+  std::vector<at::Tensor> to_device(std::vector<at::Tensor> made);
+  template <class... R>
+  std::tuple<R...> to_device(std::tuple<R...> made) {
+    return std::apply(
+        [this](auto&... each) { return std::tuple<R...>{to_device(std::move(each))...}; }, made);
+  }
+  // What the kernel has written in place; a few give it another size, or memory of their own.
+  void take_over();
+
+ private:
+  struct Argument {
+    const c10::TensorImpl* device;
+    at::Tensor* host;
+  };
+
+  void count() const;
+  at::Tensor& stand_in(const at::Tensor& tensor);
+  at::Tensor& impossible();
+  c10::Storage storage_of(const c10::Storage& made);
+
+  const OpInfo& op_;
+  bool possible_;
+  c10::DeviceIndex device_ = -1;
+  const at::Tensor* written_ = nullptr;
+  const size_t first_;  // of the thread's stand-ins that are this call's
+  c10::SmallVector<Argument, 4> arguments_;
+  std::vector<std::pair<c10::Storage, c10::Storage>> made_;  // of results: the host's, the device's
+};
+
+// The same for arguments and results as boxed values.
 bool run_directly(
     const OpInfo& op, c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack& results);
 

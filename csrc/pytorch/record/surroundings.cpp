@@ -101,8 +101,12 @@ bool same_settings(int64_t a, int64_t b) {
   return (a & ~(kGrad | kInference)) == (b & ~(kGrad | kInference));
 }
 
-BelowAutograd::BelowAutograd()
-    : keys_(c10::DispatchKeySet(c10::DispatchKey::BackendSelect), below_all()) {}
+BelowAutograd::BelowAutograd() {
+  constexpr c10::DispatchKeySet kSelects{c10::DispatchKey::BackendSelect};
+  const auto now = c10::impl::tls_local_dispatch_key_set();
+  if (!(below_all() - now.excluded_).empty() || !(now.included_ - kSelects - now.excluded_).empty())
+    keys_.emplace(kSelects, below_all());
+}
 
 NeutralThread::NeutralThread()
     : autograd_(c10::AutogradState::get_tls_state()),

@@ -47,7 +47,7 @@ class BelowAutograd {
   BelowAutograd& operator=(const BelowAutograd&) = delete;
 
  private:
-  c10::impl::ForceDispatchKeyGuard keys_;
+  std::optional<c10::impl::ForceDispatchKeyGuard> keys_;  // none where the thread is so already
 };
 
 // Within it they are what they were. Those of the process are only touched where they have changed:

@@ -109,13 +109,14 @@ class Unboxed;
 template <class R, class... A>
 class Unboxed<R(A...)> final : public c10::OperatorKernel {
  public:
-  explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op) {}
+  explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op), op_(op.typed<R(A...)>()) {}
 
   R operator()(c10::DispatchKeySet, A... arguments) {
     if (C10_UNLIKELY(next_is_direct())) {
-      Stack results;
-      if (run_directly(kernel_.info(), Uncounted(arguments...).values(), results))
-        return result_of(results, arguments...);
+      DirectCall call(kernel_.info());
+      std::tuple<decltype(call.host(arguments))...> host{call.host(arguments)...};
+      if (call.possible())
+        return run_directly(call, host, arguments...);
     }
     const UsesEntries until_its_results_are_there;
     auto call = kernel_.record(Uncounted(arguments...).values());
@@ -134,6 +135,22 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
  private:
   static constexpr bool kWrites = std::is_reference_v<R> || std::is_void_v<R>;
 
+  template <class Host>
+  R run_directly(DirectCall& call, Host& host, A&... arguments) {
+    const auto kernel = [this](auto&... each) -> R {
+      return op_.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), each...);
+    };
+    const auto run = [&]() -> R { return call.run([&]() -> R { return std::apply(kernel, host); }); };
+    if constexpr (kWrites) {
+      run();
+      call.take_over();
+      if constexpr (std::is_same_v<R, Tensor&>)
+        return written(arguments...);
+    } else {
+      return call.to_device(run());
+    }
+  }
+
   static R result_of(Stack& results, A&... arguments) {
     if constexpr (std::is_same_v<R, Tensor&>)
       return written(arguments...);
@@ -142,6 +159,7 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
   }
 
   RecordKernel kernel_;
+  c10::TypedOperatorHandle<R(A...)> op_;
 };
 
 // A signature as a schema spells it.

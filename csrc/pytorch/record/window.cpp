@@ -33,6 +33,7 @@ int32_t Window::add_result(Buffer* buffer, size_t nbytes) {
   if (buffer != nullptr) {
     slot.buffer = BufferRef::reclaim_copy(buffer);
     buffer->uses.push_back({this, made});
+    buffer->quiet.store(false, std::memory_order_relaxed);
   }
   return made;
 }
