@@ -98,8 +98,9 @@ class CachingAllocator final : public DeviceAllocator {
     const auto [block, device] = found->second;
     allocated_.erase(found);
     block->allocated = false;
-    count_block(memory(device).stats, device, block->size, block->requested, -1, ptr);
-    memory(device).blocks.give_back(block);
+    auto& m = memory(device);
+    count_block(m.stats, device, block->size, block->requested, -1, ptr);
+    m.blocks.give_back(block);
     return true;
   }
 
@@ -169,6 +170,8 @@ class CachingAllocator final : public DeviceAllocator {
     }
     // What tensors without memory yet will need is spoken for.
     auto stats = m.stats;
+    stats.active = stats.allocation;
+    stats.active_bytes = stats.allocated_bytes;
     auto& reserved = stats.reserved_bytes[static_cast<size_t>(StatType::AGGREGATE)];
     reserved.current = static_cast<int64_t>(committed(m));
     reserved.peak = static_cast<int64_t>(m.most_reserved);
@@ -371,11 +374,9 @@ class CachingAllocator final : public DeviceAllocator {
     for (auto* array :
          {&s.allocation,
           &s.segment,
-          &s.active,
           &s.inactive_split,
           &s.allocated_bytes,
           &s.reserved_bytes,
-          &s.active_bytes,
           &s.inactive_split_bytes,
           &s.requested_bytes}) {
       for (auto& stat : *array)

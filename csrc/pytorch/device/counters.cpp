@@ -46,8 +46,9 @@ std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> cou
   std::lock_guard<std::mutex> lock(c.mutex);
   std::vector<std::tuple<std::string, std::string, int64_t, int64_t, int64_t>> values;
   for (const auto& one : c.all) {
-    if (one.calls > 0)
-      values.emplace_back(one.route, one.op, one.calls, one.nanoseconds, one.bytes_copied);
+    const int64_t calls = one.calls + (one.more != nullptr ? one.more->calls.load() : 0);
+    if (calls > 0)
+      values.emplace_back(one.route, one.op, calls, one.nanoseconds, one.bytes_copied);
   }
   return values;
 }

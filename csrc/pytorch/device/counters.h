@@ -17,6 +17,7 @@ struct Counter {
   std::atomic<int64_t> calls{0};
   std::atomic<int64_t> nanoseconds{0};
   std::atomic<int64_t> bytes_copied{0};  // to the host and back, on a target without host memory
+  const Counter* more = nullptr;         // calls that this one has as well
 };
 
 // The counter of that route and op, made on first use. The address stays the same for good.

@@ -38,9 +38,7 @@ void count_block(
     void* ptr) {
   const auto pool = pool_of(nbytes);
   count(stats.allocation, 1, sign, pool);
-  count(stats.active, 1, sign, pool);
   count(stats.allocated_bytes, nbytes, sign, pool);
-  count(stats.active_bytes, nbytes, sign, pool);
   count(stats.requested_bytes, requested, sign, pool);
   if (!c10::memoryProfilingEnabled())  // torch.profiler (profile_memory=True)
     return;

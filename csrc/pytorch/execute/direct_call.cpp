@@ -16,26 +16,30 @@
 #include "record/submissions.h"
 
 namespace tenon {
-namespace {
 
-using c10::IValue;
-
-// Calls without a window that came again, after which calls run at once.
-constexpr int64_t kNewCalls = 2000;
-// ... so many, and then twice as many each time.
-constexpr int64_t kFewest = 1024, kMost = 65536;
-// Calls that are recorded between.
-constexpr int64_t kProbe = 256;
-
-thread_local int64_t t_new_calls = 0;
-thread_local int64_t t_stretch = kFewest;
-
-// Tensors that stand for arguments, those of calls within one another behind one another.
+// A thread's tensors that stand for arguments, those of calls within one another in a row.
 struct StandIns {
   std::array<at::Tensor, 16> all;
   size_t used = 0;
 };
+
+namespace {
+
+using c10::IValue;
+
 thread_local StandIns t_stand_ins;
+
+// Calls without a window that a plan ran, after which calls run at once.
+constexpr int64_t kUnplannedCalls = 2000;
+// ... so many, and, where windows do not even come again, then twice as many each time.
+constexpr int64_t kFewest = 4096, kMost = 65536;
+// Calls that are recorded between.
+constexpr int64_t kProbe = 256;
+
+thread_local int64_t t_unplanned_calls = 0;
+thread_local int64_t t_stretch = 0;  // of the last calls that ran at once
+thread_local int64_t t_not_told = 0;  // of these
+thread_local bool t_is_fragment = false;
 
 // What a call writes first, and reads nothing of, has no memory until then.
 void give_memory(const at::Tensor& t) {
@@ -67,25 +71,32 @@ bool is_settled(Buffer& buffer) {
 }  // namespace
 
 void forget_windows() {
-  t_new_calls = 0;
-  t_stretch = kFewest;
-  direct_calls_left = 0;
+  t_unplanned_calls = t_stretch = t_not_told = direct_calls_left = 0;
+  t_is_fragment = false;
 }
 
 void note_window(WindowCame came, bool is_small, size_t calls) {
-  if (came != WindowCame::anew || !is_small) {
-    forget_windows();
+  if (came == WindowCame::by_plan || !is_small)
+    return forget_windows();
+  t_unplanned_calls += static_cast<int64_t>(calls);
+  if (t_unplanned_calls < kUnplannedCalls)
     return;
-  }
-  t_new_calls += static_cast<int64_t>(calls);
-  if (t_new_calls < kNewCalls)
-    return;
+  t_stretch = came == WindowCame::again ? kFewest : std::clamp(2 * t_stretch, kFewest, kMost);
   direct_calls_left = t_stretch;
-  t_stretch = std::min(2 * t_stretch, kMost);
-  t_new_calls = kNewCalls - kProbe;
+  t_not_told += t_stretch;
+  t_unplanned_calls = kUnplannedCalls - kProbe;
+  t_is_fragment = true;
 }
 
-DirectCall::DirectCall(const OpInfo& op) : op_(op), first_(t_stand_ins.used) {
+bool is_fragment() {
+  return next_is_direct() || std::exchange(t_is_fragment, false);
+}
+
+int64_t direct_calls_before() {
+  return std::exchange(t_not_told, 0);
+}
+
+DirectCall::DirectCall(const OpInfo& op) : op_(op), lent_(t_stand_ins), first_(lent_.used) {
   --direct_calls_left;
   keep_backward_here();
   const auto mode = execute_mode();
@@ -96,9 +107,8 @@ DirectCall::DirectCall(const OpInfo& op) : op_(op), first_(t_stand_ins.used) {
 }
 
 DirectCall::~DirectCall() {
-  auto& mine = t_stand_ins;
-  while (mine.used > first_) {
-    auto& last = mine.all[--mine.used];
+  while (lent_.used > first_) {
+    auto& last = lent_.all[--lent_.used];
     if (last.use_count() > 1 || !HostAlias::of(last).is_free())
       last = at::Tensor();
   }
@@ -167,10 +177,9 @@ at::Tensor& DirectCall::stand_in(const at::Tensor& tensor) {
   if (buffer == nullptr || (device_ >= 0 && device_ != buffer->device) || !is_settled(*buffer))
     return impossible();
   device_ = buffer->device;
-  auto& mine = t_stand_ins;
-  if (mine.used == mine.all.size())
+  if (lent_.used == lent_.all.size())
     return impossible();
-  auto& host = mine.all[mine.used++];
+  auto& host = lent_.all[lent_.used++];
   if (!host.defined())
     host = HostAlias::make();
   auto& impl = HostAlias::of(host);
@@ -185,11 +194,6 @@ at::Tensor& DirectCall::stand_in(const at::Tensor& tensor) {
       (tensor.is_floating_point() || tensor.is_complex()));
   arguments_.push_back({device, &host});
   return host;
-}
-
-void DirectCall::count() const {
-  for (auto* route : {op_.counter, op_.reference, op_.direct})
-    route->calls.fetch_add(1, std::memory_order_relaxed);
 }
 
 void DirectCall::take_over() {
@@ -207,7 +211,7 @@ void DirectCall::take_over() {
 }
 
 at::Tensor DirectCall::to_device(at::Tensor made) {
-  if (!made.defined() || made.device().type() == kTenon || move_to_device(made, device_))
+  if (!made.defined() || move_to_device(made, device_) || made.device().type() == kTenon)
     return made;
   if (made.layout() != at::kStrided || made.is_quantized() || made._is_zerotensor())
     return HostViews({kTenon, device_}).to_device(made);

@@ -240,7 +240,7 @@ Ready find_ready(Plans& p, const Candidates& candidates, bool waits, WindowRun& 
 
 WindowCame came(Plans& p, const Candidates& candidates, const Ready& ready) {
   if (ready.plan)
-    return WindowCame::again;
+    return WindowCame::by_plan;
   const auto& known = candidates.claim ? candidates.claim : candidates.own;
   if (!known)
     return WindowCame::anew;
@@ -268,7 +268,13 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     return run_window_by_reference(window, device);
   };
   const bool verifies = mode == ExecuteMode::verify && target().host_memory;
-  if (never_by_plan(window, verifies))
+  const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
+  if (never_by_plan(window, verifies)) {
+    if (!waits)
+      note_window(WindowCame::anew, is_small(window), window.calls.size());
+    return by_reference();
+  }
+  if (!waits && is_fragment())
     return by_reference();
   const auto order = window.order();
   auto& p = plans();
@@ -277,7 +283,6 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     looks_up->window = window.profiled;
   const auto candidates = find_candidates(p, window, order);
   WindowRun asked;
-  const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
   const auto ready = find_ready(p, candidates, waits, asked);
   looks_up.finish();
   WindowRun ran;
@@ -290,7 +295,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
       timed.emplace(waiting->cost, p.mutex, builder_works());
     ran = by_reference();
     if (timed)
-      timed->finish(ran.library_seconds);
+      timed->finish(ran.library_seconds, 1 + direct_calls_before() / static_cast<double>(window.calls.size()));
   } else if (verifies) {
     ran = verify_window(ready, window, order, device);
   } else {

@@ -80,7 +80,7 @@ ReferenceRun::ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_
       threads_(fewer_),
       start_(seconds_now()) {}
 
-void ReferenceRun::finish(double library) {
+void ReferenceRun::finish(double library, double runs) {
   const double seconds = seconds_now() - start_;
   if (beside_builder_)
     note_room(seconds, fewer_ > 0);
@@ -88,8 +88,11 @@ void ReferenceRun::finish(double library) {
     need_no_room();
   const std::lock_guard<std::mutex> lock(mutex_);
   const bool first = cost_.seconds == 0;
-  cost_.seconds += seconds;
-  cost_.library += library;
+  // The others were hardly all held up as this one may have been.
+  const double shortest = std::min({seconds, cost_.with_all, cost_.with_fewer});
+  const double times = seconds > 0 ? 1 + (runs - 1) * shortest / seconds : runs;
+  cost_.seconds += seconds * times;
+  cost_.library += library * times;
   if (first)
     return;
   ++cost_.runs;

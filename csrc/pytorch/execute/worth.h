@@ -51,8 +51,9 @@ class ReferenceRun {
  public:
   // `mutex` guards `cost`.
   ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works);
-  // It is over; `library`: seconds in kernels that a plan calls as well.
-  void finish(double library);
+  // It is over; `library`: seconds in kernels that a plan calls as well. It stands for so many runs,
+  // the others being those of the same calls without a window.
+  void finish(double library, double runs);
 
  private:
   ReferenceCost& cost_;

@@ -1,9 +1,9 @@
 // Calls that run at once, for about what the host's own op costs.
 //
-// Recording pays where a plan runs the window. A program whose windows never come again would
-// record each call, look for its window, and run the call after all. So once no window of a thread
-// has come again for long, most of its calls run when they are made. Now and then some windows are
-// recorded, to see whether they come again by now.
+// Recording pays where a plan runs the window. A program whose windows never come again, or have no
+// plan yet, would record each call, look for its window, and run the call after all. So once no
+// plan has run a window of a thread for long, most of its calls run when they are made. Now and
+// then some windows are recorded, to see whether they come again by now, or have plans.
 #pragma once
 
 #include <ATen/core/List.h>
@@ -17,11 +17,10 @@
 #include <vector>
 
 #include "device/host_allocator.h"
+#include "record/op_cache.h"
 #include "record/surroundings.h"
 
 namespace tenon {
-
-struct OpInfo;
 
 // How many of the calling thread's next calls are to be run at once.
 inline thread_local int64_t direct_calls_left = 0;
@@ -32,9 +31,14 @@ inline bool next_is_direct() {
 }
 
 // What became of a window of the calling thread.
-enum class WindowCame { anew, again };
+enum class WindowCame { anew, again, by_plan };
 // `is_small`: to record one of its calls costs as much as to run it.
 void note_window(WindowCame came, bool is_small, size_t calls);
+// Whether the window that the calling thread ends is none to look for, as it has calls that were
+// recorded between others that were not, or after these and up to the first place where windows end.
+bool is_fragment();
+// How many calls have run when they were made since this was asked last.
+int64_t direct_calls_before();
 // As if the calling thread had had none.
 void forget_windows();
 
@@ -76,7 +80,7 @@ class DirectCall {
   // Calls the kernel. Raises what it raises.
   template <class Kernel>
   decltype(auto) run(Kernel&& kernel) {
-    count();
+    op_.direct->calls.fetch_add(1, std::memory_order_relaxed);
     const BelowAutograd below;
     const HostAllocationScope on_device(device_);
     return kernel();
@@ -99,7 +103,6 @@ class DirectCall {
     at::Tensor* host;
   };
 
-  void count() const;
   at::Tensor& stand_in(const at::Tensor& tensor);
   at::Tensor& impossible();
   c10::Storage storage_of(const c10::Storage& made);
@@ -108,7 +111,8 @@ class DirectCall {
   bool possible_;
   c10::DeviceIndex device_ = -1;
   const at::Tensor* written_ = nullptr;
-  const size_t first_;  // of the thread's stand-ins that are this call's
+  struct StandIns& lent_;
+  const size_t first_;  // of these, that is this call's
   c10::SmallVector<Argument, 4> arguments_;
   std::vector<std::pair<c10::Storage, c10::Storage>> made_;  // of results: the host's, the device's
 };

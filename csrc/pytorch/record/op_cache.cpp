@@ -132,6 +132,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
   direct = &tenon::counter("at once: recording it would not pay", name);
+  counter->more = reference->more = direct;
   subject = subject_of({name});
 }
 
