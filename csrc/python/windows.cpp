@@ -155,6 +155,11 @@ void bind_windows(py::module_& m) {
       "set_plan_all",
       &set_plan_all,
       "Whether every window that comes twice gets a plan, or those for which it pays.");
+  m.def(
+      "ask_for_later",
+      &ask_for_later,
+      py::call_guard<py::gil_scoped_release>(),
+      "Asks for plans that did not pay in this process, and may in others.");
   m.def("builder_state", &builder_state, "How often it was started, and how many plans it owes.");
   m.def("keep_known_calls", [] {
     py::gil_scoped_release no_gil;

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import fresh_process
 import pytest
 from builder.whole_scripts import finish, in_step, run, start
 
@@ -82,6 +83,37 @@ def test_a_directory_that_cannot_be_written(cache: Path) -> None:
     run(cache, WAITS="1", **PROCESS)
     for path in [cache, *(p for p in kept if p.is_dir())]:
         path.chmod(0o700)
+
+
+NEARLY = """
+    import time
+    from pathlib import Path
+    import torch
+    from torch_tenon import _C, config
+
+    x = torch.ones(1013, device="tenon")
+    share, deadline = 0.0, time.monotonic() + 60
+    while share < 0.1 and time.monotonic() < deadline:
+        y = x
+        for k in range(120):
+            y = (y * 2 if k % 3 else y - 1).relu()
+        y.cpu()
+        share = max(w.saving / w.price for w in _C.window_runs())
+        assert not any(w.state for w in _C.window_runs()), "this machine is too slow"
+    cache = Path(config.cache_directory())
+    while not any(p.is_socket() for p in cache.glob("builder-*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+"""
+
+
+def test_a_process_that_ends_asks_for_what_had_no_time_to_pay(cache: Path) -> None:
+    env = {"TENON_CACHE_DIR": str(cache), "TENON_PLAN_FILES": "1", "TENON_PLAN": "worthwhile"}
+    done = fresh_process.run(NEARLY, **env, **PROCESS)
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 60
+    while not list(cache.glob("plans/*.plan")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(list(cache.glob("plans/*.plan"))) == 1
 
 
 def test_nobody_makes_plans_where_that_is_wanted(cache: Path) -> None:

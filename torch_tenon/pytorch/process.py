@@ -99,6 +99,7 @@ def _after_fork() -> None:
 
 
 def _stop_builder() -> None:
+    _C.ask_for_later()
     # A thread that comes back from C++ to an interpreter that is going down aborts the process.
     _C.set_ask_for_plan(None)
     _C.keep_known_calls()

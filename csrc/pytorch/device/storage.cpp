@@ -124,9 +124,7 @@ class PlainKeys : public c10::TensorImpl {
       return c10::TensorImpl(c10::DispatchKeySet(key), caffe2::TypeMeta::Make<float>(), device)
           .key_set();
     };
-    return {
-        of(c10::DispatchKey::CPU, c10::kCPU),
-        of(c10::DispatchKey::PrivateUse1, kTenon)};
+    return {of(c10::DispatchKey::CPU, c10::kCPU), of(c10::DispatchKey::PrivateUse1, kTenon)};
   }
 };
 

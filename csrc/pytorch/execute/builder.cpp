@@ -289,6 +289,17 @@ void tell_builder(const WindowPlan& window, double seconds) {
     put_header(c, {number, 0, seconds});
 }
 
+bool builder_runs() {
+  auto& c = connection();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  if (c.socket.empty() || c.gone)
+    return false;
+  const auto found = reach_builder(c.socket);
+  if (found.fd >= 0)
+    close(found.fd);
+  return found.fd >= 0;
+}
+
 bool builder_works() {
   return connection().works;
 }

@@ -26,6 +26,8 @@ void tell_builder(const WindowPlan& window, double seconds);
 // Takes in what it has answered. With `wait` comes back once that window is no longer waited for;
 // `interrupted` is asked meanwhile.
 void hear_builder(const WindowPlan* wait = nullptr, bool (*interrupted)() = nullptr);
+// Whether one is there, which is not started for that.
+bool builder_runs();
 // Whether it owes this process a plan.
 bool builder_works();
 // What a plan costs it on this machine, for each call of the window.

@@ -37,7 +37,7 @@ constexpr int64_t kFewest = 4096, kMost = 65536;
 constexpr int64_t kProbe = 256;
 
 thread_local int64_t t_unplanned_calls = 0;
-thread_local int64_t t_stretch = 0;  // of the last calls that ran at once
+thread_local int64_t t_stretch = 0;   // of the last calls that ran at once
 thread_local int64_t t_not_told = 0;  // of these
 thread_local bool t_is_fragment = false;
 

@@ -32,6 +32,7 @@ namespace {
 // after the next one, and so on; after so many of them no more in this process.
 constexpr double kFirstPause = 0.5;
 constexpr int kMostFailures = 6;
+constexpr double kGoodPart = 0.1;  // of the price of a plan that is for another process
 
 struct Plans {
   std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
@@ -295,7 +296,9 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
       timed.emplace(waiting->cost, p.mutex, builder_works());
     ran = by_reference();
     if (timed)
-      timed->finish(ran.library_seconds, 1 + direct_calls_before() / static_cast<double>(window.calls.size()));
+      timed->finish(
+          ran.library_seconds,
+          1 + direct_calls_before() / static_cast<double>(window.calls.size()));
   } else if (verifies) {
     ran = verify_window(ready, window, order, device);
   } else {
@@ -334,6 +337,26 @@ void finish_window(WindowPlan& window, FoundPlan found) {
                  : window.found.error.empty() || passes ? WindowPlan::seen
                                                         : WindowPlan::failed;
   plans().store.note_plan(window);
+}
+
+void ask_for_later() {
+  auto& p = plans();
+  std::vector<std::shared_ptr<WindowPlan>> wanted;
+  {
+    const std::lock_guard<std::mutex> lock(p.mutex);
+    for (const auto& w : p.store.all()) {
+      const auto price = price_of(w->calls.size(), seconds_per_call());
+      if (w->state == WindowPlan::seen && w->failures == 0 && w->by_reference > 1 &&
+          w->cost.saving() >= kGoodPart * price)
+        wanted.push_back(w);
+    }
+    if (p.ask == nullptr || wanted.empty() || !builder_runs())
+      return;
+    for (const auto& w : wanted)
+      w->state = WindowPlan::waiting;
+  }
+  for (const auto& w : wanted)
+    ask_builder(w, w->cost.saving());
 }
 
 bool waits_for_plan(const WindowPlan& window) {

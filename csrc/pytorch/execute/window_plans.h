@@ -95,6 +95,10 @@ void set_ask_for_plan(AskForPlan ask);
 // Brings a plan, or the reason why there is none. Without either nobody has asked any more.
 void finish_window(WindowPlan& window, FoundPlan found);
 
+// When a process ends: asks the builder, if one runs, for plans of windows whose runs have
+// cost a good part of what a plan is asked for at. The same program may run again.
+void ask_for_later();
+
 // Whether a window's plan was asked for, and nothing came of that yet.
 bool waits_for_plan(const WindowPlan& window);
 

@@ -51,8 +51,8 @@ class ReferenceRun {
  public:
   // `mutex` guards `cost`.
   ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works);
-  // It is over; `library`: seconds in kernels that a plan calls as well. It stands for so many runs,
-  // the others being those of the same calls without a window.
+  // It is over; `library`: seconds in kernels that a plan calls as well. It stands for so many
+  // runs, the others being those of the same calls without a window.
   void finish(double library, double runs);
 
  private:

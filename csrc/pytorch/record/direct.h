@@ -35,15 +35,16 @@ enum class WindowCame { anew, again, by_plan };
 // `is_small`: to record one of its calls costs as much as to run it.
 void note_window(WindowCame came, bool is_small, size_t calls);
 // Whether the window that the calling thread ends is none to look for, as it has calls that were
-// recorded between others that were not, or after these and up to the first place where windows end.
+// recorded between others that were not, or after these and up to the first place where windows
+// end.
 bool is_fragment();
 // How many calls have run when they were made since this was asked last.
 int64_t direct_calls_before();
 // As if the calling thread had had none.
 void forget_windows();
 
-// A call that runs when it is made: by the host's kernel, on memory that nothing is pending for. What
-// its kernel gets for the arguments lives as long as this does.
+// A call that runs when it is made: by the host's kernel, on memory that nothing is pending for.
+// What its kernel gets for the arguments lives as long as this does.
 class DirectCall {
  public:
   explicit DirectCall(const OpInfo& op);

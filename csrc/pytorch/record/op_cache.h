@@ -86,9 +86,9 @@ struct OpInfo {
   std::vector<int64_t> returned;          // by result: the argument that it is, or -1
   OpSizes sizes;                          // which may differ where results are foretold
   Counter* counter;                       // of recorded calls, ...
-  Counter* reference;                     // ... of those that then ran by reference, and in both ...
-  Counter* direct;                        // ... those that ran when they were made (record/direct.h)
-  uint32_t subject;                       // in the profile
+  Counter* reference;  // ... of those that then ran by reference, and in both ...
+  Counter* direct;     // ... those that ran when they were made (record/direct.h)
+  uint32_t subject;    // in the profile
   // How many different keys there were that differ in numbers alone.
   std::unordered_map<uint64_t, int> spread;
   // So many at most: beyond them those go that were found longest ago (record/entries_in_use.h).

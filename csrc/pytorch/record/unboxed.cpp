@@ -140,7 +140,9 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
     const auto kernel = [this](auto&... each) -> R {
       return op_.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), each...);
     };
-    const auto run = [&]() -> R { return call.run([&]() -> R { return std::apply(kernel, host); }); };
+    const auto run = [&]() -> R {
+      return call.run([&]() -> R { return std::apply(kernel, host); });
+    };
     if constexpr (kWrites) {
       run();
       call.take_over();
