@@ -92,6 +92,20 @@ REFUSED: dict[str, tuple[Callable[[int, torch.device], Tensor], Callable[..., Te
         lambda n, d: torch.ones(2, n + 5).to(d),
         lambda x: F.pad(x[:, :4], (4, 1), mode="reflect"),
     ),
+    "reflection_pad_less": (
+        lambda n, d: torch.ones(2, n + 5).to(d),
+        lambda x: F.pad(x[:, :5], (-2, -3), mode="reflect"),
+    ),
+    "replication_pad_less": (
+        lambda n, d: torch.ones(2, n + 5).to(d),
+        lambda x: F.pad(x[:, :5], (-2, -3), mode="replicate"),
+    ),
+    "reflection_pad_backward": (
+        lambda n, d: torch.ones(2, n + 5).to(d),
+        lambda x: torch.ops.aten.reflection_pad1d_backward(
+            F.pad(x[:, :4], (4, 1)), x[:, :4], [4, 1]
+        ),
+    ),
     "replication_pad_backward": (
         lambda n, d: torch.ones(2, 3, n + 4).to(d),
         lambda x: torch.ops.aten.replication_pad1d_backward(F.pad(x, (3, 1)), x, [2, 1]),
@@ -146,6 +160,11 @@ def taken(name: str, x: Tensor) -> Tensor:
         "convolution": lambda: F.conv1d(x, x.new_ones(4, 2, (x.size(2) + 3) // 2), groups=2),
         "group_norm": lambda: F.group_norm(x, 2),
         "reflection_pad": lambda: F.pad(x, (4, 1), mode="reflect"),
+        "reflection_pad_less": lambda: F.pad(x, (-2, -3), mode="reflect"),
+        "replication_pad_less": lambda: F.pad(x, (-2, -3), mode="replicate"),
+        "reflection_pad_backward": lambda: torch.ops.aten.reflection_pad1d_backward(
+            F.pad(x, (4, 1), mode="reflect"), x, [4, 1]
+        ),
         "replication_pad_backward": lambda: torch.ops.aten.replication_pad1d_backward(
             F.pad(x, (2, 1), mode="replicate"), x, [2, 1]
         ),
@@ -191,3 +210,18 @@ def test_a_convolution_refuses_at_the_call(groups: int) -> None:
     for n, channels in ((3, 3), (5, 5), (7, 6)):
         with pytest.raises(RuntimeError):
             F.conv1d(torch.randn(n, channels, 5).to("tenon"), weight.to("tenon"), groups=groups)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3, 4, 5, 6, 7])
+def test_a_list_without_numbers_is_refused_as_the_cpu_refuses_it(place: int) -> None:
+    """Strides, paddings and dilations of convolutions, sizes and paddings of pools."""
+
+    def call(device: torch.device) -> Tensor:
+        x, weight = torch.ones(2, 1, 6, 6).to(device), torch.ones(1, 1, 3, 3).to(device)
+        if place < 5:
+            lists = [[] if k == place else [1, 1] for k in range(1, 5)]
+            return torch.ops.aten.convolution(x, weight, None, *lists[:3], True, lists[3], 1)
+        size, padding, dilation = ([] if k == place else [1, 1] for k in range(5, 8))
+        return torch.ops.aten.max_pool2d_with_indices(x, size, [1, 1], padding, dilation)[0]
+
+    same_error_on_both(call)

@@ -177,3 +177,47 @@ def test_the_first_steps_of_a_fused_optimizer(op: str, dtype: torch.dtype, compi
         for _ in range(2):
             found = trained("tenon", beta)
         torch.testing.assert_close(found, trained("cpu", beta), rtol=exact, atol=exact / 16)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_gradients_of_views_are_broadcast(shape: tuple[int, ...]) -> None:
+    """As the CPU's copy into the view does, where they are smaller than that."""
+    aten = torch.ops.aten
+
+    def views(g: torch.Tensor) -> list[torch.Tensor]:
+        found = [
+            aten.slice_backward(g, [3, 4], 1, 1, 4, 2),
+            aten.slice_backward(g, [3, 4], 0, 2, 1, 1),
+        ]
+        if g.dim() < 2:
+            found += [
+                aten.select_backward(g, [3, 4], 0, -1),
+                aten.diagonal_backward(g, [3, 4], 1, 0, 1),
+            ]
+        return found
+
+    g = torch.full(shape, 2.0)
+    want = views(g)
+    with executing("compiled"):
+        for _ in range(3):
+            got = views(g.to("tenon"))
+            torch.testing.assert_close([x.cpu() for x in got], want)
+    got = torch.compile(views, backend="tenon")(g.to("tenon"))
+    torch.testing.assert_close([x.cpu() for x in got], want)
+
+
+def test_truth_values_are_numbers_to_calls() -> None:
+    """Of ops that no loops compute, in windows."""
+    x, at = torch.zeros(3, dtype=torch.complex128), torch.tensor([1])
+
+    def filled(x: torch.Tensor, at: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            torch.index_fill(x, 0, at, True),
+            torch.renorm(x.real.view(1, 3), True, 0, True),
+            *torch._foreach_pow([x, x], [True, 2.0]),
+        ]
+
+    with executing("compiled"):
+        for _ in range(3):
+            got = filled(x.to("tenon"), at.to("tenon"))
+            torch.testing.assert_close([y.cpu() for y in got], filled(x, at))

@@ -111,6 +111,32 @@ def _not_of(names: Sequence[str], op: Any, function: Callable[..., Any]) -> Call
     return run
 
 
+# Gradients of views. What they are given is broadcast to the part, as by the CPU's copy.
+
+
+@composition(aten.slice_backward.default)
+def slice_backward(g: Tensor, sizes: Ints, dim: int, start: Any, end: Any, step: int = 1) -> Tensor:
+    """Zeros of these sizes, with a gradient at a slice."""
+    whole = g.new_zeros(sizes)
+    part = aten.slice(whole, dim, start, end, step)
+    return aten.slice_scatter(whole, g.expand(part.shape), dim, start, end, step)
+
+
+@composition(aten.select_backward.default)
+def select_backward(g: Tensor, sizes: Ints, dim: int, index: int) -> Tensor:
+    """Zeros of these sizes, with a gradient at one place of a dimension."""
+    whole = g.new_zeros(sizes)
+    return aten.select_scatter(whole, g.expand(whole.select(dim, index).shape), dim, index)
+
+
+@composition(aten.diagonal_backward.default)
+def diagonal_backward(g: Tensor, sizes: Ints, offset: int, dim1: int, dim2: int) -> Tensor:
+    """Zeros of these sizes, with a gradient at a diagonal."""
+    whole = g.new_zeros(sizes)
+    part = whole.diagonal(offset, dim1, dim2)
+    return aten.diagonal_scatter(whole, g.expand(part.shape), offset, dim1, dim2)
+
+
 # Lists of tensors, beside those that `lowerings/lists.py` has.
 
 
@@ -124,6 +150,15 @@ def foreach_frac(tensors: Tensors) -> list[Tensor]:
 def foreach_norm(tensors: Tensors, order: Any = 2, dtype: Any = None) -> list[Tensor]:
     """The norm of each tensor."""
     return [torch.linalg.vector_norm(x, order, dtype=dtype) for x in tensors]
+
+
+@composition(aten.celu.default)
+def celu(x: Tensor, alpha: Any = 1.0) -> Tensor:
+    """x (any shape), and alpha * (exp(x / alpha) - 1) where negative. PyTorch's decomposition for
+    traces computes at zero as well, where an infinite alpha makes no number."""
+    if alpha == 0 or not x.dtype.is_floating_point:
+        return NotImplemented  # the CPU refuses it
+    return aten.elu(x, alpha, 1.0, 1.0 / alpha)
 
 
 @composition(aten.hardshrink_backward.default, aten.softshrink_backward.default)

@@ -106,7 +106,7 @@ void resolve_call(CallStep& step) {
     const auto& declared = schema.arguments()[k];
     if (argument.kind == ArgumentPlan::constant)
       check_data(
-          argument.value.type()->isSubtypeOf(*declared.type()),
+          takes(*declared.type(), argument.value),
           declared.name(),
           " of another type: ",
           argument.value.tagKind());

@@ -17,8 +17,9 @@ int64_t count_of_windows(
       length, size, padding, padding, stride, dilation, ceil);
 }
 
+// A list without numbers, which the host refuses, has zeros.
 int64_t at_or_last(const std::vector<int64_t>& numbers, size_t k) {
-  return numbers[std::min(k, numbers.size() - 1)];
+  return numbers.empty() ? 0 : numbers[std::min(k, numbers.size() - 1)];
 }
 
 bool all_positive(const std::vector<int64_t>& lengths) {
@@ -121,27 +122,37 @@ bool allows_pool_backward(Arguments arguments) {
          ends_with(arguments[0].toTensor(), pooled<rank, dilated>(forward));
 }
 
-// Arguments: image, padding from the last dimension on. What is reflected is more than the padding.
-bool allows_reflection(Arguments arguments) {
-  const auto& image = arguments[0].toTensor();
+// Arguments: image, padding from the last dimension on, some of it negative maybe. What is
+// reflected is more than the padding. The lengths that are made, none for what the host refuses.
+template <bool reflects>
+std::vector<int64_t> padded(Arguments arguments) {
+  const auto sizes = arguments[0].toTensor().sizes();
   const auto padding = arguments[1].toIntVector();
+  auto lengths = sizes.vec();
+  if (2 * lengths.size() < padding.size())
+    return {};
   for (size_t k = 0; k < padding.size(); ++k) {
-    const auto d = image.dim() - 1 - static_cast<int64_t>(k / 2);
-    if (d < 0 || padding[k] >= image.size(d))
-      return false;
+    const auto d = lengths.size() - 1 - k / 2;
+    if (sizes[d] < 1 || (reflects && padding[k] >= sizes[d]))
+      return {};
+    lengths[d] += padding[k];
   }
-  return true;
+  for (size_t d = lengths.size() - (padding.size() + 1) / 2; d < lengths.size(); ++d) {
+    if (lengths[d] < 1)
+      return {};
+  }
+  return lengths;
 }
 
+template <bool reflects>
+bool allows_padding(Arguments arguments) {
+  return !padded<reflects>(arguments).empty();
+}
+
+template <bool reflects>
 bool allows_padding_backward(Arguments arguments) {
-  const auto& image = arguments[1].toTensor();
-  const auto padding = arguments[2].toIntVector();
-  auto lengths = image.sizes().vec();
-  if (2 * lengths.size() < padding.size())
-    return false;
-  for (size_t k = 0; k < padding.size(); ++k)
-    lengths[lengths.size() - 1 - k / 2] += padding[k];
-  return arguments[0].toTensor().sizes() == c10::IntArrayRef(lengths);
+  const auto lengths = padded<reflects>(arguments.slice(1));
+  return !lengths.empty() && arguments[0].toTensor().sizes() == c10::IntArrayRef(lengths);
 }
 
 // Arguments from the image on: what else there is, N, C, HxW, groups.
@@ -166,6 +177,10 @@ template bool allows_pool_backward<2, true>(Arguments);
 template bool allows_pool_backward<3, true>(Arguments);
 template bool allows_pool_backward<2, false>(Arguments);
 template bool allows_pool_backward<3, false>(Arguments);
+template bool allows_padding<true>(Arguments);
+template bool allows_padding<false>(Arguments);
+template bool allows_padding_backward<true>(Arguments);
+template bool allows_padding_backward<false>(Arguments);
 template bool allows_group_norm<0>(Arguments);
 template bool allows_group_norm<1>(Arguments);
 

@@ -22,7 +22,10 @@ bool allows_pool(Arguments arguments);
 template <int64_t rank, bool dilated>
 bool allows_pool_backward(Arguments arguments);
 
-bool allows_reflection(Arguments arguments);
+// `reflects`: what is added is the image's own elements in the other order.
+template <bool reflects>
+bool allows_padding(Arguments arguments);
+template <bool reflects>
 bool allows_padding_backward(Arguments arguments);
 
 // `self` is the place of the image among the arguments.

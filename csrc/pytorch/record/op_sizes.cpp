@@ -119,8 +119,10 @@ constexpr std::pair<std::string_view, SizeRule> kRules[] = {
     {"max_pool3d_backward", {allows_pool_backward<3, true>}},
     {"avg_pool2d_backward", {allows_pool_backward<2, false>}},
     {"avg_pool3d_backward", {allows_pool_backward<3, false>}},
-    {"reflection_pad", {allows_reflection}},
-    {"pad_backward", {allows_padding_backward}},
+    {"reflection_pad", {allows_padding<true>}},
+    {"replication_pad", {allows_padding<false>}},
+    {"reflection_pad_backward", {allows_padding_backward<true>}},
+    {"replication_pad_backward", {allows_padding_backward<false>}},
 };
 
 const SizeRule& rule_named(std::string_view name) {

@@ -91,13 +91,18 @@ IValue list_from(const Value& data) {
   c10::impl::GenericList list(type);
   for (const auto& element : data.elements) {
     auto value = value_from(element);
-    check_data(value.type()->isSubtypeOf(*type), "an element of another type");
+    check_data(takes(*type, value), "an element of another type");
     list.push_back(std::move(value));
   }
   return list;
 }
 
 }  // namespace
+
+bool takes(const c10::Type& type, const IValue& value) {
+  return value.type()->isSubtypeOf(type) ||
+         (value.isBool() && c10::NumberType::get()->isSubtypeOf(type));
+}
 
 Value value_of(const IValue& value, bool any_number) {
   Value data;

@@ -15,6 +15,9 @@ namespace tenon {
 Value value_of(const c10::IValue& value, bool any_number = false);
 // Raises where the data is no such value.
 c10::IValue value_from(const Value& data);
+// Whether an argument of this type takes the value: a Scalar may be a truth value, which is no
+// Number to TorchScript.
+bool takes(const c10::Type& type, const c10::IValue& value);
 ArgumentPlan argument_from(const Argument& data);
 
 // An op's name and overload, on a line each; and the op that has them, or an error.

@@ -72,6 +72,24 @@ def test_the_greatest_of_what_is_rounded(dtype: torch.dtype, compiled: None) -> 
                 torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_windows_in_which_nothing_is_great(rank: int, dtype: torch.dtype, compiled: None) -> None:
+    """That lie beside the input, as dilation makes them, or over the least number alone."""
+    pool = getattr(torch.ops.aten, f"max_pool{rank}d_with_indices")
+    least = -torch.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+    for size in (1, 2, 5):
+        x = torch.arange(size**rank).view(1, *[size] * rank).to(dtype)
+        for dilation in range(2, min(5, size + 1) + 1):
+            windows = ([2] * rank, [1] * rank, [1] * rank, [dilation] * rank, True)
+            for image in (x, torch.full_like(x, least)):
+                want = pool(image, *windows)
+                for _ in range(2):
+                    got = pool(image.to("tenon"), *windows)
+                    for ours, theirs in zip(got, want, strict=True):
+                        assert torch.equal(ours.cpu(), theirs), (size, dilation)
+
+
 @pytest.mark.parametrize("size", [3, 9])
 def test_large_and_overlapping_windows_have_gradients(size: int, compiled: None) -> None:
     x = torch.randn(2, 3, 20, 24)

@@ -63,6 +63,49 @@ def test_special_values_go_through(dtype: torch.dtype, run: Callable[..., Result
         assert torch.equal(got.signbit()[number], want.signbit()[number]), k
 
 
+ENDS = [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.5, 2.5, 3.4e38, -3.4e38, 2e13, 1e-45]
+
+
+def sums_of_ends(x: torch.Tensor) -> Results:
+    """Rounded once where PyTorch rounds once: what leaves the range on the way may come back."""
+    a, b, c = torch.cartesian_prod(*[torch.tensor(ENDS)] * 3).to(x.dtype).to(x.device).unbind(1)
+    return [
+        torch.lerp(a, b, c), *(torch.lerp(a, b, k) for k in (-1.0, 0.3, 0.75, 2.0, INF)),
+        torch.addcmul(a, b, c), torch.addcmul(a, b, c, value=-2), x**-3, x**-4, x**-2, x**4,
+        *(torch.sub(a, b, alpha=k) for k in (-(2**63), 2**63 - 1, 0, -1)),
+        *(torch.rsub(a, b, alpha=k) for k in (-(2**63), 2**63 - 1)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_sums_at_the_ends_of_the_range(dtype: torch.dtype, run: Callable[..., Results]) -> None:
+    x = torch.tensor(ENDS).to(dtype)
+    for k, (got, want) in enumerate(zip(run(sums_of_ends, x), sums_of_ends(x), strict=True)):
+        torch.testing.assert_close(
+            got, want, rtol=1e-6, atol=1e-45, equal_nan=True, msg=f"result {k}"
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_zeros_of_exponential_units(dtype: torch.dtype, run: Callable[..., Results]) -> None:
+    """They keep their signs, and nothing infinite is multiplied by them."""
+
+    def units(x: torch.Tensor) -> Results:
+        celu = [F.celu(x, k) for k in (INF, -INF, -2.0, 1.0)]
+        return [*celu, *(F.elu(x, k) for k in (INF, -1.5, 0.0)), F.selu(x)]
+
+    x = torch.tensor(ENDS[:-1]).to(dtype)
+    for got, want in zip(run(units, x), units(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=0, equal_nan=True)
+        assert torch.equal(got[~want.isnan()].signbit(), want[~want.isnan()].signbit())
+
+
+def test_the_bessel_function_that_is_scaled_keeps_its_sign(run: Callable[..., Results]) -> None:
+    x = torch.tensor([-INF, INF, -0.0, 0.0, -30.0])
+    (got,) = run(lambda x: [torch.special.i1e(x)], x)
+    assert torch.equal(got.signbit(), torch.special.i1e(x).signbit())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("p", [0.5, 1.0])
 def test_dropout_multiplies(p: float, dtype: torch.dtype, run: Callable[..., Results]) -> None:

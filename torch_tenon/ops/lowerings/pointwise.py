@@ -144,7 +144,8 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
 
         less = scalar == ops.sub and dtype.is_floating_point
         if less and not isinstance(by, Value):
-            by = -by  # as PyTorch does: a whole 0 stays without a sign
+            # As PyTorch does: a whole 0 stays without a sign, the least whole number is its own.
+            by = by if isinstance(by, int) and by == -(2**63) else -by
 
         def f(a: Scalar, c: Scalar, k: Scalar) -> Scalar:
             if dtype.is_floating_point:  # rounded once, as by PyTorch's vectors
@@ -165,10 +166,16 @@ lowering("aten.rsub")(_scaled(ops.sub, turned=True))
 def addcmul(b: Build, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     """x + value * y * z."""
     compute = promote(x, y, z)
+
+    def add(a: Scalar, c: Scalar, d: Scalar) -> Scalar:
+        if compute.is_floating_point:  # rounded once: a product beyond the range may come back
+            return ops.fma(c, d, a)
+        return ops.add(a, ops.mul(c, d))
+
     if isinstance(value, Value) or value != 1:
-        f = lambda a, c, d, k: ops.add(a, ops.mul(ops.mul(k, c), d))  # noqa: E731
+        f = lambda a, c, d, k: add(a, ops.mul(k, c), d)  # noqa: E731
         return elementwise(f, (x, y, z, value), compute, compute, 3, (3,))
-    return elementwise(lambda a, c, d: ops.add(a, ops.mul(c, d)), (x, y, z), compute, compute, 2)
+    return elementwise(add, (x, y, z), compute, compute, 2)
 
 
 @lowering("aten.addcdiv")
@@ -186,10 +193,10 @@ def lerp(b: Build, x: Value, y: Value, weight: Any) -> Value:
     """x + weight * (y - x), from the end that is nearer."""
 
     def f(a: Any, c: Any, w: Any) -> Any:
-        difference = ops.sub(c, a)
         near = ops.lt(ops.abs(w), ops.constant(0.5, w.dtype))
-        from_end = ops.sub(c, ops.mul(difference, ops.sub(ops.constant(1, w.dtype), w)))
-        return ops.where(near, ops.add(a, ops.mul(w, difference)), from_end)
+        share = ops.where(near, w, ops.sub(w, ops.constant(1, w.dtype)))
+        # Rounded once, as PyTorch's is: twice the largest number may come back.
+        return ops.fma(share, ops.sub(c, a), ops.where(near, a, c))
 
     compute = promote(x, y, weight)
     return elementwise(f, (x, y, weight), compute, compute, 5, (2,))
@@ -277,7 +284,8 @@ def pow_(b: Build, x: Any, y: Any) -> Value:
         # Of float16 PyTorch has no such shortcut: -inf ** 0.5 is no NaN.
         if compute.is_floating_point and y in (0.5, -0.5) and compute is not torch.float16:
             return elementwise(ops.sqrt if y > 0 else ops.rsqrt, (x,), compute, compute, 2)
-        if abs(y) <= 4 and y == int(y) and (y >= 0 or compute.is_floating_point):
+        # The reciprocal of a higher power is nothing where that overflows, and the power is not.
+        if -2 <= y <= 4 and y == int(y) and (y >= 0 or compute.is_floating_point):
             return elementwise(lambda a: _power(a, int(y), compute), (x,), compute, compute, 2)
     if not compute.is_floating_point and isinstance(y, int) and y < 0:
         raise CannotLower("integer power with a negative exponent")
@@ -414,11 +422,11 @@ def leaky_relu(b: Build, x: Value, slope: Any = 0.01) -> Value:
 
 @lowering("aten.elu")
 def elu(b: Build, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
-    """x where positive, alpha * (exp(x) - 1) elsewhere; scaled."""
+    """x, and alpha * (exp(x) - 1) where negative; scaled. A zero keeps its sign."""
 
     def f(a: Scalar, k: Scalar, s: Scalar, i: Scalar) -> Scalar:
         negative = ops.mul(ops.expm1(ops.mul(a, i)), ops.mul(k, s))
-        return ops.where(ops.gt(a, 0), ops.mul(a, s), negative)
+        return ops.where(ops.lt(a, 0), negative, ops.mul(a, s))
 
     return elementwise(f, (x, alpha, scale, input_scale), x.dtype, x.dtype, 6, (1, 2, 3))
 

@@ -14,7 +14,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, flat_index, product
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Lazy, Position, Value, reshape
+from torch_tenon.ir.values import Lazy, Position, Value, neutral, reshape
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
 from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW
 from torch_tenon.ops.lowerings.reductions import shared
@@ -94,21 +94,23 @@ def _average_backward(rank: int) -> Callable[..., Value]:
 
 
 Candidate = tuple[Callable[[], Scalar], Scalar, Scalar]
+# Values, their numbers in the plane and whether they are there; and the number of where it begins.
+Window = tuple[Sequence[Candidate], Scalar]
 
 
-def _first_greatest(candidates: Sequence[Candidate]) -> tuple[Scalar, Scalar]:
-    """The greatest of some values (a NaN counts as that) and its number; each candidate is a
-    value, its number and whether it is there. One of them always is."""
-    value, number, seen = candidates[0]
-    best, where = ops.masked(seen, value, 0), number
-    for value, number, there in candidates[1:]:
+def _first_greatest(window: Window, dtype: torch.dtype) -> tuple[Scalar, Scalar]:
+    """The greatest of a window (a NaN counts as that) and its number; of one without any value
+    that is greater than the least there is, this and where the window begins."""
+    candidates, where = window
+    best = ops.constant(neutral("max", dtype), TABLE[dtype].compute)
+    for k, (value, number, there) in enumerate(candidates):
+        if k == 0 and _always(there):
+            best, where = value(), number
+            continue
         new = ops.masked(there, value, 0)
         better = ops.gt(new, best)
         if new.dtype.is_floating_point:
             better = better | ops.isnan(new)
-        if not _always(seen):
-            better = better | ~seen
-            seen = seen | there
         better = better & there
         best, where = ops.where(better, new, best), ops.where(better, number, where)
     return best, where
@@ -118,18 +120,16 @@ def _always(x: Scalar) -> bool:
     return x.op == "constant" and bool(x.args[1].value)
 
 
-def _pair(
-    b: Build, x: Value, windows: Callable[[Position], list[Candidate]], cost: int = 8
-) -> list[Value]:
+def _pair(b: Build, x: Value, windows: Callable[[Position], Window], cost: int = 8) -> list[Value]:
     """The greatest of each window, and its number in the plane."""
     x = shared(b, x)
     sizes = b.out.sizes
 
     def best(p: Position) -> Scalar:
-        return _first_greatest(windows(p))[0]
+        return _first_greatest(windows(p), x.dtype)[0]
 
     def where(p: Position) -> Scalar:
-        return _first_greatest(windows(p))[1]
+        return _first_greatest(windows(p), x.dtype)[1]
 
     return [Lazy(sizes, x.dtype, best, (x,), cost), Lazy(sizes, torch.int64, where, (x,), cost)]
 
@@ -163,15 +163,27 @@ def _max(rank: int) -> Callable[..., list[Value]]:
                 there = there & ops.lt(ops.index(i), ops.index(n[d]))
             return i, there
 
-        def windows(p: Position) -> list[Candidate]:
+        def first(d: int, o: Index) -> Scalar:
+            """The first place of window o that is not before the input."""
+            i = o * stride[d] - padding[d]
+            if padding[d] <= 0:
+                return ops.index(i)
+            before = ops.maximum(ops.index(-i), 0)
+            steps = ops.floor_div(ops.add(before, dilation[d] - 1), dilation[d])
+            return ops.add(ops.index(i), ops.mul(steps, dilation[d]))
+
+        def windows(p: Position) -> Window:
             found: list[Candidate] = []
+            begin = ops.constant(0, torch.int64)
+            for d, size in enumerate(n):
+                begin = ops.add(ops.mul(begin, ops.index(size)), first(d, p[len(p) - rank + d]))
             for offset in itertools.product(*map(range, kernel)):
                 places = [at(d, p[len(p) - rank + d], k) for d, k in enumerate(offset)]
                 there = functools.reduce(ops.logical_and, [t for _, t in places])
                 where = [i for i, _ in places]
                 load = functools.partial(x.load, [*p[:-rank], *where])
                 found.append((load, ops.index(flat_index(where, n)), there))
-            return found
+            return found, begin
 
         return _pair(b, x, windows, 4 * math.prod(kernel))
 
@@ -185,7 +197,7 @@ def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
         if product(widest) > LARGEST_WINDOW:  # type: ignore[operator]
             raise CannotLower("a large window")
 
-        def windows(p: Position) -> list[Candidate]:
+        def windows(p: Position) -> Window:
             found: list[Candidate] = []
             for offset in itertools.product(*map(range, widest)):
                 at: list[Index] = []
@@ -198,7 +210,7 @@ def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
                 place = [*p[:-rank], *at]
                 load = functools.partial(x.load, place)
                 found.append((load, ops.index(flat_index(at, n)), there))
-            return found
+            return found, found[0][1]
 
         return _pair(b, x, windows)
 
@@ -228,7 +240,7 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
             last = ops.eq(ops.index(p[len(p) - rank + d]), out[d] - 1)
             return ops.where(last, ops.constant(n[d] - kernel[d], torch.int64), at)
 
-        def windows(p: Position) -> list[Candidate]:
+        def windows(p: Position) -> Window:
             starts = [start(p, d) for d in range(rank)]
             found: list[Candidate] = []
             for offset in itertools.product(*map(range, kernel)):
@@ -240,7 +252,7 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
                 yes = ops.constant(True, torch.bool)
                 load = functools.partial(x.load, place)
                 found.append((load, ops.index(flat_index(at, n)), yes))
-            return found
+            return found, found[0][1]
 
         return _pair(b, x, windows)
 

@@ -137,6 +137,16 @@ def _embedding(d: Drawing) -> None:
     d.given["padding_idx"] = d.whole(-1, d.shape[0][0] - 1)
 
 
+@rule("embedding_dense_backward", 1, 3)
+def _embedding_backward(d: Drawing) -> None:
+    """The CPU's kernel writes wherever an index says."""
+    shape = d.shape[:-1]
+    rows = d.given["num_weights"] = d.whole(1, 9)
+    d.given["grad_output"] = d.tensor(d.shape)
+    d.given["indices"] = d.index(shape, rows)
+    d.given["padding_idx"] = d.whole(-1, rows - 1)
+
+
 @rule("masked_scatter")
 def _masked_scatter(d: Drawing) -> None:
     d.given["self"] = d.tensor(d.shape)
@@ -349,6 +359,7 @@ def _softmax_backward(d: Drawing) -> None:
     d.given["dim"] = d.dim()
     d.given["grad_output"] = d.tensor(d.shape)
     d.given["output"] = d.tensor(d.shape)
+    d.given["input_dtype"] = {"torch": d.dtype}
 
 
 @rule("_pdist_forward", 2, 2)

@@ -13,6 +13,12 @@ from torch_tenon.testing.space import domains
 from torch_tenon.testing.space.case import Data
 from torch_tenon.testing.space.ops import base_name, named
 
+# Functions of real numbers, to whose parameters nobody gives a complex one.
+_REAL = frozenset(
+    name + back
+    for name in ("celu", "elu", "hardshrink", "hardtanh", "leaky_relu", "softplus", "softshrink")
+    for back in ("", "_backward")
+)
 # The most elements that a tensor has, at the first of its sizes.
 _MOST = 2048
 
@@ -242,6 +248,8 @@ class Drawing:
             "List[bool]": st.lists(st.booleans(), min_size=3, max_size=3),
         }
         value = self.draw(simple[kind])
+        if kind == "number" and "complex" not in self.dtype and self.name in _REAL:
+            value = value["complex"][0] if isinstance(value, dict) else value
         if kind == "List[number]" and "" in self.given:
             value = (value * 3)[: self.given[""]]
         return value
@@ -261,7 +269,9 @@ class Drawing:
         """A tensor to write a result to."""
         shapes: list[Shape] = [[Size.of(0)], self.shape, self.reduced()]
         dtype = self.dtype if not self.chance(3) else self.one(domains.DTYPES)
-        if self.tensors and self.chance(12):
+        # Where elements wait for each other, what one writes another may read or not.
+        pointwise = torch.Tag.pointwise in named(self.op).tags
+        if self.tensors and pointwise and self.chance(12):
             return {"tensor": 0}
         return self.tensor(self.one(shapes), dtype)
 

@@ -67,10 +67,16 @@ class Running:
         self.outcome = Outcome()
         self.compute = lambda *_: None
         self.arguments: list[Any] = []
+        self.lengths: list[int] = []  # of their memory
         self.got: Any = None
         try:
             given, self.compute = functions(case, k)
             self.arguments = given(self.device)
+            self.lengths = [
+                x.untyped_storage().nbytes()
+                for x in self.arguments
+                if isinstance(x, torch.Tensor) and x.layout == torch.strided
+            ]
             if change is not None:
                 self.arguments = change(self.arguments)
         except Exception as error:  # no call at all
@@ -106,7 +112,8 @@ class Running:
                     outcome.results = tree_leaves(self.got)
                 except Exception as error:  # an error is a result
                     self.fail(error)
-            _observe(outcome, [x for x in self.arguments if isinstance(x, torch.Tensor)])
+            tensors = [x for x in self.arguments if isinstance(x, torch.Tensor)]
+            _observe(outcome, tensors, self.lengths)
         self.got = None
         return outcome
 
@@ -140,7 +147,7 @@ def backward(got: Any, arguments: Sequence[Any], device: torch.device) -> list[A
     return list(torch.autograd.grad(ends, inputs, weights, allow_unused=True))
 
 
-def _observe(outcome: Outcome, tensors: list[torch.Tensor]) -> None:
+def _observe(outcome: Outcome, tensors: list[torch.Tensor], lengths: Sequence[int]) -> None:
     known = list(tensors)
     results, outcome.results = outcome.results, []
     for x in results:
@@ -154,7 +161,7 @@ def _observe(outcome: Outcome, tensors: list[torch.Tensor]) -> None:
         outcome.gradients.append(seen(x, []) if isinstance(x, torch.Tensor) else x)
     for i, x in enumerate(tensors):
         outcome.arguments.append(seen(x, tensors[:i]))
-        outcome.rest.append(_beside(x))
+        outcome.rest.append(_beside(x)[: lengths[i] if i < len(lengths) else None])
 
 
 def seen(x: torch.Tensor, known: Sequence[torch.Tensor]) -> Seen:
@@ -183,7 +190,8 @@ def seen(x: torch.Tensor, known: Sequence[torch.Tensor]) -> Seen:
 
 
 def _beside(x: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor as bytes, zero where the tensor itself lies."""
+    """The memory of a tensor as bytes, zero where the tensor itself lies. What a call adds to it
+    is the call's own."""
     if x.layout != torch.strided:
         return torch.empty(0)
     try:

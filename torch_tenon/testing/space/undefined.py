@@ -24,7 +24,7 @@ def evidence(case: Case, k: int) -> Evidence:
     """What the CPU makes of a case in other ways."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        written = _written(case)
+        written = written_tensors(case)
         ways = [run(case, "cpu", k, change=partial(_changed, written, f)) for f in _LAYOUTS]
         with Otherwise(None):
             ways.append(run(case, "cpu", k))
@@ -45,7 +45,7 @@ def _settled(case: Case, k: int) -> bool:
     """Whether elements that share memory are all given the same number, where the call writes
     such: else the last of them stays, and PyTorch has no order."""
     tensors = case.tensors(k)
-    shared = {i for i in _written(case) if i < len(tensors) and _overlaps(tensors[i])}
+    shared = {i for i in written_tensors(case) if i < len(tensors) and _overlaps(tensors[i])}
     if not shared or case.data["before"]:
         return not shared
 
@@ -75,7 +75,7 @@ def _overlaps(t: Tensor) -> bool:
     return places.unique().numel() < places.numel()
 
 
-def _written(case: Case) -> set[int]:
+def written_tensors(case: Case) -> set[int]:
     """Numbers of the tensors that the call writes: a copy of one would not show it."""
     schema = named(case.op)._schema
     given = dict(zip((a.name for a in schema.arguments), case.data["args"], strict=False))
@@ -160,7 +160,7 @@ def _to_whole(case: Case) -> bool:
     given = dict(zip((a.name for a in schema.arguments), case.data["args"], strict=False))
     given |= case.data["kwargs"]
     wanted = [v["torch"] for v in given.values() if isinstance(v, dict) and "torch" in v]
-    written = [case.data["tensors"][i]["dtype"] for i in _written(case)]
+    written = [case.data["tensors"][i]["dtype"] for i in written_tensors(case)]
     return any(_whole(name) for name in wanted + written)
 
 

@@ -23,7 +23,7 @@ SPECIAL_1(spherical_bessel_j0)
 /* exp(-|x|) I_n(x) for n of 0 and 1 */
 static double bessel_i_scaled(double x, int n) {
   double a = fabs(x), sum, term;
-  if (isinf(a)) return 0;
+  if (isinf(a)) return n && x < 0 ? -0.0 : 0;
   if (a <= 25) {
     double z = a * a / 4;
     sum = term = n ? a / 2 : 1;
