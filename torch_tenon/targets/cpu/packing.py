@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from torch_tenon import config
 from torch_tenon.compiler.backend import PackedCode, PackedKernel
-from torch_tenon.compiler.cache import digest
+from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.targets.c_family.headers import template
 from torch_tenon.targets.cpu import toolchain
@@ -126,17 +127,24 @@ def _bodies(part: dict[str, str]) -> list[str]:
 
 
 def _object(units: Sequence[tuple[str, bool]], flags: Sequence[str], compiler: Toolchain) -> bytes:
+    cache = Cache(Path(config.cache_directory()) / "kernels")
     with tempfile.TemporaryDirectory(prefix="tenon-pack-") as place:
         folder = Path(place)
 
         def compiled(k: int) -> Path:
             text, by_hand = units[k]
             source = folder / f"{k}.c"
-            source.write_text(text)
             made = source.with_suffix(".o")
             # One `tenon_matmul` is declared by each unit that multiplies.
-            common = ["-fcommon", "-fopenmp", *_COMMON, *(STRICT if by_hand else ["-w"])]
-            _run([*compiler.words, *common, *flags, "-c", str(source), "-o", str(made)], compiler)
+            options = ["-fcommon", "-fopenmp", *_COMMON, *(STRICT if by_hand else ["-w"]), *flags]
+            name = digest(text, *options, *compiler.words, compiler.version) + ".o"
+            known = cache.read(name)
+            if known is not None:
+                made.write_bytes(known)
+                return made
+            source.write_text(text)
+            _run([*compiler.words, *options, "-c", str(source), "-o", str(made)], compiler)
+            cache.write(name, made.read_bytes())
             return made
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
