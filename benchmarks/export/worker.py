@@ -1,4 +1,4 @@
-"""A process that makes one engine's file of one model, or runs it: `python -m benchmarks.export.worker`.
+"""A process that makes one engine's file of one model, or runs it.
 
 It reads commands from standard input, a line each, and answers each with a line of JSON.
 """
@@ -33,7 +33,7 @@ def make(engine: str, name: str, path: Path) -> None:
 
 
 def serve(engine: str, path: Path, threads: int) -> None:
-    """Loads the file and runs it once; then as often as each line says, with the seconds of each."""
+    """Loads the file and runs it once; then as often as each line says, timing each run."""
     start = time.perf_counter()
     kept = np.load(path.with_suffix(".npz"))
     inputs = [kept[k] for k in kept.files if k.startswith("in")]
