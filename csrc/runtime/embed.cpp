@@ -33,7 +33,7 @@ struct tenon_plan {
 
 namespace {
 
-constexpr uint32_t kGrown = 0;  // times that the interface has grown
+constexpr uint32_t kGrown = 1;  // times that the interface has grown
 
 // Calls `work`, and tells what it raises.
 template <class Work>
