@@ -74,16 +74,17 @@ def test_sizes_within_their_bounds(tmp_path: Path) -> None:
     program = exported(
         tmp_path, model, torch.randn(5, 24), torch.tensor(0.5), dynamic_shapes=({0: batch}, None)
     )
-    for n in (1, 2, 17, 64):
+    for n in (2, 17, 64):
         x, shift = torch.randn(n, 24), torch.randn(())
         torch.testing.assert_close(program(x, shift)[0], model(x, shift)["y"])
-    assert program.forward.inputs[0].sizes == ((1, 64), 24)
-    for n in (0, 65):
-        with pytest.raises(ValueError, match=r"(?s)x.*64"):
+    # One row is another matter to PyTorch's trace than several.
+    assert program.forward.inputs[0].sizes == ((2, 64), 24)
+    for n in (0, 1, 65):
+        with pytest.raises(ProgramError, match=f"'x' has size {n} at dimension 0.*64"):
             program(torch.randn(n, 24), torch.tensor(0.5))
-    with pytest.raises((ValueError, ProgramError), match="24"):
+    with pytest.raises(ProgramError, match="'x' has size 25 at dimension 1.*24"):
         program(torch.randn(5, 25), torch.tensor(0.5))
-    with pytest.raises((TypeError, ValueError, ProgramError), match="float32"):
+    with pytest.raises(ProgramError, match="float32"):
         program(torch.randn(5, 24).double(), torch.tensor(0.5))
 
 
@@ -101,7 +102,7 @@ def test_conditions_that_the_model_sets(tmp_path: Path) -> None:
     )
     x, y = torch.randn(12, 3), torch.randn(7, 3)
     torch.testing.assert_close(program(x, y), Pairs()(x, y))
-    with pytest.raises(ValueError, match=r"%|divi|rest"):
+    with pytest.raises(ProgramError, match=r"% 6\) == 0, and not for .* = 9"):
         program(torch.randn(9, 3), y)
 
 
@@ -120,7 +121,7 @@ def test_sizes_that_are_equal(tmp_path: Path) -> None:
         dynamic_shapes=({0: rows}, {0: rows}),
     )
     torch.testing.assert_close(program(torch.ones(9, 2), torch.ones(9, 2)), torch.full((9, 2), 2.0))
-    with pytest.raises(ValueError, match="y"):
+    with pytest.raises(ProgramError, match="'y' has size 8 at dimension 0, where 9"):
         program(torch.ones(9, 2), torch.ones(8, 2))
 
 
@@ -240,7 +241,9 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
 def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.SiLU()).to(dtype)
     x = torch.randn(3, 16, dtype=dtype)
-    torch.testing.assert_close(exported(tmp_path, model, x)(x), model(x))
+    tolerance = 4 * torch.finfo(dtype).eps
+    got = exported(tmp_path, model, x)(x)
+    torch.testing.assert_close(got, model(x), rtol=tolerance, atol=tolerance)
 
 
 def test_threads_run_one_program(tmp_path: Path) -> None:

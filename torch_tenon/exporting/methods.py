@@ -17,8 +17,8 @@ from torch_tenon.compiler.plan import Plan
 from torch_tenon.exporting.graphs import ExportError, Given, Graph, Held, Result, prepare
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
-from torch_tenon.ir.index import Index
-from torch_tenon.ir.size_words import words_of
+from torch_tenon.ir.index import Index, var
+from torch_tenon.ir.size_words import SYMBOL, words_of
 from torch_tenon.ops.lowerings.table import CannotLower
 
 UNBOUNDED = 1 << 62
@@ -182,8 +182,12 @@ class _Describer:
         return TensorSpec(name, value.dtype, [self.words(self.table.index(n)) for n in value.shape])
 
     def words(self, e: Index) -> Words:
-        """An index in the symbols as the core reads it."""
-        return words_of(e, self.built.program.sizes)
+        """An index in the symbols as the core reads it; a symbol alone is no more than that."""
+        symbols = self.built.program.sizes
+        for k, symbol in enumerate(symbols):
+            if e == var(symbol):
+                return [SYMBOL, k]
+        return words_of(e, symbols)
 
     def _check(self, condition: Any) -> Check | None:
         """A condition on sizes; None for one that always holds."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
 
 from torch_tenon import _C
@@ -25,6 +26,7 @@ MAGIC = b"tenon program 1\n"
 PAGE = 4096
 BLOCK = 1 << 20  # bytes of weights that one checksum is of
 _START = 32  # where the head begins
+_PLACES = np.arange(1, BLOCK // 8 + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 _INPUT, _WEIGHT, _STATE = range(3)
 
 
@@ -44,10 +46,10 @@ class ProgramFile:
         """Writes it whole or not at all. Raises OSError where that is not possible."""
         if self.apart is None:
             nbytes, begin = self.shared.lay_out(), None
-            checks = [_check(block) for block in _blocks(self.shared, nbytes)]
+            checks = list(map(block_checksum, _blocks(self.shared, nbytes)))
         else:
             begin, nbytes = weights_apart(self.shared, self.apart)
-            checks = [_check(block) for block in _blocks_of_file(self.apart, begin, nbytes)]
+            checks = list(map(block_checksum, _blocks_of_file(self.apart, begin, nbytes)))
         head, places, weights = self._laid_out(checks, nbytes, begin)
         with _whole(path) as file:
             file.write(MAGIC + struct.pack("<qQ", len(head), _C.checksum(head)) + head)
@@ -163,6 +165,16 @@ def _up(x: int, to: int) -> int:
 
 def _check(data: bytes) -> int:
     return _signed(_C.checksum(data))
+
+
+def block_checksum(block: bytes) -> int:
+    """That of a block of weights, as docs/program-file.md defines it, with the bits of a signed
+    number."""
+    words = np.frombuffer(block + bytes(-len(block) % 8), "<u8")
+    x = words ^ _PLACES[: len(words)]
+    x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    x ^= x >> np.uint64(29)
+    return _signed((len(block) + int(x.sum(dtype=np.uint64))) % (1 << 64))
 
 
 def _blocks(shared: Shared, nbytes: int) -> Iterator[bytes]:

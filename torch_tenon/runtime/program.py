@@ -44,7 +44,7 @@ class Method:
     on the host, in the order of `inputs` or by their names, and gives what the model gave, tensors
     where it was given one and else arrays; of a structure the leaves, as a tuple.
 
-    Raises ValueError for sizes that the program was not exported for, TypeError, and ProgramError.
+    Raises ProgramError, also for sizes and dtypes that the program was not exported for; TypeError.
     """
 
     def __init__(self, program: Program, number: int, facts: MethodFacts) -> None:

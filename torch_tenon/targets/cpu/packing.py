@@ -85,13 +85,21 @@ def _require_known(name: str, machine: str, is_host: bool) -> None:
 def _flags(name: str) -> tuple[str, list[str]]:
     """What the program calls a processor, and the compiler's flags for it."""
     if name == "native":
-        words = {w for w in toolchain.processor().split() if w.startswith(_FEATURES)}
+        words = {w for w in _features() if w.startswith(_FEATURES)}
         wide = ["-mprefer-vector-width=512"] if "avx512f" in words else []
         return "x86-64:" + " ".join(sorted(words)), ["-march=native", *wide]
     if name in X86:
         wide = ["-mprefer-vector-width=512"] if name == X86[-1] else []
         return name, [f"-march={name}", *wide]
     return name, []
+
+
+def _features() -> list[str]:
+    """What this processor says that it can."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return line.partition(":")[2].split()
+    return []
 
 
 def _cross(machine: str) -> Toolchain:
