@@ -82,7 +82,7 @@ def test_sizes_within_their_bounds(tmp_path: Path) -> None:
     for n in (0, 1, 65):
         with pytest.raises(ProgramError, match=f"'x' has size {n} at dimension 0.*64"):
             program(torch.randn(n, 24), torch.tensor(0.5))
-    with pytest.raises(ProgramError, match="'x' has size 25 at dimension 1.*24"):
+    with pytest.raises(ProgramError, match=r"'x' has size 25 at dimension 1.*24"):
         program(torch.randn(5, 25), torch.tensor(0.5))
     with pytest.raises(ProgramError, match="float32"):
         program(torch.randn(5, 24).double(), torch.tensor(0.5))

@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
+from torch_tenon.exporting.recurrent import RECURRENT, compositions
 from torch_tenon.ops.compositions import decompositions
 
 aten = torch.ops.aten
@@ -71,10 +72,14 @@ class Result:
     number: int
 
 
-def prepare(program: ExportedProgram) -> Graph:
-    """The graph of a program, decomposed; the program stays as it is. Raises ExportError."""
+def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
+    """The graph of a program, decomposed; the program stays as it is. `by_hand`: the target takes
+    kernels for the host, so that recurrent layers have theirs. Raises ExportError."""
+    table = decompositions()
+    if by_hand and any(n.target in RECURRENT for n in program.graph.nodes):
+        table = table | compositions()
     with torch.no_grad():
-        lowered = program.run_decompositions(decompositions())
+        lowered = program.run_decompositions(table)
     module = lowered.graph_module  # which is nobody else's
     graph = Graph(module)
     _take_inputs(graph, lowered)

@@ -97,7 +97,7 @@ class Method:
 
 def build_method(name: str, program: ExportedProgram, backend: Backend) -> Method:
     """The method that an exported program is. Raises ExportError."""
-    graph = prepare(program)
+    graph = prepare(program, by_hand=backend.name == "cpu")
     for p in graph.placeholders:
         if isinstance(p, Given) and not p.node.meta["val"].is_contiguous():
             raise ExportError(
