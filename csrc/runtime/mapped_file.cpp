@@ -21,18 +21,20 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     close(file);
     fail(ErrorKind::error, path, " is no file");
   }
-  nbytes_ = static_cast<size_t>(facts.st_size);
-  if (nbytes_ > 0)
-    start_ = mmap(nullptr, nbytes_, PROT_READ, MAP_PRIVATE, file, 0);
+  const auto nbytes = static_cast<size_t>(facts.st_size);
+  void* const mapped =
+      nbytes > 0 ? mmap(nullptr, nbytes, PROT_READ, MAP_PRIVATE, file, 0) : nullptr;
   const int reason = errno;
   close(file);
-  if (start_ == MAP_FAILED)
+  if (mapped == MAP_FAILED)
     fail(ErrorKind::error, path, " cannot be mapped to memory: ", std::strerror(reason));
+  mapped_ = mapped;
+  bytes_ = {static_cast<const char*>(mapped), nbytes};
 }
 
 MappedFile::~MappedFile() {
-  if (nbytes_ > 0)
-    munmap(start_, nbytes_);
+  if (mapped_ != nullptr)
+    munmap(mapped_, bytes_.size());
 }
 
 }  // namespace tenon

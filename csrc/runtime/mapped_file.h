@@ -11,6 +11,8 @@ class MappedFile {
  public:
   // Raises where there is no such file, or where it cannot be read.
   explicit MappedFile(const std::string& path);
+  // Bytes that lie in memory already, and stay there.
+  MappedFile(const std::string& path, std::string_view bytes) : path_(path), bytes_(bytes) {}
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -18,15 +20,14 @@ class MappedFile {
   const std::string& path() const {
     return path_;
   }
-  // They begin a page.
   std::string_view bytes() const {
-    return {static_cast<const char*>(start_), nbytes_};
+    return bytes_;
   }
 
  private:
   const std::string path_;
-  void* start_ = nullptr;
-  size_t nbytes_ = 0;
+  std::string_view bytes_;
+  void* mapped_ = nullptr;  // null: the memory is somebody else's
 };
 
 }  // namespace tenon

@@ -108,7 +108,7 @@ std::string names_of(const std::vector<Code>& codes) {
 }  // namespace
 
 Program::Program(const std::string& path, const ProgramOptions& options)
-    : file_(path, options.weights),
+    : file_(path, options.bytes, options.weights),
       pool_(options.threads > 0 ? options.threads : usable_processors()),
       plans_(file_.methods.size()) {
   if (options.library) {

@@ -10,8 +10,9 @@
 namespace tenon {
 
 struct ProgramOptions {
-  std::optional<std::string> library;  // of a target; none: this processor
-  std::optional<std::string> weights;  // the path of the weight file
+  std::optional<std::string_view> bytes;  // of the program, in memory that stays; none: its path's
+  std::optional<std::string> library;     // of a target; none: this processor
+  std::optional<std::string> weights;     // the path of the weight file
   int32_t device = 0;
   unsigned threads = 0;  // 0: the processors that this process may use
   bool commit_each = false;

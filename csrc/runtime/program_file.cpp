@@ -96,8 +96,11 @@ void fields(Archive& archive, Method& x) {
   x.plan = read_plan(x.plan_bytes);
 }
 
-ProgramFile::ProgramFile(const std::string& path, const std::optional<std::string>& weights)
-    : file_(path) {
+ProgramFile::ProgramFile(
+    const std::string& path,
+    std::optional<std::string_view> bytes,
+    const std::optional<std::string>& weights)
+    : file_(bytes ? MappedFile(path, *bytes) : MappedFile(path)) {
   read_head();
   check_tensors();
   map_weights(weights);

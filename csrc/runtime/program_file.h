@@ -86,10 +86,13 @@ struct Method {
 
 class ProgramFile {
  public:
-  // Reads a file and checks all of it; with `weights`, which lie in a file of their own, that one.
-  // Raises where anything does not fit together. The weights' checksums are left to
-  // `check_weights`.
-  ProgramFile(const std::string& path, const std::optional<std::string>& weights);
+  // Reads a file, or its bytes where these lie in memory already and stay there, and checks all of
+  // it. `weights`: the path of the weight file. Raises where anything does not fit together. The
+  // weights' checksums are left to `check_weights`.
+  ProgramFile(
+      const std::string& path,
+      std::optional<std::string_view> bytes,
+      const std::optional<std::string>& weights);
 
   const std::string& path() const {
     return file_.path();
