@@ -43,6 +43,8 @@ void pause() {
 #endif
 }
 
+constexpr unsigned kMost = 1024;  // threads of a pool
+
 // What comes within a few microseconds is not worth a system call; on one processor whoever waits
 // keeps the other from its work.
 using Clock = std::chrono::steady_clock;
@@ -58,6 +60,7 @@ void wait_for_change(const std::atomic<uint32_t>& number, uint32_t old, bool spi
           return;
         pause();
       }
+      std::this_thread::yield();  // who is waited for may be to run on this processor
     }
   }
   number.wait(old, std::memory_order_acquire);
@@ -73,21 +76,17 @@ unsigned usable_processors() {
   return std::max(1u, std::thread::hardware_concurrency());  // more than a cpu_set_t has
 }
 
+// Work is cut into as many shares as there are threads, and a thread takes a share when it gets to
+// it. So nobody waits for a thread that has not begun: the caller takes its share as well.
 struct ThreadPool::Workers {
-  struct alignas(64) Worker {
-    std::atomic<uint32_t> works{0};  // how many it was given
-    int count = 1;                   // of the team of the last one
-    std::thread thread;
-  };
-
-  explicit Workers(unsigned count) : all(count), spins(count < usable_processors()) {
+  explicit Workers(unsigned count) : spins(count < usable_processors()) {
     // The program's signals are its own threads'.
     sigset_t every, before;
     sigfillset(&every);
     pthread_sigmask(SIG_BLOCK, &every, &before);
-    for (; started < count; ++started) {
+    for (unsigned k = 0; k < count; ++k) {
       try {
-        all[started].thread = std::thread([this, k = started] { loop(all[k], k); });
+        threads.emplace_back([this] { loop(); });
       } catch (const std::system_error&) {
         break;  // fewer do the same work
       }
@@ -97,56 +96,73 @@ struct ThreadPool::Workers {
 
   ~Workers() {
     ends = true;
-    for (auto& worker : all) {
-      wake(worker);
-      if (worker.thread.joinable())
-        worker.thread.join();
+    wake();
+    for (auto& thread : threads)
+      thread.join();
+  }
+
+  void wake() {
+    calls.fetch_add(1, std::memory_order_release);
+    calls.notify_all();
+  }
+
+  void loop() {
+    for (uint32_t seen = 0;;) {
+      wait_for_change(calls, seen, spins);
+      seen = calls.load(std::memory_order_acquire);
+      if (ends)
+        return;
+      take_shares();
     }
   }
 
-  static void wake(Worker& worker) {
-    worker.works.fetch_add(1, std::memory_order_release);
-    worker.works.notify_one();
-  }
-
-  void loop(Worker& self, unsigned index) {
-    for (uint32_t seen = 0;; ++seen) {
-      wait_for_change(self.works, seen, spins);
-      if (ends)
-        return;
-      t_team = {static_cast<int>(index + 1), self.count, true};
+  // Runs shares until none is left. What one is of stays as it is until it has run.
+  void take_shares() {
+    const auto before = t_team;
+    for (auto now = shares.load(std::memory_order_acquire); next_of(now) < count_of(now);) {
+      if (!shares.compare_exchange_weak(now, now + 1, std::memory_order_acq_rel))
+        continue;
+      t_team = {static_cast<int>(next_of(now)), static_cast<int>(count_of(now)), true};
       work(data);
       if (left.fetch_sub(1, std::memory_order_acq_rel) == 1)
         left.notify_one();
+      now = shares.load(std::memory_order_acquire);
     }
+    t_team = before;
   }
 
-  void run(Work given, void* its_data, unsigned others) {
+  void run(Work given, void* its_data, unsigned count) {
     work = given;
     data = its_data;
-    left.store(others, std::memory_order_relaxed);
-    for (unsigned k = 0; k < others; ++k) {
-      all[k].count = static_cast<int>(others + 1);
-      wake(all[k]);
-    }
-    const auto before = t_team;
-    t_team = {0, static_cast<int>(others + 1), true};
-    given(its_data);
-    t_team = before;
+    left.store(count, std::memory_order_relaxed);
+    const auto job = (shares.load(std::memory_order_relaxed) >> kJob) + 1;
+    shares.store(job << kJob | uint64_t{count} << kCount, std::memory_order_release);
+    wake();
+    take_shares();
     for (uint32_t now; (now = left.load(std::memory_order_acquire)) != 0;)
       wait_for_change(left, now, spins);
   }
 
-  std::vector<Worker> all;
+  // The number of the job, which tells one from the next; how many shares it has; the next one.
+  static constexpr int kJob = 32, kCount = 16;
+  static unsigned next_of(uint64_t shares) {
+    return static_cast<uint16_t>(shares);
+  }
+  static unsigned count_of(uint64_t shares) {
+    return static_cast<uint16_t>(shares >> kCount);
+  }
+
+  std::vector<std::thread> threads;
   const bool spins;
-  unsigned started = 0;
   std::atomic<bool> ends{false};
   Work work = nullptr;
   void* data = nullptr;
-  alignas(64) std::atomic<uint32_t> left{0};
+  alignas(64) std::atomic<uint32_t> calls{0};
+  alignas(64) std::atomic<uint64_t> shares{0};
+  alignas(64) std::atomic<uint32_t> left{0};  // shares that have not run to their end
 };
 
-ThreadPool::ThreadPool(unsigned threads) : threads_(std::max(1u, threads)) {
+ThreadPool::ThreadPool(unsigned threads) : threads_(std::clamp(threads, 1u, kMost)) {
   static const int registered = pthread_atfork(nullptr, nullptr, &note_child);
   (void)registered;
 }
@@ -183,7 +199,7 @@ void ThreadPool::parallel(Work work, void* data, unsigned threads) {
   if (threads == 1 || t_team.is_in_parallel || !begin())
     return run_alone(work, data);
   auto& all = workers();
-  all.run(work, data, std::min(threads - 1, all.started));
+  all.run(work, data, threads);
   end();
 }
 
