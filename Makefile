@@ -12,6 +12,8 @@
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
+# make bench-export    exported programs beside AOTInductor, ONNX Runtime and ExecuTorch, which it
+#              installs apart
 # make bench-scripts   whole scripts, from start to end, in processes of their own
 # make wheel   build a wheel into dist/
 
@@ -23,6 +25,7 @@ BUILDABLE := $(VENV)/buildable
 INSTALLED := $(VENV)/installed
 FRAMEWORKS := $(VENV)/frameworks
 TORCHCTS := $(VENV)/torchcts
+RIVALS := $(VENV)/rivals
 BUILT := $(VENV)/built
 NEWEST = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["newest-torch"])')
 # What is built for it: a copy of the sources, pinned to that release.
@@ -35,7 +38,7 @@ NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
 .PHONY: demo test runtime test-long test-targets test-distributed test-frameworks test-torchcts test-newest check format bench \
-	bench-scripts wheel clean
+	bench-scripts bench-export wheel clean
 .DELETE_ON_ERROR:
 
 demo: $(BUILT)
@@ -91,6 +94,9 @@ format: $(INSTALLED)
 bench: $(BUILT)
 	$(BIN)/python -m benchmarks.bench
 
+bench-export: $(BUILT) $(RIVALS)/installed
+	$(BIN)/python -m benchmarks.export.run
+
 bench-scripts: $(BUILT)
 	$(BIN)/python -m benchmarks.scripts.run
 
@@ -116,6 +122,12 @@ $(TORCHCTS)/installed: $(INSTALLED)
 	rm -rf $(TORCHCTS)
 	$(BIN)/pip install -q --no-deps --target $(TORCHCTS) \
 		$$($(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["torchcts"])')
+	touch $@
+
+$(RIVALS)/installed: $(INSTALLED)
+	rm -rf $(RIVALS)
+	$(BIN)/pip install -q --no-deps --target $(RIVALS) \
+		$$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["rivals"])')
 	touch $@
 
 $(BUILT): $(INSTALLED) $(CPP) include/tenon.h

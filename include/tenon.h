@@ -206,6 +206,145 @@ TENON_EXPORT uint64_t tenon_output_bytes(const tenon_plan *plan, size_t output);
 TENON_EXPORT int32_t tenon_run_plan(
     tenon_plan *plan, const void *const *inputs, void *const *outputs, tenon_status *status);
 
+/* ------------------------------------------------------------------------- exported programs --- */
+
+/* A program of one file (docs/program-file.md): methods over shared weights and state. All of the
+ * file is checked when it is opened. */
+typedef struct tenon_program tenon_program;
+
+/* PyTorch's numbers of dtypes (c10::ScalarType); these are the common ones. */
+enum {
+  TENON_UINT8 = 0,
+  TENON_INT8 = 1,
+  TENON_INT16 = 2,
+  TENON_INT32 = 3,
+  TENON_INT64 = 4,
+  TENON_FLOAT16 = 5,
+  TENON_FLOAT32 = 6,
+  TENON_FLOAT64 = 7,
+  TENON_COMPLEX64 = 9,
+  TENON_COMPLEX128 = 10,
+  TENON_BOOL = 11,
+  TENON_BFLOAT16 = 15,
+  TENON_FLOAT8_E5M2 = 23,
+  TENON_FLOAT8_E4M3FN = 24,
+  TENON_UINT16 = 27,
+  TENON_UINT32 = 28,
+  TENON_UINT64 = 29
+};
+
+#define TENON_MOST_DIMENSIONS 16
+/* The greatest size of a dimension that has no bound. */
+#define TENON_NO_BOUND ((int64_t)1 << 62)
+
+/* How a program is opened. What is zero has its default. */
+typedef struct tenon_options {
+  size_t size;
+  const char *library; /* path of a target's library; null: this processor */
+  int32_t device;      /* of the target */
+  int32_t threads;     /* that a kernel may use; 0: as many as this process may use processors */
+  const char *weights; /* path of the weight file; null: beside the program, by the name that the
+                        * program gives. Only for a program whose weights lie in such a file. */
+  int32_t commit_each; /* not 0: the device is waited for after each step, to compare with */
+  int32_t unchecked_weights; /* not 0: the weights are not compared with their checksums. Opening
+                              * is faster then, and damage in the weights is not found. */
+} tenon_options;
+
+/* A dense tensor in row-major order, in memory of the host. */
+typedef struct tenon_tensor {
+  size_t size;
+  void *data;      /* Of an input: only read; null where it has no elements. Of an output: where it
+                    * goes; null: the run allocates it, and `tenon_free` lets go of it. */
+  uint64_t nbytes; /* of the memory at `data`; at least those of the tensor */
+  int32_t dtype;
+  int32_t rank; /* how many of `sizes` there are */
+  int64_t sizes[TENON_MOST_DIMENSIONS];
+} tenon_tensor;
+
+/* What an input or output of a method is. */
+typedef struct tenon_tensor_info {
+  size_t size;
+  const char *name; /* lives as long as the program */
+  int32_t dtype;
+  int32_t rank;
+  int64_t least[TENON_MOST_DIMENSIONS];    /* of each size; where it equals the greatest, */
+  int64_t greatest[TENON_MOST_DIMENSIONS]; /* the size is fixed */
+} tenon_tensor_info;
+
+/* Opens a program. `options` may be null. Weights stay in the file's memory, which is mapped: the
+ * file may be renamed or removed, and must not be written to, until the program is closed. */
+TENON_EXPORT int32_t tenon_open_program(
+    const char *path, const tenon_options *options, tenon_program **found, tenon_status *status);
+/* No other function runs with this program, or will. Null is no program, and no error. */
+TENON_EXPORT void tenon_close_program(tenon_program *program);
+
+TENON_EXPORT size_t tenon_method_count(const tenon_program *program);
+/* Lives as long as the program; null beyond the last method. */
+TENON_EXPORT const char *tenon_method_name(const tenon_program *program, size_t method);
+/* How many inputs and outputs a method has; 0 beyond the last method. */
+TENON_EXPORT size_t tenon_program_inputs(const tenon_program *program, size_t method);
+TENON_EXPORT size_t tenon_program_outputs(const tenon_program *program, size_t method);
+/* The caller sets `size` of `info`. */
+TENON_EXPORT int32_t tenon_describe_input(
+    const tenon_program *program,
+    size_t method,
+    size_t input,
+    tenon_tensor_info *info,
+    tenon_status *status);
+TENON_EXPORT int32_t tenon_describe_output(
+    const tenon_program *program,
+    size_t method,
+    size_t output,
+    tenon_tensor_info *info,
+    tenon_status *status);
+
+/* Writes dtype, rank, sizes and nbytes of each output that a run with these inputs has; `data` of
+ * neither is used. All tensors of a call have one `size`, which the caller sets. */
+TENON_EXPORT int32_t tenon_output_sizes(
+    tenon_program *program,
+    size_t method,
+    const tenon_tensor *inputs,
+    size_t input_count,
+    tenon_tensor *outputs,
+    size_t output_count,
+    tenon_status *status);
+/* Runs a method, and waits for it. It writes dtype, rank and sizes of each output, and of one that
+ * it allocates `data` (aligned to 64 bytes) and `nbytes`. An output's memory overlaps no other's.
+ * Several threads may run one program at once. One with state runs one call at a time. After an
+ * error an output's memory holds anything, and none was allocated. */
+TENON_EXPORT int32_t tenon_run(
+    tenon_program *program,
+    size_t method,
+    const tenon_tensor *inputs,
+    size_t input_count,
+    tenon_tensor *outputs,
+    size_t output_count,
+    tenon_status *status);
+/* Memory of an output that a run allocated. Null is none. */
+TENON_EXPORT void tenon_free(void *data);
+
+/* The state becomes what it was when the program was opened. */
+TENON_EXPORT int32_t tenon_reset(tenon_program *program, tenon_status *status);
+
+/* Facts for tools, as a JSON object: "producer", "target", "code" (the processor that the kernels
+ * are for), "threads", "weights" (bytes), "state" (bytes), "planned" (bytes of temporaries of the
+ * last run). It lives until the next call of this function with this program. */
+TENON_EXPORT const char *tenon_program_json(tenon_program *program);
+
+/* --------------------------------------------------------- what the code of a program is given --- */
+
+/* The threads of who runs the kernels. A shared object of kernels has a variable
+ * `const tenon_host_t *tenon_host`, which is set when it is loaded. */
+typedef struct tenon_host_t {
+  size_t size;
+  /* Runs work(data) on so many threads, and returns when all have. 0: as many as there are. It may
+   * be fewer; one that begins in another, or while another thread's runs, has the caller alone. */
+  void (*parallel)(void (*work)(void *), void *data, unsigned threads);
+  int (*thread_number)(void); /* in a parallel: which one this is, from 0; else 0 */
+  int (*threads)(void);       /* in a parallel: how many there are; else 1 */
+  int (*most_threads)(void);  /* the most that a parallel may have */
+} tenon_host_t;
+
 #ifdef __cplusplus
 }
 #endif

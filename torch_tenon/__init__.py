@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch_tenon.api.commit import commit
     from torch_tenon.device import target
+    from torch_tenon.exporting.export import export
     from torch_tenon.ops.custom import custom_op
     from torch_tenon.ops.declarations import KernelSource
     from torch_tenon.ops.kernel_file import load_kernels
     from torch_tenon.reports.counting import counters, report, reset_counters
     from torch_tenon.reports.explaining import explain
+    from torch_tenon.runtime.program import load
     from torch_tenon.targets.launch import launch
     from torch_tenon.targets.target import Target
 
@@ -28,7 +30,9 @@ __all__ = [
     "counters",
     "custom_op",
     "explain",
+    "export",
     "launch",
+    "load",
     "load_kernels",
     "report",
     "reset_counters",
@@ -43,12 +47,16 @@ _HOMES = {
     "counters": "torch_tenon.reports.counting",
     "custom_op": "torch_tenon.ops.custom",
     "explain": "torch_tenon.reports.explaining",
+    "export": "torch_tenon.exporting.export",
     "launch": "torch_tenon.targets.launch",
+    "load": "torch_tenon.runtime.program",
     "load_kernels": "torch_tenon.ops.kernel_file",
     "report": "torch_tenon.reports.counting",
     "reset_counters": "torch_tenon.reports.counting",
     "target": "torch_tenon.device",
 }
+# Those that neither need PyTorch nor load it.
+_APART = ("load",)
 
 
 def _autoload() -> None:
@@ -77,9 +85,10 @@ def _autoload() -> None:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'torch_tenon' has no attribute {name!r}")
-    from torch_tenon import loading
+    if name not in _APART:
+        from torch_tenon import loading
 
-    loading.register()
+        loading.register()
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -1,14 +1,12 @@
 // What a program that embeds the runtime calls: the second half of include/tenon.h.
 
-#include <dlfcn.h>
-
 #include <cstdlib>
-#include <cstring>
-#include <optional>
 
 #include "runtime/device_blocks.h"
+#include "runtime/embed.h"
 #include "runtime/plan_check.h"
 #include "runtime/run.h"
+#include "runtime/shared_object.h"
 #include "tenon.h"
 
 using namespace tenon;
@@ -33,56 +31,7 @@ struct tenon_plan {
 
 namespace {
 
-constexpr uint32_t kGrown = 0;  // times that the interface has grown
-
-// Calls `work`, and tells what it raises.
-template <class Work>
-int32_t told(tenon_status* status, Work&& work) {
-  const auto tell = [status](int32_t code, const char* text) {
-    if (status != nullptr) {
-      status->code = code;
-      std::strncpy(status->text, text, sizeof(status->text) - 1);
-      status->text[sizeof(status->text) - 1] = '\0';
-    }
-    return code;
-  };
-  try {
-    work();
-    return TENON_OK;
-  } catch (const Error& error) {
-    return tell(static_cast<int32_t>(error.kind), error.what());
-  } catch (const std::bad_alloc&) {
-    return tell(TENON_OUT_OF_MEMORY, "the host has no memory left");
-  } catch (const std::exception& error) {
-    return tell(TENON_ERROR, error.what());
-  }
-}
-
-class SharedObject final : public KernelOwner {
- public:
-  explicit SharedObject(const std::string& path)
-      : handle_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
-    if (handle_ == nullptr)
-      fail(ErrorKind::error, "a file of kernels does not open: ", dlerror());
-  }
-  ~SharedObject() override {
-    dlclose(handle_);
-  }
-  SharedObject(const SharedObject&) = delete;
-  SharedObject& operator=(const SharedObject&) = delete;
-  size_t nbytes() const override {
-    return 0;
-  }
-  void* symbol(const std::string& name) const {
-    void* found = dlsym(handle_, name.c_str());
-    if (found == nullptr)
-      fail(ErrorKind::damaged, "a file of kernels has no ", name);
-    return found;
-  }
-
- private:
-  void* const handle_;
-};
+constexpr uint32_t kGrown = 1;  // times that the interface has grown
 
 // Finds the plan's kernels in files below a folder.
 void load_kernels(PlanData& plan, const tenon_device& device, const std::string& folder) {

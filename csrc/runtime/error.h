@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -25,23 +26,36 @@ class Error : public std::runtime_error {
   const ErrorKind kind;
 };
 
-inline std::string_view as_text(std::string_view part) {
-  return part;
-}
-inline std::string as_text(std::integral auto part) {
-  return std::to_string(part);
-}
+// A part of a text: a text itself, or a whole number. Small, as there are many of them.
+class TextPart {
+ public:
+  TextPart(const char* text) : kind_(Kind::characters), bits_(reinterpret_cast<uintptr_t>(text)) {}
+  TextPart(const std::string& text)
+      : kind_(Kind::string), bits_(reinterpret_cast<uintptr_t>(&text)) {}
+  TextPart(const std::string_view& text)
+      : kind_(Kind::view), bits_(reinterpret_cast<uintptr_t>(&text)) {}
+  TextPart(std::signed_integral auto number)
+      : kind_(Kind::number), bits_(static_cast<uint64_t>(int64_t{number})) {}
+  TextPart(std::unsigned_integral auto number) : kind_(Kind::natural), bits_(number) {}
+
+  void append_to(std::string& text) const;
+
+ private:
+  enum class Kind : uint8_t { characters, string, view, number, natural } kind_;
+  uint64_t bits_;  // of a number, or of a text's address
+};
+
+std::string text_of_parts(std::initializer_list<TextPart> parts);
+[[noreturn]] void fail_with(ErrorKind kind, std::initializer_list<TextPart> parts);
 
 template <class... Parts>
 [[gnu::cold]] std::string text_of(const Parts&... parts) {
-  std::string text;
-  (text.append(as_text(parts)), ...);
-  return text;
+  return text_of_parts({TextPart(parts)...});
 }
 
 template <class... Parts>
 [[noreturn, gnu::cold]] void fail(ErrorKind kind, const Parts&... parts) {
-  throw Error(kind, text_of(parts...));
+  fail_with(kind, {TextPart(parts)...});
 }
 
 // Raises unless the data of a file is as it has to be.

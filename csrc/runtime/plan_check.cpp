@@ -34,8 +34,11 @@ bool is_allocated(Kind kind) {
 
 class PlanCheck {
  public:
-  PlanCheck(const PlanData& plan, size_t calls)
-      : plan_(plan), calls_(static_cast<int64_t>(calls)), has_memory_(plan.slots.size()) {}
+  PlanCheck(const PlanData& plan, size_t calls, bool in_files)
+      : plan_(plan),
+        calls_(static_cast<int64_t>(calls)),
+        in_files_(in_files),
+        has_memory_(plan.slots.size()) {}
 
   void check() {
     for (size_t k = 0; k < plan_.slots.size(); ++k) {
@@ -50,7 +53,7 @@ class PlanCheck {
     for (const auto slot : plan_.inputs)
       has_memory_[slot] = true;
     for (const auto& kernel : plan_.kernels) {
-      check_data(is_name_of_file(kernel.object), "no name of a file of kernels");
+      check_data(!in_files_ || is_name_of_file(kernel.object), "no name of a file of kernels");
       check_data(is_symbol(kernel.symbol), "no name of a kernel");
     }
     for (const auto& step : plan_.steps)
@@ -164,6 +167,7 @@ class PlanCheck {
 
   const PlanData& plan_;
   const int64_t calls_;
+  const bool in_files_;
   std::vector<bool> has_memory_;  // by slot, as the steps go on
 };
 
@@ -253,8 +257,8 @@ std::optional<std::vector<int64_t>> bytes_of_slots(
 
 }  // namespace
 
-void check_plan(const PlanOfAnySize& plan, size_t calls) {
-  PlanCheck(plan.plan, calls).check();
+void check_plan(const PlanOfAnySize& plan, size_t calls, bool in_files) {
+  PlanCheck(plan.plan, calls, in_files).check();
   for (const auto& number : plan.numbers)
     check_number(plan.plan, number);
 }

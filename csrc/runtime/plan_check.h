@@ -7,8 +7,9 @@
 namespace tenon {
 
 // Raises for a plan whose parts do not fit together. `calls`: how many recorded calls there are
-// that it may name. What depends on sizes is left to `check_memory`.
-void check_plan(const PlanOfAnySize& plan, size_t calls);
+// that it may name. `in_files`: whether its kernels are in files that it names. What depends on
+// sizes is left to `check_memory`.
+void check_plan(const PlanOfAnySize& plan, size_t calls, bool in_files = true);
 
 // Whether all that the plan says of its memory lies within the bytes of its inputs and outputs.
 bool check_memory(

@@ -15,9 +15,11 @@ void put(Writer& out, const SlotTensor& tensor) {
 }
 
 void put_call(Writer& out, const Call& call) {
-  out(call.op, call.tensors.size());  // as many arguments as tensors
+  out(call.op, call.tensors.size() + call.numbers.size());
   for (size_t k = 0; k < call.tensors.size(); ++k)
     out(Argument::Kind::tensor, Value::Kind::nothing, std::vector<int64_t>());
+  for (const auto number : call.numbers)
+    out(Argument::Kind::constant, Value::Kind::integer, number, std::vector<int64_t>());
   out(call.tensors.size());
   for (const auto& tensor : call.tensors)
     put(out, tensor);

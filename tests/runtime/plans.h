@@ -18,6 +18,7 @@ struct Call {
   std::string op;
   std::vector<tenon::SlotTensor> tensors;
   std::vector<std::optional<tenon::SlotTensor>> results;
+  std::vector<int64_t> numbers{};  // arguments behind the tensors
 };
 
 // What is to be written.

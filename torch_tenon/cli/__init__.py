@@ -14,6 +14,7 @@ from torch_tenon.cli import (  # noqa: I001 - the order of the list
     fuzz as fuzz,
     replay as replay,
     conformance as conformance,
+    programs as programs,
 )
 from torch_tenon.cli.application import app
 

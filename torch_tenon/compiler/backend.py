@@ -34,6 +34,20 @@ class KernelFile(NamedTuple):
     checksum: int  # of the file's contents, by `_C.checksum`
 
 
+class PackedCode(NamedTuple):
+    """Code of kernels in the file of a program."""
+
+    processor: str  # that it is for; "source" where the target's driver compiles it
+    data: bytes
+
+
+class PackedKernel(NamedTuple):
+    """Where a kernel is in the file of a program."""
+
+    code: int | None  # which one; None: any, as each processor's code has all kernels
+    symbol: str
+
+
 class Backend:
     """A target's part of the compiler. Subclass it; `kernel` and `compile` are what it has to have.
 
@@ -139,6 +153,17 @@ class Backend:
         """Where other processes find compiled kernels, in their order; further ones, which `tune`
         speaks of, may follow. None where they do not: the plan is not kept then."""
         return None
+
+    def pack(
+        self, kernels: Sequence[Kernel], processors: Sequence[str], machine: str | None
+    ) -> tuple[list[PackedCode], list[PackedKernel]]:
+        """What a program without Python runs kernels by, and where in it each kernel is.
+
+        `processors` are those to compile for, none for the usual ones; `machine` is that of a cross
+        compiler. Raises NotImplementedError where the target has no such form, ValueError for a
+        processor or machine that it does not know, and what `compile` does.
+        """
+        raise NotImplementedError(f"the target {self.name!r} has no kernels outside of a process")
 
     def open_files(self) -> bool:
         """Lets the core load what `files` names. False where plans are not kept on this target."""

@@ -27,6 +27,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 600.0  # seconds without it; twice as many a
 
 KINDS = {
     ".so": "compiled objects",
+    ".o": "parts of exported programs",
     ".bin": "compiled programs",
     ".json": "entries",
     ".c": "sources",

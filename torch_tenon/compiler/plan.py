@@ -164,12 +164,16 @@ class Plan:
     def kept(self) -> tuple[_C.Plan | _C.SizedPlan, bytes]:
         """What runs for all sizes that the program is for, and the bytes of it that other processes
         read: its sizes have any value from 2 on, if it has any."""
+        made = self.sized_bytes(self.files or ())
+        core = _C.SizedPlan if self.program.sizes else _C.Plan
+        return core(made, self.handles, owners=_owners(self.handles)), made
+
+    def sized_bytes(self, files: Sequence[KernelFile]) -> bytes:
+        """The plan for all sizes, with its constants, and with kernels in these files."""
         constants = [s.tensor for s in self.program.storages if s.tensor is not None]
         sizes = [s.hint for s in self.program.sizes]
         data = _Instance(self, sizes, sized=bool(sizes)).data()
-        made = plan_bytes(data, self.files or (), constants)
-        core = _C.SizedPlan if sizes else _C.Plan
-        return core(made, self.handles, owners=_owners(self.handles)), made
+        return plan_bytes(data, files, constants)
 
     def run_alone(self, steps: Sequence[Step]) -> None:
         """Runs some of the plan's kernels, each on memory of its own, of any contents; for sizes of

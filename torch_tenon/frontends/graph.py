@@ -17,7 +17,7 @@ from torch_tenon.compiler.composition import as_called
 from torch_tenon.compiler.failing import without_failing
 from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
-from torch_tenon.ir.index import Index, less
+from torch_tenon.ir.index import Index, less, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Stored, Value
 from torch_tenon.ops.lowerings import load_all
@@ -52,15 +52,20 @@ class Float:
     number: int
 
 
-def build(module: GraphModule, views: Mapping[int, int] | None = None) -> BuiltGraph:
+def build(
+    module: GraphModule, views: Mapping[int, int] | None = None, separate: bool = False
+) -> BuiltGraph:
     """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`.
 
     `views` are the results that the caller makes anew, as views of an argument: it asks for their
-    layouts alone. Raises NotImplementedError for a graph with sizes that depend on data.
+    layouts alone. With `separate` each result is dense, row-major and in memory of its own. Raises
+    NotImplementedError for a graph with sizes that depend on data.
     """
     load_all()
     try:
-        return without_failing(lambda refused: _Graph(module, views or {}, refused).build())
+        return without_failing(
+            lambda refused: _Graph(module, views or {}, refused, separate).build()
+        )
     except CannotLower as reason:
         raise NotImplementedError(str(reason)) from reason
 
@@ -73,9 +78,13 @@ class _Graph:
     """
 
     def __init__(
-        self, module: GraphModule, views: Mapping[int, int], refused: Mapping[str, str]
+        self,
+        module: GraphModule,
+        views: Mapping[int, int],
+        refused: Mapping[str, str],
+        separate: bool,
     ) -> None:
-        self.module, self.views = module, views
+        self.module, self.views, self.separate = module, views, separate
         self.builder = ProgramBuilder(refused)
         self.program = self.builder.program
         self.sizes = SizeTable(self.program)
@@ -351,7 +360,9 @@ class _Graph:
                 self.outputs.append(held)
                 continue
             stored = self._view_of(self.views[k], item) if k in self.views else None
-            if stored is None:
+            if self.separate:
+                stored = self._own_result(k, held)
+            elif stored is None:
                 (meta,) = self._results(item)
                 assert meta is not None
                 layout = Layout(meta.sizes, meta.strides)
@@ -362,6 +373,12 @@ class _Graph:
                 numbers[key] = len(self.program.outputs)
                 self.program.outputs.append(stored)
             self.outputs.append(Output(numbers[key]))
+
+    def _own_result(self, k: int, held: Contents) -> Stored:
+        """Result `k`, dense, in memory that nothing else is in."""
+        value = self.builder.current(held)
+        nbytes = product(value.sizes) * value.dtype.itemsize
+        return self.builder.own(("result", k), value, Layout.contiguous(value.sizes), nbytes)
 
     def _view_of(self, argument: int, item: Node) -> Stored | None:
         """The argument's memory with the layout of `item`, where that lies within it."""

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch_tenon.compiler.backend import KernelFile
+from torch_tenon.compiler.backend import KernelFile, PackedCode, PackedKernel
 from torch_tenon.targets.c_family.backend import MANY_ELEMENTS, PIECE, CFamilyBackend
 from torch_tenon.targets.cpu.library import LIBRARY
 
@@ -153,6 +153,14 @@ class CpuBackend(CFamilyBackend):
         if any(k.layout == "matmul" for k in kernels) and self.tuner.driver():
             names.append(compiler.symbol(DRIVER))
         return compiler.files(names)
+
+    def pack(
+        self, kernels: Sequence[Kernel], processors: Sequence[str], machine: str | None
+    ) -> tuple[list[PackedCode], list[PackedKernel]]:
+        """A shared object for each processor; none of them needs another library than C's."""
+        from torch_tenon.targets.cpu.packing import pack
+
+        return pack(kernels, processors, machine, self.compiler.toolchain)
 
     def open_files(self) -> bool:
         """By the system's loader."""

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch_tenon.compiler.backend import KernelFile
+from torch_tenon.compiler.backend import KernelFile, PackedCode, PackedKernel
 from torch_tenon.targets.c_family.backend import MANY_ELEMENTS, PIECE, CFamilyBackend
 from torch_tenon.targets.opencl.device import Shape
 
@@ -70,6 +70,15 @@ class OpenCLBackend(CFamilyBackend):
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
         """The driver's binaries."""
         return self.compiler.files(kernels)
+
+    def pack(
+        self, kernels: Sequence[Kernel], processors: Sequence[str], machine: str | None
+    ) -> tuple[list[PackedCode], list[PackedKernel]]:
+        """Sources, which the driver compiles when a program is loaded: one of all that was
+        generated, and one of each kernel that somebody wrote."""
+        if processors or machine is not None:
+            raise ValueError("kernels in OpenCL C are for no processor: the driver compiles them")
+        return self.compiler.packed(kernels)
 
     def open_files(self) -> bool:
         """By the library."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_tenon import _C, config
-from torch_tenon.compiler.backend import KernelFile
+from torch_tenon.compiler.backend import KernelFile, PackedCode, PackedKernel
 from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.compiler.handwritten import Code
@@ -114,6 +114,20 @@ class OpenCLCompiler:
         found = [self._by_hand.get(name) or self._handles.get(name) for name in names]
         files = [f.file for f in found if f is not None and f.file is not None]
         return files if len(files) == len(names) else None
+
+    def packed(self, kernels: Sequence[Kernel]) -> tuple[list[PackedCode], list[PackedKernel]]:
+        """The kernels as sources, and where in these each of them is."""
+        named = {self.name(k): k for k in kernels}
+        bodies = {name: k.source.replace("@NAME@", name) for name, k in named.items()}
+        generated = [bodies[name] for name, k in named.items() if k.code is None]
+        text = "\n".join([*headers("".join(generated)), *generated])
+        codes, place = [PackedCode("source", text.encode())] if generated else [], {}
+        for name, k in named.items():
+            place[name] = 0
+            if k.code is not None:
+                place[name] = len(codes)
+                codes.append(PackedCode("source", bodies[name].encode()))
+        return codes, [PackedKernel(place[self.name(k)], self.name(k)) for k in kernels]
 
     def _find(self, name: str) -> Handle | None:
         """The kernel, if it was built before, and its file is whole and for this device."""

@@ -56,8 +56,6 @@ thread_local std::vector<MatmulChoice>* t_noted = nullptr;
 std::atomic<void (*)(const tenon_matmul_t*)> generated{nullptr};
 std::atomic<int64_t> choices_for{0};  // threads; 0: those that there are
 
-constexpr int64_t kShared = 1 << 18;      // multiplications that are worth a second thread
-constexpr int64_t kSharedRead = 1 << 15;  // elements that are, where each is used a few times alone
 constexpr std::array<at::ScalarType, 3> kDtypes = {at::kFloat, at::kBFloat16, at::kHalf};
 
 // Which of row and column are dense in memory.
@@ -258,19 +256,13 @@ void copy_piece(
         (box[3] - box[2]) * size);
 }
 
-// Too small for a second thread, whatever multiplies: waking that takes as long as it saves, and,
-// where others use the processors, far longer.
-bool is_small(const tenon_matmul_t& p) {
-  return p.batch * p.m * p.n * p.k < kShared && p.batch * (p.m + p.n) * p.k < kSharedRead;
-}
-
 int64_t threads_of_choices(const tenon_matmul_t& p) {
   const auto wanted = choices_for.load();
-  return is_small(p) ? 1 : wanted > 0 ? wanted : Threads::outside();
+  return tenon_matmul_is_small(&p) ? 1 : wanted > 0 ? wanted : Threads::outside();
 }
 
 int64_t threads_of(const tenon_matmul_t& p) {
-  return is_small(p) ? 1 : at::get_num_threads();
+  return tenon_matmul_is_small(&p) ? 1 : at::get_num_threads();
 }
 
 // The way for a product of that key: from the table, or asked of the tuner.
@@ -374,7 +366,7 @@ Tensor& tuned_out(const Tensor& a, const Tensor& b, Tensor& out) {
   if (out.sizes() != sizes)
     at::native::resize_output(out, sizes);
   const bool described = describe(a, b, out, p);
-  const Threads alone(described && is_small(p) ? 1 : 0);
+  const Threads alone(described && tenon_matmul_is_small(&p) ? 1 : 0);
   const auto route = described ? choose(p) : MatmulRoute::kPyTorch;
   p.threads = threads_of(p);
   if (route == MatmulRoute::kPyTorch)
@@ -401,7 +393,7 @@ TORCH_LIBRARY_IMPL(tenon, CPU, m) {
 void multiply(const tenon_matmul_t* product) {
   auto p = *product;
   p.threads = threads_of_choices(p);
-  const Threads alone(is_small(p) ? 1 : 0);
+  const Threads alone(tenon_matmul_is_small(&p) ? 1 : 0);
   const auto route = choose(p);
   p.threads = threads_of(p);
   multiply_by(route, p);

@@ -22,4 +22,13 @@ typedef struct {
   int64_t *status;
 } tenon_matmul_t;
 
+/* Too small for a second thread, whatever multiplies: waking that takes as long as it saves, and,
+ * where others use the processors, far longer. */
+static inline int tenon_matmul_is_small(const tenon_matmul_t *p) {
+  const int64_t multiplications = 1 << 18; /* that are worth it */
+  const int64_t read = 1 << 15;            /* elements that are, where each is used a few times */
+  return p->batch * p->m * p->n * p->k < multiplications &&
+         p->batch * (p->m + p->n) * p->k < read;
+}
+
 #endif

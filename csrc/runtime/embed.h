@@ -1,0 +1,35 @@
+// How functions of the C interface tell what failed.
+#pragma once
+
+#include <cstring>
+#include <new>
+
+#include "runtime/error.h"
+#include "tenon.h"
+
+namespace tenon {
+
+// Calls `work`, and tells what it raises.
+template <class Work>
+int32_t told(tenon_status* status, Work&& work) {
+  const auto tell = [status](int32_t code, const char* text) {
+    if (status != nullptr) {
+      status->code = code;
+      std::strncpy(status->text, text, sizeof(status->text) - 1);
+      status->text[sizeof(status->text) - 1] = '\0';
+    }
+    return code;
+  };
+  try {
+    work();
+    return TENON_OK;
+  } catch (const Error& error) {
+    return tell(static_cast<int32_t>(error.kind), error.what());
+  } catch (const std::bad_alloc&) {
+    return tell(TENON_OUT_OF_MEMORY, "the host has no memory left");
+  } catch (const std::exception& error) {
+    return tell(TENON_ERROR, error.what());
+  }
+}
+
+}  // namespace tenon

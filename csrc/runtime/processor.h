@@ -1,0 +1,24 @@
+// What this processor is, and which kernels it runs.
+#pragma once
+
+#include <string>
+
+namespace tenon {
+
+struct Processor {
+  std::string architecture;  // "x86-64", "aarch64", "riscv64"
+  std::string flags;         // of /proc/cpuinfo, on x86-64, each between spaces
+
+  static const Processor& here();
+  // Whether it runs code for that processor, by the names of docs/program-file.md.
+  bool runs(const std::string& name) const;
+  // Whether it has all of these flags, which are separated by spaces.
+  bool has(const std::string& names) const;
+  // For people: the best level that it has.
+  std::string name() const;
+
+ private:
+  int level() const;
+};
+
+}  // namespace tenon

@@ -1,0 +1,315 @@
+#include "runtime/program.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "runtime/host_ops.h"
+#include "runtime/processor.h"
+#include "runtime/run.h"
+#include "runtime/shared_object.h"
+
+namespace tenon {
+namespace {
+
+// Memory for a run on this processor.
+class HostRun final : public RunHost {
+ public:
+  HostRun(const SizedPlan& plan, RunMemory& memory)
+      : given(plan.data.slots.size()),
+        plan_(plan),
+        memory_(memory),
+        piece_(memory.take(plan.placement.nbytes)) {}
+  ~HostRun() override {
+    memory_.give_back(piece_);
+  }
+  HostRun(const HostRun&) = delete;
+  HostRun& operator=(const HostRun&) = delete;
+
+  void* arena(size_t) override {
+    return piece_.start;
+  }
+  void* allocate(size_t slot, size_t nbytes) override {
+    switch (plan_.data.slots[slot].kind) {
+      case Slot::Kind::output:
+        return given[slot];
+      case Slot::Kind::block:
+        return static_cast<char*>(piece_.start) + plan_.placement.offsets[slot];
+      default:
+        return make(slot, nbytes);
+    }
+  }
+  void release(size_t slot) override {
+    if (plan_.data.slots[slot].kind == Slot::Kind::external)
+      made_[slot] = nullptr;
+  }
+  void input_done(size_t) override {}
+  std::shared_ptr<void> staging(size_t nbytes) override {
+    return aligned_memory(nbytes);
+  }
+  void call(size_t step, std::span<void* const> tensors, std::span<void*> results) override {
+    const auto& call = std::get<CallStep>(plan_.data.steps[step].work);
+    for (size_t k = 0; k < results.size(); ++k) {
+      const auto& result = call.results[k];
+      if (result && results[k] == nullptr)
+        results[k] = make(result->slot, result->layout.nbytes);
+    }
+    op_of(call)(call, tensors, results);
+  }
+  LaterCall call_later(size_t) override {
+    fail(ErrorKind::unsupported, "a call in a queue, on this processor");
+  }
+  void wait(const char*, bool) override {}
+  void drain() noexcept override {}
+
+  std::vector<void*> given;  // by slot: the caller's memory
+
+ private:
+  void* make(size_t slot, size_t nbytes) {
+    made_.resize(plan_.data.slots.size());
+    return (made_[slot] = aligned_memory(nbytes)).get();
+  }
+
+  const SizedPlan& plan_;
+  RunMemory& memory_;
+  const RunMemory::Piece piece_;
+  std::vector<std::shared_ptr<void>> made_;  // by slot: what calls made
+};
+
+std::string quoted(std::string_view text) {
+  std::string found = "\"";
+  for (const char c : text) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    if (c == '"' || c == '\\')
+      found += {'\\', c};
+    else if (static_cast<uint8_t>(c) < 0x20)
+      found += {'\\', 'u', '0', '0', kDigits[c >> 4], kDigits[c & 15]};
+    else
+      found += c;
+  }
+  return found + "\"";
+}
+
+// The last one that fits; null: none does.
+const Code* fitting(const std::vector<Code>& codes, bool is_library) {
+  const auto fits = [&](const Code& code) {
+    return code.processor == "source" ? is_library : Processor::here().runs(code.processor);
+  };
+  const auto found = std::find_if(codes.rbegin(), codes.rend(), fits);
+  return found == codes.rend() ? nullptr : &*found;
+}
+
+std::string names_of(const std::vector<Code>& codes) {
+  std::string names;
+  for (const auto& code : codes)
+    names += (names.empty() ? "" : ", ") + code.processor;
+  return names.empty() ? "none" : names;
+}
+
+}  // namespace
+
+Program::Program(const std::string& path, const ProgramOptions& options)
+    : file_(path, options.bytes, options.weights),
+      pool_(options.threads > 0 ? options.threads : usable_processors()),
+      plans_(file_.methods.size()) {
+  if (options.library) {
+    library_ = TargetLibrary::open(*options.library);
+    if (options.device < 0 || options.device >= library_->devices())
+      fail(
+          ErrorKind::out_of_range,
+          library_->name(),
+          " has ",
+          library_->devices(),
+          " devices, counted from 0, and no device ",
+          options.device);
+  } else if (options.device != 0) {
+    fail(ErrorKind::out_of_range, "this processor is device 0, and no other");
+  }
+  const std::string target = library_ != nullptr ? library_->name() : "cpu";
+  if (file_.target != target)
+    fail(
+        ErrorKind::unsupported,
+        path,
+        " was exported for the target '",
+        file_.target,
+        "', and is opened on '",
+        target,
+        library_ != nullptr ? "': open it with that target's library"
+                            : "': open it with the path of that target's library");
+  if (!options.unchecked_weights)
+    file_.check_weights(pool_);
+  load_kernels();
+  // One whose sizes are fixed shows now that it fits.
+  for (size_t k = 0; k < file_.methods.size(); ++k) {
+    if (file_.methods[k].symbols.empty())
+      plans_[k].keep(std::make_shared<SizedPlan>(plan_for(file_, file_.methods[k], {})));
+  }
+  if (library_ != nullptr && !library_->host_memory()) {
+    device_ = std::make_unique<ProgramDevice>(library_, options.device, options.commit_each);
+    device_->put(file_);
+    return;
+  }
+  align_weights();
+  for (const auto& state : file_.state_list)
+    state_.push_back(memory_.emplace_back(aligned_memory(state.tensor.layout.nbytes)).get());
+  first_state();
+}
+
+void Program::load_kernels() {
+  bool has_kernels = false;
+  for (auto& method : file_.methods) {
+    resolve_calls(method.plan.plan);
+    has_kernels = has_kernels || !method.plan.plan.kernels.empty();
+  }
+  if (!has_kernels)
+    return;
+  code_ = fitting(file_.codes, library_ != nullptr);
+  if (code_ == nullptr)
+    fail(
+        ErrorKind::unsupported,
+        file_.path(),
+        " has kernels for: ",
+        names_of(file_.codes),
+        "; this processor is ",
+        Processor::here().name(),
+        ": export it for that one too");
+  const auto bytes = file_.code(*code_);
+  std::shared_ptr<SharedObject> object;
+  if (library_ == nullptr) {
+    object = SharedObject::of_bytes(bytes);
+    if (void* host = object->find("tenon_host"))
+      *static_cast<const tenon_host_t**>(host) = &kHostThreads;
+  }
+  for (auto& method : file_.methods) {
+    for (const auto& kernel : method.plan.plan.kernels) {
+      if (object != nullptr) {
+        method.functions.push_back(reinterpret_cast<KernelFunction>(object->symbol(kernel.symbol)));
+        method.owners.push_back(object);
+      } else {
+        auto loaded = library_->load(bytes, kernel.symbol);
+        method.functions.push_back(reinterpret_cast<KernelFunction>(loaded->address()));
+        method.owners.push_back(std::move(loaded));
+      }
+    }
+  }
+}
+
+// In a file of somebody else's a weight may lie where its elements are not aligned.
+void Program::align_weights() {
+  for (const auto& weight : file_.weight_list) {
+    const auto bytes = file_.bytes_of(weight);
+    const void* address = bytes.data();
+    if (!is_aligned(address, weight.tensor.layout.dtype)) {
+      auto& copy = memory_.emplace_back(aligned_memory(bytes.size()));
+      std::memcpy(copy.get(), bytes.data(), bytes.size());
+      address = copy.get();
+    }
+    weights_.push_back(address);
+  }
+}
+
+void Program::first_state() {
+  for (size_t k = 0; k < state_.size(); ++k) {
+    const auto& [tensor, weight] = file_.state_list[k];
+    if (tensor.layout.nbytes == 0)
+      continue;
+    if (weight < 0)
+      std::memset(state_[k], 0, tensor.layout.nbytes);
+    else
+      std::memcpy(state_[k], weights_[static_cast<size_t>(weight)], tensor.layout.nbytes);
+  }
+}
+
+std::shared_ptr<const SizedPlan> Program::plan(size_t method, std::span<const GivenTensor> inputs) {
+  auto symbols = symbols_of(file_.methods[method], inputs);
+  auto found = plans_[method].find(symbols);
+  if (found == nullptr) {
+    found = std::make_shared<SizedPlan>(plan_for(file_, file_.methods[method], std::move(symbols)));
+    plans_[method].keep(found);
+  }
+  return found;
+}
+
+void Program::run(
+    size_t method,
+    const SizedPlan& plan,
+    std::span<const void* const> inputs,
+    std::span<void* const> outputs) {
+  std::unique_lock<std::mutex> lock(state_mutex_, std::defer_lock);
+  if (!file_.state_list.empty())
+    lock.lock();
+  planned_bytes_ = plan.placement.nbytes;
+  if (device_ != nullptr)
+    device_->run(file_, file_.methods[method], plan, inputs, outputs);
+  else
+    run_here(file_.methods[method], plan, inputs, outputs);
+}
+
+void Program::run_here(
+    const Method& method,
+    const SizedPlan& plan,
+    std::span<const void* const> inputs,
+    std::span<void* const> outputs) {
+  const auto& data = plan.data;
+  const auto address = [&](const Source& source) -> const void* {
+    switch (source.kind) {
+      case Source::Kind::input:
+        return inputs[source.number];
+      case Source::Kind::weight:
+        return weights_[source.number];
+      case Source::Kind::state:
+        return state_[source.number];
+      case Source::Kind::symbol:
+        return &plan.symbols[source.number];
+      case Source::Kind::output:
+        return outputs[source.number];
+    }
+    return nullptr;
+  };
+  const ThreadPool::Use use(pool_);
+  HostRun host(plan, run_memory_);
+  for (size_t k = 0; k < data.outputs.size(); ++k)
+    host.given[data.outputs[k]] = outputs[method.plan_outputs[k]];
+  Run run(data, *queue_, /*at_once=*/true, host);
+  for (size_t k = 0; k < data.inputs.size(); ++k)
+    run.place(data.inputs[k], const_cast<void*>(address(method.plan_inputs[k])));
+  run.execute();
+  const auto failures = run.failures()();
+  if (!failures.empty())
+    failures.front().failure->raise();
+  for (const auto& [output, source] : method.copies) {
+    const auto nbytes = plan.outputs[output].nbytes;
+    if (nbytes > 0)
+      std::memmove(outputs[output], address(source), nbytes);
+  }
+}
+
+void Program::reset() {
+  const std::lock_guard<std::mutex> lock(state_mutex_);
+  device_ != nullptr ? device_->reset(file_) : first_state();
+}
+
+std::string Program::facts() const {
+  size_t weights = 0, state = 0;
+  for (const auto& weight : file_.weight_list)
+    weights += weight.tensor.layout.nbytes;
+  for (const auto& one : file_.state_list)
+    state += one.tensor.layout.nbytes;
+  return text_of(
+      "{\"producer\": ",
+      quoted(file_.producer),
+      ", \"target\": ",
+      quoted(file_.target),
+      ", \"code\": ",
+      quoted(code_ != nullptr ? code_->processor : ""),
+      ", \"threads\": ",
+      pool_.size(),
+      ", \"weights\": ",
+      weights,
+      ", \"state\": ",
+      state,
+      ", \"planned\": ",
+      planned_bytes_.load(),
+      "}");
+}
+
+}  // namespace tenon

@@ -1,0 +1,72 @@
+// A loaded program: an exported model that runs without Python and PyTorch.
+#pragma once
+
+#include <atomic>
+
+#include "runtime/program_device.h"
+#include "runtime/program_sizes.h"
+#include "runtime/threads.h"
+
+namespace tenon {
+
+struct ProgramOptions {
+  std::optional<std::string_view> bytes;  // of the program, in memory that stays; none: its path's
+  std::optional<std::string> library;     // of a target; none: this processor
+  std::optional<std::string> weights;     // the path of the weight file
+  int32_t device = 0;
+  unsigned threads = 0;  // 0: the processors that this process may use
+  bool commit_each = false;
+  bool unchecked_weights = false;
+};
+
+class Program {
+ public:
+  // Raises where the file is no program, or this processor or device does not run it.
+  Program(const std::string& path, const ProgramOptions& options);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const ProgramFile& file() const {
+    return file_;
+  }
+  // Raises where a method takes no inputs of such sizes.
+  std::shared_ptr<const SizedPlan> plan(size_t method, std::span<const GivenTensor> inputs);
+  // Memory of the host for each input and output, aligned to the elements. Any thread may run it.
+  void run(
+      size_t method,
+      const SizedPlan& plan,
+      std::span<const void* const> inputs,
+      std::span<void* const> outputs);
+  // The state becomes what it was first.
+  void reset();
+  // JSON: include/tenon.h has the names.
+  std::string facts() const;
+
+ private:
+  void load_kernels();
+  void align_weights();
+  void first_state();
+  void run_here(
+      const Method& method,
+      const SizedPlan& plan,
+      std::span<const void* const> inputs,
+      std::span<void* const> outputs);
+
+  ProgramFile file_;
+  ThreadPool pool_;
+  const Code* code_ = nullptr;
+  std::shared_ptr<TargetLibrary> library_;
+  std::unique_ptr<ProgramDevice> device_;  // null: the host reaches the memory
+  std::vector<SizedPlans> plans_;          // by method
+  std::atomic<size_t> planned_bytes_{0};   // of the last run
+  std::mutex state_mutex_;  // of runs that may change it; not of forks: it is held for a whole run
+
+  // Where the host reaches the memory.
+  const std::unique_ptr<Queue> queue_ = host_queue();
+  std::vector<const void*> weights_;
+  std::vector<void*> state_;
+  std::vector<std::shared_ptr<void>> memory_;  // of the state, and of weights that were not aligned
+  RunMemory run_memory_;
+};
+
+}  // namespace tenon

@@ -1,0 +1,159 @@
+// Whether a method of a program's file fits together.
+
+#include <algorithm>
+
+#include "runtime/plan_check.h"
+#include "runtime/program_sizes.h"
+
+namespace tenon {
+namespace {
+
+constexpr size_t kMostDimensions = 16;  // TENON_MOST_DIMENSIONS
+
+class MethodCheck {
+ public:
+  MethodCheck(Method& method, const ProgramFile& file) : method_(method), file_(file) {}
+
+  void check() {
+    check_data(method_.name.find('\0') == std::string::npos, "no name of a method");
+    for (const auto& symbol : method_.symbols)
+      check_data(
+          symbol.least >= 0 && symbol.least <= symbol.greatest &&
+              symbol.greatest <= Symbol::kNoBound,
+          method_.name,
+          ": the bounds of ",
+          symbol.name,
+          " allow nothing");
+    for (const auto* tensors : {&method_.inputs, &method_.outputs}) {
+      for (const auto& tensor : *tensors)
+        check_tensor(tensor);
+    }
+    for (const auto& check : method_.checks) {
+      check_expression(check.left);
+      check_expression(check.right);
+      using Comparison = SizeCheck::Comparison;
+      check_data(
+          check.comparison >= Comparison::equal && check.comparison <= Comparison::less,
+          method_.name,
+          ": no comparison");
+    }
+    find_symbols();
+    check_plan_of_method();
+    check_outputs();
+  }
+
+ private:
+  void check_expression(const SizeExpression& value) const {
+    check_data(
+        bounds_of(value, method_.symbols).has_value(), method_.name, ": a size is no expression");
+  }
+
+  void check_tensor(const SizedTensor& tensor) const {
+    check_data(
+        item_size(tensor.dtype) > 0 && tensor.sizes.size() <= kMostDimensions,
+        method_.name,
+        ": '",
+        tensor.name,
+        "' is no tensor");
+    for (const auto& size : tensor.sizes)
+      check_expression(size);
+  }
+
+  void find_symbols() {
+    std::vector<std::optional<Method::Found>> found(method_.symbols.size());
+    for (size_t k = 0; k < method_.inputs.size(); ++k) {
+      const auto& sizes = method_.inputs[k].sizes;
+      for (size_t d = 0; d < sizes.size(); ++d) {
+        const auto& words = sizes[d].words;
+        if (words.size() == 2 && words[0] == SizeExpression::symbol) {
+          auto& one = found[static_cast<size_t>(words[1])];
+          one = one.value_or(Method::Found{k, d});
+        }
+      }
+    }
+    for (size_t k = 0; k < found.size(); ++k) {
+      check_data(
+          found[k].has_value(), method_.name, ": no input has the size ", method_.symbols[k].name);
+      method_.found.push_back(*found[k]);
+    }
+  }
+
+  void check_source(const Source& source, bool is_of_plan) const {
+    using Kind = Source::Kind;
+    size_t count = 0;
+    switch (source.kind) {
+      case Kind::input:
+        count = method_.inputs.size();
+        break;
+      case Kind::weight:
+        count = file_.weight_list.size();
+        break;
+      case Kind::state:
+        count = file_.state_list.size();
+        break;
+      case Kind::symbol:
+        count = is_of_plan ? method_.symbols.size() : 0;
+        break;
+      case Kind::output:
+        count = is_of_plan ? 0 : method_.outputs.size();
+        break;
+    }
+    check_data(source.number < count, method_.name, ": no tensor ", source.number);
+  }
+
+  void check_plan_of_method() const {
+    auto& plan = method_.plan;
+    for (const auto& kernel : plan.plan.kernels)
+      check_data(
+          kernel.object.empty() && kernel.checksum == 0,
+          method_.name,
+          ": a kernel that is not in the program");
+    check_plan(plan, /*calls=*/0, /*in_files=*/false);
+    check_data(
+        plan.plan.inputs.size() == method_.plan_inputs.size() &&
+            plan.plan.outputs.size() == method_.plan_outputs.size(),
+        method_.name,
+        ": its plan has other inputs and outputs");
+    for (const auto& source : method_.plan_inputs)
+      check_source(source, /*is_of_plan=*/true);
+  }
+
+  // Each output is made once, and a copy of it comes after that.
+  void check_outputs() const {
+    std::vector<bool> is_made(method_.outputs.size());
+    const auto make = [&](size_t output) {
+      check_data(
+          output < is_made.size() && !is_made[output],
+          method_.name,
+          ": output ",
+          output,
+          " is made more than once, or is none");
+      is_made[output] = true;
+    };
+    for (const auto output : method_.plan_outputs)
+      make(output);
+    for (const auto& [output, source] : method_.copies) {
+      check_source(source, /*is_of_plan=*/false);
+      check_data(
+          source.kind != Source::Kind::output || is_made[source.number],
+          method_.name,
+          ": a copy of an output that is not made yet");
+      make(output);
+    }
+    check_data(
+        std::all_of(is_made.begin(), is_made.end(), [](bool made) { return made; }),
+        method_.name,
+        ": nothing makes one of its outputs");
+  }
+
+  Method& method_;
+  const ProgramFile& file_;
+};
+
+}  // namespace
+
+void check_method(Method& method, const ProgramFile& file) {
+  MethodCheck(method, file).check();
+}
+
+}  // namespace tenon

@@ -1,0 +1,37 @@
+// A method's plan for the sizes of a call.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "runtime/program_file.h"
+#include "runtime/run_memory.h"
+
+namespace tenon {
+
+struct SizedPlan {
+  std::vector<int64_t> symbols;
+  std::vector<TensorLayout> inputs, outputs;  // of the method
+  PlanData data;
+  Placement placement;
+};
+
+// The plan of a method whose kernels have functions. Raises where no such sizes can be.
+SizedPlan plan_for(const ProgramFile& file, const Method& method, std::vector<int64_t> symbols);
+
+// The plans that were used last.
+class SizedPlans {
+ public:
+  using Plan = std::shared_ptr<const SizedPlan>;
+  static constexpr size_t kMost = 64;
+
+  // null: there is none.
+  Plan find(std::span<const int64_t> symbols);
+  void keep(Plan plan);
+
+ private:
+  std::mutex mutex_;  // of what follows; not of forks: it is held for no longer than a search
+  std::vector<Plan> plans_;  // the last one is the one that was used last
+};
+
+}  // namespace tenon

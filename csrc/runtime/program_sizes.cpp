@@ -1,0 +1,278 @@
+#include "runtime/program_sizes.h"
+
+#include <algorithm>
+#include <array>
+
+namespace tenon {
+namespace {
+
+using Words = SizeExpression;
+
+// Goes through an expression with values of any type; none where it is no expression.
+template <class T, class Leaf, class Join>
+std::optional<T> walk(const SizeExpression& value, size_t symbols, Leaf leaf, Join join) {
+  std::vector<T> stack;
+  for (size_t k = 0; k < value.words.size(); ++k) {
+    const auto word = value.words[k];
+    if (word == Words::constant || word == Words::symbol) {
+      if (++k == value.words.size())
+        return std::nullopt;
+      const auto number = value.words[k];
+      if (word == Words::symbol && (number < 0 || static_cast<size_t>(number) >= symbols))
+        return std::nullopt;
+      stack.push_back(leaf(word == Words::symbol, number));
+      continue;
+    }
+    if (word < Words::add || word > Words::exactly || stack.size() < 2)
+      return std::nullopt;
+    const T right = std::move(stack.back());
+    stack.pop_back();
+    stack.back() = join(static_cast<Words::Word>(word), stack.back(), right);
+  }
+  if (stack.size() != 1)
+    return std::nullopt;
+  return std::move(stack.back());
+}
+
+constexpr int64_t kNoBound = Symbol::kNoBound;
+
+int64_t bounded(__int128 number) {
+  return static_cast<int64_t>(std::clamp<__int128>(number, -kNoBound, kNoBound));
+}
+
+Bounds joined(Words::Word join, const Bounds& a, const Bounds& b) {
+  const auto least = std::max<int64_t>(b.least, 1), greatest = std::max<int64_t>(b.greatest, 1);
+  switch (join) {
+    case Words::add:
+      return {bounded(__int128{a.least} + b.least), bounded(__int128{a.greatest} + b.greatest)};
+    case Words::multiply: {
+      const auto ends = std::minmax(
+          {__int128{a.least} * b.least,
+           __int128{a.least} * b.greatest,
+           __int128{a.greatest} * b.least,
+           __int128{a.greatest} * b.greatest});
+      return {bounded(ends.first), bounded(ends.second)};
+    }
+    case Words::modulo:
+      return {0, greatest - 1};
+    default:
+      return {
+          std::max<int64_t>(a.least, 0) / greatest,
+          a.greatest == kNoBound ? kNoBound : std::max<int64_t>(a.greatest, 0) / least};
+  }
+}
+
+std::string joined_text(Words::Word join, const std::string& left, const std::string& right) {
+  static constexpr std::array kJoins{" + ", " * ", " // ", " % ", " // "};
+  return text_of("(", left, kJoins[static_cast<size_t>(join - Words::add)], right, ")");
+}
+
+std::string list_of(std::span<const int64_t> sizes) {
+  std::string text = "[";
+  for (const auto size : sizes)
+    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
+std::string list_of(const SizedTensor& tensor, const Method& method) {
+  std::string text = "[";
+  for (const auto& size : tensor.sizes)
+    text += (text.size() > 1 ? ", " : "") + spelled(size, method.symbols);
+  return text + "]";
+}
+
+int64_t value_of(
+    const SizeExpression& value, const Method& method, std::span<const int64_t> symbols) {
+  const auto found = value.evaluate(symbols);
+  if (!found)
+    fail(
+        ErrorKind::error,
+        method.name,
+        ": ",
+        spelled(value, method.symbols),
+        " is no whole number for sizes ",
+        list_of(symbols));
+  return *found;
+}
+
+std::string values_text(const Method& method, std::span<const int64_t> symbols) {
+  std::string text;
+  for (size_t k = 0; k < symbols.size(); ++k)
+    text += text_of(k > 0 ? ", " : "", method.symbols[k].name, " = ", symbols[k]);
+  return text;
+}
+
+void check_bounds(const Method& method, size_t k, int64_t value) {
+  const auto& [name, least, greatest] = method.symbols[k];
+  if (value >= least && value <= greatest)
+    return;
+  const auto& [input, dimension] = method.found[k];
+  fail(
+      ErrorKind::error,
+      method.name,
+      ": input '",
+      method.inputs[input].name,
+      "' has size ",
+      value,
+      " at dimension ",
+      dimension,
+      ", where ",
+      name,
+      " is expected to be at least ",
+      least,
+      greatest == kNoBound ? std::string() : text_of(" and at most ", greatest));
+}
+
+void check_holds(const SizeCheck& check, const Method& method, std::span<const int64_t> symbols) {
+  using Comparison = SizeCheck::Comparison;
+  const auto left = value_of(check.left, method, symbols);
+  const auto right = value_of(check.right, method, symbols);
+  static constexpr std::array kTexts{" == ", " != ", " <= ", " < "};
+  const std::array holds{left == right, left != right, left <= right, left < right};
+  static_assert(static_cast<size_t>(Comparison::less) + 1 == kTexts.size());
+  const auto which = static_cast<size_t>(check.comparison);
+  if (!holds[which])
+    fail(
+        ErrorKind::error,
+        method.name,
+        ": it was exported for sizes where ",
+        spelled(check.left, method.symbols),
+        kTexts[which],
+        spelled(check.right, method.symbols),
+        ", and not for ",
+        values_text(method, symbols));
+}
+
+}  // namespace
+
+std::optional<Bounds> bounds_of(const SizeExpression& value, std::span<const Symbol> symbols) {
+  return walk<Bounds>(
+      value,
+      symbols.size(),
+      [&](bool is_symbol, int64_t number) {
+        if (!is_symbol)
+          return Bounds{bounded(number), bounded(number)};
+        const auto& symbol = symbols[static_cast<size_t>(number)];
+        return Bounds{symbol.least, symbol.greatest};
+      },
+      &joined);
+}
+
+std::string spelled(const SizeExpression& value, std::span<const Symbol> symbols) {
+  auto text = walk<std::string>(
+      value,
+      symbols.size(),
+      [&](bool is_symbol, int64_t number) {
+        return is_symbol ? symbols[static_cast<size_t>(number)].name : std::to_string(number);
+      },
+      &joined_text);
+  if (!text)
+    return "no expression";
+  // No brackets around all of it.
+  return text->front() == '(' ? text->substr(1, text->size() - 2) : *text;
+}
+
+std::vector<int64_t> symbols_of(const Method& method, std::span<const GivenTensor> inputs) {
+  if (inputs.size() != method.inputs.size())
+    fail(
+        ErrorKind::error,
+        method.name,
+        " takes ",
+        method.inputs.size(),
+        " inputs, and is given ",
+        inputs.size());
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto& expected = method.inputs[k];
+    if (inputs[k].dtype != expected.dtype)
+      fail(
+          ErrorKind::error,
+          method.name,
+          ": input '",
+          expected.name,
+          "' is expected to be ",
+          name_of(expected.dtype),
+          ", and is ",
+          name_of(inputs[k].dtype));
+    if (inputs[k].sizes.size() != expected.sizes.size())
+      fail(
+          ErrorKind::error,
+          method.name,
+          ": input '",
+          expected.name,
+          "' is expected to have ",
+          expected.sizes.size(),
+          " dimensions, ",
+          list_of(expected, method),
+          ", and has ",
+          inputs[k].sizes.size(),
+          ", ",
+          list_of(inputs[k].sizes));
+  }
+  std::vector<int64_t> symbols;
+  for (const auto& [input, dimension] : method.found) {
+    symbols.push_back(inputs[input].sizes[dimension]);
+    check_bounds(method, symbols.size() - 1, symbols.back());
+  }
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto& expected = method.inputs[k];
+    for (size_t d = 0; d < expected.sizes.size(); ++d) {
+      const auto size = value_of(expected.sizes[d], method, symbols);
+      if (inputs[k].sizes[d] != size)
+        fail(
+            ErrorKind::error,
+            method.name,
+            ": input '",
+            expected.name,
+            "' has size ",
+            inputs[k].sizes[d],
+            " at dimension ",
+            d,
+            ", where ",
+            size,
+            " is expected: its sizes are ",
+            list_of(expected, method),
+            symbols.empty() ? "" : " with ",
+            values_text(method, symbols));
+    }
+  }
+  for (const auto& check : method.checks)
+    check_holds(check, method, symbols);
+  return symbols;
+}
+
+TensorLayout layout_of(
+    const SizedTensor& tensor, const Method& method, std::span<const int64_t> symbols) {
+  TensorLayout layout;
+  layout.dtype = tensor.dtype;
+  for (const auto& size : tensor.sizes)
+    layout.sizes.push_back(value_of(size, method, symbols));
+  auto strides = dense_strides(layout.sizes);
+  layout.strides = strides ? std::move(*strides) : std::vector<int64_t>();
+  const auto nbytes = storage_bytes(layout);
+  if (!nbytes)
+    fail(
+        ErrorKind::error,
+        method.name,
+        ": '",
+        tensor.name,
+        "' would have sizes ",
+        list_of(layout.sizes),
+        ", which no tensor has");
+  layout.nbytes = *nbytes;
+  return layout;
+}
+
+std::string name_of(DType dtype) {
+  static constexpr const char* kNames[] = {
+      "uint8",         "int8",    "int16",     "int32",     "int64",      "float16",
+      "float32",       "float64", "complex32", "complex64", "complex128", "bool",
+      nullptr,         nullptr,   nullptr,     "bfloat16",  nullptr,      nullptr,
+      nullptr,         nullptr,   nullptr,     nullptr,     nullptr,      "float8_e5m2",
+      "float8_e4m3fn", nullptr,   nullptr,     "uint16",    "uint32",     "uint64"};
+  const auto number = static_cast<int>(dtype);
+  const bool is_known =
+      number >= 0 && number < static_cast<int>(std::size(kNames)) && kNames[number] != nullptr;
+  return is_known ? text_of("torch.", kNames[number]) : text_of("dtype ", number);
+}
+
+}  // namespace tenon

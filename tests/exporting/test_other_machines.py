@@ -1,0 +1,95 @@
+"""Programs without Python: run from C, also for machines that are not this one, under emulation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import torch_tenon
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+ROOT = Path(__file__).parent.parent.parent
+HOST = ""
+MACHINES = ["aarch64-linux-gnu", "riscv64-linux-gnu"]
+
+
+class Small(nn.Module):
+    """Products, a convolution, a softmax, special functions, a scan, and an LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(4, 8, 3, padding=1)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.out = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.gelu(self.convolution(x)).transpose(1, 2)
+        y = self.lstm(y)[0]
+        y = F.scaled_dot_product_attention(y, y, y, is_causal=True)
+        return self.out(y).log_softmax(-1)[0, ids], y.cumsum(1).to(torch.float16)
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def built(machine: str, folder: Path) -> list[str]:
+    """The command that runs the C program on that machine."""
+    prefix = f"{machine}-" if machine else ""
+    compilers = {"CC": tool(f"{prefix}gcc"), "CXX": tool(f"{prefix}g++"), "AR": tool(f"{prefix}ar")}
+    emulator = []
+    if machine:
+        emulator = [tool(f"qemu-{machine.partition('-')[0]}"), "-L", f"/usr/{machine}"]
+    out = folder / "runtime"
+    library = out / "libtenon_rt.a"
+    make = ["make", "-s", "-C", str(ROOT / "csrc" / "runtime"), f"OUT={out}", str(library)]
+    environment = {k: v for k, v in os.environ.items() if k != "MAKEFLAGS"} | compilers
+    subprocess.run(
+        [*make, *(f"{k}={v}" for k, v in compilers.items())], check=True, env=environment
+    )
+    source = Path(__file__).with_name("on_files.c")
+    program = folder / "on_files"
+    subprocess.run(
+        [compilers["CC"], "-O1", f"-I{ROOT / 'include'}", "-c", str(source), "-o", f"{program}.o"],
+        check=True,
+    )
+    subprocess.run(
+        [compilers["CXX"], f"{program}.o", str(library), "-o", str(program), "-ldl", "-pthread"],
+        check=True,
+    )
+    return [*emulator, str(program)]
+
+
+@pytest.mark.parametrize("machine", [HOST, *MACHINES], ids=["host", *MACHINES])
+def test_a_program_in_c(tmp_path: Path, machine: str) -> None:
+    command = built(machine, tmp_path)
+    torch.manual_seed(0)
+    model = Small().eval()
+    x, ids = torch.randn(2, 4, 17), torch.tensor([0, 5, 16])
+    path = tmp_path / "m.tenon"
+    torch_tenon.export(model, (x, ids), path, machine=machine or None)
+    for k, given in enumerate((x, ids)):
+        given.numpy().tofile(tmp_path / f"in{k}")
+    subprocess.run([*command, str(path), str(tmp_path)], check=True)
+    with torch.no_grad():
+        expected = model(x, ids)
+    for k, wanted in enumerate(expected):
+        got = np.fromfile(tmp_path / f"out{k}", wanted.numpy().dtype).reshape(wanted.shape)
+        torch.testing.assert_close(torch.from_numpy(got), wanted, rtol=2e-3, atol=1e-4)
+    ids[1] = 17  # beyond the end
+    ids.numpy().tofile(tmp_path / "in1")
+    failed = subprocess.run([*command, str(path), str(tmp_path)], capture_output=True, text=True)
+    assert failed.returncode == 1
+    assert "17" in failed.stderr

@@ -1,0 +1,67 @@
+"""Recurrent layers in exported programs: a kernel goes from step to step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import torch_tenon
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+class Recurrent(nn.Module):
+    """A layer whose first states are given."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        states = (h, h * 0.5) if isinstance(self.layer, nn.LSTM) else h
+        return tuple(tree_leaves(self.layer(x, states)))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(
+    ("layers", "both", "first", "biases"),
+    [(2, False, True, True), (1, True, False, False), (2, True, True, True)],
+)
+def test_layers(
+    tmp_path: Path, kind: type[nn.RNNBase], layers: int, both: bool, first: bool, biases: bool
+) -> None:
+    layer = kind(10, 21, layers, bias=biases, batch_first=first, bidirectional=both)
+    model = Recurrent(layer).eval()
+    x, h = torch.randn(4, 7, 10) * 3, torch.randn(layers * (1 + both), 4 if first else 7, 21)
+    torch_tenon.export(model, (x, h), tmp_path / "m.tenon", cpu="native")
+    program = torch_tenon.load(tmp_path / "m.tenon")
+    torch.testing.assert_close(program(x, h), model(x, h), rtol=1e-5, atol=2e-6)
+    assert len(program.head.methods[0].facts["steps"]) < 8 * layers * (1 + both)
+
+
+def test_special_values(tmp_path: Path) -> None:
+    model = Recurrent(nn.RNN(3, 3, nonlinearity="relu")).eval()
+    x, h = torch.randn(5, 2, 3), torch.zeros(1, 2, 3)
+    torch_tenon.export(model, (x, h), tmp_path / "m.tenon", cpu="native")
+    x[2, 1, 0], x[3, 0, 1] = float("nan"), float("inf")
+    got = torch_tenon.load(tmp_path / "m.tenon")(x, h)
+    torch.testing.assert_close(got, model(x, h), equal_nan=True)
+    model = Recurrent(nn.LSTM(3, 3)).eval()
+    torch_tenon.export(model, (x, h), tmp_path / "n.tenon", cpu="native")
+    x[1] *= 1000  # saturated
+    got = torch_tenon.load(tmp_path / "n.tenon")(x, h)
+    torch.testing.assert_close(got, model(x, h), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_go_step_by_step(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = Recurrent(nn.GRU(4, 5)).to(dtype).eval()
+    x, h = torch.randn(3, 2, 4, dtype=dtype), torch.randn(1, 2, 5, dtype=dtype)
+    torch_tenon.export(model, (x, h), tmp_path / "m.tenon", cpu="native")
+    got = torch_tenon.load(tmp_path / "m.tenon")(x, h)
+    tolerance = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(got, model(x, h), rtol=tolerance, atol=tolerance)

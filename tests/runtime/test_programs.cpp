@@ -1,0 +1,483 @@
+// Exported programs by the C interface: results, sizes, state, errors.
+
+#include <cstring>
+#include <thread>
+
+#include "check.h"
+#include "programs.h"
+#include "runtime/processor.h"
+#include "runtime/run_memory.h"
+#include "tenon.h"
+
+using namespace tenon;
+using tests::example_program;
+using tests::ProgramDraft;
+using tests::TemporaryFile;
+
+namespace {
+
+enum { kScale, kAccumulate, kSpread, kMostThreads };
+
+tenon_tensor tensor_of(void* data, const std::vector<int64_t>& sizes, int32_t dtype = 6) {
+  tenon_tensor tensor{};
+  tensor.size = sizeof(tensor);
+  tensor.data = data;
+  tensor.dtype = dtype;
+  tensor.rank = static_cast<int32_t>(sizes.size());
+  tensor.nbytes = item_size(static_cast<DType>(dtype));
+  for (size_t d = 0; d < sizes.size(); ++d)
+    tensor.nbytes *= static_cast<uint64_t>(tensor.sizes[d] = sizes[d]);
+  return tensor;
+}
+
+// Any number of outputs, which the run allocates.
+struct Outputs {
+  explicit Outputs(size_t count) : all(count) {
+    for (auto& tensor : all)
+      tensor.size = sizeof(tensor);
+  }
+  ~Outputs() {
+    for (auto& tensor : all)
+      tenon_free(tensor.data);
+  }
+  const float* floats(size_t k) const {
+    return static_cast<const float*>(all[k].data);
+  }
+  std::vector<tenon_tensor> all;
+};
+
+struct Opened {
+  tenon_program* program = nullptr;
+  explicit Opened(const std::string& path, tenon_options options = {}) {
+    options.size = sizeof(options);
+    tenon_status status{};
+    if (tenon_open_program(path.c_str(), &options, &program, &status) != TENON_OK)
+      throw Error(static_cast<ErrorKind>(status.code), status.text);
+  }
+  ~Opened() {
+    tenon_close_program(program);
+  }
+  void run(size_t method, const std::vector<tenon_tensor>& inputs, Outputs& outputs) const {
+    tenon_status status{};
+    if (tenon_run(
+            program,
+            method,
+            inputs.data(),
+            inputs.size(),
+            outputs.all.data(),
+            outputs.all.size(),
+            &status) != TENON_OK)
+      throw Error(static_cast<ErrorKind>(status.code), status.text);
+  }
+};
+
+void check_scaled(const Opened& opened, int64_t rows) {
+  std::vector<float> x(static_cast<size_t>(rows) * 4);
+  for (size_t k = 0; k < x.size(); ++k)
+    x[k] = static_cast<float>(k);
+  Outputs out(2);
+  opened.run(kScale, {tensor_of(x.data(), {rows, 4})}, out);
+  CHECK(out.all[0].rank == 2 && out.all[0].sizes[0] == rows && out.all[0].sizes[1] == 4);
+  CHECK(out.all[0].dtype == TENON_FLOAT32 && out.all[0].nbytes == x.size() * 4);
+  CHECK(reinterpret_cast<uintptr_t>(out.all[0].data) % 64 == 0);
+  for (size_t k = 0; k < x.size(); ++k)
+    CHECK(out.floats(0)[k] == x[k] * static_cast<float>(k % 4 + 1) + static_cast<float>(3 * rows));
+  CHECK(out.floats(1)[0] == 1 && out.floats(1)[3] == 4);
+}
+
+std::vector<float> accumulated(const Opened& opened, float value) {
+  std::vector<float> x(4, value);
+  Outputs out(3);
+  opened.run(kAccumulate, {tensor_of(x.data(), {4})}, out);
+  for (size_t k = 1; k < 3; ++k)
+    CHECK(std::memcmp(out.floats(0), out.floats(k), 16) == 0);
+  return {out.floats(0), out.floats(0) + 4};
+}
+
+}  // namespace
+
+TEST(a_program_runs_for_sizes_within_bounds) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  for (const int64_t rows : {2, 3, 100, 3, 2, 50})
+    check_scaled(opened, rows);
+  // More sizes than plans are kept for.
+  for (int64_t rows = 2; rows <= 100; ++rows) {
+    if (rows != 13)
+      check_scaled(opened, rows);
+  }
+  for (int64_t rows = 100; rows >= 90; --rows)
+    check_scaled(opened, rows);
+}
+
+TEST(a_program_describes_itself) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  auto* program = opened.program;
+  CHECK(tenon_method_count(program) == 4);
+  CHECK(std::strcmp(tenon_method_name(program, kSpread), "spread") == 0);
+  CHECK(tenon_method_name(program, 4) == nullptr);
+  CHECK(tenon_program_inputs(program, kSpread) == 2 && tenon_program_inputs(program, 4) == 0);
+  CHECK(tenon_program_outputs(program, kAccumulate) == 3 && tenon_program_outputs(program, 4) == 0);
+  tenon_status status{};
+  tenon_tensor_info info{};
+  CHECK(tenon_describe_input(program, kScale, 0, &info, &status) == TENON_ERROR);
+  CHECK(std::strstr(status.text, "sizeof(tenon_tensor_info)") != nullptr);
+  info.size = sizeof(info);
+  CHECK(tenon_describe_input(program, kScale, 0, &info, &status) == TENON_OK);
+  CHECK(std::strcmp(info.name, "x") == 0 && info.dtype == TENON_FLOAT32 && info.rank == 2);
+  CHECK(info.least[0] == 2 && info.greatest[0] == 100);
+  CHECK(info.least[1] == 4 && info.greatest[1] == 4);
+  CHECK(tenon_describe_output(program, kSpread, 0, &info, &status) == TENON_OK);
+  CHECK(info.least[0] == 0 && info.greatest[0] == TENON_NO_BOUND);
+  CHECK(tenon_describe_output(program, kSpread, 2, &info, &status) == TENON_OUT_OF_RANGE);
+  CHECK(tenon_describe_input(program, 9, 0, &info, &status) == TENON_OUT_OF_RANGE);
+  const std::string facts = tenon_program_json(program);
+  for (const char* part :
+       {"\"target\": \"cpu\"", "\"weights\": 416", "\"state\": 32", "\"threads\""})
+    CHECK(facts.find(part) != std::string::npos);
+  CHECK(tenon_version() == TENON_INTERFACE * 1000 + 1);
+}
+
+TEST(outputs_are_known_before_a_run) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  const auto x = tensor_of(nullptr, {7, 4});
+  Outputs out(2);
+  tenon_status status{};
+  CHECK(tenon_output_sizes(opened.program, kScale, &x, 1, out.all.data(), 2, &status) == TENON_OK);
+  CHECK(out.all[0].sizes[0] == 7 && out.all[0].nbytes == 112 && out.all[1].rank == 1);
+  CHECK(out.all[0].data == nullptr);
+}
+
+TEST(memory_that_is_not_aligned_is_copied) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  alignas(64) char memory[64] = {}, result[64] = {};
+  const float values[] = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::memcpy(memory + 1, values, sizeof(values));
+  Outputs out(2);
+  out.all[0].data = result + 3;
+  out.all[0].nbytes = 40;
+  opened.run(kScale, {tensor_of(memory + 1, {2, 4})}, out);
+  float found[8];
+  std::memcpy(found, result + 3, sizeof(found));
+  CHECK(found[0] == 7 && found[7] == 38 && result[2] == 0 && result[35] == 0);
+  CHECK(out.all[0].nbytes == 40);
+  out.all[0].data = nullptr;
+}
+
+TEST(state_stays_until_it_is_reset) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path), other(file.path);
+  CHECK(accumulated(opened, 10) == std::vector<float>({11, 12, 13, 14}));
+  CHECK(accumulated(opened, 10) == std::vector<float>({21, 22, 23, 24}));
+  CHECK(accumulated(other, 1) == std::vector<float>({2, 3, 4, 5}));
+  tenon_status status{};
+  CHECK(tenon_reset(opened.program, &status) == TENON_OK);
+  CHECK(accumulated(opened, 0) == std::vector<float>({1, 2, 3, 4}));
+  check_scaled(opened, 5);  // the weight has not changed
+}
+
+TEST(a_failed_check_is_an_error) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  CHECK_RAISES("index 7 is out of bounds", accumulated(opened, -1));
+}
+
+TEST(inputs_of_other_sizes_are_refused_with_a_reason) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  std::vector<float> x(1000);
+  Outputs two(2), one(1);
+  const auto of = [&](const std::vector<int64_t>& sizes, int32_t dtype = 6) {
+    return tensor_of(x.data(), sizes, dtype);
+  };
+  CHECK_RAISES("scale takes 1 inputs, and is given 0", opened.run(kScale, {}, two));
+  CHECK_RAISES("scale has 2 outputs, and is given 1", opened.run(kScale, {of({2, 4})}, one));
+  CHECK_RAISES(
+      "scale: input 'x' is expected to be torch.float32, and is torch.int64",
+      opened.run(kScale, {of({2, 4}, 4)}, two));
+  CHECK_RAISES("and is dtype -1", opened.run(kScale, {of({2, 4}, -7)}, two));
+  CHECK_RAISES("expected to have 2 dimensions, [rows, 4]", opened.run(kScale, {of({8})}, two));
+  CHECK_RAISES(
+      "scale: input 'x' has size 5 at dimension 1, where 4 is expected: its sizes are [rows, 4] "
+      "with rows = 2",
+      opened.run(kScale, {of({2, 5})}, two));
+  CHECK_RAISES(
+      "scale: input 'x' has size 101 at dimension 0, where rows is expected to be at least 2 and "
+      "at most 100",
+      opened.run(kScale, {of({101, 4})}, two));
+  CHECK_RAISES("at least 2", opened.run(kScale, {of({1, 4})}, two));
+  CHECK_RAISES(
+      "scale: it was exported for sizes where rows != 13, and not for rows = 13",
+      opened.run(kScale, {of({13, 4})}, two));
+  CHECK_RAISES(
+      "input 'y' has size 4 at dimension 0, where 3 is expected: its sizes are [n] with n = 3",
+      opened.run(kSpread, {of({3}), of({4})}, two));
+  auto small = of({2, 4});
+  small.nbytes = 31;
+  CHECK_RAISES("input 'x' takes 32 bytes, and there are 31", opened.run(kScale, {small}, two));
+  two.all[0] = of({2, 4});
+  two.all[0].nbytes = 8;
+  CHECK_RAISES("output 'result' takes 32 bytes", opened.run(kScale, {of({2, 4})}, two));
+  two.all[0].data = nullptr;
+  small = of({2, 4});
+  small.rank = 17;
+  CHECK_RAISES("has 17 dimensions", opened.run(kScale, {small}, two));
+  small.size = 5;
+  CHECK_RAISES("sizeof(tenon_tensor): it is 5", opened.run(kScale, {small}, two));
+  CHECK_RAISES("4 methods, and no 7", opened.run(7, {}, two));
+  CHECK(two.all[0].data == nullptr && two.all[1].data == nullptr);
+}
+
+TEST(empty_tensors_have_no_memory) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  Outputs out(2);
+  opened.run(kSpread, {tensor_of(nullptr, {0}), tensor_of(nullptr, {0})}, out);
+  CHECK(out.all[0].nbytes == 0 && out.all[0].sizes[0] == 0);
+}
+
+TEST(kernels_share_out_their_work) {
+  const TemporaryFile file(example_program().bytes());
+  for (const int32_t threads : {1, 2, 5}) {
+    tenon_options options{};
+    options.threads = threads;
+    const Opened opened(file.path, options);
+    Outputs count(1), out(2);
+    opened.run(kMostThreads, {}, count);
+    CHECK(*static_cast<int64_t*>(count.all[0].data) == threads);
+    std::vector<float> x(1000, 8);
+    opened.run(kSpread, {tensor_of(x.data(), {1000}), tensor_of(x.data(), {1000})}, out);
+    for (size_t k = 0; k < x.size(); ++k)
+      CHECK(out.floats(0)[k] == 1000 && out.floats(1)[k] == 8);
+  }
+}
+
+TEST(several_threads_run_one_program) {
+  auto draft = example_program();
+  draft.states.clear();
+  draft.methods.erase(draft.methods.begin() + kAccumulate);
+  for (const auto& one : {draft, example_program()}) {
+    const TemporaryFile file(one.bytes());
+    tenon_options options{};
+    options.threads = 2;
+    const Opened opened(file.path, options);
+    const auto work = [&](int64_t first) {
+      for (int64_t k = 0; k < 200; ++k)
+        check_scaled(opened, first + k % 7);
+    };
+    std::thread other(work, 20);
+    work(2);
+    other.join();
+  }
+}
+
+TEST(blocks_that_are_never_there_at_once_share_memory) {
+  using Kind = Slot::Kind;
+  PlanData plan;
+  plan.arena_bytes = 100;
+  plan.slots = {{Kind::block, 1000}, {Kind::block, 5000}, {Kind::block, 1000}, {Kind::output, 8}};
+  plan.steps.resize(4);
+  plan.steps[0].allocated = {0};
+  plan.steps[1].allocated = {1};
+  plan.steps[1].released = {0};
+  plan.steps[2].allocated = {2};
+  plan.steps[2].released = {1};
+  plan.steps[3].released = {2};
+  const auto placed = place_blocks(plan);
+  CHECK(placed.nbytes == 128 + 5056 + 1024);
+  CHECK(placed.offsets[1] == 128 && placed.offsets[0] == placed.offsets[2]);
+  RunMemory memory;
+  const auto first = memory.take(10000), second = memory.take(10);
+  memory.give_back(first);
+  memory.give_back(second);
+  CHECK(memory.take(100).start == second.start && memory.take(100).start == first.start);
+}
+
+TEST(weights_lie_in_a_file_of_their_own) {
+  auto draft = example_program();
+  draft.weight_file = "weights.safetensors";
+  const TemporaryFile file(draft.bytes());
+  const TemporaryFile weights(draft.bytes_of_weight_file(), "other.safetensors");
+  CHECK_RAISES("weights.safetensors cannot be opened", Opened{file.path});
+  tenon_options options{};
+  options.weights = weights.path.c_str();
+  {
+    const Opened opened(file.path, options);
+    check_scaled(opened, 5);
+  }
+  auto changed = draft.bytes_of_weight_file();
+  changed.back() ^= 1;
+  weights.write(changed);
+  CHECK_RAISES("is damaged, or of another program: its weights", Opened(file.path, options));
+  options.unchecked_weights = 1;
+  CHECK(tests::error_of([&] { Opened(file.path, options); }).empty());
+  weights.write(changed + "1234");
+  CHECK_RAISES("is not the weight file of", Opened(file.path, options));
+  const TemporaryFile whole(example_program().bytes());
+  CHECK_RAISES("has its weights in itself", Opened(whole.path, options));
+}
+
+TEST(what_cannot_be_opened_says_why) {
+  const auto refused = [](const char* text, const ProgramDraft& draft, tenon_options options = {}) {
+    const TemporaryFile file(draft.bytes());
+    const auto said = tests::error_of([&] { Opened(file.path, options); });
+    if (said.find(text) == std::string::npos)
+      tests::failed(__FILE__, __LINE__, "the error is '" + said + "', and no '" + text + "'");
+  };
+  CHECK_RAISES("/nowhere cannot be opened", Opened("/nowhere"));
+  CHECK_RAISES("/tmp is no file", Opened("/tmp"));
+  auto draft = example_program();
+  draft.codes[0].processor = "mips";
+  refused("has kernels for: mips; this processor is ", draft);
+  draft.codes.push_back({"x86-64:avx99 sse", "x"});
+  refused("mips, x86-64:avx99 sse", draft);
+  draft = example_program();
+  draft.target = "toy";
+  refused("was exported for the target 'toy', and is opened on 'cpu'", draft);
+  draft = example_program();
+  draft.methods[0].plan.kernels[0].symbol = "nothing";
+  refused("has no nothing", draft);
+  draft.methods[0].plan.kernels[0].object = "k.so";
+  refused("a kernel that is not in the program", draft);
+  draft = example_program();
+  draft.methods[0].plan.steps.push_back({tests::Call{"aten::relu\n", {tests::floats(2, 4)}, {}}});
+  draft.methods[0].plan.steps[1].released = {};
+  refused("calls aten::relu, which this runtime does not have", draft);
+  tenon_options options{};
+  options.threads = -1;
+  refused("from 0 to 1024 threads, and not -1", example_program(), options);
+  options = {};
+  options.device = 1;
+  refused("this processor is device 0", example_program(), options);
+  options = {};
+  options.library = "/nowhere.so";
+  refused("/nowhere.so", example_program(), options);
+}
+
+TEST(parts_of_a_program_that_do_not_fit_are_refused) {
+  using From = Source::Kind;
+  const auto refused = [](const char* text, const std::function<void(ProgramDraft&)>& change) {
+    auto draft = example_program();
+    change(draft);
+    const TemporaryFile file(draft.bytes());
+    const auto said = tests::error_of([&] { Opened{file.path}; });
+    if (said.find(text) == std::string::npos)
+      tests::failed(__FILE__, __LINE__, "the error is '" + said + "', and no '" + text + "'");
+  };
+  using D = ProgramDraft;
+  refused("begins as no weight", [](D& d) { d.states[0].weight = 2; });
+  refused("a weight of other sizes", [](D& d) { d.states[0].weight = 1; });
+  refused("is too large", [](D& d) { d.states[0].sizes = {INT64_MAX, 4, 4}; });
+  refused("is no tensor", [](D& d) { d.states[0].sizes = {-1}; });
+  refused("blocks of weights", [](D& d) { d.block = 60; });
+  refused("no input has the size", [](D& d) { d.methods[0].symbols.push_back({"s"}); });
+  refused("allow nothing", [](D& d) { d.methods[0].symbols[0].least = 101; });
+  refused("no expression", [](D& d) { d.methods[0].outputs[0].sizes[0] = tests::symbol(1); });
+  refused("no expression", [](D& d) { d.methods[0].checks[0].right = {}; });
+  refused("is no tensor", [](D& d) { d.methods[0].inputs[0].dtype = DType{12}; });
+  refused(
+      "is no tensor", [](D& d) { d.methods[0].outputs[0].sizes.resize(17, tests::constant(1)); });
+  refused("no comparison", [](D& d) {
+    d.methods[0].checks[0].comparison = static_cast<SizeCheck::Comparison>(4);
+  });
+  refused("other inputs and outputs", [](D& d) { d.methods[0].plan_inputs.pop_back(); });
+  refused("no tensor", [](D& d) { d.methods[0].plan_inputs[1].number = 2; });
+  refused("no tensor", [](D& d) { d.methods[0].plan_inputs[1] = {From::output, 0}; });
+  refused("no tensor", [](D& d) { d.methods[0].copies[0].source = {From::symbol, 0}; });
+  refused("made more than once", [](D& d) { d.methods[0].copies[0].output = 0; });
+  refused("nothing makes one", [](D& d) { d.methods[0].copies.clear(); });
+  refused("not made yet", [](D& d) { d.methods[0].copies[0].source = {From::output, 1}; });
+  refused("does not fit the sizes", [](D& d) { d.methods[1].plan.slots[0].nbytes = 17; });
+  refused(
+      "does not fit the sizes", [](D& d) { d.methods[1].copies[0].source = {From::weight, 1}; });
+}
+
+TEST(processors_are_told_apart) {
+  const Processor old{"x86-64", " sse2 cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3 avx "};
+  CHECK(old.name() == "x86-64-v2" && old.runs("x86-64") && old.runs("x86-64-v2"));
+  CHECK(!old.runs("x86-64-v3") && !old.runs("x86-64-v9") && !old.runs("x86-64-v"));
+  CHECK(old.runs("x86-64:avx popcnt") && !old.runs("x86-64:avx avx2") && !old.runs("aarch64"));
+  const Processor arm{"aarch64", ""};
+  CHECK(arm.runs("aarch64") && !arm.runs("aarch64-v2") && !arm.runs("x86-64"));
+  CHECK(Processor::here().runs(Processor::here().name()));
+}
+
+TEST(a_device_has_its_own_weights_and_state) {
+  using Kind = Slot::Kind;
+  using From = Source::Kind;
+  const DType f32{6};
+  ProgramDraft draft;
+  draft.target = "toy";
+  draft.weights = {{"w", {1, 2, 3, 4}}};
+  draft.states = {{"s", {2, 2}, -1}, {"t", {4}, 0}};
+  draft.codes = {{"source", "matmul"}};
+  // r = x @ w; s += 0 by being copied; outputs: r, x, w, t, and r again.
+  ProgramDraft::Method method{"product"};
+  method.symbols = {{"rows", 0, 64}};
+  method.inputs = {{"x", f32, {tests::symbol(0), tests::constant(2)}}};
+  method.outputs = {
+      {"r", f32, {tests::symbol(0), tests::constant(2)}},
+      {"x", f32, {tests::symbol(0), tests::constant(2)}},
+      {"w", f32, {tests::constant(4)}},
+      {"t", f32, {tests::constant(4)}},
+      {"again", f32, {tests::symbol(0), tests::constant(2)}}};
+  method.plan_inputs = {{From::input, 0}, {From::weight, 0}};
+  method.plan_outputs = {0};
+  method.copies = {
+      {1, {From::input, 0}}, {2, {From::weight, 0}}, {3, {From::state, 1}}, {4, {From::output, 0}}};
+  const auto bytes = tests::symbol(0).joined(SizeExpression::multiply, tests::constant(8));
+  using Where = SizedNumber::Where;
+  method.plan.slots = {{Kind::input, 0, 0}, {Kind::input, 0, 16}, {Kind::output, 0}};
+  method.plan.inputs = {0, 1};
+  method.plan.outputs = {2};
+  method.plan.kernels = {{"", "matmul", 0}};
+  method.plan.steps.push_back({tests::Kernel{0, {2, 0, 1}, {0, 2, 2}, {}}, {2}, {0, 1}});
+  method.plan.numbers = {
+      {Where::kernel, 0, 0, {}, 0, tests::symbol(0)},
+      {Where::bytes, 0, 0, {}, 0, bytes},
+      {Where::slot, 2, 0, {}, 0, bytes}};
+  // s = x @ s
+  auto step = method;
+  step.name = "step";
+  step.symbols = {};
+  step.inputs = {{"x", f32, {tests::constant(2), tests::constant(2)}}};
+  step.outputs = {{"s", f32, {tests::constant(2), tests::constant(2)}}};
+  step.plan_inputs = {{From::state, 0}, {From::weight, 0}, {From::input, 0}};
+  step.plan_outputs = {};
+  step.copies = {{0, {From::state, 0}}};
+  step.plan.slots = {{Kind::input, 0, 16}, {Kind::input, 0, 16}, {Kind::input, 0, 16}};
+  step.plan.inputs = {0, 1, 2};
+  step.plan.outputs = {};
+  step.plan.steps = {{tests::Kernel{0, {0, 2, 1}, {2, 2, 2}, {}}, {}, {0, 1, 2}}};
+  step.plan.numbers = {};
+  draft.methods = {method, step};
+
+  const TemporaryFile file(draft.bytes());
+  const auto library = tests::folder_of_this() + "libtoy.so";
+  for (const int32_t each : {0, 1}) {
+    tenon_options options{};
+    options.library = library.c_str();
+    options.commit_each = each;
+    const Opened opened(file.path, options);
+    std::vector<float> x{1, 0, 0, 1, 1, 1};
+    for (const int64_t rows : {3, 1, 3, 0}) {
+      Outputs out(5);
+      opened.run(0, {tensor_of(x.data(), {rows, 2})}, out);
+      const float expected[] = {1, 2, 3, 4, 4, 6};
+      for (size_t k = 0; k < static_cast<size_t>(rows) * 2; ++k) {
+        CHECK(out.floats(0)[k] == expected[k] && out.floats(4)[k] == expected[k]);
+        CHECK(out.floats(1)[k] == x[k]);
+      }
+      CHECK(out.floats(2)[3] == 4 && out.floats(3)[3] == 4);
+    }
+    Outputs out(1), first(1);
+    opened.run(1, {tensor_of(x.data(), {2, 2})}, out);
+    CHECK(out.floats(0)[0] == 1 && out.floats(0)[3] == 4);
+    tenon_status status{};
+    CHECK(tenon_reset(opened.program, &status) == TENON_OK);
+  }
+  CHECK_RAISES("open it with the path of that target's library", Opened(file.path));
+}

@@ -1,0 +1,205 @@
+"""`tenon export`, `tenon info` and `tenon run`: programs as files."""
+
+from __future__ import annotations
+
+import json as json_module
+import statistics
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from torch_tenon.cli.application import app, fail, load_device
+
+PROGRAM = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A .tenon file.")]
+
+
+@app.command()
+def export(
+    function: Annotated[
+        str,
+        typer.Argument(
+            help="FILE.py:NAME, a function that gives what to export: a module and its example "
+            "arguments as a tuple, an ExportedProgram, or a dict of these by method."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the program goes.")] = Path(
+        "model.tenon"
+    ),
+    cpu: Annotated[
+        str | None, typer.Option(help="Processors, comma-separated: x86-64-v3, native, ...")
+    ] = None,
+    machine: Annotated[
+        str | None, typer.Option(help="Another machine: aarch64-linux-gnu, ...")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="inside, apart, or a .safetensors file.")] = "inside",
+    target: Annotated[str | None, typer.Option(help="cpu, or the target of TENON_TARGET.")] = None,
+) -> None:
+    """Write a model to one file that runs without Python and PyTorch."""
+    file, _, name = function.rpartition(":")
+    if not file or not Path(file).is_file():
+        raise fail(f"{function!r} is no FILE.py:NAME")
+    load_device()
+    import runpy
+
+    from torch_tenon.exporting.export import export as write
+    from torch_tenon.exporting.graphs import ExportError
+    from torch_tenon.targets.target import TargetError
+
+    scope = runpy.run_path(file)
+    if name not in scope:
+        raise fail(f"{file} has no {name}")
+    found = scope[name]()
+    model, args = found if isinstance(found, tuple) else (found, None)
+    try:
+        made = write(model, args, output, cpu=cpu, machine=machine, weights=weights, target=target)
+    except (ExportError, NotImplementedError, TargetError, TypeError, ValueError) as error:
+        raise fail(str(error)) from None
+    typer.echo(
+        f"{made.path}: {', '.join(made.methods)}; {made.kernels} kernels for "
+        f"{', '.join(made.processors)} ({_bytes(made.code_bytes)}), "
+        f"weights of {_bytes(made.weight_bytes)}"
+    )
+
+
+@app.command()
+def info(
+    path: PROGRAM, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False
+) -> None:
+    """What is in a program's file: methods, sizes, weights, and for which processors its code is.
+
+    Nothing of the file is run.
+    """
+    import dataclasses
+
+    from torch_tenon.runtime.arrays import dtype_name
+    from torch_tenon.runtime.head import read_head
+    from torch_tenon.runtime.library import ProgramError
+    from torch_tenon.runtime.program import digest_of
+
+    try:
+        head = read_head(path)
+    except (ProgramError, OSError) as error:
+        raise fail(str(error)) from None
+    if json:
+        typer.echo(json_module.dumps(dataclasses.asdict(head) | {"digest": digest_of(path)}))
+        return
+    typer.echo(f"{path}: by {head.producer}, for the target {head.target}")
+    typer.echo(f"  digest {digest_of(path)}")
+    if head.codes and head.target == "cpu":
+        typer.echo("  It has machine code: load it only from whom you trust, or by its digest.")
+    for processor, nbytes in head.codes:
+        typer.echo(f"  code for {processor}: {_bytes(nbytes)}")
+    where = f" in {head.weight_file}" if head.weight_file else ""
+    typer.echo(f"  {len(head.weights)} weights, {_bytes(head.weight_bytes)}{where}")
+    for name, dtype, sizes in head.states:
+        typer.echo(f"  state {name}: {dtype_name(dtype)}{sizes}")
+    for method in head.methods:
+        typer.echo(f"{method.name}({', '.join(method.inputs)}) -> {', '.join(method.outputs)}")
+        for name, least, greatest in method.symbols:
+            typer.echo(f"  {least} <= {name}" + (f" <= {greatest}" if greatest < 1 << 62 else ""))
+        steps = method.facts.get("steps", [])
+        typer.echo(f"  {len(steps)} kernels")
+        for step in steps:
+            typer.echo(f"    {step}")
+
+
+@app.command()
+def run(
+    path: PROGRAM,
+    method: Annotated[str | None, typer.Option(help="Which, if there are several.")] = None,
+    input: Annotated[
+        list[Path] | None,
+        typer.Option("--input", "-i", help="A .npy file for each input, in order."),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=NUMBER: a size that is chosen, where inputs are made up."),
+    ] = None,
+    repeat: Annotated[int, typer.Option(min=1, help="How often.")] = 1,
+    threads: Annotated[int, typer.Option(min=0, help="0: as many as processors.")] = 0,
+    target: Annotated[str | None, typer.Option(help="The library of a target.")] = None,
+    commit: Annotated[
+        str, typer.Option(help="adaptive, or each: wait after each step.")
+    ] = "adaptive",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A folder for the results, as .npy.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run a program: how long it takes, its memory, and what it gives. PyTorch is not needed.
+
+    Inputs that are not given are ones.
+    """
+    import resource
+
+    import numpy as np
+
+    from torch_tenon.runtime.library import ProgramError
+    from torch_tenon.runtime.program import load
+
+    start = time.perf_counter()
+    try:
+        program = load(path, threads=threads, target=target, commit=commit)
+        name = method or next(iter(program.methods))
+        called = program.methods.get(name)
+        if called is None:
+            raise fail(f"{path} has no method {name!r}: {', '.join(program.methods)}")
+        given = [np.load(p) for p in input or []]
+        given += [_ones(x, _sizes(size or [])) for x in called.inputs[len(given) :]]
+        loaded = time.perf_counter()
+        results: Any = called(*given)
+        times = [time.perf_counter() - loaded]
+        for _ in range(repeat - 1):
+            begin = time.perf_counter()
+            called(*given)
+            times.append(time.perf_counter() - begin)
+    except (ProgramError, OSError, TypeError, ValueError, MemoryError) as error:
+        raise fail(str(error)) from None
+    found = {
+        "load_seconds": loaded - start,
+        "first_seconds": times[0],
+        "median_seconds": statistics.median(times),
+        "runs": repeat,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        **program.report(),
+    }
+    every = results if isinstance(results, tuple) else (results,)
+    arrays = [x for x in every if isinstance(x, np.ndarray)]
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+        for spec, array in zip(called.outputs, arrays, strict=True):
+            np.save(output / f"{spec.name.replace('/', '_')}.npy", array)
+    if json:
+        typer.echo(json_module.dumps(found))
+        return
+    for spec, array in zip(called.outputs, arrays, strict=True):
+        first = ", ".join(f"{x:.6g}" for x in array.reshape(-1)[:4].tolist())
+        typer.echo(f"{spec.name}: {array.dtype}{list(array.shape)}  {first}, ...")
+    for key, value in found.items():
+        typer.echo(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
+
+
+def _sizes(given: list[str]) -> dict[str, int]:
+    found = {}
+    for text in given:
+        name, _, number = text.partition("=")
+        if not number.isdigit():
+            raise ValueError(f"--size {text}: NAME=NUMBER is expected")
+        found[name] = int(number)
+    return found
+
+
+def _ones(tensor: Any, chosen: dict[str, int]) -> Any:
+    """An array of ones; a size that may vary is the one chosen for the input, or its least."""
+    import numpy as np
+
+    sizes = [
+        n if isinstance(n, int) else chosen.get(tensor.name, max(n[0], 1)) for n in tensor.sizes
+    ]
+    return np.ones(sizes, tensor.dtype)
+
+
+def _bytes(n: int) -> str:
+    return f"{n / 2**20:.1f} MiB" if n >= 1 << 20 else f"{n / 1024:.1f} KiB"

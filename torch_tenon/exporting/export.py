@@ -1,0 +1,171 @@
+"""`torch_tenon.export`: a model as one file that runs without Python and PyTorch."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_map_only
+
+from torch_tenon import device as devices
+from torch_tenon.compiler.backend import Backend
+from torch_tenon.compiler.plan import HOST
+from torch_tenon.exporting.graphs import Held
+from torch_tenon.exporting.methods import Method, build_method
+from torch_tenon.exporting.program_file import ProgramFile
+from torch_tenon.exporting.weights import Shared
+
+log = logging.getLogger("torch_tenon.program")
+
+INSIDE, APART = "inside", "apart"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written: the file, its methods, and how many bytes it has of what."""
+
+    path: Path
+    methods: tuple[str, ...]
+    processors: tuple[str, ...]
+    kernels: int
+    code_bytes: int
+    weight_bytes: int
+
+
+def export(
+    model: nn.Module | ExportedProgram | Mapping[str, Any],
+    args: Sequence[Any] | None = None,
+    path: str | os.PathLike[str] = "model.tenon",
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    *,
+    target: str | None = None,
+    cpu: str | None = None,
+    machine: str | None = None,
+    weights: str | os.PathLike[str] = INSIDE,
+) -> Exported:
+    """Writes a model to a file that runs without Python and PyTorch (docs/export.md).
+
+    `model` is a module, called with `args` and `kwargs` as `torch.export.export` does, or what that
+    gave; or several methods of one file by name, each an ExportedProgram: what they share of
+    weights and buffers is there once. Buffers that the model writes are the loaded program's state.
+    `dynamic_shapes` is as for `torch.export.export`.
+
+    `target` is "cpu" or the device's own target (the default). On cpu, kernels are compiled for the
+    processors of `cpu`, comma-separated: "x86-64-v3,x86-64-v4" where nothing is said, "native" for
+    this one. With `machine`, such as "aarch64-linux-gnu", Debian's cross compiler makes them.
+    `weights` is "inside", "apart" for a safetensors file of the same name beside the program, or
+    that file's path.
+
+    Raises ExportError for a model that runs by PyTorch alone in part, naming the ops;
+    NotImplementedError for a target without such a form; CompilerMissing and CompileError; OSError.
+    """
+    backend, name = _backend(target)
+    programs = _programs(model, args, kwargs, dynamic_shapes)
+    methods = [build_method(method, program, backend) for method, program in programs.items()]
+    shared = Shared()
+    shared.add(_unique_names(methods))
+    processors = [p.strip() for p in cpu.split(",")] if cpu else []
+    kernels = [k for m in methods for k in m.plan.kernels]
+    codes, packed = backend.pack(kernels, processors, machine)
+    left = iter(packed)
+    result = Path(path)
+    file = ProgramFile(
+        f"torch-tenon {importlib.metadata.version('torch-tenon')}, PyTorch {torch.__version__}",
+        name,
+        shared,
+        codes,
+        [(m, [next(left) for _ in m.plan.kernels]) for m in methods],
+        _apart(result, weights),
+    )
+    file.write(result)
+    return Exported(
+        result,
+        tuple(programs),
+        tuple(dict.fromkeys(c.processor for c in codes)),
+        len(set(packed)),
+        sum(len(c.data) for c in codes),
+        sum(w.nbytes for w in shared.weights),
+    )
+
+
+def _backend(target: str | None) -> tuple[Backend, str]:
+    """Raises NotImplementedError for a target that is not there, or makes no kernels."""
+    own = devices.target()
+    if target == "cpu" or (target is None and own.host_memory):
+        backend = devices.backend(HOST)
+        name = "cpu"
+    elif target in (None, own.name):
+        backend, name = devices.backend(), own.name
+    else:
+        raise NotImplementedError(
+            f"target={target!r} is neither 'cpu' nor this process's target, {own.name!r} "
+            "(TENON_TARGET says which that is)"
+        )
+    if backend is None:
+        raise NotImplementedError(f"the target {name!r} has no backend, which makes kernels")
+    return backend, name
+
+
+def _programs(
+    model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+) -> dict[str, ExportedProgram]:
+    if isinstance(model, Mapping):
+        for name, program in model.items():
+            if not isinstance(program, ExportedProgram):
+                raise TypeError(
+                    f"the method {name!r} is {type(program).__name__}: give "
+                    "torch.export.export(...) of it"
+                )
+        if not model:
+            raise ValueError("a program has at least one method")
+        return {str(name): program for name, program in model.items()}
+    if isinstance(model, ExportedProgram):
+        return {"forward": model}
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a model is a module or an ExportedProgram, not {type(model).__name__}")
+    if args is None:
+        raise TypeError("args: a module is exported by an example of its arguments")
+    if model.training:
+        log.warning("the model is exported as it trains; model.eval() makes it ready for use")
+    dense = lambda x: x.contiguous()  # noqa: E731
+    given, named = tree_map_only(torch.Tensor, dense, (tuple(args), dict(kwargs or {})))
+    with torch.no_grad():
+        program = torch.export.export(
+            model, given, named or None, dynamic_shapes=dynamic_shapes, strict=False
+        )
+    return {"forward": program}
+
+
+def _unique_names(methods: Sequence[Method]) -> list[list[Held]]:
+    """What the methods hold; where different tensors have one name, the later ones get others."""
+    known: dict[str, Any] = {}
+    for method in methods:
+        for held in method.held:
+            memory = (held.tensor.data_ptr(), held.tensor.dtype, tuple(held.tensor.shape))
+            if known.setdefault(held.name, memory) != memory:
+                held.name = f"{method.name}.{held.name}"
+                known[held.name] = memory
+    return [m.held for m in methods]
+
+
+def _apart(path: Path, weights: str | os.PathLike[str]) -> Path | None:
+    if weights == INSIDE:
+        return None
+    if weights == APART:
+        return path.with_suffix(".safetensors")
+    found = Path(cast(Any, weights))
+    if found.suffix != ".safetensors" or found.parent.resolve() != path.parent.resolve():
+        raise ValueError(
+            f"weights={str(weights)!r}: it is {INSIDE!r}, {APART!r}, or a .safetensors file in the "
+            "folder of the program"
+        )
+    return found

@@ -1,0 +1,199 @@
+"""An exported graph as the compiler takes it: mutations as writes, no checks of what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
+
+from torch_tenon.exporting.recurrent import RECURRENT, compositions
+from torch_tenon.ops.compositions import decompositions
+
+aten = torch.ops.aten
+
+# Checks of what was known when the model was exported: of dtypes and devices, and of sizes, which
+# the program checks before a run.
+_CHECKS = (
+    *(aten._assert_scalar.default, aten._assert_tensor_metadata.default),
+    *(aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default),
+)
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+class ExportError(RuntimeError):
+    """A model that cannot be exported: which part of it, why, and what to do."""
+
+
+@dataclass
+class Given:
+    """An input that the caller gives."""
+
+    name: str
+    node: Node
+
+
+@dataclass
+class Held:
+    """A parameter, buffer or constant of the model, which the program holds."""
+
+    name: str
+    node: Node
+    tensor: Tensor
+    is_written: bool = False
+
+
+@dataclass
+class Graph:
+    """An exported graph, with what its placeholders and results are.
+
+    `placeholders` are in the graph's order; `results` has for each result of the model the position
+    among the graph's outputs, or the constant that it is.
+    """
+
+    module: GraphModule
+    placeholders: list[Given | Held] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)  # of the graph's outputs
+    is_single: bool = False  # there is one result, and no tuple around it
+    conditions: list[Any] = field(default_factory=list)  # on sizes, as SymPy has them
+
+
+@dataclass(frozen=True)
+class Result:
+    """The position of a result among the graph's outputs."""
+
+    number: int
+
+
+def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
+    """The graph of a program, decomposed; the program stays as it is. `by_hand`: the target takes
+    kernels for the host, so that recurrent layers have theirs. Raises ExportError."""
+    table = decompositions()
+    if by_hand and any(n.target in RECURRENT for n in program.graph.nodes):
+        table = table | compositions()
+    with torch.no_grad():
+        lowered = program.run_decompositions(table)
+    module = lowered.graph_module  # which is nobody else's
+    graph = Graph(module)
+    _take_inputs(graph, lowered)
+    _take_outputs(graph, lowered)
+    graph.conditions += _guards(module)
+    _drop_checks(graph)
+    for node in module.graph.find_nodes(op="placeholder"):
+        if not node.users and not isinstance(_of(graph, node), Given):
+            graph.placeholders.remove(_of(graph, node))
+            module.graph.erase_node(node)
+    return graph
+
+
+def _of(graph: Graph, node: Node) -> Given | Held:
+    return next(p for p in graph.placeholders if p.node is node)
+
+
+def _take_inputs(graph: Graph, program: ExportedProgram) -> None:
+    nodes = graph.module.graph.find_nodes(op="placeholder")
+    for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
+        if spec.kind in _WEIGHTS:
+            name = str(spec.target)
+            found = program.state_dict.get(name)
+            if found is None:
+                found = program.constants.get(name)
+            if not isinstance(found, Tensor):
+                raise ExportError(f"the model's {name!r} is {type(found).__name__}, no tensor")
+            if found.layout is not torch.strided or found.is_quantized:
+                kind = "quantized" if found.is_quantized else str(found.layout)
+                raise ExportError(f"the model's {name!r} is a {kind} tensor: export a dense one")
+            graph.placeholders.append(Held(name, node, found.detach()))
+        elif spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument):
+            graph.placeholders.append(Given(spec.arg.name, node))
+        elif spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, ConstantArgument):
+            # A value that was fixed when the model was exported: nothing of the graph reads it.
+            graph.module.graph.erase_node(node)
+        else:
+            raise ExportError(
+                f"the input {spec.arg.name!r} is a {type(spec.arg).__name__}: a program takes "
+                "tensors; give a number as a tensor without dimensions"
+            )
+
+
+def _take_outputs(graph: Graph, program: ExportedProgram) -> None:
+    (output,) = graph.module.graph.find_nodes(op="output")
+    held = {p.name: p for p in graph.placeholders if isinstance(p, Held)}
+    kept: list[Node] = []
+    places = _output_names(program)
+    with graph.module.graph.inserting_before(output):
+        for value, spec in zip(output.args[0], program.graph_signature.output_specs, strict=True):
+            if spec.kind is OutputKind.BUFFER_MUTATION:
+                owner = held[str(spec.target)]
+                owner.is_written = True
+                write = graph.module.graph.call_function(aten.copy_.default, (owner.node, value))
+                write.meta["val"] = owner.node.meta["val"]
+            elif spec.kind is not OutputKind.USER_OUTPUT:
+                raise ExportError(
+                    f"the model writes its input {spec.target!r}: return the changed tensor, or "
+                    "make it a buffer"
+                    if spec.kind is OutputKind.USER_INPUT_MUTATION
+                    else f"a result is a {spec.kind.name}, which a program cannot give"
+                )
+            elif isinstance(value, Node):
+                if not isinstance(value.meta.get("val"), Tensor):
+                    raise ExportError(
+                        f"the result {value.name!r} is a size: give it as a tensor "
+                        "(torch.scalar_tensor)"
+                    )
+                graph.results.append(Result(len(kept)))
+                graph.names.append(places[len(graph.results) - 1])
+                kept.append(value)
+            else:
+                graph.results.append(value)
+    output.args = (tuple(kept),)
+    spec = program.call_spec.out_spec
+    graph.is_single = spec is not None and spec.is_leaf()
+
+
+def _output_names(program: ExportedProgram) -> list[str]:
+    """What people know results by: the path to each in what the model returns."""
+    spec = program.call_spec.out_spec
+    assert spec is not None
+    leaves = list(range(spec.num_leaves))
+    tree = tree_unflatten(leaves, spec)
+    found = tree_flatten_with_path(tree)[0]
+    names = [keystr(path) for path, _ in found]
+    return [_plain(name) or f"output{k or ''}" for k, name in enumerate(names)]
+
+
+def _plain(path: str) -> str:
+    """`['logits']` or `.logits` as logits, `[0]` as output0."""
+    name = path.strip(".[]'")
+    return f"output{name}" if name.isdigit() else name.replace("']['", ".").replace("'].", ".")
+
+
+def _guards(module: GraphModule) -> Iterator[Any]:
+    """What was taken to hold of the sizes while the model was traced."""
+    for node in module.graph.nodes:
+        value = node.meta.get("val")
+        sizes = value.shape if isinstance(value, Tensor) else [value]
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                environment = size.node.shape_env
+                yield from (guard.expr for guard in environment.guards)
+                return
+
+
+def _drop_checks(graph: Graph) -> None:
+    for node in list(graph.module.graph.nodes):
+        if node.target in _CHECKS:
+            condition = node.args[0].meta.get("val") if isinstance(node.args[0], Node) else None
+            if isinstance(condition, torch.SymBool):
+                graph.conditions.append(condition.node.expr)
+            graph.module.graph.erase_node(node)
+    graph.module.graph.eliminate_dead_code(
+        lambda n: n.op in ("placeholder", "output") or n.target is aten.copy_.default
+    )

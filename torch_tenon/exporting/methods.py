@@ -1,0 +1,242 @@
+"""A method of a program: an exported graph as a plan, and what the plan takes and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.export import ExportedProgram
+
+from torch_tenon.compiler.backend import Backend
+from torch_tenon.compiler.plan import Plan
+from torch_tenon.exporting.graphs import ExportError, Given, Graph, Held, Result, prepare
+from torch_tenon.frontends.graph import BuiltGraph, Output, build
+from torch_tenon.frontends.sizes import SizeSource
+from torch_tenon.ir.index import Index, var
+from torch_tenon.ir.size_words import SYMBOL, words_of
+from torch_tenon.ops.lowerings.table import CannotLower
+
+UNBOUNDED = 1 << 62
+EQUAL, DIFFERENT, AT_MOST, LESS = range(4)
+_COMPARISONS = {
+    "Equality": (EQUAL, False),
+    "Unequality": (DIFFERENT, False),
+    "LessThan": (AT_MOST, False),
+    "StrictLessThan": (LESS, False),
+    "GreaterThan": (AT_MOST, True),
+    "StrictGreaterThan": (LESS, True),
+}
+Words = list[int]
+
+
+class SizeSymbol(NamedTuple):
+    """A size that a caller chooses, by what it is called, within bounds."""
+
+    name: str
+    least: int
+    greatest: int
+
+
+class TensorSpec(NamedTuple):
+    """A dense tensor that goes in or out; its sizes are expressions of the symbols, in words."""
+
+    name: str
+    dtype: torch.dtype
+    sizes: list[Words]
+
+
+class Check(NamedTuple):
+    """What holds of the sizes in every call."""
+
+    left: Words
+    comparison: int
+    right: Words
+
+
+@dataclass
+class Method:
+    """One function of a program.
+
+    `held` are the tensors of the model that the plan takes. `plan_inputs` says of each input of the
+    plan whether it is an input of the method or one of `held`, and which.
+    """
+
+    name: str
+    symbols: list[SizeSymbol]
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    held: list[Held]
+    plan_inputs: list[tuple[bool, int]]
+    plan_outputs: list[int]
+    checks: list[Check]
+    results: list[Any]  # of the model: a `graphs.Result` or a constant
+    is_single: bool  # the model returns one tensor, and no tuple of it
+    plan: Plan
+
+    def facts(self) -> dict[str, Any]:
+        """What the model returns, and what a run does, for who looks at the file; as JSON has it.
+
+        Raises ExportError for a constant result that is no plain data.
+        """
+        results = []
+        for x in self.results:
+            if not isinstance(x, Result | bool | int | float | str | None):
+                raise ExportError(f"{self.name}: a result is a constant {type(x).__name__}")
+            results.append({"output": x.number} if isinstance(x, Result) else {"value": x})
+        return {
+            "results": results,
+            "is_single": self.is_single,
+            "steps": [k.origin for k in self.plan.kernels],
+        }
+
+
+def build_method(name: str, program: ExportedProgram, backend: Backend) -> Method:
+    """The method that an exported program is. Raises ExportError."""
+    graph = prepare(program, by_hand=backend.name == "cpu")
+    for p in graph.placeholders:
+        if isinstance(p, Given) and not p.node.meta["val"].is_contiguous():
+            raise ExportError(
+                f"{name}: the example of the input {p.name!r} is not contiguous: programs take "
+                "dense tensors in row-major order"
+            )
+    try:
+        with unset_fake_temporarily():
+            built = build(graph.module, separate=True)
+    except NotImplementedError as error:
+        raise ExportError(f"{name}: {error}") from error
+    if built.program.random is not None:
+        raise ExportError(
+            f"{name}: the model draws random numbers; call model.eval() before it is exported"
+        )
+    return _Describer(name, graph, built).method(Plan(built.program, backend))
+
+
+class _Describer:
+    def __init__(self, name: str, graph: Graph, built: BuiltGraph) -> None:
+        self.name, self.graph, self.built = name, graph, built
+        self.table = built.sizes
+        if self.table.floats:
+            raise ExportError(f"{name}: a number of the model follows from sizes by a division")
+
+    def method(self, plan: Plan) -> Method:
+        graph, built = self.graph, self.built
+        symbols = [self._symbol(s) for s in self.table.sources]
+        given = [p for p in graph.placeholders if isinstance(p, Given)]
+        held = [p for p in graph.placeholders if isinstance(p, Held)]
+        places = [graph.placeholders[k] for k in built.tensor_inputs]
+        self._require_no_calls(plan)
+        return Method(
+            self.name,
+            symbols,
+            [self._spec(p.name, p.node.meta["val"]) for p in given],
+            [
+                self._spec(name, node.meta["val"])
+                for name, node in zip(graph.names, self._results(), strict=True)
+            ],
+            held,
+            [
+                (True, given.index(p)) if isinstance(p, Given) else (False, held.index(p))
+                for p in places
+            ],
+            self._plan_outputs(plan),
+            [c for c in map(self._check, graph.conditions) if c is not None],
+            graph.results,
+            graph.is_single,
+            plan,
+        )
+
+    def _results(self) -> Sequence[Any]:
+        (output,) = self.graph.module.graph.find_nodes(op="output")
+        found: Sequence[Any] = output.args[0]
+        return found
+
+    def _plan_outputs(self, plan: Plan) -> list[int]:
+        """For each output of the plan which of the graph's it is."""
+        of_storage = {}
+        for k, o in enumerate(self.built.outputs):
+            assert isinstance(o, Output)
+            of_storage[plan.program.outputs[o.number].buffer.storage] = k
+        return [of_storage[s] for s in plan.program.storages if s.kind == "output"]
+
+    def _symbol(self, source: SizeSource) -> SizeSymbol:
+        """Raises ExportError for a size that is no size of an input."""
+        if source.dim < 0:
+            raise ExportError(
+                f"{self.name}: the size {source.expression} is computed from others in a way that "
+                "a program cannot"
+            )
+        placeholder = self.graph.placeholders[source.argument]
+        if not isinstance(placeholder, Given):
+            raise ExportError(f"{self.name}: {placeholder.name!r} has a dynamic size")
+        size = placeholder.node.meta["val"].shape[source.dim]
+        bounds = size.node.shape_env.bound_sympy(source.expression)
+        greatest = int(bounds.upper) if bounds.upper.is_Integer else UNBOUNDED
+        return SizeSymbol(str(source.expression), max(int(bounds.lower), 0), greatest)
+
+    def _spec(self, name: str, value: Tensor) -> TensorSpec:
+        return TensorSpec(name, value.dtype, [self.words(self.table.index(n)) for n in value.shape])
+
+    def words(self, e: Index) -> Words:
+        """An index in the symbols as the core reads it; a symbol alone is no more than that."""
+        symbols = self.built.program.sizes
+        for k, symbol in enumerate(symbols):
+            if e == var(symbol):
+                return [SYMBOL, k]
+        return words_of(e, symbols)
+
+    def _check(self, condition: Any) -> Check | None:
+        """A condition on sizes; None for one that always holds."""
+        sizes = (n for p in self.graph.placeholders for n in p.node.meta["val"].shape)
+        environment = next((n.node.shape_env for n in sizes if isinstance(n, torch.SymInt)), None)
+        if environment is None:
+            return None
+        condition = environment.simplify(condition)
+        if condition in (True, sympy.true):
+            return None
+        comparison = _COMPARISONS.get(type(condition).__name__)
+        try:
+            if comparison is None or len(condition.args) != 2:
+                raise CannotLower("no comparison of two sizes")
+            before = len(self.table.sources)
+            left, right = (self.table._convert(e, environment) for e in condition.args)
+            if len(self.table.sources) != before:
+                raise CannotLower("more than whole numbers can say")
+        except CannotLower as reason:
+            raise ExportError(
+                f"{self.name}: the model holds only where {condition}, which a program cannot "
+                f"check: {reason}; give the sizes bounds (torch.export.Dim) that imply it"
+            ) from reason
+        kind, is_turned = comparison
+        if is_turned:
+            left, right = right, left
+        return Check(self.words(left), kind, self.words(right))
+
+    def _require_no_calls(self, plan: Plan) -> None:
+        """Raises ExportError for a plan that calls PyTorch's kernels, naming each op and where the
+        model has it."""
+        ops = {s.call.target: None for s in plan.steps if s.call is not None}
+        if not ops:
+            return
+        lines = [f"  {op}{self._place_of(op)}" for op in ops]
+        raise ExportError(
+            f"{self.name}: {len(ops)} ops of the model run by PyTorch alone, which a program is "
+            "without:\n" + "\n".join(lines) + "\nTake them out of what is exported: run them "
+            "before it or after it, or write them by other ops."
+        )
+
+    def _place_of(self, op: Any) -> str:
+        """Where in the model an op is, as far as the graph says."""
+        name = str(op).split(".")[1]
+        for node in self.graph.module.graph.nodes:
+            if node.op == "call_function" and name in str(node.target).split("."):
+                modules = list(node.meta.get("nn_module_stack", {}).values())
+                path = modules[-1][0] if modules else ""
+                line = (node.meta.get("stack_trace") or "").strip().splitlines()
+                where = line[-2].strip() if len(line) > 1 else ""
+                return ", ".join(["", *(x for x in (path and f"in {path}", where) if x)])
+        return ""

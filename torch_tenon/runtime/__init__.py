@@ -1,0 +1,5 @@
+"""Programs from files, with PyTorch or without: nothing here imports it.
+
+`library` is the C interface (include/tenon.h) by ctypes, `arrays` what goes in and out, `head` what
+a file says of itself, and `program` is what people use: `torch_tenon.load`.
+"""

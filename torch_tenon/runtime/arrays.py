@@ -1,0 +1,90 @@
+"""What goes into a program and comes out of it: PyTorch's tensors, NumPy's arrays, or whatever
+gives DLPack."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+# As `c10::ScalarType` has them.
+_NAMES = dict(enumerate(["uint8", "int8", "int16", "int32", "int64", "float16", "float32"]))
+_NAMES |= {7: "float64", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16"}
+_NAMES |= {23: "float8_e5m2", 24: "float8_e4m3fn", 27: "uint16", 28: "uint32", 29: "uint64"}
+_NUMBERS = {name: number for number, name in _NAMES.items()}
+
+
+def dtype_name(number: int) -> str:
+    """What PyTorch and NumPy call a dtype."""
+    return _NAMES.get(number, f"dtype {number}")
+
+
+class Arrays:
+    """NumPy's arrays."""
+
+    def taken(self, x: Any) -> tuple[Any, int, Sequence[int], int, int]:
+        """An input as something dense that is to be kept while it is used, with its dtype, sizes,
+        address and bytes. Raises TypeError for what is no array."""
+        if not isinstance(x, np.ndarray | np.generic | int | float | bool | list | tuple):
+            if not hasattr(x, "__dlpack__"):
+                raise TypeError(f"{type(x).__name__} is no array: it gives no DLPack")
+            x = np.from_dlpack(x)
+        dense = np.ascontiguousarray(x).reshape(np.shape(x))
+        number = _NUMBERS.get(dense.dtype.name)
+        if number is None:
+            raise TypeError(f"an array of {dense.dtype}, which programs do not have")
+        return dense, number, dense.shape, dense.ctypes.data, dense.nbytes
+
+    def made(self, dtype: int, sizes: Sequence[int]) -> tuple[Any, int, int]:
+        """A fresh output, its address and bytes."""
+        name = dtype_name(dtype)
+        try:
+            kind = np.dtype(name)
+        except TypeError:
+            kind = _more_dtypes(name)
+        made = np.empty(tuple(sizes), kind)
+        return made, made.ctypes.data, made.nbytes
+
+
+def _more_dtypes(name: str) -> Any:
+    try:
+        import ml_dtypes  # type: ignore[import-not-found]
+    except ImportError:
+        raise TypeError(
+            f"a result is {name}, which NumPy does not have: give PyTorch's tensors, or install "
+            "ml_dtypes"
+        ) from None
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+class Tensors(Arrays):
+    """PyTorch's tensors, of the host."""
+
+    def __init__(self) -> None:
+        self.torch: Any = sys.modules["torch"]
+
+    def taken(self, x: Any) -> tuple[Any, int, Sequence[int], int, int]:
+        """As for arrays; what is no tensor is taken as one."""
+        if not isinstance(x, self.torch.Tensor):
+            return super().taken(x)
+        dense = x.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        number = _NUMBERS.get(str(dense.dtype).removeprefix("torch."))
+        if number is None:
+            raise TypeError(f"a tensor of {dense.dtype}, which programs do not have")
+        return dense, number, dense.shape, dense.data_ptr(), dense.nbytes
+
+    def made(self, dtype: int, sizes: Sequence[int]) -> tuple[Any, int, int]:
+        """A tensor of the host."""
+        kind = getattr(self.torch, dtype_name(dtype))
+        made = self.torch.empty(tuple(sizes), dtype=kind, device="cpu")
+        return made, made.data_ptr(), made.nbytes
+
+
+def kind_of(inputs: Sequence[Any]) -> Arrays:
+    """What results are: tensors where an input is one, else arrays."""
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(x, torch.Tensor) for x in inputs):
+        return Tensors()
+    return Arrays()

@@ -1,0 +1,138 @@
+"""What a program's file says of itself, for people: nothing of it is run, and no weight is read."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from torch_tenon.runtime.library import ProgramError
+
+MAGIC = b"tenon program 1\n"
+_MOST = 1 << 30  # bytes of a head
+
+
+@dataclass
+class MethodFacts:
+    """A method: the names of its inputs and outputs, and what the exporter wrote of it."""
+
+    name: str
+    symbols: list[tuple[str, int, int]] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    plan_bytes: int = 0
+
+
+@dataclass
+class Head:
+    """What is in a file. `weights` and `states` are names, dtypes and sizes."""
+
+    producer: str
+    target: str
+    weight_file: str
+    weight_bytes: int
+    weights: list[tuple[str, int, list[int]]]
+    states: list[tuple[str, int, list[int]]]
+    codes: list[tuple[str, int]]  # what each is for, and its bytes
+    methods: list[MethodFacts]
+
+
+class _Fields:
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def number(self) -> int:
+        found = shift = 0
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            found |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return found >> 1 ^ -(found & 1)
+
+    def numbers(self) -> list[int]:
+        return [self.number() for _ in range(self.number())]
+
+    def bytes(self) -> bytes:
+        count = self.number()
+        self.at += count
+        return self.data[self.at - count : self.at]
+
+    def text(self) -> str:
+        return self.bytes().decode()
+
+    def tensor(self) -> tuple[str, int, list[int]]:
+        return self.text(), self.number(), self.numbers()
+
+    def spec(self) -> str:
+        name = self.text()
+        self.number()
+        for _ in range(self.number()):
+            self.numbers()
+        return name
+
+
+def read_head(path: Path) -> Head:
+    """Raises ProgramError for a file that is none of a program, OSError where it cannot be read."""
+    with path.open("rb") as file:
+        return read_head_of(file, str(path))
+
+
+def read_head_of(file: BinaryIO, name: str) -> Head:
+    """The same of an open file."""
+    start = file.read(32)
+    if not start.startswith(MAGIC) or len(start) < 32:
+        raise ProgramError(
+            f"{name} is no program: a program begins with {MAGIC.decode().strip()!r}"
+        )
+    length = struct.unpack_from("<Q", start, 16)[0]
+    if length > _MOST:
+        raise ProgramError(f"{name} is damaged: its head would have {length} bytes")
+    try:
+        return _read(_Fields(file.read(length)))
+    except (IndexError, ValueError) as error:
+        raise ProgramError(f"{name} is damaged: its head is no head ({error})") from error
+
+
+def _read(f: _Fields) -> Head:
+    producer, target, weight_file = f.text(), f.text(), f.text()
+    f.number()
+    weight_bytes = f.number()
+    f.number()
+    f.numbers()
+    weights, states, codes = [], [], []
+    for _ in range(f.number()):
+        weights.append(f.tensor())
+        f.number()
+    for _ in range(f.number()):
+        states.append(f.tensor())
+        f.number()
+    for _ in range(f.number()):
+        processor = f.text()
+        f.number()
+        codes.append((processor, f.number()))
+        f.number()
+    methods = [_method(f) for _ in range(f.number())]
+    return Head(producer, target, weight_file, weight_bytes, weights, states, codes, methods)
+
+
+def _method(f: _Fields) -> MethodFacts:
+    found = MethodFacts(f.text())
+    for _ in range(f.number()):
+        found.symbols.append((f.text(), f.number(), f.number()))
+    found.inputs = [f.spec() for _ in range(f.number())]
+    found.outputs = [f.spec() for _ in range(f.number())]
+    for _ in range(f.number()):  # inputs of the plan
+        f.number(), f.number()
+    f.numbers()
+    for _ in range(f.number()):  # copies
+        f.number(), f.number(), f.number()
+    for _ in range(f.number()):  # checks
+        f.numbers(), f.number(), f.numbers()
+    found.facts = json.loads(f.text())
+    found.plan_bytes = len(f.bytes())
+    return found

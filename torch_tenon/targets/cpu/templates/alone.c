@@ -1,0 +1,31 @@
+/* What kernels call in a program without Python and PyTorch: instead of an OpenMP runtime the
+ * threads of who loads them, and for products of matrices the generated driver. */
+#include <stddef.h>
+
+typedef struct {
+  size_t size;
+  /* Runs work(data) on each of so many threads; 0: on as many as there are. */
+  void (*parallel)(void (*work)(void *), void *data, unsigned threads);
+  int (*thread_number)(void); /* in `parallel`: of the thread that asks; else 0 */
+  int (*threads)(void);       /* in `parallel`: how many there are; else 1 */
+  int (*most_threads)(void);
+} tenon_host_t;
+
+const tenon_host_t *tenon_host; /* set when the object is loaded */
+
+/* What gcc makes of its parallel loops. */
+void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned flags) {
+  (void)flags;
+  tenon_host->parallel(work, data, threads);
+}
+int omp_get_thread_num(void) { return tenon_host->thread_number(); }
+int omp_get_num_threads(void) { return tenon_host->threads(); }
+int omp_get_max_threads(void) { return tenon_host->most_threads(); }
+
+void tenon_generated_matmul(const tenon_matmul_t *);
+static void multiply(const tenon_matmul_t *given) {
+  tenon_matmul_t product = *given;
+  product.threads = tenon_matmul_is_small(given) ? 1 : tenon_host->most_threads();
+  tenon_generated_matmul(&product);
+}
+void *tenon_matmul = multiply;
