@@ -75,7 +75,7 @@ class HostRun final : public RunHost {
   std::vector<std::shared_ptr<void>> made_;  // by slot: what calls made
 };
 
-std::string quoted(std::string_view text) {
+std::string json_text(std::string_view text) {
   std::string found = "\"";
   for (const char c : text) {
     constexpr char kDigits[] = "0123456789abcdef";
@@ -296,11 +296,11 @@ std::string Program::facts() const {
     state += one.tensor.layout.nbytes;
   return text_of(
       "{\"producer\": ",
-      quoted(file_.producer),
+      json_text(file_.producer),
       ", \"target\": ",
-      quoted(file_.target),
+      json_text(file_.target),
       ", \"code\": ",
-      quoted(code_ != nullptr ? code_->processor : ""),
+      json_text(code_ != nullptr ? code_->processor : ""),
       ", \"threads\": ",
       pool_.size(),
       ", \"weights\": ",
