@@ -29,6 +29,7 @@ class Lowering(Protocol):
 
     program: Program
     stand_ins: StandIns
+    standalone: bool
 
     def lower(
         self,
@@ -160,8 +161,9 @@ class Composition(TorchDispatchMode):
         if op.namespace == "prim":  # a question about a tensor
             return op(*args, **kwargs)
         self.uses.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
-        composed = composition_of(op)
-        if composed is not None and find(op) is None:
+        standalone = self.builder.standalone
+        composed = composition_of(op, standalone)
+        if composed is not None and find(op, standalone) is None:
             with self:
                 result = composed(*args, **kwargs)
             if result is not NotImplemented:

@@ -52,15 +52,20 @@ class Float:
     number: int
 
 
-def build(module: GraphModule, views: Mapping[int, int] | None = None) -> BuiltGraph:
+def build(
+    module: GraphModule, views: Mapping[int, int] | None = None, standalone: bool = False
+) -> BuiltGraph:
     """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`.
 
     `views` are the results that the caller makes anew, as views of an argument: it asks for their
-    layouts alone. Raises NotImplementedError for a graph with sizes that depend on data.
+    layouts alone. A `standalone` program shall run without PyTorch: see `ProgramBuilder`. Raises
+    NotImplementedError for a graph with sizes that depend on data.
     """
     load_all()
     try:
-        return without_failing(lambda refused: _Graph(module, views or {}, refused).build())
+        return without_failing(
+            lambda refused: _Graph(module, views or {}, refused, standalone).build()
+        )
     except CannotLower as reason:
         raise NotImplementedError(str(reason)) from reason
 
@@ -73,10 +78,14 @@ class _Graph:
     """
 
     def __init__(
-        self, module: GraphModule, views: Mapping[int, int], refused: Mapping[str, str]
+        self,
+        module: GraphModule,
+        views: Mapping[int, int],
+        refused: Mapping[str, str],
+        standalone: bool,
     ) -> None:
         self.module, self.views = module, views
-        self.builder = ProgramBuilder(refused)
+        self.builder = ProgramBuilder(refused, standalone)
         self.program = self.builder.program
         self.sizes = SizeTable(self.program)
         self.env: dict[Node, Any] = {}
