@@ -44,7 +44,7 @@ from torch_tenon.ir.values import (
     traced,
     weigh,
 )
-from torch_tenon.ops.compositions import composition_of
+from torch_tenon.ops.compositions import composition_of, other_way
 from torch_tenon.ops.lowerings.complex_numbers import complex_lowering
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
@@ -97,7 +97,7 @@ class ProgramBuilder:
     def __init__(self, refused: Mapping[str, str] | None = None, standalone: bool = False) -> None:
         self.program = Program()
         self.refused = refused or {}
-        self.standalone = standalone
+        self.program.standalone = standalone
         self.stand_ins = StandIns()
         self.fallbacks: dict[str, str] = {}  # op and why it is a call
         self.inputs: list[Any] = []  # for each input of the program what memory it is
@@ -165,13 +165,19 @@ class ProgramBuilder:
             if is_complex and str(op) not in LINKED:
                 function = complex_lowering(op, dtypes)
             else:
-                function = find(op, self.standalone and not is_complex)
+                function = find(op, program.standalone and not is_complex)
             if function is not None:
                 plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
-                return function(build, *positional, **plain)
-            composed = None
-            if isinstance(op, torch._ops.OpOverload):
-                composed = composition_of(op, self.standalone)
+                try:
+                    return function(build, *positional, **plain)
+                except CannotLower:
+                    composed = other_way(op) if program.standalone else None
+                    if composed is None:
+                        raise
+            elif isinstance(op, torch._ops.OpOverload):
+                composed = composition_of(op, program.standalone)
+            else:
+                composed = None
             if composed is None:
                 raise CannotLower("no lowering")
             return Composition(self).run(composed, positional, keywords)

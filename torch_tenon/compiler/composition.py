@@ -29,7 +29,6 @@ class Lowering(Protocol):
 
     program: Program
     stand_ins: StandIns
-    standalone: bool
 
     def lower(
         self,
@@ -161,7 +160,7 @@ class Composition(TorchDispatchMode):
         if op.namespace == "prim":  # a question about a tensor
             return op(*args, **kwargs)
         self.uses.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
-        standalone = self.builder.standalone
+        standalone = self.builder.program.standalone
         composed = composition_of(op, standalone)
         if composed is not None and find(op, standalone) is None:
             with self:

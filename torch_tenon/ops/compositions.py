@@ -14,7 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
-from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+from torch._decomp import (
+    _core_aten_decompositions_post_autograd,
+    decomposition_table,
+    get_decompositions,
+)
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 
@@ -25,6 +29,7 @@ from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import find, real_if_it_is
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
+from torch_tenon.ops.standalone import STANDALONE, quantised
 from torch_tenon.ops.steps import STEPS, in_float32, in_steps
 from torch_tenon.ops.traced import stays_whole
 from torch_tenon.ops.variants import known_of, overload
@@ -42,7 +47,8 @@ def decompositions(standalone: bool = False) -> dict[Any, Callable[..., Any]]:
 @functools.cache
 def _without_lowered(standalone: bool) -> dict[Any, Callable[..., Any]]:
     load_all()
-    return {op: f for op, f in _all().items() if find(op, standalone) is None}
+    table = _all() | STANDALONE if standalone else _all()
+    return {op: f for op, f in table.items() if find(op, standalone) is None}
 
 
 @functools.cache
@@ -75,7 +81,14 @@ def composition_of(op: Any, standalone: bool = False) -> Callable[..., Any] | No
     """The function that computes an op by others, if there is one: an entry, or what PyTorch or an
     extension in C++ registered as implicit composition."""
     found = decompositions(standalone).get(op)
+    if found is None and standalone:
+        found = quantised(op)
     return op.decompose if found is None and op._can_decompose() else found
+
+
+def other_way(op: Any) -> Callable[..., Any] | None:
+    """How an op is composed of others, for arguments that its lowering does not take."""
+    return _all().get(op) or decomposition_table.get(op)
 
 
 def _of_real_factors(function: Callable[..., Any]) -> Callable[..., Any]:
