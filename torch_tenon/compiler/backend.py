@@ -63,6 +63,8 @@ class Backend:
     #: Dtypes of matrices whose product is a kernel, with an epilogue if there is one; products of
     #: others are calls.
     product_dtypes: frozenset[torch.dtype] = frozenset()
+    #: Whether the right operand of such a product may be the windows of an image (`Matmul.rows`).
+    multiplies_windows: bool = False
     #: Loop nodes in one kernel, at most.
     most_members: int = 48
     #: Buffers that one kernel reads or writes, at most.

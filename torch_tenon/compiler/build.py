@@ -44,11 +44,11 @@ from torch_tenon.ir.values import (
     traced,
     weigh,
 )
-from torch_tenon.ops.compositions import composition_of
+from torch_tenon.ops.compositions import composition_of, other_way
 from torch_tenon.ops.lowerings.complex_numbers import complex_lowering
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
-    WHOLE,
+    LINKED,
     Build,
     CannotLower,
     TensorMeta,
@@ -89,12 +89,15 @@ class ProgramBuilder:
     """A program while it is built.
 
     The front end sets `step`, a number that grows, before each of its calls, and the program's
-    `origin` to the call's op. Ops whose origin is `refused` become calls, for that reason.
+    `origin` to the call's op. Ops whose origin is `refused` become calls, for that reason. A
+    `standalone` program shall run without PyTorch: an op with loops, or composed of others, is no
+    call of a library.
     """
 
-    def __init__(self, refused: Mapping[str, str] | None = None) -> None:
+    def __init__(self, refused: Mapping[str, str] | None = None, standalone: bool = False) -> None:
         self.program = Program()
         self.refused = refused or {}
+        self.program.standalone = standalone
         self.stand_ins = StandIns()
         self.fallbacks: dict[str, str] = {}  # op and why it is a call
         self.inputs: list[Any] = []  # for each input of the program what memory it is
@@ -158,14 +161,23 @@ class ProgramBuilder:
             if any(v.is_number for v in given) and not known_of(op).run_time_numbers:
                 raise CannotLower("a number that is known only when it runs")
             dtypes = [x.dtype for x in [*given, *results] if x is not None]
-            if any(d.is_complex for d in dtypes) and str(op) not in WHOLE:
+            is_complex = any(d.is_complex for d in dtypes)
+            if is_complex and str(op) not in LINKED:
                 function = complex_lowering(op, dtypes)
             else:
-                function = find(op)
+                function = find(op, program.standalone and not is_complex)
             if function is not None:
                 plain = {k: v for k, v in keywords.items() if k not in _OPTIONS}
-                return function(build, *positional, **plain)
-            composed = composition_of(op) if isinstance(op, torch._ops.OpOverload) else None
+                try:
+                    return function(build, *positional, **plain)
+                except CannotLower:
+                    composed = other_way(op) if program.standalone else None
+                    if composed is None:
+                        raise
+            elif isinstance(op, torch._ops.OpOverload):
+                composed = composition_of(op, program.standalone)
+            else:
+                composed = None
             if composed is None:
                 raise CannotLower("no lowering")
             return Composition(self).run(composed, positional, keywords)

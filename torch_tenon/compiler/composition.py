@@ -160,8 +160,9 @@ class Composition(TorchDispatchMode):
         if op.namespace == "prim":  # a question about a tensor
             return op(*args, **kwargs)
         self.uses.update(id(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
-        composed = composition_of(op)
-        if composed is not None and find(op) is None:
+        standalone = self.builder.program.standalone
+        composed = composition_of(op, standalone)
+        if composed is not None and find(op, standalone) is None:
             with self:
                 result = composed(*args, **kwargs)
             if result is not NotImplemented:

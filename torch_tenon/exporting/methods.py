@@ -106,7 +106,7 @@ def build_method(name: str, program: ExportedProgram, backend: Backend) -> Metho
             )
     try:
         with unset_fake_temporarily():
-            built = build(graph.module, separate=True)
+            built = build(graph.module, standalone=True)
     except NotImplementedError as error:
         raise ExportError(f"{name}: {error}") from error
     if built.program.random is not None:

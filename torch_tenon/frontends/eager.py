@@ -42,7 +42,7 @@ from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     BY_HAND,
-    WHOLE,
+    LINKED,
     CannotLower,
     TensorMeta,
     broadcast_to,
@@ -338,7 +338,7 @@ def route_of(name: str) -> str:
     if name in BY_HAND and find(op) is not None:
         return "kernel"
     if find(op) is not None:
-        return "library" if str(op) in WHOLE else "lowered"
+        return "library" if str(op) in LINKED else "lowered"
     return "lowered" if composition_of(op) is not None else "fallback"
 
 

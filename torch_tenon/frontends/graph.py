@@ -53,18 +53,19 @@ class Float:
 
 
 def build(
-    module: GraphModule, views: Mapping[int, int] | None = None, separate: bool = False
+    module: GraphModule, views: Mapping[int, int] | None = None, standalone: bool = False
 ) -> BuiltGraph:
     """The program of a functional graph whose nodes carry fake tensors in `meta["val"]`.
 
     `views` are the results that the caller makes anew, as views of an argument: it asks for their
-    layouts alone. With `separate` each result is dense, row-major and in memory of its own. Raises
-    NotImplementedError for a graph with sizes that depend on data.
+    layouts alone. A `standalone` program shall run without PyTorch: see `ProgramBuilder`; each of
+    its results is dense, row-major and in memory of its own. Raises NotImplementedError for a graph
+    with sizes that depend on data.
     """
     load_all()
     try:
         return without_failing(
-            lambda refused: _Graph(module, views or {}, refused, separate).build()
+            lambda refused: _Graph(module, views or {}, refused, standalone).build()
         )
     except CannotLower as reason:
         raise NotImplementedError(str(reason)) from reason
@@ -82,10 +83,10 @@ class _Graph:
         module: GraphModule,
         views: Mapping[int, int],
         refused: Mapping[str, str],
-        separate: bool,
+        standalone: bool,
     ) -> None:
-        self.module, self.views, self.separate = module, views, separate
-        self.builder = ProgramBuilder(refused)
+        self.module, self.views = module, views
+        self.builder = ProgramBuilder(refused, standalone)
         self.program = self.builder.program
         self.sizes = SizeTable(self.program)
         self.env: dict[Node, Any] = {}
@@ -360,7 +361,7 @@ class _Graph:
                 self.outputs.append(held)
                 continue
             stored = self._view_of(self.views[k], item) if k in self.views else None
-            if self.separate:
+            if self.program.standalone:
                 stored = self._own_result(k, held)
             elif stored is None:
                 (meta,) = self._results(item)

@@ -92,10 +92,14 @@ class Matmul(Loop):
     The operands are read as wholes (`left`, `right`), so they are no loads of the loop; pointwise
     loops over the product's elements can be fused with it (a target's template). `axes` are
     the loops over batch, rows and columns, None where there is one step.
+
+    The right operand may be the windows of an image, which overlap in memory. It then has a batch,
+    `rows` dimensions that are its rows together (channels, and the kernel of a convolution), and
+    those that are its columns (the places of the kernel).
     """
 
-    def __init__(self, left: Stored, right: Stored, out: Stored) -> None:
-        self.left, self.right, self.out = left, right, out
+    def __init__(self, left: Stored, right: Stored, out: Stored, rows: int = 1) -> None:
+        self.left, self.right, self.out, self.rows = left, right, out, rows
         found = [loop_symbol("p", k, n) for k, n in enumerate(out.sizes)]
         axes: list[Symbol | None] = [None if s.extent == 1 else s for s in found]
         self.axes: list[Symbol | None] = [*[None] * (3 - len(axes)), *axes]
@@ -148,6 +152,7 @@ class Program:
         self.taken: Storage | None = None  # what the op at hand may change: nobody needs the old
         self.random: tuple[Stored, Stored] | None = None  # seed and first offset, 0-dim int64
         self.random_ops = 0
+        self.standalone = False  # it shall run without PyTorch: no op that has loops is a call
 
     # Storages and buffers
 
@@ -365,10 +370,10 @@ class Program:
             self.loop("reduce", full, sizes, inner, new.buffer, combine)
         return new
 
-    def matmul(self, left: Stored, right: Stored, sizes: Sequence[Index]) -> Stored:
-        """The product of two matrices, or of two batches of them, in fresh memory."""
+    def matmul(self, left: Stored, right: Stored, sizes: Sequence[Index], rows: int = 1) -> Stored:
+        """The product of two matrices, or of two batches of them, in fresh memory; see `Matmul`."""
         out = self.temporary(left.dtype, Layout.contiguous(sizes))
-        self.add(Matmul(left, right, out))
+        self.add(Matmul(left, right, out, rows))
         return out
 
     def call(

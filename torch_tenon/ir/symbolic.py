@@ -76,6 +76,11 @@ def _compute(
             return floordiv(*args)
         if name in ("Mod", "PythonMod"):
             return mod(*args)
+    if name in ("Max", "Min"):
+        sign = 1 if name == "Max" else -1
+        for a in args:  # the one that is the greatest, or the least, whatever the sizes
+            if all(nonnegative(sign * (a - b)) for b in args):
+                return a
     return otherwise(e)
 
 

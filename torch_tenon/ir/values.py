@@ -6,6 +6,7 @@ users). Views are index maps over either.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -438,6 +439,9 @@ def pairs_joined(value: Value) -> Value:
     return joined(part(0), part(1))
 
 
+Run = tuple[int, int]  # of dimensions, from one up to another
+
+
 def _has_indirect(e: Index) -> bool:
     return any(s.scalar is not None for s in symbols(e))
 
@@ -449,6 +453,12 @@ def reshape(value: Value, sizes: Iterable[Index]) -> Value:
         return value
     old = value.sizes
     groups = _matched_dims(old, sizes)
+    if isinstance(value, Lazy) and value.realised is not None:
+        value = value.realised
+    if isinstance(value, Stored):
+        layout = _seen_in_groups(value.layout, sizes, groups)
+        if layout is not None:
+            return Stored(value.buffer, layout)
 
     def position(p: Position) -> Position:
         found: list[Index] = []
@@ -462,9 +472,24 @@ def reshape(value: Value, sizes: Iterable[Index]) -> Value:
     return reindex(value, sizes, position)
 
 
-def _matched_dims(
-    old: Sequence[Index], new: Sequence[Index]
-) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+def _seen_in_groups(
+    layout: Layout, sizes: tuple[Index, ...], groups: Sequence[tuple[Run, Run]]
+) -> Layout | None:
+    """The layout with other sizes, where the dimensions of each run lie one within the other."""
+    strides: list[Index] = [0] * len(sizes)
+    for (a, b), (c, d) in groups:
+        dims = [k for k in range(a, b) if layout.sizes[k] != 1]
+        for outer, inner in itertools.pairwise(dims):
+            if layout.strides[outer] != layout.strides[inner] * layout.sizes[inner]:
+                return None
+        step: Index = layout.strides[dims[-1]] if dims else 1
+        for k in reversed(range(c, d)):
+            strides[k] = step
+            step = step * sizes[k]
+    return Layout(sizes, tuple(strides), layout.offset)
+
+
+def _matched_dims(old: Sequence[Index], new: Sequence[Index]) -> list[tuple[Run, Run]]:
     """Splits two shapes of equal size into the shortest runs of dimensions of equal product."""
     groups = []
     i = j = 0

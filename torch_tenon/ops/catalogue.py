@@ -90,13 +90,13 @@ def compiled(op: NativeOp) -> str:
     import torch
 
     from torch_tenon.ops.compositions import decompositions
-    from torch_tenon.ops.lowerings.table import WHOLE, find
+    from torch_tenon.ops.lowerings.table import LINKED, find
 
     known = decompositions()  # loads the table
     name, _, overload = (op.variants.functional or op.name).removeprefix("aten::").partition(".")
     target = getattr(getattr(torch.ops.aten, name), overload or "default")
     if find(target) is not None:
-        return "library" if str(target) in WHOLE else "lowered"
+        return "library" if str(target) in LINKED else "lowered"
     return (
         "decomposed"
         if target in known or op.composite == "CompositeImplicitAutograd"

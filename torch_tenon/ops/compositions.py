@@ -14,7 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
-from torch._decomp import _core_aten_decompositions_post_autograd, get_decompositions
+from torch._decomp import (
+    _core_aten_decompositions_post_autograd,
+    decomposition_table,
+    get_decompositions,
+)
 from torch._decomp.decompositions import pw_cast_for_opmath
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 
@@ -23,8 +27,9 @@ import torch_tenon.ops.upsampling  # noqa: F401  # the entries of both
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import LOWERINGS, real_if_it_is
+from torch_tenon.ops.lowerings.table import find, real_if_it_is
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
+from torch_tenon.ops.standalone import STANDALONE, quantised
 from torch_tenon.ops.steps import STEPS, in_float32, in_steps
 from torch_tenon.ops.traced import stays_whole
 from torch_tenon.ops.variants import known_of, overload
@@ -34,10 +39,20 @@ Tensors = Sequence[Tensor]
 Ints = Sequence[int]
 
 
+def decompositions(standalone: bool = False) -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions and ours, less those of ops that have a lowering (see `find`)."""
+    return _without_lowered(standalone)
+
+
 @functools.cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions, less those of ops that the table lowers itself."""
+def _without_lowered(standalone: bool) -> dict[Any, Callable[..., Any]]:
     load_all()
+    table = _all() | STANDALONE if standalone else _all()
+    return {op: f for op, f in table.items() if find(op, standalone) is None}
+
+
+@functools.cache
+def _all() -> dict[Any, Callable[..., Any]]:
     # The public table adds what a trace decomposes anyhow, at a cost of 0.2 s.
     table: dict[Any, Callable[..., Any]] = dict(_core_aten_decompositions_post_autograd())
     more = (getattr(aten, op.removeprefix("aten::")) for op in names_with("decomposition", PYTORCH))
@@ -52,18 +67,28 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         table[op] = _in_order(table[op])
     table.update(COMPOSITIONS)
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
-    for op in list(table):
-        name = str(op)
-        if name in LOWERINGS or name.rpartition(".")[0] in LOWERINGS:
-            del table[op]
     return table
 
 
-def composition_of(op: Any) -> Callable[..., Any] | None:
+def enter_composition(op: Any, function: Callable[..., Any]) -> None:
+    """Enters the function that computes an op, after the tables were made."""
+    COMPOSITIONS[op] = function
+    for standalone in (False, True):
+        decompositions(standalone)[op] = function
+
+
+def composition_of(op: Any, standalone: bool = False) -> Callable[..., Any] | None:
     """The function that computes an op by others, if there is one: an entry, or what PyTorch or an
     extension in C++ registered as implicit composition."""
-    found = decompositions().get(op)
+    found = decompositions(standalone).get(op)
+    if found is None and standalone:
+        found = quantised(op)
     return op.decompose if found is None and op._can_decompose() else found
+
+
+def other_way(op: Any) -> Callable[..., Any] | None:
+    """How an op is composed of others, for arguments that its lowering does not take."""
+    return _all().get(op) or decomposition_table.get(op)
 
 
 def _of_real_factors(function: Callable[..., Any]) -> Callable[..., Any]:

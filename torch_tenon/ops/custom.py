@@ -34,7 +34,6 @@ from torch_tenon.compiler.parts import same_places
 from torch_tenon.ir.program import Extern, Program
 from torch_tenon.ir.values import Layout, Stored, Value
 from torch_tenon.ops import by_hand
-from torch_tenon.ops.composition_table import COMPOSITIONS
 from torch_tenon.ops.declarations import (
     DeclarationError,
     KernelSource,
@@ -135,10 +134,9 @@ class CustomOp:
         if own:
             self.enter()
         elif decomposition is not None:
-            from torch_tenon.ops.compositions import decompositions  # PyTorch's, all of them
+            from torch_tenon.ops.compositions import enter_composition  # PyTorch's, all of them
 
-            COMPOSITIONS[self.op] = decomposition
-            decompositions()[self.op] = decomposition
+            enter_composition(self.op, decomposition)
         if not own and self.signatures:
             _log.warning("%s: %s", self.name, self.way())
         CUSTOM_OPS[self.name] = self

@@ -23,6 +23,7 @@ from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, reshape, size_hint
+from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW
 from torch_tenon.ops.lowerings.reductions import reduce, shared
 from torch_tenon.ops.lowerings.table import (
@@ -62,18 +63,34 @@ class _Convolution:
         return TABLE[self.dtype].compute
 
     @property
+    def is_product(self) -> bool:
+        """Whether the target multiplies matrices of such numbers."""
+        backend = self.build.backend
+        return backend is not None and self.dtype in backend.product_dtypes
+
+    @property
+    def takes_windows(self) -> bool:
+        """Whether padded images, in memory, are multiplied as they are. Then loops read them too,
+        which have no borders to look for."""
+        backend = self.build.backend
+        return backend is not None and backend.multiplies_windows
+
+    @property
     def is_depthwise(self) -> bool:
         """Whether each group has one channel of an image."""
         return self.images[1] == self.groups and math.prod(self.kernel) <= LARGEST_WINDOW
 
-    def met(self, places: Position, offset: Ints) -> tuple[list[Index], Scalar]:
+    def met(
+        self, places: Position, offset: Ints, padded: bool = False
+    ) -> tuple[list[Index], Scalar]:
         """The element of an image that a place meets with a number of the kernel, and whether it
-        is in the image."""
+        is in the image: always, where that is `padded`."""
         inside = ops.constant(True, torch.bool)
         at: list[Index] = []
         for d, (o, k) in enumerate(zip(places, offset, strict=True)):
-            i = o * self.stride[d] - self.padding[d] + k * self.dilation[d]
-            if self.padding[d]:
+            i = o * self.stride[d] + k * self.dilation[d]
+            if self.padding[d] and not padded:
+                i = i - self.padding[d]
                 n = self.images[2 + d]
                 inside = inside & ops.ge(ops.index(i), 0) & ops.lt(ops.index(i), ops.index(n))
             at.append(i)
@@ -114,15 +131,15 @@ class _Convolution:
     def to_places(self, images: Value, weights: Value) -> Value:
         """The places (N, A, *P) that images (N, B, *S) convolve to."""
         if self.is_depthwise:
-            each = self.places[1] // self.groups
-            images, weights = shared(self.build, images), shared(self.build, weights)
-
-            def element(p: Position, k: Ints) -> Scalar:
-                at, inside = self.met(p[2:], k)
-                return self._term(images, [p[0], p[1] // each, *at], inside, weights, [p[1], 0, *k])
-
-            return self.sum_over_kernel(self.places, _both(images, weights), element)
+            return self._depthwise_to_places(images, weights)
+        if not self.is_product:
+            return self._to_places_by_loops(images, weights)
         left = self._weights(weights)
+        if self.takes_windows and math.prod(self.kernel) > 1:
+            windows = self._windows(self._padded(images))
+            sizes = (*left.sizes[:2], product(self.places[2:]))
+            found = self.build.program.matmul(left, windows, sizes, rows=1 + self.rank)
+            return _dense(found, self.places)
         return _dense(self._multiply(left, self._columns(images)), self.places)
 
     def to_images(self, places: Value, weights: Value) -> Value:
@@ -135,6 +152,8 @@ class _Convolution:
                 return self._term(places, [*p[:2], *at], inside, weights, [p[1], 0, *k])
 
             return self.sum_over_kernel(self.images, _both(places, weights), element)
+        if not self.is_product:
+            return self._to_images_by_loops(places, weights)
         left = self._weights(weights)
         (n, a, k), steps = left.sizes, left.layout.strides
         turned = Layout((n, k, a), (steps[0], steps[2], steps[1]), left.layout.offset)
@@ -178,6 +197,43 @@ class _Convolution:
             self.build, by_image, [0], "sum", False, lambda p: ops.to(by_image.load(p), self.wide)
         )
 
+    # Loops
+
+    def _depthwise_to_places(self, images: Value, weights: Value) -> Value:
+        each, padded = self.places[1] // self.groups, self.takes_windows
+        images = self._padded(images) if padded else shared(self.build, images)
+        weights = shared(self.build, weights)
+
+        def element(p: Position, k: Ints) -> Scalar:
+            at, inside = self.met(p[2:], k, padded)
+            return self._term(images, [p[0], p[1] // each, *at], inside, weights, [p[1], 0, *k])
+
+        return self.sum_over_kernel(self.places, _both(images, weights), element)
+
+    def _to_places_by_loops(self, images: Value, weights: Value) -> Value:
+        outs, ins = self.places[1] // self.groups, self.images[1] // self.groups
+        images, weights = shared(self.build, images), shared(self.build, weights)
+
+        def element(p: Position, r: Position) -> Scalar:
+            at, inside = self.met(p[2:], r[1:])  # type: ignore[arg-type]
+            image = [p[0], p[1] // outs * ins + r[0], *at]
+            return self._term(images, image, inside, weights, [p[1], *r])
+
+        inner = (ins, *self.kernel)
+        return self.build.program.reduce(self.places, inner, element, "sum", self.wide)
+
+    def _to_images_by_loops(self, places: Value, weights: Value) -> Value:
+        outs, ins = self.places[1] // self.groups, self.images[1] // self.groups
+        places, weights = shared(self.build, places), shared(self.build, weights)
+
+        def element(p: Position, r: Position) -> Scalar:
+            at, inside = self.meeting(p[2:], r[1:])  # type: ignore[arg-type]
+            a = p[1] // ins * outs + r[0]
+            return self._term(places, [p[0], a, *at], inside, weights, [a, p[1] % ins, *r[1:]])
+
+        inner = (outs, *self.kernel)
+        return self.build.program.reduce(self.images, inner, element, "sum", self.wide)
+
     # Matrices
 
     @property
@@ -193,6 +249,42 @@ class _Convolution:
 
         found: Scalar = ops.masked(inside, term, 0)
         return found
+
+    def _padded(self, images: Value) -> Stored:
+        """The images with zeros around them, in memory of their own if there are any."""
+        if not any(self.padding):
+            stored = self.build.program.realise(images)
+            return stored if stored.layout.strides[-1] == 1 else self.build.program.copy(stored)
+        images = shared(self.build, images)
+        around = [n + 2 * p for n, p in zip(self.images[2:], self.padding, strict=True)]
+
+        def body(p: Position) -> Scalar:
+            at = [i - before for i, before in zip(p[2:], self.padding, strict=True)]
+            inside = ops.constant(True, torch.bool)
+            for i, before, n in zip(at, self.padding, self.images[2:], strict=True):
+                if before:
+                    inside = inside & ops.ge(ops.index(i), 0) & ops.lt(ops.index(i), ops.index(n))
+            return ops.masked(inside, lambda: images.load([*p[:2], *at]), 0)
+
+        sizes = (*self.images[:2], *around)
+        return self.build.program.copy(Lazy(sizes, self.dtype, body, (images,), 4))
+
+    def _windows(self, images: Stored) -> Stored:
+        """What each place meets, as a view of padded images: (N * groups, B / groups, *K, *P)."""
+        layout = images.layout
+        if self.groups > 1 and layout.strides[0] != layout.strides[1] * self.images[1]:
+            images = self.build.program.copy(images)
+            layout = images.layout
+        each = self.images[1] // self.groups
+        sizes = (self.images[0] * self.groups, each, *self.kernel, *self.places[2:])
+        batch = layout.strides[0] if self.groups == 1 else layout.strides[1] * each
+        along = layout.strides[2:]
+        strides = (
+            *(batch, layout.strides[1]),
+            *(k * s for k, s in zip(self.dilation, along, strict=True)),
+            *(k * s for k, s in zip(self.stride, along, strict=True)),
+        )
+        return Stored(images.buffer, Layout(sizes, strides, layout.offset))
 
     def _columns(self, images: Value) -> Stored:
         """What each place meets: (N * groups, B / groups * K, P)."""
@@ -258,9 +350,8 @@ def _convolution(
 ) -> _Convolution:
     rank = len(weights.sizes) - 2
     kernel = [n for n in weights.sizes[2:] if isinstance(n, int)]
-    known = len(kernel) == rank and len(images) == len(places) == rank + 2
-    if b.backend is None or weights.dtype not in b.backend.product_dtypes or not known:
-        raise CannotLower("a convolution that is no product")
+    if len(kernel) < rank or not len(images) == len(places) == rank + 2:
+        raise CannotLower("a convolution of unknown rank or kernel")
     if 0 in (product(images), product(places), product(weights.sizes)):
         raise CannotLower("an empty convolution")
 
@@ -268,7 +359,10 @@ def _convolution(
         return tuple(v) * rank if len(v) == 1 else tuple(v)
 
     steps = (full(stride), full(padding), full(dilation))
-    return _Convolution(b, weights.dtype, images, places, tuple(kernel), *steps, groups)
+    found = _Convolution(b, weights.dtype, images, places, tuple(kernel), *steps, groups)
+    if not (found.is_product or b.program.standalone):
+        raise CannotLower("a convolution that is no product")
+    return found
 
 
 @lowering("aten.convolution", "aten._convolution")
@@ -287,12 +381,16 @@ def convolution(
 ) -> Value:
     """The result (N, channels, ...) of an input and weights; see `aten::convolution`."""
     sizes = (b.out.sizes, x.sizes) if transposed else (x.sizes, b.out.sizes)
-    c = _convolution(b, *sizes, weights, stride, padding, dilation, groups)
-    y = (c.to_images if transposed else c.to_places)(x, weights)
+    wide = TABLE[weights.dtype].compute
+    if b.program.standalone and 0 in (product(x.sizes), product(weights.sizes)):
+        y: Value = constant(b.out.sizes, 0, wide)
+    else:
+        c = _convolution(b, *sizes, weights, stride, padding, dilation, groups)
+        y = (c.to_images if transposed else c.to_places)(x, weights)
     if bias is None:
         return cast(y, weights.dtype)
-    along = reshape(bias, (b.out.sizes[1], *[1] * c.rank))
-    return elementwise(ops.add, (y, along), c.wide, weights.dtype)
+    along = reshape(bias, (b.out.sizes[1], *[1] * (len(weights.sizes) - 2)))
+    return elementwise(ops.add, (y, along), wide, weights.dtype)
 
 
 @lowering("aten.convolution_backward")

@@ -12,7 +12,7 @@ import torch
 
 from torch_tenon import device
 from torch_tenon.ops import manifest
-from torch_tenon.ops.lowerings.table import LOWERINGS, WHOLE, Build
+from torch_tenon.ops.lowerings.table import LINKED, Build
 from torch_tenon.ops.variants import overload
 from torch_tenon.pytorch.versions import is_removed
 
@@ -38,8 +38,7 @@ def _enter(op: Any, target: Any) -> None:
         results = b.call(target, args, keywords, "library")
         return results if len(b.results) > 1 else results[0]
 
-    LOWERINGS[str(op)] = lower
-    WHOLE.add(str(op))
+    LINKED[str(op)] = lower
 
 
 _backend = device.backend()

@@ -12,6 +12,7 @@ from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, size_hint, steps_read
 from torch_tenon.ops.lowerings.creation import constant
+from torch_tenon.ops.lowerings.reductions import shared
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
@@ -36,8 +37,11 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
         raise CannotLower("an empty operand")
     if len(operands) == 2 and meta.dtype in WITHOUT_MEMORY and _saves_memory(*operands):
         return _by_loops(b, *operands)
+    multiplies = b.backend is not None and meta.dtype in b.backend.product_dtypes
+    if b.program.standalone and not multiplies:
+        return _by_loops(b, *(shared(b, x) for x in operands))
     plain = [_in_memory(b, x) for x in operands]
-    if b.backend is not None and meta.dtype in b.backend.product_dtypes and len(plain) == 2:
+    if multiplies and len(plain) == 2:
         return b.program.matmul(plain[0], plain[1], meta.sizes)
     layout = Layout.contiguous(meta.sizes)
     out = b.program.call(target, plain, keywords, [(meta.dtype, layout)], "library", into=True)[0]

@@ -43,8 +43,11 @@ class _Windows:
         self.stride = full(stride) if stride else self.kernel
         self.padding = full(padding)
         self.include_pad, self.divisor = include_pad, divisor
-        if math.prod(self.kernel) > LARGEST_WINDOW:
-            raise CannotLower("a large window")
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a window has too many elements for one body."""
+        return math.prod(self.kernel) > LARGEST_WINDOW
 
     def count(self, place: Position, wide: Any) -> Scalar:
         """How many elements window `place` averages over."""
@@ -93,23 +96,39 @@ def _forward(rank: int) -> Callable[..., Value]:
         windows = _Windows(
             rank, x.sizes, kernel, stride, padding, count_include_pad, divisor_override
         )
+        if windows.is_large and not b.program.standalone:
+            raise CannotLower("a large window")
         x = shared(b, x)
         wide = TABLE[x.dtype].compute
 
+        def term(p: Position, offset: Position) -> Scalar:
+            at = [
+                i * s - q + o
+                for i, s, q, o in zip(
+                    p[-rank:], windows.stride, windows.padding, offset, strict=True
+                )
+            ]
+            inside = ops.constant(True, torch.bool)
+            for i, n in zip(at, windows.sizes, strict=True):
+                inside = inside & _between(i, n)
+            found: Scalar = ops.masked(inside, lambda: ops.to(x.load([*p[:-rank], *at]), wide), 0)
+            return found
+
+        if windows.is_large:
+            total = b.program.reduce(b.out.sizes, windows.kernel, term, "sum", wide)
+            return cast(
+                Lazy(
+                    b.out.sizes,
+                    wide,
+                    lambda p: _average(total.load(p), windows.count(p[-rank:], wide)),
+                    (total,),
+                    4,
+                ),
+                x.dtype,
+            )
+
         def body(p: Position) -> Scalar:
-            terms = []
-            for offset in itertools.product(*map(range, windows.kernel)):
-                at = [
-                    i * s - q + o
-                    for i, s, q, o in zip(
-                        p[-rank:], windows.stride, windows.padding, offset, strict=True
-                    )
-                ]
-                inside = ops.constant(True, torch.bool)
-                for i, n in zip(at, windows.sizes, strict=True):
-                    inside = inside & _between(i, n)
-                where = [*p[:-rank], *at]
-                terms.append(ops.masked(inside, lambda w=where: ops.to(x.load(w), wide), 0))
+            terms = [term(p, offset) for offset in itertools.product(*map(range, windows.kernel))]
             return _average(_sum(terms, wide), windows.count(p[-rank:], wide))
 
         y = Lazy(b.out.sizes, wide, body, (x,), 4 * math.prod(windows.kernel))
@@ -133,7 +152,7 @@ def _backward(rank: int) -> Callable[..., Value]:
         g = shared(b, g)
         wide = TABLE[g.dtype].compute
         spread = [-(-k // s) for k, s in zip(windows.kernel, windows.stride, strict=True)]
-        if math.prod(spread) > LARGEST_WINDOW:
+        if windows.is_large or math.prod(spread) > LARGEST_WINDOW:
             raise CannotLower("a large window")
 
         def body(p: Position) -> Scalar:

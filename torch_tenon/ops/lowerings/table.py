@@ -25,8 +25,9 @@ from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
-# Ops that are linked whole, so that their operands may have dtypes that loops do not compute in.
-WHOLE: set[str] = set()
+# Ops that are linked whole to the target's library, by overload. Their operands may have dtypes
+# that loops do not compute in.
+LINKED: dict[str, Lowering] = {}
 # Custom ops that somebody wrote kernels for, by name as counters have it.
 BY_HAND: set[str] = set()
 
@@ -104,10 +105,11 @@ def lowering(*names: str) -> Callable[[Lowering], Lowering]:
     return enter
 
 
-def find(target: Any) -> Lowering | None:
-    """The lowering of an `OpOverload`, or None."""
+def find(target: Any, standalone: bool = False) -> Lowering | None:
+    """The lowering of an `OpOverload`, or None. A `standalone` program links no library."""
     name = str(target)
-    return LOWERINGS.get(name) or LOWERINGS.get(name.rpartition(".")[0])
+    linked = None if standalone else LINKED.get(name)
+    return linked or LOWERINGS.get(name) or LOWERINGS.get(name.rpartition(".")[0])
 
 
 def broadcast_sizes(*shapes: Sequence[Index]) -> tuple[Index, ...]:

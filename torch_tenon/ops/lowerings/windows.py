@@ -18,12 +18,27 @@ from torch_tenon.ir.values import Lazy, Position, Value, neutral, reshape
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
 from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW
 from torch_tenon.ops.lowerings.reductions import shared
-from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, elementwise
 
 
 def _bounds(o: Index, n: Index, m: Index) -> tuple[Index, Index]:
     """Where output o of m over n elements begins and ends."""
     return o * n // m, ((o + 1) * n + m - 1) // m
+
+
+def _widest(n: Sequence[Index], m: Sequence[Index]) -> list[Index]:
+    """The elements of the longest window by dimension, or one more."""
+    return [
+        -(-a // c) + (a % c != 0)
+        if isinstance(a, int) and isinstance(c, int)
+        else (a + c - 1) // c + 1
+        for a, c in zip(n, m, strict=True)
+    ]
+
+
+def _known(b: Build, sizes: Sequence[Index]) -> Sequence[Index]:
+    """Sizes of adaptive pooling; those that are known only at run time are for loops alone."""
+    return sizes if b.program.standalone and 0 not in sizes else _static(sizes)
 
 
 def _static(sizes: Sequence[Index]) -> list[int]:
@@ -35,10 +50,10 @@ def _static(sizes: Sequence[Index]) -> list[int]:
 
 def _average(rank: int) -> Callable[..., Value]:
     def lower(b: Build, x: Value, out: Sequence[Index]) -> Value:
-        n, m = _static(x.sizes[-rank:]), _static(b.out.sizes[-rank:])
+        n, m = _known(b, x.sizes[-rank:]), _known(b, b.out.sizes[-rank:])
         x = shared(b, x)
         wide = TABLE[x.dtype].compute
-        widest = [-(-a // c) + (a % c != 0) for a, c in zip(n, m, strict=True)]
+        widest = _widest(n, m)
 
         def element(p: list[Index], r: list[Index]) -> Scalar:
             inside = ops.constant(True, torch.bool)
@@ -134,6 +149,62 @@ def _pair(b: Build, x: Value, windows: Callable[[Position], Window], cost: int =
     return [Lazy(sizes, x.dtype, best, (x,), cost), Lazy(sizes, torch.int64, where, (x,), cost)]
 
 
+def _pair_by_loops(
+    b: Build,
+    x: Value,
+    rank: int,
+    window: Sequence[Index],
+    at: Callable[[int, Index, Index], tuple[Index, Scalar]],
+    begin: Callable[[Position], Scalar] | None = None,
+) -> list[Value]:
+    """The same by loops over a window of any size: `at` gives for a dimension, the number of a
+    window and a place in it the element, and whether there is one. `begin` is the number of a
+    window without any, where there are such."""
+    x = shared(b, x)
+    sizes, n, program = b.out.sizes, x.sizes[-rank:], b.program
+    wide = TABLE[x.dtype].compute
+
+    def found(p: Position, r: Position, value: Callable[[Scalar, Index], Scalar], none: Any) -> Any:
+        pairs = [at(d, p[len(p) - rank + d], k) for d, k in enumerate(r)]
+        where = [i for i, _ in pairs]
+        there = functools.reduce(ops.logical_and, [t for _, t in pairs])
+
+        def inside() -> Scalar:
+            return value(ops.to(x.load([*p[:-rank], *where]), wide), flat_index(where, n))
+
+        return ops.masked(there, inside, none)
+
+    best = program.reduce(
+        sizes, window, lambda p, r: found(p, r, lambda v, i: v, neutral("max", wide)), "max", wide
+    )
+
+    def equal(p: Position, r: Position) -> Scalar:
+        def number(v: Scalar, i: Index) -> Scalar:
+            return ops.where(ops.eq(v, best.load(p)), ops.index(i), 2**62)
+
+        return found(p, r, number, 2**62)
+
+    first = program.reduce(sizes, window, equal, "min", torch.int64)
+    places: Value = first
+    if begin is not None:
+
+        def known(p: Position) -> Scalar:
+            number = first.load(p)
+            return ops.where(ops.eq(number, 2**62), begin(p), number)
+
+        places = Lazy(sizes, torch.int64, known, (first,), 8)
+    if wide.is_floating_point:  # of several NaNs the last one counts
+
+        def is_nan(p: Position, r: Position) -> Scalar:
+            return found(p, r, lambda v, i: ops.where(ops.isnan(v), ops.index(i), -1), -1)
+
+        last = program.reduce(sizes, window, is_nan, "max", torch.int64)
+        places = elementwise(
+            lambda a, z: ops.where(ops.lt(z, 0), a, z), (places, last), torch.int64, torch.int64
+        )
+    return [cast(best, x.dtype), places]
+
+
 def _max(rank: int) -> Callable[..., list[Value]]:
     def lower(
         b: Build,
@@ -148,15 +219,16 @@ def _max(rank: int) -> Callable[..., list[Value]]:
             list(v) * rank if len(v) == 1 else list(v)
             for v in (kernel, stride or kernel, padding, dilation)
         )
-        if math.prod(kernel) > LARGEST_WINDOW:
+        is_large = math.prod(kernel) > LARGEST_WINDOW
+        if is_large and not b.program.standalone:
             raise CannotLower("a large window")
         n, m = x.sizes[-rank:], b.out.sizes[-rank:]
 
-        def at(d: int, o: Index, k: int) -> tuple[Index, Scalar]:
+        def at(d: int, o: Index, k: Index) -> tuple[Index, Scalar]:
             """Place k of window o along a dimension, and whether it lies in the input."""
             i = o * stride[d] - padding[d] + k * dilation[d]
             there = ops.constant(True, torch.bool)
-            if k * dilation[d] < padding[d]:
+            if padding[d] and not (isinstance(k, int) and k * dilation[d] >= padding[d]):
                 there = there & ops.ge(ops.index(i), 0)
             last = (m[d] - 1) * stride[d] - padding[d] + k * dilation[d] - n[d]
             if not isinstance(last, int) or last >= 0:
@@ -172,19 +244,25 @@ def _max(rank: int) -> Callable[..., list[Value]]:
             steps = ops.floor_div(ops.add(before, dilation[d] - 1), dilation[d])
             return ops.add(ops.index(i), ops.mul(steps, dilation[d]))
 
+        def begin(p: Position) -> Scalar:
+            """The number of where a window begins."""
+            number = ops.constant(0, torch.int64)
+            for d, size in enumerate(n):
+                number = ops.add(ops.mul(number, ops.index(size)), first(d, p[len(p) - rank + d]))
+            return number
+
         def windows(p: Position) -> Window:
             found: list[Candidate] = []
-            begin = ops.constant(0, torch.int64)
-            for d, size in enumerate(n):
-                begin = ops.add(ops.mul(begin, ops.index(size)), first(d, p[len(p) - rank + d]))
             for offset in itertools.product(*map(range, kernel)):
                 places = [at(d, p[len(p) - rank + d], k) for d, k in enumerate(offset)]
                 there = functools.reduce(ops.logical_and, [t for _, t in places])
                 where = [i for i, _ in places]
                 load = functools.partial(x.load, [*p[:-rank], *where])
                 found.append((load, ops.index(flat_index(where, n)), there))
-            return found, begin
+            return found, begin(p)
 
+        if is_large:
+            return _pair_by_loops(b, x, rank, kernel, at, begin)
         return _pair(b, x, windows, 4 * math.prod(kernel))
 
     return lower
@@ -192,24 +270,31 @@ def _max(rank: int) -> Callable[..., list[Value]]:
 
 def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
     def lower(b: Build, x: Value, out: Sequence[Index]) -> list[Value]:
-        n, m = _static(x.sizes[-rank:]), _static(b.out.sizes[-rank:])
-        widest = [-(-a // c) + (a % c != 0) for a, c in zip(n, m, strict=True)]
-        if product(widest) > LARGEST_WINDOW:  # type: ignore[operator]
-            raise CannotLower("a large window")
+        n, m = _known(b, x.sizes[-rank:]), _known(b, b.out.sizes[-rank:])
+        longest = _widest(n, m)
+        widest = [k for k in longest if isinstance(k, int)]
+        if len(widest) < rank or math.prod(widest) > LARGEST_WINDOW:
+            if not b.program.standalone:
+                raise CannotLower("a large window")
+
+            def at(d: int, o: Index, k: Index) -> tuple[Index, Scalar]:
+                start, end = _bounds(o, n[d], m[d])
+                return start + k, ops.lt(ops.index(start + k), ops.index(end))
+
+            return _pair_by_loops(b, x, rank, longest, at)
 
         def windows(p: Position) -> Window:
             found: list[Candidate] = []
             for offset in itertools.product(*map(range, widest)):
-                at: list[Index] = []
+                place: list[Index] = []
                 there = ops.constant(True, torch.bool)
                 for o, k, a, c in zip(p[-rank:], offset, n, m, strict=True):
                     start, end = _bounds(o, a, c)
-                    at.append(start + k)
+                    place.append(start + k)
                     if k:  # windows are not empty
                         there = there & ops.lt(ops.index(start + k), ops.index(end))
-                place = [*p[:-rank], *at]
-                load = functools.partial(x.load, place)
-                found.append((load, ops.index(flat_index(at, n)), there))
+                load = functools.partial(x.load, [*p[:-rank], *place])
+                found.append((load, ops.index(flat_index(place, n)), there))
             return found, found[0][1]
 
         return _pair(b, x, windows)

@@ -26,7 +26,7 @@ from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, strides, var
 from torch_tenon.ir.program import Matmul
 from torch_tenon.ir.scalar_ops import PLAIN_OPS
-from torch_tenon.ir.values import Buffer, loop_symbol
+from torch_tenon.ir.values import Buffer, Layout, loop_symbol, size_hint
 from torch_tenon.targets.c_family import layout as decide
 from torch_tenon.targets.c_family.dialect import Names, Writer
 
@@ -63,7 +63,7 @@ class Product:
         numbers, work = self.arguments.numbers, product(s.extent for s in self.whole.symbols())
         kernel = writer.made(source, self.whole, self.kept, numbers, "matmul", work, first)
         operands = (self.node.left, self.node.right)
-        read = sum(product(v.sizes) * v.dtype.itemsize for v in operands)
+        read = sum(_least(v.layout) * v.dtype.itemsize for v in operands)
         kernel.bytes_moved = read + kernel.bytes_moved
         return kernel
 
@@ -133,6 +133,12 @@ class Product:
             if b in self.kept and fresh and same:
                 return b
         return None
+
+
+def _least(layout: Layout) -> Index:
+    """The elements that are read of an operand: windows that overlap read the same ones."""
+    count, span = product(layout.sizes), layout.span()
+    return span if size_hint(span) < size_hint(count) else count
 
 
 def three(parts: tuple[Index, ...], first: Index) -> tuple[Index, ...]:

@@ -33,6 +33,7 @@ class CpuBackend(CFamilyBackend):
 
     name = "cpu"
     library = LIBRARY
+    multiplies_windows = True
 
     def __init__(self, compiler: CpuCompiler | None = None) -> None:
         self._compiler = compiler
@@ -81,11 +82,15 @@ class CpuBackend(CFamilyBackend):
     def compile(self, kernels: Sequence[Kernel]) -> list[int]:
         """Addresses of functions of this process."""
         from torch_tenon.targets.cpu.handwritten import ENTRY
+        from torch_tenon.targets.cpu.products import WINDOWS
+        from torch_tenon.targets.target import CompileError
 
         generated = [k.source for k in kernels if k.code is None]
         found = iter(self.compiler.functions(generated))
         if any(k.layout == "matmul" for k in kernels):
             _ = self.tuner
+        if any(WINDOWS in k.source for k in kernels) and not self.tuner.driver():
+            raise CompileError("a product of windows without the driver of matrix products")
         return [
             next(found) if k.code is None else self.compiler.function(k.source, ENTRY)
             for k in kernels

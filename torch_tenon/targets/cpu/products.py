@@ -6,10 +6,12 @@ piece while it is in the cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from torch_tenon.compiler.kernel import Kernel, origin_of
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Index
-from torch_tenon.ir.program import MATMUL_DTYPES
+from torch_tenon.ir.program import MATMUL_DTYPES, Matmul
 from torch_tenon.ir.values import Buffer, Layout
 from torch_tenon.targets.c_family import scalars as c
 from torch_tenon.targets.c_family.dialect import indent
@@ -18,6 +20,7 @@ from torch_tenon.targets.cpu.autotune import INTERFACE
 from torch_tenon.targets.cpu.dialect import CWriter
 
 ENTRY = "void *tenon_matmul;"  # set when the object is loaded
+WINDOWS = "const tenon_windows_t windows = {"
 HEAD = "void *const *a, const int64_t *s, int64_t *status"
 
 
@@ -69,7 +72,8 @@ class CProduct(Product):
             f"{writer.pointer(value.buffer)} + {number(value.layout.offset)}"
             for value in (node.left, node.right)
         ]
-        (batch, m, k), n = three(node.left.sizes, 1), node.right.sizes[-1]
+        (batch, m, k), n = three(node.left.sizes, 1), node.out.sizes[-1]
+        windows = self._windows(number) if node.rows > 1 else []
         c_steps = three(Layout.contiguous(node.out.sizes).strides, 0)[:2]
         fields = {
             "a": operands[0],
@@ -82,12 +86,41 @@ class CProduct(Product):
             "n": number(n),
             "k": number(k),
             "a_strides": f"{{{steps(node.left.layout)}}}",
-            "b_strides": f"{{{steps(node.right.layout)}}}",
+            "b_strides": f"{{{steps(_matrices(node))}}}",
             "c_strides": f"{{{', '.join(number(k) for k in c_steps)}}}",
         }
         if self.members:
             fields |= {"epilogue": "epilogue_@NAME@", "arguments": "a", "sizes": "s"}
             fields["status"] = "status"
+        if windows:
+            fields["windows"] = "&windows"
         text = [f".{name} = {value}," for name, value in fields.items()]
         run = "((void (*)(const tenon_matmul_t *))tenon_matmul)(&product);"
-        return ["const tenon_matmul_t product = {", *indent(text), "};", run]
+        return [*windows, "const tenon_matmul_t product = {", *indent(text), "};", run]
+
+    def _windows(self, number: Callable[[Index], str]) -> list[str]:
+        """The right operand as windows of an image."""
+        layout, first = self.node.right.layout, self.node.rows + 1
+
+        def padded(numbers: Sequence[Index], count: int, filler: Index) -> str:
+            full = [*[filler] * (count - len(numbers)), *numbers]
+            return f"{{{', '.join(map(number, full))}}}"
+
+        length = Layout(layout.sizes[1:], layout.strides[1:]).span()
+        fields = {
+            "rows": padded(layout.sizes[1:first], 4, 1),
+            "row_steps": padded(layout.strides[1:first], 4, 0),
+            "columns": padded(layout.sizes[first:], 3, 1),
+            "column_steps": padded(layout.strides[first:], 3, 0),
+            "length": number(length),
+        }
+        text = [f".{name} = {value}," for name, value in fields.items()]
+        return [WINDOWS, *indent(text), "};"]
+
+
+def _matrices(node: Matmul) -> Layout:
+    """How the matrices of the right operand lie; of windows the driver asks for the batch alone."""
+    layout = node.right.layout
+    if node.rows == 1:
+        return layout
+    return Layout((layout.sizes[0], 1, 1), (layout.strides[0], 0, 0), layout.offset)

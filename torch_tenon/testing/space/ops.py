@@ -52,10 +52,12 @@ def names() -> tuple[str, ...]:
     from torch_tenon.ops import manifest
     from torch_tenon.ops.compositions import decompositions
     from torch_tenon.ops.lowerings import load_all
-    from torch_tenon.ops.lowerings.table import LOWERINGS
+    from torch_tenon.ops.lowerings.table import LINKED, LOWERINGS
 
     load_all()
-    known: set[str] = {name.split(".")[1] for name in LOWERINGS if name.startswith("aten.")}
+    known: set[str] = {
+        name.split(".")[1] for name in (*LOWERINGS, *LINKED) if name.startswith("aten.")
+    }
     known |= {base_name(op) for op in decompositions() if op.namespace == "aten"}
     known |= {
         name.split("::")[1].split(".")[0].removesuffix("_")

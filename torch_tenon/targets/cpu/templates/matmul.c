@@ -145,6 +145,45 @@ static void pack_f32(float *to, const void *from, int64_t start, int64_t fk, int
 typedef void (*pack_t)(float *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 static const pack_t packers[] = {pack_f32, pack_bf16, pack_f16};
 
+/* Columns j to j + some of B as windows, at most COLUMNS of them, for rows k to k + depth. A run of
+ * columns that lie side by side is copied by whole vectors, which the next run and the next row then
+ * write over: what is beyond `some`, and up to LANES elements after the panel, is of no account. */
+static void pack_windows(float *to, const tenon_matmul_t *p, int64_t start, int64_t k, int64_t depth,
+                         int64_t j, int64_t some) {
+  const tenon_windows_t *w = p->windows;
+  int64_t at[COLUMNS], runs[COLUMNS + 1], count = 0, last = 0;
+  int64_t column[3] = {j / w->columns[2] / w->columns[1], j / w->columns[2] % w->columns[1],
+                       j % w->columns[2]};
+  for (int64_t l = 0; l < some; ++l) {
+    at[l] = column[0] * w->column_steps[0] + column[1] * w->column_steps[1] +
+            column[2] * w->column_steps[2];
+    if (l == 0 || at[l] != at[l - 1] + 1) runs[count++] = l;
+    last = at[l] > last ? at[l] : last;
+    if (++column[2] < w->columns[2]) continue;
+    column[2] = 0;
+    if (++column[1] == w->columns[1]) column[1] = 0, ++column[0];
+  }
+  runs[count] = some;
+  int64_t row[4], left = k;
+  for (int d = 3; d >= 0; --d) row[d] = left % w->rows[d], left /= w->rows[d];
+  const int by_runs = p->dtype == 0 && 4 * count <= some + 8;
+  for (int64_t e = 0; e < depth; ++e, to += COLUMNS) {
+    const int64_t here = row[0] * w->row_steps[0] + row[1] * w->row_steps[1] +
+                         row[2] * w->row_steps[2] + row[3] * w->row_steps[3];
+    for (int d = 3; d >= 0 && ++row[d] == w->rows[d] && d > 0; --d) row[d] = 0;
+    const float *x = (const float *)p->b + start + here;
+    if (by_runs && here + last + COLUMNS <= w->length) {
+      for (int64_t r = 0; r < count; ++r)
+        for (int64_t l = runs[r]; l < runs[r + 1]; l += LANES)
+          *(lanes_t *)(to + l) = *(const lanes_t *)(x + at[runs[r]] + l - runs[r]);
+    } else if (p->dtype == 0) {
+      for (int64_t l = 0; l < some; ++l) to[l] = x[at[l]];
+    } else {
+      for (int64_t l = 0; l < some; ++l) to[l] = element(p->b, start + here + at[l], p->dtype);
+    }
+  }
+}
+
 static pthread_key_t room_key;
 static pthread_once_t room_once = PTHREAD_ONCE_INIT;
 static void make_room_key(void) { pthread_key_create(&room_key, free); }
@@ -201,10 +240,10 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
   const int whole = slices > 1; /* sums of several slices: they need memory for a band */
   const int64_t width_most = smaller(WIDTH, (columns + COLUMNS - 1) / COLUMNS * COLUMNS);
   const int read_a = p->dtype == 0 && (rows * p->k <= SMALL || rows <= ROWS) && columns <= 8 * COLUMNS;
-  const int read_b = p->dtype == 0 && bj == 1 && (columns * p->k <= SMALL || rows <= 4 * ROWS);
-  float *panels = room(width_most * depth_most + HEIGHT * depth_most + HEIGHT * GROUP +
+  const int read_b = p->windows == NULL && p->dtype == 0 && bj == 1 && (columns * p->k <= SMALL || rows <= 4 * ROWS);
+  float *panels = room(width_most * depth_most + LANES + HEIGHT * depth_most + HEIGHT * GROUP +
                        (into ? 0 : (whole ? smaller(BAND, rows) * width_most : HEIGHT * GROUP)));
-  float *left = panels + width_most * depth_most, *narrow = left + HEIGHT * depth_most;
+  float *left = panels + width_most * depth_most + LANES, *narrow = left + HEIGHT * depth_most;
   float *own = narrow + HEIGHT * GROUP;
   for (int64_t j0 = c0; j0 < c1; j0 += WIDTH) {
     const int64_t width = smaller(WIDTH, c1 - j0);
@@ -215,7 +254,9 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
         const int last = k0 + depth >= p->k;
         for (int64_t j = 0; j < width; j += COLUMNS) {
           const int64_t some = smaller(COLUMNS, width - j);
-          if (!read_b || some < COLUMNS)
+          if (p->windows != NULL)
+            pack_windows(panels + j * depth_most, p, b0, k0, depth, j0 + j, some);
+          else if (!read_b || some < COLUMNS)
             pack(panels + j * depth_most, p->b, b0 + k0 * bk + (j0 + j) * bj, bk, bj, depth, some, COLUMNS);
         }
         for (int64_t i0 = band; i0 < band_end; i0 += HEIGHT) {
@@ -369,6 +410,7 @@ static void strips(const tenon_matmul_t *p, const float *a, const float *b, int6
 
 /* Whether few rows are multiplied without packing. */
 static int without_packing(const tenon_matmul_t *p) {
+  if (p->windows != NULL) return 0;
   if (p->dtype < 2 && p->m <= FEW && p->a_strides[2] == 1 && p->b_strides[1] == 1) return 1;
   return p->dtype == 0 && p->m <= 3 && p->b_strides[2] == 1;
 }

@@ -8,6 +8,14 @@
 typedef void (*tenon_epilogue_t)(const void *product, int64_t step, const int64_t *box,
                                  void *const *a, const int64_t *s, int64_t *status);
 
+/* B as the windows of an image: row k, as a position in `rows` (channels and the kernel, from the
+ * outermost), and column j, as one in `columns`, meet at the sum of their steps. */
+typedef struct {
+  int64_t rows[4], row_steps[4];
+  int64_t columns[3], column_steps[3];
+  int64_t length; /* elements that may be read from where a matrix of the batch begins */
+} tenon_windows_t;
+
 typedef struct {
   const void *a, *b;
   void *c; /* rows are dense; with an epilogue it may be null: nobody else needs the product */
@@ -20,6 +28,7 @@ typedef struct {
   void *const *arguments; /* what the epilogue is called with */
   const int64_t *sizes;
   int64_t *status;
+  const tenon_windows_t *windows; /* null: B lies by its strides */
 } tenon_matmul_t;
 
 /* Too small for a second thread, whatever multiplies: waking that takes as long as it saves, and,
