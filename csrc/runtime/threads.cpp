@@ -58,6 +58,7 @@ void wait_for_change(const std::atomic<uint32_t>& number, uint32_t old, bool spi
           return;
         pause();
       }
+      std::this_thread::yield();  // who is waited for may be to run on this processor
     }
   }
   number.wait(old, std::memory_order_acquire);

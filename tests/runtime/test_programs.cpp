@@ -479,5 +479,5 @@ TEST(a_device_has_its_own_weights_and_state) {
     tenon_status status{};
     CHECK(tenon_reset(opened.program, &status) == TENON_OK);
   }
-  CHECK_RAISES("this processor", Opened(file.path));
+  CHECK_RAISES("open it with the path of that target's library", Opened(file.path));
 }
