@@ -136,4 +136,4 @@ $(BUILT): $(INSTALLED) $(CPP) include/tenon.h
 	touch $@
 
 clean:
-	rm -rf torch_tenon/targets/cpu/set_up build dist *.egg-info torch_tenon/_C*.so torch_tenon/targets/*/libtenon_*.so torch_tenon/built_for.json torch_tenon/ops/manifest.json $(BUILT)
+	rm -rf torch_tenon/targets/cpu/set_up build dist *.egg-info torch_tenon/_C*.so torch_tenon/targets/*/libtenon_*.so torch_tenon/runtime/*.so torch_tenon/built_for.json torch_tenon/ops/manifest.json $(BUILT)

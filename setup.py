@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -60,8 +61,24 @@ def build_library(sources: Path, folder: Path) -> None:
     made.replace(result)  # a process that has the old one open keeps it
 
 
+def build_runtime(folder: Path) -> None:
+    """Builds `libtenon_rt.so`, which runs exported programs, in `folder`.
+
+    It has neither PyTorch nor Python in it: csrc/runtime/Makefile says what it is made of.
+    """
+    made = ROOT / "build" / "runtime" / "libtenon_rt.so"
+    jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
+    command = ["make", "-s", "-j", jobs, "-C", str(ROOT / "csrc" / "runtime"), str(made)]
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS")}
+    subprocess.run(command, check=True, env=environment)
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = folder / f"libtenon_rt.{os.getpid()}"
+    shutil.copy(made, fresh)
+    fresh.replace(folder / made.name)  # a process that has the old one open keeps it
+
+
 class Build(BuildExtension):
-    """Builds the extension and the targets' libraries.
+    """Builds the extension, the targets' libraries and the runtime.
 
     It writes beside them what the extension is for (torch_tenon/loading.py) and what is in the
     manifest, for `import torch` to read sooner than YAML (torch_tenon/ops/manifest.py).
@@ -82,6 +99,7 @@ class Build(BuildExtension):
             (folder / "ops" / "manifest.json").write_text(json.dumps(manifest) + "\n")
             for sources in sorted(p for place in LIBRARIES for p in ROOT.glob(place)):
                 build_library(sources, folder.parent / sources.parent.relative_to(ROOT))
+            build_runtime(folder / "runtime")
 
     def build_extension(self, extension: Extension) -> None:
         folder = Path(self.build_temp).resolve()
