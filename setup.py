@@ -1,4 +1,4 @@
-"""Builds the C++ core with the cpu target's kernels, `torch_tenon._C`, and the targets' libraries.
+"""Builds the C++ core with the cpu target's kernels, and the libraries beside it: targets, runtime.
 
 Everything else is in pyproject.toml.
 """
@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -60,8 +61,28 @@ def build_library(sources: Path, folder: Path) -> None:
     made.replace(result)  # a process that has the old one open keeps it
 
 
+def build_runtime(build: Path, folder: Path) -> None:
+    """Builds the runtime by itself, `libtenon_rt.so`, where its sources are newer.
+
+    Programs that were exported run by it, without PyTorch. Its Makefile has the flags.
+    """
+    made = build.resolve() / "runtime" / "libtenon_rt.so"
+    sources = ROOT / "csrc" / "runtime"
+    compiler = f"CXX={get_cxx_compiler()}"
+    subprocess.run(
+        ["make", "-s", "-C", str(sources), f"OUT={made.parent}", compiler, str(made)], check=True
+    )
+    result = folder / made.name
+    if result.exists() and result.read_bytes() == made.read_bytes():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = result.with_suffix(f".{os.getpid()}")
+    shutil.copy(made, copy)
+    copy.replace(result)  # a process that has the old one open keeps it
+
+
 class Build(BuildExtension):
-    """Builds the extension and the targets' libraries.
+    """Builds the extension, the targets' libraries and the runtime.
 
     It writes beside them what the extension is for (torch_tenon/loading.py) and what is in the
     manifest, for `import torch` to read sooner than YAML (torch_tenon/ops/manifest.py).
@@ -82,6 +103,7 @@ class Build(BuildExtension):
             (folder / "ops" / "manifest.json").write_text(json.dumps(manifest) + "\n")
             for sources in sorted(p for place in LIBRARIES for p in ROOT.glob(place)):
                 build_library(sources, folder.parent / sources.parent.relative_to(ROOT))
+            build_runtime(Path(self.build_temp), folder / "runtime")
 
     def build_extension(self, extension: Extension) -> None:
         folder = Path(self.build_temp).resolve()
