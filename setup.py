@@ -1,4 +1,4 @@
-"""Builds the C++ core with the cpu target's kernels, `torch_tenon._C`, and the targets' libraries.
+"""Builds the C++ core with the cpu target's kernels, and the libraries beside it: targets, runtime.
 
 Everything else is in pyproject.toml.
 """
@@ -61,20 +61,24 @@ def build_library(sources: Path, folder: Path) -> None:
     made.replace(result)  # a process that has the old one open keeps it
 
 
-def build_runtime(folder: Path) -> None:
-    """Builds `libtenon_rt.so`, which runs exported programs, in `folder`.
+def build_runtime(build: Path, folder: Path) -> None:
+    """Builds the runtime by itself, `libtenon_rt.so`, where its sources are newer.
 
-    It has neither PyTorch nor Python in it: csrc/runtime/Makefile says what it is made of.
+    Programs that were exported run by it, without PyTorch. Its Makefile has the flags.
     """
-    made = ROOT / "build" / "runtime" / "libtenon_rt.so"
-    jobs = os.environ.get("MAX_JOBS") or str(os.cpu_count() or 1)
-    command = ["make", "-s", "-j", jobs, "-C", str(ROOT / "csrc" / "runtime"), str(made)]
-    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS")}
-    subprocess.run(command, check=True, env=environment)
+    made = build.resolve() / "runtime" / "libtenon_rt.so"
+    sources = ROOT / "csrc" / "runtime"
+    compiler = f"CXX={get_cxx_compiler()}"
+    subprocess.run(
+        ["make", "-s", "-C", str(sources), f"OUT={made.parent}", compiler, str(made)], check=True
+    )
+    result = folder / made.name
+    if result.exists() and result.read_bytes() == made.read_bytes():
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = folder / f"libtenon_rt.{os.getpid()}"
-    shutil.copy(made, fresh)
-    fresh.replace(folder / made.name)  # a process that has the old one open keeps it
+    copy = result.with_suffix(f".{os.getpid()}")
+    shutil.copy(made, copy)
+    copy.replace(result)  # a process that has the old one open keeps it
 
 
 class Build(BuildExtension):
@@ -99,7 +103,7 @@ class Build(BuildExtension):
             (folder / "ops" / "manifest.json").write_text(json.dumps(manifest) + "\n")
             for sources in sorted(p for place in LIBRARIES for p in ROOT.glob(place)):
                 build_library(sources, folder.parent / sources.parent.relative_to(ROOT))
-            build_runtime(folder / "runtime")
+            build_runtime(Path(self.build_temp), folder / "runtime")
 
     def build_extension(self, extension: Extension) -> None:
         folder = Path(self.build_temp).resolve()

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "csrc" / "runtime"
-MOST_BYTES = 150_000
+MOST_BYTES = 170_000
 
 
 def includes(path: Path) -> set[str]:
@@ -19,7 +19,8 @@ def includes(path: Path) -> set[str]:
 
 def test_it_includes_itself_and_the_c_plus_plus_library() -> None:
     headers = {f"runtime/{path.name}" for path in SOURCES.glob("*.h")} | {"tenon.h"}
-    system = {"dlfcn.h", "unistd.h", "sys/mman.h"}
+    system = {"dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "unistd.h"}
+    system |= {"sys/mman.h", "sys/stat.h"}
     for path in SOURCES.iterdir():
         if path.suffix in (".h", ".cpp"):
             found = includes(path) - headers - system

@@ -1,7 +1,7 @@
 #include "runtime/program_file.h"
 
-#include <algorithm>
 #include <array>
+#include <map>
 
 namespace tenon {
 namespace {
@@ -133,30 +133,27 @@ void ProgramFile::read_head() {
 void ProgramFile::check_sections(size_t end_of_head) const {
   const auto bytes = file_.bytes();
   const auto size = static_cast<int64_t>(bytes.size());
-  std::vector<std::pair<int64_t, int64_t>> sections;
-  const auto add = [&](int64_t begin, int64_t nbytes, int64_t alignment, const char* what) {
+  std::map<int64_t, int64_t> sections;  // where they begin, and how many bytes they have
+  const auto add = [&](int64_t begin, int64_t nbytes, int64_t alignment) {
     check_data(
-        nbytes > 0 && begin % alignment == 0 && lies_within(begin, nbytes, size),
+        nbytes > 0 && begin % alignment == 0 && lies_within(begin, nbytes, size) &&
+            sections.emplace(begin, nbytes).second,
         path(),
-        ": its ",
-        what,
-        " lies beyond its end");
-    sections.emplace_back(begin, begin + nbytes);
+        ": a section lies beyond its end, or is not aligned");
   };
   for (const auto& code : codes)
-    add(code.begin, code.nbytes, kLine, "code");
+    add(code.begin, code.nbytes, kLine);
   if (weight_file_name_.empty() && weights_bytes_ != 0)
-    add(weights_begin_, weights_bytes_, kPage, "section of weights");
-  std::sort(sections.begin(), sections.end());
+    add(weights_begin_, weights_bytes_, kPage);
   auto last = static_cast<int64_t>(end_of_head);
-  for (const auto& [begin, end] : sections) {
+  for (const auto& [begin, nbytes] : sections) {
     check_data(begin >= last, path(), ": its sections overlap");
     const auto gap = bytes.substr(static_cast<size_t>(last), static_cast<size_t>(begin - last));
     check_data(
         gap.find_first_not_of('\0') == std::string_view::npos,
         path(),
         " is damaged: it has something between its sections");
-    last = end;
+    last = begin + nbytes;
   }
   check_data(last == size, path(), " has another size than its head says");
 }

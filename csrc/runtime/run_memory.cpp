@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <map>
 
 namespace tenon {
 namespace {
@@ -15,8 +17,8 @@ size_t rounded(size_t nbytes) {
 }
 
 struct Block {
-  size_t slot, nbytes, first, last;  // the steps that it is there for
-  size_t offset = 0;
+  size_t slot, nbytes;
+  size_t first, last;  // the steps that it is there for
 };
 
 std::vector<Block> blocks_of(const PlanData& plan) {
@@ -47,29 +49,24 @@ std::vector<Block> blocks_of(const PlanData& plan) {
 // The largest blocks first, each in the lowest place that is free as long as it is there.
 Placement place_blocks(const PlanData& plan) {
   Placement found{0, std::vector<size_t>(plan.slots.size())};
-  auto blocks = blocks_of(plan);
-  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) {
-    return a.nbytes != b.nbytes ? a.nbytes > b.nbytes : a.slot < b.slot;
-  });
+  std::multimap<size_t, Block, std::greater<>> by_size;
+  for (const auto& block : blocks_of(plan))
+    by_size.emplace(block.nbytes, block);
   const auto start = rounded(plan.arena_bytes);
   found.nbytes = start;
-  std::vector<const Block*> placed;  // by offset
-  for (auto& block : blocks) {
-    block.offset = start;
-    for (const auto* other : placed) {
-      if (other->last < block.first || block.last < other->first)
+  std::multimap<size_t, Block> placed;  // by offset
+  for (const auto& [nbytes, block] : by_size) {
+    auto offset = start;
+    for (const auto& [where, other] : placed) {
+      if (other.last < block.first || block.last < other.first)
         continue;
-      if (block.offset + block.nbytes <= other->offset)
+      if (offset + nbytes <= where)
         break;
-      block.offset = std::max(block.offset, other->offset + other->nbytes);
+      offset = std::max(offset, where + other.nbytes);
     }
-    const auto place =
-        std::upper_bound(placed.begin(), placed.end(), &block, [](const Block* a, const Block* b) {
-          return a->offset < b->offset;
-        });
-    placed.insert(place, &block);
-    found.offsets[block.slot] = block.offset;
-    found.nbytes = std::max(found.nbytes, block.offset + block.nbytes);
+    placed.emplace(offset, block);
+    found.offsets[block.slot] = offset;
+    found.nbytes = std::max(found.nbytes, offset + nbytes);
   }
   return found;
 }
@@ -94,8 +91,8 @@ bool is_aligned(const void* address, DType dtype) {
 }
 
 RunMemory::~RunMemory() {
-  for (const auto& piece : unused_)
-    munmap(piece.start, piece.nbytes);
+  for (const auto& [nbytes, start] : unused_)
+    munmap(start, nbytes);
 }
 
 RunMemory::Piece RunMemory::take(size_t nbytes) {
@@ -105,16 +102,16 @@ RunMemory::Piece RunMemory::take(size_t nbytes) {
   nbytes = (nbytes + kPage - 1) / kPage * kPage;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto smaller = [](const Piece& a, const Piece& b) { return a.nbytes < b.nbytes; };
-    auto found = std::lower_bound(unused_.begin(), unused_.end(), Piece{nullptr, nbytes}, smaller);
+    const auto found = unused_.lower_bound(nbytes);
     if (found != unused_.end()) {
-      const auto piece = *found;
+      const Piece piece{found->second, found->first};
       unused_.erase(found);
       return piece;
     }
     if (!unused_.empty()) {  // a larger one takes its place
-      munmap(unused_.back().start, unused_.back().nbytes);
-      unused_.pop_back();
+      const auto largest = std::prev(unused_.end());
+      munmap(largest->second, largest->first);
+      unused_.erase(largest);
     }
   }
   void* start = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -130,8 +127,7 @@ void RunMemory::give_back(Piece piece) {
   if (piece.start == nullptr)
     return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto smaller = [](const Piece& a, const Piece& b) { return a.nbytes < b.nbytes; };
-  unused_.insert(std::upper_bound(unused_.begin(), unused_.end(), piece, smaller), piece);
+  unused_.emplace(piece.nbytes, piece.start);
 }
 
 }  // namespace tenon

@@ -1,6 +1,7 @@
 // Memory for runs: the arena and the blocks of a plan in one piece, which the next run uses again.
 #pragma once
 
+#include <map>
 #include <mutex>
 
 #include "runtime/plan.h"
@@ -40,7 +41,7 @@ class RunMemory {
 
  private:
   std::mutex mutex_;  // of what follows; not of forks: who forks in a run has its own trouble
-  std::vector<Piece> unused_;
+  std::multimap<size_t, void*> unused_;  // by bytes
 };
 
 }  // namespace tenon
