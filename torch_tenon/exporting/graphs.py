@@ -75,7 +75,7 @@ class Result:
 def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     """The graph of a program, decomposed; the program stays as it is. `by_hand`: the target takes
     kernels for the host, so that recurrent layers have theirs. Raises ExportError."""
-    table = decompositions()
+    table = decompositions(standalone=True)
     if by_hand and any(n.target in RECURRENT for n in program.graph.nodes):
         table = table | compositions()
     with torch.no_grad():
