@@ -175,14 +175,14 @@ class Experts(nn.Module):
 
 
 class Tagger(nn.Module):
-    """Embeddings, and a recurrent layer both ways."""
+    """Embeddings, of words and of all of them, and a recurrent layer."""
 
     def __init__(self, kind: type) -> None:
         super().__init__()
         self.embed = nn.Embedding(50, 16)
         self.bag = nn.EmbeddingBag(50, 16, mode="mean")
-        self.cells = kind(16, 12, num_layers=2, bidirectional=True, batch_first=True)
-        self.head = nn.Linear(24, 5)
+        self.cells = kind(16, 12, batch_first=True)
+        self.head = nn.Linear(12, 5)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed(tokens) + self.bag(tokens).unsqueeze(1)
@@ -204,6 +204,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Tensor, ...]
     ),
     "causal_attention": (Causal, lambda: tuple(torch.randn(3, 2, 4, 9, 8).unbind())),
     "experts": (Experts, _image(9, 16)),
-    "lstm_tagger": (lambda: Tagger(nn.LSTM), lambda: (torch.randint(0, 50, (3, 7)),)),
-    "gru_tagger": (lambda: Tagger(nn.GRU), lambda: (torch.randint(0, 50, (3, 7)),)),
+    "lstm_tagger": (lambda: Tagger(nn.LSTM), lambda: (torch.randint(0, 50, (3, 4)),)),
+    "gru_tagger": (lambda: Tagger(nn.GRU), lambda: (torch.randint(0, 50, (3, 4)),)),
 }

@@ -81,6 +81,41 @@ def weight_int8pack_mm(x: Tensor, weights: Tensor, scales: Tensor) -> Tensor:
     return (wide * scales.float()).to(x.dtype)
 
 
+@standalone(aten._grouped_mm.default)
+def grouped_mm(
+    x: Tensor,
+    y: Tensor,
+    ends: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """A product for each of G groups. An operand of two dimensions has those of all groups side by
+    side, and `ends` (G) says where each ends: rows of x (M, K) by y (G, K, N), columns of y (K, N)
+    by x (G, M, K), or what x (M, K) and y (K, N) are summed over, which gives (G, M, N)."""
+    if bias is not None:
+        return NotImplemented
+    dtype, wide_x, wide_y = out_dtype or x.dtype, x.float(), y.float()
+    if ends is None:
+        return torch.bmm(wide_x, wide_y).to(dtype)
+    count = ends.shape[0]
+    length = x.shape[0] if x.dim() == 2 and y.dim() == 3 else y.shape[1 if x.dim() == 3 else 0]
+    places = torch.arange(length, device=x.device)
+    group = (places.unsqueeze(1) >= ends).sum(1)  # whose number what is after the last has, is free
+    some = group.clamp_max(count - 1)
+    if y.dim() == 3:
+        return (wide_x.unsqueeze(2) * wide_y[some]).sum(1).to(dtype)
+    if x.dim() == 3:
+        return (wide_x[some].permute(1, 2, 0) * wide_y).sum(1).to(dtype)
+    of_group = group == torch.arange(count, device=x.device).view(-1, 1)
+    products = wide_x.unsqueeze(2) * wide_y
+    return torch.where(of_group[:, None, :, None], products, 0).sum(2).to(dtype)
+
+
+@standalone(aten._assert_tensor_metadata.default)
+def assert_tensor_metadata(*args: Any, **keywords: Any) -> None:
+    """Nothing: a program is made for the dtypes and devices that its trace has seen."""
+
+
 # Quantisation that is only pretended, as in training for it
 
 

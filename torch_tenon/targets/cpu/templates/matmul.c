@@ -19,7 +19,7 @@
 #define COLUMNS (2 * LANES)
 #define DEPTH 384               /* of a packed panel: COLUMNS x DEPTH floats stay in the L1 cache */
 #define HEIGHT (ROWS * (96 / ROWS)) /* rows of packed A: HEIGHT x DEPTH floats stay in L2 */
-#define WIDTH 1024              /* columns of packed B */
+#define WIDTH 1024              /* columns of packed B, of windows half as many: they stay in L2 */
 #define BAND (HEIGHT * 8)       /* rows for which B is packed once */
 #define GROUP (4 * COLUMNS)     /* columns of one call of the epilogue */
 #define SMALL (1 << 17)         /* elements of an operand that need no packing */
@@ -145,19 +145,35 @@ static void pack_f32(float *to, const void *from, int64_t start, int64_t fk, int
 typedef void (*pack_t)(float *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 static const pack_t packers[] = {pack_f32, pack_bf16, pack_f16};
 
+/* Every second of the elements of two vectors. */
+static inline lanes_t evens(lanes_t x, lanes_t y) {
+#ifdef __clang__
+  lanes_t z;
+  for (int l = 0; l < LANES / 2; ++l) z[l] = x[2 * l], z[l + LANES / 2] = y[2 * l];
+  return z;
+#else
+  typedef int32_t numbers_t __attribute__((vector_size(LANES * 4)));
+  numbers_t number;
+  for (int l = 0; l < LANES; ++l) number[l] = 2 * l;
+  return __builtin_shuffle(x, y, number);
+#endif
+}
+
 /* Columns j to j + some of B as windows, at most COLUMNS of them, for rows k to k + depth. A run of
- * columns that lie side by side is copied by whole vectors, which the next run and the next row then
- * write over: what is beyond `some`, and up to LANES elements after the panel, is of no account. */
+ * columns that lie one or two steps apart is copied by whole vectors, which the next run and the next
+ * row then write over: what is beyond `some`, and up to LANES elements after the panel, is of no
+ * account. */
 static void pack_windows(float *to, const tenon_matmul_t *p, int64_t start, int64_t k, int64_t depth,
                          int64_t j, int64_t some) {
   const tenon_windows_t *w = p->windows;
+  const int64_t step = w->column_steps[2];
   int64_t at[COLUMNS], runs[COLUMNS + 1], count = 0, last = 0;
   int64_t column[3] = {j / w->columns[2] / w->columns[1], j / w->columns[2] % w->columns[1],
                        j % w->columns[2]};
   for (int64_t l = 0; l < some; ++l) {
     at[l] = column[0] * w->column_steps[0] + column[1] * w->column_steps[1] +
             column[2] * w->column_steps[2];
-    if (l == 0 || at[l] != at[l - 1] + 1) runs[count++] = l;
+    if (l == 0 || at[l] != at[l - 1] + step) runs[count++] = l;
     last = at[l] > last ? at[l] : last;
     if (++column[2] < w->columns[2]) continue;
     column[2] = 0;
@@ -166,16 +182,20 @@ static void pack_windows(float *to, const tenon_matmul_t *p, int64_t start, int6
   runs[count] = some;
   int64_t row[4], left = k;
   for (int d = 3; d >= 0; --d) row[d] = left % w->rows[d], left /= w->rows[d];
-  const int by_runs = p->dtype == 0 && 4 * count <= some + 8;
+  const int by_runs = p->dtype == 0 && (step == 1 || step == 2) && 4 * count <= some + 8;
   for (int64_t e = 0; e < depth; ++e, to += COLUMNS) {
     const int64_t here = row[0] * w->row_steps[0] + row[1] * w->row_steps[1] +
                          row[2] * w->row_steps[2] + row[3] * w->row_steps[3];
     for (int d = 3; d >= 0 && ++row[d] == w->rows[d] && d > 0; --d) row[d] = 0;
     const float *x = (const float *)p->b + start + here;
-    if (by_runs && here + last + COLUMNS <= w->length) {
-      for (int64_t r = 0; r < count; ++r)
-        for (int64_t l = runs[r]; l < runs[r + 1]; l += LANES)
-          *(lanes_t *)(to + l) = *(const lanes_t *)(x + at[runs[r]] + l - runs[r]);
+    if (by_runs && here + last + 2 * COLUMNS <= w->length) {
+      for (int64_t r = 0; r < count; ++r) {
+        const float *y = x + at[runs[r]];
+        for (int64_t l = runs[r]; l < runs[r + 1]; l += LANES, y += step * LANES) {
+          const lanes_t first = *(const lanes_t *)y;
+          *(lanes_t *)(to + l) = step == 1 ? first : evens(first, *(const lanes_t *)(y + LANES));
+        }
+      }
     } else if (p->dtype == 0) {
       for (int64_t l = 0; l < some; ++l) to[l] = x[at[l]];
     } else {
@@ -238,15 +258,16 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
   const int64_t slices = (p->k + DEPTH - 1) / DEPTH, depth_most = slices ? (p->k + slices - 1) / slices : 1;
   const int into = p->dtype == 0 && p->c != NULL;
   const int whole = slices > 1; /* sums of several slices: they need memory for a band */
-  const int64_t width_most = smaller(WIDTH, (columns + COLUMNS - 1) / COLUMNS * COLUMNS);
+  const int64_t most = p->windows != NULL ? WIDTH / 2 : WIDTH;
+  const int64_t width_most = smaller(most, (columns + COLUMNS - 1) / COLUMNS * COLUMNS);
   const int read_a = p->dtype == 0 && (rows * p->k <= SMALL || rows <= ROWS) && columns <= 8 * COLUMNS;
   const int read_b = p->windows == NULL && p->dtype == 0 && bj == 1 && (columns * p->k <= SMALL || rows <= 4 * ROWS);
   float *panels = room(width_most * depth_most + LANES + HEIGHT * depth_most + HEIGHT * GROUP +
                        (into ? 0 : (whole ? smaller(BAND, rows) * width_most : HEIGHT * GROUP)));
   float *left = panels + width_most * depth_most + LANES, *narrow = left + HEIGHT * depth_most;
   float *own = narrow + HEIGHT * GROUP;
-  for (int64_t j0 = c0; j0 < c1; j0 += WIDTH) {
-    const int64_t width = smaller(WIDTH, c1 - j0);
+  for (int64_t j0 = c0; j0 < c1; j0 += most) {
+    const int64_t width = smaller(most, c1 - j0);
     for (int64_t band = r0; band < r1; band += BAND) {
       const int64_t band_end = smaller(band + BAND, r1);
       for (int64_t k0 = 0; k0 == 0 || k0 < p->k; k0 += depth_most) {
