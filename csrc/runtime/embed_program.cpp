@@ -93,7 +93,7 @@ const Method& method_of(const tenon_program& program, size_t method) {
   return methods[method];
 }
 
-std::shared_ptr<const SizedPlan> plan_of(
+std::shared_ptr<const MethodPlan> plan_of(
     tenon_program& program, size_t method, const Inputs& inputs, const Outputs& outputs) {
   const auto& called = method_of(program, method);
   std::vector<GivenTensor> given;

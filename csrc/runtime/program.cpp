@@ -14,7 +14,7 @@ namespace {
 // Memory for a run on this processor.
 class HostRun final : public RunHost {
  public:
-  HostRun(const SizedPlan& plan, RunMemory& memory)
+  HostRun(const MethodPlan& plan, RunMemory& memory)
       : given(plan.data.slots.size()),
         plan_(plan),
         memory_(memory),
@@ -69,7 +69,7 @@ class HostRun final : public RunHost {
     return (made_[slot] = aligned_memory(nbytes)).get();
   }
 
-  const SizedPlan& plan_;
+  const MethodPlan& plan_;
   RunMemory& memory_;
   const RunMemory::Piece piece_;
   std::vector<std::shared_ptr<void>> made_;  // by slot: what calls made
@@ -141,7 +141,7 @@ Program::Program(const std::string& path, const ProgramOptions& options)
   // One whose sizes are fixed shows now that it fits.
   for (size_t k = 0; k < file_.methods.size(); ++k) {
     if (file_.methods[k].symbols.empty())
-      plans_[k].keep(std::make_shared<SizedPlan>(plan_for(file_, file_.methods[k], {})));
+      plans_[k].keep(std::make_shared<MethodPlan>(plan_for(file_, file_.methods[k], {})));
   }
   if (library_ != nullptr && !library_->host_memory()) {
     device_ = std::make_unique<ProgramDevice>(library_, options.device, options.commit_each);
@@ -219,11 +219,13 @@ void Program::first_state() {
   }
 }
 
-std::shared_ptr<const SizedPlan> Program::plan(size_t method, std::span<const GivenTensor> inputs) {
+std::shared_ptr<const MethodPlan> Program::plan(
+    size_t method, std::span<const GivenTensor> inputs) {
   auto symbols = symbols_of(file_.methods[method], inputs);
   auto found = plans_[method].find(symbols);
   if (found == nullptr) {
-    found = std::make_shared<SizedPlan>(plan_for(file_, file_.methods[method], std::move(symbols)));
+    found =
+        std::make_shared<MethodPlan>(plan_for(file_, file_.methods[method], std::move(symbols)));
     plans_[method].keep(found);
   }
   return found;
@@ -231,7 +233,7 @@ std::shared_ptr<const SizedPlan> Program::plan(size_t method, std::span<const Gi
 
 void Program::run(
     size_t method,
-    const SizedPlan& plan,
+    const MethodPlan& plan,
     std::span<const void* const> inputs,
     std::span<void* const> outputs) {
   std::unique_lock<std::mutex> lock(state_mutex_, std::defer_lock);
@@ -246,7 +248,7 @@ void Program::run(
 
 void Program::run_here(
     const Method& method,
-    const SizedPlan& plan,
+    const MethodPlan& plan,
     std::span<const void* const> inputs,
     std::span<void* const> outputs) {
   const auto& data = plan.data;

@@ -30,11 +30,11 @@ class Program {
     return file_;
   }
   // Raises where a method takes no inputs of such sizes.
-  std::shared_ptr<const SizedPlan> plan(size_t method, std::span<const GivenTensor> inputs);
+  std::shared_ptr<const MethodPlan> plan(size_t method, std::span<const GivenTensor> inputs);
   // Memory of the host for each input and output, aligned to the elements. Any thread may run it.
   void run(
       size_t method,
-      const SizedPlan& plan,
+      const MethodPlan& plan,
       std::span<const void* const> inputs,
       std::span<void* const> outputs);
   // The state becomes what it was first.
@@ -48,7 +48,7 @@ class Program {
   void first_state();
   void run_here(
       const Method& method,
-      const SizedPlan& plan,
+      const MethodPlan& plan,
       std::span<const void* const> inputs,
       std::span<void* const> outputs);
 
@@ -57,7 +57,7 @@ class Program {
   const Code* code_ = nullptr;
   std::shared_ptr<TargetLibrary> library_;
   std::unique_ptr<ProgramDevice> device_;  // null: the host reaches the memory
-  std::vector<SizedPlans> plans_;          // by method
+  std::vector<MethodPlans> plans_;         // by method
   std::atomic<size_t> planned_bytes_{0};   // of the last run
   std::mutex state_mutex_;  // of runs that may change it; not of forks: it is held for a whole run
 

@@ -126,7 +126,7 @@ void ProgramDevice::first_state(const ProgramFile& file) {
 void ProgramDevice::run(
     const ProgramFile& file,
     const Method& method,
-    const SizedPlan& plan,
+    const MethodPlan& plan,
     std::span<const void* const> inputs,
     std::span<void* const> outputs) {
   using Kind = Source::Kind;

@@ -18,7 +18,7 @@ class ProgramDevice {
   void run(
       const ProgramFile& file,
       const Method& method,
-      const SizedPlan& plan,
+      const MethodPlan& plan,
       std::span<const void* const> inputs,
       std::span<void* const> outputs);
 

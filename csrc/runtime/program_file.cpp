@@ -53,7 +53,7 @@ void fields(Archive& archive, Weight& x) {
 }
 
 template <class Archive>
-void fields(Archive& archive, State& x) {
+void fields(Archive& archive, ProgramState& x) {
   archive(x.tensor, x.weight);
 }
 

@@ -19,7 +19,7 @@ struct Weight {
   int64_t offset = 0;  // from where the weights begin
 };
 
-struct State {
+struct ProgramState {
   NamedTensor tensor;
   int64_t weight = -1;  // which one it begins as; -1: zeros
 };
@@ -111,7 +111,7 @@ class ProgramFile {
 
   std::string producer, target;
   std::vector<Weight> weight_list;
-  std::vector<State> state_list;
+  std::vector<ProgramState> state_list;
   std::vector<Code> codes;
   std::vector<Method> methods;
 

@@ -9,7 +9,7 @@
 namespace tenon {
 namespace {
 
-size_t bytes_of(const Source& source, const ProgramFile& file, const SizedPlan& plan) {
+size_t bytes_of(const Source& source, const ProgramFile& file, const MethodPlan& plan) {
   switch (source.kind) {
     case Source::Kind::input:
       return plan.inputs[source.number].nbytes;
@@ -27,8 +27,8 @@ size_t bytes_of(const Source& source, const ProgramFile& file, const SizedPlan& 
 
 }  // namespace
 
-SizedPlan plan_for(const ProgramFile& file, const Method& method, std::vector<int64_t> symbols) {
-  SizedPlan made;
+MethodPlan plan_for(const ProgramFile& file, const Method& method, std::vector<int64_t> symbols) {
+  MethodPlan made;
   made.symbols = std::move(symbols);
   for (const auto& tensor : method.inputs)
     made.inputs.push_back(layout_of(tensor, method, made.symbols));
@@ -60,7 +60,7 @@ SizedPlan plan_for(const ProgramFile& file, const Method& method, std::vector<in
   return made;
 }
 
-SizedPlans::Plan SizedPlans::find(std::span<const int64_t> symbols) {
+MethodPlans::Plan MethodPlans::find(std::span<const int64_t> symbols) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = std::find_if(plans_.rbegin(), plans_.rend(), [&](const Plan& plan) {
     return std::equal(plan->symbols.begin(), plan->symbols.end(), symbols.begin(), symbols.end());
@@ -71,7 +71,7 @@ SizedPlans::Plan SizedPlans::find(std::span<const int64_t> symbols) {
   return plans_.back();
 }
 
-void SizedPlans::keep(Plan plan) {
+void MethodPlans::keep(Plan plan) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (plans_.size() == kMost)
     plans_.erase(plans_.begin());

@@ -9,7 +9,7 @@
 
 namespace tenon {
 
-struct SizedPlan {
+struct MethodPlan {
   std::vector<int64_t> symbols;
   std::vector<TensorLayout> inputs, outputs;  // of the method
   PlanData data;
@@ -17,12 +17,12 @@ struct SizedPlan {
 };
 
 // The plan of a method whose kernels have functions. Raises where no such sizes can be.
-SizedPlan plan_for(const ProgramFile& file, const Method& method, std::vector<int64_t> symbols);
+MethodPlan plan_for(const ProgramFile& file, const Method& method, std::vector<int64_t> symbols);
 
 // The plans that were used last.
-class SizedPlans {
+class MethodPlans {
  public:
-  using Plan = std::shared_ptr<const SizedPlan>;
+  using Plan = std::shared_ptr<const MethodPlan>;
   static constexpr size_t kMost = 64;
 
   // null: there is none.
