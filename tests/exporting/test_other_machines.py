@@ -52,13 +52,14 @@ def built(machine: str, folder: Path) -> list[str]:
     emulator = []
     if machine:
         emulator = [tool(f"qemu-{machine.partition('-')[0]}"), "-L", f"/usr/{machine}"]
-    out = folder / "runtime"
-    library = out / "libtenon_rt.a"
-    make = ["make", "-s", "-C", str(ROOT / "csrc" / "runtime"), f"OUT={out}", str(library)]
-    environment = {k: v for k, v in os.environ.items() if k != "MAKEFLAGS"} | compilers
-    subprocess.run(
-        [*make, *(f"{k}={v}" for k, v in compilers.items())], check=True, env=environment
-    )
+    library = Path(torch_tenon.__file__).parent / "runtime" / "libtenon_rt.so"
+    if machine:
+        out = folder / "runtime"
+        library = out / "libtenon_rt.a"
+        make = ["make", "-s", "-C", str(ROOT / "csrc" / "runtime"), f"OUT={out}", str(library)]
+        environment = {k: v for k, v in os.environ.items() if k != "MAKEFLAGS"} | compilers
+        words = [f"{k}={v}" for k, v in compilers.items()]
+        subprocess.run([*make, *words], check=True, env=environment)
     source = Path(__file__).with_name("on_files.c")
     program = folder / "on_files"
     subprocess.run(
