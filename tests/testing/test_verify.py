@@ -32,8 +32,8 @@ def wrong_cosh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans compute sinh where cosh is asked for."""
     find: Callable[[Any], Any] = build.find
 
-    def found(op: Any) -> Any:
-        return find(torch.ops.aten.sinh.default if op is torch.ops.aten.cosh.default else op)
+    def found(op: Any, *how: bool) -> Any:
+        return find(torch.ops.aten.sinh.default if op is torch.ops.aten.cosh.default else op, *how)
 
     monkeypatch.setattr(build, "find", found)
 
