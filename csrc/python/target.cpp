@@ -177,12 +177,12 @@ class PythonQueue final : public Queue {
     (**queue_).attr("call")(run, places(pointers));
   }
 
-  Ticket commit() override {
+ private:
+  Ticket start() override {
     const py::gil_scoped_acquire gil;
     return std::make_shared<PythonCommit>(queue_, (**queue_).attr("commit")());
   }
 
- private:
   static py::object place(const void* ptr) {
     if (ptr == nullptr)
       return py::none();

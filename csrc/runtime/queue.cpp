@@ -2,6 +2,9 @@
 
 #include <chrono>
 #include <cstring>
+#include <exception>
+
+#include "runtime/error.h"
 
 namespace tenon {
 namespace {
@@ -25,7 +28,9 @@ class HostQueue final : public Queue {
   void call(Work work, std::span<void* const> pointers) override {
     work(pointers);
   }
-  Ticket commit() override {
+
+ private:
+  Ticket start() override {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return passed_at(std::chrono::duration<double>(now).count());
   }
@@ -52,6 +57,23 @@ class PassedCommit final : public Commit {
 };
 
 }  // namespace
+
+Ticket Queue::commit() {
+  if (lost_) [[unlikely]]
+    fail(ErrorKind::device_lost, "the device is lost since a commit failed: ", reason_lost_);
+  try {
+    return start();
+  } catch (const std::exception& first) {
+    try {
+      if (const auto ticket = start())
+        ticket->wait();
+    } catch (...) {
+      std::call_once(once_lost_, [&] { reason_lost_ = first.what(); });
+      lost_ = true;
+    }
+    throw;
+  }
+}
 
 Ticket passed_at(double seconds, std::shared_ptr<Failure> failure) {
   return std::make_shared<PassedCommit>(seconds, std::move(failure));

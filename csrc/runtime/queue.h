@@ -4,11 +4,14 @@
 // own queue runs what it is given at once, so its tickets have passed when they are given.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
+#include <string>
 
 #include "runtime/failure.h"
 
@@ -70,8 +73,19 @@ class Queue {
   using Work = std::function<void(std::span<void* const>)>;
   virtual void call(Work work, std::span<void* const> pointers) = 0;
 
-  // Starts what is enqueued, and does not wait.
-  virtual Ticket commit() = 0;
+  // Starts what is enqueued, and does not wait. Where the device refuses to, what is enqueued would
+  // run at a later commit, into memory that others have by then. So it is tried again and waited
+  // for before the error is raised; a device that refuses twice is lost and gets nothing more.
+  Ticket commit();
+
+ protected:
+  // What `commit` asks of a device. An error leaves what is enqueued as it was.
+  virtual Ticket start() = 0;
+
+ private:
+  std::once_flag once_lost_;
+  std::string reason_lost_;
+  std::atomic<bool> lost_{false};
 };
 
 // A ticket that has passed, at that time.

@@ -190,7 +190,8 @@ class LibraryQueue final : public Queue {
     given.release();  // `run` has it
   }
 
-  Ticket commit() override {
+ private:
+  Ticket start() override {
     uint64_t ticket = 0;
     tenon_status status{};
     check(table_.commit(table_.context, device_, &ticket, &status), status, name());
@@ -201,7 +202,6 @@ class LibraryQueue final : public Queue {
     return last_;
   }
 
- private:
   const std::string& name() const {
     return library_->name();
   }

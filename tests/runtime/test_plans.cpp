@@ -157,17 +157,45 @@ class LateQueue final : public Queue {
     commands.emplace_back(
         [work, p = std::vector<void*>(pointers.begin(), pointers.end())] { work(p); });
   }
-  Ticket commit() override {
-    return nullptr;
-  }
   void work() {
     for (; !commands.empty(); commands.pop_front())
       commands.front()();
   }
   std::deque<std::function<void()>> commands;
   std::vector<Next> nexts;
+  int refusals = 0;  // of the next commits
+  int started = 0;
 
  private:
+  class Later final : public Commit {
+   public:
+    explicit Later(LateQueue& queue) : queue_(queue) {}
+    bool passed() override {
+      return queue_.commands.empty();
+    }
+    void wait() override {
+      queue_.work();
+    }
+    double seconds() override {
+      return 0;
+    }
+    std::shared_ptr<Failure> failure() override {
+      return nullptr;
+    }
+
+   private:
+    LateQueue& queue_;
+  };
+
+  Ticket start() override {
+    if (refusals > 0) {
+      --refusals;
+      fail(ErrorKind::error, "the driver is busy");
+    }
+    ++started;
+    return std::make_shared<Later>(*this);
+  }
+
   const bool calls_;
 };
 
@@ -275,6 +303,32 @@ TEST(a_device_is_given_all_and_told_what_comes_next) {
     CHECK(queue.nexts[0] == (runs_calls ? Next::device : Next::host));
     CHECK(queue.nexts[1] == Next::nothing);
   }
+}
+
+TEST(a_commit_that_is_refused_leaves_nothing_for_later) {
+  const auto plan = plan_of(chain());
+  float x[8] = {1, 1, 1, 1, 1, 1, 1, 1}, result[8] = {};
+  LateQueue queue(/*calls=*/false);
+  {
+    Host host(plan, result);
+    Run run(plan, queue, /*at_once=*/false, host);
+    run.place(0, x);
+    run.execute();
+    queue.refusals = 1;
+    CHECK_RAISES("the driver is busy", queue.commit());
+    CHECK(queue.commands.empty() && result[0] == 4);  // its memory goes now
+  }
+  CHECK(queue.commit()->passed() && queue.started == 2);
+}
+
+TEST(a_device_that_refuses_twice_is_lost_and_runs_nothing_more) {
+  LateQueue queue(/*calls=*/false);
+  float from = 1, to = 0;
+  queue.copy(&to, &from, sizeof(to), CopyKind::host_to_device);
+  queue.refusals = 2;
+  CHECK_RAISES("the driver is busy", queue.commit());
+  CHECK_RAISES("the device is lost since a commit failed: the driver is busy", queue.commit());
+  CHECK(queue.started == 0 && to == 0);
 }
 
 TEST(sizes_are_given_to_a_plan_of_any_size) {
