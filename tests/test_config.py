@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -102,7 +103,11 @@ def test_differences_lists_what_is_not_default(monkeypatch: pytest.MonkeyPatch) 
 
 def test_compiler_is_the_first_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert config.CC.read() is None
+    words = shlex.split(config.CC.read() or "")
+    assert os.access(words[0], os.X_OK) and words[1:] == ["cc"]  # a package's
+    with monkeypatch.context() as hidden:
+        hidden.setitem(sys.modules, config.COMPILER_PACKAGE, None)
+        assert config.CC.read() is None
     for name in ("clang", "gcc"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)

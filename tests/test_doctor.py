@@ -67,6 +67,9 @@ def test_no_compiler_is_allowed_and_a_wrong_one_is_not(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     (finding,) = installation._compiler()
+    assert finding.ok and config.COMPILER_PACKAGE in finding.text
+    monkeypatch.setitem(sys.modules, config.COMPILER_PACKAGE, None)
+    (finding,) = installation._compiler()
     assert not finding.ok and not finding.failed and "apt install gcc" in finding.remedy
     monkeypatch.setenv("TENON_CC", "no-such-compiler")
     (finding,) = installation._compiler()

@@ -66,16 +66,25 @@ def test_a_compiler_that_fails(compiler: str, mode: str, tmp_path: Path) -> None
     assert done == "0 True"
 
 
-def test_no_compiler(tmp_path: Path) -> None:
-    code = PREAMBLE + "work(); c = plan_counts(); print(c['hits'], c['failed'] > 0)"
+@pytest.mark.parametrize(
+    ("hidden", "builder", "expected"),
+    [
+        ("", "process", "True False"),
+        ("import sys; sys.modules['ziglang'] = None", "thread", "False True"),
+    ],
+)
+def test_no_compiler(hidden: str, builder: str, expected: str, tmp_path: Path) -> None:
+    """The one of a package serves where the system has none."""
+    code = PREAMBLE + "work(); c = plan_counts(); print(c['hits'] > 0, c['failed'] > 0)"
     (tmp_path / "empty").mkdir()
     done = output(
-        code,
+        hidden + code,
         TENON_CC=None,
         PATH=str(tmp_path / "empty"),
         TENON_CACHE_DIR=str(tmp_path / "cache"),
+        TENON_BUILDER=builder,
     )
-    assert done == "0 True"
+    assert done == expected
 
 
 @pytest.mark.parametrize("damage", ["cut", "other"])

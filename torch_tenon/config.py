@@ -19,6 +19,7 @@ BUILDERS = ("process", "thread", "off")
 PLANS = ("worthwhile", "all")
 COMMITS = ("adaptive", "each")
 COMPILERS = ("cc", "gcc", "clang")
+COMPILER_PACKAGE = "ziglang"  # of Python's, with a C compiler in it
 MOST_DEVICES = 64
 
 
@@ -188,7 +189,20 @@ def _default_cache() -> str:
 def _default_compiler() -> str | None:
     import shlex
 
-    return next((shlex.quote(path) for name in COMPILERS if (path := _which(name))), None)
+    found = next((shlex.quote(path) for name in COMPILERS if (path := _which(name))), None)
+    return found or compiler_of_package()
+
+
+def compiler_of_package() -> str | None:
+    """The C compiler that pip has installed, if it has."""
+    import importlib.util
+    import shlex
+
+    package = importlib.util.find_spec(COMPILER_PACKAGE)
+    for folder in () if package is None else package.submodule_search_locations or ():
+        if path := _which(os.path.join(folder, "zig")):
+            return f"{shlex.quote(path)} cc"
+    return None
 
 
 TARGET: Setting[str] = Setting(
@@ -264,7 +278,8 @@ CC: Setting[str | None] = Setting(
     _parse_compiler,
     "the name of a program on PATH or the path of one, and what comes before a source: "
     "`clang`, `ccache gcc -m64`",
-    f"The cpu target's C compiler; by default the first of {', '.join(COMPILERS)} on PATH.",
+    f"The cpu target's C compiler; by default the first of {', '.join(COMPILERS)} on PATH, then "
+    f"the package {COMPILER_PACKAGE}, which the extra `compiler` installs.",
 )
 LOG: Setting[tuple[str, ...]] = Setting(
     "log",

@@ -199,7 +199,8 @@ def _compiler() -> list[Finding]:
         return [Finding("C compiler", str(error), ok=False, remedy=remedy)]
     if compiler is None:
         text = f"none of {', '.join(config.COMPILERS)} on PATH; {without}"
-        return [Finding("C compiler", text, ok=False, needed=False, remedy="sudo apt install gcc")]
+        remedy = "pip install 'torch-tenon[compiler]', or sudo apt install gcc"
+        return [Finding("C compiler", text, ok=False, needed=False, remedy=remedy)]
     try:
         done = subprocess.run(
             [*shlex.split(compiler), "--version"],

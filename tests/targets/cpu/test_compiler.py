@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 import torch
 from fresh_process import output
 
+from torch_tenon import config
 from torch_tenon.compiler.cache import Cache, digest
 from torch_tenon.compiler.handwritten import Code, Parameter, kernel_of
 from torch_tenon.targets.c_family import headers
@@ -300,11 +302,56 @@ def test_identity_is_that_of_the_compiler(folder: Path) -> None:
     assert GCC in backend.identity() and "-O3" in backend.identity()
 
 
-@pytest.mark.skipif(shutil.which("clang") is None, reason="there is no clang")
-def test_by_clang(folder: Path) -> None:
-    made = compiler(folder, "clang -m64")
-    assert made.toolchain.threads_runtime is None
+# Of each thread's share how much there was, and what all of them made.
+SHARES = """
+#include <stdint.h>
+int omp_get_thread_num(void);
+void shares(int64_t *out, int64_t n, int64_t some) {
+  int64_t *made = out + 16, sum = 0;
+#pragma omp parallel for schedule(static) num_threads(3) if (some)
+  for (int64_t k = 0; k < n; ++k) made[k] += k, ++out[omp_get_thread_num()];
+#pragma omp parallel for schedule(static) num_threads(3) reduction(+ : sum)
+  for (int k = (int)n; k > 0; k -= 2) sum += k;
+  out[8] = sum;
+#pragma omp parallel num_threads(3)
+  {
+#pragma omp critical
+    ++out[9];
+#pragma omp barrier
+#pragma omp single
+    out[10] += out[9];
+#pragma omp master
+    ++out[11];
+#pragma omp for schedule(static) collapse(2)
+    for (unsigned a = 0; a < 3; ++a)
+      for (uint64_t b = 0; b < (uint64_t)n; ++b) made[b] += 100;
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("command", [GCC, "clang", f"{config.compiler_of_package()}"])
+def test_loops_of_threads_by_each_compiler(folder: Path, command: str) -> None:
+    """By the OpenMP runtime that PyTorch has loaded, whichever calls the compiler makes."""
+    if shutil.which(shlex.split(command)[0]) is None:
+        assert command == "clang"
+        pytest.skip("there is no clang")
+    made = compiler(folder, command)
     assert value(made, 8) == 8
+    parameters = [Parameter(torch.int64, is_tensor) for is_tensor in (True, False, False)]
+    code = Code("cpu", SHARES, "shares", tuple(parameters))
+    (address,) = CpuBackend(made).compile([kernel_of(code, CpuBackend(made))])
+    for n, some in ((0, 1), (1, 1), (7, 1), (64, 1), (64, 0)):
+        out = (ctypes.c_int64 * 128)()
+        sizes = (ctypes.c_int64 * 2)(n, some)
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(out))
+        KERNEL(address)(pointers, sizes, None)
+        shares = [n // 3 + (k < n % 3) for k in range(3)] if some else [n, 0, 0]
+        assert list(out[:3]) == shares
+        assert out[8] == sum(range(n, 0, -2)) and list(out[9:12]) == [3, 3, 1]
+        assert list(out[16 : 16 + n]) == [k + 300 for k in range(n)]
+    runtimes = {Path(name).name for name in open_objects(Path("/")) if "omp" in Path(name).name}
+    assert len(runtimes) == 1
 
 
 STOPPED = """

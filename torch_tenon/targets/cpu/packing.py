@@ -144,7 +144,13 @@ def _object(units: Sequence[tuple[str, bool]], flags: Sequence[str], compiler: T
             source = folder / f"{k}.c"
             made = source.with_suffix(".o")
             # One `tenon_matmul` is declared by each unit that multiplies.
-            options = ["-fcommon", "-fopenmp", *_COMMON, *(STRICT if by_hand else ["-w"]), *flags]
+            options = [
+                "-fcommon",
+                *compiler.openmp,
+                *_COMMON,
+                *(STRICT if by_hand else ["-w"]),
+                *flags,
+            ]
             name = digest(text, *options, *compiler.words, compiler.version) + ".o"
             known = cache.read(name)
             if known is not None:

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -33,6 +33,8 @@ FLAGS = (
     "-w",
     "-Werror=implicit-function-declaration",
 )
+# What clang calls for parallel loops.
+CLANG = Path(__file__).parent / "templates" / "clang.h"
 # For what people write, instead of "-w": C converts pointers without a word, and whoever changes a
 # function or what is declared of it is to see that they no longer fit.
 STRICT = ("-Werror=incompatible-pointer-types", "-Werror=int-conversion")
@@ -67,9 +69,9 @@ class Toolchain:
         path = shutil.which(words[0]) if words else None
         if path is None:
             raise CompilerMissing(
-                f"no C compiler: {self.command!r} is not on the PATH. Install one (Debian and "
-                "Ubuntu: apt install gcc; Fedora: dnf install gcc), or run by reference: "
-                "TENON_EXECUTE=reference"
+                f"no C compiler: {self.command!r} is not on the PATH. Install one (anywhere: pip "
+                "install 'torch-tenon[compiler]'; Debian and Ubuntu: apt install gcc; Fedora: dnf "
+                "install gcc), or run by reference: TENON_EXECUTE=reference"
             )
         return [path, *words[1:]]
 
@@ -94,41 +96,65 @@ class Toolchain:
     @functools.cached_property
     def identity(self) -> str:
         """What compiled code depends on beside its source. Raises CompilerMissing."""
-        runtime = self.threads_runtime
+        runtime = openmp_library()
         parts = [
             *self.words,
             _file_identity(self.words[0]),
             self.version,
             *FLAGS,
+            CLANG.read_text() if self.is_clang else "",
             "" if runtime is None else _file_identity(runtime),
             processor(),
         ]
         return "\n".join(parts)
 
     @functools.cached_property
-    def threads_runtime(self) -> str | None:
-        """The OpenMP runtime to link, None for the compiler's own.
+    def is_clang(self) -> bool:
+        """Whether it is clang, by whatever name: zig brings one."""
+        return "clang" in self.version
 
-        PyTorch has loaded gcc's already, and a second one would start a second set of threads; but
-        what clang compiles calls functions that only clang's has.
-        """
-        return None if "clang" in self.version else openmp_library()
+    @property
+    def openmp(self) -> list[str]:
+        """What a unit's parallel loops are compiled with, to be gcc's calls."""
+        return ["-fopenmp", "-include", str(CLANG)] if self.is_clang else ["-fopenmp"]
+
+    @functools.cached_property
+    def _options(self) -> tuple[list[str], list[str]]:
+        """What stands before a source and behind it beside `FLAGS`: OpenMP by the runtime that
+        PyTorch has loaded, as a second one would start a second set of threads."""
+        runtime = openmp_library()
+        if runtime is None:
+            return ["-fopenmp"], ["-lm"]
+        if not self.is_clang:
+            return [*self.openmp, "-nostartfiles"], [runtime, "-lm"]
+        # zig would first make the system's libraries: what they have this process has loaded.
+        vectors = loaded_library("libm.so.6", "libmvec.so.1")
+        before = [*self.openmp, "-nostdlib"]
+        if vectors is not None and platform.machine() in ("x86_64", "AMD64"):
+            before.append("-fveclib=libmvec")
+        libraries = (loaded_library(name) for name in ("libgcc_s.so.1", "libm.so.6"))
+        return before, [path for path in (runtime, vectors, *libraries) if path is not None]
 
     def compile(
         self, source: Path, target: Path, kernels: int, strict: bool = False
     ) -> subprocess.Popen[bytes]:
         """Starts to make a shared object of a C file; one more second for each of its kernels."""
-        runtime = self.threads_runtime
-        # Compile with OpenMP, link with the runtime that is loaded.
-        threads = ["-fopenmp"] if runtime is None else ["-fopenmp", "-nostartfiles"]
+        before, behind = self._options
         flags = [*(flag for flag in FLAGS if flag != "-w"), *STRICT] if strict else FLAGS
-        command = [*self.words, *threads, *flags, str(source), "-o", str(target)]
-        command += ["-lm"] if runtime is None else [runtime, "-lm"]
-        return start(command, self.seconds + kernels)
+        command = [*self.words, *before, *flags, str(source), "-o", str(target), *behind]
+        # What zig keeps of a run goes with the source; kernels are kept elsewhere.
+        own = {
+            "ZIG_LOCAL_CACHE_DIR": str(source.parent),
+            "ZIG_GLOBAL_CACHE_DIR": str(source.parent),
+        }
+        return start(command, self.seconds + kernels, own)
 
 
-def start(command: Sequence[str], seconds: int) -> subprocess.Popen[bytes]:
-    """Starts a compiler that may take so much processor time, for `end` or `stop` to end.
+def start(
+    command: Sequence[str], seconds: int, environment: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts a compiler that may take so much processor time, for `end` or `stop` to end; its
+    environment is this process's, with `environment` added.
 
     Raises CompileError once `stop` was called.
     """
@@ -143,6 +169,7 @@ def start(command: Sequence[str], seconds: int) -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             process_group=0,
+            env={**os.environ, **(environment or {})},
         )
         _running.add(process)
     return process
@@ -197,6 +224,18 @@ def openmp_library() -> str | None:
         [*folder.glob("libgomp*.so*"), *folder.parent.parent.glob("torch.libs/libgomp*")]
     )
     return str(found[0]) if found else None
+
+
+@functools.cache
+def loaded_library(name: str, beside: str | None = None) -> str | None:
+    """The path of a library that this process has loaded, or of the file `beside` it; None where
+    there is none."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = Path(line.split(maxsplit=5)[-1])
+        if path.name == name and path.is_absolute():
+            found = path.with_name(beside or name)
+            return str(found) if found.exists() else None
+    return None
 
 
 def _file_identity(path: str) -> str:
