@@ -1,14 +1,14 @@
 """Whole scripts from start to end: what a person with a model and a machine waits for.
 
-python -m benchmarks.scripts.run [--only NAMES] [--unseen] [--rounds N] [--json FILE]
-    [--picture FILE]
+python -m benchmarks.scripts.run [--only NAMES] [--unseen] [--rounds N] [--beside N]
+    [--json FILE] [--picture FILE]
 
 Each script runs in a process of its own: with eager PyTorch, with `torch.compile`, on tenon with
 empty caches, and on tenon in a second process, which finds what the first one has left, once the
 builder has done what it was asked for. They take turns. The table has the median of the seconds
 from the start of the process to its end, imports included, the ratio to eager PyTorch's, and the
 seconds to the first and the tenth step. The numbers that each script yields have to be those of
-eager PyTorch at its first steps.
+eager PyTorch at its first steps. With `--beside` so many other processes compute all the while.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +76,18 @@ def wait_for_plans(cache: str) -> None:
                 builder.recv(HEADER.size)
 
 
+@contextlib.contextmanager
+def neighbours(number: int) -> Iterator[None]:
+    """So many processes that compute, each on one processor, as long as the block runs."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
 def round_of(name: str, engines: list[str]) -> dict[str, dict[str, Any]]:
     """One run with each engine, the caches empty at first; they differ in nothing else."""
     with tempfile.TemporaryDirectory(prefix="tenon-scripts-") as folder:
@@ -97,6 +110,7 @@ def scripts(
     unseen: Annotated[bool, typer.Option(help="Those that nothing is tuned on.")] = False,
     engines: Annotated[str, typer.Option(help="Beside eager, comma-separated.")] = "",
     rounds: Annotated[int, typer.Option(help="Runs of each.")] = 3,
+    beside: Annotated[int, typer.Option(help="Other processes that compute.")] = 0,
     out: Annotated[Path | None, typer.Option("--json", help="Where all figures go.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Where the picture goes, an SVG.")] = None,
 ) -> None:
@@ -104,10 +118,11 @@ def scripts(
     names = only.split(",") if only else list(load_unseen() if unseen else load_all())
     chosen = ["eager", *(engines.split(",") if engines else list(ENGINES)[1:])]
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for _ in range(rounds):
-        for name in names:
-            for engine, run in round_of(name, chosen).items():
-                found.setdefault(name, {}).setdefault(engine, []).append(run)
+    with neighbours(beside):
+        for _ in range(rounds):
+            for name in names:
+                for engine, run in round_of(name, chosen).items():
+                    found.setdefault(name, {}).setdefault(engine, []).append(run)
     Console(width=140).print(_table(found, chosen))
     if out is not None:
         out.write_text(json.dumps(found))

@@ -58,9 +58,13 @@ class PassedCommit final : public Commit {
 
 }  // namespace
 
+Queue::~Queue() {
+  delete lost_.load();
+}
+
 Ticket Queue::commit() {
-  if (lost_) [[unlikely]]
-    fail(ErrorKind::device_lost, "the device is lost since a commit failed: ", reason_lost_);
+  if (const auto* why = lost_.load()) [[unlikely]]
+    fail(ErrorKind::device_lost, "the device is lost since a commit failed: ", *why);
   try {
     return start();
   } catch (const std::exception& first) {
@@ -68,8 +72,10 @@ Ticket Queue::commit() {
       if (const auto ticket = start())
         ticket->wait();
     } catch (...) {
-      std::call_once(once_lost_, [&] { reason_lost_ = first.what(); });
-      lost_ = true;
+      auto why = std::make_unique<const std::string>(first.what());
+      const std::string* none = nullptr;
+      if (lost_.compare_exchange_strong(none, why.get()))
+        why.release();
     }
     throw;
   }

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
@@ -55,7 +54,7 @@ struct Place {
 // not. What is enqueued starts at the next `commit`, which does not wait.
 class Queue {
  public:
-  virtual ~Queue() = default;
+  virtual ~Queue();
 
   // Within one device, or between it and the host. Memory of the host stays until the next commit
   // has passed.
@@ -83,9 +82,7 @@ class Queue {
   virtual Ticket start() = 0;
 
  private:
-  std::once_flag once_lost_;
-  std::string reason_lost_;
-  std::atomic<bool> lost_{false};
+  std::atomic<const std::string*> lost_{nullptr};  // why
 };
 
 // A ticket that has passed, at that time.
