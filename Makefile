@@ -48,12 +48,12 @@ test: $(BUILT)
 	$(PYTEST)
 
 test-long: $(BUILT)
-	$(PYTEST) -m long
+	$(PYTEST) -m "long or sampled" --whole
 
 test-targets: $(BUILT)
 	for target in remote.py:RemoteTarget asynchronous.py:AsynchronousTarget; do \
 		TENON_TARGET=$(CURDIR)/tests/targets/$$target \
-			$(PYTEST) -m "" || exit 1; \
+			$(PYTEST) -m "" --whole || exit 1; \
 	done
 
 runtime:

@@ -2,6 +2,8 @@
 
 With TENON_TARGET the suite runs on another target than the cpu, less what has its own processes or
 is about the compiler and the tools. `--sample 3/8` takes the third of eight parts of the tests.
+Of a test that is marked `sampled(n)` n of its variations run: which, `--seed` says. `--whole` runs
+all of them.
 """
 
 import os
@@ -47,19 +49,43 @@ if torch.tenon.target_name() != "cpu":
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", default="1/1", metavar="K/N", help="part K of N of the tests")
+    parser.addoption("--seed", type=int, default=0, help="which variations a sample has")
+    parser.addoption("--whole", action="store_true", help="all variations, and no sample of them")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps the part that `--sample` names. The id of a test decides: it is in the same part today
-    and tomorrow, whatever other tests there are."""
+    """Keeps the part that `--sample` names, and of what is `sampled` a sample. The id of a test
+    decides: it is in the same part today and tomorrow, whatever other tests there are."""
     found = re.fullmatch(r"(\d+)/(\d+)", config.getoption("sample"))
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise pytest.UsageError("--sample takes a part and how many there are, as in 1/8")
     part, parts = int(found[1]) - 1, int(found[2])
-    chosen = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part]
+    chosen = [item for item in items if _number(item) % parts == part]
+    if not config.getoption("whole"):
+        # Those that were asked for by their names all run.
+        named = any("::" in argument for argument in config.invocation_params.args)
+        chosen = chosen if named else _sample(chosen, config.getoption("seed"))
     if len(chosen) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
+
+
+def _number(item: pytest.Item, seed: int = 0) -> int:
+    return zlib.crc32((item.nodeid + (str(seed) if seed else "")).encode())
+
+
+def _sample(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    variations: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            variations.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = set()
+    for found in variations.values():
+        mark = found[0].get_closest_marker("sampled")
+        assert mark is not None
+        left_out.update(sorted(found, key=lambda item: _number(item, seed))[mark.args[0] :])
+    return [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,7 @@ def base(dtype: torch.dtype, device: str = "cpu") -> torch.Tensor:
     return values.to(dtype).to(device)
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("source", "destination"), DIRECTIONS)
 @pytest.mark.parametrize("src_layout", LAYOUTS)
 @pytest.mark.parametrize("dst_layout", LAYOUTS)
@@ -41,6 +42,7 @@ def test_strided_on_either_side(
     assert_same(src, src_cpu)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("source", "destination"), DIRECTIONS)
 @pytest.mark.parametrize("dst_layout", ["block", "transposed"])
 def test_broadcast_and_another_dtype(source: str, destination: str, dst_layout: str) -> None:

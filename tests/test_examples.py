@@ -41,6 +41,7 @@ def _has(target: str) -> bool:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["cpu", "opencl"])
 def test_softshrink(target):
     """Kernels written by hand inside a network: from eager code and from torch.compile, with the

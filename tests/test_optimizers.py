@@ -73,6 +73,7 @@ def test_all_are_listed() -> None:
     assert known - {"Optimizer", "SparseAdam"} == set(OPTIMIZERS)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("name", "implementation"), CASES)
 def test_four_steps(name: str, implementation: str) -> None:
     options = ARGUMENTS[implementation]

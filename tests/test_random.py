@@ -264,6 +264,7 @@ DISTRIBUTIONS = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_distributions(name: str) -> None:
     draw, mean, variance = DISTRIBUTIONS[name]

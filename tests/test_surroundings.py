@@ -188,6 +188,7 @@ CHANGES: dict[str, Callable[[], contextlib.AbstractContextManager]] = {
 NO_GRAD_MODES = ("no_grad", "inference_mode")
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore:.*set_default_tensor_type.*")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_setting_that_begins_before_the_run(change: str) -> None:
@@ -203,6 +204,7 @@ def test_a_setting_that_begins_before_the_run(change: str) -> None:
             assert first.device.type == "cpu" and first.dtype == want[0].dtype
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("ignore:.*set_default_tensor_type.*")
 @pytest.mark.parametrize(
     "change",

@@ -102,6 +102,7 @@ def check_view(make: Callable[[str], torch.Tensor], view: View) -> None:
     assert_same(device, cpu)
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("view", VIEWS)
 def test_views_read_and_write_through(view: str) -> None:
     check_view(base, VIEWS[view])

@@ -78,7 +78,7 @@ def test_equal_layers_share_plans_and_a_changed_one_costs_a_few() -> None:
 @pytest.mark.parametrize("period", [90, 410, 700])
 def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
     """No call of it starts from memory: windows end where they became too long before."""
-    ops = [torch.sin, torch.cos, torch.tanh, torch.sigmoid, torch.neg, torch.erf, torch.atan]
+    ops = [torch.neg, torch.abs, torch.relu, torch.frac, torch.trunc, torch.square]
     chosen = random.Random(period).choices(ops, k=period)
     x = torch.randn(9000, device="tenon")  # smaller calls would run when they are made
 

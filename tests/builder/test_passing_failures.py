@@ -72,6 +72,7 @@ class Machine:
         return len(self.tries.read_text().splitlines()) if self.tries.exists() else 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("way", "builder"), [(KILLED, "thread"), (FULL, "thread"), (KILLED, "process")]
 )

@@ -80,6 +80,7 @@ def of_another_format(data: bytes) -> bytes:
     return head[:-1] + b"0\n" + rest
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", [cut_short, one_bit_other, emptied, of_another_format])
 def test_damaged_files_are_replaced(cache: Path, damage: Callable[[bytes], bytes]) -> None:
     damaged = [*plans(cache), *(cache / "plans").glob("calls-*")]

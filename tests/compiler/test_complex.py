@@ -126,6 +126,7 @@ SEEN: dict[str, tuple[Function, list[Callable[[], torch.Tensor]]]] = {
 ALL = ARITHMETIC | SEEN
 
 
+@pytest.mark.sampled(12)
 @needs.plans
 @pytest.mark.parametrize("name", ALL)
 def test_in_windows(name: str, compiled: None) -> None:
@@ -138,6 +139,7 @@ def test_in_windows(name: str, compiled: None) -> None:
     assert last_plan().fallbacks == {}
 
 
+@pytest.mark.sampled(12)
 @needs.plans
 @pytest.mark.parametrize("name", ALL)
 def test_in_graphs(name: str) -> None:

@@ -38,6 +38,7 @@ def _pairs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.cat(dividends), torch.cat([divisible(d) for d in dividends])
 
 
+@pytest.mark.sampled(6)
 @needs.plans
 @pytest.mark.parametrize("name", DIVISIONS)
 @pytest.mark.parametrize("dtype", INTEGERS)

@@ -79,6 +79,7 @@ def _seen(name: str, rows: int, dtype: torch.dtype) -> int:
     return plan.peak_bytes
 
 
+@pytest.mark.sampled(12)
 @needs.plans
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 2, 5])

@@ -98,6 +98,7 @@ def ulps(got: np.ndarray, want: np.ndarray) -> np.ndarray:
     return np.nan_to_num(error, nan=np.inf, posinf=np.inf)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", UNARY)
 def test_within_four_ulp(name: str, compiler: CpuCompiler) -> None:
     ours, exact = UNARY[name]
@@ -110,6 +111,7 @@ def test_within_four_ulp(name: str, compiler: CpuCompiler) -> None:
     assert error[worst] <= 4, f"{name}({x[worst]!r}) is {error[worst]} ULP off"
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", [n for n in UNARY if hasattr(np, UNARY[n][1].__name__)])
 def test_float64_within_four_ulp(name: str, compiler: CpuCompiler) -> None:
     ours, exact = UNARY[name]

@@ -133,6 +133,7 @@ def gcc_with_vectors() -> None:
         pytest.skip("only gcc says what it does")
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize("name", VECTORS)
 def test_loops_become_vector_code(name: str, processor: str, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Recurrent(nn.Module):
         return tuple(tree_leaves(self.layer(x, states)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(
     ("layers", "both", "first", "biases"),

@@ -17,6 +17,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_layers_and_gradients(options: dict) -> None:
     cpu = nn.LSTM(5, 7, dtype=torch.float64, **options)

@@ -19,6 +19,7 @@ aten = torch.ops.aten
 SCALES = (None, 0.5, 0.1, 1.0, 2.0, 3.0, 1.7, -1.0, 0.0, 1e9)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["upsample_nearest", "_upsample_nearest_exact"])
 @pytest.mark.parametrize(
     ("dtype", "channels_last"),
@@ -43,6 +44,7 @@ def _each(op: Any, ways: list[tuple[Any, Any]], x: torch.Tensor) -> list[torch.T
     return [op(x, made, *scales) for made, scales in ways]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("align_corners", [False, True])
 def test_between_elements_of_the_image(align_corners: bool) -> None:
     def compute(x: torch.Tensor) -> list[torch.Tensor]:
@@ -84,6 +86,7 @@ def test_weights_of_16_bit_images(
     same_by_plans(compute, x, rtol=unit, atol=unit / 16)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 def test_images_of_bytes_and_scales_of_as_many_elements(mode: str) -> None:
     def compute(x: torch.Tensor) -> list[torch.Tensor]:

@@ -114,6 +114,7 @@ def chain(seed: int, dtype: torch.dtype) -> Callable[..., Results]:
     return program
 
 
+@pytest.mark.sampled(1)
 @DTYPES
 def test_random_chains_are_rounded_op_by_op(
     dtype: torch.dtype, run: Callable[..., Results]
@@ -196,6 +197,7 @@ def with_numbers(x: torch.Tensor, y: torch.Tensor) -> Results:
     return found
 
 
+@pytest.mark.sampled(1)
 @DTYPES
 def test_numbers_beside_tensors_are_rounded_where_the_cpu_does(
     dtype: torch.dtype, run: Callable[..., Results]

@@ -107,6 +107,7 @@ def hold_against_cpu() -> None:
     print("agrees")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_kernels_agree_with_the_cpu(target: str) -> None:
     assert there("hold_against_cpu()", target) == "agrees"
@@ -150,6 +151,7 @@ def compute_special_functions() -> None:
     print("agree")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_special_functions_are_computed_on_the_device(target: str) -> None:
     assert there("compute_special_functions()", target) == "agree"
