@@ -14,11 +14,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_tenon
+from torch_tenon import config
+from torch_tenon.targets.cpu import packing
+from torch_tenon.targets.cpu.compiler import default_compiler
+from torch_tenon.targets.cpu.toolchain import Toolchain
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
 ROOT = Path(__file__).parent.parent.parent
 HOST = ""
+WHICH = shutil.which
 MACHINES = ["aarch64-linux-gnu", "riscv64-linux-gnu"]
 
 
@@ -73,9 +78,21 @@ def built(machine: str, folder: Path) -> list[str]:
     return [*emulator, str(program)]
 
 
+@pytest.mark.parametrize("compiler", ["gcc", "package"])
 @pytest.mark.parametrize("machine", [HOST, *MACHINES], ids=["host", *MACHINES])
-def test_a_program_in_c(tmp_path: Path, machine: str) -> None:
+def test_a_program_in_c(
+    tmp_path: Path, machine: str, compiler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernels by gcc, or by the compiler of a package, which compiles for every machine."""
     command = built(machine, tmp_path)
+    if compiler == "package":
+        hidden = f"{machine}-gcc"
+        monkeypatch.setattr(
+            packing.shutil, "which", lambda name: WHICH(name) if name != hidden else None
+        )
+        if machine == HOST:
+            own = Toolchain(config.compiler_of_package() or "")
+            monkeypatch.setattr(default_compiler(), "toolchain", own)
     torch.manual_seed(0)
     model = Small().eval()
     x, ids = torch.randn(2, 4, 17), torch.tensor([0, 5, 16])

@@ -104,11 +104,13 @@ def _features() -> list[str]:
 
 def _cross(machine: str) -> Toolchain:
     command = f"{machine}-gcc"
-    if shutil.which(command) is None:
+    if shutil.which(command) is None and (package := config.compiler_of_package()) is not None:
+        command = f"{package} -target {machine}"  # zig has each machine's headers and libraries
+    elif shutil.which(command) is None:
         package = f"gcc-{machine.replace('_', '-')}"
         raise CompilerMissing(
-            f"no compiler for {machine}: {command!r} is not on the PATH (Debian and Ubuntu: "
-            f"apt install {package})"
+            f"no compiler for {machine}: {command!r} is not on the PATH (anywhere: pip "
+            f"install 'torch-tenon[compiler]'; Debian and Ubuntu: apt install {package})"
         )
     return Toolchain(command)
 
@@ -149,7 +151,7 @@ def _object(units: Sequence[tuple[str, bool]], flags: Sequence[str], compiler: T
                 *compiler.openmp,
                 *_COMMON,
                 *(STRICT if by_hand else ["-w"]),
-                *flags,
+                *(compiler.spelled(flag) for flag in flags),
             ]
             name = digest(text, *options, *compiler.words, compiler.version) + ".o"
             known = cache.read(name)

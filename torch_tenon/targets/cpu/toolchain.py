@@ -118,6 +118,11 @@ class Toolchain:
         """What a unit's parallel loops are compiled with, to be gcc's calls."""
         return ["-fopenmp", "-include", str(CLANG)] if self.is_clang else ["-fopenmp"]
 
+    def spelled(self, flag: str) -> str:
+        """A flag as this compiler writes it: zig has names of its own for processors."""
+        is_zig = Path(self.words[0]).name == "zig"
+        return flag.replace("x86-64-v", "x86_64_v") if is_zig else flag
+
     @functools.cached_property
     def _options(self) -> tuple[list[str], list[str]]:
         """What stands before a source and behind it beside `FLAGS`: OpenMP by the runtime that
