@@ -24,7 +24,8 @@ def _check(op: Op, given: list[torch.Tensor], want: torch.Tensor) -> None:
     there = [t.to("tenon") for t in given]
     torch._dynamo.reset()
     close = CLOSE[want.dtype]
-    for run in (op, torch.compile(op, backend="tenon", dynamic=False)):
+    graph = torch.compile(op, backend="tenon", dynamic=False)
+    for run in (op, op, op, graph):  # the first runs at once, by the CPU's kernels
         found = run(*there)
         _C.commit_all()
         assert_same(found, want, rtol=close, atol=close * float(want.abs().nan_to_num().max()))
@@ -123,7 +124,10 @@ def test_four_bits_keep_what_is_not_finite(compiled: None) -> None:
     want = op(x, packed, scales)
     assert want.isinf().any() and want.isfinite().any()
     there = [t.to("tenon") for t in (x, packed, scales)]
-    assert_same(op(*there), want, rtol=1e-4, atol=1e-3)
+    for _ in range(3):  # the first runs at once, by the CPU's kernels
+        found = op(*there)
+        _C.commit_all()
+        assert_same(found, want, rtol=1e-4, atol=1e-3)
 
 
 @needs.host_memory
