@@ -171,7 +171,7 @@ static void narrow_finish(const tenon_matmul_t *p, const float *sums, int64_t st
         for (int k = 0; k < FOUR; ++k) c[i * step + j] += a[i * ai + k] * b[k * bk + j];           \
   }
 #define NARROW_EACH(BYTE, R)                                                                       \
-  NARROW_DOTS(narrow_dots_##BYTE##_##R, BYTE, R, (R == 1 ? 8 : 4))                                 \
+  NARROW_DOTS(narrow_dots_##BYTE##_##R, BYTE, R, 4)                                                \
   NARROW_DOTS(narrow_dot_##BYTE##_##R, BYTE, R, 1)                                                 \
   NARROW_ROWS(narrow_rows_##BYTE##_##R, BYTE, R, 4)                                                \
   NARROW_ROWS(narrow_row_##BYTE##_##R, BYTE, R, 1)
@@ -187,14 +187,16 @@ static void narrow_finish(const tenon_matmul_t *p, const float *sums, int64_t st
 
 #define NARROW_BYTES(BYTE)                                                                         \
   NARROW_EACH(BYTE, 1) NARROW_EACH(BYTE, 2) NARROW_EACH(BYTE, 3) NARROW_EACH(BYTE, 4)              \
+  NARROW_DOTS(narrow_wide_##BYTE, BYTE, 1, 8) /* of one row there are sums for more columns */     \
   INLINE void narrow_columns_##BYTE(const tenon_matmul_t *p, const tenon_four_bits_t *w,           \
                                     const float *a, int rows, int64_t number, int64_t first,       \
                                     int64_t columns, float *sums, int64_t step) {                  \
     const int64_t bj = p->b_strides[2], k = p->k;                                                  \
     const BYTE##_t *const b = (const BYTE##_t *)p->b + number * p->b_strides[0] + first * bj;      \
-    const int64_t some = rows == 1 ? 8 : 4;                                                        \
     int64_t j = 0;                                                                                 \
-    for (; j + some <= columns; j += some)                                                         \
+    for (; rows == 1 && j + 8 <= columns; j += 8)                                                  \
+      narrow_wide_##BYTE(a, k, b + j * bj, bj, sums + j, step);                                    \
+    for (; j + 4 <= columns; j += 4)                                                               \
       NARROW_TILES(narrow_dots_##BYTE, rows, (a + i * k, k, b + j * bj, bj, sums + i * step + j, step)) \
     for (; j < columns; ++j)                                                                       \
       NARROW_TILES(narrow_dot_##BYTE, rows, (a + i * k, k, b + j * bj, bj, sums + i * step + j, step)) \
