@@ -131,7 +131,9 @@ def _bytes_of(x: Value) -> Stored | None:
 def _weight_int8pack_mm(b: Build, x: Value, weights: Value, scales: Value) -> Value:
     """x (M, K) times the transpose of bytes (N, K), of which each row has a scale."""
     stored = b.concrete(weights)
-    if not _may_be_narrow(b, x) or product(b.out.sizes) == 0 or stored.layout.strides[1] != 1:
+    # From three rows on PyTorch's own kernel takes as long, and from four on less.
+    few = _may_be_narrow(b, x) and _is_few(x.sizes[-2])
+    if not few or product(b.out.sizes) == 0 or stored.layout.strides[1] != 1:
         raise CannotLower("more than a few rows, or none")
     layout = stored.layout
     turned = Stored(stored.buffer, Layout(layout.sizes[::-1], layout.strides[::-1], layout.offset))
