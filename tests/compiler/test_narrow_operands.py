@@ -92,7 +92,7 @@ def test_products_equal_the_cpu_s(name: str, rows: int, dtype: torch.dtype, comp
 @pytest.mark.parametrize("name", CASES)
 def test_a_row_needs_no_memory_for_the_weights(name: str, compiled: None) -> None:
     assert _seen(name, 1, torch.float32) < 4 * N * K // 4
-    assert _seen(name, 5, torch.float32) >= 4 * N * K
+    assert _seen(name, 9, torch.float32) >= 4 * N * K
 
 
 @needs.plans

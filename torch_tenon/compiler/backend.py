@@ -65,6 +65,10 @@ class Backend:
     product_dtypes: frozenset[torch.dtype] = frozenset()
     #: Whether the right operand of such a product may be the windows of an image (`Matmul.rows`).
     multiplies_windows: bool = False
+    #: Rows of such a product, at most, whose right operand may be of bytes (`Matmul.is_narrow`).
+    narrow_rows: int = 0
+    #: Columns of a block of weights of four bits (`FourBits`); 0 where it does not multiply them.
+    four_bit_block: int = 0
     #: Loop nodes in one kernel, at most.
     most_members: int = 48
     #: Buffers that one kernel reads or writes, at most.

@@ -93,11 +93,13 @@ def admit_to_flex_attention(module: ModuleType) -> None:
     """Lets flex_attention take tensors of the device: it has a list of those that it knows."""
     validate = module._validate_device
 
-    @functools.wraps(validate)
     def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         if query.device.type != "tenon":
             validate(query, key, value)
 
+    # Dynamo traces what is in PyTorch's files, and nothing of this package.
+    code = validate_device.__code__
+    validate_device.__code__ = code.replace(co_filename=validate.__code__.co_filename)
     module._validate_device = validate_device  # type: ignore[attr-defined]
 
 

@@ -27,6 +27,7 @@ from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.failing import why_not
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
+from torch_tenon.frontends.flex_attention import inline_flex_attention
 from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
 from torch_tenon.frontends.in_place import writes_shared_elements
 from torch_tenon.frontends.sizes import evaluator
@@ -125,6 +126,7 @@ def compile_graph(
         if backend is None:
             name = devices.target().name
             raise NotImplementedError(f"the target {name!r} has no backend")
+        inline_flex_attention(module, _decompositions())
         with unset_fake_temporarily():  # constants of the graph are real tensors
             built = build(module, _views(module))
             plan = Plan(built.program, backend).compile()

@@ -86,6 +86,19 @@ class Loop(Node):
 MATMUL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
+@dataclass(frozen=True)
+class FourBits:
+    """How weights of four bits are read that PyTorch packed for the CPU.
+
+    `scales` (groups of rows, columns, 2) has each column's scale and what 8 stands for, for every
+    `group` of rows. Columns lie in blocks of `block`.
+    """
+
+    scales: Stored
+    group: int
+    block: int
+
+
 class Matmul(Loop):
     """The product of two matrices, or of two batches of them, as a loop over its elements.
 
@@ -96,10 +109,21 @@ class Matmul(Loop):
     The right operand may be the windows of an image, which overlap in memory. It then has a batch,
     `rows` dimensions that are its rows together (channels, and the kernel of a convolution), and
     those that are its columns (the places of the kernel).
+
+    It may also be bytes, which are numbers of the left operand's dtype, or `weights` of four bits,
+    packed into bytes.
     """
 
-    def __init__(self, left: Stored, right: Stored, out: Stored, rows: int = 1) -> None:
+    def __init__(
+        self,
+        left: Stored,
+        right: Stored,
+        out: Stored,
+        rows: int = 1,
+        weights: FourBits | None = None,
+    ) -> None:
         self.left, self.right, self.out, self.rows = left, right, out, rows
+        self.weights = weights
         found = [loop_symbol("p", k, n) for k, n in enumerate(out.sizes)]
         axes: list[Symbol | None] = [None if s.extent == 1 else s for s in found]
         self.axes: list[Symbol | None] = [*[None] * (3 - len(axes)), *axes]
@@ -108,7 +132,13 @@ class Matmul(Loop):
         index = out.layout.index([0 if s is None else var(s) for s in axes])
         outer = [s for s in axes if s is not None]
         super().__init__(out.buffer.name, "matmul", outer, [], [], nothing, out.buffer, index)
-        self.reads = list(dict.fromkeys((left.buffer.base, right.buffer.base)))
+        read = [left, right, *([] if weights is None else [weights.scales])]
+        self.reads = list(dict.fromkeys(x.buffer.base for x in read))
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the right operand is of bytes."""
+        return self.right.dtype is not self.left.dtype
 
 
 @dataclass(eq=False)
@@ -370,10 +400,17 @@ class Program:
             self.loop("reduce", full, sizes, inner, new.buffer, combine)
         return new
 
-    def matmul(self, left: Stored, right: Stored, sizes: Sequence[Index], rows: int = 1) -> Stored:
+    def matmul(
+        self,
+        left: Stored,
+        right: Stored,
+        sizes: Sequence[Index],
+        rows: int = 1,
+        weights: FourBits | None = None,
+    ) -> Stored:
         """The product of two matrices, or of two batches of them, in fresh memory; see `Matmul`."""
         out = self.temporary(left.dtype, Layout.contiguous(sizes))
-        self.add(Matmul(left, right, out, rows))
+        self.add(Matmul(left, right, out, rows, weights))
         return out
 
     def call(

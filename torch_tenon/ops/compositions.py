@@ -87,8 +87,9 @@ def composition_of(op: Any, standalone: bool = False) -> Callable[..., Any] | No
 
 
 def other_way(op: Any) -> Callable[..., Any] | None:
-    """How an op is composed of others, for arguments that its lowering does not take."""
-    return _all().get(op) or decomposition_table.get(op)
+    """How an op of a stand-alone program is composed of others, for arguments that its lowering
+    does not take."""
+    return (_all() | STANDALONE).get(op) or decomposition_table.get(op)
 
 
 def _of_real_factors(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -186,9 +186,11 @@ def test_sequences() -> None:
 
 def test_products_of_weights_of_few_bits() -> None:
     torch.manual_seed(0)
-    x, w, s = torch.randn(5, 32), torch.randint(-127, 127, (8, 32)).to(torch.int8), torch.rand(8)
-    check(torch._weight_int8pack_mm, x, w, s)
-    check(torch._weight_int8pack_mm, x.bfloat16(), w, s.bfloat16())
+    w, s = torch.randint(-127, 127, (8, 32)).to(torch.int8), torch.rand(8)
+    for rows in (1, 5, 12):
+        x = torch.randn(rows, 32)
+        check(torch._weight_int8pack_mm, x, w, s)
+        check(torch._weight_int8pack_mm, x.bfloat16(), w, s.bfloat16())
     check(torch._int_mm, torch.randint(-127, 127, (32, 32)).to(torch.int8), w.t())
 
 

@@ -8,9 +8,20 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import compute_dtype
-from torch_tenon.ir.index import Index, product
-from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, size_hint, steps_read
+from torch_tenon.ir.index import Index, product, strides, var
+from torch_tenon.ir.program import FourBits
+from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
+from torch_tenon.ir.sixteen_bits import ROUNDINGS
+from torch_tenon.ir.values import (
+    Layout,
+    Lazy,
+    Position,
+    Stored,
+    Value,
+    loop_symbol,
+    size_hint,
+    steps_read,
+)
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.reductions import shared
 from torch_tenon.ops.lowerings.table import (
@@ -26,6 +37,12 @@ from torch_tenon.ops.lowerings.table import (
 aten = torch.ops.aten
 
 FEW = 2  # rows or columns for each of which an operand may be computed again
+BYTES = (torch.int8, torch.uint8)
+# What a byte may be converted to and stay the same number.
+CONVERSIONS = (
+    *(torch.float32, torch.bfloat16, torch.float16, torch.float64),
+    *(torch.int16, torch.int32, torch.int64),
+)
 WITHOUT_MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -35,6 +52,10 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
         if product(meta.sizes) == 0 or len(operands) == 2:
             return constant(meta.sizes, 0, meta.dtype)
         raise CannotLower("an empty operand")
+    if len(operands) == 2 and _may_be_narrow(b, operands[0]):
+        weights = _bytes_of(operands[1])
+        if weights is not None:
+            return b.program.matmul(_in_memory(b, operands[0]), weights, meta.sizes)
     if len(operands) == 2 and meta.dtype in WITHOUT_MEMORY and _saves_memory(*operands):
         return _by_loops(b, *operands)
     multiplies = b.backend is not None and meta.dtype in b.backend.product_dtypes
@@ -73,6 +94,72 @@ def _is_narrow(x: Value) -> bool:
         return False
     read = sum(size_hint(s.nbytes) for s in {b.storage for b in x.reads})
     return 2 * read <= size_hint(product(x.sizes)) * x.dtype.itemsize
+
+
+def _may_be_narrow(b: Build, x: Value) -> bool:
+    """Whether there is a product of `x` and bytes."""
+    if b.backend is None or x.dtype not in b.backend.product_dtypes:
+        return False
+    rows = x.sizes[-2]
+    return isinstance(rows, int) and rows <= b.backend.narrow_rows
+
+
+def _bytes_of(x: Value) -> Stored | None:
+    """The bytes that an operand has converted, if that is all that it is computed of: each of them
+    is a number of any float dtype. None where neither their rows nor their columns are dense."""
+    if not isinstance(x, Lazy) or x.realised is not None:
+        return None
+    found = [loop_symbol("p", k, n) for k, n in enumerate(x.sizes)]
+    with tracing(Trace()):
+        s = x.load([0 if p.extent == 1 else var(p) for p in found])
+    while (s.op == "to" and s.dtype in CONVERSIONS) or s.op in ROUNDINGS:
+        s = s.args[0]
+    if s.op != "load" or s.args[0].dtype not in BYTES or s.args[2] is not None:
+        return None
+    steps = strides(s.args[1])
+    if steps is None or not steps.keys() <= set(found):
+        return None
+    layout = Layout(
+        x.sizes,
+        tuple(1 if p.extent == 1 else steps.get(p, 0) for p in found),
+        s.args[1] - sum(step * var(p) for p, step in steps.items()),
+    )
+    return Stored(s.args[0], layout) if 1 in layout.strides[-2:] else None
+
+
+@lowering("aten._weight_int8pack_mm")
+def _weight_int8pack_mm(b: Build, x: Value, weights: Value, scales: Value) -> Value:
+    """x (M, K) times the transpose of bytes (N, K), of which each row has a scale."""
+    stored = b.concrete(weights)
+    # From three rows on PyTorch's own kernel takes as long, and from four on less.
+    few = _may_be_narrow(b, x) and _is_few(x.sizes[-2])
+    if not few or product(b.out.sizes) == 0 or stored.layout.strides[1] != 1:
+        raise CannotLower("more than a few rows, or none")
+    layout = stored.layout
+    turned = Stored(stored.buffer, Layout(layout.sizes[::-1], layout.strides[::-1], layout.offset))
+    wide = b.concrete(cast(x, torch.float32))
+    sums = b.program.matmul(wide, turned, b.out.sizes)
+    return elementwise(ops.mul, (sums, scales), torch.float32, b.out.dtype)
+
+
+@lowering("aten._weight_int4pack_mm_for_cpu")
+def _weight_int4pack_mm(b: Build, x: Value, packed: Value, group: Index, scales: Value) -> Value:
+    """x (M, K) times the transpose of weights (N, K) of four bits, as PyTorch packs them."""
+    block = 0 if b.backend is None else b.backend.four_bit_block
+    if not block or not _may_be_narrow(b, x) or product(b.out.sizes) == 0:
+        raise CannotLower("more than a few rows, or none")
+    k, n = x.sizes[1], b.out.sizes[1]
+    if not (isinstance(k, int) and isinstance(n, int) and isinstance(group, int)) or k % group:
+        raise CannotLower("groups of run-time size")
+    stored, of_groups = b.concrete(packed), b.concrete(scales)
+    is_dense = all(
+        v.layout.strides == Layout.contiguous(v.sizes).strides for v in (stored, of_groups)
+    )
+    expected = (n, k // 2), (k // group, n, 2)
+    if not is_dense or (stored.sizes, of_groups.sizes) != expected or scales.dtype is not x.dtype:
+        raise CannotLower("weights or scales that lie in another way")
+    weights = FourBits(of_groups, group, block)
+    return b.program.matmul(_in_memory(b, x), stored, b.out.sizes, weights=weights)
 
 
 def _by_loops(b: Build, x: Value, y: Value) -> Value:

@@ -12,6 +12,7 @@ from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.scalar_ops import SPECIAL
 from torch_tenon.ir.values import Layout, Stored, Value, reindex
+from torch_tenon.ops.lowerings.float8 import decode, is_float8
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
     Build,
@@ -480,6 +481,8 @@ lowering("aten.square")(
 def to_copy(b: Build, x: Value, *args: Any, dtype: Any = None, **keywords: Any) -> Value:
     """A conversion of dtype (device and layout stay)."""
     wanted = args[0] if args else dtype
+    if wanted is not None and wanted is not x.dtype and is_float8(x.dtype):
+        return decode(x, wanted)
     return clone(b, x if wanted is None else cast(x, wanted))
 
 

@@ -34,6 +34,7 @@ class CpuBackend(CFamilyBackend):
     name = "cpu"
     library = LIBRARY
     multiplies_windows = True
+    narrow_rows = 8
 
     def __init__(self, compiler: CpuCompiler | None = None) -> None:
         self._compiler = compiler
@@ -52,6 +53,13 @@ class CpuBackend(CFamilyBackend):
         from torch_tenon.targets.cpu.autotune import Tuner
 
         return Tuner(self.compiler).install()
+
+    @functools.cached_property
+    def four_bit_block(self) -> int:  # type: ignore[override]
+        """As PyTorch's kernels for this processor pack them."""
+        import torch
+
+        return {"AVX512": 64, "AVX2": 32}.get(torch.backends.cpu.get_cpu_capability(), 0)
 
     def piece_length(self, rows: int, length: int, rows_lie_dense: bool) -> int:
         """Pieces where threads or lanes would have too little to share out between them."""
@@ -175,8 +183,9 @@ class CpuBackend(CFamilyBackend):
         return True
 
     def identity(self) -> str:
-        """The compiler, its flags, the processor and the runtime of its threads."""
-        return self.compiler.toolchain.identity
+        """The compiler, its flags, the processor, the runtime of its threads and how PyTorch packs
+        weights."""
+        return f"{self.compiler.toolchain.identity}\n{self.four_bit_block}"
 
     def caches(self) -> list[CacheCounts]:
         """The ways that were chosen for products."""

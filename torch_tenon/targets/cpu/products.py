@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from torch_tenon.compiler.kernel import Kernel, origin_of
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Index
@@ -16,9 +18,10 @@ from torch_tenon.ir.values import Buffer, Layout
 from torch_tenon.targets.c_family import scalars as c
 from torch_tenon.targets.c_family.dialect import indent
 from torch_tenon.targets.c_family.products import Product, three
-from torch_tenon.targets.cpu.autotune import INTERFACE
+from torch_tenon.targets.cpu.autotune import FOLDER, INTERFACE
 from torch_tenon.targets.cpu.dialect import CWriter
 
+NARROW = (FOLDER / "narrow.h").read_text()
 ENTRY = "void *tenon_matmul;"  # set when the object is loaded
 WINDOWS = "const tenon_windows_t windows = {"
 HEAD = "void *const *a, const int64_t *s, int64_t *status"
@@ -39,7 +42,8 @@ class CProduct(Product):
         epilogue = writer.body(tree.body)
         call = self._call(writer)
         arguments = [*writer.pointers(), *writer.sizes()]
-        source = [INTERFACE, ENTRY, f"/* {origin_of(self.whole.members)} */"]
+        driver = self._narrow_driver() if self.node.is_narrow else [ENTRY]
+        source = [INTERFACE, *driver, f"/* {origin_of(self.whole.members)} */"]
         if self.members:
             source += self._function(arguments, epilogue)
         source += [f"void @NAME@({HEAD}) {{", *indent(arguments + call), "}", ""]
@@ -95,8 +99,35 @@ class CProduct(Product):
         if windows:
             fields["windows"] = "&windows"
         text = [f".{name} = {value}," for name, value in fields.items()]
-        run = "((void (*)(const tenon_matmul_t *))tenon_matmul)(&product);"
-        return [*windows, "const tenon_matmul_t product = {", *indent(text), "};", run]
+        run = ["((void (*)(const tenon_matmul_t *))tenon_matmul)(&product);"]
+        if node.is_narrow:
+            run = self._run_narrow(writer, number)
+        return [*windows, "const tenon_matmul_t product = {", *indent(text), "};", *run]
+
+    def _narrow_driver(self) -> list[str]:
+        """A driver for weights of few bits: it is a part of the kernel, for its number of rows."""
+        node = self.node
+        if node.weights is not None:
+            block = node.weights.block
+            piece, width = f"narrow_four_bits_{block // 2}", block
+        else:
+            byte = "int8" if node.right.dtype is torch.int8 else "uint8"
+            columns = node.right.layout.strides[-2] == 1
+            piece, width = (
+                (f"narrow_columns_{byte}", 64) if columns else (f"narrow_rows_{byte}", 512)
+            )
+        return [NARROW, f"NARROW_PRODUCT(@NAME@, {piece}, {node.left.sizes[-2]}, {width})"]
+
+    def _run_narrow(self, writer: CWriter, number: Callable[[Index], str]) -> list[str]:
+        weights = self.node.weights
+        if weights is None:
+            return ["multiply_@NAME@(&product, 0);"]
+        start = f"{writer.pointer(weights.scales.buffer)} + {number(weights.scales.layout.offset)}"
+        fields = f".scales = {start}, .group = {weights.group}, .block = {weights.block}"
+        return [
+            f"const tenon_four_bits_t weights = {{{fields}}};",
+            "multiply_@NAME@(&product, &weights);",
+        ]
 
     def _windows(self, number: Callable[[Index], str]) -> list[str]:
         """The right operand as windows of an image."""
