@@ -153,3 +153,14 @@ def test_lengths_that_change() -> None:
         q, k, v = (torch.randn(1, 2, n, 8) for _ in range(3))
         found = f(*(x.to("tenon") for x in (q, k, v)))
         assert_same(found, _expected(q, k, v, _distance, None), rtol=1e-5, atol=1e-5)
+
+
+def test_what_cannot_be_traced_runs_op_by_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: object) -> None:
+        raise ValueError("no such scores")
+
+    monkeypatch.setattr("torch_tenon.frontends.flex_attention._forward", fails)
+    x = torch.randn(1, 2, 16, 8)
+    with torch.no_grad():
+        got = torch.compile(flex_attention, backend="tenon")(*[x.to("tenon")] * 3)
+        torch.testing.assert_close(got.cpu(), flex_attention(x, x, x))

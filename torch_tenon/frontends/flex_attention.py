@@ -6,6 +6,7 @@ all scores, which are then fused with the products around them.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+log = logging.getLogger("torch_tenon.program")
+
 aten = torch.ops.aten
 FORWARD = torch.ops.higher_order.flex_attention
 BACKWARD = torch.ops.higher_order.flex_attention_backward
@@ -26,7 +29,8 @@ _LN2 = math.log(2)
 def inline_flex_attention(
     module: GraphModule, decompositions: Mapping[Any, Callable[..., Any]]
 ) -> None:
-    """Replaces the attention ops of a graph, whose nodes carry fake tensors in `meta["val"]`."""
+    """Replaces the attention ops of a graph, whose nodes carry fake tensors in `meta["val"]`. One
+    that cannot be traced stays, and the log says why."""
     graph = module.graph
     found = [n for n in graph.nodes if n.target in (FORWARD, BACKWARD)]
     for node in found:
@@ -59,8 +63,13 @@ def _inline(
     inputs = [values[k] for k in given]
     mode = detect_fake_mode(inputs)
     assert mode is not None
-    with mode:  # what is made on the way is fake too
-        traced = make_fx(run, decomposition_table=dict(decompositions))(*inputs)
+    try:
+        with mode:  # what is made on the way is fake too
+            traced = make_fx(run, decomposition_table=dict(decompositions))(*inputs)
+    except Exception as error:  # of a mask or a score of somebody's that cannot be traced so
+        log.warning("%s is not fused: %s: %s", node.target, type(error).__name__, error)
+        log.debug("it was not traced", exc_info=True)
+        return
     placeholders = traced.graph.find_nodes(op="placeholder")
     copies: dict[Node, Node] = {p: leaves[k] for p, k in zip(placeholders, given, strict=True)}
     with module.graph.inserting_before(node):
