@@ -329,6 +329,32 @@ def llama(b: Bench) -> Work:
     return b.inference(models.llama, b.integers(8192, 2, b.side(128)))
 
 
+def token(b: Bench) -> Work:
+    """A layer of a model that generates text: one row times the weights."""
+    return b.function(F.linear, b.randn(1, b.side(4096)), b.matrix())
+
+
+def token_int8(b: Bench) -> Work:
+    """The same with weights of 8 bits, and a scale for each row of them."""
+    weights = b.integers(256, b.side(4096), b.side(4096)).sub(128).to(torch.int8)
+    scales = b.randn(b.side(4096)) * 0.01
+    return b.function(
+        lambda x, w, s: F.linear(x, w.to(x.dtype)) * s, b.randn(1, b.side(4096)), weights, scales
+    )
+
+
+def token_int4(b: Bench) -> Work:
+    """The same with weights of 4 bits, as PyTorch packs them, in groups of 128."""
+    side, group = max(b.side(4096) // 128, 1) * 128, 128
+    weights = torch.randint(0, 16, (side, side), generator=b.random, dtype=torch.int32)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weights, 1).to(b.device)
+    scales = b.randn(side // group, side, 2) * 0.01
+    return b.function(
+        lambda x, w, s: torch.ops.aten._weight_int4pack_mm_for_cpu(x, w, group, s),
+        b.randn(1, side), packed, scales,
+    )  # fmt: skip
+
+
 HALF = {"dtype": torch.bfloat16, "tolerance": 5e-2}
 
 CASES = [
@@ -360,4 +386,7 @@ CASES = [
     Case("gpt bf16", gpt, **HALF),
     Case("bert bf16", bert, **HALF),
     Case("llama bf16", llama, **HALF),
+    Case("token bf16", token, **HALF),
+    Case("token int8", token_int8, **HALF),
+    Case("token int4", token_int4, **HALF),
 ]
