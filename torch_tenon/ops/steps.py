@@ -112,6 +112,16 @@ def logit_backward(g: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
     return torch.where((x < eps) | (x > 1 - eps), 0, found)
 
 
+@steps(aten.ldexp.Tensor, dtypes=(HALF, BFLOAT16, torch.float32))
+def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    """x * 2**exponent. For a whole exponent the power may overflow where the product does not."""
+    if exponent.dtype.is_floating_point or exponent.dtype.is_complex:
+        return x * torch.pow(x.new_full((), 2.0), exponent)
+    # Any float32 times 2**300 is infinite or 0, and times 2**-300 is 0.
+    power = torch.pow(2.0, exponent.double().clamp(-300, 300))
+    return (x.double() * power).float().to(x.dtype)
+
+
 @steps(aten.sigmoid_backward.default, dtypes=(HALF,))
 def sigmoid_backward(g: Tensor, y: Tensor) -> Tensor:
     """The gradient of sigmoid, of its result; bfloat16 is computed in float32."""
