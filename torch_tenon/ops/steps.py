@@ -2,7 +2,7 @@
 
 PyTorch's decompositions of these compute in float32 and round once. That is nearer to the exact
 result, and not what eager code on the CPU gives. An entry takes the op's arguments, whose tensors
-are of 16 bits.
+are of 16 bits, or of the dtypes that it names.
 """
 
 from __future__ import annotations
@@ -102,13 +102,24 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
     return (x / (1 - x)).log()
 
 
-@steps(aten.logit_backward.default)
+@steps(aten.logit_backward.default, dtypes=(HALF, BFLOAT16, torch.float32, torch.float64))
 def logit_backward(g: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
-    """The gradient of `logit`."""
-    found = g / (x * (1 - x))
-    if eps is None:
+    """The gradient of `logit`. PyTorch's decomposition differs from its CPU kernel for NaN, for
+    -0.0, and for a negative eps, which counts as none."""
+    found = torch.where((x == 0) | (x == 1), g * math.inf, g / (x * (1 - x)))
+    if eps is None or eps < 0:
         return torch.where((x < 0) | (x > 1), math.nan, found)
     return torch.where((x < eps) | (x > 1 - eps), 0, found)
+
+
+@steps(aten.ldexp.Tensor, dtypes=(HALF, BFLOAT16, torch.float32))
+def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
+    """x * 2**exponent. For a whole exponent the power may overflow where the product does not."""
+    if exponent.dtype.is_floating_point or exponent.dtype.is_complex:
+        return x * torch.pow(x.new_full((), 2.0), exponent)
+    # Any float32 times 2**300 is infinite or 0, and times 2**-300 is 0.
+    power = torch.pow(2.0, exponent.double().clamp(-300, 300))
+    return (x.double() * power).float().to(x.dtype)
 
 
 @steps(aten.sigmoid_backward.default, dtypes=(HALF,))

@@ -145,3 +145,36 @@ def test_numbers_equal_to_python_stay_apart(run: Callable[..., Results]) -> None
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
         number = ~want.isnan()
         assert torch.equal(got.signbit()[number], want.signbit()[number])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_of_logit_outside_of_its_domain(
+    dtype: torch.dtype, run: Callable[..., Results]
+) -> None:
+    """Zero or NaN by eps, of which a negative one is none; NaN of NaN in any case."""
+
+    def gradients(x: torch.Tensor) -> Results:
+        backward = torch.ops.aten.logit_backward
+        found = [backward(x * 0 + 1, x, eps) for eps in (None, -0.1, -0.0, 0.0, 0.1, 0.5, 0.6, 2.0)]
+        return [*found, backward(x, x, None), backward(x, x, NAN)]
+
+    x = torch.tensor([*SPECIAL, 0.05, 0.25, 0.5, 0.75, 1.25, -0.05]).to(dtype)
+    for got, want in zip(run(gradients, x), gradients(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("exponents", [torch.int64, torch.int32, torch.int8, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_ldexp_by_powers_that_overflow(
+    dtype: torch.dtype, exponents: torch.dtype, run: Callable[..., Results]
+) -> None:
+    powers = torch.tensor([0, 1, -1, 20, -24, 100, -100, 126, 127, 128, 150, 200, 255])
+    if exponents in (torch.int32, torch.int64):
+        powers = torch.cat((powers, torch.tensor([-150, 270, -290, 2000, -2000, 2**31 - 1])))
+    x = torch.tensor([*SPECIAL, 1e-30, 1e-7, 3.0, 6e4]).to(dtype)[:, None].repeat(1, len(powers))
+
+    def scaled(x: torch.Tensor) -> Results:
+        return [torch.ldexp(x, powers.to(exponents).to(x.device))]
+
+    for got, want in zip(run(scaled, x), scaled(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
