@@ -194,6 +194,34 @@ def shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
     return torch.where((x < -limit) | (x > limit), grad, 0)
 
 
+# Where the input is NaN no comparison holds. PyTorch's decompositions of these ask the opposite of
+# what its kernels ask, and so give the gradient there that belongs to numbers.
+
+
+@composition(aten.hardtanh_backward.default)
+def hardtanh_backward(grad: Tensor, x: Tensor, least: Any, most: Any) -> Tensor:
+    """The gradient where the input lay between the bounds (N, ...), nothing elsewhere."""
+    return torch.where((x > least) & (x < most), grad, 0)
+
+
+@composition(aten.hardswish_backward.default)
+@pw_cast_for_opmath
+def hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of x * (x + 3) / 6 (N, ...), which is none up to -3, and the whole from 3 on."""
+    inside = grad * (x / 3 + 0.5)
+    return torch.where(x <= -3, 0, torch.where(x >= 3, grad, inside))
+
+
+@composition(aten.elu_backward.default)
+@pw_cast_for_opmath
+def elu_backward(
+    grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor
+) -> Tensor:
+    """The gradient of elu by its input (N, ...), or by its result."""
+    slope = x + alpha * scale if is_result else torch.exp(x * input_scale) * (alpha * scale)
+    return torch.where(x > 0, grad * scale, grad * input_scale * slope)
+
+
 @composition(aten.softshrink.default)
 def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
     """x moved to 0 by a limit (any shape): 16-bit numbers in float32, and rounded once."""

@@ -178,3 +178,31 @@ def test_ldexp_by_powers_that_overflow(
 
     for got, want in zip(run(scaled, x), scaled(x), strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_of_activations(dtype: torch.dtype, run: Callable[..., Results]) -> None:
+    """By every pair of a gradient and an input, NaN and the bounds among them."""
+    aten = torch.ops.aten
+    ends = [*SPECIAL[:-1], -1.0, 0.5, -0.5, 3.0, -3.0, 6.0, 20.0, -20.0, 2.0]
+    x = torch.tensor(ends * 2 * len(ends)).to(dtype)  # whole vectors
+
+    def gradients(x: torch.Tensor) -> Results:
+        g = torch.tensor(ends).repeat_interleave(2 * len(ends)).to(x)
+        return [
+            aten.hardtanh_backward(g, x, -1.0, 1.0), aten.hardtanh_backward(g, x, 0.0, 6.0),
+            aten.hardswish_backward(g, x), aten.hardsigmoid_backward(g, x),
+            aten.elu_backward(g, 1.0, 1.0, 1.0, False, x),
+            aten.elu_backward(g, 1.7, 1.1, 0.5, False, x),
+            aten.elu_backward(g, 1.7, 1.1, 0.5, True, x.clamp(min=-1)),
+            aten.leaky_relu_backward(g, x, 0.1, False), aten.threshold_backward(g, x, 0.5),
+            aten.softplus_backward(g, x, 2.0, 5.0), aten.silu_backward(g, x),
+            aten.softshrink_backward(g, x, 0.5), aten.hardshrink_backward(g, x, 0.5),
+            aten.mish_backward(g, x), aten.sigmoid_backward(g, x), aten.tanh_backward(g, x),
+        ]  # fmt: skip
+
+    limit = {torch.bfloat16: 1e-2, torch.float16: 2e-3}.get(dtype, 1e-5)
+    for k, (got, want) in enumerate(zip(run(gradients, x), gradients(x), strict=True)):
+        torch.testing.assert_close(
+            got, want, rtol=limit, atol=limit, equal_nan=True, msg=lambda m, k=k: f"{k}: {m}"
+        )
