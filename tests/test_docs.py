@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from documents import PAGES
 from fresh_process import output
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def python_blocks(page: Path) -> list[str]:
