@@ -66,8 +66,23 @@ def test_the_toy_of_the_page_is_the_example():
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_and_files_exist(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    for link in re.findall(r"\]\(([^)#]+)\)", text):
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        to = page.parent / name if name else page
+        assert to.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(to), f"{page.name} links to {link}"
+    for name in re.findall(r"`((?:csrc|torch_tenon|tests|examples|include)/[\w/.-]+)`", text):
+        is_made = name.endswith("built_for.json") or "set_up" in name
+        assert is_made or (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What links may have behind the `#`, as GitHub makes it of headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_folders_of_the_architecture_page_exist():
