@@ -37,13 +37,14 @@ def test_python_blocks_run(page, tmp_path):
     files: dict[str, str] = {}
     code: list[str] = []
     environment = {"TENON_CACHE_DIR": str(tmp_path / "cache")}
+    here = f"import os; os.chdir({str(tmp_path)!r})"  # files that a page writes stay there
     for block in [*python_blocks(page), None]:
         named = FILE.match(block or "")
         if block is not None and not named:
             code.append(block)
             continue
         if code:
-            output("\n".join(code), **environment)
+            output("\n".join([here, *code]), **environment)
             code = []
         if block is None:
             break
