@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from documents import PAGES
 from fresh_process import output
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def python_blocks(page: Path) -> list[str]:
@@ -37,13 +37,14 @@ def test_python_blocks_run(page, tmp_path):
     files: dict[str, str] = {}
     code: list[str] = []
     environment = {"TENON_CACHE_DIR": str(tmp_path / "cache")}
+    here = f"import os; os.chdir({str(tmp_path)!r})"  # files that a page writes stay there
     for block in [*python_blocks(page), None]:
         named = FILE.match(block or "")
         if block is not None and not named:
             code.append(block)
             continue
         if code:
-            output("\n".join(code), **environment)
+            output("\n".join([here, *code]), **environment)
             code = []
         if block is None:
             break
@@ -66,8 +67,23 @@ def test_the_toy_of_the_page_is_the_example():
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_and_files_exist(page):
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    for link in re.findall(r"\]\(([^)#]+)\)", text):
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if link.startswith("https://"):
+            continue
+        name, _, anchor = link.partition("#")
+        to = page.parent / name if name else page
+        assert to.exists(), f"{page.name} links to {link}"
+        assert not anchor or anchor in anchors(to), f"{page.name} links to {link}"
+    for name in re.findall(r"`((?:csrc|torch_tenon|tests|examples|include)/[\w/.-]+)`", text):
+        is_made = name.endswith("built_for.json") or "set_up" in name
+        assert is_made or (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What links may have behind the `#`, as GitHub makes it of headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_folders_of_the_architecture_page_exist():
