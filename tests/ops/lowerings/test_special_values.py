@@ -54,6 +54,7 @@ def neutral(x: torch.Tensor) -> Results:
     ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_special_values_go_through(dtype: torch.dtype, run: Callable[..., Results]) -> None:
     x = torch.tensor(SPECIAL * 8).to(dtype)
@@ -163,6 +164,7 @@ def test_gradients_of_logit_outside_of_its_domain(
         torch.testing.assert_close(got, want, rtol=1e-6, atol=0, equal_nan=True)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("exponents", [torch.int64, torch.int32, torch.int8, torch.uint8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_ldexp_by_powers_that_overflow(
@@ -180,6 +182,7 @@ def test_ldexp_by_powers_that_overflow(
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_gradients_of_activations(dtype: torch.dtype, run: Callable[..., Results]) -> None:
     """By every pair of a gradient and an input, NaN and the bounds among them."""
