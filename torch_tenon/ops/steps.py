@@ -112,14 +112,21 @@ def logit_backward(g: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
     return torch.where((x < eps) | (x > 1 - eps), 0, found)
 
 
-@steps(aten.ldexp.Tensor, dtypes=(HALF, BFLOAT16, torch.float32))
+@steps(aten.ldexp.Tensor, dtypes=(HALF, BFLOAT16, torch.float32, torch.float64))
 def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     """x * 2**exponent. For a whole exponent the power may overflow where the product does not."""
     if exponent.dtype.is_floating_point or exponent.dtype.is_complex:
         return x * torch.pow(x.new_full((), 2.0), exponent)
-    # Any float32 times 2**300 is infinite or 0, and times 2**-300 is 0.
-    power = torch.pow(2.0, exponent.double().clamp(-300, 300))
-    return (x.double() * power).float().to(x.dtype)
+    found, left = x.double(), exponent.double().clamp(-2100, 2100)  # beyond, 0 or infinite
+    powers = []
+    for _ in range(3):  # each a normal number
+        part = left.clamp(-1022, 1023)
+        powers.append(torch.pow(2.0, part))
+        left = left - part
+    # The greatest part comes last: what is rounded before it ends as 0.
+    for power in reversed(powers):
+        found = found * power
+    return found if x.dtype is torch.float64 else found.float().to(x.dtype)
 
 
 @steps(aten.sigmoid_backward.default, dtypes=(HALF,))

@@ -166,14 +166,20 @@ def test_gradients_of_logit_outside_of_its_domain(
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("exponents", [torch.int64, torch.int32, torch.int8, torch.uint8])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_ldexp_by_powers_that_overflow(
     dtype: torch.dtype, exponents: torch.dtype, run: Callable[..., Results]
 ) -> None:
     powers = torch.tensor([0, 1, -1, 20, -24, 100, -100, 126, 127, 128, 150, 200, 255])
     if exponents in (torch.int32, torch.int64):
         powers = torch.cat((powers, torch.tensor([-150, 270, -290, 2000, -2000, 2**31 - 1])))
-    x = torch.tensor([*SPECIAL, 1e-30, 1e-7, 3.0, 6e4]).to(dtype)[:, None].repeat(1, len(powers))
+        powers = torch.cat((powers, torch.tensor([1024, -1022, -1075, 1100, -1100, 2090, -2090])))
+    ends = [1e-30, 1e-7, 3.0, 6e4, 5e-324, -3e-320, 1e-300, 1.7e308]
+    x = (
+        torch.tensor([*SPECIAL, *ends], dtype=torch.float64)
+        .to(dtype)[:, None]
+        .repeat(1, len(powers))
+    )
 
     def scaled(x: torch.Tensor) -> Results:
         return [torch.ldexp(x, powers.to(exponents).to(x.device))]
