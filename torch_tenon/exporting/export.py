@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
-from torch_tenon.exporting.graphs import Held
+from torch_tenon.exporting.held import Held
 from torch_tenon.exporting.methods import Method, build_method
 from torch_tenon.exporting.program_file import ProgramFile
 from torch_tenon.exporting.weights import Shared

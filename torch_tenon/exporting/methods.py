@@ -14,7 +14,8 @@ from torch.export import ExportedProgram
 
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.exporting.graphs import ExportError, Given, Graph, Held, Result, prepare
+from torch_tenon.exporting.graphs import ExportError, Result, prepare
+from torch_tenon.exporting.held import Given, Graph, Held
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Index, var
