@@ -104,11 +104,13 @@ class Network(nn.Module):
         )
         self.four = nn.Conv2d(40, 40, 1)
         self.norm, self.last = nn.BatchNorm2d(40), nn.Linear(40, 10)
+        self.groups, self.plain = nn.GroupNorm(4, 20), nn.GroupNorm(1, 20, affine=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         x = self.one(x)
         y = F.relu(self.two(x) + x)
         small = F.max_pool2d(self.three(y), 3, 2, 1)
+        small = self.plain(self.groups(small) * 3 + 1)
         large = F.interpolate(F.avg_pool2d(small, 2, 1, 1), size=x.shape[2:], mode="bilinear")
         joined = torch.cat([y, large], 1)
         mixed = self.four(joined)
@@ -129,6 +131,34 @@ def test_networks(tmp_path: Path, size: tuple[int, int, int]) -> None:
     for found, expected in zip(program(x), model(x), strict=True):
         assert found.is_contiguous()
         torch.testing.assert_close(found, expected.contiguous(), rtol=1e-4, atol=2e-5)
+
+
+class Pools(nn.Module):
+    """Maxima over windows that reach beyond the image, and the numbers of where they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 18, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = self.first(x)
+        return (
+            *F.max_pool2d(x, 3, 2, 1, return_indices=True),
+            F.max_pool2d(x, (4, 2), (3, 1), (2, 1)),
+            F.max_pool2d(x, 3, 2, 1, dilation=2),
+            F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+        )
+
+
+def test_maxima_are_the_models(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Pools()
+    program = exported(tmp_path, model, torch.randn(2, 3, 14, 17))
+    x = torch.randn(2, 3, 14, 17)
+    x[0, :, 3, 4] = torch.nan
+    x[1, :, :6, :7] = -torch.inf
+    for found, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def test_loops_go_over_channels(tmp_path: Path) -> None:

@@ -355,6 +355,14 @@ class Program:
             return None
         return self.copy_by_channel(value)
 
+    def has_dense_channels(self, value: Value) -> bool:
+        """Whether it is an image in memory by channel."""
+        if isinstance(value, Lazy) and value.realised is not None:
+            value = value.realised
+        if not isinstance(value, Stored) or len(value.sizes) != 4:
+            return False
+        return value.buffer.storage in self.by_channel and value.layout.strides[1] == 1
+
     def copy_by_channel(self, value: Value) -> Stored:
         """Images (N, B, H, W) in fresh memory where channels are dense."""
         n, c, h, w = value.sizes

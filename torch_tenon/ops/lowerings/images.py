@@ -6,12 +6,11 @@ import functools
 import itertools
 from collections.abc import Sequence
 
-import torch
-
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.program import Places
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, reshape
+from torch_tenon.ops.lowerings.pooling import with_border
 from torch_tenon.ops.lowerings.table import Build, elementwise, lowering
 
 Ints = Sequence[int]
@@ -39,7 +38,7 @@ def convolve_by_channel(
     short = isinstance(few, int) and few < FEWEST_CHANNELS
     if any(padding) and (depthwise or short):
         # Loops and short runs gain more from zeros in memory than the copy costs.
-        images, padding = _padded(images, padding), (0, 0)
+        images, padding = with_border(images, padding, 0), (0, 0)
     image = _by_channel(b, images)
     n, channels, *places = b.out.sizes
     if depthwise:
@@ -72,26 +71,6 @@ def _by_channel(b: Build, x: Value) -> Stored:
     if stored.layout.strides[1] == 1:
         return stored
     return b.program.copy_by_channel(stored)
-
-
-def _padded(x: Value, padding: Ints) -> Value:
-    """The images with zeros around them, computed where they are used."""
-    n, c, *around = x.sizes
-    sizes = (n, c, *(k + 2 * p for k, p in zip(around, padding, strict=True)))
-
-    def body(p: Position) -> Scalar:
-        at = [i - before for i, before in zip(p[2:], padding, strict=True)]
-        found: Scalar = ops.masked(_inside(at, around), lambda: x.load([*p[:2], *at]), 0)
-        return found
-
-    return Lazy(sizes, x.dtype, body, (x,), 4)
-
-
-def _inside(at: Position, sizes: Sequence[Index]) -> Scalar:
-    inside = ops.constant(True, torch.bool)
-    for i, n in zip(at, sizes, strict=True):
-        inside = inside & ops.ge(ops.index(i), 0) & ops.lt(ops.index(i), ops.index(n))
-    return inside
 
 
 def _each(x: Stored, weights: Value, sizes: Sequence[Index], how: tuple[Ints, ...]) -> Value:

@@ -72,6 +72,22 @@ def _between(i: Index, n: Index) -> Scalar:
     return inside
 
 
+def with_border(x: Value, padding: Ints, filler: float) -> Value:
+    """Images (N, B, H, W) with `filler` around them, computed where they are used."""
+    n, c, *around = x.sizes
+    sizes = (n, c, *(k + 2 * p for k, p in zip(around, padding, strict=True)))
+
+    def body(p: Position) -> Scalar:
+        inside = ops.constant(True, torch.bool)
+        at = [i - before for i, before in zip(p[2:], padding, strict=True)]
+        for i, k in zip(at, around, strict=True):
+            inside = inside & _between(i, k)
+        found: Scalar = ops.masked(inside, lambda: x.load([*p[:2], *at]), filler)
+        return found
+
+    return Lazy(sizes, x.dtype, body, (x,), 4)
+
+
 def _sum(terms: Sequence[Scalar], dtype: torch.dtype) -> Scalar:
     # From zero on, as the CPU's: a sum of negative zeros is no negative one.
     return functools.reduce(ops.add, terms, ops.constant(0, dtype))
