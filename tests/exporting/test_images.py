@@ -104,6 +104,8 @@ class Network(nn.Module):
         )
         self.four = nn.Conv2d(40, 40, 1)
         self.norm, self.last = nn.BatchNorm2d(40), nn.Linear(40, 10)
+        self.fifths = nn.Conv2d(20, 30, 3, 2, 1, groups=5)
+        self.twice = nn.Conv2d(20, 40, 3, groups=20)
         self.groups, self.plain = nn.GroupNorm(4, 20), nn.GroupNorm(1, 20, affine=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -118,7 +120,8 @@ class Network(nn.Module):
         normed = self.norm(mixed) * mixed.sigmoid()
         tokens = normed.flatten(2).transpose(1, 2)
         scores = self.last(normed.mean((2, 3)))
-        return scores, self.last(tokens), normed, mixed.permute(0, 2, 3, 1), small.flatten(1)
+        others = [self.fifths(y).relu(), self.twice(y), mixed.permute(0, 2, 3, 1), small.flatten(1)]
+        return scores, self.last(tokens), normed, *others
 
 
 @pytest.mark.parametrize("size", [(1, 21, 40), (3, 32, 15)])
@@ -174,4 +177,5 @@ def test_loops_go_over_channels(tmp_path: Path) -> None:
     )
     program = exported(tmp_path, trained(model), torch.randn(1, 24, 16, 16))
     steps = program.head.methods[0].facts["steps"]
-    assert len(steps) == 6
+    # The image by channel, a product, two borders, the loop over channels, a product, the mean.
+    assert len(steps) == 7

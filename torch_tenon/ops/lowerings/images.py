@@ -37,8 +37,8 @@ def convolve_by_channel(
     few = images.sizes[1]
     short = isinstance(few, int) and few < FEWEST_CHANNELS
     if any(padding) and (depthwise or short):
-        # Loops and short runs gain more from zeros in memory than the copy costs.
-        images, padding = with_border(images, padding, 0), (0, 0)
+        # Loops and short runs gain more from zeros in memory than they cost.
+        images, padding = with_border(b, images, padding, 0), (0, 0)
     image = _by_channel(b, images)
     n, channels, *places = b.out.sizes
     if depthwise:

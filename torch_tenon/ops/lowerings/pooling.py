@@ -13,7 +13,8 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Lazy, Position, Value
+from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value
+from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.reductions import shared
 from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
 
@@ -72,20 +73,31 @@ def _between(i: Index, n: Index) -> Scalar:
     return inside
 
 
-def with_border(x: Value, padding: Ints, filler: float) -> Value:
-    """Images (N, B, H, W) with `filler` around them, computed where they are used."""
-    n, c, *around = x.sizes
-    sizes = (n, c, *(k + 2 * p for k, p in zip(around, padding, strict=True)))
+def with_border(b: Build, x: Value, padding: Ints, filler: float) -> Stored:
+    """Images (N, B, H, W) by channel, with `filler` around them.
 
-    def body(p: Position) -> Scalar:
-        inside = ops.constant(True, torch.bool)
-        at = [i - before for i, before in zip(p[2:], padding, strict=True)]
-        for i, k in zip(at, around, strict=True):
-            inside = inside & _between(i, k)
-        found: Scalar = ops.masked(inside, lambda: x.load([*p[:2], *at]), filler)
-        return found
-
-    return Lazy(sizes, x.dtype, body, (x,), 4)
+    The inside is stored as it is computed, by the product that it comes from if there is one.
+    """
+    n, c, h, w = x.sizes
+    above, before = padding
+    high, wide = h + 2 * above, w + 2 * before
+    image, row = c * high * wide, wide * c
+    layout = Layout((n, c, high, wide), (image, 1, row, c))
+    buffer = b.program.temporary(x.dtype, layout).buffer
+    b.program.by_channel.add(buffer.storage)
+    inside = Layout((n, c, h, w), (image, 1, row, c), above * row + before * c)
+    b.program.fill(Stored(buffer, inside), x)
+    around = []
+    if above:
+        steps = (image, 1, (h + above) * row, row, c)
+        around.append(Layout((n, c, 2, above, wide), steps))
+    if before:
+        steps = (image, 1, row, (w + before) * c, c)
+        around.append(Layout((n, c, h, 2, before), steps, above * row))
+    for part in around:
+        border = constant(part.sizes, filler, x.dtype)
+        buffer = b.program.write(Stored(buffer, part), border).buffer
+    return Stored(buffer, layout)
 
 
 def _sum(terms: Sequence[Scalar], dtype: torch.dtype) -> Scalar:

@@ -268,7 +268,7 @@ def _max(rank: int) -> Callable[..., list[Value]]:
         if any(padding) and not ceil_mode and b.program.has_dense_channels(x):
             # Choices between all channels and none are no vectors: the least there is lies around.
             least = neutral("max", x.dtype)
-            around = b.program.copy_by_channel(with_border(x, padding, least))
+            around = with_border(b, x, padding, least)
             pair[0] = lower(b, around, kernel, stride, (0,), dilation)[0]
         return pair
 
