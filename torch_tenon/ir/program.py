@@ -434,7 +434,7 @@ class Program:
     ) -> Stored:
         """The product of two matrices, or of two batches of them, in fresh memory; see `Matmul`."""
         out = self.temporary(left.dtype, Layout.contiguous(sizes))
-        self.add(Matmul(left, right, out, rows, places))
+        self.add(Matmul(left, right, out, rows, places=places))
         return out
 
     def call(
