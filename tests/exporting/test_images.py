@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.export import Dim
 
@@ -20,7 +21,7 @@ pytestmark = [
 
 
 def exported(folder: Path, model: nn.Module, *args: Any, **keywords: Any) -> Any:
-    """The loaded program of a model, for this processor alone and for shorter vectors."""
+    """The loaded program of a model. It is for this processor alone unless `cpu` says otherwise."""
     path = folder / "model.tenon"
     torch_tenon.export(model.eval(), args, path, **{"cpu": "native"} | keywords)
     return torch_tenon.load(path)
@@ -164,8 +165,34 @@ def test_maxima_are_the_models(tmp_path: Path) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+class Heads(nn.Module):
+    """One convolution over several images, each with a norm of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(6, 8, 3, padding=1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8) for _ in range(3)])
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return [norm(self.one(x + k)) for k, norm in enumerate(self.norms)]
+
+
+def test_weights_of_several_norms_and_methods(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = trained(Heads()).eval()
+    examples = {"small": torch.randn(1, 6, 8, 8), "large": torch.randn(2, 6, 16, 12)}
+    programs = {name: torch.export.export(model, (x,)) for name, x in examples.items()}
+    path = tmp_path / "heads.tenon"
+    torch_tenon.export(programs, path=path, cpu="native", weights="apart")
+    program = torch_tenon.load(path)
+    for name, x in examples.items():
+        for found, expected in zip(getattr(program, name)(x), model(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert len(load_file(path.with_suffix(".safetensors"))) == 6
+
+
 def test_loops_go_over_channels(tmp_path: Path) -> None:
-    """A block of MobileNetV2 has no step that only moves images, but for borders."""
+    """A block of MobileNetV2 has no step that only moves images inside, but for borders."""
     model = nn.Sequential(
         nn.Conv2d(24, 96, 1, bias=False),
         *(nn.BatchNorm2d(96), nn.ReLU6()),

@@ -7,6 +7,8 @@ becomes part of its weights. What lies between convolutions follows them (`Progr
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -47,13 +49,17 @@ class _Convolution(NamedTuple):
     groups: int
 
 
-def convolve_by_channel(graph: Graph) -> None:
-    """Replaces the convolutions of float32 images by weights that runs do not change."""
+def convolve_by_channel(graph: Graph, laid_out: dict[bytes, Tensor]) -> None:
+    """Replaces the convolutions of float32 images by weights that runs do not change.
+
+    `laid_out` has the weights made for other methods of the program, by their contents: equal ones
+    are one.
+    """
     held = {p.node: p for p in graph.placeholders if isinstance(p, Held) and not p.is_written}
     for node in list(graph.module.graph.nodes):
         found = _convolution(node)
         if found is not None and _is_served(found, held):
-            _replace(graph, node, found, held)
+            _replace(graph, node, found, held, laid_out)
     graph.module.graph.eliminate_dead_code(
         lambda n: n.op in ("placeholder", "output") or n.target is aten.copy_.default
     )
@@ -114,7 +120,13 @@ def _has_value(held: Held) -> bool:
     return x.device.type != "meta" and not isinstance(x, torch._subclasses.FakeTensor)
 
 
-def _replace(graph: Graph, node: Node, c: _Convolution, held: dict[Node, Held]) -> None:
+def _replace(
+    graph: Graph,
+    node: Node,
+    c: _Convolution,
+    held: dict[Node, Held],
+    laid_out: dict[bytes, Tensor],
+) -> None:
     of = held[c.weight]
     w = of.tensor.detach().cpu().double()
     shift = None if c.bias is None else held[c.bias].tensor.detach().cpu().double()
@@ -125,9 +137,11 @@ def _replace(graph: Graph, node: Node, c: _Convolution, held: dict[Node, Held]) 
         shift = before if shift is None else before + shift * scale
     w = w.float()
     depthwise = c.groups != 1
-    laid_out = w[:, 0].permute(1, 2, 0).contiguous() if depthwise else panels(w)
-    weights = _enter(graph, of, "by_channel", laid_out)
-    bias = None if shift is None else _enter(graph, of, "shift", shift.float())
+    w_laid_out = w[:, 0].permute(1, 2, 0).contiguous() if depthwise else panels(w)
+    weights = _enter(graph, of, "by_channel", _one_of_equal(w_laid_out, laid_out))
+    bias = None
+    if shift is not None:
+        bias = _enter(graph, of, "shift", _one_of_equal(shift.float(), laid_out))
     with graph.module.graph.inserting_before(last):
         how = ([*w.shape[2:]], c.stride, c.padding, c.dilation, depthwise)
         new = graph.module.graph.call_function(_op(), (c.images, weights, bias, *how))
@@ -166,11 +180,20 @@ def _norm_of(node: Node, held: dict[Node, Held]) -> tuple[Node, tuple[Tensor, Te
     return found[0], (scale, shift if bias is None else shift + bias)
 
 
-def _enter(graph: Graph, like: Held, name: str, tensor: Tensor) -> Node:
-    """A new weight, made of another one."""
+def _one_of_equal(x: Tensor, known: dict[bytes, Tensor]) -> Tensor:
+    key = repr(tuple(x.shape)).encode() + hashlib.sha256(x.numpy().tobytes()).digest()
+    return known.setdefault(key, x)
+
+
+def _enter(graph: Graph, like: Held, kind: str, tensor: Tensor) -> Node:
+    """A new weight, made of another one. Weights that differ have different names, as where norms
+    of their own follow one convolution that is called several times."""
+    others = {p.name for p in graph.placeholders if isinstance(p, Held) and p.tensor is not tensor}
+    names = (f"{like.name}.{kind}{k or ''}" for k in itertools.count())
+    name = next(n for n in names if n not in others)
     with graph.module.graph.inserting_after(like.node):
-        node = graph.module.graph.placeholder(f"{like.node.name}_{name}")
+        node = graph.module.graph.placeholder(f"{like.node.name}_{kind}")
     node.meta["val"] = like.node.meta["val"].fake_mode.from_tensor(tensor, static_shapes=True)
     at = next(k for k, p in enumerate(graph.placeholders) if p.node is like.node)
-    graph.placeholders.insert(at + 1, Held(f"{like.name}.{name}", node, tensor))
+    graph.placeholders.insert(at + 1, Held(name, node, tensor))
     return node

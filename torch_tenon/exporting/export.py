@@ -70,7 +70,8 @@ def export(
     """
     backend, name = _backend(target)
     programs = _programs(model, args, kwargs, dynamic_shapes)
-    methods = [build_method(method, program, backend) for method, program in programs.items()]
+    laid_out: dict[bytes, torch.Tensor] = {}
+    methods = [build_method(m, program, backend, laid_out) for m, program in programs.items()]
     shared = Shared()
     shared.add(_unique_names(methods))
     processors = [p.strip() for p in cpu.split(",")] if cpu else []

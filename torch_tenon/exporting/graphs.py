@@ -40,10 +40,12 @@ class Result:
     number: int
 
 
-def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
+def prepare(
+    program: ExportedProgram, by_hand: bool = False, laid_out: dict[bytes, Tensor] | None = None
+) -> Graph:
     """The graph of a program, decomposed; the program stays as it is. `by_hand`: the target takes
     kernels for the host, so that recurrent layers have theirs, and products with the windows of
-    images by channel. Raises ExportError."""
+    images by channel. `laid_out`: see `convolve_by_channel`. Raises ExportError."""
     table = dict(decompositions(standalone=True))
     if by_hand:
         table.pop(NORM, None)  # which may become part of a convolution
@@ -58,7 +60,7 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     graph.conditions += _guards(module)
     _drop_checks(graph)
     if by_hand:
-        convolve_by_channel(graph)
+        convolve_by_channel(graph, {} if laid_out is None else laid_out)
     for node in module.graph.find_nodes(op="placeholder"):
         if not node.users and not isinstance(_of(graph, node), Given):
             graph.placeholders.remove(_of(graph, node))

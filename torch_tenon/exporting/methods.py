@@ -96,9 +96,12 @@ class Method:
         }
 
 
-def build_method(name: str, program: ExportedProgram, backend: Backend) -> Method:
-    """The method that an exported program is. Raises ExportError."""
-    graph = prepare(program, by_hand=backend.name == "cpu")
+def build_method(
+    name: str, program: ExportedProgram, backend: Backend, laid_out: dict[bytes, Tensor]
+) -> Method:
+    """The method that an exported program is. `laid_out` are weights that were laid out anew for
+    other methods, and then for this one too. Raises ExportError."""
+    graph = prepare(program, backend.name == "cpu", laid_out)
     for p in graph.placeholders:
         if isinstance(p, Given) and not p.node.meta["val"].is_contiguous():
             raise ExportError(
