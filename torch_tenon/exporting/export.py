@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
-from torch_tenon.exporting.graphs import Held
+from torch_tenon.exporting.held import Held
 from torch_tenon.exporting.methods import Method, build_method
 from torch_tenon.exporting.program_file import ProgramFile
 from torch_tenon.exporting.weights import Shared
@@ -70,7 +70,8 @@ def export(
     """
     backend, name = _backend(target)
     programs = _programs(model, args, kwargs, dynamic_shapes)
-    methods = [build_method(method, program, backend) for method, program in programs.items()]
+    laid_out: dict[bytes, torch.Tensor] = {}
+    methods = [build_method(m, program, backend, laid_out) for m, program in programs.items()]
     shared = Shared()
     shared.add(_unique_names(methods))
     processors = [p.strip() for p in cpu.split(",")] if cpu else []

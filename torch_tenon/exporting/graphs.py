@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
+from torch_tenon.exporting.channels import NORM, convolve_by_channel
+from torch_tenon.exporting.held import Given, Graph, Held
 from torch_tenon.exporting.recurrent import RECURRENT, compositions
 from torch_tenon.ops.compositions import decompositions
 
@@ -31,40 +33,6 @@ class ExportError(RuntimeError):
     """A model that cannot be exported: which part of it, why, and what to do."""
 
 
-@dataclass
-class Given:
-    """An input that the caller gives."""
-
-    name: str
-    node: Node
-
-
-@dataclass
-class Held:
-    """A parameter, buffer or constant of the model, which the program holds."""
-
-    name: str
-    node: Node
-    tensor: Tensor
-    is_written: bool = False
-
-
-@dataclass
-class Graph:
-    """An exported graph, with what its placeholders and results are.
-
-    `placeholders` are in the graph's order; `results` has for each result of the model the position
-    among the graph's outputs, or the constant that it is.
-    """
-
-    module: GraphModule
-    placeholders: list[Given | Held] = field(default_factory=list)
-    results: list[Any] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)  # of the graph's outputs
-    is_single: bool = False  # there is one result, and no tuple around it
-    conditions: list[Any] = field(default_factory=list)  # on sizes, as SymPy has them
-
-
 @dataclass(frozen=True)
 class Result:
     """The position of a result among the graph's outputs."""
@@ -72,10 +40,15 @@ class Result:
     number: int
 
 
-def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
+def prepare(
+    program: ExportedProgram, by_hand: bool = False, laid_out: dict[bytes, Tensor] | None = None
+) -> Graph:
     """The graph of a program, decomposed; the program stays as it is. `by_hand`: the target takes
-    kernels for the host, so that recurrent layers have theirs. Raises ExportError."""
-    table = decompositions(standalone=True)
+    kernels for the host, so that recurrent layers have theirs, and products with the windows of
+    images by channel. `laid_out`: see `convolve_by_channel`. Raises ExportError."""
+    table = dict(decompositions(standalone=True))
+    if by_hand:
+        table.pop(NORM, None)  # which may become part of a convolution
     if by_hand and any(n.target in RECURRENT for n in program.graph.nodes):
         table = table | compositions()
     with torch.no_grad():
@@ -86,6 +59,8 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     _take_outputs(graph, lowered)
     graph.conditions += _guards(module)
     _drop_checks(graph)
+    if by_hand:
+        convolve_by_channel(graph, {} if laid_out is None else laid_out)
     for node in module.graph.find_nodes(op="placeholder"):
         if not node.users and not isinstance(_of(graph, node), Given):
             graph.placeholders.remove(_of(graph, node))

@@ -14,7 +14,8 @@ from torch.export import ExportedProgram
 
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.exporting.graphs import ExportError, Given, Graph, Held, Result, prepare
+from torch_tenon.exporting.graphs import ExportError, Result, prepare
+from torch_tenon.exporting.held import Given, Graph, Held
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Index, var
@@ -95,9 +96,12 @@ class Method:
         }
 
 
-def build_method(name: str, program: ExportedProgram, backend: Backend) -> Method:
-    """The method that an exported program is. Raises ExportError."""
-    graph = prepare(program, by_hand=backend.name == "cpu")
+def build_method(
+    name: str, program: ExportedProgram, backend: Backend, laid_out: dict[bytes, Tensor]
+) -> Method:
+    """The method that an exported program is. `laid_out` are weights that were laid out anew for
+    other methods, and then for this one too. Raises ExportError."""
+    graph = prepare(program, backend.name == "cpu", laid_out)
     for p in graph.placeholders:
         if isinstance(p, Given) and not p.node.meta["val"].is_contiguous():
             raise ExportError(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from torch_tenon.exporting.graphs import ExportError, Held
+from torch_tenon.exporting.graphs import ExportError
+from torch_tenon.exporting.held import Held
 
 LINE = 64  # bytes that a weight's place is a multiple of
 ZEROS = -1

@@ -28,6 +28,7 @@ from torch_tenon.ir.values import (
     memory_order,
     neutral,
     size_hint,
+    steps_read,
 )
 
 
@@ -82,6 +83,7 @@ class Loop(Node):
         return self.value.dtype
 
 
+PANEL = 32  # columns that weights for an image's windows have side by side
 # What the operands of a product may be made of; a target may have kernels for fewer.
 MATMUL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -99,6 +101,17 @@ class FourBits:
     block: int
 
 
+@dataclass(frozen=True)
+class Places:
+    """Where the windows of a convolution with a kernel of two dimensions lie in an image."""
+
+    places: tuple[Index, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
 class Matmul(Loop):
     """The product of two matrices, or of two batches of them, as a loop over its elements.
 
@@ -112,6 +125,10 @@ class Matmul(Loop):
 
     It may also be bytes, which are numbers of the left operand's dtype, or `weights` of four bits,
     packed into bytes.
+
+    With `places` the left operand is an image (N, B, H, W) whose channels are dense in memory. Its
+    matrix has a row for each place of the kernel. The right operand is weights in panels
+    (A / PANEL, H * W * B of the kernel, PANEL).
     """
 
     def __init__(
@@ -121,9 +138,10 @@ class Matmul(Loop):
         out: Stored,
         rows: int = 1,
         weights: FourBits | None = None,
+        places: Places | None = None,
     ) -> None:
         self.left, self.right, self.out, self.rows = left, right, out, rows
-        self.weights = weights
+        self.weights, self.places = weights, places
         found = [loop_symbol("p", k, n) for k, n in enumerate(out.sizes)]
         axes: list[Symbol | None] = [None if s.extent == 1 else s for s in found]
         self.axes: list[Symbol | None] = [*[None] * (3 - len(axes)), *axes]
@@ -182,6 +200,7 @@ class Program:
         self.taken: Storage | None = None  # what the op at hand may change: nobody needs the old
         self.random: tuple[Stored, Stored] | None = None  # seed and first offset, 0-dim int64
         self.random_ops = 0
+        self.by_channel: set[Storage] = set()  # of images whose channels are dense
         self.standalone = False  # it shall run without PyTorch: no op that has loops is a call
 
     # Storages and buffers
@@ -345,9 +364,37 @@ class Program:
             return value
         assert isinstance(value, Lazy)
         if value.realised is None:
-            value.realised = self.copy(value, like)
+            value.realised = self._image(value) or self.copy(value, like)
             value.cost, value.depth, value.reads = 0, 0, value.realised.reads
         return value.realised
+
+    def _image(self, value: Lazy) -> Stored | None:
+        """Memory for what is computed of an image by channel: by channel too, unless its dimensions
+        have another order. None for anything else."""
+        if len(value.sizes) != 4 or not any(b.storage in self.by_channel for b in value.reads):
+            return None
+        steps = steps_read(value)
+        if steps is not None and steps[1] != 1 and value.sizes[1] != 1:
+            return None
+        return self.copy_by_channel(value)
+
+    def has_dense_channels(self, value: Value) -> bool:
+        """Whether it is an image in memory by channel."""
+        if isinstance(value, Lazy) and value.realised is not None:
+            value = value.realised
+        if not isinstance(value, Stored) or len(value.sizes) != 4:
+            return False
+        return value.buffer.storage in self.by_channel and value.layout.strides[1] == 1
+
+    def copy_by_channel(self, value: Value) -> Stored:
+        """Images (N, B, H, W) in fresh memory where channels are dense."""
+        n, c, h, w = value.sizes
+        layout = Layout((n, c, h, w), (c * h * w, 1, w * c, c))
+        new = self.temporary(value.dtype, layout)
+        self.by_channel.add(new.buffer.storage)
+        if product(value.sizes) != 0:
+            self.fill(new, value)
+        return new
 
     def copy(self, value: Value, like: Sequence[Index] | None = None) -> Stored:
         """`value` in fresh memory."""
@@ -407,10 +454,11 @@ class Program:
         sizes: Sequence[Index],
         rows: int = 1,
         weights: FourBits | None = None,
+        places: Places | None = None,
     ) -> Stored:
         """The product of two matrices, or of two batches of them, in fresh memory; see `Matmul`."""
         out = self.temporary(left.dtype, Layout.contiguous(sizes))
-        self.add(Matmul(left, right, out, rows, weights))
+        self.add(Matmul(left, right, out, rows, weights, places))
         return out
 
     def call(

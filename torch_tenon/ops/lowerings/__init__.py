@@ -22,6 +22,7 @@ FAMILIES = (
     "windows",
     "linear",
     "convolution",
+    "images",
     "lists",
     "library",
 )

@@ -8,16 +8,31 @@ from typing import Any
 
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Value, reshape
-from torch_tenon.ops.lowerings.reductions import moments, number_value, shared, widest
-from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering
+from torch_tenon.ir.values import Position, Value, reshape
+from torch_tenon.ops.lowerings.reductions import moments, number_value, reduce, shared, widest
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    broadcast_to,
+    cast,
+    elementwise,
+    lowering,
+    number,
+)
 
 
 def _normalize(b: Build, x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
     """The mean and 1 / sqrt(variance + eps) over `dims` (kept), in the statistics' dtype."""
     wide = widest(x.dtype)
     average, squares = moments(b, x, dims, wide)
-    count = product(x.sizes[d] for d in dims)
+    return _statistics(b, average, squares, product(x.sizes[d] for d in dims), eps)
+
+
+def _statistics(
+    b: Build, average: Value, squares: Value, count: Index, eps: float
+) -> tuple[Value, Value]:
+    """The mean and 1 / sqrt(variance + eps) of a mean and a sum of squared deviations."""
+    wide = average.dtype
     scale = b.program.realise(
         elementwise(
             lambda s, n: ops.rsqrt(ops.add(ops.div(s, n), float(eps))),
@@ -74,6 +89,8 @@ def native_group_norm(
     wide = widest(x.dtype)
     x = shared(b, x)
     per = channels // groups
+    if b.program.has_dense_channels(x):
+        return _by_channel(b, x, weight, bias, groups, eps)
     split = reshape(x, (n, groups, per, space))
     average, scale = _normalize(b, split, [2, 3], eps)
     shape = (1, groups, per, 1)
@@ -84,5 +101,40 @@ def native_group_norm(
     return [
         cast(reshape(y, x.sizes), x.dtype),
         cast(reshape(average, (n, groups)), metas[1].dtype),
+        cast(reshape(scale, (n, groups)), metas[2].dtype),
+    ]
+
+
+def _by_channel(b: Build, x: Value, weight: Any, bias: Any, groups: int, eps: float) -> list[Value]:
+    """The same for images with dense channels, where a group has runs of few elements: loops go
+    over all channels, whose moments are joined to those of groups."""
+    wide = widest(x.dtype)
+    n, channels = x.sizes[:2]
+    per, space = channels // groups, product(x.sizes[2:])
+    averages, squares = (
+        reshape(b.program.realise(v), (n, groups, per)) for v in moments(b, x, [2, 3], wide)
+    )
+    total = reduce(b, averages, [2], "sum", True, lambda p: averages.load(p))
+    average = b.program.realise(elementwise(ops.div, (total, number_value(per)), wide, wide))
+
+    def deviations(p: Position) -> Scalar:
+        d = ops.sub(averages.load(p), average.load([*p[:2], 0]))
+        far = ops.mul(ops.mul(d, d), number(space, wide))
+        found: Scalar = ops.add(squares.load(p), far)
+        return found
+
+    whole = reduce(b, squares, [2], "sum", True, deviations)
+    mean, scale = _statistics(b, average, whole, per * space, eps)
+
+    def of_channels(v: Value) -> Value:
+        each = b.program.copy(broadcast_to(v, (n, groups, per)))
+        return reshape(each, (n, channels, 1, 1))
+
+    w, c = (None if v is None else reshape(v, (channels, 1, 1)) for v in (weight, bias))
+    y = elementwise(_scaled, (x, of_channels(mean), of_channels(scale), w, c), wide, wide, 4)
+    metas = [m for m in b.results if m is not None]
+    return [
+        cast(y, x.dtype),
+        cast(reshape(mean, (n, groups)), metas[1].dtype),
         cast(reshape(scale, (n, groups)), metas[2].dtype),
     ]

@@ -13,7 +13,8 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Lazy, Position, Value
+from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value
+from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.reductions import shared
 from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
 
@@ -70,6 +71,33 @@ class _Windows:
 def _between(i: Index, n: Index) -> Scalar:
     inside: Scalar = ops.ge(ops.index(i), 0) & ops.lt(ops.index(i), ops.index(n))
     return inside
+
+
+def with_border(b: Build, x: Value, padding: Ints, filler: float) -> Stored:
+    """Images (N, B, H, W) by channel, with `filler` around them.
+
+    The inside is stored as it is computed, by the product that it comes from if there is one.
+    """
+    n, c, h, w = x.sizes
+    above, before = padding
+    high, wide = h + 2 * above, w + 2 * before
+    image, row = c * high * wide, wide * c
+    layout = Layout((n, c, high, wide), (image, 1, row, c))
+    buffer = b.program.temporary(x.dtype, layout).buffer
+    b.program.by_channel.add(buffer.storage)
+    inside = Layout((n, c, h, w), (image, 1, row, c), above * row + before * c)
+    b.program.fill(Stored(buffer, inside), x)
+    around = []
+    if above:
+        steps = (image, 1, (h + above) * row, row, c)
+        around.append(Layout((n, c, 2, above, wide), steps))
+    if before:
+        steps = (image, 1, row, (w + before) * c, c)
+        around.append(Layout((n, c, h, 2, before), steps, above * row))
+    for part in around:
+        border = constant(part.sizes, filler, x.dtype)
+        buffer = b.program.write(Stored(buffer, part), border).buffer
+    return Stored(buffer, layout)
 
 
 def _sum(terms: Sequence[Scalar], dtype: torch.dtype) -> Scalar:

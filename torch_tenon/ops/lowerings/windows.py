@@ -16,7 +16,7 @@ from torch_tenon.ir.index import Index, flat_index, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value, neutral, reshape
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
-from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW
+from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW, with_border
 from torch_tenon.ops.lowerings.reductions import shared
 from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, elementwise
 
@@ -223,6 +223,7 @@ def _max(rank: int) -> Callable[..., list[Value]]:
         if is_large and not b.program.standalone:
             raise CannotLower("a large window")
         n, m = x.sizes[-rank:], b.out.sizes[-rank:]
+        x = shared(b, x)
 
         def at(d: int, o: Index, k: Index) -> tuple[Index, Scalar]:
             """Place k of window o along a dimension, and whether it lies in the input."""
@@ -263,7 +264,13 @@ def _max(rank: int) -> Callable[..., list[Value]]:
 
         if is_large:
             return _pair_by_loops(b, x, rank, kernel, at, begin)
-        return _pair(b, x, windows, 4 * math.prod(kernel))
+        pair = _pair(b, x, windows, 4 * math.prod(kernel))
+        if any(padding) and not ceil_mode and b.program.has_dense_channels(x):
+            # Choices between all channels and none are no vectors: the least there is lies around.
+            least = neutral("max", x.dtype)
+            around = with_border(b, x, padding, least)
+            pair[0] = lower(b, around, kernel, stride, (0,), dilation)[0]
+        return pair
 
     return lower
 

@@ -12,7 +12,7 @@ import torch
 
 from torch_tenon.compiler.kernel import Kernel, origin_of
 from torch_tenon.compiler.schedule import Group
-from torch_tenon.ir.index import Index
+from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.program import MATMUL_DTYPES, Matmul
 from torch_tenon.ir.values import Buffer, Layout
 from torch_tenon.targets.c_family import scalars as c
@@ -23,6 +23,7 @@ from torch_tenon.targets.cpu.dialect import CWriter
 
 NARROW = (FOLDER / "narrow.h").read_text()
 ENTRY = "void *tenon_matmul;"  # set when the object is loaded
+PLACES = "const tenon_places_t places = {"
 WINDOWS = "const tenon_windows_t windows = {"
 HEAD = "void *const *a, const int64_t *s, int64_t *status"
 
@@ -76,8 +77,9 @@ class CProduct(Product):
             f"{writer.pointer(value.buffer)} + {number(value.layout.offset)}"
             for value in (node.left, node.right)
         ]
-        (batch, m, k), n = three(node.left.sizes, 1), node.out.sizes[-1]
+        (batch, m, n), k = three(node.out.sizes, 1), self._depth()
         windows = self._windows(number) if node.rows > 1 else []
+        places = self._places(number) if node.places is not None else []
         c_steps = three(Layout.contiguous(node.out.sizes).strides, 0)[:2]
         fields = {
             "a": operands[0],
@@ -89,7 +91,7 @@ class CProduct(Product):
             "m": number(m),
             "n": number(n),
             "k": number(k),
-            "a_strides": f"{{{steps(node.left.layout)}}}",
+            "a_strides": f"{{{steps(_left_matrices(node))}}}",
             "b_strides": f"{{{steps(_matrices(node))}}}",
             "c_strides": f"{{{', '.join(number(k) for k in c_steps)}}}",
         }
@@ -98,11 +100,13 @@ class CProduct(Product):
             fields["status"] = "status"
         if windows:
             fields["windows"] = "&windows"
+        if places:
+            fields["places"] = "&places"
         text = [f".{name} = {value}," for name, value in fields.items()]
         run = ["((void (*)(const tenon_matmul_t *))tenon_matmul)(&product);"]
         if node.is_narrow:
             run = self._run_narrow(writer, number)
-        return [*windows, "const tenon_matmul_t product = {", *indent(text), "};", *run]
+        return [*windows, *places, "const tenon_matmul_t product = {", *indent(text), "};", *run]
 
     def _narrow_driver(self) -> list[str]:
         """A driver for weights of few bits: it is a part of the kernel, for its number of rows."""
@@ -129,6 +133,30 @@ class CProduct(Product):
             "multiply_@NAME@(&product, &weights);",
         ]
 
+    def _depth(self) -> Index:
+        """The numbers that each element of the product is a sum over."""
+        node = self.node
+        if node.places is None:
+            return node.left.sizes[-1]
+        return product([node.left.sizes[1], *node.places.kernel])
+
+    def _places(self, number: Callable[[Index], str]) -> list[str]:
+        """The left operand as windows of an image by channel."""
+        layout, p = self.node.left.layout, self.node.places
+        assert p is not None
+        pairs = {
+            "size": layout.sizes[2:],
+            "step": layout.strides[2:],
+            "places": p.places,
+            "kernel": p.kernel,
+            "stride": p.stride,
+            "padding": p.padding,
+            "dilation": p.dilation,
+        }
+        text = [f".{name} = {{{number(y)}, {number(x)}}}," for name, (y, x) in pairs.items()]
+        text.append(f".channels = {number(layout.sizes[1])},")
+        return [PLACES, *indent(text), "};"]
+
     def _windows(self, number: Callable[[Index], str]) -> list[str]:
         """The right operand as windows of an image."""
         layout, first = self.node.right.layout, self.node.rows + 1
@@ -147,6 +175,14 @@ class CProduct(Product):
         }
         text = [f".{name} = {value}," for name, value in fields.items()]
         return [WINDOWS, *indent(text), "};"]
+
+
+def _left_matrices(node: Matmul) -> Layout:
+    """How the matrices of the left operand lie; of an image the driver asks for the batch alone."""
+    layout = node.left.layout
+    if node.places is None:
+        return layout
+    return Layout((layout.sizes[0], 1, 1), (layout.strides[0], 0, 0), layout.offset)
 
 
 def _matrices(node: Matmul) -> Layout:

@@ -313,7 +313,7 @@ MatmulRoute find_or_ask(const tenon_matmul_t& p, const MatmulKey& key) {
 // The ways round differently, and which is fastest may differ from one process to the next:
 // deterministic code always has the same.
 MatmulRoute choose(const tenon_matmul_t& p) {
-  if (p.windows != nullptr)
+  if (p.windows != nullptr || p.places != nullptr)
     return MatmulRoute::kGenerated;  // the others know strides alone
   if (at::globalContext().deterministicAlgorithms())
     return MatmulRoute::kPyTorch;

@@ -327,6 +327,80 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
   }
 }
 
+/* Rows of one product of an image's windows with panels: places `at` to `at` + count of a row of places.
+ * Each call adds what one run of the kernel gives, in order, so that nothing is packed. */
+static void place_block(const tenon_places_t *w, const float *image, const int64_t *at, int64_t count,
+                        const float *panel, float *c, int64_t step, int64_t columns) {
+  const int64_t top = at[0] * w->stride[0] - w->padding[0];
+  const int64_t left = at[1] * w->stride[1] - w->padding[1], across = w->stride[1];
+  const int64_t wide = w->kernel[1], apart = w->dilation[1];
+  const int inside =
+      left >= 0 && left + (count - 1) * across + (wide - 1) * apart < w->size[1];
+  /* Neighbours in a row of the kernel are one run where they are neighbours in memory. */
+  const int64_t joined = inside && (wide == 1 || apart * w->step[1] == w->channels) ? wide : 1;
+  int first = 1;
+  if (!inside) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < columns; ++j) c[i * step + j] = 0;
+    first = 0;
+  }
+  for (int64_t y = 0; y < w->kernel[0]; ++y) {
+    const int64_t row = top + y * w->dilation[0];
+    if (row < 0 || row >= w->size[0]) continue;
+    for (int64_t x = 0; x < wide; x += joined) {
+      int64_t from = 0, to = count;
+      const int64_t begin = left + x * apart;
+      if (!inside) {
+        from = begin < 0 ? (across - 1 - begin) / across : 0;
+        to = begin < w->size[1] ? smaller(count, (w->size[1] - 1 - begin) / across + 1) : 0;
+        if (from >= to) continue;
+      }
+      const float *a = image + row * w->step[0] + (begin + from * across) * w->step[1];
+      strided_blocks[to - from - 1](a, across * w->step[1], 1,
+                                    panel + (y * wide + x) * w->channels * TENON_PANEL, TENON_PANEL,
+                                    joined * w->channels, c + from * step, step, columns, first);
+      first = 0;
+    }
+  }
+  if (first)
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < columns; ++j) c[i * step + j] = 0;
+}
+
+/* Rows r0 to r1 and columns c0 to c1 of a product with windows of an image, on this thread. */
+static void places(const tenon_matmul_t *p, int64_t number, int64_t r0, int64_t r1, int64_t c0,
+                   int64_t c1) {
+  const tenon_places_t *w = p->places;
+  const float *image = (const float *)p->a + number * p->a_strides[0];
+  const int64_t step = p->c != NULL ? p->c_strides[1] : GROUP, across = w->places[1];
+  float *own = p->c != NULL ? NULL : room(HEIGHT * GROUP);
+  for (int64_t g = c0; g < c1; g += GROUP) {
+    const int64_t end = smaller(g + GROUP, c1);
+    for (int64_t band = r0; band < r1; band += HEIGHT) {
+      const int64_t band_end = smaller(band + HEIGHT, r1);
+      float *sums = own != NULL ? own
+                                : (float *)p->c + number * p->c_strides[0] + band * step + g;
+      for (int64_t j = g; j < end; j += COLUMNS) {
+        const float *panel =
+            (const float *)p->b + j / TENON_PANEL * TENON_PANEL * p->k + j % TENON_PANEL;
+        for (int64_t start = band, run; start < band_end; start += run) {
+          run = smaller(across - start % across, band_end - start);
+          const int64_t blocks = (run + ROWS - 1) / ROWS, high = (run + blocks - 1) / blocks;
+          for (int64_t i = start; i < start + run; i += high) {
+            const int64_t at[2] = {i / across, i % across};
+            place_block(w, image, at, smaller(high, start + run - i), panel,
+                        sums + (i - band) * step + j - g, step, smaller(COLUMNS, end - j));
+          }
+        }
+      }
+      if (p->epilogue != NULL) {
+        const int64_t box[5] = {band, band_end, g, end, number};
+        finish(p, sums, step, NULL, box);
+      }
+    }
+  }
+}
+
 /* Few rows: memory is read once and nothing is packed. Where the rows of B are dense, all registers
  * hold sums of one wide strip of columns. */
 #define STRIP(R, W)                                                                                \
@@ -431,7 +505,7 @@ static void strips(const tenon_matmul_t *p, const float *a, const float *b, int6
 
 /* Whether few rows are multiplied without packing. */
 static int without_packing(const tenon_matmul_t *p) {
-  if (p->windows != NULL) return 0;
+  if (p->windows != NULL || p->places != NULL) return 0;
   if (p->dtype < 2 && p->m <= FEW && p->a_strides[2] == 1 && p->b_strides[1] == 1) return 1;
   return p->dtype == 0 && p->m <= 3 && p->b_strides[2] == 1;
 }
@@ -485,6 +559,8 @@ static void part(const tenon_matmul_t *p, const cut_t *cut, int64_t t) {
   if (r >= p->m || c >= p->n) return;
   if (cut->few)
     few_rows(p, number, c, smaller(c + cut->wide, p->n));
+  else if (p->places != NULL)
+    places(p, number, r, smaller(r + cut->high, p->m), c, smaller(c + cut->wide, p->n));
   else
     rectangle(p, number, r, smaller(r + cut->high, p->m), c, smaller(c + cut->wide, p->n));
 }

@@ -16,6 +16,16 @@ typedef struct {
   int64_t length; /* elements that may be read from where a matrix of the batch begins */
 } tenon_windows_t;
 
+/* A as the windows of an image whose channels are dense in memory: row i of A is what place i of
+ * `places` meets, by rows and columns of the kernel and then by channels. Beyond the image are zeros.
+ * B lies in panels of TENON_PANEL columns each, one after the other, the last one filled up. */
+#define TENON_PANEL 32
+typedef struct {
+  int64_t size[2], step[2]; /* of the image: rows and columns, and elements from one to the next */
+  int64_t places[2], kernel[2], stride[2], padding[2], dilation[2];
+  int64_t channels;
+} tenon_places_t;
+
 typedef struct {
   const void *a, *b;
   void *c; /* rows are dense; with an epilogue it may be null: nobody else needs the product */
@@ -29,6 +39,7 @@ typedef struct {
   const int64_t *sizes;
   int64_t *status;
   const tenon_windows_t *windows; /* null: B lies by its strides */
+  const tenon_places_t *places;   /* null: A lies by its strides */
 } tenon_matmul_t;
 
 /* Too small for a second thread, whatever multiplies: waking that takes as long as it saves, and,
