@@ -32,6 +32,9 @@ def generate_product(group: Group, kept: set[Buffer]) -> Kernel:
 class CProduct(Product):
     """The product by the target's kernel, with the members after it as a function."""
 
+    declared = ENTRY  # before the functions
+    driver = "tenon_matmul"  # the address of what multiplies, in C
+
     def kernel(self) -> Kernel:
         """The epilogue, if there is one, and the function that calls the product with it."""
         tree = self.epilogue()
@@ -39,7 +42,7 @@ class CProduct(Product):
         epilogue = writer.body(tree.body)
         call = self._call(writer)
         arguments = [*writer.pointers(), *writer.sizes()]
-        source = [INTERFACE, ENTRY, f"/* {origin_of(self.whole.members)} */"]
+        source = [INTERFACE, self.declared, f"/* {origin_of(self.whole.members)} */"]
         if self.members:
             source += self._function(arguments, epilogue)
         source += [f"void @NAME@({HEAD}) {{", *indent(arguments + call), "}", ""]
@@ -95,7 +98,7 @@ class CProduct(Product):
         if windows:
             fields["windows"] = "&windows"
         text = [f".{name} = {value}," for name, value in fields.items()]
-        run = "((void (*)(const tenon_matmul_t *))tenon_matmul)(&product);"
+        run = f"((void (*)(const tenon_matmul_t *)){self.driver})(&product);"
         return [*windows, "const tenon_matmul_t product = {", *indent(text), "};", run]
 
     def _windows(self, number: Callable[[Index], str]) -> list[str]:
