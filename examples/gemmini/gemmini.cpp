@@ -1,8 +1,8 @@
 // The accelerator as a target: memory, a queue, and the host core that runs kernels.
 //
-// A kernel is a function for the host core, which gives the array its products by `port`: the
-// number before its own. It has its scalar operations and bytes in front, by which the core's
-// cycles are counted.
+// A kernel is a function for the host core, which gives the array its products by the functions of
+// `port`, whose address is the number before its own. A launch begins with its scalar operations and
+// bytes, by which the core's cycles are counted.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -77,7 +77,7 @@ void multiply(Product<In, Sum> product) {
 }
 
 // What a generated kernel asks of the array; the core does the rest over the whole product.
-void port(const tenon_matmul_t* p) {
+void float_product(const tenon_matmul_t* p) {
   std::vector<float> unkept;
   for (int64_t b = 0; b < p->batch; ++b) {
     auto* c = static_cast<float*>(p->c);
@@ -112,6 +112,9 @@ void int8_product(void* const* a, const int64_t* s, int64_t*) {
        static_cast<int32_t*>(a[0]), {progression(s[0], s[3]), progression(s[2], s[4])},
        {progression(s[2], s[5]), progression(s[1], s[6])}, s[0], s[1], s[2], s[1]});
 }
+
+void* const port[] = {
+    reinterpret_cast<void*>(&float_product), reinterpret_cast<void*>(&int8_product)};
 
 // Memory: the array and the core share it, and a handle is an address of it.
 
@@ -155,7 +158,7 @@ int32_t launch(void*, int32_t, const tenon_launch* asked, tenon_status* status) 
     return fail(status, TENON_ERROR, "a kernel begins with its operations and bytes");
   std::vector<int64_t> numbers(asked->numbers, asked->numbers + asked->number_count);
   const int64_t cycles = std::max(numbers[0], (numbers[1] + kBus - 1) / kBus);
-  numbers[kCosts - 1] = reinterpret_cast<int64_t>(&port);
+  numbers[kCosts - 1] = reinterpret_cast<int64_t>(port);
   const auto kernel = reinterpret_cast<Kernel>(asked->kernel);
   auto places = addresses(asked->places, asked->place_count);
   commands.push_back([=, report = asked->status] {

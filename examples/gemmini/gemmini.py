@@ -36,7 +36,7 @@ from torch_tenon.targets.library import LibraryTarget
 from torch_tenon.targets.target import CompileError, TargetError
 
 if TYPE_CHECKING:
-    from torch_tenon.compiler.handwritten import Asked, Launch
+    from torch_tenon.compiler.handwritten import Asked, Code, Launch
     from torch_tenon.compiler.kernel import Kernel
     from torch_tenon.compiler.plan import Plan
     from torch_tenon.compiler.schedule import Group, Schedule
@@ -74,9 +74,17 @@ def build() -> Path:
 
 
 class Multiply(CProduct):
-    """A product by the array: its port is the number before those of the kernel."""
+    """A product by the array: the number before those of the kernel is its port."""
 
-    declared, driver = "", "s[-1]"
+    declared, driver = "", "((void *const *)s[-1])[0]"
+
+
+# A kernel of one of the array's own functions, for custom ops.
+INT8_PRODUCT = """#include <stdint.h>
+void @NAME@(void *const *a, const int64_t *s, int64_t *status) {
+  ((void (*)(void *const *, const int64_t *, int64_t *))((void *const *)s[-1])[1])(a, s, status);
+}
+"""
 
 
 class Backend(CpuBackend):
@@ -119,16 +127,19 @@ class Backend(CpuBackend):
         """One core gains nothing from several kernels at once."""
         return list(zip(order.groups, kernels, strict=True))
 
+    def handwritten(self, code: Code) -> str:
+        """C for the host core, or the array's product of bytes by its name."""
+        return INT8_PRODUCT if code.text == "int8_product" else super().handwritten(code)
+
     def launch_words(self, launch: Launch) -> list[Index | Asked]:
         """Nobody knows the costs of what somebody wrote."""
         return [0, 0, *super().launch_words(launch)]
 
     def compile(self, kernels: Sequence[Kernel]) -> list[int]:
         """Functions of this process: the host core is this one's."""
-        found = iter(self.compiler.functions([k.source for k in kernels if k.code is None]))
+        found = iter(self.compiler.functions([k.source for k in kernels if _is_ours(k)]))
         return [
-            next(found) if k.code is None else self.compiler.function(k.source, ENTRY)
-            for k in kernels
+            next(found) if _is_ours(k) else self.compiler.function(k.source, ENTRY) for k in kernels
         ]
 
     def files(self, kernels: Sequence[Kernel]) -> list[KernelFile] | None:
@@ -141,7 +152,7 @@ class Backend(CpuBackend):
         """One shared object, for the simulator's library to load on this machine."""
         if processors or machine is not None:
             raise ValueError("the host core of the simulated machine is this processor")
-        if any(k.code is not None for k in kernels):
+        if not all(map(_is_ours, kernels)):
             raise NotImplementedError("kernels written by hand in a program for gemmini")
         names = [self.compiler.symbol(k.source) for k in kernels]
         sources = {n: k.source.replace("@NAME@", n) for n, k in zip(names, kernels, strict=True)}
@@ -178,9 +189,14 @@ class Backend(CpuBackend):
         return []
 
     def _name(self, kernel: Kernel) -> str:
-        if kernel.code is None:
+        if _is_ours(kernel):
             return self.compiler.symbol(kernel.source)
         return self.compiler.name_by_hand(kernel.source, ENTRY)
+
+
+def _is_ours(kernel: Kernel) -> bool:
+    """Whether nobody else wrote the source, which is compiled with others then."""
+    return kernel.code is None or kernel.source is INT8_PRODUCT
 
 
 def int_mm(a: torch.Tensor, b: torch.Tensor) -> Any:

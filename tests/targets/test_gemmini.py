@@ -166,6 +166,43 @@ def test_strides_batches_and_nothing() -> None:
     assert _run(code) == "1"  # of bytes; nothing is launched without elements
 
 
+def test_layers_of_bytes(tmp_path: Path) -> None:
+    code = """
+        sys.path.insert(0, sys.argv[1])
+        from int8 import Int8Linear, int8_mm, quantized
+
+        a, b = (torch.randint(-128, 128, s, dtype=torch.int8) for s in ((33, 70), (50, 70)))
+        given = a.to("tenon"), b.to("tenon").t()
+        for run in (int8_mm, compiled(int8_mm)):
+            close(run(*given).cpu(), a.int() @ b.int().t(), rtol=0, atol=0)
+
+        class Exact(nn.Module):
+            def __init__(self, layer):
+                super().__init__()
+                self.layer = layer
+
+            def forward(self, x):
+                l = self.layer
+                sums = quantized(x, l.input_scale).int() @ l.weight.int()
+                return sums * (l.scale * l.input_scale) + l.bias
+
+        layers = [Int8Linear(nn.Linear(*s), 4.0) for s in ((32, 48), (48, 8))]
+        x = torch.randn(4, 5, 32)
+        want = nn.Sequential(Exact(layers[0]), nn.ReLU(), Exact(layers[1]))(x).detach()
+        net = nn.Sequential(layers[0], nn.ReLU(), layers[1]).eval()
+        target.counted()
+        torch_tenon.export(net, (x,), path=sys.argv[2])
+        close(torch_tenon.load(sys.argv[2], target=str(target.path))(x), want)
+        products = target.counted().products
+        with torch.no_grad():
+            close(compiled(net.to("tenon"))(x.to("tenon")).cpu(), want)
+        counted = target.counted()
+        print(products, counted.products, counted.calls)
+    """
+    found = _run(code, "compiled", str(FOLDER), str(tmp_path / "bytes.tenon"))
+    assert found.splitlines()[-1] == "2 2 0"
+
+
 def test_the_page_has_the_figures() -> None:
     page = (FOLDER / "README.md").read_text()
     for m, k, n, floats, small in PRODUCTS:
