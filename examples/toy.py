@@ -135,7 +135,7 @@ class Compiler(Assembler):
                 case Let("add" | "mul", (Constant() | Let() | Load(), Constant() | Let() | Load())):
                     words = s.op, names[s], *(names.get(x) or x.value for x in s.args)
                 case Load(m, i, mask=None) | Store(m, i, Let() | Load(), "store") if (
-                    m.dtype is torch.float32 and i == var(loop.symbol)
+                    m.dtype is torch.float32 and isinstance(loop, For) and i == var(loop.symbol)
                 ):
                     place = memory.setdefault(m.storage, len(memory))
                     words = type(s).__name__.lower(), names[getattr(s, "value", s)], place

@@ -36,6 +36,9 @@ def generate_product(group: Group, kept: set[Buffer]) -> Kernel:
 class CProduct(Product):
     """The product by the target's kernel, with the members after it as a function."""
 
+    declared = ENTRY  # before the functions
+    driver = "tenon_matmul"  # the address of what multiplies, in C
+
     def kernel(self) -> Kernel:
         """The epilogue, if there is one, and the function that calls the product with it."""
         tree = self.epilogue()
@@ -43,7 +46,7 @@ class CProduct(Product):
         epilogue = writer.body(tree.body)
         call = self._call(writer)
         arguments = [*writer.pointers(), *writer.sizes()]
-        driver = self._narrow_driver() if self.node.is_narrow else [ENTRY]
+        driver = self._narrow_driver() if self.node.is_narrow else [self.declared]
         source = [INTERFACE, *driver, f"/* {origin_of(self.whole.members)} */"]
         if self.members:
             source += self._function(arguments, epilogue)
@@ -103,7 +106,7 @@ class CProduct(Product):
         if places:
             fields["places"] = "&places"
         text = [f".{name} = {value}," for name, value in fields.items()]
-        run = ["((void (*)(const tenon_matmul_t *))tenon_matmul)(&product);"]
+        run = [f"((void (*)(const tenon_matmul_t *)){self.driver})(&product);"]
         if node.is_narrow:
             run = self._run_narrow(writer, number)
         return [*windows, *places, "const tenon_matmul_t product = {", *indent(text), "};", *run]

@@ -1,0 +1,52 @@
+"""What `tenon conformance` says of targets that are wrong, each in a way of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+FAULTS = {
+    "Toy": ("pass", "", ""),
+    "ComputesNothing": ("fail", "values differ", r"Greatest absolute difference: \d"),
+    "AddsALittle": ("fail", "values differ", r"Greatest absolute difference: 0\.00100"),
+    "Faults": ("crash", "crash: SIGSEGV", r"in \w+, sample \d"),
+    "Hangs": ("hang", "hang: over 8 s", r"in \w+, sample \d[\s\S]* in run\b"),
+    "LosesACopy": ("fail", "values differ", r"Expected .+ but got|Mismatched elements"),
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_report_names_the_fault(name: str, tmp_path: Path) -> None:
+    status, reason, words = FAULTS[name]
+    target, file = f"{HERE / 'wrong_targets.py'}:{name}", tmp_path / "report.json"
+    options = "--db ops --ops add --dtype float32 --samples 6 --jobs 1"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", "from torch_tenon.cli import app; app()", "conformance"),
+            *(*options.split(), "--timeout", "8" if status == "hang" else "120"),
+            *("--target", target, "--json", str(file)),
+        ],
+        env={**os.environ, "TENON_EXECUTE": "compiled", "PYTHONPATH": str(HERE.parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == (status != "pass"), done.stdout[-3000:] + done.stderr[-3000:]
+    (found,) = json.loads(file.read_text())["results"]
+    assert (found["case"], found["status"]) == ("ops/add/float32", status)
+    checks = [c for c in found["checks"].values() if c["status"] not in ("pass", "not applicable")]
+    told = checks or [found]
+    if status != "pass":
+        assert reason in {part["reason"] for part in told}, told
+        assert any(re.search(words, part["message"]) for part in told), told
+        assert f"ops/add/float32  pass -> {status}" in done.stdout

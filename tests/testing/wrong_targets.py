@@ -1,0 +1,66 @@
+"""The toy of docs/target.md, and that wrong in five ways, for tests of what finds it."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from toy import Toy
+
+
+class ComputesNothing(Toy):
+    """No instruction does anything."""
+
+    def run(self, instructions, places):
+        """Reads them."""
+
+
+class AddsALittle(Toy):
+    """What is stored is a thousandth too much."""
+
+    def run(self, instructions, places):
+        """Adds it after each store."""
+        for instruction in self.executed(instructions, places):
+            op, _, *x = instruction
+            if op == "store":
+                memory = self.bytes(places[x[0]]).view(np.float32)
+                memory[x[1] : x[1] + x[2]] += 1e-3
+
+    def executed(self, instructions, places):
+        """The instructions, which have run."""
+        known = list(instructions)
+        super().run(iter(known), places)
+        return known
+
+
+class Faults(Toy):
+    """Takes the process with it."""
+
+    def run(self, instructions, places):
+        """Reaches for memory that is not there."""
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class Hangs(Toy):
+    """Never comes to an end."""
+
+    def run(self, instructions, places):
+        """Waits."""
+        while True:
+            time.sleep(1)
+
+
+class LosesACopy(Toy):
+    """Each fifth copy to the device does not arrive."""
+
+    copies = 0
+
+    def copy(self, dst, src, nbytes):
+        """Copies, or not."""
+        self.copies += isinstance(src, int)
+        if not isinstance(src, int) or self.copies % 5:
+            super().copy(dst, src, nbytes)
