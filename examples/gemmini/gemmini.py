@@ -1,6 +1,6 @@
 """A systolic-array accelerator as a target: products on the array, loops on its host core.
 
-    TENON_TARGET=examples/gemmini/gemmini.py:Gemmini python script.py
+    TENON_TARGET=examples/gemmini/gemmini.py:Gemmini TENON_EXECUTE=compiled python script.py
 
 The machine is simulated by a library (gemmini.cpp), which is built when it is first needed.
 README.md has the design and its figures.

@@ -192,7 +192,7 @@ class Machine {
   std::vector<In> spad_ = std::vector<In>(kBlocks * kSide * kSide);
   std::vector<Sum> sums_ = std::vector<Sum>(kSums * kSide * kSide);
   Rows spad_rows_{kBlocks * kSide}, sum_rows_{kSums * kSide};
-  Unit load_{8}, execute_{16}, store_{4}; // stations, as in the published design
+  Unit load_{8}, execute_{16}, store_{4}; // by the entries of their stations
   int64_t issued_ = 0, loaded_ = 0, started_ = 0, weights_ = 0, last_ = 0;
 };
 
