@@ -165,6 +165,7 @@ backward()
     assert "Unable to handle autograd's threading in combination with fork" in error
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="fork")
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def _expected(
     return torch.where(mask.any(-1, keepdim=True), weights, 0) @ v
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("score_mod", "mask_mod", "shape", "dtype"),
     [

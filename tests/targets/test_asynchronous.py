@@ -91,6 +91,7 @@ def train(name: str, optimizer: str) -> None:
 long = pytest.mark.long
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("model", "optimizer"),
     [

@@ -303,7 +303,8 @@ def test_headers_count_by_their_content(
 
 def test_identity_is_that_of_the_compiler(folder: Path) -> None:
     backend = CpuBackend(compiler(folder))
-    assert backend.identity() == backend.compiler.toolchain.identity
+    packing = backend.four_bit_block
+    assert backend.identity() == f"{backend.compiler.toolchain.identity}\n{packing}"
     assert GCC in backend.identity() and "-O3" in backend.identity()
 
 

@@ -204,6 +204,7 @@ def gradients(function: Callable, given: list[torch.Tensor], how: dict) -> list[
     return [y.detach(), *torch.autograd.grad((y * y).sum(), given)]
 
 
+@pytest.mark.long
 def test_a_convolution_and_its_backward_run_on_the_device() -> None:
     assert there("convolve()") == "agrees"
 
