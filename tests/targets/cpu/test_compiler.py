@@ -330,7 +330,7 @@ void shares(int64_t *out, int64_t n, int64_t some) {
     ++out[11];
 #pragma omp for schedule(static) collapse(2)
     for (unsigned a = 0; a < 3; ++a)
-      for (uint64_t b = 0; b < (uint64_t)n; ++b) made[b] += 100;
+      for (uint64_t b = 0; b < (uint64_t)n; ++b) made[a * n + b] += 100;
   }
 }
 """
@@ -349,14 +349,15 @@ def test_loops_of_threads_by_each_compiler(folder: Path, command: str) -> None:
     code = Code("cpu", SHARES, "shares", tuple(parameters))
     (address,) = CpuBackend(made).compile([kernel_of(code, CpuBackend(made))])
     for n, some in ((0, 1), (1, 1), (7, 1), (64, 1), (64, 0)):
-        out = (ctypes.c_int64 * 128)()
+        out = (ctypes.c_int64 * 256)()
         sizes = (ctypes.c_int64 * 2)(n, some)
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(out))
         KERNEL(address)(pointers, sizes, None)
         shares = [n // 3 + (k < n % 3) for k in range(3)] if some else [n, 0, 0]
         assert list(out[:3]) == shares
         assert out[8] == sum(range(n, 0, -2)) and list(out[9:12]) == [3, 3, 1]
-        assert list(out[16 : 16 + n]) == [k + 300 for k in range(n)]
+        made_by_all = [(k if k < n else 0) + 100 for k in range(3 * n)]
+        assert list(out[16 : 16 + 3 * n]) == made_by_all
     assert openmp_runtimes() == before
 
 
