@@ -25,7 +25,7 @@ def asking() -> Iterator[Asking]:
 SAMPLE = {"window": (4, 24), "sized": (11, 12), "compiled": (46, 12), "dynamic": (82, 8)}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", SAMPLE)
 def test_a_sample_of_all_ops(asking: Asking, mode: str) -> None:
     """The same calls every time: `tenon conformance --db space` draws others. What is called in a
@@ -48,7 +48,7 @@ def planted() -> Iterator[Asking]:
     ask.stop()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("op", "mode", "kind"),
     [

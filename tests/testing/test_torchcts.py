@@ -81,6 +81,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results"
 
 
+@pytest.mark.long
 def test_crashes_and_hangs_are_outcomes_and_the_rest_runs(fake: Path) -> None:
     found = Suite(fake, processes=2, seconds_for_one=8).run("cpu")
     names = {node.split("::")[1]: outcome for node, outcome in found.items()}
