@@ -1,6 +1,6 @@
 # make demo    set everything up and train a classifier on `tenon`
 # make test    set everything up and run the tests; `make test-targets` runs those of the device
-#              on the tests' other targets, `make test-long` variations that take long
+#              on the tests' other targets, `make test-long` all variations, and what takes long
 # make test-distributed   training on 2 and 4 ranks for longer, and 20 runs with a rank killed
 # make test-frameworks     accelerate, transformers and Lightning on the device; installs them
 # make test-torchcts       TorchCTS, a conformance suite by others; installs it apart. A part of it:
@@ -48,7 +48,7 @@ test: $(BUILT)
 	$(PYTEST)
 
 test-long: $(BUILT)
-	$(PYTEST) -m "long or sampled" --whole
+	$(PYTEST) -m "" --whole
 
 test-targets: $(BUILT)
 	for target in remote.py:RemoteTarget asynchronous.py:AsynchronousTarget; do \

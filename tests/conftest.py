@@ -2,8 +2,8 @@
 
 With TENON_TARGET the suite runs on another target than the cpu, less what has its own processes or
 is about the compiler and the tools. `--sample 3/8` takes the third of eight parts of the tests.
-Of a test that is marked `sampled(n)` n of its variations run: which, `--seed` says. `--whole` runs
-all of them.
+Of a test's variations at most MOST_VARIATIONS run, or n where it is marked `sampled(n)`: which,
+`--seed` says. `--whole` runs all of them.
 """
 
 import os
@@ -46,6 +46,8 @@ if torch.tenon.target_name() != "cpu":
         ),
     ]
 
+MOST_VARIATIONS = 6  # of a test, where it does not say how many
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", default="1/1", metavar="K/N", help="part K of N of the tests")
@@ -78,13 +80,12 @@ def _number(item: pytest.Item, seed: int = 0) -> int:
 def _sample(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     variations: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
-            variations.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        variations.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left_out = set()
     for found in variations.values():
         mark = found[0].get_closest_marker("sampled")
-        assert mark is not None
-        left_out.update(sorted(found, key=lambda item: _number(item, seed))[mark.args[0] :])
+        most = MOST_VARIATIONS if mark is None else mark.args[0]
+        left_out.update(sorted(found, key=lambda item: _number(item, seed))[most:])
     return [item for item in items if item not in left_out]
 
 
