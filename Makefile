@@ -30,9 +30,9 @@ BUILT := $(VENV)/built
 NEWEST = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["newest-torch"])')
 # What is built for it: a copy of the sources, pinned to that release.
 NEWEST_TREE := build/newest
-# Four processes of tests, a builder and its compilers share the processors, of which many tests
+# Three processes of tests, a builder and its compilers share the processors, of which some tests
 # leave one idle: threads that wait for each other sleep.
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 4 --dist loadfile
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist loadfile
 # While the extension is built, `import torch` must not try to load it.
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
