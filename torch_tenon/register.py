@@ -13,6 +13,7 @@ from torch.utils import backend_registration
 from torch_tenon import _C, config, device, log, targets
 from torch_tenon.api import accelerator
 from torch_tenon.builder import install as builders
+from torch_tenon.builder import standby
 from torch_tenon.distributed import process_groups
 from torch_tenon.frontends import doors, dynamo_waits
 from torch_tenon.ops import register as ops
@@ -65,6 +66,9 @@ def register() -> None:
     doors.install()
     dynamo_waits.install()
     process_groups.install()
+    # The copy has all of the above.
+    if (waiting := standby.stand_by(target)) is not None:
+        _C.set_standby(waiting)
 
 
 # Loaded when they are wanted: most programs want none of them.

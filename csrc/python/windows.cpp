@@ -150,6 +150,7 @@ void bind_windows(py::module_& m) {
       py::arg("patience") = 120.0,
       "The socket where the builder process listens, the command that starts it, and the seconds "
       "without a sign of life after which it is asked no more.");
+  m.def("set_standby", &set_standby, "The socket of a process that becomes the first builder.");
   m.def("start_builder", &start_builder, "Starts it before it is needed.");
   m.def(
       "set_plan_all",

@@ -18,14 +18,13 @@ from builder.whole_scripts import finish, in_step, run, start
 
 def builders(cache: Path) -> list[int]:
     """The builder processes that work for a cache directory."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            if b"torch_tenon.builder" in words and str(cache).encode() in words[3]:
-                parent = (folder / "stat").read_text().rsplit(")")[-1].split()[1]
-                found[int(folder.name)] = int(parent)
-    return [pid for pid, parent in found.items() if parent not in found]
+    found = []
+    for lock in cache.glob("builder-*.lock"):
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(lock.read_text())
+            state = Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0]
+            found += [pid] if state != "Z" else []
+    return found
 
 
 def kill_builders(cache: Path) -> int:

@@ -231,6 +231,8 @@ def serve(path: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())  # for who looks for it
     priority = Priority()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name)

@@ -13,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "device/fork.h"
 #include "execute/builder_process.h"
@@ -55,6 +56,7 @@ struct Connection {
   Clock::duration patience{};
   pid_t owner = -1;  // the process that it is of: a child has none of it
   int fd = -1;
+  int standby = -1;  // the socket of a process that becomes the builder
   int starts = 0;
   int lost = 0;       // connections since the last answer
   bool gone = false;  // nobody is asked any more
@@ -106,7 +108,14 @@ bool start(Connection& c) {
     return false;
   ++c.starts;
   c.started = c.heard = Clock::now();
-  return start_builder_process(c.command, c.socket + ".log");
+  const auto log = c.socket + ".log";
+  if (const int standby = std::exchange(c.standby, -1); standby >= 0) {
+    const bool is_awake = wake_builder_process(standby, c.socket, log);
+    close(standby);
+    if (is_awake)
+      return true;
+  }
+  return start_builder_process(c.command, log);
 }
 
 // False where nobody will ever be reached.
@@ -240,6 +249,12 @@ void set_builder(std::string socket, std::vector<std::string> command, double pa
     c.gone = c.works = false;
   }
   take_in(answers);
+}
+
+void set_standby(int fd) {
+  auto& c = connection();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  c.standby = fd;
 }
 
 void start_builder() {

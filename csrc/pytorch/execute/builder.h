@@ -15,6 +15,10 @@ namespace tenon {
 // stopped, and asked no more.
 void set_builder(std::string socket, std::vector<std::string> command, double patience);
 
+// The socket of a process that stands by: it becomes the first builder, and the command starts
+// those that come after it. The socket is this module's from now on.
+void set_standby(int fd);
+
 // Starts it before it is needed, since it takes a while to load the compiler.
 void start_builder();
 

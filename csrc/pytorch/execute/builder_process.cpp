@@ -63,6 +63,18 @@ Reached reach_builder(const std::string& path) {
   return found;
 }
 
+bool wake_builder_process(int standby, const std::string& path, const std::string& log) {
+  std::string order = path;
+  order += '\0';
+  order += log;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    order += '\0';
+    order += *entry;
+  }
+  const auto sent = send(standby, order.data(), order.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return sent == static_cast<ssize_t>(order.size());
+}
+
 // By a shell that ends at once, so that nobody has to wait for the builder's end.
 bool start_builder_process(const std::vector<std::string>& command, const std::string& log) {
   std::vector<std::string> words{"/bin/sh", "-c", "\"$0\" \"$@\" &"};

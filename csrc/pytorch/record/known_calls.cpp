@@ -266,12 +266,14 @@ void forget_known(const OpEntry& entry) {
 
 bool keep_known_calls() {
   auto& k = known();
-  read_once();
   {
     std::lock_guard<std::mutex> lock(k.mutex);
-    if (k.path.empty() || !k.is_new)
-      return true;
+    if (!k.is_new)
+      return true;  // nor is it asked where: a program without tensors of the device starts nothing
   }
+  read_once();
+  if (k.path.empty())
+    return true;
   std::unordered_set<std::string> open = k.open;
   const auto used = used_facts(k, open);
   Writer calls;

@@ -1,0 +1,161 @@
+"""The process that stands by to become the builder: seen by no program, and gone with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import fresh_process
+import pytest
+from builder.test_builder_process import builders, kill_builders
+
+# What its children are, of any generation: those that stand by are nobody's, in a session of
+# their own, and have the program's command line.
+BEGIN = """
+    import os, pathlib, time
+
+    def copies():
+        mine, found = pathlib.Path("/proc/self/cmdline").read_bytes(), []
+        for folder in pathlib.Path("/proc").iterdir():
+            try:
+                if folder.name.isdigit() and (folder / "comm").read_text() == "tenon-builder\\n":
+                    if (folder / "cmdline").read_bytes() == mine:
+                        found.append(int(folder.name))
+            except OSError:
+                pass
+        return found
+
+    def wait_for(condition):
+        deadline = time.monotonic() + 60
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return condition()
+"""
+PLAN = """
+    x = torch.ones(1013, device="tenon")
+    for _ in range(5):
+        y = x
+        for k in range(40):
+            y = (y * 2 if k % 3 else y - 1).relu()
+        y.cpu()
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def run(code: str, cache: Path, **environment: str) -> str:
+    env = {"TENON_CACHE_DIR": str(cache), "TENON_PLAN_FILES": "1", "TENON_BUILDER": "process"}
+    done = fresh_process.run(BEGIN + code, imports=True, **{**env, **environment})
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_becomes_the_builder(cache: Path) -> None:
+    made = """
+    import torch
+    assert wait_for(lambda: len(copies()) == 1)
+    [waiting] = copies()
+    """
+    ends = """
+    cache = pathlib.Path(os.environ["TENON_CACHE_DIR"])
+    assert wait_for(lambda: list(cache.glob("builder-*.lock")))
+    [lock] = cache.glob("builder-*.lock")
+    assert wait_for(lambda: lock.read_text().strip())
+    assert int(lock.read_text()) == waiting
+    """
+    try:
+        run(made + PLAN + ends, cache, TENON_EXECUTE="compiled")
+        assert len(list(cache.glob("plans/*.plan"))) > 0
+        # The next program finds a builder, and needs none that stands by.
+        run("\n    import torch\n    time.sleep(0.5)\n    assert not copies()\n", cache)
+    finally:
+        kill_builders(cache)
+
+
+def test_a_program_has_no_child_of_it_and_ends_it(cache: Path) -> None:
+    code = """
+    import torch
+    assert wait_for(copies)
+    try:
+        os.waitpid(-1, os.WNOHANG)
+        raise SystemExit("there is a child")
+    except ChildProcessError:
+        print(*copies())
+    """
+    waiting = int(run(code, cache))
+    gone = f"\n    assert wait_for(lambda: not pathlib.Path('/proc/{waiting}').exists())\n"
+    run(gone, cache)
+    assert builders(cache) == []
+
+
+def test_where_it_is_gone_a_command_starts_the_builder(cache: Path) -> None:
+    code = """
+    import signal, torch
+    assert wait_for(copies)
+    [waiting] = copies()
+    os.kill(waiting, signal.SIGKILL)
+    assert wait_for(lambda: not copies())
+    """
+    try:
+        run(code + PLAN, cache, TENON_EXECUTE="compiled")
+        assert len(list(cache.glob("plans/*.plan"))) > 0
+    finally:
+        kill_builders(cache)
+
+
+def test_it_has_nothing_open_of_the_program(cache: Path) -> None:
+    code = """
+    kept = open(os.environ["TENON_CACHE_DIR"] + "-file", "w")
+    read, write = os.pipe()
+    import torch
+    """
+    ends = """
+    [lock] = pathlib.Path(os.environ["TENON_CACHE_DIR"]).glob("builder-*.lock")
+    log = os.stat(lock.with_suffix(".log")).st_ino
+    fds = f"/proc/{int(lock.read_text())}/fd"
+    assert os.stat(f"{fds}/1").st_ino == os.stat(f"{fds}/2").st_ino == log
+    theirs = {os.stat(f"{fds}/{n}").st_ino for n in os.listdir(fds)}
+    ours = {os.fstat(n).st_ino for n in (1, 2, kept.fileno(), read)}
+    assert not theirs & ours
+    """
+    try:
+        run(code + PLAN + ends, cache, TENON_EXECUTE="compiled")
+    finally:
+        kill_builders(cache)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "why, before, environment",
+    [
+        ("nobody makes plans", "", {"TENON_BUILDER": "off"}),
+        ("plans are made here", "", {"TENON_BUILDER": "thread"}),
+        ("no plan is kept", "", {"TENON_PLAN_FILES": "0"}),
+        ("no plan is run", "", {"TENON_EXECUTE": "reference"}),
+        (
+            "a thread may hold a lock",
+            "import threading as t; x = t.Timer(600, id); x.daemon = True; x.start()",
+            {},
+        ),
+        ("the program has much of its own", "held = b'1' * (1 << 30)", {}),
+        ("PyTorch was there before", "os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'", {}),
+    ],
+)
+def test_none_stands_by_where(
+    why: str, before: str, environment: dict[str, str], cache: Path
+) -> None:
+    code = f"""
+    {before}
+    import torch, torch_tenon
+    torch.zeros(1, device="tenon")
+    time.sleep(0.3)
+    assert not copies(), {why!r}
+    """
+    run(code, cache, **{"TENON_EXECUTE": "auto", **environment})
+
+
+def test_a_program_without_tensors_of_the_device_leaves_nothing(cache: Path) -> None:
+    run("\n    import torch\n    torch.zeros(3).sum().item()\n", cache)
+    assert not cache.exists()
