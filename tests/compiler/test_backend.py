@@ -252,7 +252,7 @@ def test_what_a_target_cannot_compute_is_the_hosts(tmp_path: Path) -> None:
             torch.testing.assert_close(short.cpu(), (want.bfloat16() * 2).float() - x)
         counts = torch_tenon.counters()
         assert counts["fallback::tenon::host_kernel"] >= 1, counts
-        assert seen == {torch.float32, torch.bfloat16}, seen
+        assert torch.float32 in seen and not seen & {torch.float64, torch.int16}, seen
         print(any(b'"kernels"' in w.facts for w in torch_tenon._C.window_runs() if w.facts))
     """
     environment = {"TENON_TARGET": f"{tmp_path}/few.py:FewTarget", "TENON_EXECUTE": "compiled"}
