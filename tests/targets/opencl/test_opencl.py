@@ -54,6 +54,8 @@ PROGRAMS = {
     "place of the greatest": (lambda x: x.argmax(1), lambda: [table(50, 1030)]),
     "softmax": (lambda x: torch.softmax(x, 1) + 1, lambda: [table(50, 1030)]),
     "layer norm": (lambda x: F.layer_norm(x, x.shape[1:]), lambda: [table(50, 1030)]),
+    "short rows": (lambda x: torch.softmax(x, 1).cumsum(0).amax(1), lambda: [table(70, 30)]),
+    "short rows with gaps": (lambda x: x[:, 3:21].sum(1, True) + x, lambda: [table(50, 24)]),
     "narrow": (lambda x: torch.softmax(x, 1).var(1), lambda: [table(3, 8)]),
     "softmax of columns": (lambda x: torch.softmax(x, 0) + 1, lambda: [table(300, 50)]),
     "few rows to reduce": (lambda x: x.sum((1, 2)), lambda: [table(50, 126).view(50, 14, 9)]),

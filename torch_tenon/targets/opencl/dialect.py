@@ -50,31 +50,32 @@ class Part:
     apart: int
     count: int
 
+    def number(self) -> str:
+        """The iteration that a work-item begins at, as a number of OpenCL's."""
+        text = "get_local_id(0)" + (f" / {self.apart}" if self.apart > 1 else "")
+        return f"({text} % {self.count})"
+
     def first(self) -> str:
-        """The iteration that a work-item begins at."""
-        number = "get_local_id(0)" + (f" / {self.apart}" if self.apart > 1 else "")
-        return f"(int64_t)({number} % {self.count})"
+        """The same for an index."""
+        return f"(int64_t){self.number()}"
 
 
 @dataclass(frozen=True)
 class Shared:
     """What the work-items of a work-group do together.
 
-    items    how many they are, a power of two
-    parts    how they share out the loops along an axis of the tree
-    columns  the axis of which each has one position, several work-items the same one: they put
-             their accumulators together and one of them stores. None where all of them put
-             together what they have
+    items     how many they are, a power of two
+    parts     how they share out the loops along an axis of the tree
+    together  how those are numbered that put their accumulators together, and of which one stores
+    position  the axis of which each work-item has one position, where a work-group has several
+    side      of tiles that are transposed in local memory
     """
 
     items: int
     parts: dict[Symbol, Part] = field(default_factory=dict)
-    columns: Symbol | None = None
+    together: Part = Part(0, 1)
+    position: Symbol | None = None
     side: int = 0
-
-    def apart(self) -> int:
-        """How far apart in their numbers those are that put accumulators together."""
-        return 1 if self.columns is None else self.parts[self.columns].count
 
 
 class OpenCLWriter(Writer):
@@ -153,11 +154,11 @@ class OpenCLWriter(Writer):
             return self._grid(s)
         if self.shared is None:
             return self._loop(s)
-        if s.kind == "group" and s.axis is self.shared.columns:
-            return self._columns(s)
+        if s.kind == "group" and s.axis is self.shared.position:
+            return self._positions(s)
         return self._pass(s)
 
-    def _columns(self, s: For) -> list[str]:
+    def _positions(self, s: For) -> list[str]:
         """The positions that work-items have each. Beyond the last one they compute it once more:
         all of them have to come to each barrier."""
         assert self.shared is not None
@@ -211,24 +212,25 @@ class OpenCLWriter(Writer):
     def _put_together(self, a: Accumulator) -> list[str]:
         """What all work-items of a work-group have, or all of a position, in each of them."""
         assert self.shared is not None
-        apart = self.shared.apart()
-        if apart == self.local:
+        part = self.shared.together
+        if part.count == 1:
             return []
         ctype = c.accumulator_type(a.dtype)
         parts = self.together.get(ctype)
         if parts is None:
             parts = self.together[ctype] = self._local("parts", ctype)
-        mine = f"{parts}[get_local_id(0)]"
-        both = c.combination(a.combine, mine, f"{parts}[get_local_id(0) + k]", a.dtype)
-        whole = "0" if apart == 1 else f"get_local_id(0) % {apart}"
+        mine, number = f"{parts}[get_local_id(0)]", part.number()
+        step = "k" if part.apart == 1 else f"k * {part.apart}"
+        both = c.combination(a.combine, mine, f"{parts}[get_local_id(0) + {step}]", a.dtype)
+        first = number if part.apart == 1 else f"{number} * {part.apart}"
         return [
             f"{mine} = {self.names[a]};",
             BARRIER,
-            f"for (int k = {self.local // 2}; k >= {apart}; k /= 2) {{",
-            f"  if (get_local_id(0) < k) {mine} = {both};",
+            f"for (int k = {part.count // 2}; k > 0; k /= 2) {{",
+            f"  if ({number} < k) {mine} = {both};",
             f"  {BARRIER}",
             "}",
-            f"{self.names[a]} = {parts}[{whole}];",
+            f"{self.names[a]} = {parts}[get_local_id(0) - {first}];",
             BARRIER,
         ]
 
@@ -330,10 +332,9 @@ class OpenCLWriter(Writer):
         if self.shared is None:
             return lines
         guard = list(self.guards)
-        if not self.in_pass:
+        if not self.in_pass and self.shared.together.count > 1:
             # One of them writes what all have, once all have read what was there.
-            apart = self.shared.apart()
-            guard.append("get_local_id(0) == 0" if apart == 1 else f"get_local_id(0) < {apart}")
+            guard.append(f"{self.shared.together.number()} == 0")
         if not guard:
             return lines
         held = f"if ({' && '.join(guard)}) {lines[0]}"
