@@ -79,14 +79,14 @@ class OpenCLProduct(Product):
             f"__local {self.ctype} *const product = (__local {self.ctype} *)room;",
             f"multiply_tile_@NAME@(product, room, room + {lefts}, {self._arguments(writer)});",
         ]
-        steps = [
+        rows, columns = (
             f"{name} = {start} + {part.first()}; {name} < {stop}; {name} += {part.count}"
             for name, start, stop, part in (
                 ("i", "top", "bottom", parts[self.row]),
                 ("j", "left", "right", parts[self.column]),
             )
-        ]
-        lines += self._stored(writer, *steps, width)
+        )
+        lines += self._stored(writer, rows, columns, width)
         sizes = f"{down}, {across}, {tall}, {wide}"
         template = f"MULTIPLY_TILE(@NAME@, {self.ctype}, {self.load}, {self.store}, {sizes})"
         return self._made(template, writer, [*lines, *epilogue], height, width)
