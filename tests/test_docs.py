@@ -17,9 +17,8 @@ def python_blocks(page: Path) -> list[str]:
 FILE = re.compile(r"# (\w+\.py)(, continued)?\n")
 
 
-def target_of(text: str) -> str | None:
-    """The last class of a file that is a target, by its bases."""
-    targets = {"Target", "CpuTarget"}
+def target_of(text: str, targets: set[str]) -> str | None:
+    """The last class of a file that is a target, by its bases; it is added to those."""
     found = None
     for name, base in re.findall(r"^class (\w+)\((\w+)\):", text, re.MULTILINE):
         if base in targets:
@@ -36,6 +35,7 @@ def test_python_blocks_run(page, tmp_path):
     """
     files: dict[str, str] = {}
     code: list[str] = []
+    targets = {"Target", "CpuTarget"}
     environment = {"TENON_CACHE_DIR": str(tmp_path / "cache")}
     here = f"import os; os.chdir({str(tmp_path)!r})"  # files that a page writes stay there
     for block in [*python_blocks(page), None]:
@@ -52,7 +52,7 @@ def test_python_blocks_run(page, tmp_path):
         files[named[1]] = before + block
         path = tmp_path / named[1]
         path.write_text(files[named[1]])
-        target = target_of(files[named[1]])
+        target = target_of(files[named[1]], targets)
         if target:
             environment["TENON_TARGET"] = f"{path}:{target}"
 

@@ -18,6 +18,7 @@ EXECUTE_MODES = ("auto", "reference", "compiled", "verify", "direct")
 BUILDERS = ("process", "thread", "off")
 PLANS = ("worthwhile", "all")
 COMMITS = ("adaptive", "each")
+OPENCL_LAYOUTS = ("auto", "cpu", "gpu")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILER_PACKAGE = "ziglang"  # of Python's, with a C compiler in it
 MOST_DEVICES = 64
@@ -97,6 +98,12 @@ def _parse_plans(text: str) -> str:
 
 def _parse_commits(text: str) -> str:
     if text.lower() not in COMMITS:
+        raise ValueError
+    return text.lower()
+
+
+def _parse_opencl_layout(text: str) -> str:
+    if text.lower() not in OPENCL_LAYOUTS:
         raise ValueError
     return text.lower()
 
@@ -354,6 +361,17 @@ COMMIT: Setting[str] = Setting(
     "window's steps together, without waiting; `each` step alone, waiting for it.",
 )
 
+OPENCL_LAYOUT: Setting[str] = Setting(
+    "opencl_layout",
+    "TENON_OPENCL_LAYOUT",
+    "kind",
+    lambda: "auto",
+    _parse_opencl_layout,
+    ", ".join(OPENCL_LAYOUTS[:-1]) + f" or {OPENCL_LAYOUTS[-1]}",
+    "What the opencl target lays kernels out for: `auto`, what the device is; `cpu`, or `gpu`, "
+    "whatever it is, to try the one on the other.",
+)
+
 SETTINGS: tuple[Setting, ...] = (
     TARGET,
     EXECUTE,
@@ -370,6 +388,7 @@ SETTINGS: tuple[Setting, ...] = (
     PLAN_FILES,
     STRUCTURES,
     COMMIT,
+    OPENCL_LAYOUT,
 )
 
 

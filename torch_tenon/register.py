@@ -4,6 +4,7 @@ This module imports the others, and only `loading.py` imports this one. What a l
 a higher one it is given here.
 """
 
+import threading
 from types import ModuleType
 from typing import Any
 
@@ -37,8 +38,11 @@ def register() -> None:
     if device.is_set():
         return
     log.apply_settings()
+    threads = set(threading.enumerate())
     target = targets.load(config.TARGET.read())
     _C.set_target(target)
+    if not threads.issuperset(threading.enumerate()):
+        _C.note_queue_in_use()  # a thread of the target's stays with the parent of a fork
     device.set_target(target, targets.host)
     backend_registration.rename_privateuse1_backend("tenon")
     torch._register_device_module("tenon", accelerator)

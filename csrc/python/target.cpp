@@ -319,6 +319,10 @@ const RegisterBindings bindings([](py::module_& m) {
     find_main_thread();
   });
   m.def("restore_handlers_after_fork", &restore_handlers_after_fork);
+  m.def(
+      "note_queue_in_use",
+      &note_queue_in_use,
+      "The target has threads, or its queue is in use: a fork's child would not have them.");
   m.def("survives_fork", &survives_fork, "Would a child that is forked now have the device?");
 });
 

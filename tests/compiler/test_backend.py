@@ -158,8 +158,8 @@ def test_making_a_backend_costs_nothing() -> None:
         loaded = {m for m in sys.modules if m.startswith(stages)}
         print(*sorted(loaded))
     """
-    light = ["torch_tenon.compiler", "torch_tenon.compiler.backend", "torch_tenon.compiler.sources"]
-    assert output(code).split() == light
+    light = ["", ".backend", ".capabilities", ".sources"]
+    assert output(code).split() == [f"torch_tenon.compiler{name}" for name in light]
 
 
 def test_attention_is_one_op_of_the_library() -> None:
@@ -205,3 +205,56 @@ def test_attention_without_a_library_is_products_and_a_softmax(tmp_path: Path) -
         code, TENON_TARGET=f"{tmp_path / 'poor.py'}:Target", PYTHONPATH=":".join(folders)
     )
     assert found == "True False"
+
+
+FEW = """
+import torch
+from asynchronous import AsynchronousTarget
+from torch_tenon.compiler.capabilities import Capabilities
+from torch_tenon.targets.cpu.backend import CpuBackend
+
+FEW = frozenset((torch.float32, torch.int64, torch.bool))
+seen = set()
+
+class FewBackend(CpuBackend):
+    name = "few"
+    capabilities = Capabilities(FEW | {torch.bfloat16}, FEW)
+
+    def kernel(self, group, kept):
+        for m in group.members:
+            seen.update((m.node.buffer.dtype, *(s.dtype for s in m.node.trace)))
+        return super().kernel(group, kept)
+
+class FewTarget(AsynchronousTarget):
+    name = "few"
+
+    def __init__(self):
+        super().__init__()
+        self.backend = FewBackend()
+"""
+
+
+def test_what_a_target_cannot_compute_is_the_hosts(tmp_path: Path) -> None:
+    (tmp_path / "few.py").write_text(FEW)
+    code = """
+        import torch, torch_tenon
+        seen = type(torch_tenon.target().backend).kernel.__globals__["seen"]
+        x = torch.randn(40)
+        a = x.to("tenon")
+        for _ in range(4):
+            torch_tenon.reset_counters()
+            y = a * 2 + 1
+            wide, whole = (y.double() * 3).exp(), (y * 100).to(torch.int16) // 3
+            short = (y.bfloat16() * 2).float() - a
+            want = x * 2 + 1
+            torch.testing.assert_close(wide.cpu(), (want.double() * 3).exp())
+            assert torch.equal(whole.cpu(), (want * 100).to(torch.int16) // 3)
+            torch.testing.assert_close(short.cpu(), (want.bfloat16() * 2).float() - x)
+        counts = torch_tenon.counters()
+        assert counts["fallback::tenon::host_kernel"] >= 1, counts
+        assert torch.float32 in seen and not seen & {torch.float64, torch.int16}, seen
+        print(any(b'"kernels"' in w.facts for w in torch_tenon._C.window_runs() if w.facts))
+    """
+    environment = {"TENON_TARGET": f"{tmp_path}/few.py:FewTarget", "TENON_EXECUTE": "compiled"}
+    path = f"{TESTS / 'targets'}:{TESTS.parent}"
+    assert output(code, **environment, PYTHONPATH=path) == "True"

@@ -364,6 +364,30 @@ def test_what_does_not_fit_together(schema, arguments, problem):
         custom_op(schema, kernels=[KernelSource("host", "", "f", arguments)])(_dense)
 
 
+def test_what_has_nothing_that_runs_it():
+    with pytest.raises(DeclarationError, match="without `kernels` or `decomposition`"):
+        custom_op("t::nothing(Tensor x) -> Tensor")(_dense)
+    with pytest.raises(DeclarationError, match="a function or an expression of ops, not 3"):
+        custom_op("t::three(Tensor x) -> Tensor", decomposition=3)(_dense)
+
+
+def test_a_decomposition_is_an_expression_of_ops():
+    op = custom_op("t::more(Tensor x, float a) -> Tensor", decomposition="aten::relu(x) * a + 1")
+    op = op(_dense)
+    for _ in range(3):
+        assert op(torch.tensor([-2.0, 3.0], device="tenon"), 2.0).tolist() == [1, 7]
+    with pytest.raises(DeclarationError, match="there is no y here, only x"):
+        custom_op("t::less(Tensor x) -> Tensor", decomposition="x - y")(_dense)
+
+
+def test_an_entry_that_the_source_does_not_have():
+    kernel = KernelSource("host", SCALE, "scaled", SCALE_ARGUMENTS, file="scale.src", line=7)
+    expected = r"scale\.src:7: `entry` is scaled, a name that .* not have; the nearest is scale"
+    with pytest.raises(CompileError, match=expected):
+        op = custom_op("t::scaled(Tensor x, float factor) -> Tensor", kernels=[kernel])(_dense)
+        op(torch.ones(1), 2.0)
+
+
 def test_a_device_that_is_none():
     kernel = KernelSource("opncl", "", "f", ["float32 result"])
     with pytest.raises(DeclarationError, match="no device 'opncl'; the nearest is opencl"):

@@ -109,6 +109,20 @@ def test_an_op_of_others_and_a_function_beside_the_file(load, tmp_path):
         assert ops["twice"](x).tolist() == [-4, 1, 6]
 
 
+def test_a_kernel_for_a_target_that_is_not_here(load):
+    kernel = "    - {device: npu, source: scale.c, entry: scale, arguments: [float32 result]}"
+    scale = load(GOOD.replace("  backward:", f"{kernel}\n  backward:"))["scale"]
+    assert scale(torch.ones(2, device="tenon"), 3.0).tolist() == [3, 3]
+    alone = load(f"""
+- func: SPACE::plus(Tensor x) -> Tensor
+  result: like x
+  kernels:
+{kernel}
+  decomposition: x + 1
+""")["plus"]
+    assert alone(torch.ones(2, device="tenon")).tolist() == [2, 2]
+
+
 KERNEL = "{device: host, source: scale.c, entry: scale, arguments: [float32 result, float32 x]}"
 
 

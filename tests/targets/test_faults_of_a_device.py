@@ -8,6 +8,7 @@ from needs import opencl
 import torch_tenon
 
 FAULTY_TARGET = f"{TESTS / 'targets' / 'faulty.py'}:FaultyTarget"
+THREADED_TARGET = f"{TESTS / 'targets' / 'threaded.py'}:ThreadedTarget"
 
 
 def run_there(call: str, target: str = FAULTY_TARGET, **settings: str) -> str:
@@ -143,6 +144,33 @@ def a_window_raises_while_earlier_ones_run() -> str:
 def test_a_window_that_raises_waits_for_those_before_it() -> None:
     call = "a_window_raises_while_earlier_ones_run()"
     assert run_there(call, TENON_EXECUTE="compiled") == "in order"
+
+
+def commands_fail() -> str:
+    queue = queue_of_device()
+    x = torch.arange(4.0).to("tenon")
+    for turn in range(3):
+        assert (x * 2 + turn).cpu()[0] == turn
+    errors = ValueError("no such unit"), SystemExit(3), KeyboardInterrupt(), MemoryError("full")
+    for error, text in zip(errors, ("no such unit", "SystemExit", "Keyboard", "full"), strict=True):
+        settle()
+        queue.fails = error
+        lost = x * 2
+        torch_tenon.commit()
+        fine = x * 3
+        assert_lost_with(lost, text)
+        assert_lost_with(lost + 1, text)
+        assert fine.tolist() == [0.0, 3.0, 6.0, 9.0]
+    return "told"
+
+
+def assert_lost_with(x: torch.Tensor, text: str) -> None:
+    with pytest.raises(Exception, match=text):
+        x.cpu()
+
+
+def test_whatever_a_command_raises_in_the_queues_thread_is_told() -> None:
+    assert run_there("commands_fail()", THREADED_TARGET, TENON_EXECUTE="compiled") == "told"
 
 
 def times_of_events(commits: int) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -413,6 +417,39 @@ def test_a_crash_and_a_hang_cost_one_case_each() -> None:
     assert "forward, sample 7" in results["crashes"].message
     assert "run_case" in results["hangs"].message  # the stack of where it hung
     assert results["exits"].reason == "crash: exit status 3"
+
+
+def processes() -> dict[int, int]:
+    """The parent of each process that runs."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state != "Z":
+                found[int(stat.parent.name)] = int(parent)
+    return found
+
+
+def descendants(pid: int, parents: dict[int, int]) -> set[int]:
+    children = {child for child, parent in parents.items() if parent == pid}
+    return children.union(*(descendants(child, parents) for child in children))
+
+
+def test_nobody_is_left_of_a_report_that_is_killed() -> None:
+    code = "from torch_tenon.cli import app; app()"
+    options = ["--device", "cpu", "--suite", SUITE, "--ops", "hangs", "--jobs", "1"]
+    report = subprocess.Popen([sys.executable, "-c", code, "conformance", *options])
+    try:
+        deadline = time.monotonic() + 60
+        while len(workers := descendants(report.pid, processes())) < 2:
+            assert time.monotonic() < deadline, workers
+            time.sleep(0.1)
+    finally:
+        report.kill()
+        report.wait()
+    while workers & processes().keys():
+        assert time.monotonic() < deadline, workers & processes().keys()
+        time.sleep(0.1)
 
 
 # Baseline and exit status.

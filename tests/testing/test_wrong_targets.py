@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 
 FAULTS = {
     "Toy": ("pass", "", ""),
+    "WithThread": ("pass", "", ""),
     "ComputesNothing": ("fail", "values differ", r"Greatest absolute difference: \d"),
     "AddsALittle": ("fail", "values differ", r"Greatest absolute difference: 0\.00100"),
     "Faults": ("crash", "crash: SIGSEGV", r"in \w+, sample \d"),

@@ -1,4 +1,4 @@
-"""The toy of docs/target.md, and that wrong in five ways, for tests of what finds it."""
+"""The toy of docs/target.md, on a thread, and wrong in five ways, for tests of what finds it."""
 
 import os
 import signal
@@ -10,6 +10,26 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from toy import Toy
+
+from torch_tenon.targets.thread import QueueThread
+
+
+class WithThread(Toy):
+    """Right, by a thread that is there from the start: no child of a fork has it."""
+
+    def __init__(self):
+        super().__init__()
+        self.thread = QueueThread("toy")
+        self.thread.start([]).wait()
+
+    def commit(self):
+        """Hands over."""
+        commands, self.commands = self.commands, []
+        return self.thread.start(commands)
+
+    def wait(self, event):
+        """Until the thread is there."""
+        event.wait()
 
 
 class ComputesNothing(Toy):

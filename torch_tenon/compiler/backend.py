@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from torch_tenon.compiler.capabilities import Capabilities
+
 # Not PyTorch either: it loads the device, which needs this module whole.
 if TYPE_CHECKING:
     import torch
@@ -57,6 +59,8 @@ class Backend:
 
     #: The target's name, for messages.
     name: str
+    #: Dtypes that kernels store and compute in. What needs others the host computes.
+    capabilities: Capabilities = Capabilities()
     #: Ops that the target's library runs in plans, by name without overload ("aten::sort"), where
     #: loops would be slower or nobody has written them. A plan calls them with whole tensors.
     library: frozenset[str] = frozenset()

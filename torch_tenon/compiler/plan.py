@@ -258,6 +258,9 @@ def _by_hand(program: Program, call: Extern, backend: Backend) -> Kernel | None:
 
 
 def _kernel(backend: Backend, group: Group, kept: set[Buffer]) -> Kernel:
+    lacking = (backend.capabilities.lacking(m.node) for m in group.members)
+    if missing := next(filter(None, lacking), None):
+        raise NotImplementedError(f"the target {backend.name!r} has {missing}")
     kernel = backend.kernel(group, kept)
     kernel.calls, kernel.operations = calls_of(group), operations_of(group, kernel.work)
     return kernel

@@ -325,7 +325,9 @@ def fuse(first: Group, second: Group, backend: Backend) -> Group | str:
             continue
         members = _remap(first, a, first_full) + _remap(second, b, second_full)
         members.sort(key=lambda m: m.node.number)
-        problem = backend.fusion_problem(members) or _stages(members, backend.most_buffers)
+        problem = backend.capabilities.parting([m.node for m in members])
+        problem = problem or backend.fusion_problem(members)
+        problem = problem or _stages(members, backend.most_buffers)
         if problem is None:
             return Group(0, members, outer, inner)
         why = problem

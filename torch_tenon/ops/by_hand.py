@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from torch_tenon.compiler.handwritten import Asked, Code, Next, kernel_of
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.ir.arguments import key_of
 from torch_tenon.ops.declarations import Signature
+from torch_tenon.ops.manifest import nearest
 from torch_tenon.targets.target import CompileError
 
 if TYPE_CHECKING:
@@ -33,6 +35,13 @@ def compiled(code: Code, backend: Backend) -> int:
         (found,) = backend.compile([kernel_of(code, backend)])
     except CompileError as error:
         where = f"{code.file}:{code.line}: " if code.file else ""
+        if not re.search(rf"\b{code.entry}\b", code.text):
+            near = nearest(code.entry, re.findall(r"([A-Za-z_]\w*)\s*\(", code.text))
+            raise CompileError(
+                f"{where}`entry` is {code.entry}, a name that the source for {code.device} does "
+                f"not have{near}",
+                is_of_source=True,
+            ) from None
         raise CompileError(
             f"{where}the kernel {code.entry} for {code.device} does not build: {error}",
             error.is_of_source,

@@ -176,6 +176,14 @@ class CustomOp:
             return f"{missing}, and runs by the one for the host"
         return f"{missing} and none for the host, and does not run here"
 
+    def expression(self, text: str) -> Callable[..., Any]:
+        """A decomposition that is an expression of ops. Raises DeclarationError."""
+        try:
+            found = OpExpression(text, self.scope.names)
+        except ExpressionError as error:
+            raise DeclarationError(f"{self.name}: {error}", "decomposition") from None
+        return lambda *given: found(self.values(given))
+
     # In programs
 
     def values(self, given: Sequence[Any]) -> dict[str, Any]:
@@ -296,28 +304,42 @@ def custom_op(
     kernels: Sequence[KernelSource] = (),
     backward: Callable[..., Any] | Mapping[str, str] | None = None,
     setup_context: Callable[..., Any] | None = None,
-    decomposition: Callable[..., Any] | None = None,
+    decomposition: Callable[..., Any] | str | None = None,
 ) -> Callable[[Callable[..., Any]], OpOverload]:
     """Decorator that makes a custom op of a function that makes its results, uninitialised.
 
     `schema` is PyTorch's, with the namespace: "demo::scale(Tensor x, float factor) -> Tensor".
     `backward` and `setup_context` are those of `torch.library.register_autograd`; or `backward` has
     an expression of ops for each argument that has a gradient: {"x": "demo::scale(grad, factor)"}.
-    `decomposition` computes the op with others, where no kernel does. The function also serves as
-    the op's fake kernel, so the op can be traced and compiled. Returns the op.
+    `decomposition` computes the op with others, where no kernel does: a function, or an expression
+    of ops. The function also serves as the op's fake kernel, so the op can be traced and compiled.
+    Returns the op.
 
     Raises DeclarationError, a ValueError, for what does not fit together; CompileError where the
     source for the target in use does not build. A call raises TargetError where nothing runs it.
     """
 
     def decorate(make_results: Callable[..., Any]) -> OpOverload:
+        if not kernels and decomposition is None:
+            raise DeclarationError(
+                f"{schema}: without `kernels` or `decomposition` nothing runs it"
+            )
         made = CustomOp(schema, kernels)
         try:
             gradients: Any = backward
             if isinstance(backward, Mapping):
                 gradients = gradient_expressions(made.scope, backward)
+            composed: Any = decomposition
+            if isinstance(decomposition, str):
+                composed = made.expression(decomposition)
+            elif decomposition is not None and not callable(decomposition):
+                raise DeclarationError(
+                    f"{made.name}: `decomposition` is a function or an expression of ops, not "
+                    f"{decomposition!r}",
+                    "decomposition",
+                )
             made.build()
-            return made.register(make_results, decomposition, gradients, setup_context)
+            return made.register(make_results, composed, gradients, setup_context)
         except BaseException:
             made.undo()
             raise

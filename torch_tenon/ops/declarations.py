@@ -12,7 +12,7 @@ from torch_tenon import device, targets
 from torch_tenon.compiler.handwritten import Asked, Code, Launch, Next, Parameter
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ops.expressions import ExpressionError, SizeExpression
-from torch_tenon.ops.manifest import nearest
+from torch_tenon.ops.manifest import misspelt, nearest
 
 HOST = "host"
 NEXT = "next"
@@ -159,9 +159,10 @@ class Signature:
 def signature_of(kernel: KernelSource, scope: Scope, op: str) -> Signature:
     """A kernel, checked against the op's names. Raises DeclarationError."""
     known = list(dict.fromkeys([HOST, *targets.known(), device.target().name]))
-    if kernel.device not in known:
+    # One that is not here may be installed elsewhere: only what looks misspelt is wrong.
+    if kernel.device not in known and (near := misspelt(kernel.device, known)):
         raise DeclarationError(
-            f"{op}: there is no device {kernel.device!r}{nearest(kernel.device, known)}; there are "
+            f"{op}: there is no device {kernel.device!r}; the nearest is {near}; there are "
             f"{', '.join(known)}, and a target in a file is known while TENON_TARGET names it",
             "device",
         )

@@ -44,7 +44,6 @@ from torch_tenon.ops.declarations import (
     result_like,
     result_of,
 )
-from torch_tenon.ops.expressions import ExpressionError, OpExpression
 from torch_tenon.ops.manifest import nearest
 
 _OP_KEYS = ("func", "result", "fake", "kernels", "backward", "decomposition")
@@ -214,11 +213,7 @@ class _File:
     def _decomposition(self, op: CustomOp, text: str) -> Callable[..., Any]:
         if _FUNCTION.fullmatch(text):
             return self._function(text, "decomposition")
-        try:
-            expression = OpExpression(text, op.scope.names)
-        except ExpressionError as error:
-            raise DeclarationError(f"{op.name}: {error}", "decomposition") from None
-        return lambda *given: expression(op.values(given))
+        return op.expression(text)
 
     def _results(self, op: CustomOp, row: dict[str, Any]) -> Callable[..., Any]:
         if "fake" in row:

@@ -105,6 +105,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; the nearest is {found[0]}" if found else ""
 
 
+def misspelt(name: str, names: Sequence[str]) -> str:
+    """Which of `names` was meant by one that is hardly another word; empty where none was."""
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.75)), "")
+
+
 def read(path: Path = MANIFEST) -> list[Entry]:
     """The entries of a manifest in their order.
 

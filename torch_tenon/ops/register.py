@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_tenon import _C, config, log
 from torch_tenon.ops import manifest, narrow_steps, variants
-from torch_tenon.targets.target import Target
+from torch_tenon.ops.manifest import nearest
+from torch_tenon.targets.target import Target, TargetError
 
 # Registrations last as long as this object.
 _library: torch.library.Library | None = None
@@ -29,6 +30,9 @@ _routes: dict[str, str] = {}
 def register_ops(target: Target) -> None:
     """Registers the routes of all ops for the device. Called once, at import."""
     global _library
+    for op, kernel in target.library.items():
+        if problem := _problem(op, kernel):
+            raise TargetError(f"the target {target.name!r}: its `library` has {op!r}, {problem}")
     _library = torch.library.Library("aten", "IMPL")
     entries = manifest.load()
     _C.set_warn_fallback(config.WARN_FALLBACK.read())
@@ -60,6 +64,33 @@ def register_ops(target: Target) -> None:
     narrow_steps.register(_library)
     count = _C.register_reference_kernels()
     log.stage("ops").debug("reference execution for %d ops", count)
+
+
+def _problem(op: str, kernel: object) -> str | None:
+    """Why a library kernel cannot be linked to an op of that name, and what to write; None where it
+    can."""
+    namespace, colons, rest = op.partition("::")
+    base, _, suffix = rest.partition(".")
+    if not colons:
+        return "which has no namespace: write aten::mm"
+    known = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(f"{namespace}::")]
+    same = [n for n in known if n.partition(".")[0] == f"{namespace}::{base}"]
+    if not same:
+        names = {n.partition(".")[0] for n in known}
+        return f"which is no op{nearest(op, sorted(names))}"
+    overloads = {n: variants.overload(n) for n in same}
+    functional = [n for n, found in overloads.items() if variants.functional_of(found) is found]
+    there = f"write one of {', '.join(functional)}"
+    if op not in overloads:
+        missing = f"which has no overload {suffix!r}" if suffix else "whose tensors have overloads"
+        return f"{missing}: {there}"
+    if op not in functional:
+        follows = variants.functional_of(overloads[op])
+        from_what = f": it follows from {follows.name()}" if follows is not None else ""
+        return f"which writes its arguments{from_what}"
+    if not callable(kernel):
+        return f"with {kernel!r}, which is no function"
+    return None
 
 
 def routes_in_python() -> dict[str, str]:

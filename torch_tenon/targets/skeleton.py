@@ -52,7 +52,8 @@ class @CLASS@Queue:
 
     def commit(self):
         """Starts what was added, without waiting for it; gives an event."""
-        # TODO: submit to the driver, and give an event of its own with `done()` and `seconds()`.
+        # TODO: submit to the driver, and give an event of its own with `done()` and `seconds()`. A
+        # driver that blocks needs a thread: torch_tenon.targets.thread.QueueThread is one.
         commands, self.commands = self.commands, []
         for dst, src, nbytes in commands:
             ctypes.memmove(self.address(dst), self.address(src), nbytes)
@@ -60,7 +61,8 @@ class @CLASS@Queue:
 
     def wait(self, event):
         """Returns when the device has passed `event`."""
-        # TODO: ask the driver to wait, without the interpreter's lock. A `Passed` is over already.
+        # TODO: ask the driver to wait, without the interpreter's lock. Raise what it failed with,
+        # each time. A `Passed` is over already.
 
     def address(self, end):
         if isinstance(end, int):

@@ -11,25 +11,34 @@ from torch_tenon.ir.index import Index, Symbol, flat_index, product, var
 from torch_tenon.ir.values import Buffer
 
 
-def keep_rows(tree: Tree, buffers: Sequence[Buffer], inner: Sequence[Symbol]) -> Tree:
+def keep_rows(
+    tree: Tree,
+    buffers: Sequence[Buffer],
+    inner: Sequence[Symbol],
+    count: int = 1,
+    number: Index = 0,
+) -> Tree:
     """The buffers as local arrays, with an element for each position of the loops `inner`.
 
-    They have to be read where they were written, and by nobody else.
+    They have to be read where they were written, and by nobody else. The arrays have `count` rows,
+    where several positions share them; `number` is that of the one at hand.
     """
     if not buffers:
         return tree
-    return tree.having(_Rows(buffers, inner).around(tree.body))
+    return tree.having(_Rows(buffers, inner, count, number).around(tree.body))
 
 
 class _Rows(Copy):
-    def __init__(self, buffers: Sequence[Buffer], inner: Sequence[Symbol]) -> None:
+    def __init__(
+        self, buffers: Sequence[Buffer], inner: Sequence[Symbol], count: int, number: Index
+    ) -> None:
         super().__init__(fresh=False)
         extents = [s.extent for s in inner]
         length = product(extents)
         assert isinstance(length, int)
         self.inner = inner
-        self.rows = {b: Array("row", b.dtype, length) for b in buffers}
-        self.element = flat_index([var(s) for s in inner], extents)
+        self.rows = {b: Array("row", b.dtype, length * count) for b in buffers}
+        self.element = number * length + flat_index([var(s) for s in inner], extents)
 
     def around(self, body: Sequence[Statement]) -> list[Statement]:
         """A copy of statements, with the arrays declared where the passes stand."""

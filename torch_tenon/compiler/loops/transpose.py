@@ -23,13 +23,21 @@ from torch_tenon.ir.values import Buffer
 
 
 def transpose_tiles(
-    tree: Tree, rows: Symbol, lanes: Symbol, side: int, chosen: Callable[[Load], bool]
+    tree: Tree,
+    rows: Symbol,
+    lanes: Symbol,
+    side: int,
+    chosen: Callable[[Load], bool],
+    width: int = 0,
 ) -> Tree:
     """In tiles of `side` by `side` iterations, a loop over `rows` around one over `lanes`, the
-    chosen loads that are dense along the rows and not along the lanes, from a transposed copy."""
+    chosen loads that are dense along the rows and not along the lanes, from a transposed copy.
+
+    `width` is how far apart the rows of the copy are, if not `side`.
+    """
 
     def change(loop: For) -> list[Statement]:
-        transposing = _Transposing(loop, lanes, side, chosen)
+        transposing = _Transposing(loop, lanes, (side, width or side), chosen)
         inside = map_loops(loop.body, transposing.lanes)
         return [*transposing.before, loop.holding(inside)]
 
@@ -37,9 +45,11 @@ def transpose_tiles(
 
 
 class _Transposing(Copy):
-    def __init__(self, rows: For, lanes: Symbol, side: int, chosen: Callable[[Load], bool]) -> None:
+    def __init__(
+        self, rows: For, lanes: Symbol, sizes: tuple[int, int], chosen: Callable[[Load], bool]
+    ) -> None:
         super().__init__(fresh=False)
-        self.rows, self.lane, self.side, self.chosen = rows, lanes, side, chosen
+        self.rows, self.lane, (self.side, self.width), self.chosen = rows, lanes, sizes, chosen
         self.before: list[Statement] = []
 
     def lanes(self, loop: For) -> list[Statement]:
@@ -65,7 +75,7 @@ class _Transposing(Copy):
             return None
         if s.mask is not None or not isinstance(s.memory, Buffer) or not self.chosen(s):
             return None
-        tile = Array("tile", s.memory.dtype, self.side * self.side)
+        tile = Array("tile", s.memory.dtype, self.side * self.width)
         first: dict[Symbol, Index] = {row: self.rows.starts[0], lane: lanes.starts[0]}
         # Rows of the copy are the loop's, columns its lanes; in memory it is the other way.
         columns, rows = (
@@ -74,7 +84,7 @@ class _Transposing(Copy):
         index = substitute(s.index, first)
         self.before += [
             Declare(tile),
-            Transpose(tile, self.side, s.memory, index, steps[lane], rows, columns),
+            Transpose(tile, self.width, s.memory, index, steps[lane], rows, columns),
         ]
-        position = (var(row) - first[row]) * self.side + var(lane) - first[lane]
+        position = (var(row) - first[row]) * self.width + var(lane) - first[lane]
         return Load(tile, position, s.dtype)

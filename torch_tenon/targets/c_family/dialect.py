@@ -146,7 +146,7 @@ class Writer:
         inside = self._inside(s)
         self.in_lanes = before
         self.open.discard(name)
-        start, stop = _extreme(starts, ">"), _extreme(stops, "<")
+        start, stop = extreme(starts, ">"), extreme(stops, "<")
         return [*head, f"for ({self._steps(s, name, start, stop)}) {{", *indent(inside), "}"]
 
     def _steps(self, s: For, name: str, start: str, stop: str) -> str:
@@ -259,14 +259,14 @@ class Writer:
         return [f"if ({low} < 0 || {high} >= {size}) {report}, {found}, {size});"]
 
     def _transpose(self, s: Transpose) -> list[str]:
-        rows, columns = (_extreme(list(map(self.index, e)), "<") for e in (s.rows, s.columns))
+        rows, columns = (extreme(list(map(self.index, e)), "<") for e in (s.rows, s.columns))
         source = f"({self.memory_space}const void *)&{self._element(s.memory, s.index)}"
         bits = 8 * s.memory.dtype.itemsize
         where = f"{self.names[s.array]}, {source}, {self.index(s.step)}"
         return [f"turn_{bits}({where}, {columns}, {rows});"]
 
     def _draw(self, s: Draw) -> list[str]:
-        count = _extreme(list(map(self.index, s.counts)), "<")
+        count = extreme(list(map(self.index, s.counts)), "<")
         where = f"{self.operand(s.seed)}, {self.operand(s.offset)}, {self.index(s.first)}"
         return [f"{c.filling(s.op, s.array.dtype)}({self.names[s.array]}, {where}, {count});"]
 
@@ -335,7 +335,7 @@ def _is_copied(memory: Memory) -> bool:
     return known and (isinstance(memory, Buffer) or not memory.dtype.is_complex)
 
 
-def _extreme(bounds: list[str], sign: str) -> str:
+def extreme(bounds: list[str], sign: str) -> str:
     """The greatest or the least of bounds."""
     text = bounds[0]
     for other in bounds[1:]:

@@ -88,5 +88,5 @@ class OpenCLBackend(CFamilyBackend):
         return True
 
     def identity(self) -> str:
-        """The device, its driver and the options."""
-        return self.compiler.identity
+        """The device, its driver, the options, and what kernels are laid out for."""
+        return f"{self.compiler.identity}\n{self.shape}"

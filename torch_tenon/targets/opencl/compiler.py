@@ -35,7 +35,8 @@ PRECISE = "-cl-fp32-correctly-rounded-divide-sqrt"  # where the device can: a fl
 
 def headers(source: str) -> list[str]:
     """What belongs before `source`."""
-    return shared.headers(source, TEMPLATES, ["product.h"] if "multiply_" in source else [])
+    products = {"product.h": "MULTIPLY(", "tile.h": "MULTIPLY_TILE("}
+    return shared.headers(source, TEMPLATES, [f for f, name in products.items() if name in source])
 
 
 MOST_KERNELS = 4096  # that are found without a look at the cache on disk

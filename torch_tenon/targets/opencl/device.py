@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch_tenon import config
+
+MOST_ITEMS = 256  # of a work-group that does one thing together
+GPU_LOCAL = 1 << 15  # bytes of local memory that any GPU has
+
 
 @dataclass(frozen=True)
 class Shape:
     """A device as its kernels see it.
 
     units      compute units, which run work-groups side by side
-    items      work-items of a work-group that does one thing together; 1 where a work-item has a
-               processor's vectors to itself, as on a CPU
+    items      work-items of a work-group that does one thing together, a power of two; 1 where a
+               work-item has a processor's vectors to itself, as on a CPU
     most_items work-items of a work-group at most
     lanes      32-bit numbers in a vector
     local      bytes of local memory
@@ -35,14 +40,18 @@ class Shape:
 
 
 def shape_of(cl: Any, device: Any) -> Shape:
-    """The shape of a device of pyopencl's."""
-    alone = bool(device.type & cl.device_type.CPU)
+    """The shape of a device of pyopencl's, or what TENON_OPENCL_LAYOUT takes it for."""
+    wanted = config.OPENCL_LAYOUT.read()
+    alone = wanted == "cpu" or (wanted == "auto" and bool(device.type & cl.device_type.CPU))
+    most_items, local = device.max_work_group_size, device.local_mem_size
+    if device.type & cl.device_type.CPU and not alone:  # its local memory is any memory
+        local = min(local, GPU_LOCAL)
     return Shape(
         units=device.max_compute_units,
-        items=1 if alone else min(256, device.max_work_group_size),
-        most_items=device.max_work_group_size,
+        items=1 if alone else min(MOST_ITEMS, 1 << (most_items.bit_length() - 1)),
+        most_items=most_items,
         lanes=max(1, device.native_vector_width_float),
-        local=device.local_mem_size,
+        local=local,
         parameters=device.max_parameter_size,
         doubles="cl_khr_fp64" in device.extensions.split(),
     )

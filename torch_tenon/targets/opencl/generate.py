@@ -27,9 +27,9 @@ def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
         writer.local = _work_items(size_hint(writer.steps()), size_hint(layout.work), shape)
     else:
         layout = GroupLayout(group, kept, shape)
-        writer = OpenCLWriter(layout.tree, shape)
-        writer.shared = layout.items > 0
-        writer.local = layout.items or (shape.items if writer.grid() else 1)
+        writer = OpenCLWriter(layout.tree, shape, shared=layout.shared)
+        if layout.shared is None:
+            writer.local = shape.items if writer.grid() else 1
     source = writer.function(origin_of(group.members))
     if missing := next((name for name in BY_NAME["bessel.h"] if name in source), None):
         raise NotImplementedError(f"{missing} in OpenCL C")

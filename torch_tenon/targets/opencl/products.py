@@ -10,86 +10,167 @@ from torch_tenon.ir.values import Buffer, Layout, size_hint
 from torch_tenon.targets.c_family import scalars as c
 from torch_tenon.targets.c_family.products import Product, three
 from torch_tenon.targets.opencl.device import Shape
-from torch_tenon.targets.opencl.dialect import OpenCLWriter
+from torch_tenon.targets.opencl.dialect import OpenCLWriter, Part, Shared
 
 VECTOR = 16  # columns of a vector, as in templates/product.h
 STRIPS = 8  # strips of rows that go along one panel
+DEPTH = 16  # columns of the left matrix that local memory has at once, as in templates/tile.h
+FEW = 4  # rows and columns that a work-item has at most: 16 KiB of floats for 256 of them
+TILES = 4  # for each compute unit, where a smaller tile makes as many
 
 
 def generate_product(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
     """The kernel of a group with a product; `kept` are the buffers that somebody outside needs."""
-    return OpenCLProduct(group, kept).tiled(shape)
+    made = OpenCLProduct(group, kept, shape)
+    return made.by_one() if shape.items == 1 else made.together()
 
 
 class OpenCLProduct(Product):
-    """A product in tiles, each by one work-item, with the members after it over the tile."""
+    """A product in tiles, with the members after it over the tile."""
 
-    def tiled(self, shape: Shape) -> Kernel:
-        """The kernel."""
-        tree = self.epilogue()
-        writer = OpenCLWriter(tree, shape, self.names())
-        epilogue = writer.body(tree.body)
-        (batch, m, _), n = three(self.node.left.sizes, 1), self.node.right.sizes[-1]
-        rows, span = self._tile(m, n, size_hint(batch), shape)
-        height, width = rows * STRIPS, span * VECTOR
-        lines = [*self._multiply(writer, height, width), *epilogue]
-        origin = origin_of(self.whole.members)
+    def __init__(self, group: Group, kept: set[Buffer], shape: Shape) -> None:
+        super().__init__(group, kept)
+        self.shape = shape
+        (self.batch, self.m, self.k), self.n = (
+            three(self.node.left.sizes, 1),
+            self.node.right.sizes[-1],
+        )
+        self.ctype = c.MEMORY[self.node.buffer.dtype]
         short = TABLE[self.node.buffer.dtype].short
-        load = "" if short == "f32" else f"from_{short}"
-        ctype = c.MEMORY[self.node.buffer.dtype]
-        template = f"MULTIPLY(@NAME@, {ctype}, {load}, {rows}, {span})"
-        groups = batch * floordiv(m + height - 1, height) * floordiv(n + width - 1, width)
-        return self.made(f"{template}\n{writer.kernel(origin, lines)}", writer, [groups])
+        self.load, self.store = ("", "") if short == "f32" else (f"from_{short}", f"to_{short}")
 
-    def _tile(self, m: Index, n: Index, batch: int, shape: Shape) -> tuple[int, int]:
+    def by_one(self) -> Kernel:
+        """The kernel of tiles that a work-item has each: on a processor."""
+        tree = self.epilogue()
+        writer = OpenCLWriter(tree, self.shape, self.names())
+        epilogue = writer.body(tree.body)
+        rows, span = self._tile()
+        height, width = rows * STRIPS, span * VECTOR
+        lines = [
+            *self._place(writer, height, width),
+            f"float sums[{height * width}];",
+            f"multiply_@NAME@(sums, {self._arguments(writer)});",
+        ]
+        if self.store:
+            lines += [
+                f"uint16_t product[{height * width}];",
+                f"for (int k = 0; k < {height * width}; ++k) product[k] = {self.store}(sums[k]);",
+            ]
+        else:
+            lines.append("const float *const product = sums;")
+        lines += self._stored(writer, "i = top; i < bottom; ++i", "j = left; j < right; ++j", width)
+        template = f"MULTIPLY(@NAME@, {self.ctype}, {self.load}, {rows}, {span})"
+        return self._made(template, writer, [*lines, *epilogue], height, width)
+
+    def together(self) -> Kernel:
+        """The kernel of tiles that a work-group has each, in local memory."""
+        down, across, tall, wide = self._of_items()
+        height, width = down * tall, across * wide
+        apart = min(width, self.shape.items)
+        parts = {self.column: Part(1, apart), self.row: Part(apart, self.shape.items // apart)}
+        tree = self.epilogue()
+        writer = OpenCLWriter(tree, self.shape, self.names(), Shared(self.shape.items, parts))
+        epilogue = writer.body(tree.body)
+        lefts, rights = DEPTH * (height + 1), DEPTH * (width + 1)
+        room = max(height * width, lefts + rights)  # the product comes when both have been read
+        writer.local_memory.append(f"__local float room[{room}];")
+        lines = [
+            *self._place(writer, height, width),
+            f"__local {self.ctype} *const product = (__local {self.ctype} *)room;",
+            f"multiply_tile_@NAME@(product, room, room + {lefts}, {self._arguments(writer)});",
+        ]
+        rows, columns = (
+            f"{name} = {start} + {part.first()}; {name} < {stop}; {name} += {part.count}"
+            for name, start, stop, part in (
+                ("i", "top", "bottom", parts[self.row]),
+                ("j", "left", "right", parts[self.column]),
+            )
+        )
+        lines += self._stored(writer, rows, columns, width)
+        sizes = f"{down}, {across}, {tall}, {wide}"
+        template = f"MULTIPLY_TILE(@NAME@, {self.ctype}, {self.load}, {self.store}, {sizes})"
+        return self._made(template, writer, [*lines, *epilogue], height, width)
+
+    def _made(
+        self, template: str, writer: OpenCLWriter, lines: list[str], height: int, width: int
+    ) -> Kernel:
+        down = floordiv(self.m + height - 1, height)
+        across = floordiv(self.n + width - 1, width)
+        text = writer.kernel(origin_of(self.whole.members), lines)
+        return self.made(f"{template}\n{text}", writer, [self.batch * down * across])
+
+    def _tile(self) -> tuple[int, int]:
         """Rows that go along a panel together, and vectors in one of its rows: as many as registers
         hold, less for a matrix that is smaller or would give too few tiles."""
-        down, across = size_hint(m), size_hint(n)
+        down, across, batch = map(size_hint, (self.m, self.n, self.batch))
         span = 2 if across > VECTOR else 1
         rows = 12 if down > 4 else 4 if down > 1 else 1
-        while rows > 4 and batch * -(-down // (rows * STRIPS)) * -(-across // 32) < shape.units:
+        units = self.shape.units
+        while rows > 4 and batch * -(-down // (rows * STRIPS)) * -(-across // 32) < units:
             rows //= 2
         return rows, span
 
-    def _multiply(self, writer: OpenCLWriter, height: int, width: int) -> list[str]:
-        """What computes a tile, and stores it where somebody needs the product itself."""
-        node, out = self.node, self.target()
+    def _of_items(self) -> tuple[int, int, int, int]:
+        """How work-items lie in a tile, down and across, and how many elements each of them has
+        either way: as square as the matrix lets, smaller where tiles would be too few."""
+        m, n, batch = map(size_hint, (self.m, self.n, self.batch))
+        items = self.shape.items
+        if m <= FEW or n <= FEW:
+            few = 1 << (max(1, min(m, n)) - 1).bit_length()
+            return (1, items, few, 1) if m <= n else (items, 1, 1, few)
+        down = 1 << (items.bit_length() - 1) // 2
+        across, tall, wide = items // down, FEW, FEW
+        while tall > 1 and down * tall >= 2 * m:
+            tall //= 2
+        while wide > 1 and across * wide >= 2 * n:
+            wide //= 2
+        enough = TILES * self.shape.units
+        while (
+            tall > 1
+            and wide > 1
+            and (batch * -(-m // (down * tall)) * -(-n // (across * wide)) < enough)
+        ):
+            tall, wide = tall // 2, wide // 2
+        return down, across, tall, wide
 
-        def number(n: Index) -> str:
-            text = writer.argument(self.arguments.number(n))
-            return f"({text})" if " " in text else text
+    def _number(self, writer: OpenCLWriter, n: Index) -> str:
+        text = writer.argument(self.arguments.number(n))
+        return f"({text})" if " " in text else text
 
-        def matrix(buffer: Buffer, layout: Layout) -> tuple[str, str, str]:
-            batch, down, along = map(number, three(layout.strides, 0))
-            start = f"{writer.pointer(buffer)} + {number(layout.offset)} + b*{batch}"
-            return start, down, along
+    def _matrix(self, writer: OpenCLWriter, buffer: Buffer, layout: Layout) -> tuple[str, str, str]:
+        """Where a matrix starts, and its steps from row to row and from column to column."""
+        steps = (self._number(writer, n) for n in three(layout.strides, 0))
+        batch, down, along = steps
+        offset = self._number(writer, layout.offset)
+        return f"{writer.pointer(buffer)} + {offset} + b*{batch}", down, along
 
-        a, b = (", ".join(matrix(v.buffer, v.layout)) for v in (node.left, node.right))
-        (_, m, k), n = three(node.left.sizes, 1), node.right.sizes[-1]
-        lines = [
-            f"const int64_t across = ({number(n)} + {width - 1}) / {width};",
-            f"const int64_t down = ({number(m)} + {height - 1}) / {height};",
+    def _arguments(self, writer: OpenCLWriter) -> str:
+        """What tells a template of the operands and of the tile's place."""
+        operands = (self.node.left, self.node.right)
+        a, b = (", ".join(self._matrix(writer, v.buffer, v.layout)) for v in operands)
+        return f"{a}, {b}, top, bottom, left, right, {self._number(writer, self.k)}"
+
+    def _place(self, writer: OpenCLWriter, height: int, width: int) -> list[str]:
+        """Where a work-group's tile is."""
+        m, n = self._number(writer, self.m), self._number(writer, self.n)
+        return [
+            f"const int64_t across = ({n} + {width - 1}) / {width};",
+            f"const int64_t down = ({m} + {height - 1}) / {height};",
             "const int64_t tile = get_group_id(0), b = tile / (across * down);",
             f"const int64_t top = tile / across % down * {height}, left = tile % across * {width};",
-            f"const int64_t bottom = min(top + {height}, (int64_t){number(m)});",
-            f"const int64_t right = min(left + {width}, (int64_t){number(n)}), step = {width};",
-            f"float sums[{height * width}];",
-            f"multiply_@NAME@(sums, {a}, {b}, top, bottom, left, right, {number(k)});",
+            f"const int64_t bottom = min(top + {height}, (int64_t){m});",
+            f"const int64_t right = min(left + {width}, (int64_t){n}), step = {width};",
         ]
-        short = TABLE[node.buffer.dtype].short
-        if short == "f32":
-            lines.append("const float *const product = sums;")
-        else:
-            lines += [
-                f"uint16_t product[{height * width}];",
-                f"for (int k = 0; k < {height * width}; ++k) product[k] = to_{short}(sums[k]);",
-            ]
-        if node.buffer in self.kept or not self.members:
-            assert out is not None
-            start, down, along = matrix(out, Layout.contiguous(node.out.sizes))
-            lines += [
-                "for (int64_t i = top; i < bottom; ++i)",
-                f"  for (int64_t j = left; j < right; ++j) ({start})[i*{down} + j*{along}] =",
-                f"      product[(i - top)*{width} + j - left];",
-            ]
-        return lines
+
+    def _stored(self, writer: OpenCLWriter, rows: str, columns: str, width: int) -> list[str]:
+        """The product itself into memory, where somebody needs it."""
+        if self.node.buffer not in self.kept and self.members:
+            return []
+        out = self.target()
+        assert out is not None
+        start, down, along = self._matrix(writer, out, Layout.contiguous(self.node.out.sizes))
+        return [
+            f"for (int64_t {rows})",
+            f"  for (int64_t {columns}) ({start})[i*{down} + j*{along}] =",
+            f"      product[(i - top)*{width} + j - left];",
+        ]

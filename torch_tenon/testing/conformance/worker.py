@@ -10,6 +10,7 @@ that the parent can say what crashed or hung.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import importlib
 import json
@@ -19,6 +20,7 @@ import signal
 import sys
 from types import ModuleType
 
+PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 # The length of the record of where a child is, in bytes.
 POSITION = 512
 # A child that holds more memory than this is replaced after its case.
@@ -27,6 +29,7 @@ MEMORY = 3 << 30
 
 def main() -> None:
     """Keeps a child that serves cases until standard input ends."""
+    _end_with_parent()
     parser = argparse.ArgumentParser()
     parser.add_argument("--suite", required=True)
     parser.add_argument("--device", required=True)
@@ -58,6 +61,7 @@ def main() -> None:
         else:
             child = os.posix_spawn(sys.executable, [*sys.orig_argv, "--serve"], os.environ)
         if child == 0:
+            _end_with_parent()
             break
         _, status = os.waitpid(child, 0)
         code = os.waitstatus_to_exitcode(status)
@@ -66,6 +70,11 @@ def main() -> None:
         # The child may have died in the middle of a line.
         _send(arguments.results, {"ended": code}, before=b"\n")
     _serve(arguments, suite)
+
+
+def _end_with_parent() -> None:
+    """Has the system kill this process when the one that started it ends, however that does."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _serve(arguments: argparse.Namespace, suite: ModuleType) -> None:
