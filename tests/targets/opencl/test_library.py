@@ -136,6 +136,7 @@ def test_two_queues_with_an_order_between_them(library: Library, block: int) -> 
     assert library.functions.copy_queues == 1
     kernel = library.load(SLOW, "slow_1_0")
     zero, found = ctypes.create_string_buffer(4), ctypes.create_string_buffer(4)
+    library.write(block, bytes(4))
     for turn in range(5):
         count = 2_000_000 + turn
         library.after(library.commit(queue=1))  # which has passed
