@@ -85,8 +85,9 @@ typedef void (*tenon_work)(void *data, void *const *addresses);
  *
  * A queue is in order: what is enqueued runs after what was enqueued before. `copy`, `launch` and
  * `call` enqueue and do not wait; `commit` starts what was enqueued, without waiting. Where one of
- * them fails, what was enqueued before stays so. Of these four one runs at a time for a device. Any
- * other function may be called by any thread at any time. */
+ * them fails, what was enqueued before stays so. Of these four, with `copy_on`, `commit_on` and
+ * `after`, one runs at a time for a device. Any other function may be called by any thread at any
+ * time. */
 typedef struct tenon_target_functions {
   size_t size;
   const char *name;  /* in error messages and in `TENON_TARGET`; a word */
@@ -158,6 +159,33 @@ typedef struct tenon_target_functions {
       const tenon_place *places,
       size_t place_count,
       tenon_status *status);
+
+  /* Copy engines: optional, all four or none of them. A device has so many queues for copies beside
+   * the one above; they are numbered from 1, and that one is 0. Each is in order, and none knows of
+   * the others but by `after`. Copies run beside kernels then: the core says what has to wait. */
+  int32_t copy_queues;
+  /* `copy` in a queue for copies, between the host and the device. */
+  int32_t (*copy_on)(
+      void *context,
+      int32_t device,
+      int32_t queue,
+      const tenon_end *to,
+      const tenon_end *from,
+      uint64_t nbytes,
+      tenon_status *status);
+  /* `commit` of a queue for copies. All tickets of a device are different numbers, and those of a
+   * queue grow; `passed`, `wait`, `seconds` and `forget` take any. */
+  int32_t (*commit_on)(
+      void *context, int32_t device, int32_t queue, uint64_t *ticket, tenon_status *status);
+  /* What is enqueued in a queue from here on begins, on the device, once a ticket of another queue
+   * of this device has passed, well or not. The host does not wait. */
+  int32_t (*after)(
+      void *context, int32_t device, int32_t queue, uint64_t ticket, tenon_status *status);
+
+  /* When the device began with what a ticket is of, by the clock of `seconds`, and asked as that
+   * is; 0: it does not know. A profiler commits each kernel by itself, and has its time by these
+   * two. Optional: without it a kernel begins when it was enqueued, or when the one before ended. */
+  double (*started)(void *context, int32_t device, uint64_t ticket);
 } tenon_target_functions;
 
 /* What a target's library exports. `interface` is the TENON_INTERFACE of who opens it. Called once;

@@ -11,6 +11,7 @@
 #include "execute/plan_file.h"
 #include "python/registration.h"
 #include "runtime/archive.h"
+#include "runtime/several_queues.h"
 #include "runtime/target_library.h"
 
 namespace py = pybind11;
@@ -71,8 +72,19 @@ class PythonCommit final : public Commit {
     return (*event_).attr("seconds")().cast<double>();
   }
 
+  std::optional<double> started() override {
+    const py::gil_scoped_acquire gil;
+    if (!py::hasattr(*event_, "started"))
+      return std::nullopt;
+    return (*event_).attr("started")().cast<double>();
+  }
+
   std::shared_ptr<Failure> failure() override {
     return over_ ? failure_ : nullptr;
+  }
+
+  const py::object& event() const {
+    return *event_;
   }
 
  private:
@@ -129,8 +141,9 @@ class PythonCommit final : public Commit {
 
 class PythonQueue final : public Queue {
  public:
-  explicit PythonQueue(py::object queue)
-      : runs_calls_(queue.attr("runs_calls").cast<bool>()),
+  // One for copies runs nothing.
+  explicit PythonQueue(py::object queue, bool for_copies = false)
+      : runs_calls_(!for_copies && queue.attr("runs_calls").cast<bool>()),
         expects_(py::hasattr(queue, "expect")),
         queue_(std::make_shared<Held>(std::move(queue))) {}
 
@@ -148,6 +161,7 @@ class PythonQueue final : public Queue {
   void launch(
       KernelFunction kernel,
       std::span<void* const> pointers,
+      std::span<const size_t>,
       std::span<const int64_t> numbers,
       std::span<int64_t> status,
       Next next) override {
@@ -165,7 +179,7 @@ class PythonQueue final : public Queue {
     return runs_calls_;
   }
 
-  void call(Work work, std::span<void* const> pointers) override {
+  void call(Work work, std::span<void* const> pointers, std::span<const size_t>) override {
     const py::gil_scoped_acquire gil;
     const auto run = py::cpp_function([work](const std::vector<uintptr_t>& addresses) {
       std::vector<void*> memory;
@@ -175,6 +189,11 @@ class PythonQueue final : public Queue {
       work(memory);
     });
     (**queue_).attr("call")(run, places(pointers));
+  }
+
+  void after(const Ticket& ticket) override {
+    const py::gil_scoped_acquire gil;
+    (**queue_).attr("after")(static_cast<PythonCommit&>(*ticket).event());
   }
 
  private:
@@ -201,6 +220,18 @@ class PythonQueue final : public Queue {
   const bool expects_;
   const std::shared_ptr<Held> queue_;
 };
+
+// A device's queue, or its queues as one.
+std::unique_ptr<Queue> python_queue(const py::object& target, int device) {
+  std::unique_ptr<Queue> kernels = std::make_unique<PythonQueue>(target.attr("queue")(device));
+  std::vector<std::unique_ptr<Queue>> copies;
+  for (const auto& queue : target.attr("copy_queues")(device))
+    copies.push_back(
+        std::make_unique<PythonQueue>(
+            py::reinterpret_borrow<py::object>(queue), /*for_copies=*/true));
+  return copies.empty() ? std::move(kernels)
+                        : several_queues(std::move(kernels), std::move(copies));
+}
 
 // Memory and queues of a library (include/tenon.h), without Python.
 void give_library(Target& t, const std::shared_ptr<TargetLibrary>& library) {
@@ -252,6 +283,10 @@ void bind_library(py::module_& m) {
       .def_property_readonly("host_memory", &TargetLibrary::host_memory)
       .def_property_readonly("runs_kernels", &TargetLibrary::runs_kernels)
       .def_property_readonly("runs_calls", &TargetLibrary::runs_calls)
+      .def_property_readonly(
+          "copy_queues",
+          &TargetLibrary::copy_queues,
+          "Of each device, beside the queue of kernels.")
       .def("total_memory", &TargetLibrary::total_memory, "Bytes of a device.")
       .def("allocate", &TargetLibrary::allocate, "A handle of so many bytes on a device, or 0.")
       .def("free", &TargetLibrary::release, "Takes a handle of a device back.")
@@ -307,7 +342,7 @@ Target bind_target(const py::object& object) {
     if (t.host_memory)
       t.queues.push_back(host_queue());
     else
-      t.queues.push_back(std::make_unique<PythonQueue>(object.attr("queue")(i)));
+      t.queues.push_back(python_queue(object, i));
   }
   return t;
 }

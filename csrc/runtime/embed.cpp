@@ -31,7 +31,7 @@ struct tenon_plan {
 
 namespace {
 
-constexpr uint32_t kGrown = 1;  // times that the interface has grown
+constexpr uint32_t kGrown = 2;  // times that the interface has grown
 
 // Finds the plan's kernels in files below a folder.
 void load_kernels(PlanData& plan, const tenon_device& device, const std::string& folder) {

@@ -17,6 +17,7 @@ class HostQueue final : public Queue {
   void launch(
       KernelFunction kernel,
       std::span<void* const> pointers,
+      std::span<const size_t>,
       std::span<const int64_t> numbers,
       std::span<int64_t> status,
       Next) override {
@@ -25,7 +26,7 @@ class HostQueue final : public Queue {
   bool runs_calls() const override {
     return true;
   }
-  void call(Work work, std::span<void* const> pointers) override {
+  void call(Work work, std::span<void* const> pointers, std::span<const size_t>) override {
     work(pointers);
   }
 
@@ -60,6 +61,10 @@ class PassedCommit final : public Commit {
 
 Queue::~Queue() {
   delete lost_.load();
+}
+
+void Queue::after(const Ticket&) {
+  fail(ErrorKind::unsupported, "a queue of this device waits for no other one");
 }
 
 Ticket Queue::commit() {

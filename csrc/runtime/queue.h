@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -35,8 +36,17 @@ class Commit {
   virtual void wait() = 0;
   // When it did, in seconds of a clock that all devices of a target share. Asked once it has.
   virtual double seconds() = 0;
+  // ... and when the device began with it, by the same clock; none: the device does not say.
+  virtual std::optional<double> started() {
+    return std::nullopt;
+  }
   // What the device failed with in it; nullptr: nothing. Asked once it has passed.
   virtual std::shared_ptr<Failure> failure() = 0;
+  // What passes with this commit's own work, where other queues of the device may be behind with
+  // earlier work; nullptr: it does itself.
+  virtual std::shared_ptr<Commit> own() {
+    return nullptr;
+  }
 };
 using Ticket = std::shared_ptr<Commit>;  // nullptr: it has passed, and well
 
@@ -59,10 +69,12 @@ class Queue {
   // Within one device, or between it and the host. Memory of the host stays until the next commit
   // has passed.
   virtual void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) = 0;
-  // `status` is memory of the host that stays until then as well.
+  // `nbytes`: how much the kernel may read and write from each pointer on. `status` is memory of
+  // the host that stays until the next commit has passed as well.
   virtual void launch(
       KernelFunction kernel,
       std::span<void* const> pointers,
+      std::span<const size_t> nbytes,
       std::span<const int64_t> numbers,
       std::span<int64_t> status,
       Next next) = 0;
@@ -70,7 +82,11 @@ class Queue {
   virtual bool runs_calls() const = 0;
   // Runs `work` with the addresses by which it reaches what lies at `pointers`. It does not raise.
   using Work = std::function<void(std::span<void* const>)>;
-  virtual void call(Work work, std::span<void* const> pointers) = 0;
+  virtual void call(Work work, std::span<void* const> pointers, std::span<const size_t> nbytes) = 0;
+
+  // What is enqueued from here on begins, on the device, once it has passed a commit of another of
+  // its queues, well or not. The host does not wait. For a device of several queues alone.
+  virtual void after(const Ticket& ticket);
 
   // Starts what is enqueued, and does not wait. Where the device refuses to, what is enqueued would
   // run at a later commit, into memory that others have by then. So it is tried again and waited

@@ -120,16 +120,29 @@ Next Run::after(size_t index) const {
   return on_device ? Next::device : Next::host;
 }
 
+// That steps may use.
+size_t Run::bytes_of(size_t slot) const {
+  const auto& [kind, number, nbytes] = plan_.slots[slot];
+  if (kind == Slot::Kind::output || kind == Slot::Kind::block)
+    return number;
+  return kind == Slot::Kind::constant ? plan_.constants[number].layout.nbytes : nbytes;
+}
+
 void Run::launch(const KernelStep& step, size_t index) {
   arguments_.clear();
-  for (const auto slot : step.slots)
+  nbytes_.clear();
+  for (const auto slot : step.slots) {
     arguments_.push_back(pointers_[slot]);
+    if (!at_once_)
+      nbytes_.push_back(bytes_of(slot));
+  }
   const auto words = step.checks.size() * kStatusWords;
   const std::span<int64_t> status(outcome_->status.data() + next_status_, words);
   next_status_ += words;
   queue_.launch(
       step.function,
       arguments_,
+      nbytes_,
       step.sizes,
       words > 0 ? status : std::span<int64_t>(),
       after(index));
@@ -171,7 +184,7 @@ void Run::call_at_once(const CallStep& step, size_t index) {
 // after waiting for that.
 void Run::call_on_device(const CallStep& step, size_t index) {
   std::vector<void*> pointers;
-  std::vector<size_t> sizes;
+  std::vector<size_t> sizes;  // from the start of the slot on
   for (const auto& [slot, layout] : step.tensors) {
     pointers.push_back(pointers_[slot]);
     sizes.push_back(layout.nbytes);
@@ -190,7 +203,7 @@ void Run::call_on_device(const CallStep& step, size_t index) {
     }
   };
   if (queue_.runs_calls() && !step.on_host)
-    return queue_.call(std::move(work), pointers);
+    return queue_.call(std::move(work), pointers, sizes);
   // Tensors of one storage have one copy, or what is written to one of them would be lost.
   struct Copy {
     void* host = nullptr;

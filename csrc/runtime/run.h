@@ -92,6 +92,7 @@ class Run {
   void run_step(const Step& step, size_t index);
   Next after(size_t index) const;
   void launch(const KernelStep& step, size_t index);
+  size_t bytes_of(size_t slot) const;
   void call_at_once(const CallStep& step, size_t index);
   void call_on_device(const CallStep& step, size_t index);
 
@@ -101,6 +102,7 @@ class Run {
   RunHost& host_;
   std::vector<void*> pointers_;   // by slot
   std::vector<void*> arguments_;  // of the kernel in progress
+  std::vector<size_t> nbytes_;    // by argument; not where the queue runs at once
   std::shared_ptr<Outcome> outcome_;
   size_t next_status_ = 0;
   StackArena stack_;  // for small temporaries that the host reaches

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "runtime/archive.h"
+#include "runtime/several_queues.h"
 
 namespace tenon {
 namespace {
@@ -49,6 +50,11 @@ tenon_target_functions table_of(const tenon_target_functions& given, const std::
   lacks(table.commit != nullptr, "commit");
   lacks(table.passed != nullptr, "passed");
   lacks(table.wait != nullptr, "wait");
+  if (table.copy_queues <= 0)
+    return table;
+  lacks(table.copy_on != nullptr, "copy_on");
+  lacks(table.commit_on != nullptr, "commit_on");
+  lacks(table.after != nullptr, "after");
   return table;
 }
 
@@ -80,6 +86,9 @@ class LibraryCommit final : public Commit {
     if (table_.forget != nullptr)
       table_.forget(table_.context, device_, ticket_);
   }
+  uint64_t ticket() const {
+    return ticket_;
+  }
   bool passed() override {
     if (!over_ && table_.passed(table_.context, device_, ticket_) != 0)
       note_end();
@@ -95,6 +104,11 @@ class LibraryCommit final : public Commit {
   double seconds() override {
     return table_.seconds != nullptr ? table_.seconds(table_.context, device_, ticket_)
                                      : seconds_.load();
+  }
+  std::optional<double> started() override {
+    const auto found =
+        table_.started != nullptr ? table_.started(table_.context, device_, ticket_) : 0;
+    return found > 0 ? std::optional(found) : std::nullopt;
   }
   std::shared_ptr<Failure> failure() override {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -128,25 +142,41 @@ class LibraryCommit final : public Commit {
   std::shared_ptr<Failure> failure_;
 };
 
+// `number`: 0 is the queue of kernels, the others are for copies.
 class LibraryQueue final : public Queue {
  public:
   LibraryQueue(
-      std::shared_ptr<const TargetLibrary> library, int32_t device, TargetLibrary::PlaceOf place_of)
+      std::shared_ptr<const TargetLibrary> library,
+      int32_t device,
+      int32_t number,
+      TargetLibrary::PlaceOf place_of)
       : library_(std::move(library)),
         table_(library_->table_),
         device_(device),
+        number_(number),
         place_of_(std::move(place_of)) {}
 
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
     const auto to = end(dst, kind == CopyKind::device_to_host);
     const auto from = end(const_cast<void*>(src), kind == CopyKind::host_to_device);
     tenon_status status{};
-    check(table_.copy(table_.context, device_, &to, &from, nbytes, &status), status, name());
+    const auto code =
+        number_ == 0
+            ? table_.copy(table_.context, device_, &to, &from, nbytes, &status)
+            : table_.copy_on(table_.context, device_, number_, &to, &from, nbytes, &status);
+    check(code, status, name());
+  }
+
+  void after(const Ticket& ticket) override {
+    const auto number = static_cast<LibraryCommit&>(*ticket).ticket();
+    tenon_status status{};
+    check(table_.after(table_.context, device_, number_, number, &status), status, name());
   }
 
   void launch(
       KernelFunction kernel,
       std::span<void* const> pointers,
+      std::span<const size_t>,
       std::span<const int64_t> numbers,
       std::span<int64_t> words,
       Next next) override {
@@ -171,7 +201,7 @@ class LibraryQueue final : public Queue {
     return table_.call != nullptr;
   }
 
-  void call(Work work, std::span<void* const> pointers) override {
+  void call(Work work, std::span<void* const> pointers, std::span<const size_t>) override {
     struct Given {
       Work work;
       size_t count;
@@ -194,7 +224,10 @@ class LibraryQueue final : public Queue {
   Ticket start() override {
     uint64_t ticket = 0;
     tenon_status status{};
-    check(table_.commit(table_.context, device_, &ticket, &status), status, name());
+    const auto code = number_ == 0
+                          ? table_.commit(table_.context, device_, &ticket, &status)
+                          : table_.commit_on(table_.context, device_, number_, &ticket, &status);
+    check(code, status, name());
     // Where nothing was enqueued it is the last one, which is forgotten once.
     if (last_ == nullptr || last_ticket_ != ticket)
       last_ = std::make_shared<LibraryCommit>(library_, table_, device_, ticket);
@@ -224,7 +257,7 @@ class LibraryQueue final : public Queue {
 
   const std::shared_ptr<const TargetLibrary> library_;
   const tenon_target_functions& table_;
-  const int32_t device_;
+  const int32_t device_, number_;
   const TargetLibrary::PlaceOf place_of_;
   Ticket last_;
   uint64_t last_ticket_ = 0;
@@ -276,7 +309,15 @@ void TargetLibrary::release(uintptr_t handle, int32_t device) const {
 }
 
 std::unique_ptr<Queue> TargetLibrary::queue(int32_t device, PlaceOf place_of) {
-  return std::make_unique<LibraryQueue>(shared_from_this(), device, std::move(place_of));
+  const auto make = [&](int32_t number) {
+    return std::make_unique<LibraryQueue>(shared_from_this(), device, number, place_of);
+  };
+  if (copy_queues() <= 0)
+    return make(0);
+  std::vector<std::unique_ptr<Queue>> copies;
+  for (int32_t number = 1; number <= copy_queues(); ++number)
+    copies.push_back(make(number));
+  return several_queues(make(0), std::move(copies));
 }
 
 TargetLibrary::Kernel::~Kernel() {

@@ -35,13 +35,18 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
   bool runs_calls() const {
     return table_.call != nullptr;
   }
+  // Of each device, beside the queue of kernels.
+  int32_t copy_queues() const {
+    return table_.copy_queues;
+  }
 
   uint64_t total_memory(int32_t device) const;
   // A handle; 0: the device has no such block left. Raises what else fails.
   uintptr_t allocate(size_t nbytes, int32_t device) const;
   void release(uintptr_t handle, int32_t device) const;
 
-  // A device's queue, for who gives the places of its addresses.
+  // A device's queue, for who gives the places of its addresses. Where it has several, copies run
+  // beside kernels.
   using PlaceOf = std::function<Place(const void*)>;
   std::unique_ptr<Queue> queue(int32_t device, PlaceOf place_of);
 

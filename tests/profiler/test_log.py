@@ -5,7 +5,8 @@ import time
 import numpy as np
 import torch
 from against_cpu import executing
-from fresh_process import ASYNCHRONOUS_TARGET, output
+from fresh_process import ASYNCHRONOUS_TARGET, TESTS, output
+from needs import opencl
 
 from torch_tenon import _C
 from torch_tenon.reports.profiler import log
@@ -171,6 +172,75 @@ def test_times_are_an_asynchronous_device_s():
         print("fine")
     """
     found = output(code, TENON_TARGET=ASYNCHRONOUS_TARGET, TENON_EXECUTE="compiled")
+    assert found.splitlines()[-1] == "fine"
+
+
+def test_each_kernel_has_its_time_on_the_device_s_clock():
+    """A command takes 1/256 of a second there, whatever it takes."""
+    code = """
+        import time, torch
+        from torch.profiler import ProfilerActivity, profile
+        from torch_tenon import _C
+        from torch_tenon.reports.profiler import log
+        x = torch.ones(30, 30, device="tenon")
+        def step():
+            return [(x * 2 + 1).sum().item(), (x @ x).relu().sum().item()]
+        for _ in range(4):
+            step()
+        found = _C.ProfileLog(1000)
+        for _ in range(3):
+            step()
+        torch.tenon.synchronize()
+        time.sleep(0.5)  # so long as the device's clock may be ahead
+        found.stop()
+        events = log.of(log.take(found), *log.ON_DEVICE)
+        commands = (events["end"] - events["begin"]) / 1e9 * 256
+        assert len(events) >= 12, len(events)
+        assert (abs(commands - commands.round()) < 1e-3).all() and (commands > 0.5).all(), commands
+        assert (commands < 1.5).sum() >= 9, commands
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as made:
+            step()
+            time.sleep(0.5)
+        times = [e.device_time_total for e in made.events() if e.device_type.name != "CPU"]
+        assert sum(abs(one * 256 / 1e6 - 1) < 0.01 for one in times) >= 3, times
+        print("fine")
+    """
+    target = f"{TESTS / 'targets' / 'clocked.py'}:ClockedTarget"
+    found = output(code, TENON_TARGET=target, TENON_EXECUTE="compiled")
+    assert found.splitlines()[-1] == "fine"
+
+
+@opencl
+def test_a_device_that_was_idle_has_the_right_clock():
+    """Its last commit is then long ago."""
+    code = """
+        import time, torch
+        from torch_tenon import _C
+        from torch_tenon.reports.profiler import log
+        x = torch.ones(300, 300, device="tenon")
+        def step():
+            return (x * 2 + 1).sum().item()
+        for _ in range(4):
+            step()
+            torch.tenon.synchronize()
+            time.sleep(0.1)
+        time.sleep(1.5)
+        found = _C.ProfileLog(1000)
+        before = time.time_ns()
+        for _ in range(3):
+            step()
+        after = time.time_ns()
+        found.stop()
+        events = log.take(found)
+        for kind in ("kernel", "copy"):
+            some = log.of(events, kind)
+            assert len(some) >= 3 and len(some) % 3 == 0, (kind, len(some))
+            assert (some["begin"] < some["end"]).all()
+            slack = 1_000_000_000  # less than it was idle
+            assert (some["begin"] > before - slack).all() and (some["end"] < after + slack).all()
+        print("fine")
+    """
+    found = output(code, TENON_TARGET="opencl", TENON_EXECUTE="compiled")
     assert found.splitlines()[-1] == "fine"
 
 

@@ -139,9 +139,11 @@ class LateQueue final : public Queue {
   void launch(
       KernelFunction kernel,
       std::span<void* const> pointers,
+      std::span<const size_t> nbytes,
       std::span<const int64_t> numbers,
       std::span<int64_t> status,
       Next next) override {
+    CHECK(nbytes.size() == pointers.size());
     nexts.push_back(next);
     commands.emplace_back([kernel,
                            status,
@@ -153,7 +155,8 @@ class LateQueue final : public Queue {
   bool runs_calls() const override {
     return calls_;
   }
-  void call(Work work, std::span<void* const> pointers) override {
+  void call(Work work, std::span<void* const> pointers, std::span<const size_t> nbytes) override {
+    CHECK(nbytes.size() == pointers.size());
     commands.emplace_back(
         [work, p = std::vector<void*>(pointers.begin(), pointers.end())] { work(p); });
   }

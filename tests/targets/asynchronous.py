@@ -50,6 +50,7 @@ class AsynchronousQueue(RemoteQueue):
     """Command buffers for a thread."""
 
     runs_calls = True
+    longest_pause = _LONGEST_PAUSE
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
@@ -104,10 +105,10 @@ class AsynchronousQueue(RemoteQueue):
     def _work(self) -> None:
         while True:
             commands, event = self._committed.get()
-            time.sleep(self._random.uniform(0, _LONGEST_PAUSE))
+            time.sleep(self._random.uniform(0, self.longest_pause))
             for command in commands:
                 if self._random.random() < 0.05:
-                    time.sleep(self._random.uniform(0, _LONGEST_PAUSE))
+                    time.sleep(self._random.uniform(0, self.longest_pause))
                 command()
             event.set()
 

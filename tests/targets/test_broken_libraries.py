@@ -56,7 +56,7 @@ const tenon_target_functions *tenon_target(uint32_t interface, tenon_status *sta
   return &made.whole;
 }}
 """
-NO_COPIES = f"""
+CHANGED = f"""
 #define tenon_target toy_target
 #include "{ROOT / "examples" / "toy.c"}"
 #undef tenon_target
@@ -64,7 +64,7 @@ NO_COPIES = f"""
 const tenon_target_functions *tenon_target(uint32_t interface, tenon_status *status) {{
   static tenon_target_functions made;
   made = *toy_target(interface, status);
-  made.copy = 0;
+  made.CHANGE;
   return &made;
 }}
 """
@@ -111,9 +111,12 @@ def test_hardware_that_is_not_there(tmp_path: Path) -> None:
 
 
 @library_targets
-def test_a_queue_that_lacks_a_function(tmp_path: Path) -> None:
-    path = shared_object(NO_COPIES, tmp_path / "libnpu.so")
-    assert "copy" in opened(path)
+@pytest.mark.parametrize(
+    ("change", "lacks"), [("copy = 0", "'copy'"), ("copy_queues = 1", "'copy_on'")]
+)
+def test_a_queue_that_lacks_a_function(change: str, lacks: str, tmp_path: Path) -> None:
+    path = shared_object(CHANGED.replace("CHANGE", change), tmp_path / "libnpu.so")
+    assert lacks in opened(path)
 
 
 @library_targets

@@ -112,6 +112,47 @@ def test_copies_and_graphs_that_are_lost(says_so: str) -> None:
     assert run_there(f"copies_are_lost({says_so!r})", TENON_EXECUTE="compiled") == "told"
 
 
+def an_event_tells(says_so: str) -> str:
+    queue = queue_of_device()
+    x = torch.arange(5.0).to("tenon")
+    event, before = torch.Event("tenon"), torch.Event("tenon")
+    for turn in range(6):
+        fine = x + turn
+        before.record()
+        queue.loses = says_so if turn > 2 else ""
+        lost = x * 2 + turn
+        event.record()
+        before.synchronize()  # of what was well
+        if turn > 2:
+            with pytest.raises(RuntimeError, match="lost its power"):
+                event.synchronize()
+            assert_lost(lost)
+        event.synchronize()  # somebody has seen it
+        assert event.query() and fine.tolist() == [float(k + turn) for k in range(5)]
+    queue.loses = says_so
+    uploaded = torch.arange(7.0).to("tenon")
+    event.record()
+    with pytest.raises(RuntimeError, match="lost its power"):
+        event.synchronize()
+    assert_lost(uploaded)
+    # What replaces all of it while it is lost is well.
+    lost = torch.zeros(5, device="tenon")
+    for turn in range(6):
+        settle()
+        queue.loses, queue.pause = says_so if turn > 2 else "", 0.02
+        lost.add_(x)
+        torch_tenon.commit()
+        lost.copy_(torch.full((5,), 3.0))
+        read = lost + 1
+        assert lost.tolist() == [3.0] * 5 and read.tolist() == [4.0] * 5
+    return "told"
+
+
+@pytest.mark.parametrize("says_so", ["wait", "done"])
+def test_an_event_tells_what_the_device_failed_with(says_so: str) -> None:
+    assert run_there(f"an_event_tells({says_so!r})", TENON_EXECUTE="compiled") == "told"
+
+
 def a_window_raises_while_earlier_ones_run() -> str:
     queue = queue_of_device()
     table = torch.arange(12.0).view(4, 3).to("tenon")

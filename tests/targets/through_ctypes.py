@@ -70,6 +70,11 @@ FIELDS: list[tuple[str, Any]] = [
     ("load", _function(c_int32, c_void_p, c_uint64, c_char_p, _number, _status)),
     ("unload", _function(None, c_uint64)),
     ("call", _function(c_int32, c_int32, Work, c_void_p, _places, c_size_t, _status)),
+    ("copy_queues", c_int32),
+    ("copy_on", _function(c_int32, c_int32, c_int32, _end, _end, c_uint64, _status)),
+    ("commit_on", _function(c_int32, c_int32, c_int32, _number, _status)),
+    ("after", _function(c_int32, c_int32, c_int32, c_uint64, _status)),
+    ("started", _function(c_double, c_int32, c_uint64)),
 ]
 
 
@@ -119,19 +124,36 @@ class Library:
         self.functions.release(self.context, device, handle)
 
     def copy(
-        self, to: int | tuple[int, int], source: int | tuple[int, int], nbytes: int, device: int = 0
+        self,
+        to: int | tuple[int, int],
+        source: int | tuple[int, int],
+        nbytes: int,
+        device: int = 0,
+        queue: int = 0,
     ) -> None:
         """Of a place, which is a pair, or of an address of the host."""
         ends = [
             End(None, Place(*end)) if isinstance(end, tuple) else End(end, Place())
             for end in (to, source)
         ]
-        self._checked("copy", device, *ends, nbytes)
+        if queue == 0:
+            self._checked("copy", device, *ends, nbytes)
+        else:
+            self._checked("copy_on", device, queue, *ends, nbytes)
 
-    def commit(self, device: int = 0) -> int:
+    def commit(self, device: int = 0, queue: int = 0) -> int:
         ticket = c_uint64()
-        self._checked("commit", device, ticket)
+        if queue == 0:
+            self._checked("commit", device, ticket)
+        else:
+            self._checked("commit_on", device, queue, ticket)
         return ticket.value
+
+    def after(self, ticket: int, device: int = 0, queue: int = 0) -> None:
+        self._checked("after", device, queue, ticket)
+
+    def started(self, ticket: int, device: int = 0) -> float:
+        return self.functions.started(self.context, device, ticket)
 
     def passed(self, ticket: int, device: int = 0) -> bool:
         return self.functions.passed(self.context, device, ticket) != 0

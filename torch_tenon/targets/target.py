@@ -50,6 +50,10 @@ class Event(Protocol):
         """When it passed, on a clock that all devices of the target share. Asked once it has, for
         events that somebody times."""
 
+    # An event may have `started(self) -> float` as well: when the device began with the command
+    # buffer of this point, on the same clock. A profiler commits each kernel by itself, and has its
+    # time by these two.
+
 
 class Passed:
     """The event of a queue that has done everything when its `commit` returns."""
@@ -110,6 +114,10 @@ class Queue(Protocol):
         `wait` for every event, also for one that is done.
         """
 
+    # The queues of a device with copy queues have `after(self, event: Event) -> None` as well: what
+    # is enqueued from here on begins, on the device, once it has passed that event of another of
+    # its queues, well or not. Nobody waits on the host.
+
 
 class Target:
     """The hardware behind the device. Subclass it and implement what raises NotImplementedError.
@@ -161,3 +169,13 @@ class Target:
         """The device's queue, always the same one. With `host_memory` nobody asks for it: what is
         enqueued runs on the thread that does so."""
         raise NotImplementedError
+
+    def copy_queues(self, device: int) -> Sequence[Queue]:
+        """Queues for copies beside that one, where the device has copy engines; asked once.
+
+        Copies run beside kernels then. The first gets copies to the device, the last one those to
+        the host, which may be the same. Of such a queue `copy`, `commit`, `wait` and `after` are
+        used, and of the device's queue `after` too. The core calls `after` wherever two queues
+        touch the same memory, so a target does not look at what it is given.
+        """
+        return ()

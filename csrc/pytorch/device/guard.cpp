@@ -1,8 +1,8 @@
 // The device guard: what PyTorch asks about current devices, streams and events.
 //
-// A target has one queue per device and it is in order, so streams differ in what is recorded, and
-// not in what runs beside what: calls of two streams of a thread go to windows of their own, and
-// are ordered as they are submitted, or as one reads what the other writes.
+// A device's kernels run in the order in which they were enqueued, so streams differ in what is
+// recorded, and not in what runs beside what: calls of two streams of a thread go to windows of
+// their own, and are ordered as they are submitted, or as one reads what the other writes.
 
 #include "device/guard.h"
 
@@ -31,6 +31,7 @@ std::atomic<int64_t> g_new_stream{kPoolSize};
 struct Event {
   c10::DeviceIndex device = 0;
   Ticket ticket;
+  uint64_t submission = 0;  // the last one before it
   bool timed = false;
 };
 
@@ -143,6 +144,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     e->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
     commit_stream(stream, CommitReason::synchronize);
     e->ticket = mark(e->device);
+    e->submission = last_submission(e->device);
   }
 
   void block(void* event, const c10::Stream& stream) const override {
@@ -158,8 +160,11 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   void synchronizeEvent(void* event) const override {
-    if (const auto* e = as_event(event))
-      wait_for(e->device, e->ticket, "an event");
+    const auto* e = as_event(event);
+    if (e == nullptr)
+      return;
+    wait_for(e->device, e->ticket, "an event");
+    raise_unseen_fault(e->device, e->submission);
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {

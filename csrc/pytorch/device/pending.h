@@ -37,10 +37,16 @@ void commit_stream(c10::Stream stream, CommitReason reason);
 // Submits the windows that use a buffer, or those alone that write it; false: there were none.
 bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason);
 
-// Enqueues a copy from the host to a buffer's memory, behind everything else; `keeps` is what the
-// host's memory lives by until then.
+// Enqueues a copy from the host to a buffer's memory, behind everything else that touches it.
+// `replaces`: all that it held, so an error that it had is gone. `keeps` is what the host's memory
+// lives by until then.
 void enqueue_upload(
-    Buffer& buffer, void* address, const void* host, size_t nbytes, std::function<void()> keeps);
+    Buffer& buffer,
+    void* address,
+    const void* host,
+    size_t nbytes,
+    bool replaces,
+    std::function<void()> keeps);
 
 // The last storage of a buffer died: see `Buffer`.
 void storage_died(Buffer& buffer);
@@ -50,6 +56,12 @@ void wait_until_idle(c10::DeviceIndex device);
 
 // Has a device run all that was submitted to it? Sees to what came of that.
 bool is_idle(c10::DeviceIndex device);
+
+// All that was submitted to a device so far, by the number of the last.
+uint64_t last_submission(c10::DeviceIndex device);
+// Raises what a device itself failed with first in these, if nobody has seen that yet. They are
+// over.
+void raise_unseen_fault(c10::DeviceIndex device, uint64_t last);
 
 // Raises the first error of this thread's windows on the device that nobody has seen yet.
 void raise_unseen(c10::DeviceIndex device);

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "device/allocator.h"
 #include "device/counters.h"
 #include "device/fork.h"
 #include "device/interpreter.h"
@@ -34,8 +35,8 @@ struct State {
   std::unordered_map<std::string, uint32_t> numbers;
   std::atomic<uint32_t> windows{0};
   std::array<std::deque<InFlight>, kMostDevices> in_flight;
-  std::array<int64_t, kMostDevices> clock{};     // of a device: nanoseconds behind the host's
-  std::array<int64_t, kMostDevices> last_end{};  // ... of its last event
+  std::array<int64_t, kMostDevices> clock{};  // of a device: nanoseconds behind the host's
+  std::array<std::array<int64_t, 2>, kMostDevices> last_end{};  // ... of its last event, by queue
 };
 
 // Leaked on purpose: threads may still log while the process exits.
@@ -69,8 +70,16 @@ void compare_clocks() {
   const WithoutInterpreter no_gil;
   for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
     Ticket ticket;
+    c10::DataPtr block;
+    static const int64_t anything = 0;
     {
       const QueueLock lock(device);
+      // A commit of nothing may have passed long ago.
+      try {
+        block = new_block(sizeof(anything), device);
+        queue_of(device).copy(block.get(), &anything, sizeof(anything), CopyKind::host_to_device);
+      } catch (const c10::OutOfMemoryError&) {  // then the device is in use
+      }
       ticket = commit_part(device);
     }
     ticket->wait();
@@ -97,6 +106,7 @@ void finish_passed_events(bool all) {
         break;
       next.ticket->wait();
       const auto seconds = next.ticket->seconds();
+      const auto started = next.ticket->started();
       {
         const std::lock_guard<std::mutex> lock(s.mutex);
         auto& in_flight = s.in_flight[device];
@@ -104,10 +114,15 @@ void finish_passed_events(bool all) {
           continue;  // another thread was faster
         in_flight.pop_front();
         auto& event = next.event;
-        event.end = s.clock[device] + static_cast<int64_t>(1e9 * seconds);
-        // The queue is in order.
-        event.begin = std::min(std::max(event.begin, s.last_end[device]), event.end);
-        s.last_end[device] = event.end;
+        const auto on_host = [&](double time) {
+          return s.clock[device] + static_cast<int64_t>(1e9 * time);
+        };
+        event.end = on_host(seconds);
+        // Where the device does not say: a queue is in order.
+        auto& last_end = s.last_end[device][event.queue];
+        event.begin = started ? on_host(*started) : std::max(event.begin, last_end);
+        event.begin = std::min(event.begin, event.end);
+        last_end = event.end;
       }
       log_event(next.event);
     }
@@ -234,7 +249,11 @@ void Profiled::restart() {
 void Profiled::end_on_device() {
   if (event_->device < 0 || target().host_memory)
     return;
-  const auto ticket = commit_part(event_->device);
+  auto ticket = commit_part(event_->device);
+  if (const auto own = ticket->own()) {  // there are several queues
+    ticket = own;
+    event_->queue = event_->activity == Activity::copy ? 1 : 0;
+  }
   const std::lock_guard<std::mutex> lock(state().mutex);
   state().in_flight[event_->device].push_back({ticket, *event_});
   leave();

@@ -60,7 +60,7 @@ struct ProfileEvent {
   int32_t thread = 0;   // the system's number
   Activity activity{};
   int8_t device = -1;
-  uint16_t unused = 0;
+  uint16_t queue = 0;  // of the device: 0 is that of kernels, 1 those of copies
 };
 static_assert(sizeof(ProfileEvent) == 72, "torch_tenon/reports/profiler/log.py reads these bytes");
 

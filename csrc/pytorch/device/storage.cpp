@@ -280,12 +280,15 @@ void* raw_address(const c10::StorageImpl& storage) {
   return const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks().get();
 }
 
-void* settled_address(const c10::StorageImpl& storage, Access access) {
+namespace {
+
+// `see_to` is given the buffer, where there is one, before its address is taken.
+void* address_after(const c10::StorageImpl& storage, c10::function_ref<void(Buffer&)> see_to) {
   const auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
   const auto buffer = buffer_of(storage);
   if (!buffer)
     return data.get();
-  settle(*buffer, access);
+  see_to(*buffer);
   if (own_buffer(storage) == nullptr)
     return data.get();
   if (void* address = buffer->address())
@@ -295,6 +298,18 @@ void* settled_address(const c10::StorageImpl& storage, Access access) {
   if (!QueueLock::held(buffer->device))
     lock.emplace(buffer->device);
   return buffer->memory();
+}
+
+}  // namespace
+
+void* settled_address(const c10::StorageImpl& storage, Access access) {
+  return address_after(storage, [&](Buffer& buffer) { settle(buffer, access); });
+}
+
+void* address_in_queue(const c10::StorageImpl& storage) {
+  return address_after(storage, [](Buffer& buffer) {
+    commit_uses(buffer, /*writes_alone=*/false, Touching::reason());
+  });
 }
 
 void note_contents(Buffer& buffer, bool whole) {
@@ -315,7 +330,7 @@ void upload(c10::StorageImpl& storage, const c10::Storage& host) {
     return copy_bytes(address, host.data(), nbytes, CopyKind::host_to_device, device);
   const auto buffer = buffer_of(storage);
   note_contents(*buffer, /*whole=*/false);
-  enqueue_upload(*buffer, address, host.data(), nbytes, [host] {});
+  enqueue_upload(*buffer, address, host.data(), nbytes, /*replaces=*/false, [host] {});
 }
 
 c10::DataPtr host_data_ptr(BufferRef buffer, size_t offset) {

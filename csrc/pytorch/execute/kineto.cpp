@@ -8,6 +8,7 @@
 #include <libkineto.h>
 #include <torch/csrc/profiler/standalone/privateuse1_profiler.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "device/profile.h"
@@ -54,11 +55,16 @@ class Session final : public libkineto::IActivityProfilerSession {
       int64_t) override {
     if (!log_)
       return;
-    log_events(logger, linked, start, log_->take(/*all=*/true), outer());
+    auto events = log_->take(/*all=*/true);
+    const bool copies_beside = std::any_of(
+        events.begin(), events.end(), [](const ProfileEvent& event) { return event.queue > 0; });
+    log_events(logger, linked, start, std::move(events), outer());
     for (int32_t device = 0; device < device_count(); ++device) {
       if (device > 0)
         logger.handleDeviceInfo(info_of(device), start);
       logger.handleResourceInfo({kQueue, 0, device, "queue 0"}, start);
+      if (copies_beside)
+        logger.handleResourceInfo({kCopies, 1, device, "copies beside kernels"}, start);
     }
     const auto pid = libkineto::processId();
     for (const auto& [track, name] :

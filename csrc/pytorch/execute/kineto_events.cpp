@@ -199,7 +199,7 @@ class Translation {
     auto activity =
         made(event, copies ? ActivityType::GPU_MEMCPY : ActivityType::CONCURRENT_KERNEL, what.name);
     activity.device = std::max<int32_t>(event.device, 0);
-    activity.resource = kQueue;
+    activity.resource = event.queue == 0 ? kQueue : kCopies;
     activity.addMetadata("device", activity.device);
     activity.addMetadata("stream", activity.resource);
     describe(activity, event, what);

@@ -13,10 +13,10 @@
 namespace tenon {
 
 // Tracks beside the threads' own, whose numbers are no thread's; and on a device that of its queue,
-// and those of ranges.
+// that of copies which run beside it, and those of ranges.
 constexpr int32_t kCommits = 1 << 29, kLookUps = kCommits + 1, kReferenceRuns = kCommits + 2,
                   kBuilder = kCommits + 3;
-constexpr int32_t kQueue = 0, kRanges = 1;
+constexpr int32_t kQueue = 0, kRanges = 1, kCopies = 1 << 20;
 
 // Gives them to Kineto. `linked` finds its own event of an op or a range by number, `start` is when
 // the session began.

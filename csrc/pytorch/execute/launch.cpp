@@ -1,5 +1,8 @@
 #include "execute/launch.h"
 
+#include <algorithm>
+#include <tuple>
+
 #include "device/interpreter.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -8,8 +11,9 @@
 namespace tenon {
 namespace {
 
-// As memory that the kernel may read and write.
-void* address_for_kernel(const at::Tensor& tensor, std::vector<BufferRef>& buffers) {
+// As memory that the kernel may read and write: its start, and how much there is from there on.
+std::pair<void*, size_t> memory_for_kernel(
+    const at::Tensor& tensor, std::vector<BufferRef>& buffers) {
   auto& storage = *tensor.storage().unsafeGetStorageImpl();
   auto* start = static_cast<char*>(settled_address(storage, Access::write));
   if (auto buffer = buffer_of(storage)) {
@@ -17,7 +21,10 @@ void* address_for_kernel(const at::Tensor& tensor, std::vector<BufferRef>& buffe
     note_contents(*buffer, /*whole=*/false);
     buffers.push_back(std::move(buffer));
   }
-  return start != nullptr ? start + tensor.storage_offset() * tensor.itemsize() : nullptr;
+  if (start == nullptr)
+    return {nullptr, 0};
+  const auto offset = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
+  return {start + offset, storage.nbytes() - std::min(offset, storage.nbytes())};
 }
 
 }  // namespace
@@ -44,19 +51,27 @@ void launch_over(
   }
   TORCH_CHECK(device, "a kernel of the target's runs where a tensor is, and was given none");
   const DeferredInterrupts until_it_is_enqueued;
-  std::vector<void*> pointers;
+  std::vector<void*> pointers(tensors.size());
+  std::vector<size_t> nbytes(tensors.size());
   std::vector<BufferRef> buffers;
-  for (const auto& tensor : tensors)
-    pointers.push_back(tensor ? address_for_kernel(*tensor, buffers) : nullptr);
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    if (tensors[k])
+      std::tie(pointers[k], nbytes[k]) = memory_for_kernel(*tensors[k], buffers);
+  }
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> lock;
   if (!QueueLock::held(device->index()))
     lock.emplace(device->index());
   auto& queue = queue_of(device->index());
   queue.launch(
-      reinterpret_cast<KernelFunction>(kernel), pointers, numbers, /*status=*/{}, Next::nothing);
+      reinterpret_cast<KernelFunction>(kernel),
+      pointers,
+      nbytes,
+      numbers,
+      /*status=*/{},
+      Next::nothing);
   if (!target().host_memory)
-    submit_apart(device->index(), buffers, {});
+    submit_apart(device->index(), buffers, /*replaces=*/false, {});
 }
 
 }  // namespace tenon

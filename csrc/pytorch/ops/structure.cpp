@@ -219,18 +219,22 @@ void copy_run_of_bytes(const at::Tensor& self, const at::Tensor& src, bool non_b
                          : first_byte(src, settled_address(source_storage, Access::read));
   if (kind == CopyKind::device_to_host)
     return copy_bytes(self.mutable_data_ptr(), from, self.nbytes(), kind, src.device().index());
-  void* to = first_byte(self, settled_address(target_storage, Access::write));
-  const auto buffer = buffer_of(target_storage);
-  if (buffer && kind == CopyKind::host_to_device && !target().host_memory) {
-    // The source may change as soon as this is over, unless somebody said that it does not.
-    const bool stays = non_blocking && is_pinned(from);
-    const auto staged = stays ? src : src.clone();
-    enqueue_upload(*buffer, to, staged.const_data_ptr(), self.nbytes(), [staged] {});
-  } else {
-    copy_bytes(to, from, self.nbytes(), kind, self.device().index());
+  const bool whole = self.nbytes() == target_storage.nbytes();
+  if (kind == CopyKind::host_to_device && !target().host_memory) {
+    void* to = first_byte(self, address_in_queue(target_storage));
+    const auto buffer = buffer_of(target_storage);
+    if (buffer) {
+      // The source may change as soon as this is over, unless somebody said that it does not.
+      const bool stays = non_blocking && is_pinned(from);
+      const auto staged = stays ? src : src.clone();
+      enqueue_upload(*buffer, to, staged.const_data_ptr(), self.nbytes(), whole, [staged] {});
+      return note_contents(*buffer, /*whole=*/false);
+    }
   }
-  if (buffer)  // once that has gone well: else an error of what was there stays
-    note_contents(*buffer, /*whole=*/self.nbytes() == target_storage.nbytes());
+  void* to = first_byte(self, settled_address(target_storage, Access::write));
+  copy_bytes(to, from, self.nbytes(), kind, self.device().index());
+  if (const auto buffer = buffer_of(target_storage))  // else an error of what was there stays
+    note_contents(*buffer, whole);
 }
 
 at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {

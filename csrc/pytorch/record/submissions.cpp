@@ -29,7 +29,10 @@ struct Submissions {
   };
   std::mutex mutex;
   std::deque<InFlight> in_flight;
+  std::deque<std::pair<Submission, std::shared_ptr<Failure>>> faults;  // of the device itself
 };
+
+constexpr size_t kMostFaults = 64;  // that are kept, for events of who has not looked yet
 
 // Leaked on purpose: tensors may die after static destructors have run.
 Submissions& of(c10::DeviceIndex device) {
@@ -96,22 +99,30 @@ void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finis
 }
 
 void submit_apart(
-    c10::DeviceIndex device, const std::vector<BufferRef>& written, std::function<void()> keeps) {
+    c10::DeviceIndex device,
+    const std::vector<BufferRef>& written,
+    bool replaces,
+    std::function<void()> keeps) {
   auto& s = of(device);
   const auto number = ++s.last;
+  // An error may be Python's, and takes the interpreter's lock when it ends: not in the lock.
+  const auto end_with = [written](const std::shared_ptr<Failure>& failed) {
+    std::vector<std::shared_ptr<Failure>> before(written.size(), failed);
+    std::lock_guard<std::mutex> recording(record_mutex());
+    for (size_t k = 0; k < written.size(); ++k)
+      before[k].swap(written[k]->failure);
+  };
+  if (replaces)
+    end_with(nullptr);
   {
     std::lock_guard<std::mutex> recording(record_mutex());
     for (const auto& buffer : written)
       buffer->last_use = buffer->last_write = number;
   }
-  add_in_flight(device, number, [written, keeps = std::move(keeps)](const auto& failed) {
-    if (!failed)
-      return;
-    // An error may be Python's, and takes the interpreter's lock when it ends: not in the lock.
-    std::vector<std::shared_ptr<Failure>> before(written.size(), failed);
-    std::lock_guard<std::mutex> recording(record_mutex());
-    for (size_t k = 0; k < written.size(); ++k)
-      before[k].swap(written[k]->failure);
+  // What was submitted before may fail until then.
+  add_in_flight(device, number, [end_with, replaces, keeps = std::move(keeps)](const auto& failed) {
+    if (failed || replaces)
+      end_with(failed);
   });
   note_enqueued(s);
 }
@@ -123,7 +134,12 @@ void finish_passed(c10::DeviceIndex device) {
     const auto next = std::move(s.in_flight.front());
     s.in_flight.pop_front();
     try {
-      next.finish(next.ticket->failure());
+      const auto failure = next.ticket->failure();
+      if (failure)
+        s.faults.emplace_back(next.number, failure);
+      if (s.faults.size() > kMostFaults)
+        s.faults.pop_front();
+      next.finish(failure);
     } catch (...) {  // what came of it cannot be told
       next.finish(Failure::current("in what a device has run"));
     }
@@ -198,8 +214,34 @@ void wait_until_idle(c10::DeviceIndex device) {
   finish_passed(device);
 }
 
+uint64_t last_submission(c10::DeviceIndex device) {
+  return of(device).enqueued;
+}
+
+void raise_unseen_fault(c10::DeviceIndex device, uint64_t last) {
+  if (target().host_memory)
+    return;
+  std::shared_ptr<Failure> found;
+  {
+    const WithoutInterpreter no_gil;
+    finish_passed(device);
+    auto& s = of(device);
+    std::lock_guard<std::mutex> lock(s.mutex);
+    std::erase_if(s.faults, [](const auto& fault) { return fault.second->seen(); });
+    if (!s.faults.empty() && s.faults.front().first <= last)
+      found = s.faults.front().second;
+  }
+  if (found)
+    found->raise();
+}
+
 void enqueue_upload(
-    Buffer& buffer, void* address, const void* host, size_t nbytes, std::function<void()> keeps) {
+    Buffer& buffer,
+    void* address,
+    const void* host,
+    size_t nbytes,
+    bool replaces,
+    std::function<void()> keeps) {
   const auto device = buffer.device;
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> lock;
@@ -210,7 +252,7 @@ void enqueue_upload(
     note_copy(profiled, nbytes, CopyKind::host_to_device);
   queue_of(device).copy(address, host, nbytes, CopyKind::host_to_device);
   profiled.enqueued();
-  submit_apart(device, {BufferRef::reclaim_copy(&buffer)}, std::move(keeps));
+  submit_apart(device, {BufferRef::reclaim_copy(&buffer)}, replaces, std::move(keeps));
 }
 
 }  // namespace tenon

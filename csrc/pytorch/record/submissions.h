@@ -23,9 +23,13 @@ void end_submission(c10::DeviceIndex device, Submission number);
 void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finish);
 
 // The same for what is no window's, and was just enqueued: it writes these buffers, whose contents
-// are the device's error if it fails. `keeps` is what the host's memory lives by until then.
+// are the device's error if it fails. `replaces`: as a whole, so an error of what was before is
+// gone. `keeps` is what the host's memory lives by until then.
 void submit_apart(
-    c10::DeviceIndex device, const std::vector<BufferRef>& written, std::function<void()> keeps);
+    c10::DeviceIndex device,
+    const std::vector<BufferRef>& written,
+    bool replaces,
+    std::function<void()> keeps);
 
 // Sees to all that has run on an asynchronous device, in order.
 void finish_passed(c10::DeviceIndex device);

@@ -131,6 +131,38 @@ def test_tickets(library: Library, block: int) -> None:
     library.unload(kernel)
 
 
+def test_two_queues_with_an_order_between_them(library: Library, block: int) -> None:
+    """A kernel counts; a copy of what it counts on another queue comes after it, and back."""
+    assert library.functions.copy_queues == 1
+    kernel = library.load(SLOW, "slow_1_0")
+    zero, found = ctypes.create_string_buffer(4), ctypes.create_string_buffer(4)
+    library.write(block, bytes(4))
+    for turn in range(5):
+        count = 2_000_000 + turn
+        library.after(library.commit(queue=1))  # which has passed
+        library.launch(kernel, [(block, 0)], [1, count])
+        counted = library.commit()
+        library.after(counted, queue=1)
+        library.copy(ctypes.addressof(found), (block, 0), 4, queue=1)
+        library.copy((block, 0), ctypes.addressof(zero), 4, queue=1)
+        copied = library.commit(queue=1)
+        assert copied > counted and library.commit(queue=1) == copied
+        library.after(copied)
+        library.launch(kernel, [(block, 0)], [1, turn])
+        last = library.commit()
+        library.wait(last)
+        assert library.passed(counted) and library.passed(copied)
+        assert int.from_bytes(found, sys.byteorder) == count
+        assert int.from_bytes(library.read(block, 4), sys.byteorder) == turn
+        library.write(block, bytes(4))
+        for before, after in ((counted, copied), (copied, last)):
+            assert 0 < library.started(before) < library.seconds(before) <= library.started(after)
+    with pytest.raises(Failed, match="there is no queue 2") as raised:
+        library.commit(queue=2)
+    assert raised.value.code == through_ctypes.OUT_OF_RANGE
+    library.unload(kernel)
+
+
 def test_threads_wait_while_another_enqueues(library: Library, block: int) -> None:
     kernel = library.load(SLOW, "slow_1_0")
     errors: list[Exception] = []

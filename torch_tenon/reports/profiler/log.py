@@ -42,7 +42,7 @@ EVENT = np.dtype(
         ("thread", "<i4"),
         ("activity", "u1"),
         ("device", "i1"),
-        ("unused", "<u2"),
+        ("queue", "<u2"),  # of the device: 0 is that of kernels, 1 those of copies
     ]
 )
 Events = npt.NDArray[np.void]

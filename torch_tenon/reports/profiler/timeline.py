@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BINS = 1000
 _STRETCHES = 20
-_TRACKS = ("device", "waits", "commits", "recording", "builder")
+_TRACKS = ("device", "waits", "commits", "recording", "builder", "copies beside kernels")
 _TRACK_OF = {
     **dict.fromkeys(ON_DEVICE, 0),
     "wait": 1,
@@ -28,8 +28,13 @@ _TRACK_OF = {
     "record": 3,
     "build": 4,
 }
+_COPIES = len(_TRACKS) - 1  # it is there where a device has queues for them
 _Times = npt.NDArray[np.float64]  # nanoseconds since the begin
 _BY_ACTIVITY = np.array([_TRACK_OF[name] for name in ACTIVITIES])
+
+
+def _tracks(events: Events) -> npt.NDArray[np.intp]:
+    return np.where(events["queue"] > 0, _COPIES, _BY_ACTIVITY[events["activity"]])
 
 
 def make(found: Collector, subjects: Subjects, events: Events, detail: int) -> dict[str, Any]:
@@ -42,28 +47,30 @@ def make(found: Collector, subjects: Subjects, events: Events, detail: int) -> d
     known = _time_within(stretches[:, 0], stretches[:, 1], edges)
     events = events[(events["end"] > begin) & (events["begin"] < found.end)]
     chosen = events[_stretches(len(events), detail)]
+    tracks = _tracks(chosen)
     names: dict[str, int] = {}
     lines: dict[str, int] = {}
     rows = []
-    for e in chosen:
+    for e, track in zip(chosen, tracks, strict=True):
         subject = subjects[e["subject"]].name
         activity = ACTIVITIES[e["activity"]]
         name = subject if activity in ON_DEVICE else f"{activity}: {subject}".removesuffix(": ")
         rows.append(
             [
-                int(_BY_ACTIVITY[e["activity"]]),
+                int(track),
                 names.setdefault(name, len(names)),
                 round((int(e["begin"]) - begin) / 1e3, 1),
                 round((int(e["end"]) - int(e["begin"])) / 1e3, 1),
                 lines.setdefault(subjects[e["line"]].name, len(lines)),
             ]
         )
+    tracks_there = _TRACKS if (events["queue"] > 0).any() else _TRACKS[:_COPIES]
     return {
-        "tracks": list(_TRACKS),
+        "tracks": list(tracks_there),
         "names": list(names),
         "lines": list(lines),
         "seconds": length / 1e9,
-        "busy": [_busy(events, k, begin, edges, known) for k in range(len(_TRACKS))],
+        "busy": [_busy(events, k, begin, edges, known) for k in range(len(tracks_there))],
         "events": rows,
         "shown": len(rows),
         "of": found.seen,
@@ -100,7 +107,7 @@ def _stretches(count: int, most: int) -> npt.NDArray[np.intp]:
 def _busy(events: Events, track: int, begin: int, edges: _Times, known: _Times) -> list[Any]:
     """The share of each piece of the run in which a track was in work, of the time of which all
     events are kept (`known`, by piece)."""
-    chosen = events[_BY_ACTIVITY[events["activity"]] == track]
+    chosen = events[_tracks(events) == track]
     work = _time_within(chosen["begin"] - begin, chosen["end"] - begin, edges)
     return [
         round(min(float(w / k), 1.0), 3) if k > 0 else None

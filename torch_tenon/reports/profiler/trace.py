@@ -110,7 +110,7 @@ def _row(event: Any, activity: str, subjects: Subjects, pid: int) -> dict[str, A
         "cat": "kernel" if device else "privateuse1_runtime",
         "name": subject.name if device else f"{activity}: {subject.name}".removesuffix(": "),
         "pid": max(int(event["device"]), 0) if device else pid,
-        "tid": 0 if device else track,
+        "tid": int(event["queue"]) if device else track,
         "ts": _microseconds(event["begin"]),
         "dur": (int(event["end"]) - int(event["begin"])) / 1e3,
     }
@@ -120,7 +120,7 @@ def _row(event: Any, activity: str, subjects: Subjects, pid: int) -> dict[str, A
         "bytes": subject.bytes or int(event["amount"]),
         "operations": subject.operations,
         "line": subjects[event["line"]].name,
-        "stream": 0 if device else None,
+        "stream": int(event["queue"]) if device else None,
     }
     row["args"] = {k: v for k, v in facts.items() if v not in ("", None)}
     return row

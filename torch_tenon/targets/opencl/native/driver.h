@@ -23,7 +23,7 @@ using Program = struct ProgramObject*;
 using KernelObject = struct KernelHandle*;
 using Event = struct EventObject*;
 
-// Waiting lists are always empty, since queues are in order.
+// Queues are in order, so waiting lists are empty but for a marker's.
 using Waits = const Event*;
 using Sizes = const size_t*;
 using Code = int32_t;

@@ -13,13 +13,20 @@ Memory memory(const tenon_place& place) {
 
 }  // namespace
 
-Queue::Queue(const Driver& driver, Device device, size_t number)
-    : driver_(driver), number_(number), tickets_(driver) {
+Queue::Queue(const Driver& driver, Device device, size_t number, Tickets& tickets)
+    : driver_(driver), number_(number), tickets_(tickets) {
   Code code = 0;
   queue_ = driver.clCreateCommandQueue(driver.context, device, kProfiling, &code);
   driver.check(code, "making a queue");
-  status_ = driver.clCreateBuffer(driver.context, kReadWrite, kStatusBytes, nullptr, &code);
-  driver.check(code, "making a buffer for checks");
+}
+
+Memory Queue::status() {
+  if (status_ == nullptr) {
+    Code code = 0;
+    status_ = driver_.clCreateBuffer(driver_.context, kReadWrite, kStatusBytes, nullptr, &code);
+    driver_.check(code, "making a buffer for checks");
+  }
+  return status_;
 }
 
 void Queue::copy(const tenon_end& to, const tenon_end& from, uint64_t nbytes) {
@@ -29,7 +36,7 @@ void Queue::copy(const tenon_end& to, const tenon_end& from, uint64_t nbytes) {
     throw Failed(TENON_UNSUPPORTED, "a copy from the host to the host is none of a device's");
   const size_t start = to.place.offset, offset = from.place.offset;
   if (from.host != nullptr)
-    enqueue(
+    enqueue_timed(
         "a copy to it",
         driver_.clEnqueueWriteBuffer,
         memory(to.place),
@@ -38,7 +45,7 @@ void Queue::copy(const tenon_end& to, const tenon_end& from, uint64_t nbytes) {
         nbytes,
         static_cast<const void*>(from.host));
   else if (to.host != nullptr)
-    enqueue(
+    enqueue_timed(
         "a copy to the host",
         driver_.clEnqueueReadBuffer,
         memory(from.place),
@@ -47,7 +54,7 @@ void Queue::copy(const tenon_end& to, const tenon_end& from, uint64_t nbytes) {
         nbytes,
         to.host);
   else
-    enqueue(
+    enqueue_timed(
         "a copy",
         driver_.clEnqueueCopyBuffer,
         memory(from.place),
@@ -83,24 +90,24 @@ void Queue::launch(const tenon_launch& launch) {
     set(object, next++, launch.numbers[k]);
   if (words > 0) {
     const int64_t zero = 0;
-    set(object, next++, status_);
+    set(object, next++, status());
     enqueue(
         "clearing",
         driver_.clEnqueueFillBuffer,
-        status_,
+        status(),
         static_cast<const void*>(&zero),
         sizeof(zero),
         size_t{0},
         nbytes);
   }
   const size_t local = kernel.local, global = static_cast<size_t>(launch.numbers[0]) * local;
-  enqueue(
+  enqueue_timed(
       kernel.name.c_str(), driver_.clEnqueueNDRangeKernel, object, 1u, nullptr, &global, &local);
   if (words > 0)
     enqueue(
         "reading checks",
         driver_.clEnqueueReadBuffer,
-        status_,
+        status(),
         0u,
         size_t{0},
         nbytes,
@@ -109,14 +116,26 @@ void Queue::launch(const tenon_launch& launch) {
 
 uint64_t Queue::commit() {
   if (!open_)
-    return tickets_.last();
+    return last_;
   Event event = nullptr;
   driver_.check(
       driver_.clEnqueueMarkerWithWaitList(queue_, 0, nullptr, &event), "marking a point in time");
-  const auto ticket = tickets_.add(event);
+  last_ = tickets_.add(event, std::move(first_));
   driver_.check(driver_.clFlush(queue_), "handing commands to the device");
   open_ = false;
-  return ticket;
+  return last_;
+}
+
+// The queue is in order, so all that follows waits with the marker.
+void Queue::after(uint64_t ticket) {
+  const auto event = tickets_.event(ticket);
+  if (!event)
+    return;
+  const Event waited = event.get();
+  open_ = true;
+  driver_.check(
+      driver_.clEnqueueMarkerWithWaitList(queue_, 1, &waited, nullptr),
+      "waiting for another queue");
 }
 
 void Queue::finish() const {
@@ -133,6 +152,17 @@ template <class Function, class... Arguments>
 void Queue::enqueue(const char* what, Function* function, Arguments... arguments) {
   open_ = true;
   driver_.check(function(queue_, arguments..., 0, nullptr, nullptr), what);
+}
+
+template <class Function, class... Arguments>
+void Queue::enqueue_timed(const char* what, Function* function, Arguments... arguments) {
+  if (first_)
+    return enqueue(what, function, arguments...);
+  open_ = true;
+  Event event = nullptr;
+  driver_.check(function(queue_, arguments..., 0, nullptr, &event), what);
+  if (event != nullptr)
+    first_ = {event, driver_.clReleaseEvent};
 }
 
 }  // namespace tenon::opencl

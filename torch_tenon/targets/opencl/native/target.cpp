@@ -1,4 +1,4 @@
-// The OpenCL target behind include/tenon.h: memory and a queue for each device of a platform's.
+// The OpenCL target behind include/tenon.h: memory and queues for each device of a platform's.
 
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kReadWrite = 1 << 0;  // CL_MEM_READ_WRITE
 constexpr int64_t kMostDevices = 64;
 
-// At least as many devices as this, each with a queue of its own, stand before those that there
+// At least as many devices as this, each with queues of its own, stand before those that there
 // are.
 size_t wanted_devices() {
   const char* text = std::getenv("TENON_DEVICES");
@@ -51,15 +51,22 @@ struct Opened {
   const size_t count;
   const std::string facts;
   Programs programs;
-  std::deque<Queue> queues;  // by device; they stay where they are
+  std::deque<Queues> queues;  // by device; they stay where they are
   tenon_target_functions functions{};
 };
 
 Opened& of(void* context) {
   return *static_cast<Opened*>(context);
 }
-Queue& queue(void* context, int32_t device) {
+Queues& queues(void* context, int32_t device) {
   return of(context).queues.at(static_cast<size_t>(device));
+}
+// By its number.
+Queue& queue(void* context, int32_t device, int32_t number = 0) {
+  auto& found = queues(context, device);
+  if (number != 0 && number != 1)
+    throw Failed(TENON_OUT_OF_RANGE, "there is no queue " + std::to_string(number));
+  return number == 0 ? found.kernels : found.copies;
 }
 
 int32_t told(tenon_status* status, tenon_code code, const char* text) {
@@ -124,20 +131,45 @@ int32_t commit(void* context, int32_t device, uint64_t* ticket, tenon_status* st
   return guarded(status, [&] { *ticket = queue(context, device).commit(); });
 }
 
+int32_t copy_on(
+    void* context,
+    int32_t device,
+    int32_t number,
+    const tenon_end* to,
+    const tenon_end* from,
+    uint64_t nbytes,
+    tenon_status* status) {
+  return guarded(status, [&] { queue(context, device, number).copy(*to, *from, nbytes); });
+}
+
+int32_t commit_on(
+    void* context, int32_t device, int32_t number, uint64_t* ticket, tenon_status* status) {
+  return guarded(status, [&] { *ticket = queue(context, device, number).commit(); });
+}
+
+int32_t after(
+    void* context, int32_t device, int32_t number, uint64_t ticket, tenon_status* status) {
+  return guarded(status, [&] { queue(context, device, number).after(ticket); });
+}
+
 int32_t passed(void* context, int32_t device, uint64_t ticket) {
-  return queue(context, device).tickets().passed(ticket) ? 1 : 0;
+  return queues(context, device).tickets.passed(ticket) ? 1 : 0;
 }
 
 int32_t wait(void* context, int32_t device, uint64_t ticket, tenon_status* status) {
-  return guarded(status, [&] { queue(context, device).tickets().wait(ticket); });
+  return guarded(status, [&] { queues(context, device).tickets.wait(ticket); });
 }
 
 double seconds(void* context, int32_t device, uint64_t ticket) {
-  return queue(context, device).tickets().seconds(ticket);
+  return queues(context, device).tickets.seconds(ticket);
+}
+
+double started(void* context, int32_t device, uint64_t ticket) {
+  return queues(context, device).tickets.started(ticket);
 }
 
 void forget(void* context, int32_t device, uint64_t ticket) {
-  queue(context, device).tickets().forget(ticket);
+  queues(context, device).tickets.forget(ticket);
 }
 
 int32_t load(
@@ -165,8 +197,10 @@ pid_t opened_by = 0;
 // that computes, and would wait for good.
 void finish() {
   if (getpid() == opened_by)
-    for (const auto& each : opened->queues)
-      each.finish();
+    for (const auto& each : opened->queues) {
+      each.kernels.finish();
+      each.copies.finish();
+    }
 }
 
 void open() {
@@ -189,6 +223,11 @@ void open() {
   f.launch = launch;
   f.load = load;
   f.unload = unload;
+  f.copy_queues = 1;
+  f.copy_on = copy_on;
+  f.commit_on = commit_on;
+  f.after = after;
+  f.started = started;
   opened_by = getpid();
   std::atexit(finish);  // it runs before what the driver has registered when it was opened
 }

@@ -4,6 +4,7 @@ namespace tenon::opencl {
 namespace {
 
 constexpr uint32_t kExecutionStatus = 0x11D3;  // CL_EVENT_COMMAND_EXECUTION_STATUS
+constexpr uint32_t kCommandStart = 0x1282;     // CL_PROFILING_COMMAND_START
 constexpr uint32_t kCommandEnd = 0x1283;       // CL_PROFILING_COMMAND_END
 
 // Who forgets no ticket can ask for this many. The core forgets each, and keeps some for long.
@@ -11,9 +12,11 @@ constexpr size_t kMostKept = 1 << 16;
 
 }  // namespace
 
-uint64_t Tickets::add(Event event) {
+uint64_t Tickets::add(Event event, std::shared_ptr<EventObject> first) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  all_[++last_].event = {event, driver_.clReleaseEvent};
+  auto& added = all_[++last_];
+  added.event = {event, driver_.clReleaseEvent};
+  added.first = std::move(first);
   for (auto point = all_.lower_bound(first_running_); point != all_.end();) {
     first_running_ = point->first;
     if (!look(point->second))
@@ -26,9 +29,12 @@ uint64_t Tickets::add(Event event) {
   return last_;
 }
 
-uint64_t Tickets::last() const {
+std::shared_ptr<EventObject> Tickets::event(uint64_t ticket) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return last_;
+  const auto found = all_.find(ticket);
+  if (found == all_.end() || look(found->second))
+    return nullptr;
+  return found->second.event;
 }
 
 bool Tickets::passed(uint64_t ticket) {
@@ -61,12 +67,26 @@ void Tickets::wait(uint64_t ticket) {
 }
 
 double Tickets::seconds(uint64_t ticket) {
+  return time_of(ticket, &Point::seconds);
+}
+
+double Tickets::started(uint64_t ticket) {
+  return time_of(ticket, &Point::started);
+}
+
+double Tickets::time_of(uint64_t ticket, double Point::* which) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = all_.find(ticket);
   if (found == all_.end())
     return 0;
   look(found->second);
-  return found->second.seconds;
+  return found->second.*which;
+}
+
+double Tickets::time_of(Event event, uint32_t which) const {
+  uint64_t nanoseconds = 0;
+  driver_.clGetEventProfilingInfo(event, which, sizeof(nanoseconds), &nanoseconds, nullptr);
+  return static_cast<double>(nanoseconds) * 1e-9;
 }
 
 void Tickets::forget(uint64_t ticket) {
@@ -90,12 +110,11 @@ bool Tickets::look(Point& point) const {
     state = code;
   if (state > 0)
     return false;  // queued, submitted or running
-  uint64_t nanoseconds = 0;
-  driver_.clGetEventProfilingInfo(
-      point.event.get(), kCommandEnd, sizeof(nanoseconds), &nanoseconds, nullptr);
-  point.seconds = static_cast<double>(nanoseconds) * 1e-9;
+  point.seconds = time_of(point.event.get(), kCommandEnd);
+  if (point.first)
+    point.started = time_of(point.first.get(), kCommandStart);
   point.code = state;
-  point.event = nullptr;
+  point.event = point.first = nullptr;
   return true;
 }
 

@@ -1,0 +1,206 @@
+#include "runtime/several_queues.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/error.h"
+#include "runtime/touched_memory.h"
+
+namespace tenon {
+namespace {
+
+// What one queue got between two of its commits.
+struct Part {
+  uint64_t number;
+  Ticket ticket;  // nullptr: it is not committed yet
+  TouchedMemory read, written;
+};
+
+// One of the queues. Its parts are numbered from 1, and finish in that order.
+struct Lane {
+  std::unique_ptr<Queue> queue;
+  std::vector<Part> parts;       // those that the device may not have passed
+  uint64_t last = 0;             // number of a part
+  Ticket ticket;                 // of the last commit
+  std::vector<uint64_t> behind;  // by lane: what is enqueued next comes after its parts up to there
+
+  bool is_open() const {
+    return !parts.empty() && parts.back().ticket == nullptr;
+  }
+  Part& open() {
+    if (!is_open())
+      parts.push_back({++last, nullptr, {}, {}});
+    return parts.back();
+  }
+};
+
+class CommitOfSeveral final : public Commit {
+ public:
+  // `own`: of what was enqueued since the commit before. `others`: of what was before.
+  CommitOfSeveral(std::vector<Ticket> own, std::vector<Ticket> others)
+      : own_(std::move(own)), others_(std::move(others)) {}
+
+  bool passed() override {
+    const auto has_passed = [](const Ticket& one) { return one->passed(); };
+    return std::all_of(own_.begin(), own_.end(), has_passed) &&
+           std::all_of(others_.begin(), others_.end(), has_passed);
+  }
+  void wait() override {
+    for (const auto* all : {&own_, &others_}) {
+      for (const auto& one : *all)
+        one->wait();
+    }
+  }
+  double seconds() override {
+    double last = own_.front()->seconds();
+    for (const auto* all : {&own_, &others_}) {
+      for (const auto& one : *all)
+        last = std::max(last, one->seconds());
+    }
+    return last;
+  }
+  std::optional<double> started() override {
+    auto first = own_.front()->started();
+    for (const auto& one : own_) {
+      const auto started = one->started();
+      first = first && started ? std::optional(std::min(*first, *started)) : std::nullopt;
+    }
+    return first;
+  }
+  std::shared_ptr<Failure> failure() override {
+    for (const auto& one : own_) {
+      if (auto failure = one->failure())
+        return failure;
+    }
+    return nullptr;
+  }
+  Ticket own() override {
+    return own_.size() == 1 ? own_.front() : std::make_shared<CommitOfSeveral>(own_, Tickets());
+  }
+
+ private:
+  using Tickets = std::vector<Ticket>;
+  const Tickets own_, others_;
+};
+
+class SeveralQueues final : public Queue {
+ public:
+  SeveralQueues(std::unique_ptr<Queue> kernels, std::vector<std::unique_ptr<Queue>> copies) {
+    lanes_.push_back({std::move(kernels), {}, 0, nullptr, {}});
+    for (auto& queue : copies)
+      lanes_.push_back({std::move(queue), {}, 0, nullptr, {}});
+    for (auto& lane : lanes_)
+      lane.behind.resize(lanes_.size());
+  }
+
+  void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
+    const auto lane = lane_of_copy(src, nbytes, kind);
+    touch(lane, src, nbytes, /*writes=*/false);
+    touch(lane, dst, nbytes, /*writes=*/true);
+    lanes_[lane].queue->copy(dst, src, nbytes, kind);
+  }
+
+  void launch(
+      KernelFunction kernel,
+      std::span<void* const> pointers,
+      std::span<const size_t> nbytes,
+      std::span<const int64_t> numbers,
+      std::span<int64_t> status,
+      Next next) override {
+    touch_all(pointers, nbytes);
+    lanes_[kKernels].queue->launch(kernel, pointers, nbytes, numbers, status, next);
+  }
+
+  bool runs_calls() const override {
+    return lanes_[kKernels].queue->runs_calls();
+  }
+
+  void call(Work work, std::span<void* const> pointers, std::span<const size_t> nbytes) override {
+    touch_all(pointers, nbytes);
+    lanes_[kKernels].queue->call(std::move(work), pointers, nbytes);
+  }
+
+ private:
+  static constexpr size_t kKernels = 0;
+
+  size_t lane_of_copy(const void* src, size_t nbytes, CopyKind kind) const {
+    if (kind == CopyKind::device_to_device)
+      return kKernels;
+    if (kind == CopyKind::host_to_device)
+      return nbytes < kLeastBytesApart ? kKernels : kKernels + 1;
+    const auto& latest = lanes_[kKernels].parts;
+    const bool behind_it = !latest.empty() && latest.back().written.overlaps(src, nbytes);
+    return nbytes < kLeastBytesApart && (latest.empty() || behind_it) ? kKernels
+                                                                      : lanes_.size() - 1;
+  }
+
+  // What a kernel or a call does with its memory nobody says.
+  void touch_all(std::span<void* const> pointers, std::span<const size_t> nbytes) {
+    if (pointers.size() != nbytes.size())
+      fail(ErrorKind::error, "work of a device of several queues has to say what it touches");
+    for (size_t k = 0; k < pointers.size(); ++k)
+      touch(kKernels, pointers[k], nbytes[k], /*writes=*/true);
+  }
+
+  // Before something is enqueued that touches this memory.
+  void touch(size_t number, const void* start, size_t nbytes, bool writes) {
+    auto& lane = lanes_[number];
+    for (size_t other = 0; other < lanes_.size(); ++other) {
+      if (other != number)
+        come_after(lane, other, start, nbytes, writes);
+    }
+    auto& part = lane.open();
+    (writes ? part.written : part.read).add(start, nbytes);
+  }
+
+  void come_after(Lane& lane, size_t number, const void* start, size_t nbytes, bool writes) {
+    auto& other = lanes_[number];
+    const auto conflicts = [&](const Part& part) {
+      return part.written.overlaps(start, nbytes) || (writes && part.read.overlaps(start, nbytes));
+    };
+    const auto found = std::find_if(other.parts.rbegin(), other.parts.rend(), conflicts);
+    if (found == other.parts.rend() || found->number <= lane.behind[number])
+      return;
+    if (found->ticket == nullptr)
+      commit(other);
+    lane.queue->after(found->ticket);
+    lane.behind[number] = found->number;
+  }
+
+  void commit(Lane& lane) {
+    lane.ticket = lane.queue->commit();
+    since_.push_back(lane.ticket);
+    if (lane.is_open())
+      lane.parts.back().ticket = lane.ticket;
+  }
+
+  Ticket start() override {
+    for (auto& lane : lanes_) {
+      if (lane.is_open())
+        commit(lane);
+    }
+    if (since_.empty())  // then it is of all that was before
+      commit(lanes_[kKernels]);
+    std::vector<Ticket> others;
+    for (auto& lane : lanes_) {
+      auto& parts = lane.parts;
+      const auto runs = [](const Part& part) { return !part.ticket->passed(); };
+      parts.erase(parts.begin(), std::find_if(parts.begin(), parts.end(), runs));
+      if (lane.ticket && std::find(since_.begin(), since_.end(), lane.ticket) == since_.end())
+        others.push_back(lane.ticket);
+    }
+    return std::make_shared<CommitOfSeveral>(std::exchange(since_, {}), std::move(others));
+  }
+
+  std::vector<Lane> lanes_;    // the first is for kernels
+  std::vector<Ticket> since_;  // commits of the queues since the last one of all
+};
+
+}  // namespace
+
+std::unique_ptr<Queue> several_queues(
+    std::unique_ptr<Queue> kernels, std::vector<std::unique_ptr<Queue>> copies) {
+  return std::make_unique<SeveralQueues>(std::move(kernels), std::move(copies));
+}
+
+}  // namespace tenon
