@@ -73,7 +73,8 @@ def seconds(run: Callable[[], Any]) -> float:
 
 
 def measure(target: str, rounds: int, nbytes: int) -> dict[str, list[float]]:
-    """Seconds of each round, by what ran: a kernel that takes as long as a copy, the copy, both."""
+    """Seconds of each round, by what ran: a kernel that takes as long as a copy, the copy, both.
+    And how many processors the process had while both ran: others may want them as well."""
     import torch
 
     import torch_tenon
@@ -105,10 +106,12 @@ def measure(target: str, rounds: int, nbytes: int) -> dict[str, list[float]]:
     for _ in range(3):  # these steps are another plan
         seconds(computes)
         time.sleep(0.3)
-    found: dict[str, list[float]] = {"kernel": [], "copy": [], "both": []}
+    found: dict[str, list[float]] = {"kernel": [], "copy": [], "both": [], "processors": []}
     for _ in range(rounds):
-        for name, run in zip(found, (computes, copies, both), strict=True):
+        for name, run in (("kernel", computes), ("copy", copies), ("both", both)):
+            before = time.process_time()
             found[name].append(seconds(run))
+        found["processors"].append((time.process_time() - before) / found["both"][-1])
     return found
 
 
@@ -121,6 +124,7 @@ def main() -> None:
     asked = parser.parse_args()
     os.environ["TENON_TARGET"] = TARGETS[asked.target]
     found = measure(asked.target, asked.rounds, asked.megabytes * 1_000_000)
+    processors = found.pop("processors")
     middle = {name: statistics.median(times) for name, times in found.items()}
     longer = max(middle["kernel"], middle["copy"])
     least = {name: min(times) for name, times in found.items()}
@@ -134,6 +138,7 @@ def main() -> None:
     print(f"both / longer of the medians: {middle['both'] / longer:.3f}")
     print(f"of the least times: {least['both'] / max(least['kernel'], least['copy']):.3f}")
     print(f"by round, quartiles: {low:.3f} {middle_ratio:.3f} {high:.3f} (bar: {BAR})")
+    print(f"processors that both had: {statistics.median(processors):.2f}")
     print(f"one after the other it would be {(middle['kernel'] + middle['copy']) / longer:.3f}")
 
 

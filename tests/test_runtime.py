@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "csrc" / "runtime"
-MOST_BYTES = 170_000
+MOST_BYTES = 184_000
 
 
 def includes(path: Path) -> set[str]:
