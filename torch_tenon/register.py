@@ -25,6 +25,7 @@ from torch_tenon.pytorch import (
     process,
     quantized,
     settings,
+    sharing,
 )
 
 
@@ -61,6 +62,7 @@ def register() -> None:
     printing.install()
     quantized.install()
     process.install()
+    sharing.install()
     settings.install()
     doors.install()
     dynamo_waits.install()
