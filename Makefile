@@ -11,6 +11,8 @@
 #              neither; `make runtime SANITIZE=address,undefined` has the sanitizers watch these
 # make check   ruff, mypy, clang-format and the manifest's check
 # make format  let ruff and clang-format rewrite the sources
+# make docs    the documents and the reference as a site, build/site/index.html; a dead link is an
+#              error. It installs what builds the site apart
 # make bench   the compiler beside eager PyTorch and Inductor, on the CPU
 # make bench-export    exported programs beside AOTInductor, ONNX Runtime and ExecuTorch, which it
 #              installs apart
@@ -26,6 +28,7 @@ INSTALLED := $(VENV)/installed
 FRAMEWORKS := $(VENV)/frameworks
 TORCHCTS := $(VENV)/torchcts
 RIVALS := $(VENV)/rivals
+DOCS := $(VENV)/docs
 BUILT := $(VENV)/built
 NEWEST = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["newest-torch"])')
 # What is built for it: a copy of the sources, pinned to that release.
@@ -37,7 +40,7 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist loadfile
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test runtime test-long test-targets test-distributed test-frameworks test-torchcts test-newest check format bench \
+.PHONY: demo test runtime test-long test-targets test-distributed test-frameworks test-torchcts test-newest check format docs bench \
 	bench-scripts bench-export wheel clean
 .DELETE_ON_ERROR:
 
@@ -91,6 +94,12 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
+# The reference is written where the device can be imported, the site where its builder is.
+docs: $(BUILT) $(DOCS)/installed
+	rm -rf build/reference
+	$(BIN)/python docs/site/api_reference.py build/reference
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
 bench: $(BUILT)
 	$(BIN)/python -m benchmarks.bench
 
@@ -128,6 +137,13 @@ $(RIVALS)/installed: $(INSTALLED)
 	rm -rf $(RIVALS)
 	$(BIN)/pip install -q --no-deps --target $(RIVALS) \
 		$$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["rivals"])')
+	touch $@
+
+$(DOCS)/installed: pyproject.toml
+	rm -rf $(DOCS)
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install -q \
+		$$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
 	touch $@
 
 $(BUILT): $(INSTALLED) $(CPP) include/tenon.h

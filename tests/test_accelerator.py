@@ -142,6 +142,16 @@ def test_streams() -> None:
     torch.tenon.set_stream(default)
 
 
+def test_a_stream_keeps_its_priority() -> None:
+    stream = torch.tenon.Stream(priority=-1)
+    assert stream.priority == -1 and torch.tenon.Stream().priority == 0
+    assert torch.tenon.current_stream().priority == 0
+    with torch.tenon.stream(stream):
+        assert torch.tenon.current_stream().priority == -1
+        assert torch.accelerator.current_stream() == stream
+    assert torch.tenon.Stream.priority_range() == (0, 0)
+
+
 def test_streams_of_pytorch() -> None:
     stream = torch.Stream("tenon")
     assert stream.device == torch.device("tenon:0")

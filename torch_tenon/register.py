@@ -27,6 +27,7 @@ from torch_tenon.pytorch import (
     process,
     quantized,
     settings,
+    sharing,
 )
 
 
@@ -66,6 +67,7 @@ def register() -> None:
     printing.install()
     quantized.install()
     process.install()
+    sharing.install()
     settings.install()
     doors.install()
     dynamo_waits.install()

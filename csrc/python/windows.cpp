@@ -49,6 +49,20 @@ void bind_windows(py::module_& m) {
       "share_memory",
       [](const at::Tensor& tensor) { share_address(*tensor.storage().unsafeGetStorageImpl()); },
       "From now on whatever uses the tensor's memory runs at once: somebody outside may look.");
+  m.def(
+      "put_into",
+      [](const at::Tensor& tensor, const at::Tensor& host) {
+        py::gil_scoped_release no_gil;
+        auto& storage = *tensor.storage().unsafeGetStorageImpl();
+        const auto device = tensor.device().index();
+        TORCH_CHECK(target().host_memory, "the host does not reach the memory of this target");
+        TORCH_CHECK(host.storage().nbytes() == storage.nbytes(), "storages of different sizes");
+        commit(check_index(device), CommitReason::request);
+        auto by = storage_over(data_ptr_keeping(host.storage()), storage.nbytes(), device);
+        replace_memory(storage, std::move(by));
+        share_address(storage);
+      },
+      "A tensor's storage has the memory of a host tensor from now on, with what that holds.");
   m.def("traces_calls", &traces_calls);
   m.def("set_trace_calls", &set_trace_calls, "Whether calls note the Python line they are from.");
   m.def(

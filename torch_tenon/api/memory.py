@@ -91,6 +91,7 @@ def set_memory_limit(nbytes: int | None, device: Device = None) -> None:
     """The most bytes that the allocator may hold; None for all that the target has.
 
     Beyond it an allocation raises torch.OutOfMemoryError. TENON_MEMORY_LIMIT sets it at start.
+    Raises ValueError for a negative limit.
     """
     if nbytes is not None and nbytes < 0:
         raise ValueError(f"a memory limit cannot be negative, this one is {nbytes}")
@@ -104,7 +105,10 @@ def get_per_process_memory_fraction(device: Device = None) -> float:
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
-    """Limits the allocator to a fraction, 0 to 1, of the memory that the target has."""
+    """Limits the allocator to a fraction, 0 to 1, of the memory that the target has.
+
+    Raises ValueError for another number.
+    """
     if not 0 <= fraction <= 1:
         raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     index = index_of(device)

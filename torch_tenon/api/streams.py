@@ -35,15 +35,28 @@ class Stream(torch.Stream, metaclass=_OfTenon):
     """A stream of a tenon device.
 
     A target has one in-order queue per device: streams order work as it was enqueued, which is
-    stronger than what streams promise.
+    stronger than what streams promise. So a priority is kept and changes nothing.
     """
 
-    def __new__(  # type: ignore[misc]
-        cls, device: Device = None, priority: int = 0, **kwargs: Any
-    ) -> torch.Stream:
-        if kwargs:  # stream_id, device_index, device_type: an existing stream
-            return torch.Stream(priority=priority, **kwargs)
-        return torch.Stream(f"tenon:{index_of(device)}", priority=priority)
+    #: What the stream was made with, the lower the sooner; 0 for one that had none.
+    priority: int
+
+    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
+        if not kwargs:
+            made = super().__new__(cls, f"tenon:{index_of(device)}", priority=priority)
+            _priorities[made.device_index, made.stream_id] = priority
+        else:  # stream_id, device_index, device_type: an existing stream
+            made = super().__new__(cls, **kwargs)
+        made.priority = _priorities.get((made.device_index, made.stream_id), 0)
+        return made
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the greatest priority: 0 and 0, as there is one queue."""
+        return 0, 0
+
+
+_priorities: dict[tuple[int, int], int] = {}  # of streams that were made, by device and id
 
 
 class Event(torch.Event, metaclass=_OfTenon):
@@ -83,14 +96,16 @@ def stream(stream: torch.Stream | None) -> StreamContext:
     return StreamContext(stream)
 
 
-def current_stream(device: Device = None) -> torch.Stream:
+def current_stream(device: Device = None) -> Stream:
     """The current stream of a device, on this thread."""
-    return torch.accelerator.current_stream(index_of(device))
+    index = index_of(device)
+    current = torch.accelerator.current_stream(index)
+    return Stream(stream_id=current.stream_id, device_index=index, device_type=_DEVICE_TYPE)
 
 
-def default_stream(device: Device = None) -> torch.Stream:
+def default_stream(device: Device = None) -> Stream:
     """The stream that is current where no other was selected."""
-    return torch.Stream(stream_id=0, device_index=index_of(device), device_type=_DEVICE_TYPE)
+    return Stream(stream_id=0, device_index=index_of(device), device_type=_DEVICE_TYPE)
 
 
 _DEVICE_TYPE = 20  # c10::DeviceType::PrivateUse1

@@ -1,4 +1,4 @@
-"""What the device does when the process forks, exits or sends tensors to another one."""
+"""What the device does when the process forks or exits."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import functools
 import os
 import threading
 import time
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import set_num_threads  # before settings.py makes more of it
-from torch.multiprocessing.reductions import reduce_storage
-from torch.utils.data import get_worker_info
 
 from torch_tenon import _C
 
@@ -30,32 +27,12 @@ _EXIT_WAIT = 5.0  # seconds for threads to end; at most one plan is left to make
 
 
 def install() -> None:
-    """Registers all three. Called once, at import."""
+    """Registers both. Called once, at import."""
     atexit.register(_end_autograd_threads)
     atexit.register(_stop_builder)
     os.register_at_fork(
         before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork
     )
-    ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
-
-
-def _reduce_storage(storage: torch.UntypedStorage) -> Any:
-    if storage.device.type != "tenon":
-        return reduce_storage(storage)
-    error = RuntimeError(
-        f"a tensor of {storage.device} cannot be sent to another process: a target's memory "
-        "belongs to one process. Send x.cpu() and move it to the device there."
-    )
-    if get_worker_info() is None:
-        raise error
-    # A worker of a DataLoader pickles on a thread of its queue, where an error would be printed and
-    # the batch dropped, and the loader would wait for it for good. So the error is sent, and raised
-    # where the batch is read.
-    return _raise, (error,)
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 _forking = threading.local()

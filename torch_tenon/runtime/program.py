@@ -188,7 +188,8 @@ def load(
     with `digest`, the SHA-256 of the file in hexadecimal, another one is refused. `commit="each"`
     waits after each step, to compare. `check_weights=False` leaves out their checksums.
 
-    Raises ProgramError for a file that is damaged, or has no code for this processor; OSError.
+    Raises ProgramError for a file that is damaged, or has no code for this processor; ValueError
+    for another `commit`; OSError.
     """
     if commit not in ("adaptive", "each"):
         raise ValueError(f"commit={commit!r} is neither 'adaptive' nor 'each'")

@@ -49,7 +49,7 @@ class LibraryTarget(Target):
         return {heading: fact for heading, _, fact in lines if heading}
 
     def allocate(self, nbytes: int, device: int) -> int:
-        """A block of the library's, which the core has without asking here."""
+        """A block of so many bytes, which the core has of the library without asking here."""
         return self.native.allocate(nbytes, device)
 
     def free(self, handle: int, device: int) -> None:
