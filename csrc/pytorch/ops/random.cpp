@@ -309,6 +309,17 @@ template <class RNG>
 struct BernoulliTensorKernel {
   void operator()(const at::Tensor& self, const at::Tensor& p, OptionalGenerator gen) {
     check_generator(self.device(), gen);
+    // As the CPU's kernel does, in its words.
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        at::isFloatingType(p.scalar_type()),
+        "\"bernoulli_tensor_cpu_p_\" not implemented for '",
+        p.scalar_type(),
+        "'");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !self.is_complex(),
+        "\"bernoulli_tensor_cpu_self_\" not implemented for '",
+        self.scalar_type(),
+        "'");
     const auto chances = p.expand(self.sizes()).to(self.device(), at::kFloat);
     const auto [least, most] = at::aminmax(p);
     for (const auto p_in : {least.item<double>(), most.item<double>()})

@@ -13,8 +13,9 @@ from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
-from torch_tenon.ops.lowerings.reductions import scan, shared
+from torch_tenon.ops.lowerings.reductions import check_all, scan, shared
 from torch_tenon.ops.lowerings.table import Build, CannotLower, broadcast_load, cast, lowering
+from torch_tenon.ops.lowerings.views import narrow
 
 SUM, MEAN, MAX = 0, 1, 2
 
@@ -29,6 +30,15 @@ def _bag_of(b: Build, starts: Value, rows: Index, bags: Index) -> Stored:
 
     done = scatter_node(b, marks, mark, [], [bags - 1], "sum")
     return b.program.realise(scan(b, done, 0, "sum", torch.int64))
+
+
+def _check_ends(b: Build, starts: Value, rows: Index) -> None:
+    """Has the program raise, as PyTorch's kernel does, where the first bag does not begin at 0, or
+    the last one behind all rows."""
+    first, last = (narrow(starts, 0, k, 1) for k in (0, starts.sizes[0] - 1))
+    check_all(b, first, lambda i: ops.eq(i, 0), "offsets[0] has to be 0")
+    within = lambda i: ops.le(ops.to(i, torch.int64), ops.index(rows))  # noqa: E731
+    check_all(b, last, within, "offsets[-1] can not be greater than input's length")
 
 
 @lowering("aten._embedding_bag", "aten._embedding_bag_forward_only")
@@ -51,6 +61,7 @@ def embedding_bag(
         raise CannotLower("an empty bag")
     padding = padding + table.sizes[0] if padding < -1 else padding  # type: ignore[assignment]
     wide = TABLE[table.dtype].compute
+    _check_ends(b, starts, rows)
     bag_of = _bag_of(b, starts, rows, bags)
     ones = filled(b, (bags,), 0, torch.int64)
 
