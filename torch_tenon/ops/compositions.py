@@ -62,6 +62,7 @@ def _all() -> dict[Any, Callable[..., Any]]:
         if wrong := known_of(op).decomposition_except:
             table[op] = _not_of(wrong, op, function)
     table.update((op, in_steps(op, table[op])) for op in STEPS)
+    table[aten.mv.default] = _of_one_dtype(table[aten.mv.default])
     table.update((op, _not_by_nothing(table[op])) for op in table if "batch_norm" in str(op))
     table[aten.addr.default] = _of_real_factors(table[aten.addr.default])
     for op in (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor):
@@ -103,6 +104,15 @@ def _of_real_factors(function: Callable[..., Any]) -> Callable[..., Any]:
         if x.dtype.is_floating_point and x.dtype is not torch.float64:
             factors = {name: ctypes.c_float(k).value for name, k in factors.items()}
         return function(x, *args, **factors)
+
+    return run
+
+
+def _of_one_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What promotes dtypes, where the kernel refuses several, is for tensors of one."""
+
+    def run(x: Tensor, y: Tensor, *args: Any, **keywords: Any) -> Any:
+        return function(x, y, *args, **keywords) if x.dtype is y.dtype else NotImplemented
 
     return run
 

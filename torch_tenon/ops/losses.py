@@ -70,6 +70,8 @@ def binary_cross_entropy(
 ) -> Tensor:
     """The cross entropy of probabilities (any shape). PyTorch's decomposition does not look whether
     they are some, as its kernel does."""
+    if target.dtype is not x.dtype:
+        return NotImplemented  # the CPU refuses it
     for given, name in ((x, "input"), (target, "target")):
         torch._assert_async(
             ((given >= 0) & (given <= 1)).all(),

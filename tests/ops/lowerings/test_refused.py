@@ -169,11 +169,59 @@ LOOKED_AT: list[tuple[Callable[..., Tensor], Any, Any]] = [
 ]
 
 
-@pytest.mark.sampled(13)
 @pytest.mark.parametrize("k", range(len(LOOKED_AT)))
 def test_numbers_that_kernels_look_at(k: int) -> None:
     compute, good, bad = LOOKED_AT[k]
     same_error_by_plans(compute, [torch.tensor(good)], [torch.tensor(bad)])
+
+
+X, Y, AT = torch.arange(9.0).view(3, 3), torch.ones(3, 3, dtype=torch.float64), torch.tensor([0, 2])
+# What kernels refuse for dtypes and sizes that PyTorch's tracing takes.
+MISMATCHES: list[tuple[Callable[..., Any], list[Any]]] = [
+    (torch.mm, [X, Y]),
+    (torch.mm, [X, Y.half()]),
+    (lambda x, y: torch.bmm(x[None], y[None]), [X, Y]),
+    (torch.mv, [X, Y[0]]),
+    (F.linear, [X, Y]),
+    (lambda c, x: torch.addmm(c, x, x), [X.half(), X]),
+    (lambda c, x: torch.baddbmm(c[None], x[None], x[None]), [X.half(), X]),
+    (lambda x, i, y: x.index_put((i,), y[:2]), [X, AT, Y]),
+    (lambda x, i, y: x.index_put((i,), y[:2], accumulate=True), [X, AT, Y]),
+    (lambda x, i, y: x.index_add(0, i, y[:2]), [X, AT, Y]),
+    (lambda x, i, y: x.index_copy(0, i, y[:2]), [X, AT, Y]),
+    (lambda x, i, y: x.index_reduce(0, i, y[:2], "amax"), [X, AT, Y]),
+    (lambda x, i, y: x.put(i, y[0, :2]), [X, AT, Y]),
+    (lambda x, w: F.layer_norm(x, (3,), w[0], w[0]), [X, Y]),
+    (lambda x, w: F.layer_norm(x, (3,), w[0], w[0]), [X, Y.half()]),
+    (lambda x, w: F.group_norm(x, 3, w[0], w[0]), [X, Y]),
+    (torch.cdist, [X, Y.half()]),
+    (lambda x, y: F.grid_sample(x[None, None], y[None, None, :, :2]), [X, Y]),
+    (F.binary_cross_entropy, [X / 9, Y]),
+    (
+        lambda w, i, p: F.embedding_bag(i, w, i[:1], mode="sum", per_sample_weights=p),
+        [X, AT, Y[0, :2]],
+    ),
+    (lambda x, i: x.index_select(0, i), [X, AT.short()]),
+    (lambda x, i: x.index_select(0, i), [X, AT[None]]),
+    (lambda x, i: x.index_reduce(0, i, x[:2], "amax"), [X, AT[None]]),
+    (lambda x, i: x.index_fill(0, i, 1.0), [X, AT.int()]),
+    (lambda x, i: x.index_copy(0, i, x[:2]), [X, AT.int()]),
+    (lambda x, i: x.put(i, x[0, :2]), [X, AT.int()]),
+    (lambda x, i: x.put(i, x[0]), [X, AT]),
+    (lambda x, i: x.index_put((i,), x), [X, AT]),
+    (F.relu, [X > 4]),
+    (torch.argmax, [X > 4]),
+    (lambda x: 1 - x, [X > 4]),
+]
+
+
+@pytest.mark.parametrize("k", range(len(MISMATCHES)))
+def test_dtypes_and_sizes_that_do_not_fit(k: int) -> None:
+    compute, given = MISMATCHES[k]
+    with pytest.raises(Exception):  # noqa: B017
+        compute(*given)
+    with pytest.raises(Exception):  # noqa: B017
+        compiled(compute)(*on_tenon(given))
 
 
 def test_a_refused_number_spoils_its_own_results_alone() -> None:

@@ -14,7 +14,14 @@ from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
 from torch_tenon.ops.lowerings.reductions import check_all, scan, shared
-from torch_tenon.ops.lowerings.table import Build, CannotLower, broadcast_load, cast, lowering
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    broadcast_load,
+    cast,
+    lowering,
+    of_one_dtype,
+)
 from torch_tenon.ops.lowerings.views import narrow
 
 SUM, MEAN, MAX = 0, 1, 2
@@ -59,6 +66,7 @@ def embedding_bag(
     bags, width, rows = b.out.sizes[0], b.out.sizes[1], at.numel()
     if rows == 0 or bags == 0 or width == 0:
         raise CannotLower("an empty bag")
+    of_one_dtype(table, weights)
     padding = padding + table.sizes[0] if padding < -1 else padding  # type: ignore[assignment]
     wide = TABLE[table.dtype].compute
     _check_ends(b, starts, rows)
@@ -230,6 +238,7 @@ def _difference(x: Value, y: Value, batch: Position, i: Index, j: Index, k: Inde
 @lowering("aten._cdist_forward")
 def cdist(b: Build, x: Value, y: Value, p: float, mode: Any = None) -> Value:
     """The p-norms of the differences of all rows of x and of y."""
+    of_one_dtype(x, y)
     x, y = shared(b, x), shared(b, y)
     dtype = b.out.dtype
     if x.sizes[-1] == 0:

@@ -33,6 +33,7 @@ from torch_tenon.ops.lowerings.table import (
     elementwise,
     fitting,
     lowering,
+    of_one_dtype,
 )
 
 aten = torch.ops.aten
@@ -49,6 +50,7 @@ WITHOUT_MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
 def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> Value:
     meta = b.out
+    of_one_dtype(*operands)
     if product(meta.sizes) == 0 or any(product(x.sizes) == 0 for x in operands):
         if product(meta.sizes) == 0 or len(operands) == 2:
             return constant(meta.sizes, 0, meta.dtype)
@@ -189,6 +191,7 @@ def _added(target: Any) -> Callable[..., Value]:
     """beta * c + alpha * x @ y; the sum fuses with what follows."""
 
     def lower(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+        of_one_dtype(c, x)
         fitting(alpha, b.out.dtype), fitting(beta, b.out.dtype)
         if isinstance(alpha, complex) or isinstance(beta, complex):
             raise CannotLower("a complex factor")

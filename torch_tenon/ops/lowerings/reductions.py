@@ -238,6 +238,8 @@ def _along(combine: str) -> Callable[..., list[Value]]:
 
 def _arg(combine: str) -> Callable[..., Value]:
     def lower(b: Build, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        if x.dtype is torch.bool:
+            raise CannotLower("the place of a truth value")
         if dim is not None:
             return _extreme(b, x, dim, keepdim, combine)[1]
         flat = reshape(x, (x.numel(),))
