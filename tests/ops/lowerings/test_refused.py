@@ -159,6 +159,8 @@ LOOKED_AT: list[tuple[Callable[..., Tensor], Any, Any]] = [
     (lambda i: F.max_unpool2d(i[None] * 0.5, i[None], 2), [[0, 5], [3, 1]], [[0, 5], [3, -1]]),
     (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [1, 1, 2]),
     (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [0, 1, 4]),
+    (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [0, 2, 1]),
+    (lambda i: F.embedding_bag(i, torch.ones(2, 2).to(i.device), i * 0), [0, 1, 1], [0, 1, 2]),
     (lambda i: torch.searchsorted(i * 0.5, i * 0.5, sorter=i), [0, 1, 2], [0, 1, 3]),
     (lambda i: torch.searchsorted(i * 0.5, i * 0.5, sorter=i), [0, 1, 2], [0, -1, 2]),
     (
@@ -222,6 +224,23 @@ def test_dtypes_and_sizes_that_do_not_fit(k: int) -> None:
         compute(*given)
     with pytest.raises(Exception):  # noqa: B017
         compiled(compute)(*on_tenon(given))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("ends", [[0, 2, 2, 5], [0, 0, 0, 0], [0, 2, 6]])
+def test_bags_whose_end_is_given(mode: str, ends: list[int]) -> None:
+    """Rows behind the last end are in no bag, where the host has a fast kernel."""
+
+    def compute(i: Tensor, ends: Tensor, *tables: Tensor) -> list[Tensor]:
+        return [
+            F.embedding_bag(i, t, ends, mode=mode, include_last_offset=True, padding_idx=padding)
+            for t in tables
+            for padding in (None, 1)
+        ]
+
+    tables = [torch.randn(5, 3, dtype=dtype) for dtype in (torch.float32, torch.float64)]
+    given = [torch.tensor([1, 4, 1, 2, 0, 1]), torch.tensor(ends), *tables]
+    same_by_plans(compute, *given, rtol=1e-5, atol=1e-6)
 
 
 def test_a_refused_number_spoils_its_own_results_alone() -> None:
