@@ -155,9 +155,15 @@ def _not_of(names: Sequence[str], op: Any, function: Callable[..., Any]) -> Call
 # Gradients of views. What they are given is broadcast to the part, as by the CPU's copy.
 
 
+def _are_dimensions(sizes: Ints, *dims: int) -> bool:
+    return all(-len(sizes) <= d < len(sizes) for d in dims)
+
+
 @composition(aten.slice_backward.default)
 def slice_backward(g: Tensor, sizes: Ints, dim: int, start: Any, end: Any, step: int = 1) -> Tensor:
     """Zeros of these sizes, with a gradient at a slice."""
+    if not _are_dimensions(sizes, dim):
+        return NotImplemented
     whole = g.new_zeros(sizes)
     part = aten.slice(whole, dim, start, end, step)
     return aten.slice_scatter(whole, g.expand(part.shape), dim, start, end, step)
@@ -166,6 +172,8 @@ def slice_backward(g: Tensor, sizes: Ints, dim: int, start: Any, end: Any, step:
 @composition(aten.select_backward.default)
 def select_backward(g: Tensor, sizes: Ints, dim: int, index: int) -> Tensor:
     """Zeros of these sizes, with a gradient at one place of a dimension."""
+    if not _are_dimensions(sizes, dim):
+        return NotImplemented
     whole = g.new_zeros(sizes)
     return aten.select_scatter(whole, g.expand(whole.select(dim, index).shape), dim, index)
 
@@ -173,6 +181,8 @@ def select_backward(g: Tensor, sizes: Ints, dim: int, index: int) -> Tensor:
 @composition(aten.diagonal_backward.default)
 def diagonal_backward(g: Tensor, sizes: Ints, offset: int, dim1: int, dim2: int) -> Tensor:
     """Zeros of these sizes, with a gradient at a diagonal."""
+    if not _are_dimensions(sizes, dim1, dim2):
+        return NotImplemented
     whole = g.new_zeros(sizes)
     part = whole.diagonal(offset, dim1, dim2)
     return aten.diagonal_scatter(whole, g.expand(part.shape), offset, dim1, dim2)
@@ -233,7 +243,8 @@ def elu_backward(
     grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor
 ) -> Tensor:
     """The gradient of elu by its input (N, ...), or by its result."""
-    slope = x + alpha * scale if is_result else torch.exp(x * input_scale) * (alpha * scale)
+    factor = 1.0 * alpha * scale  # of whole numbers too, whose product may have too many digits
+    slope = x + factor if is_result else torch.exp(x * input_scale) * factor
     return torch.where(x > 0, grad * scale, grad * input_scale * slope)
 
 

@@ -271,6 +271,11 @@ struct Distribution {
       draw(output(target), a, 0, gen);
     }
     void draw(const at::Tensor& self, double a, double b, const OptionalGenerator& gen) {
+      TORCH_CHECK(
+          distribution != kExponential || at::isFloatingType(self.scalar_type()),
+          "Exponential distribution is a continuous probability distribution. dtype must be a "
+          "floating point but you specified ",
+          self.scalar_type());
       draw_into(self, gen, drawn_of(distribution, a, b, self.scalar_type()));
     }
   };

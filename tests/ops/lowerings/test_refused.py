@@ -97,11 +97,21 @@ def test_parameters_that_are_tensors(draw: Callable[..., Tensor], numbers: list[
 def test_chances_are_fractions(dtype: torch.dtype) -> None:
     x = torch.ones(2, dtype=dtype)
     _refused_in_graphs(torch.bernoulli, x)
-    for draw in (torch.bernoulli, lambda p: torch.rand(2, device=p.device).bernoulli_(p)):
+    draws: list[Callable[[Tensor], Tensor]] = [
+        torch.bernoulli,
+        lambda p: torch.rand(2, device=p.device).bernoulli_(p),
+    ]
+    for draw in draws:
         with pytest.raises(NotImplementedError):
             draw(x)
         with pytest.raises(NotImplementedError):
             draw(x.to("tenon"))
+
+
+def test_exponential_numbers_are_fractions() -> None:
+    for device in ("cpu", "tenon"):
+        with pytest.raises(RuntimeError, match="continuous"):
+            torch.ones(2, dtype=torch.int64, device=device).exponential_()
 
 
 def test_numbers_that_may_be_drawn_are() -> None:
@@ -155,8 +165,8 @@ LOOKED_AT: list[tuple[Callable[..., Tensor], Any, Any]] = [
     (lambda i: F.multilabel_margin_loss(i * 0.5, i), [[1, -1, 0]], [[1, -1, 3]]),
     (lambda i: F.multilabel_margin_loss(i * 0.5, i), [[1, -1, 0]], [[1, -1, -2]]),
     (lambda i: F.multi_margin_loss(i.view(2, 1) * torch.ones(3).to(i.device), i), [0, 2], [0, 3]),
-    (lambda i: F.max_unpool2d(i[None] * 0.5, i[None], 2), [[0, 5], [3, 1]], [[0, 5], [3, 99]]),
-    (lambda i: F.max_unpool2d(i[None] * 0.5, i[None], 2), [[0, 5], [3, 1]], [[0, 5], [3, -1]]),
+    (lambda i: F.max_unpool2d(i[None] * 0.5, i[None], [2, 2]), [[0, 5], [3, 1]], [[0, 5], [3, 99]]),
+    (lambda i: F.max_unpool2d(i[None] * 0.5, i[None], [2, 2]), [[0, 5], [3, 1]], [[0, 5], [3, -1]]),
     (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [1, 1, 2]),
     (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [0, 1, 4]),
     (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [0, 2, 1]),

@@ -218,7 +218,7 @@ def test_gradients_of_activations(dtype: torch.dtype, run: Callable[..., Results
         )
 
 
-PRODUCTS = [
+PRODUCTS: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
     lambda c, x: torch.addmm(c, x, x, alpha=0),
     lambda c, x: torch.addmm(c, x, x, alpha=0.0, beta=2),
     lambda c, x: torch.addmm(c[0], x, x, beta=0, alpha=0),

@@ -81,7 +81,7 @@ def embedding_bag(
     padding = padding + table.sizes[0] if padding < -1 else padding  # type: ignore[assignment]
     wide = TABLE[table.dtype].compute
     # The host's fast kernels ask more of their arguments than those for all others do.
-    is_fast = mode != MAX and padding < 0 and table.dtype in _FAST  # type: ignore[operator]
+    is_fast = mode != MAX and padding < 0 and table.dtype in _FAST
     _check_ends(b, starts, rows, is_fast)
     bag_of = _bag_of(b, starts, rows, bags)
     ones = filled(b, (bags,), 0, torch.int64)

@@ -291,6 +291,8 @@ def slice_scatter(
 ) -> Value:
     """x with a slice of a dimension replaced."""
     d = wrap_dim(dim, len(x.sizes))
+    if len(source.sizes) != len(x.sizes):
+        raise CannotLower("a source of another rank")
     first, last = slice_bounds(start, end, step, x.sizes[d], source.sizes[d])
     source = cast(source, x.dtype)
 
