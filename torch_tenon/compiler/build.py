@@ -57,7 +57,7 @@ from torch_tenon.ops.lowerings.table import (
     find,
     promote,
 )
-from torch_tenon.ops.variants import known_of
+from torch_tenon.ops.variants import is_out, known_of
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -252,7 +252,8 @@ class ProgramBuilder:
         is called on their memory, which `to_be_written` gave or which nothing else reads."""
         build = Build(self.program, results, writes)
         try:
-            function = find(op)
+            # What writes to an `out` that shares memory has the name of a lowering that makes it.
+            function = None if any(map(is_out, op._schema.arguments)) else find(op)
             if function is None:
                 raise CannotLower("no lowering")
             found = function(build, *positional, **keywords)
