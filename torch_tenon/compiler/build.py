@@ -57,7 +57,7 @@ from torch_tenon.ops.lowerings.table import (
     find,
     promote,
 )
-from torch_tenon.ops.variants import known_of
+from torch_tenon.ops.variants import is_out, known_of
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -127,6 +127,8 @@ class ProgramBuilder:
         `changes` is the op's first argument if its contents may be changed where they lie. Raises
         CannotLower for what can be computed only on its own.
         """
+        if not into and _checks_alone(positional, keywords, results):
+            return self.call(op, positional, keywords, results)
         taken = self.program.taken
         if changes is not None and changes.value is None and changes.home is not None:
             self._keep_old(changes)
@@ -229,8 +231,12 @@ class ProgramBuilder:
             keywords = keywords | {"device": torch.device("cpu")}
         if schema is not None:
             positional = _numbers_as_tensors(schema, positional)
-        found = Build(self.program, results).call(op, positional, keywords, route)
         returns = [] if schema is None else schema.returns
+        if schema is not None and not returns:
+            results = []
+        if _are_empty(results):
+            route = "effect"  # such as to raise
+        found = Build(self.program, results).call(op, positional, keywords, route)
         single = len(returns) == 1 and isinstance(returns[0].type, torch.TensorType)
         return found[0] if single else found
 
@@ -246,7 +252,8 @@ class ProgramBuilder:
         is called on their memory, which `to_be_written` gave or which nothing else reads."""
         build = Build(self.program, results, writes)
         try:
-            function = find(op)
+            # What writes to an `out` that shares memory has the name of a lowering that makes it.
+            function = None if any(map(is_out, op._schema.arguments)) else find(op)
             if function is None:
                 raise CannotLower("no lowering")
             found = function(build, *positional, **keywords)
@@ -496,6 +503,27 @@ def _numbers_as_tensors(schema: Any, positional: Sequence[Any]) -> list[Any]:
         if isinstance(x, Value) and x.is_number and isinstance(a.type, torch.TensorType):
             found[k] = cast(x, promote(*given))
     return found
+
+
+def _are_empty(results: Sequence[TensorMeta | None]) -> bool:
+    return all(m is not None and product(m.sizes) == 0 for m in results)
+
+
+def _checks_alone(
+    positional: Sequence[Any], keywords: Mapping[str, Any], results: Sequence[TensorMeta | None]
+) -> bool:
+    """Whether an op has nothing to compute and may be given indices: its kernel checks them, and
+    loops over nothing do not."""
+    given = _values([*positional, *keywords.values()])
+    if len(given) < 2 or not results or not _are_empty(results):
+        return False
+    return any(
+        not v.dtype.is_floating_point
+        and not v.dtype.is_complex
+        and v.dtype is not torch.bool
+        and product(v.sizes) != 0
+        for v in given
+    )
 
 
 def _values(x: Any) -> list[Value]:

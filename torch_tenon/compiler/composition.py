@@ -191,6 +191,8 @@ class Composition(TorchDispatchMode):
         metas = [meta(t) for t in tree_leaves(outputs) if isinstance(t, torch.Tensor)]
         positional, keywords = as_called(functional, given)
         values = self.builder.lower(functional, positional, keywords, list(metas))
+        if result is None:
+            return None
         if written:
             if len(written) != 1 or not isinstance(result, torch.Tensor):
                 raise CannotLower(f"{op} writes several arguments")

@@ -6,6 +6,7 @@ decompositions.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -61,6 +62,7 @@ def _all() -> dict[Any, Callable[..., Any]]:
         if wrong := known_of(op).decomposition_except:
             table[op] = _not_of(wrong, op, function)
     table.update((op, in_steps(op, table[op])) for op in STEPS)
+    table[aten.mv.default] = _of_one_dtype(table[aten.mv.default])
     table.update((op, _not_by_nothing(table[op])) for op in table if "batch_norm" in str(op))
     table[aten.addr.default] = _of_real_factors(table[aten.addr.default])
     for op in (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor):
@@ -93,11 +95,24 @@ def other_way(op: Any) -> Callable[..., Any] | None:
 
 
 def _of_real_factors(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A complex factor without an imaginary part is a real one, as to PyTorch's kernels."""
+    """A complex factor without an imaginary part is a real one, as to PyTorch's kernels, and one
+    that is too small for the dtype is 0."""
 
     @functools.wraps(function)
-    def run(*args: Any, **factors: Any) -> Any:
-        return function(*args, **{name: real_if_it_is(x) for name, x in factors.items()})
+    def run(x: Tensor, *args: Any, **factors: Any) -> Any:
+        factors = {name: real_if_it_is(k) for name, k in factors.items()}
+        if x.dtype.is_floating_point and x.dtype is not torch.float64:
+            factors = {name: ctypes.c_float(k).value for name, k in factors.items()}
+        return function(x, *args, **factors)
+
+    return run
+
+
+def _of_one_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What promotes dtypes, where the kernel refuses several, is for tensors of one."""
+
+    def run(x: Tensor, y: Tensor, *args: Any, **keywords: Any) -> Any:
+        return function(x, y, *args, **keywords) if x.dtype is y.dtype else NotImplemented
 
     return run
 
@@ -140,9 +155,15 @@ def _not_of(names: Sequence[str], op: Any, function: Callable[..., Any]) -> Call
 # Gradients of views. What they are given is broadcast to the part, as by the CPU's copy.
 
 
+def _are_dimensions(sizes: Ints, *dims: int) -> bool:
+    return all(-len(sizes) <= d < len(sizes) for d in dims)
+
+
 @composition(aten.slice_backward.default)
 def slice_backward(g: Tensor, sizes: Ints, dim: int, start: Any, end: Any, step: int = 1) -> Tensor:
     """Zeros of these sizes, with a gradient at a slice."""
+    if not _are_dimensions(sizes, dim):
+        return NotImplemented
     whole = g.new_zeros(sizes)
     part = aten.slice(whole, dim, start, end, step)
     return aten.slice_scatter(whole, g.expand(part.shape), dim, start, end, step)
@@ -151,6 +172,8 @@ def slice_backward(g: Tensor, sizes: Ints, dim: int, start: Any, end: Any, step:
 @composition(aten.select_backward.default)
 def select_backward(g: Tensor, sizes: Ints, dim: int, index: int) -> Tensor:
     """Zeros of these sizes, with a gradient at one place of a dimension."""
+    if not _are_dimensions(sizes, dim):
+        return NotImplemented
     whole = g.new_zeros(sizes)
     return aten.select_scatter(whole, g.expand(whole.select(dim, index).shape), dim, index)
 
@@ -158,6 +181,8 @@ def select_backward(g: Tensor, sizes: Ints, dim: int, index: int) -> Tensor:
 @composition(aten.diagonal_backward.default)
 def diagonal_backward(g: Tensor, sizes: Ints, offset: int, dim1: int, dim2: int) -> Tensor:
     """Zeros of these sizes, with a gradient at a diagonal."""
+    if not _are_dimensions(sizes, dim1, dim2):
+        return NotImplemented
     whole = g.new_zeros(sizes)
     part = whole.diagonal(offset, dim1, dim2)
     return aten.diagonal_scatter(whole, g.expand(part.shape), offset, dim1, dim2)
@@ -218,7 +243,8 @@ def elu_backward(
     grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor
 ) -> Tensor:
     """The gradient of elu by its input (N, ...), or by its result."""
-    slope = x + alpha * scale if is_result else torch.exp(x * input_scale) * (alpha * scale)
+    factor = 1.0 * alpha * scale  # of whole numbers too, whose product may have too many digits
+    slope = x + factor if is_result else torch.exp(x * input_scale) * factor
     return torch.where(x > 0, grad * scale, grad * input_scale * slope)
 
 
@@ -229,12 +255,49 @@ def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
     return pw_cast_for_opmath(shrink)(x, limit)
 
 
+@composition(aten.nan_to_num.default)
+def nan_to_num(
+    x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    """Numbers in the place of NaN and infinities (any shape). The CPU's kernel makes an infinity of
+    one that the dtype has not, which PyTorch's decomposition refuses."""
+    if not x.dtype.is_floating_point:
+        return x.clone()
+    most = torch.finfo(x.dtype).max
+
+    def fitting(number: float) -> float:
+        return math.copysign(math.inf, number) if abs(number) > most else number
+
+    high, low = most if posinf is None else posinf, -most if neginf is None else neginf
+    found = torch.where(x == -math.inf, fitting(low), x)
+    found = torch.where(x == math.inf, fitting(high), found)
+    return torch.where(x.isnan(), fitting(0.0 if nan is None else nan), found)
+
+
 # PyTorch's own for traces have other gradients where there is a NaN, and other sums of labels.
 stays_whole(
     aten.hardshrink.default,
     aten.softshrink.default,
     aten.multilabel_margin_loss_forward.default,
 )
+
+
+def _unpooled(op: Any) -> Callable[..., Tensor]:
+    """The elements that windows were left with at their places. PyTorch's decomposition counts
+    negative places from the end, which its kernel refuses."""
+    scattered = decomposition_table[op]
+
+    def unpool(x: Tensor, places: Tensor, output_size: Ints, *how: Ints) -> Tensor:
+        count = math.prod(output_size)
+        torch._assert_async(((places >= 0) & (places < count)).all(), "found an invalid max index")
+        found: Tensor = scattered(x, places, output_size, *how)
+        return found
+
+    return unpool
+
+
+composition(aten.max_unpool2d.default)(_unpooled(aten.max_unpool2d.default))
+composition(aten.max_unpool3d.default)(_unpooled(aten.max_unpool3d.default))
 
 
 @composition(torch.ops.higher_order.out_dtype)
@@ -258,6 +321,7 @@ def multilabel_margin_loss_forward(
     rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
     classes = rows.shape[1]
     place = torch.arange(classes, device=x.device)
+    torch._assert_async(((labels >= -1) & (labels < classes)).all(), "target is out of range")
     end = torch.where(labels == -1, place, classes).amin(-1, keepdim=True)
     is_label = place < end
     score = rows.gather(1, torch.where(is_label, labels, 0))
@@ -488,6 +552,15 @@ def multinomial(
     weights: Tensor, count: int, replacement: bool = False, *, generator: Any = None
 ) -> Tensor:
     """Places drawn with given weights: the shortest of exponential times, or by the cumulative."""
+    if count <= 0:
+        return NotImplemented  # the CPU refuses it
+    are_weights = ((weights >= 0) & (weights < math.inf)).all()
+    torch._assert_async(
+        are_weights, "probability tensor contains either `inf`, `nan` or element < 0"
+    )
+    torch._assert_async(
+        (weights > 0).any(-1).all(), "invalid multinomial distribution (sum of probabilities <= 0)"
+    )
     wide = weights.float() if weights.dtype != torch.float64 else weights
     if not replacement or count == 1:
         times = aten.exponential(torch.empty_like(wide))

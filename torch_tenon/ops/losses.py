@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp.decompositions import binary_cross_entropy as of_probabilities
 from torch._decomp.decompositions import mse_loss_backward as of_floats
 from torch._decomp.decompositions import pw_cast_for_opmath
+from torch._decomp.decompositions import smooth_l1_loss as of_absolutes
 
 from torch_tenon.ops.composition_table import composition
 from torch_tenon.ops.steps import in_steps
@@ -25,6 +27,16 @@ def mse_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> T
         return NotImplemented
     function = in_steps(aten.mse_loss_backward.default, of_floats)
     found: Tensor = function(g, x, target, reduction)
+    return found
+
+
+@composition(aten.smooth_l1_loss.default)
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN, beta: float = 1.0) -> Tensor:
+    """The absolute difference, squared below beta (any shape). PyTorch's decomposition takes a beta
+    that its kernel refuses."""
+    if not beta >= 0:
+        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    found: Tensor = of_absolutes(x, target, reduction, beta)
     return found
 
 
@@ -50,6 +62,23 @@ def _smooth_l1_loss_backward(
     side = torch.where(difference > 0, 1.0, -1.0).to(difference.dtype)
     slope = torch.where(difference.abs() >= beta, side, difference / beta)
     return (slope / x.numel() if reduction == MEAN else slope) * g
+
+
+@composition(aten.binary_cross_entropy.default)
+def binary_cross_entropy(
+    x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
+    """The cross entropy of probabilities (any shape). PyTorch's decomposition does not look whether
+    they are some, as its kernel does."""
+    if target.dtype is not x.dtype:
+        return NotImplemented  # the CPU refuses it
+    for given, name in ((x, "input"), (target, "target")):
+        torch._assert_async(
+            ((given >= 0) & (given <= 1)).all(),
+            f"all elements of {name} should be between 0 and 1",
+        )
+    found: Tensor = of_probabilities(x, target, weight, reduction)
+    return found
 
 
 LEAST = 9.999999960041972e-13

@@ -97,8 +97,8 @@ def entr(x: Tensor) -> Tensor:
 @steps(aten.logit.default)
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), of x kept eps away from 0 and 1."""
-    if eps is not None:
-        x = x.clamp(eps, 1 - eps)
+    if eps is not None:  # beyond 1/2 the bounds are the wrong way round, and of NaN none holds
+        x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x))
     return (x / (1 - x)).log()
 
 

@@ -271,6 +271,11 @@ struct Distribution {
       draw(output(target), a, 0, gen);
     }
     void draw(const at::Tensor& self, double a, double b, const OptionalGenerator& gen) {
+      TORCH_CHECK(
+          distribution != kExponential || at::isFloatingType(self.scalar_type()),
+          "Exponential distribution is a continuous probability distribution. dtype must be a "
+          "floating point but you specified ",
+          self.scalar_type());
       draw_into(self, gen, drawn_of(distribution, a, b, self.scalar_type()));
     }
   };
@@ -309,6 +314,17 @@ template <class RNG>
 struct BernoulliTensorKernel {
   void operator()(const at::Tensor& self, const at::Tensor& p, OptionalGenerator gen) {
     check_generator(self.device(), gen);
+    // As the CPU's kernel does, in its words.
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        at::isFloatingType(p.scalar_type()),
+        "\"bernoulli_tensor_cpu_p_\" not implemented for '",
+        p.scalar_type(),
+        "'");
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !self.is_complex(),
+        "\"bernoulli_tensor_cpu_self_\" not implemented for '",
+        self.scalar_type(),
+        "'");
     const auto chances = p.expand(self.sizes()).to(self.device(), at::kFloat);
     const auto [least, most] = at::aminmax(p);
     for (const auto p_in : {least.item<double>(), most.item<double>()})

@@ -104,6 +104,22 @@ bool selects_by_mask(c10::ArrayRef<IValue> arguments) {
   return false;
 }
 
+// What the call makes or writes has no elements, and indices that it is given have some: whole
+// numbers, beside another tensor.
+bool checks_alone(const OpEntry& entry) {
+  const auto is_empty = [](const TensorLayout& layout) {
+    return c10::multiply_integers(layout.sizes) == 0;
+  };
+  bool makes_any = !entry.fresh.empty() && !is_empty(entry.fresh.front());
+  bool takes_numbers = false;
+  for (size_t k = 0; k < entry.tensors.size() && !makes_any; ++k) {
+    const auto& layout = entry.tensors[k];
+    makes_any = entry.written[k] && !is_empty(layout);
+    takes_numbers |= c10::isIntegralType(scalar_type(layout), false) && !is_empty(layout);
+  }
+  return !makes_any && takes_numbers && entry.tensors.size() > 1;
+}
+
 }  // namespace
 
 OpInfo::OpInfo(const c10::OperatorHandle& op)
@@ -252,9 +268,11 @@ void finish_entry(OpEntry& entry) {
     read += layout.nbytes;
   entry.small = read + made <= kSmall;
   const bool writes_any = std::count(entry.written.begin(), entry.written.end(), true) > 0;
-  // Such a call is there for its errors.
+  // Such calls are there for their errors.
   if (entry.reason.empty() && entry.fresh.empty() && !writes_any)
     entry.reason = "it has no results";
+  if (entry.reason.empty() && checks_alone(entry))
+    entry.reason = "it makes no elements, and the indices that it is given may be out of range";
   entry.recorded = entry.reason.empty();
 }
 

@@ -4,6 +4,9 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <thread>
 
 #include "device/profile.h"
@@ -75,6 +78,26 @@ bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
     return false;
   }
   return true;
+}
+
+// A number that float32 does not have, which most kernels refuse, is no run-time value: what is
+// known of calls with other numbers does not hold for it.
+bool has_double_alone(const IValue& value) {
+  if (value.isDouble())
+    return std::isfinite(value.toDouble()) &&
+           std::abs(value.toDouble()) > std::numeric_limits<float>::max();
+  if (!value.isList())
+    return false;
+  const auto elements = value.toListRef();
+  return std::any_of(elements.begin(), elements.end(), [](const IValue& element) {
+    return element.isDouble() && has_double_alone(element);
+  });
+}
+
+bool has_double_alone(c10::ArrayRef<IValue> arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [](const IValue& value) {
+    return has_double_alone(value);
+  });
 }
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) {
@@ -227,7 +250,7 @@ const OpEntry* RecordKernel::keep(std::shared_ptr<OpEntry> made, const OpKey& ke
 
 // The second value of a number opens the op's numbers.
 const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (!info_.may_open || open || key.scalars().empty())
+  if (!info_.may_open || open || key.scalars().empty() || has_double_alone(arguments))
     return nullptr;
   OpKey without;
   if (!build_pattern_key(without, info_, true, arguments))
@@ -246,7 +269,8 @@ const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> argum
 
 // What another process knows of a call with that key; nullptr: nothing either.
 const OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (!open && info_.may_open && !key.scalars().empty() && were_open(info_)) {
+  if (!open && info_.may_open && !key.scalars().empty() && !has_double_alone(arguments) &&
+      were_open(info_)) {
     info_.open_scalars = open = true;
     key.build(arguments, open);
   }
@@ -276,7 +300,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   }
   KeyInUse in_use;
   OpKey& key = *in_use;
-  call.open = info_.open_scalars.load(std::memory_order_relaxed);
+  call.open = info_.open_scalars.load(std::memory_order_relaxed) && !has_double_alone(arguments);
   if (!key.build(arguments, call.open)) {
     call.instead = as_memory_has_them(arguments, info_.written);
     if (call.instead.empty() || !key.build(call.instead, call.open)) {

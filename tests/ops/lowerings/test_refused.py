@@ -10,10 +10,16 @@ from typing import Any
 import needs
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.against_cpu import assert_same, executing
-from tests.ops.lowerings.by_plan import compiled, on_tenon, same_by_plans
+from tests.ops.lowerings.by_plan import (
+    compiled,
+    on_tenon,
+    same_by_plans,
+    same_error_by_plans,
+)
 
 pytestmark = needs.plans
 aten = torch.ops.aten
@@ -66,6 +72,204 @@ def test_a_source_without_dimensions() -> None:
 )
 def test_parameters_of_draws(draw: Callable[[Tensor], Tensor]) -> None:
     _refused_in_graphs(draw, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        torch.bernoulli,
+        lambda x: torch.normal(x, -x.abs() - 1),
+        lambda x: torch.normal(0.0, x * nan),
+        lambda x: torch.multinomial(-x.abs(), 1),
+        lambda x: torch.multinomial(x * math.inf, 2, replacement=True),
+        lambda x: torch.multinomial(x.clamp(0, 0), 1),
+        lambda x: torch.multinomial(x.abs(), 0),
+        lambda x: x[:0].uniform_(2, 1),
+        lambda x: x[:0].bernoulli_(1.5),
+    ],
+)
+@pytest.mark.parametrize("numbers", [[0.5, 2.0], [0.5, -1.0], [nan, 0.5]])
+def test_parameters_that_are_tensors(draw: Callable[..., Tensor], numbers: list[float]) -> None:
+    _refused_in_graphs(draw, torch.tensor(numbers, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_chances_are_fractions(dtype: torch.dtype) -> None:
+    x = torch.ones(2, dtype=dtype)
+    _refused_in_graphs(torch.bernoulli, x)
+    draws: list[Callable[[Tensor], Tensor]] = [
+        torch.bernoulli,
+        lambda p: torch.rand(2, device=p.device).bernoulli_(p),
+    ]
+    for draw in draws:
+        with pytest.raises(NotImplementedError):
+            draw(x)
+        with pytest.raises(NotImplementedError):
+            draw(x.to("tenon"))
+
+
+def test_exponential_numbers_are_fractions() -> None:
+    for device in ("cpu", "tenon"):
+        with pytest.raises(RuntimeError, match="continuous"):
+            torch.ones(2, dtype=torch.int64, device=device).exponential_()
+
+
+def test_numbers_that_may_be_drawn_are() -> None:
+    """What checks them lets them through, at the ends of their range too."""
+    p = torch.tensor([0.0, 1.0, 0.0, 1.0], device="tenon")
+    assert torch.equal(compiled(torch.bernoulli)(p), p)
+    assert torch.equal(compiled(lambda x: torch.normal(x, torch.zeros_like(x)))(p), p)
+    places = compiled(lambda x: torch.multinomial(x, 2, replacement=False))(p)
+    assert sorted(places.tolist()) == [1, 3]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_assertions_of_a_graph(dynamic: bool) -> None:
+    """An op without results is called for its errors."""
+
+    def compute(x: Tensor) -> Tensor:
+        torch._assert_async((x > 0).all(), "not positive")
+        return x + 1
+
+    run = compiled(compute, dynamic)
+    assert torch.equal(run(torch.ones(2, device="tenon")).cpu(), torch.full((2,), 2.0))
+    with pytest.raises(RuntimeError, match="not positive"):
+        _ = run(torch.zeros(2, device="tenon")).cpu()
+
+
+NOTHING = [
+    lambda w, i: F.embedding(i, w),
+    lambda w, i: F.embedding(i, w, padding_idx=1),
+    lambda w, i: w.index_select(0, i),
+    lambda w, i: w.t().index_select(1, i),
+    lambda w, i: w.view(3, 0, 1).index_select(0, i.int()),
+    lambda w, i: w.index_reduce(0, i, w[:1], "amax"),
+]
+
+
+@pytest.mark.parametrize("k", range(len(NOTHING)))
+@pytest.mark.parametrize("bad", [3, -1, 70])
+def test_indices_of_no_elements(k: int, bad: int) -> None:
+    """Kernels of these check their indices even where there is nothing to copy."""
+    rows = torch.zeros(3, 0)
+    same_error_by_plans(NOTHING[k], [rows, torch.tensor([1])], [rows, torch.tensor([bad])])
+
+
+P = [[0.5, 0.25, 0.0], [1.0, 0.75, 0.5]]
+ROWS = [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+# What kernels look at before they compute: numbers that they take, and some that they refuse.
+LOOKED_AT: list[tuple[Callable[..., Tensor], Any, Any]] = [
+    (lambda x: F.binary_cross_entropy(x, x), P, [[0.5, 1.5], [0.5, 0.5]]),
+    (lambda x: F.binary_cross_entropy(x, x, reduction="none"), P, [[nan], [0.5]]),
+    (lambda x: F.binary_cross_entropy(x * 0, x, reduction="sum"), P, [[0.5, -0.5], [0.0, 0.0]]),
+    (lambda i: F.multilabel_margin_loss(i * 0.5, i), [[1, -1, 0]], [[1, -1, 3]]),
+    (lambda i: F.multilabel_margin_loss(i * 0.5, i), [[1, -1, 0]], [[1, -1, -2]]),
+    (lambda i: F.multi_margin_loss(i.view(2, 1) * torch.ones(3).to(i.device), i), [0, 2], [0, 3]),
+    (lambda i: F.max_unpool2d(i[None] * 0.5, i[None], [2, 2]), [[0, 5], [3, 1]], [[0, 5], [3, 99]]),
+    (lambda i: F.max_unpool2d(i[None] * 0.5, i[None], [2, 2]), [[0, 5], [3, 1]], [[0, 5], [3, -1]]),
+    (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [1, 1, 2]),
+    (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [0, 1, 4]),
+    (lambda i: F.embedding_bag(i * 0, torch.ones(2, 2).to(i.device), i), [0, 1, 2], [0, 2, 1]),
+    (lambda i: F.embedding_bag(i, torch.ones(2, 2).to(i.device), i * 0), [0, 1, 1], [0, 1, 2]),
+    (lambda i: torch.searchsorted(i * 0.5, i * 0.5, sorter=i), [0, 1, 2], [0, 1, 3]),
+    (lambda i: torch.searchsorted(i * 0.5, i * 0.5, sorter=i), [0, 1, 2], [0, -1, 2]),
+    (
+        lambda i: torch.zeros(3).to(i.device).masked_scatter(i > 0, i[:2] * 0.5),
+        [1, 0, 1],
+        [1, 1, 1],
+    ),
+]
+
+
+@pytest.mark.parametrize("k", range(len(LOOKED_AT)))
+def test_numbers_that_kernels_look_at(k: int) -> None:
+    compute, good, bad = LOOKED_AT[k]
+    same_error_by_plans(compute, [torch.tensor(good)], [torch.tensor(bad)])
+
+
+X, Y, AT = torch.arange(9.0).view(3, 3), torch.ones(3, 3, dtype=torch.float64), torch.tensor([0, 2])
+# What kernels refuse for dtypes and sizes that PyTorch's tracing takes.
+MISMATCHES: list[tuple[Callable[..., Any], list[Any]]] = [
+    (torch.mm, [X, Y]),
+    (torch.mm, [X, Y.half()]),
+    (lambda x, y: torch.bmm(x[None], y[None]), [X, Y]),
+    (torch.mv, [X, Y[0]]),
+    (F.linear, [X, Y]),
+    (lambda c, x: torch.addmm(c, x, x), [X.half(), X]),
+    (lambda c, x: torch.baddbmm(c[None], x[None], x[None]), [X.half(), X]),
+    (lambda x, i, y: x.index_put((i,), y[:2]), [X, AT, Y]),
+    (lambda x, i, y: x.index_put((i,), y[:2], accumulate=True), [X, AT, Y]),
+    (lambda x, i, y: x.index_add(0, i, y[:2]), [X, AT, Y]),
+    (lambda x, i, y: x.index_copy(0, i, y[:2]), [X, AT, Y]),
+    (lambda x, i, y: x.index_reduce(0, i, y[:2], "amax"), [X, AT, Y]),
+    (lambda x, i, y: x.put(i, y[0, :2]), [X, AT, Y]),
+    (lambda x, w: F.layer_norm(x, (3,), w[0], w[0]), [X, Y]),
+    (lambda x, w: F.layer_norm(x, (3,), w[0], w[0]), [X, Y.half()]),
+    (lambda x, w: F.group_norm(x, 3, w[0], w[0]), [X, Y]),
+    (torch.cdist, [X, Y.half()]),
+    (lambda x, y: F.grid_sample(x[None, None], y[None, None, :, :2]), [X, Y]),
+    (F.binary_cross_entropy, [X / 9, Y]),
+    (
+        lambda w, i, p: F.embedding_bag(i, w, i[:1], mode="sum", per_sample_weights=p),
+        [X, AT, Y[0, :2]],
+    ),
+    (lambda x, i: x.index_select(0, i), [X, AT.short()]),
+    (lambda x, i: x.index_select(0, i), [X, AT[None]]),
+    (lambda x, i: x.index_reduce(0, i, x[:2], "amax"), [X, AT[None]]),
+    (lambda x, i: x.index_fill(0, i, 1.0), [X, AT.int()]),
+    (lambda x, i: x.index_copy(0, i, x[:2]), [X, AT.int()]),
+    (lambda x, i: x.put(i, x[0, :2]), [X, AT.int()]),
+    (lambda x, i: x.put(i, x[0]), [X, AT]),
+    (lambda x, i: x.index_put((i,), x), [X, AT]),
+    (F.relu, [X > 4]),
+    (torch.argmax, [X > 4]),
+    (lambda x: 1 - x, [X > 4]),
+]
+
+
+@pytest.mark.parametrize("k", range(len(MISMATCHES)))
+def test_dtypes_and_sizes_that_do_not_fit(k: int) -> None:
+    compute, given = MISMATCHES[k]
+    with pytest.raises(Exception):  # noqa: B017
+        compute(*given)
+    with pytest.raises(Exception):  # noqa: B017
+        compiled(compute)(*on_tenon(given))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("ends", [[0, 2, 2, 5], [0, 0, 0, 0], [0, 2, 6]])
+def test_bags_whose_end_is_given(mode: str, ends: list[int]) -> None:
+    """Rows behind the last end are in no bag, where the host has a fast kernel."""
+
+    def compute(i: Tensor, ends: Tensor, *tables: Tensor) -> list[Tensor]:
+        return [
+            F.embedding_bag(i, t, ends, mode=mode, include_last_offset=True, padding_idx=padding)
+            for t in tables
+            for padding in (None, 1)
+        ]
+
+    tables = [torch.randn(5, 3, dtype=dtype) for dtype in (torch.float32, torch.float64)]
+    given = [torch.tensor([1, 4, 1, 2, 0, 1]), torch.tensor(ends), *tables]
+    same_by_plans(compute, *given, rtol=1e-5, atol=1e-6)
+
+
+def test_a_refused_number_spoils_its_own_results_alone() -> None:
+    def compute(x: Tensor) -> list[Tensor]:
+        return [x + 1, F.binary_cross_entropy(x, x), x * 2]
+
+    with executing("compiled"):
+        for _ in range(2):
+            compute(torch.rand(3, device="tenon"))
+        before, loss, after = compute(torch.full((3,), 2.0, device="tenon"))
+        assert before.tolist() == [3, 3, 3] and after.tolist() == [4, 4, 4]
+        with pytest.raises(RuntimeError, match="between 0 and 1"):
+            loss.item()
+
+
+def test_a_negative_beta_of_a_loss() -> None:
+    x = torch.arange(3.0)
+    for beta in (-1.0, nan):
+        _refused_in_graphs(lambda x, beta=beta: F.smooth_l1_loss(x, x + 1, beta=beta), x)
 
 
 def test_dropout_that_is_not_told_trains() -> None:

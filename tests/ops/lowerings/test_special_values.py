@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from against_cpu import executing
 
+from tests.ops.lowerings.by_plan import same_by_plans
 from torch_tenon import _C
 
 pytestmark = needs.plans
@@ -215,3 +216,61 @@ def test_gradients_of_activations(dtype: torch.dtype, run: Callable[..., Results
         torch.testing.assert_close(
             got, want, rtol=limit, atol=limit, equal_nan=True, msg=lambda m, k=k: f"{k}: {m}"
         )
+
+
+PRODUCTS: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
+    lambda c, x: torch.addmm(c, x, x, alpha=0),
+    lambda c, x: torch.addmm(c, x, x, alpha=0.0, beta=2),
+    lambda c, x: torch.addmm(c[0], x, x, beta=0, alpha=0),
+    lambda c, x: torch.addmv(c[0], x, x[0], beta=0, alpha=0),
+    lambda c, x: torch.addbmm(c, x[None], x[None], alpha=0),
+    lambda c, x: torch.baddbmm(c[None], x[None], x[None], alpha=0),
+    lambda c, x: torch.addr(c, x[0], x[1], alpha=0),
+]
+
+
+@pytest.mark.parametrize("k", range(len(PRODUCTS)))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_products_times_0(k: int, dtype: torch.dtype) -> None:
+    """Of most the kernel does not look at the operands, whatever they hold; of some it does."""
+    x = torch.tensor([[NAN, INF, 1.0], [0.0, -INF, 2.0], [1.0, 2.0, 3.0]], dtype=dtype)
+    same_by_plans(PRODUCTS[k], torch.arange(9.0).view(3, 3).to(dtype), x)
+
+
+BOUNDS = [0.1, 0.5, 0.6, 1, 2.0, -0.1, NAN]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_numbers_beside_tensors(dtype: torch.dtype) -> None:
+    """Those that a dtype does not have, and bounds that are the wrong way round."""
+    x = torch.tensor([NAN, INF, -INF, -1.0, 0.0, 0.3, 0.5, 0.7, 1.0, 2.0], dtype=dtype)
+
+    def compute(x: torch.Tensor) -> Results:
+        found = [x.nan_to_num(*k) for k in ((1e300,), (-0.0, 1e300, -1e300), (NAN, -INF, 70000.0))]
+        return found + [torch.logit(x, k) for k in BOUNDS]
+
+    same_by_plans(compute, x, rtol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("factor", [1e-50, 1e300])
+def test_factors_that_float32_does_not_have(factor: float) -> None:
+    """What is too small is 0, and what is too large is refused, after other factors too."""
+    x = torch.tensor([[INF, 1.0], [NAN, 2.0]], device="tenon")
+    ones = torch.ones(2, 2, device="tenon")
+
+    def compute(k: float) -> Results:
+        return [
+            torch.add(ones, x, alpha=k), torch.addcmul(ones, x, x, value=k),
+            torch.lerp(ones, x, k), torch.addmm(x, ones, ones, beta=k),
+        ]  # fmt: skip
+
+    with executing("compiled"):
+        for k in (1.5, 2.5, 3.5):
+            compute(k)
+        if factor > 1:
+            for op in (torch.add, torch.sub):
+                with pytest.raises(RuntimeError, match="overflow"):
+                    op(ones, x, alpha=factor)
+        else:
+            assert compute(factor)[-1].tolist() == [[2, 2], [2, 2]]

@@ -13,10 +13,20 @@ from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
-from torch_tenon.ops.lowerings.reductions import scan, shared
-from torch_tenon.ops.lowerings.table import Build, CannotLower, broadcast_load, cast, lowering
+from torch_tenon.ops.lowerings.reductions import check_all, scan, shared
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    broadcast_load,
+    cast,
+    lowering,
+    of_one_dtype,
+)
+from torch_tenon.ops.lowerings.views import narrow
 
 SUM, MEAN, MAX = 0, 1, 2
+_FAST = (torch.float32, torch.float16, torch.bfloat16)
+"""The dtypes that the host has fast kernels of bags for."""
 
 
 def _bag_of(b: Build, starts: Value, rows: Index, bags: Index) -> Stored:
@@ -29,6 +39,24 @@ def _bag_of(b: Build, starts: Value, rows: Index, bags: Index) -> Stored:
 
     done = scatter_node(b, marks, mark, [], [bags - 1], "sum")
     return b.program.realise(scan(b, done, 0, "sum", torch.int64))
+
+
+def _check_ends(b: Build, starts: Value, rows: Index, ordered: bool) -> None:
+    """Has the program raise, as PyTorch's kernel does, where the first bag does not begin at 0, or
+    the last one behind all rows, or, of `ordered` ones, one before another that it follows."""
+    first, last = (narrow(starts, 0, k, 1) for k in (0, starts.sizes[0] - 1))
+    check_all(b, first, lambda i: ops.eq(i, 0), "offsets[0] has to be 0")
+    within = lambda i: ops.le(ops.to(i, torch.int64), ops.index(rows))  # noqa: E731
+    check_all(b, last, within, "offsets[-1] can not be greater than input's length")
+    count = starts.sizes[0] - 1
+    if ordered and count != 0:
+        steps = Lazy(
+            (count,),
+            torch.int64,
+            lambda p: ops.sub(*(ops.to(starts.load([i]), torch.int64) for i in (p[0] + 1, p[0]))),
+            (starts,),
+        )
+        check_all(b, steps, lambda n: ops.ge(n, 0), "offsets have to grow")
 
 
 @lowering("aten._embedding_bag", "aten._embedding_bag_forward_only")
@@ -49,8 +77,12 @@ def embedding_bag(
     bags, width, rows = b.out.sizes[0], b.out.sizes[1], at.numel()
     if rows == 0 or bags == 0 or width == 0:
         raise CannotLower("an empty bag")
+    of_one_dtype(table, weights)
     padding = padding + table.sizes[0] if padding < -1 else padding  # type: ignore[assignment]
     wide = TABLE[table.dtype].compute
+    # The host's fast kernels ask more of their arguments than those for all others do.
+    is_fast = mode != MAX and padding < 0 and table.dtype in _FAST
+    _check_ends(b, starts, rows, is_fast)
     bag_of = _bag_of(b, starts, rows, bags)
     ones = filled(b, (bags,), 0, torch.int64)
 
@@ -66,12 +98,15 @@ def embedding_bag(
         return ops.to(used(r[0]), torch.int64), ones.layout.index([bag(r[0])])
 
     sizes = scatter_node(b, ones, one, [], [rows], "sum")
-    element = _bag_element(table, at, weights, wide)
+    element = _bag_element(table, at, weights, wide, "batch")
     start = neutral("max", wide) if mode == MAX else 0
     target = filled(b, (bags, width), start, wide)
 
     def add(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
-        value = ops.where(used(r[0]), element(r[0], p[0]), start)
+        is_used = used(r[0])
+        if is_fast and include_last:  # what follows the last bag counts as one of it, and is 0
+            is_used = is_used & ops.lt(ops.index(r[0]), ops.to(starts.load([bags]), torch.int64))
+        value = ops.where(is_used, element(r[0], p[0]), start)
         return value, target.layout.index([bag(r[0]), p[0]])
 
     total = scatter_node(b, target, add, [width], [rows], "max" if mode == MAX else "sum")
@@ -104,9 +139,11 @@ def _within(x: Value, p: Position) -> Scalar:
     return ops.masked(inside, lambda: x.load(p), 0)
 
 
-def _bag_element(table: Value, at: Value, weights: Value | None, wide: torch.dtype) -> Any:
+def _bag_element(
+    table: Value, at: Value, weights: Value | None, wide: torch.dtype, check: str = "embedding"
+) -> Any:
     def element(r: Index, k: Index) -> Scalar:
-        row = ops.indirect(at.load([r]), table.sizes[0], "embedding")
+        row = ops.indirect(at.load([r]), table.sizes[0], check)
         value = ops.to(table.load([row, k]), wide)
         return value if weights is None else ops.mul(value, ops.to(weights.load([r]), wide))
 
@@ -219,6 +256,7 @@ def _difference(x: Value, y: Value, batch: Position, i: Index, j: Index, k: Inde
 @lowering("aten._cdist_forward")
 def cdist(b: Build, x: Value, y: Value, p: float, mode: Any = None) -> Value:
     """The p-norms of the differences of all rows of x and of y."""
+    of_one_dtype(x, y)
     x, y = shared(b, x), shared(b, y)
     dtype = b.out.dtype
     if x.sizes[-1] == 0:

@@ -20,7 +20,14 @@ from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
 from torch_tenon.ops.lowerings.reductions import shared
-from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, number
+from torch_tenon.ops.lowerings.table import (
+    LOWERINGS,
+    Build,
+    CannotLower,
+    cast,
+    number,
+    of_one_dtype,
+)
 
 BILINEAR, NEAREST = 0, 1
 _product = functools.partial(functools.reduce, ops.mul)
@@ -41,6 +48,7 @@ class _Corner:
 
 class _Sampler:
     def __init__(self, x: Value, grid: Value, mode: int, padding: int, align: bool) -> None:
+        of_one_dtype(x, grid)
         if mode not in (BILINEAR, NEAREST):
             raise CannotLower("bicubic sampling")
         if TABLE[x.dtype].compute is not x.dtype:

@@ -20,6 +20,7 @@ from torch_tenon.ops.lowerings.table import (
     fitting,
     lowering,
     number,
+    of_one_dtype,
 )
 from torch_tenon.ops.lowerings.views import diagonal_of, from_front, select, slice_bounds, wrap_dim
 
@@ -125,6 +126,8 @@ def index_select(b: Build, x: Value, dim: int, at: Value) -> Value:
     """Some positions of a dimension."""
     x, shape = one_d(x), b.out.sizes
     d = wrap_dim(dim, len(x.sizes))
+    if len(at.sizes) > 1 or at.dtype not in (torch.int32, torch.int64):
+        raise CannotLower("an index of another rank or dtype")
     flat = reshape(at, (at.numel(),))
     check = "batch" if d == 1 else "embedding"  # the CPU has a kernel of its own for that dimension
 
@@ -180,6 +183,7 @@ def index_put(
     """x with values stored or added at indices, `unsafe` ones too only where they are in range."""
     if x.dtype not in TABLE:
         raise CannotLower(f"no loops over {x.dtype}")
+    of_one_dtype(x, values)
     if (
         len(at) == 1
         and at[0] is not None
@@ -189,6 +193,8 @@ def index_put(
     ):
         return _masked_put(x, at[0], values)
     plan = _IndexPlan(x, at)
+    if not _is_broadcast(values.sizes, plan.sizes):
+        raise CannotLower("values of other sizes than what is indexed")
     target = b.program.owned(x, (values, *plan.tensors))
     rank = len(plan.shape)
     kept = [*range(plan.start), *range(plan.start + rank, len(plan.sizes))]
@@ -211,6 +217,14 @@ def index_put(
         [plan.sizes[k] for k in indexed],
         "sum" if accumulate else "store",
     )
+
+
+def _is_broadcast(sizes: Sequence[Index], to: Sequence[Index]) -> bool:
+    """Whether sizes are known to broadcast to others; more dimensions in front are of size 1."""
+    extra = max(len(sizes) - len(to), 0)
+    last = to[len(to) - (len(sizes) - extra) :]
+    pairs = zip(sizes[extra:], last, strict=True)
+    return all(n == 1 for n in sizes[:extra]) and all(n in (1, m) for n, m in pairs)
 
 
 def _masked_put(x: Value, mask: Value, value: Value) -> Value:
@@ -277,6 +291,8 @@ def slice_scatter(
 ) -> Value:
     """x with a slice of a dimension replaced."""
     d = wrap_dim(dim, len(x.sizes))
+    if len(source.sizes) != len(x.sizes):
+        raise CannotLower("a source of another rank")
     first, last = slice_bounds(start, end, step, x.sizes[d], source.sizes[d])
     source = cast(source, x.dtype)
 

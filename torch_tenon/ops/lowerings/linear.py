@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ from torch_tenon.ops.lowerings.table import (
     elementwise,
     fitting,
     lowering,
+    of_one_dtype,
 )
 
 aten = torch.ops.aten
@@ -48,6 +50,7 @@ WITHOUT_MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
 def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> Value:
     meta = b.out
+    of_one_dtype(*operands)
     if product(meta.sizes) == 0 or any(product(x.sizes) == 0 for x in operands):
         if product(meta.sizes) == 0 or len(operands) == 2:
             return constant(meta.sizes, 0, meta.dtype)
@@ -179,13 +182,22 @@ def _plain(target: Any) -> Callable[..., Value]:
     return lambda b, x, y: _product(b, target, [x, y])
 
 
+def _factor(k: Any, dtype: torch.dtype) -> Any:
+    """A factor as the number that the kernel computes with: what is too small is 0."""
+    return ctypes.c_float(k).value if compute_dtype(dtype) is torch.float32 else k
+
+
 def _added(target: Any) -> Callable[..., Value]:
     """beta * c + alpha * x @ y; the sum fuses with what follows."""
 
     def lower(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+        of_one_dtype(c, x)
         fitting(alpha, b.out.dtype), fitting(beta, b.out.dtype)
         if isinstance(alpha, complex) or isinstance(beta, complex):
             raise CannotLower("a complex factor")
+        alpha, beta = (_factor(k, b.out.dtype) for k in (alpha, beta))
+        if alpha == 0:  # most kernels do not look at x and y then, and some do
+            raise CannotLower("a product times 0, where numbers may be infinite")
         if x.sizes[-1] == 0 and beta != 0:  # of nothing alpha may be no number
             scaled = lambda u: u if beta == 1 else ops.mul(u, beta)  # noqa: E731
             whole = broadcast_to(c, b.out.sizes)

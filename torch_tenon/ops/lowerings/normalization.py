@@ -55,6 +55,14 @@ def _scaled(x: Scalar, average: Scalar, scale: Scalar, weight: Any, bias: Any) -
     return y if bias is None else ops.add(y, bias)
 
 
+def _check_parameters(x: Value, *parameters: Value | None) -> None:
+    """Raises CannotLower for dtypes that PyTorch's kernel refuses: weights have the dtype of x, or
+    that of its statistics."""
+    for p in parameters:
+        if p is not None and p.dtype not in (x.dtype, widest(x.dtype)):
+            raise CannotLower(f"parameters of {p.dtype} beside {x.dtype}")
+
+
 @lowering("aten.native_layer_norm")
 def native_layer_norm(
     b: Build, x: Value, shape: Sequence[Index], weight: Any, bias: Any, eps: float
@@ -62,6 +70,7 @@ def native_layer_norm(
     """Normalized over the last dimensions; also the mean and 1 / deviation."""
     if product(x.sizes) == 0:
         raise CannotLower("an empty tensor")
+    _check_parameters(x, weight, bias)
     x = shared(b, x)
     wide = widest(x.dtype)
     dims = list(range(len(x.sizes) - len(shape), len(x.sizes)))
@@ -86,6 +95,7 @@ def native_group_norm(
     """Normalized over each group of channels; also the means and 1 / deviations."""
     if product(x.sizes) == 0:
         raise CannotLower("an empty tensor")
+    _check_parameters(x, weight, bias)
     wide = widest(x.dtype)
     x = shared(b, x)
     per = channels // groups

@@ -133,6 +133,10 @@ def _check_factor(by: Any, dtype: torch.dtype) -> None:
     fitting(by, dtype)
 
 
+def _is_true_or_false(x: Any) -> bool:
+    return x.dtype is torch.bool if isinstance(x, Value) else isinstance(x, bool)
+
+
 def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[..., Value]:
     """x + alpha * y, and its kin."""
 
@@ -140,6 +144,8 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
         x, y, by = (y, x, *args, alpha)[:3] if turned else (x, y, *args, alpha)[:3]
         dtype = promote(x, y)
         _check_factor(by, dtype)
+        if scalar == ops.sub and any(_is_true_or_false(v) for v in (x, y)):
+            raise CannotLower("a truth value less another")
         if by == 1 and not dtype.is_complex:  # whose infinities tell that PyTorch multiplies by it
             return elementwise(scalar, (x, y), dtype, dtype)
 
@@ -384,7 +390,14 @@ def clamp(b: Build, x: Value, low: Any = None, high: Any = None) -> Value:
 
 lowering("aten.clamp_min")(clamp)
 lowering("aten.clamp_max")(lambda b, x, high: clamp(b, x, None, high))
-lowering("aten.relu")(lambda b, x: clamp(b, x, 0))
+
+
+@lowering("aten.relu")
+def relu(b: Build, x: Value) -> Value:
+    """x where it is positive, else 0."""
+    if x.dtype is torch.bool:
+        raise CannotLower("the positive part of a truth value")
+    return clamp(b, x, 0)
 
 
 @lowering("aten.hardtanh")

@@ -21,6 +21,7 @@ from torch_tenon.ir.index import Expr, Index, flat_index, nonnegative
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.creation import constant
+from torch_tenon.ops.lowerings.reductions import check_all, shared
 from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, lowering
 
 MANY_VALUES = 1 << 20  # from which 64 bits choose among them, and not 32
@@ -203,6 +204,10 @@ def uniform(b: Build, x: Value, low: Any = 0.0, high: Any = 1.0, **keywords: Any
 def normal(b: Build, mean: Any, std: Any = 1.0, *args: Any, **keywords: Any) -> Value:
     """Normal, with a mean and a deviation that are numbers or tensors."""
     _refuse(isinstance(std, int | float) and not std >= 0)
+    if isinstance(std, Value):
+        std = shared(b, std)
+        is_deviation = lambda s: ops.ge(s, 0)  # noqa: E731
+        check_all(b, std, is_deviation, "normal expects all elements of std >= 0.0")
     return own(b, Drawn("normal", mean, std))
 
 
@@ -268,7 +273,13 @@ def _is_of(dtype: torch.dtype, number: int) -> bool:
 def bernoulli(b: Build, x: Value, p: Any = None, **keywords: Any) -> Value:
     """1 with probability x (or p), else 0."""
     _refuse(isinstance(p, int | float) and not 0 <= p <= 1)
-    return own(b, Drawn("bernoulli", x if p is None else p), x.dtype)
+    if p is not None:
+        return own(b, Drawn("bernoulli", p), x.dtype)
+    _refuse(not x.dtype.is_floating_point)
+    x = shared(b, x)
+    is_chance = lambda c: ops.ge(c, 0) & ops.le(c, 1)  # noqa: E731
+    check_all(b, x, is_chance, "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+    return own(b, Drawn("bernoulli", x), x.dtype)
 
 
 @lowering("aten.native_dropout")

@@ -134,6 +134,15 @@ def shared(b: Build, x: Value) -> Value:
     return x
 
 
+def check_all(b: Build, x: Value, holds: Callable[[Scalar], Any], otherwise: str) -> None:
+    """Has the program raise, as PyTorch's kernel does, where an element is none that may be."""
+    count = x.numel()
+    if isinstance(count, int) and count == 0:
+        return
+    found = reduce(b, x, range(len(x.sizes)), "all", False, lambda p: holds(x.load(p)))
+    Build(b.program, []).call(torch.ops.aten._assert_async.msg, [found, otherwise], {}, "effect")
+
+
 def _typed(x: Value, dtype: torch.dtype) -> Element:
     """The elements of x as numbers of `dtype`."""
     return lambda p: ops.to(x.load(p), dtype)
@@ -229,6 +238,8 @@ def _along(combine: str) -> Callable[..., list[Value]]:
 
 def _arg(combine: str) -> Callable[..., Value]:
     def lower(b: Build, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+        if x.dtype is torch.bool:
+            raise CannotLower("the place of a truth value")
         if dim is not None:
             return _extreme(b, x, dim, keepdim, combine)[1]
         flat = reshape(x, (x.numel(),))

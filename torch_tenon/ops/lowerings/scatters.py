@@ -21,6 +21,7 @@ from torch_tenon.ops.lowerings.table import (
     fitting,
     lowering,
     number,
+    of_one_dtype,
 )
 from torch_tenon.ops.lowerings.views import wrap_dim
 
@@ -183,6 +184,10 @@ def _of_rank(x: Value, source: Value) -> Value:
 def _rows(x: Value, dim: int, at: Value, source: Any) -> tuple[Value, Value]:
     """Indices of whole slices as one for each element, and the source (a tensor or a number) with
     the sizes of these."""
+    if len(at.sizes) > 1:
+        raise CannotLower("an index of several dimensions")
+    if isinstance(source, Value):
+        of_one_dtype(x, source)
     sizes = list(one_d(x).sizes)
     d = wrap_dim(dim, len(sizes))
     flat = reshape(at, (at.numel(),))
@@ -208,17 +213,24 @@ def index_add(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: 
     return _scatter_along(b, x, dim, rows, source, "sum", places=_Places("embedding"))
 
 
+def _of_64_bits(at: Value) -> Value:
+    """Indices that are int64, as some kernels ask."""
+    if at.dtype is not torch.int64:
+        raise CannotLower(f"indices of {at.dtype}")
+    return at
+
+
 @lowering("aten.index_copy")
 def index_copy(b: Build, x: Value, dim: int, at: Value, source: Value) -> Value:
     """x with slices of a source at positions of a dimension."""
-    rows, source = _rows(x, dim, at, source)
+    rows, source = _rows(x, dim, _of_64_bits(at), source)
     return _scatter_along(b, x, dim, rows, source, "store", places=_Places("index_copy"))
 
 
 @lowering("aten.index_fill")
 def index_fill(b: Build, x: Value, dim: int, at: Value, value: Any) -> Value:
     """x with a number (or a tensor without dimensions) at positions of a dimension."""
-    rows, _ = _rows(x, dim, at, 0)
+    rows, _ = _rows(x, dim, _of_64_bits(at), 0)
     value = fitting(value, x.dtype)
     source = broadcast_to(value, rows.sizes) if isinstance(value, Value) else value
     return _scatter_along(b, x, dim, rows, source, "store", places=_Places("index", wrap=True))
@@ -227,7 +239,10 @@ def index_fill(b: Build, x: Value, dim: int, at: Value, value: Any) -> Value:
 @lowering("aten.put")
 def put(b: Build, x: Value, at: Value, source: Value, accumulate: bool = False) -> Value:
     """x with values stored or added at numbers of its elements."""
-    count = at.numel()
+    count = _of_64_bits(at).numel()
+    of_one_dtype(x, source)
+    if source.numel() != count:
+        raise CannotLower("more or fewer values than places")
     flat_at, values = reshape(at, (count,)), reshape(source, (count,))
     target = b.program.owned(reshape(x, (x.numel(),)), (at, source))
 

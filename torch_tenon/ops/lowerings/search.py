@@ -12,7 +12,7 @@ from torch_tenon.ir.index import Index, product, unflatten
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Stored, Value, reshape
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
-from torch_tenon.ops.lowerings.reductions import scan, shared
+from torch_tenon.ops.lowerings.reductions import check_all, scan, shared
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
     Build,
@@ -72,6 +72,9 @@ def _bound(b: Build, row: Value, values: Value, sorter: Value | None, right: boo
     if compute not in TABLE or not isinstance(length, int):
         raise CannotLower(f"a search in {length} elements of {compute}")
     compare = ops.gt if right else ops.ge
+    if sorter is not None:
+        is_place = lambda i: ops.ge(i, 0) & ops.lt(i, length)  # noqa: E731
+        check_all(b, sorter, is_place, "torch.searchsorted(): sorter index out of range")
     row = b.program.realise(row)
 
     def body(p: Position) -> Scalar:
@@ -198,7 +201,7 @@ def masked_scatter(b: Build, x: Value, mask: Value, source: Value) -> Value:
 
         def new() -> Scalar:
             at = ops.sub(number_of.load(p), 1)
-            return values.load([ops.indirect(at, values.numel(), "index")])
+            return values.load([ops.indirect(at, values.numel(), "gather")])
 
         return ops.where(here, ops.masked(here, new, 0), old.load(p))
 

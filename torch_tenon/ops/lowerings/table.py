@@ -178,6 +178,12 @@ def promote(*args: Any) -> torch.dtype:
     return dtype
 
 
+def of_one_dtype(*values: Value | None) -> None:
+    """Raises CannotLower for values of several dtypes, which PyTorch's kernel refuses."""
+    if len({v.dtype for v in values if v is not None}) > 1:
+        raise CannotLower("values of several dtypes")
+
+
 def float_type(dtype: torch.dtype) -> torch.dtype:
     """`dtype`, or the default floating dtype for an integer one."""
     return dtype if TABLE[dtype].kind in ("float", "complex") else torch.get_default_dtype()
