@@ -30,10 +30,10 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   const c10::DeviceIndex device;
   const c10::StreamId stream;
   Window open;
-  Window spare;                     // an emptied window, for its memory
-  std::shared_ptr<Failure> unseen;  // the first error of its windows that nobody has seen
+  Window spare;                               // an emptied window, for its memory
+  std::shared_ptr<Failure> unseen;            // the first error of its windows that nobody has seen
   std::shared_ptr<CapturedWindows> captured;  // where windows go while a graph is captured
-  bool ended = false;               // its thread has: nothing more is recorded
+  bool ended = false;                         // its thread has: nothing more is recorded
 
  private:
   struct Place {
