@@ -5,8 +5,10 @@
 # make test-frameworks     accelerate, transformers and Lightning on the device; installs them
 # make test-torchcts       TorchCTS, a conformance suite by others; installs it apart. A part of it:
 #              `make test-torchcts TORCHCTS_OPTIONS='-k quantized'` (see --help)
+# make smoke   two minutes of the tests
 # make test-newest         the tests with the newest PyTorch, gigabytes that it installs apart;
-#              `make test-newest NEWEST=2.14.1` takes another release
+#              `make test-newest NEWEST=2.14.1` takes another release (docs/versions.md)
+# make smoke-newest        two minutes of them there
 # make runtime the library that runs plans without Python and PyTorch, and its tests, which need
 #              neither; `make runtime SANITIZE=address,undefined` has the sanitizers watch these
 # make check   ruff, mypy, clang-format and the manifest's check
@@ -30,9 +32,10 @@ TORCHCTS := $(VENV)/torchcts
 RIVALS := $(VENV)/rivals
 DOCS := $(VENV)/docs
 BUILT := $(VENV)/built
-NEWEST = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["newest-torch"])')
-# What is built for it: a copy of the sources, pinned to that release.
-NEWEST_TREE := build/newest
+NEWEST = $(shell $(PYTHON) -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["tool"]["torch-tenon"]["releases"][-1])')
+# What is built for it: a copy of the sources, pinned to that release, and an environment for each.
+NEWEST_TREE = build/torch-$(NEWEST)
+NEWEST_VENV = $(CURDIR)/.venv-torch-$(NEWEST)
 # Three processes of tests, a builder and its compilers share the processors, of which some tests
 # leave one idle: threads that wait for each other sleep.
 PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist loadfile
@@ -40,7 +43,8 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist loadfile
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test runtime test-long test-targets test-distributed test-frameworks test-torchcts test-newest check format docs bench \
+.PHONY: demo test smoke runtime test-long test-targets test-distributed test-frameworks test-torchcts \
+	test-newest smoke-newest check format docs bench \
 	bench-scripts bench-export wheel clean
 .DELETE_ON_ERROR:
 
@@ -49,6 +53,9 @@ demo: $(BUILT)
 
 test: $(BUILT)
 	$(PYTEST)
+
+smoke: $(BUILT)
+	$(PYTEST) -m smoke
 
 test-long: $(BUILT)
 	$(PYTEST) -m "" --whole
@@ -74,13 +81,13 @@ test-torchcts: $(BUILT) $(TORCHCTS)/installed
 		$(BIN)/python -m torch_tenon.testing.torchcts $(TORCHCTS_OPTIONS)
 
 # The copy keeps its objects and the sources keep their times: ninja rebuilds what changed.
-test-newest:
+test-newest smoke-newest: %-newest:
 	mkdir -p $(NEWEST_TREE)
 	find $(NEWEST_TREE) -type f ! -path '$(NEWEST_TREE)/build/*' ! -name '*.so' ! -name '*.json' -delete
 	tar -c --exclude='./.*' --exclude=./build --exclude='*.so' --exclude=__pycache__ \
 		--exclude=built_for.json --exclude=manifest.json . | tar -x -C $(NEWEST_TREE)
 	sed -i 's/"torch==[^"]*"/"torch==$(NEWEST)"/' $(NEWEST_TREE)/pyproject.toml
-	$(MAKE) -C $(NEWEST_TREE) VENV=$(CURDIR)/.venv-newest test
+	$(MAKE) -C $(NEWEST_TREE) VENV=$(NEWEST_VENV) $*
 
 check: $(BUILT)
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Builds the C++ core with the cpu target's kernels, and the libraries beside it: targets, runtime.
 
-Everything else is in pyproject.toml.
+Everything else is in pyproject.toml, but for what depends on the PyTorch that it is built against:
+the distribution requires that release and no other, and its version names it.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 # The device cannot be loaded while it is being built.
@@ -26,6 +28,10 @@ from torch.utils.cpp_extension import (
 )
 
 ROOT = Path(__file__).parent
+
+# A build for some accelerator is marked after a plus and is the same release.
+RELEASE = torch.__version__.partition("+")[0]
+PINNED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["torch-tenon"]["dependencies"]
 
 # The core, and the kernels that a target has of its own: one extension.
 SOURCES = ["csrc/**/*.cpp", "torch_tenon/targets/*/csrc/*.cpp"]
@@ -154,4 +160,7 @@ setup(
         )
     ],
     cmdclass={"build_ext": Build},
+    install_requires=[*PINNED, f"torch=={RELEASE}"],
+    # Wheels for several releases differ in their names.
+    options={"egg_info": {"tag_build": f"+torch{RELEASE}"}},
 )

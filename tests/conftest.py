@@ -19,6 +19,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ from against_cpu import executing
 
 from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
+
+TESTS = Path(__file__).parent
 
 if torch.tenon.target_name() != "cpu":
     collect_ignore_glob = [
@@ -46,6 +49,16 @@ if torch.tenon.target_name() != "cpu":
         ),
     ]
 
+# What `make smoke` runs: that each part of the device works with the PyTorch that is installed.
+SMOKE = {
+    *("test_accelerator.py", "test_loading.py", "test_pytorch_versions.py", "test_surface.py"),
+    *("test_recording.py", "test_views.py", "test_autograd.py", "test_custom_ops.py"),
+    *("test_models.py", "test_optimizers.py", "test_random.py", "test_serialization.py"),
+    *("test_torch_accelerator.py", "test_graphs.py", "ops/test_manifest.py"),
+    *("frontends/test_eager_plans.py", "frontends/test_torch_compile.py"),
+    *("builder/test_plan_files.py", "exporting/test_programs.py", "profiler/test_collect.py"),
+    *("distributed/test_collectives.py", "testing/test_device_generic.py"),
+}
 MOST_VARIATIONS = 6  # of a test, where it does not say how many
 
 
@@ -58,6 +71,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keeps the part that `--sample` names, and of what is `sampled` a sample. The id of a test
     decides: it is in the same part today and tomorrow, whatever other tests there are."""
+    for item in items:
+        if str(item.path.relative_to(TESTS)) in SMOKE:
+            item.add_marker(pytest.mark.smoke)
     found = re.fullmatch(r"(\d+)/(\d+)", config.getoption("sample"))
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         raise pytest.UsageError("--sample takes a part and how many there are, as in 1/8")

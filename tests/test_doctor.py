@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torch_tenon import config
+from torch_tenon import config, loading
 from torch_tenon.cli import installation
 from torch_tenon.cli.installation import Finding
 
@@ -27,8 +27,10 @@ def _by_name(findings: list[Finding]) -> dict[str, Finding]:
 
 def test_pins_are_those_of_pyproject(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = installation.requirements()
-    dependencies = tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"]
-    assert f"torch=={pins['']['torch']}" in dependencies
+    settings = tomllib.loads(PYPROJECT.read_text())["tool"]["torch-tenon"]
+    assert pins[""].pop("torch") == loading.built_for().partition("+")[0]
+    assert [f"{name}=={version}" for name, version in pins[""].items()] == settings["dependencies"]
+    pins = installation.requirements()
     assert "scipy" in pins["conformance"] and "ruff" in pins["dev"]
 
     def uninstalled(name: str) -> list[str]:

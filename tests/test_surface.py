@@ -48,16 +48,25 @@ def sections() -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+def has(release: str) -> bool:
+    """Is the installed PyTorch that release, as in "2.14", or a later one? No release: it is."""
+    installed = torch.__version__.split(".")
+    return not release or [int(n) for n in release.split(".")] <= [int(n) for n in installed[:2]]
+
+
 def listed(section: str) -> set[str]:
-    """The names of the paragraph that says what is there."""
-    paragraph = re.search(r"^There: (.*)$", section, re.MULTILINE)
-    return set(re.findall(r"`(\w+)`", paragraph[1])) if paragraph else set()
+    """The names of the paragraphs that say what is there, with the installed PyTorch."""
+    paragraphs = re.findall(r"^There(?: since ([\d.]+))?: (.*)$", section, re.MULTILINE)
+    return {n for since, names in paragraphs if has(since) for n in re.findall(r"`(\w+)`", names)}
 
 
 def reasons(section: str) -> dict[str, str]:
     """The rows of the table: a reason for each of a row's names."""
     found: dict[str, str] = {}
     for cell, reason in re.findall(r"^\| (`.*?) \| (.*) \|$", section, re.MULTILINE):
+        since = re.match(r"since (\d[\d.]*\d)", reason)
+        if since and not has(since[1]):
+            continue
         for name in re.findall(r"`(\w+)`", cell):
             assert name not in found, f"{name} has two rows"
             found[name] = reason

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from against_cpu import assert_same
 from fresh_process import output
 
 accelerator = torch.accelerator
@@ -76,8 +77,24 @@ def host_memory() -> None:
 
 
 def graph() -> None:
-    with pytest.raises(RuntimeError, match="not supported on device type: tenon"):
-        accelerator.Graph()
+    x = torch.zeros(4, device="tenon")
+    captured = accelerator.Graph()
+    with torch.Stream("tenon"), captured:
+        x += 1
+    captured.replay()
+    assert x.tolist() == [1] * 4
+
+
+@pytest.mark.skipif(not hasattr(accelerator, "random"), reason="this PyTorch has it not yet")
+def test_random() -> None:
+    assert set(accelerator.random.__all__) == {"initial_seed", "get_rng_state", "get_rng_state_all"}
+    torch.manual_seed(5)
+    torch.rand(3, device="tenon:1")
+    assert accelerator.random.initial_seed(1) == 5
+    states = accelerator.random.get_rng_state_all()
+    assert_same(states, torch.tenon.get_rng_state_all())
+    assert not states[0].equal(states[1])
+    assert accelerator.random.get_rng_state().equal(states[0])
 
 
 #: What calls each of them.

@@ -21,6 +21,16 @@ BUILD = (
 _PARTS = ("torch_tenon._C", "torch_tenon.api.accelerator", "torch_tenon.ops.register")
 
 
+def built_for() -> str | None:
+    """The version of PyTorch that the extension is built against; None where it is not built, or
+    what it was built for cannot be read."""
+    try:
+        record = json.loads(BUILT_FOR.read_bytes())
+        return record["torch"] if isinstance(record, dict) else None
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
 def mismatch(torch_version: str) -> str | None:
     """Why the extension is not for that version of PyTorch or this Python, in one line; None where
     it is, and where nothing says what it was built for.

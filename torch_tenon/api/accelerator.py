@@ -26,6 +26,7 @@ from torch_tenon.api.memory import *  # noqa: F403
 from torch_tenon.api.memory import mem_get_info
 from torch_tenon.api.random import *  # noqa: F403
 from torch_tenon.api.streams import *  # noqa: F403
+from torch_tenon.api.streams import current_stream
 from torch_tenon.device import target as _target
 
 _loaded_later: dict[str, Callable[[], ModuleType]] = {}
@@ -183,11 +184,8 @@ class blocking:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether a graph is being captured: no, since the device has none to capture.
-
-    What is called is recorded, planned and run from plans in any program.
-    """
-    return False
+    """Whether this thread captures a graph (`torch.accelerator.Graph`) on its current stream."""
+    return current_stream().is_capturing()
 
 
 # Random numbers

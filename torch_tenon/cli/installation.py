@@ -97,12 +97,21 @@ def _source_requirements() -> list[str]:
     path = Path(__file__).parents[2] / "pyproject.toml"
     if not path.is_file():
         return []
-    project = tomllib.loads(path.read_text())["project"]
-    extras = project.get("optional-dependencies", {})
+    settings = tomllib.loads(path.read_text())
+    extras = settings["project"].get("optional-dependencies", {})
     return [
-        *project["dependencies"],
+        *settings["tool"]["torch-tenon"]["dependencies"],
+        *_release_of_pytorch(settings["build-system"]["requires"]),
         *(f'{line} ; extra == "{name}"' for name, lines in extras.items() for line in lines),
     ]
+
+
+def _release_of_pytorch(build: list[str]) -> list[str]:
+    # The one that the extension is built against; before that, the one that a build would take.
+    built_for = loading.built_for()
+    if built_for is not None:
+        return [f"torch=={built_for.partition('+')[0]}"]
+    return [line for line in build if line.startswith("torch==")]
 
 
 def _installed(distribution: str) -> str | None:

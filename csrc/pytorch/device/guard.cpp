@@ -122,6 +122,10 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     wait_until_idle(stream.device_index());
   }
 
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    return is_capturing(stream);
+  }
+
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     synchronize(device);
   }

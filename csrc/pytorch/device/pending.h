@@ -34,6 +34,9 @@ const char* name_of(CommitReason reason);
 void commit(c10::DeviceIndex device, CommitReason reason);
 void commit_stream(c10::Stream stream, CommitReason reason);
 
+// Does the calling thread capture a graph on that stream?
+bool is_capturing(c10::Stream stream);
+
 // Submits the windows that use a buffer, or those alone that write it; false: there were none.
 bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason);
 

@@ -11,6 +11,7 @@
 #include "execute/host_views.h"
 #include "record/direct.h"
 #include "record/execution.h"
+#include "record/graph.h"
 #include "record/op_key.h"
 #include "record/record.h"
 #include "record/submissions.h"
@@ -76,7 +77,7 @@ void forget_windows() {
 }
 
 void note_window(WindowCame came, bool is_small, size_t calls) {
-  if (came == WindowCame::by_plan || !is_small)
+  if (came == WindowCame::by_plan || !is_small || is_capturing())
     return forget_windows();
   t_unplanned_calls += static_cast<int64_t>(calls);
   if (t_unplanned_calls < kUnplannedCalls)
@@ -100,10 +101,11 @@ DirectCall::DirectCall(const OpInfo& op) : op_(op), lent_(t_stand_ins), first_(l
   --direct_calls_left;
   keep_backward_here();
   const auto mode = execute_mode();
-  possible_ = op.may_be_direct && is_recording() &&
-              (mode == ExecuteMode::automatic || mode == ExecuteMode::direct) &&
-              target().host_memory && !traces_calls() && !profiles() &&
-              !c10::impl::TorchDispatchModeTLS::any_modes_set();
+  possible_ =
+      op.may_be_direct && is_recording() &&
+      (mode == ExecuteMode::automatic || (mode == ExecuteMode::direct && !is_capturing())) &&
+      target().host_memory && !traces_calls() && !profiles() &&
+      !c10::impl::TorchDispatchModeTLS::any_modes_set();
 }
 
 DirectCall::~DirectCall() {

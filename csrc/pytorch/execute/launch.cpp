@@ -6,6 +6,7 @@
 #include "device/interpreter.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "record/graph.h"
 #include "record/submissions.h"
 
 namespace tenon {
@@ -33,6 +34,7 @@ void launch_over(
     uintptr_t kernel,
     const std::vector<std::optional<at::Tensor>>& tensors,
     const std::vector<int64_t>& numbers) {
+  refuse_in_capture("a kernel that a program launches");
   std::optional<c10::Device> device;
   for (const auto& tensor : tensors) {
     if (!tensor)

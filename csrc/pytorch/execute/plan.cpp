@@ -11,6 +11,7 @@
 #include "device/target.h"
 #include "execute/call_step.h"
 #include "execute/plan_run.h"
+#include "record/graph.h"
 
 namespace tenon {
 namespace {
@@ -185,6 +186,8 @@ void Plan::run(
 
 std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device device) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
+  if (!device.is_cpu())
+    refuse_in_capture("a graph of torch.compile");
   const bool enqueues = !device.is_cpu() && !target().host_memory;
   TORCH_CHECK(
       !enqueues || target().runs_plans,

@@ -17,6 +17,7 @@
 #include "execute/host_call.h"
 #include "execute/host_views.h"
 #include "record/execution.h"
+#include "record/graph.h"
 #include "record/layout.h"
 #include "record/op_rules.h"
 #include "record/surroundings.h"
@@ -177,6 +178,8 @@ void set_warn_fallback(bool warn) {
 }
 
 void run_reference(const c10::OperatorHandle& op, Stack* stack) {
+  if (C10_UNLIKELY(is_capturing()))
+    refuse_in_capture(toString(op.operator_name()));
   const auto& schema = op.schema();
   const auto name = toString(op.operator_name());
   TORCH_CHECK_NOT_IMPLEMENTED(

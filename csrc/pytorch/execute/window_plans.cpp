@@ -266,10 +266,14 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   const auto by_reference = [&] {
     if (!target().host_memory)
       wait_for_earlier(window, device);
-    return run_window_by_reference(window, device);
+    return run_window_by_reference(window, device, /*keeps_slots=*/window.replayed);
   };
+  if (mode == ExecuteMode::reference)
+    return by_reference();  // a graph's
   const bool verifies = mode == ExecuteMode::verify && target().host_memory;
-  const bool waits = mode == ExecuteMode::compiled || mode == ExecuteMode::verify;
+  // Who captures a graph has said that it comes again.
+  const bool waits =
+      mode == ExecuteMode::compiled || mode == ExecuteMode::verify || window.replayed;
   if (never_by_plan(window, verifies)) {
     if (!waits)
       note_window(WindowCame::anew, is_small(window), window.calls.size());

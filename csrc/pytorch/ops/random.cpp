@@ -26,6 +26,7 @@
 #include "device/generator.h"
 #include "device/storage.h"
 #include "ops/random_numbers.h"
+#include "record/graph.h"
 
 namespace tenon {
 namespace {
@@ -184,6 +185,8 @@ auto functional(at::Tensor& (*in_place)(at::Tensor&, Rest...)) {
 // generator's state at this moment as two numbers.
 void draw_into(const at::Tensor& self, const OptionalGenerator& generator, const Drawn& drawn) {
   check_generator(self.device(), generator);
+  if (generator.has_value() && *generator != default_generator(self.device().index()))
+    refuse_in_capture("a generator other than the device's own");
   const auto stream = draw(generator, self.device().index());
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("tenon::draw_", "")

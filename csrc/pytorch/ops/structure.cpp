@@ -35,6 +35,7 @@
 #include "device/target.h"
 #include "execute/host_views.h"
 #include "record/execution.h"
+#include "record/graph.h"
 #include "record/record.h"
 
 namespace tenon {
@@ -263,6 +264,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   if (self.device() == src.device() && on_device(self) && is_plain(self) && is_plain(src) &&
       record_copy(self, src, non_blocking))
     return self;
+  refuse_in_capture("a copy that the host takes part in");
   const auto device = on_device(self) ? self.device() : src.device();
   const c10::DeviceGuard guard(device);
   // The target's own copy moves bytes within one device, or between it and the host.

@@ -9,6 +9,7 @@
 #include "device/target.h"
 #include "record/direct.h"
 #include "record/execution.h"
+#include "record/graph.h"
 #include "record/recorder.h"
 #include "record/submissions.h"
 
@@ -109,11 +110,15 @@ void submit(Recorder& recorder, CommitReason reason) {
   const auto device = recorder.device;
   if (QueueLock::held(device))
     return;
+  bool is_captured = false;
   {
     std::lock_guard<std::mutex> lock(record_mutex());
-    if (recorder.open.calls.empty())
+    is_captured = recorder.captured != nullptr;
+    if (recorder.open.calls.empty() && !is_captured)
       return;
   }
+  if (is_captured)
+    return keep_captured(recorder, reason);
   const auto keep = recorder.shared_from_this();
   const WithoutInterpreter no_gil;
   std::optional<QueueLock> queue(device);
@@ -264,8 +269,8 @@ ExecuteMode execute_mode() {
 }
 
 bool is_recording() {
-  return state().mode.load(std::memory_order_relaxed) != ExecuteMode::reference &&
-         !QueueLock::held();
+  const auto mode = state().mode.load(std::memory_order_relaxed);
+  return (mode != ExecuteMode::reference || is_capturing()) && !QueueLock::held();
 }
 
 }  // namespace tenon

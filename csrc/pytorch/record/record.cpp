@@ -16,6 +16,7 @@
 #include "record/call_pattern.h"
 #include "record/direct.h"
 #include "record/execution.h"
+#include "record/graph.h"
 #include "record/key_in_use.h"
 #include "record/known_calls.h"
 #include "record/recorder.h"
@@ -34,6 +35,8 @@ constexpr int kMostTries = 10000;
 
 // Runs a call at once, for a reason that is counted. It settles the buffers that it touches.
 void run_now(const OpInfo& info, Stack* stack, CommitReason reason, std::string_view why) {
+  if (C10_UNLIKELY(is_capturing()))
+    refuse_in_capture(c10::str(info.name, ", which runs at once (", why, "),"));
   if (is_recording())
     counter(c10::str("at once: ", why), info.name).calls.fetch_add(1, std::memory_order_relaxed);
   const Touching touching(reason);
@@ -66,11 +69,12 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   }
 }
 
-// For who compares plans with the reference: what runs at once is not compared, and ends the
-// window. So zeros teach what a call makes. False where it takes other numbers.
+// For who compares plans with the reference, or captures a graph: what runs at once is not compared
+// and not captured. So zeros teach what a call makes. False where it takes other numbers.
 bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
-  if (!target().host_memory)
-    return false;
+  if (!target().host_memory && !is_capturing())
+    return false;  // nothing is compared there
+  const OutsideOfCapture teaches;
   auto stack = stand_ins_of(arguments);
   try {
     run_and_learn(info, &stack, open);
@@ -114,7 +118,7 @@ void take_from_others(const Recorder& recorder, const OpKey& key, const OpEntry&
       if (buffer != nullptr) {
         std::lock_guard<std::mutex> lock(record_mutex());
         for (const auto& use : buffer->uses) {
-          if (use.window != &recorder.open &&
+          if (use.window->recorder != &recorder &&
               (entry.written[k] || use.window->slots[use.slot].written))
             other = use.window->recorder->shared_from_this();
         }
@@ -158,7 +162,8 @@ bool append(
     if (buffer == nullptr)
       continue;
     for (const auto& use : buffer->uses) {
-      if (use.window != &window && (entry.written[k] || use.window->slots[use.slot].written))
+      if (use.window->recorder != &recorder &&
+          (entry.written[k] || use.window->slots[use.slot].written))
         return false;
     }
     if (!withdraw_address(storage, *buffer, at_last))
@@ -318,7 +323,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   }
   Profiled profiled(Activity::record, key.device(), info_.subject);
   const auto* entry = find(key, arguments, call);
-  if (C10_UNLIKELY(entry == nullptr && execute_mode() == ExecuteMode::verify)) {
+  if (C10_UNLIKELY(entry == nullptr && (execute_mode() == ExecuteMode::verify || is_capturing()))) {
     profiled.cancel();
     if (learn_aside(info_, arguments, call.open))
       entry = find(key, arguments, call);

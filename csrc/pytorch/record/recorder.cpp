@@ -5,6 +5,7 @@
 
 #include "device/guard.h"
 #include "device/target.h"
+#include "record/graph.h"
 
 namespace tenon {
 namespace {
@@ -62,7 +63,7 @@ std::vector<std::shared_ptr<Recorder>> pending_where(Condition&& condition) {
   std::vector<std::shared_ptr<Recorder>> found;
   std::lock_guard<std::mutex> lock(record_mutex());
   for (const auto& recorder : recorders()) {
-    if (!recorder->open.calls.empty() && condition(*recorder))
+    if (!recorder->open.calls.empty() && !recorder->captured && condition(*recorder))
       found.push_back(recorder);
   }
   return found;
@@ -140,6 +141,8 @@ void forget_if_ended(const Recorder& recorder) {
 }
 
 void commit(c10::DeviceIndex device, CommitReason reason) {
+  if (reason == CommitReason::synchronize)
+    refuse_in_capture("to wait for the device");
   for (const auto& recorder : pending_where([&](auto& r) { return r.device == device; }))
     submit(*recorder, reason);
 }

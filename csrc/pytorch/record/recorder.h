@@ -14,6 +14,8 @@ namespace tenon {
 
 enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verify = 3, direct = 4 };
 
+struct CapturedWindows;
+
 // Guarded by `record_mutex`, but for what only its thread touches.
 struct Recorder : std::enable_shared_from_this<Recorder> {
   Recorder(c10::DeviceIndex device, c10::StreamId stream);
@@ -28,9 +30,10 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   const c10::DeviceIndex device;
   const c10::StreamId stream;
   Window open;
-  Window spare;                     // an emptied window, for its memory
-  std::shared_ptr<Failure> unseen;  // the first error of its windows that nobody has seen
-  bool ended = false;               // its thread has: nothing more is recorded
+  Window spare;                               // an emptied window, for its memory
+  std::shared_ptr<Failure> unseen;            // the first error of its windows that nobody has seen
+  std::shared_ptr<CapturedWindows> captured;  // where windows go while a graph is captured
+  bool ended = false;                         // its thread has: nothing more is recorded
 
  private:
   struct Place {

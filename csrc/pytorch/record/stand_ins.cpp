@@ -1,5 +1,7 @@
 #include "record/stand_ins.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <cstring>
 #include <unordered_map>
 
@@ -15,8 +17,12 @@ c10::Storage zeros_like(const c10::StorageImpl& storage) {
   if (storage.nbytes() == 0)
     return made;
   auto& impl = *made.unsafeGetStorageImpl();
-  std::memset(settled_address(impl, Access::write), 0, storage.nbytes());
-  note_contents(*own_buffer(impl), /*whole=*/true);
+  if (target().host_memory) {
+    std::memset(settled_address(impl, Access::write), 0, storage.nbytes());
+    note_contents(*own_buffer(impl), /*whole=*/true);
+  } else {
+    upload(impl, at::zeros({static_cast<int64_t>(storage.nbytes())}, at::kByte).storage());
+  }
   return made;
 }
 

@@ -106,7 +106,7 @@ void Window::clear() {
   lines.clear();
   slots.clear();
   held_bytes = 0;
-  uses_shared = uses_failed = false;
+  uses_shared = uses_failed = replayed = false;
   profiled = 0;
 }
 

@@ -50,6 +50,7 @@ struct Window {
   size_t held_bytes = 0;
   bool uses_shared = false;  // memory that somebody outside may read at any time
   bool uses_failed = false;  // a buffer whose contents are an error
+  bool replayed = false;     // a graph's: its buffers keep their memory
   uint32_t profiled = 0;     // its number in the profile; 0: nobody asked
 
   // The slot of a buffer that this window uses, -1 where it does not.
