@@ -139,6 +139,7 @@ def test_it_has_nothing_open_of_the_program(cache: Path) -> None:
             "import threading as t; x = t.Timer(600, id); x.daemon = True; x.start()",
             {},
         ),
+        ("a driver is open", "", {"TENON_TARGET": fresh_process.REMOTE_TARGET}),
         ("the program has much of its own", "held = b'1' * (1 << 30)", {}),
         ("PyTorch was there before", "os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'", {}),
     ],

@@ -32,7 +32,7 @@ def stand_by(target: Target) -> int | None:
     """The end of a socket that takes one order (csrc/pytorch/execute/builder_process.h) and that,
     closed, ends the process. None where no process stands by: the core then starts the builder with
     a command."""
-    if not _is_wanted(target) or not _can_fork():
+    if not _is_wanted(target) or not _can_fork(target):
         return None
     try:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -65,13 +65,13 @@ def _is_wanted(target: Target) -> bool:
     return not any(path.is_socket() for path in Path(directory).glob("builder-*"))
 
 
-def _can_fork() -> bool:
-    """Whether a copy of this process can go on: no thread of Python's holds a lock in it, OpenMP
-    has no threads, and there is little that is the program's own."""
+def _can_fork(target: Target) -> bool:
+    """Whether a copy of this process can go on: the target has no driver that is open, no thread of
+    Python's holds a lock, OpenMP has no threads, and there is little that is the program's own."""
     torch = sys.modules["torch"]
     is_loading = getattr(torch.__spec__, "_initializing", False)
     alone = threading.active_count() == 1
-    return is_loading and alone and _resident() < MOST_BYTES
+    return target.host_memory and is_loading and alone and _resident() < MOST_BYTES
 
 
 def _resident() -> int:
