@@ -81,7 +81,9 @@ def _resident() -> int:
 
 def _wait(orders: int) -> None:
     """Sleeps until there is an order, and becomes the builder."""
-    os.setsid()
+    # A group of its own, for the terminal's signals. In a session of its own, which has a share of
+    # the processors as a whole, it would take that share however low its priority is.
+    os.setpgid(0, 0)
     null = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(null, number)
