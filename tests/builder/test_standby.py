@@ -90,6 +90,36 @@ def test_a_program_has_no_child_of_it_and_ends_it(cache: Path) -> None:
     assert builders(cache) == []
 
 
+def test_a_program_may_ignore_the_end_of_children(cache: Path) -> None:
+    code = """
+    import signal
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    import torch
+    assert wait_for(copies)
+    """
+    run(code, cache)
+
+
+def test_what_fails_in_it_stands_in_the_log(cache: Path) -> None:
+    code = """
+    import torch
+    from torch_tenon.builder import standby
+    # The copy has been made: another one, whose server fails.
+    def serve(path):
+        raise OSError("no server today")
+    import torch_tenon.builder.server as server
+    server.serve = serve
+    vars(torch.__spec__)["_initializing"] = True
+    import socket, torch_tenon
+    end = standby.stand_by(torch_tenon.target())
+    log = pathlib.Path(os.environ["TENON_CACHE_DIR"] + "-log")
+    with socket.socket(fileno=end) as order:
+        order.send(b"\\0".join([b"nowhere", os.fsencode(log)]))
+    assert wait_for(lambda: log.exists() and "no server today" in log.read_text())
+    """
+    run(code, cache)
+
+
 def test_where_it_is_gone_a_command_starts_the_builder(cache: Path) -> None:
     code = """
     import signal, torch

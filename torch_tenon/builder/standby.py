@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 import warnings
 from pathlib import Path
 
@@ -46,10 +47,13 @@ def stand_by(target: Target) -> int | None:
             # The parent of the second one ends: no program waits for a child that it has not made.
             if os.fork() == 0:
                 _wait(theirs.fileno())
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)  # the log, once it is the builder
         finally:
             os._exit(0)
     theirs.close()
-    os.waitpid(child, 0)
+    with contextlib.suppress(ChildProcessError):  # a program that ignores SIGCHLD has none
+        os.waitpid(child, 0)
     return ours.detach()
 
 

@@ -71,7 +71,7 @@ class Build:
 
         A program that runs without PyTorch has no checks of values, so it has none of these calls.
         """
-        if self.program.standalone and target is torch.ops.aten._assert_async.msg:
+        if self.program.standalone and target in _CHECKS:
             return []
         outputs = [
             None if m is None else (m.dtype, Layout(m.sizes, m.strides)) for m in self.results
@@ -95,6 +95,9 @@ class Build:
         if isinstance(x, list | tuple):
             return [self.concrete(y) for y in x]
         return x
+
+
+_CHECKS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
 
 def lowering(*names: str) -> Callable[[Lowering], Lowering]:
