@@ -107,6 +107,7 @@ void finish_passed_events(bool all) {
       next.ticket->wait();
       const auto seconds = next.ticket->seconds();
       const auto started = next.ticket->started();
+      const auto enqueued = next.event.begin;
       {
         const std::lock_guard<std::mutex> lock(s.mutex);
         auto& in_flight = s.in_flight[device];
@@ -124,7 +125,7 @@ void finish_passed_events(bool all) {
         event.begin = std::min(event.begin, event.end);
         last_end = event.end;
       }
-      log_event(next.event);
+      log_event(next.event, enqueued);
     }
   }
 }
@@ -182,10 +183,10 @@ int64_t ProfileLog::lost() const {
   return lost_;
 }
 
-void log_event(const ProfileEvent& event) {
+void log_event(const ProfileEvent& event, int64_t enqueued) {
   const std::lock_guard<std::mutex> lock(state().mutex);
   for (auto* log : state().logs) {
-    if (event.end < log->begin_ || event.begin > log->end_)
+    if (std::max(event.end, enqueued) < log->begin_ || enqueued > log->end_)
       continue;
     if (log->events_.size() < log->most_)
       log->events_.push_back(event);

@@ -80,7 +80,7 @@ class ProfileLog {
   int64_t lost() const;
 
  private:
-  friend void log_event(const ProfileEvent& event);
+  friend void log_event(const ProfileEvent& event, int64_t enqueued);
 
   const size_t most_;
   int64_t begin_ = 0, end_ = INT64_MAX;
@@ -88,7 +88,12 @@ class ProfileLog {
   std::deque<ProfileEvent> events_;
 };
 
-void log_event(const ProfileEvent& event);
+// `enqueued`: by the host's clock. The device's is known to some microseconds only, so its own
+// times do not decide whether an event came before a log was stopped.
+void log_event(const ProfileEvent& event, int64_t enqueued);
+inline void log_event(const ProfileEvent& event) {
+  log_event(event, event.begin);
+}
 
 extern std::atomic<int> g_profile_logs;  // that are not stopped
 

@@ -43,8 +43,7 @@ struct ThreadRecorders {
     std::lock_guard<std::mutex> lock(record_mutex());
     for (const auto& recorder : own) {
       recorder->ended = true;
-      if (recorder->open.calls.empty())
-        forget_if_ended(*recorder);
+      forget_if_ended(*recorder);
     }
   }
 };
@@ -136,7 +135,7 @@ size_t recorder_count() {
 }
 
 void forget_if_ended(const Recorder& recorder) {
-  if (recorder.ended)
+  if (recorder.ended && recorder.open.calls.empty())
     std::erase_if(recorders(), [&](const auto& one) { return one.get() == &recorder; });
 }
 

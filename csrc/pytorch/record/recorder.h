@@ -54,8 +54,8 @@ Recorder& recorder_of(c10::DeviceIndex device);
 
 // Hands its window to the device. Errors do not come from here: they are the buffers'.
 void submit(Recorder& recorder, CommitReason reason);
-// Its last window was submitted, and its thread has ended: it is known no longer. Under
-// `record_mutex`.
+// Where its thread has ended and its last window was submitted: it is known no longer. Under
+// `record_mutex`. Its thread may have recorded more, and ended, while a window of it ran.
 void forget_if_ended(const Recorder& recorder);
 
 void commit_all(CommitReason reason);
