@@ -10,6 +10,16 @@ from typing_extensions import deprecated
 
 from torch_tenon import _C
 from torch_tenon.api.indices import Device, index_of
+from torch_tenon.api.memory_snapshots import (
+    _dump_snapshot as _dump_snapshot,
+)
+from torch_tenon.api.memory_snapshots import (
+    _record_memory_history as _record_memory_history,
+)
+from torch_tenon.api.memory_snapshots import (
+    _snapshot as _snapshot,
+)
+from torch_tenon.api.memory_snapshots import memory_snapshot
 from torch_tenon.device import target
 
 __all__ = [
@@ -27,6 +37,7 @@ __all__ = [
     "memory_allocated",
     "memory_cached",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",

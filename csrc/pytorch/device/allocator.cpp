@@ -4,12 +4,14 @@
 #include <c10/util/flat_hash_map.h>
 #include <sys/mman.h>
 
+#include <map>
 #include <mutex>
 #include <vector>
 
 #include "device/blocks.h"
 #include "device/fork.h"
 #include "device/guard.h"
+#include "device/memory_history.h"
 #include "device/memory_stats.h"
 #include "device/pending.h"
 #include "device/ranges.h"
@@ -20,7 +22,6 @@ namespace {
 
 using c10::CachingAllocator::StatType;
 
-constexpr size_t kSmallSegment = size_t{2} << 20;
 constexpr size_t kLargeSegment = size_t{20} << 20;  // for blocks under half of it
 constexpr size_t kSegmentRounding = size_t{2} << 20;
 
@@ -86,6 +87,7 @@ class CachingAllocator final : public DeviceAllocator {
     block->allocated = true;
     block->requested = nbytes;
     count_block(memory(device).stats, device, block->size, nbytes, 1, block->ptr);
+    note_memory(device, MemoryAction::alloc, block->ptr, block->size);
     return block->ptr;
   }
 
@@ -99,6 +101,8 @@ class CachingAllocator final : public DeviceAllocator {
     block->allocated = false;
     auto& m = memory(device);
     count_block(m.stats, device, block->size, block->requested, -1, ptr);
+    note_memory(device, MemoryAction::free_requested, ptr, block->size);
+    note_memory(device, MemoryAction::free_completed, ptr, block->size);
     m.blocks.give_back(block);
     return true;
   }
@@ -142,6 +146,28 @@ class CachingAllocator final : public DeviceAllocator {
   size_t limit(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
     return limit_of(check_index(device));
+  }
+
+  std::vector<SegmentState> segments(c10::DeviceIndex device) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::map<uintptr_t, const Block*> blocks;
+    memory(check_index(device)).blocks.add_free(blocks);
+    for (const auto& [ptr, allocated] : allocated_) {
+      if (allocated.device == device)
+        blocks.emplace(reinterpret_cast<uintptr_t>(ptr), allocated.block);
+    }
+    std::vector<SegmentState> found;
+    segments_.each([&](const char* start, size_t size, const Segment& segment) {
+      if (segment.device != device)
+        return;
+      auto& made = found.emplace_back(SegmentState{reinterpret_cast<uintptr_t>(start), size, {}});
+      const auto end = blocks.lower_bound(made.address + size);
+      for (auto at = blocks.lower_bound(made.address); at != end; ++at) {
+        const auto& block = *at->second;
+        made.blocks.push_back({at->first, block.size, block.allocated ? block.requested : 0});
+      }
+    });
+    return found;
   }
 
   bool initialized() override {
@@ -271,6 +297,7 @@ class CachingAllocator final : public DeviceAllocator {
           count(m.stats.segment, 1, 1, pool_of(segment_size));
           count(m.stats.reserved_bytes, segment_size, 1, pool_of(segment_size));
           m.most_reserved = std::max(m.most_reserved, committed(m));
+          note_memory(device, MemoryAction::segment_alloc, ptr, segment_size);
           return m.blocks.add_segment(ptr, segment_size, size);
         }
       }
@@ -290,6 +317,7 @@ class CachingAllocator final : public DeviceAllocator {
   [[noreturn]] void raise_out_of_memory(
       std::unique_lock<std::mutex>& lock, c10::DeviceIndex device, size_t requested) {
     ++memory(device).stats.num_ooms;
+    note_memory(device, MemoryAction::oom, nullptr, requested);
     const auto allocated = allocated_bytes(memory(device));
     const auto reserved = committed(memory(device));
     const auto message = c10::str(
@@ -354,6 +382,7 @@ class CachingAllocator final : public DeviceAllocator {
       count(m.stats.segment, 1, -1, pool_of(size));
       count(m.stats.reserved_bytes, size, -1, pool_of(size));
       m.reserved -= size;
+      note_memory(device, MemoryAction::segment_free, ptr, size);
     }
     lock.unlock();
     wait_until_idle(device);  // work in flight may still use them

@@ -9,13 +9,26 @@
 
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "device/target.h"
 
 namespace tenon {
 
 using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
+
+// A segment of a device's memory, and its blocks in the order of their addresses.
+struct SegmentState {
+  uintptr_t address;
+  size_t nbytes;
+  struct BlockState {
+    uintptr_t address;
+    size_t nbytes, requested;  // 0 requested: it is free
+  };
+  std::vector<BlockState> blocks;
+};
 
 class DeviceAllocator : public c10::DeviceAllocator {
  public:
@@ -36,6 +49,7 @@ class DeviceAllocator : public c10::DeviceAllocator {
   // Most bytes to hold from the target at once; none: all that the target has.
   virtual void set_limit(c10::DeviceIndex device, std::optional<size_t> nbytes) = 0;
   virtual size_t limit(c10::DeviceIndex device) = 0;
+  virtual std::vector<SegmentState> segments(c10::DeviceIndex device) = 0;
 };
 
 DeviceAllocator& device_allocator();

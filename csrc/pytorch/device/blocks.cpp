@@ -39,6 +39,20 @@ size_t BlockPool::free_bytes(size_t size) {
   return bytes;
 }
 
+void BlockPool::add_free(std::map<uintptr_t, const Block*>& found) const {
+  const auto add = [&](const Block* block) {
+    found.emplace(reinterpret_cast<uintptr_t>(block->ptr), block);
+  };
+  for (const auto& free : free_) {
+    for (const auto& entry : free)
+      add(entry.second);
+  }
+  for (const auto& blocks : waiting_) {
+    for (const Block* block : blocks)
+      add(block);
+  }
+}
+
 std::vector<std::pair<void*, size_t>> BlockPool::remove_free_segments() {
   merge_waiting();
   std::vector<std::pair<void*, size_t>> segments;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -11,7 +12,8 @@
 namespace tenon {
 
 constexpr size_t kAlignment = 512;  // bytes; a block's size and address are multiples of it
-constexpr size_t kSmallLimit = size_t{1} << 20;  // up to here a block comes from a small segment
+constexpr size_t kSmallLimit = size_t{1} << 20;    // up to here a block comes from a small segment
+constexpr size_t kSmallSegment = size_t{2} << 20;  // its bytes
 
 inline size_t round_up(size_t n, size_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -42,6 +44,8 @@ class BlockPool {
   void give_back(Block* block);
   // How many bytes are free in pieces of `size`.
   size_t free_bytes(size_t size);
+  // All that are free, by address.
+  void add_free(std::map<uintptr_t, const Block*>& found) const;
   // Takes out the segments that are wholly free: their addresses and sizes.
   std::vector<std::pair<void*, size_t>> remove_free_segments();
 

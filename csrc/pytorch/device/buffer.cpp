@@ -6,6 +6,7 @@
 #include "device/fork.h"
 #include "device/host_allocator.h"
 #include "device/interpreter.h"
+#include "device/memory_history.h"
 #include "device/pending.h"
 #include "device/profile.h"
 #include "device/ranges.h"
@@ -98,6 +99,7 @@ void Buffer::operator delete(void* ptr) {
 }
 
 Buffer::~Buffer() {
+  forget_made(*this);
   free_memory();
 }
 
@@ -122,6 +124,7 @@ void* Buffer::memory() {
 void Buffer::take(c10::DataPtr memory, bool is_block) {
   stop_expecting();
   memory_ = std::move(memory);
+  note_memory_of(*this, memory_.get());
   // Beyond the device's limit a window's results come from the host, and count all the same.
   expected_ =
       !is_block && target().host_memory && !device_allocator().device_of(memory_.get()).has_value();

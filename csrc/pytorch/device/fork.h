@@ -22,6 +22,7 @@ enum class ForkOrder : int {
   known_calls,
   addresses,
   blocks,
+  memory_history,
   pinned,
   generators,
   counters,

@@ -29,6 +29,13 @@ class Ranges {
     return {&range.second, offset};
   }
 
+  // Calls `f(start, size, value)` for each, by address.
+  template <class F>
+  void each(F&& f) const {
+    for (const auto& [start, range] : ranges_)
+      f(start, range.first, range.second);
+  }
+
  private:
   std::map<const char*, std::pair<size_t, Value>> ranges_;
 };

@@ -13,6 +13,7 @@
 #include "device/allocator.h"
 #include "device/host_allocator.h"
 #include "device/interpreter.h"
+#include "device/memory_history.h"
 #include "device/pending.h"
 #include "device/target.h"
 
@@ -177,6 +178,7 @@ c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
   if (nbytes == 0)
     return make_storage(0, c10::DataPtr(nullptr, c10::Device(kTenon, device)));
   auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
+  note_made(*buffer);
   buffer->expect();
   void* token = token_of(buffer.get());
   auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
@@ -189,6 +191,7 @@ c10::Storage storage_over(
   if (nbytes == 0)
     return new_storage(0, device);
   auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
+  note_made(*buffer);
   buffer->take(std::move(memory), is_block);
   buffer->has_contents = true;
   void* token = token_of(buffer.get());
@@ -201,6 +204,7 @@ c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device) {
   if (nbytes == 0)
     return {nullptr, c10::Device(kTenon, device)};
   auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
+  note_made(*buffer);
   buffer->take(new_block(nbytes, device));
   void* address = buffer->address();
   buffer->has_contents = true;  // or will have, and nobody says when
