@@ -276,6 +276,11 @@ def test_another_rounding_is_a_note_and_another_value_fails() -> None:
     assert not as_accurate({"a": x + 1e-4}, {"a": x}, {"a": x.double() + 5e-8})
     assert not as_accurate({"a": x + 1}, {"a": x}, {"a": x.double() + 1})
     assert not as_accurate([x, 1], [x, 2], [x.double(), 1])
+    # The CPU's x * a - y * a is not 0 where x is y: a layer norm of one number has that gradient.
+    nothing, rest = torch.zeros(2), torch.tensor([1e-4, 0.0])
+    assert as_accurate(nothing, rest, nothing.double() + 1e-13)
+    assert not as_accurate(nothing, rest * 10, nothing.double() + 1e-13)
+    assert not as_accurate(rest, nothing, nothing.double())
     # 0.2 * 400 * 400 in 16 bits is infinite on its way, and fits at its end.
     x, exact = torch.tensor([2.0, torch.inf]).half(), torch.tensor([2.0, 32000.0]).double()
     assert as_accurate(exact.half(), x, exact)

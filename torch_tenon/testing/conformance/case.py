@@ -85,7 +85,10 @@ class CheckResult:
 
 @dataclass
 class CaseResult:
-    """What came of a case. `samples` of `samples_available` inputs of the database were run."""
+    """What came of a case. `samples` of `samples_available` inputs of the database were run.
+
+    `made` counts the results that were compared by who computed them (`route.Maker`).
+    """
 
     case: Case
     status: Status
@@ -94,6 +97,7 @@ class CaseResult:
     message: str = ""
     notes: list[str] = field(default_factory=list)
     route: dict[str, int] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)
     samples: int = 0
     samples_available: int = 0
     seconds: float = 0.0
