@@ -569,6 +569,20 @@ def test_the_command_reports_and_judges(tmp_path: Path) -> None:
     assert "</script>" in embedded["results"][2]["c"]["forward"]["message"]
 
 
+def test_without_a_baseline_nothing_is_worse_and_the_line_that_repeats_has_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "torch_tenon.testing.conformance.command"
+    monkeypatch.setattr(sys.modules[module], "default_path", lambda *_: tmp_path / "none.json")
+    monkeypatch.setenv("TENON_COMMIT", "each")
+    monkeypatch.setenv("TENON_CACHE_DIR", str(tmp_path))
+    run = command("--suite", SUITE, "--ops", "is_wrong", "--jobs", "1")
+    assert run.exit_code == 1 and "no baseline is recorded" in run.output, run.output
+    assert "Does not pass: 1" in run.output and "Worse" not in run.output
+    assert "TENON_COMMIT=each tenon conformance --device cpu" in run.output
+    assert str(tmp_path) not in run.output
+
+
 def _without_extras(value: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in value.items() if k not in ("routes", "command")}
 

@@ -128,7 +128,8 @@ def conformance(
     changes = compare(recorded, results)
     if verbose and len(results) == 1 and results[0].status is Status.PASS:
         show_case(console, results[0])
-    show(console, results, changes, device=device, target=target)
+    has_baseline = recorded is not None
+    show(console, results, changes, device=device, target=target, has_baseline=has_baseline)
     seconds = time.monotonic() - began
     console.print(f"{len(results)} of {len(cases)} cases in {seconds:.0f} s, {settings.jobs} jobs")
     _write_reports(console, results, changes, settings, seconds, json, html)

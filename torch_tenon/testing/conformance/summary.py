@@ -77,6 +77,7 @@ def show(
     *,
     device: str,
     target: str | None,
+    has_baseline: bool = True,
     most: int = 15,
 ) -> None:
     """Prints counts by kind, the most frequent failures and the changes against the baseline."""
@@ -124,7 +125,7 @@ def show(
             console.print(f"... and {len(groups) - most} other kinds of failure")
     for title, found, colour in (
         ("Better than the baseline", changes.better, "green"),
-        ("Worse than the baseline", changes.worse, "red"),
+        ("Worse than the baseline" if has_baseline else "Does not pass", changes.worse, "red"),
     ):
         if found:
             console.print(f"[bold {colour}]{title}: {len(found)}[/]")
