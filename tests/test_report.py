@@ -142,6 +142,22 @@ def test_recording_says_what_windows_did():
     ], done.stderr
 
 
+@pytest.mark.parametrize(
+    ("builder", "said"),
+    [("off", "The host computed all that was recorded: no plan ran."), ("thread", "No op fell")],
+)
+def test_the_report_says_where_no_plan_ran(builder: str, said: str) -> None:
+    code = """
+    import torch, torch_tenon
+    x = torch.randn(8, device="tenon")
+    for _ in range(4):
+        (x * 2 + 1).sum().item()
+    print(torch_tenon.report())
+    """
+    mode = {"off": "auto", "thread": "compiled"}[builder]
+    assert said in output(code, TENON_EXECUTE=mode, TENON_BUILDER=builder)
+
+
 def test_recording_says_how_many_sizes_a_plan_was_for():
     code = """
     import time

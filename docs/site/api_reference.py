@@ -118,12 +118,49 @@ def python_pages() -> list[Page]:
                     "torch_tenon.targets.target",
                     *("TargetError", "CompilerMissing", "CompileError"),
                 ),
+                _section("A queue with a thread", "torch_tenon.targets.thread", "QueueThread"),
+                _section("Kernels over tensors", "torch_tenon.targets.launch", "launch"),
                 _section("Targets in a library", "torch_tenon.targets.library", "LibraryTarget"),
                 _section(
                     "The compiler's part",
                     "torch_tenon.compiler.backend",
                     *("Backend", "KernelFile", "PackedCode", "PackedKernel"),
                 ),
+                _section("Dtypes", "torch_tenon.compiler.capabilities", "Capabilities"),
+                _section("Kernels", "torch_tenon.compiler.kernel", "Kernel"),
+                _section(
+                    "Kernels by hand",
+                    "torch_tenon.compiler.handwritten",
+                    *("Code", "Parameter", "Launch", "Next"),
+                ),
+            ],
+        ),
+        Page(
+            "loops",
+            "The loop tree",
+            "[Writing a generator](../generator.md) spells one in a language. "
+            "[Scalar ops](scalar-ops.md) has what a `Let` computes.",
+            [
+                _section("From a group to a tree", "torch_tenon.compiler.loops.lower", "lower"),
+                _section("Rewrites", "torch_tenon.compiler.loops.place", "place_values"),
+                _section(
+                    "Statements",
+                    "torch_tenon.compiler.loops.tree",
+                    *("Tree", "For", "If", "Let", "Load", "Store", "Declare", "Accumulate"),
+                    *("Check", "Barrier"),
+                ),
+                _section(
+                    "Operands and memory",
+                    "torch_tenon.compiler.loops.tree",
+                    *("Constant", "Read", "Array", "Accumulator", "Failure"),
+                ),
+                _section(
+                    "What a kernel is called with",
+                    "torch_tenon.compiler.loops.parameters",
+                    *("parameters", "Parameters"),
+                ),
+                _section("Text of a tree", "torch_tenon.compiler.loops.show", "show"),
+                _section("Where combining begins", "torch_tenon.ir.values", "neutral"),
             ],
         ),
     ]
@@ -447,9 +484,49 @@ def settings_page() -> str:
     return "\n".join(lines)
 
 
+# The scalar ops
+
+
+def scalar_ops_page() -> str:
+    from torch_tenon.ir.scalar_ops import OPS, RANDOM_NUMBERS, REDUCTIONS
+
+    starts = {
+        "zero": "0",
+        "one": "1",
+        "ones": "all bits",
+        "least": "the least number",
+        "greatest": "the greatest number",
+    }
+    lines = ["# Scalar ops", "", "What [loop trees](loops.md) compute with, as"]
+    lines += ["`torch_tenon/ir/scalar_ops.py` has it.", "", "## Ops", ""]
+    lines += ["The sign is that of languages that have one; for bool it may be another.", ""]
+    lines += ["| op | operands | result | sign | for bool | value |", "|---|---|---|---|---|---|"]
+    results = {"s": "of their dtype", "f": "floating point", "b": "bool"}
+    for name, op in OPS.items():
+        signs = (f"`{cell(sign)}`" if sign else "" for sign in (op.sign, op.bool_sign))
+        lines += [
+            f"| `{name}` | {op.arity} | {results[op.rule]} | {' | '.join(signs)} "
+            f"| {cell(prose(op.text))} |"
+        ]
+    lines += ["", "## Ways to combine", ""]
+    lines += ["Of an accumulator, and of a store that keeps what was there.", ""]
+    lines += ["| combine | of no numbers | sign | for bool | op |", "|---|---|---|---|---|"]
+    for name, way in REDUCTIONS.items():
+        words = (f"`{cell(x)}`" if x else "" for x in (way.sign, way.bool_sign, way.op))
+        lines += [f"| `{name}` | {starts[way.start]} | {' | '.join(words)} |"]
+    lines += ["", "## Random numbers", ""]
+    lines += ["Of a seed, an offset and an element.", ""]
+    lines += ["| op | dtypes | value |", "|---|---|---|"]
+    for name, (dtypes, text) in RANDOM_NUMBERS.items():
+        words = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        lines += [f"| `{name}` | {words} | {cell(prose(text))} |"]
+    return "\n".join([*lines, ""])
+
+
 def pages() -> dict[str, str]:
     """All pages of the reference, by the names of their files."""
     found = {f"{page.name}.md": python_page(page) for page in python_pages()}
+    found["scalar-ops.md"] = scalar_ops_page()
     found["tenon-h.md"] = header_page()
     found["commands.md"] = commands_page()
     found["settings-in-short.md"] = settings_page()

@@ -59,3 +59,21 @@ def test_the_toy_and_the_host_share_a_plan() -> None:
     """
     text = output(code, TENON_TARGET=TOY, TENON_EXECUTE="compiled")
     assert "out of" in text
+
+
+def test_a_call_of_a_graph_is_the_host_s() -> None:
+    """Though the program has it as a library's: the toy's memory is its own."""
+    code = """
+        import torch, torch_tenon
+        a, b = torch.randn(3, 4), torch.randn(4, 5)
+        graph = torch.compile(lambda a, b: (a @ b) * 2, backend="tenon")
+        torch_tenon.reset_counters()
+        for _ in range(2):
+            torch.testing.assert_close(graph(a.to("tenon"), b.to("tenon")).cpu(), a @ b * 2)
+        counts = [row[:3] for row in torch_tenon._C.counter_values() if row[1] == "aten::mm"]
+        assert counts == [("fallback", "aten::mm", 2)], counts
+        page = str(torch_tenon.explain(graph, a.to("tenon"), b.to("tenon")))
+        assert "fallback       mm" in page, page
+        print("told")
+    """
+    assert output(code, TENON_TARGET=TOY) == "told"

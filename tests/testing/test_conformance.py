@@ -276,6 +276,11 @@ def test_another_rounding_is_a_note_and_another_value_fails() -> None:
     assert not as_accurate({"a": x + 1e-4}, {"a": x}, {"a": x.double() + 5e-8})
     assert not as_accurate({"a": x + 1}, {"a": x}, {"a": x.double() + 1})
     assert not as_accurate([x, 1], [x, 2], [x.double(), 1])
+    # The CPU's x * a - y * a is not 0 where x is y: a layer norm of one number has that gradient.
+    nothing, rest = torch.zeros(2), torch.tensor([1e-4, 0.0])
+    assert as_accurate(nothing, rest, nothing.double() + 1e-13)
+    assert not as_accurate(nothing, rest * 10, nothing.double() + 1e-13)
+    assert not as_accurate(rest, nothing, nothing.double())
     # 0.2 * 400 * 400 in 16 bits is infinite on its way, and fits at its end.
     x, exact = torch.tensor([2.0, torch.inf]).half(), torch.tensor([2.0, 32000.0]).double()
     assert as_accurate(exact.half(), x, exact)
@@ -562,6 +567,20 @@ def test_the_command_reports_and_judges(tmp_path: Path) -> None:
     assert not parser.open
     embedded = json.loads(parser.data["data"])
     assert "</script>" in embedded["results"][2]["c"]["forward"]["message"]
+
+
+def test_without_a_baseline_nothing_is_worse_and_the_line_that_repeats_has_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "torch_tenon.testing.conformance.command"
+    monkeypatch.setattr(sys.modules[module], "default_path", lambda *_: tmp_path / "none.json")
+    monkeypatch.setenv("TENON_COMMIT", "each")
+    monkeypatch.setenv("TENON_CACHE_DIR", str(tmp_path))
+    run = command("--suite", SUITE, "--ops", "is_wrong", "--jobs", "1")
+    assert run.exit_code == 1 and "no baseline is recorded" in run.output, run.output
+    assert "Does not pass: 1" in run.output and "Worse" not in run.output
+    assert "TENON_COMMIT=each tenon conformance --device cpu" in run.output
+    assert str(tmp_path) not in run.output
 
 
 def _without_extras(value: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def result(name, dtype, status, k):
         "samples_available": k + 1,
         "routes": ["lowered"],
         "notes": ["a note"],
+        "made": {"the target's kernels": k, "the host": 1},
         "reason": "WrongValue" if status == "fail" else "",
         "message": "1 is not 2" if status == "fail" else "",
         "command": f"tenon conformance --ops {name}",
@@ -49,7 +50,7 @@ def page(tmp_path_factory):
         "machine": "x86_64",
         "time": "2026-01-01T00:00:00Z",
         "seconds": 12.0,
-        "kinds": {"ops": {**counts, "cases": len(results), "pass rate": 50.0}},
+        "kinds": {"ops": {**counts, "cases": len(results), "pass rate": 50.0, "made": {}}},
         "worse": {},
         "better": {},
         "failures": [{"cases": ["ops/op1/int64"], "reason": "WrongValue", "message": "1 is not 2"}],
@@ -84,6 +85,7 @@ def test_a_person_clicks_through_it(page, tmp_path, width, dark):
         browser.click("button.cell.fail")
         detail = browser.evaluate("document.getElementById('detail').innerText")
         assert "WrongValue" in detail and "</script> 1 is not 2" in detail and "a note" in detail
+        assert "results by who computed them: " in detail and "the host 1" in detail
         assert not browser.evaluate("document.documentElement.scrollWidth > innerWidth")
         browser.picture(tmp_path / "page.png")
         browser.click("#close")

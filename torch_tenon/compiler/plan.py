@@ -226,17 +226,20 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
                     kept.add(b)
             if isinstance(n, Extern):
                 kept.update(n.reads)
+    has_own_memory = backend is device.backend() and not device.target().host_memory
     kernels: list[Kernel | None] = []
     on_host: dict[Group, Extern] = {}
     for g in order.groups:
         time.sleep(0)  # where plans are made in the background, others want the interpreter
         if g.call is not None:
             kernels.append(_by_hand(program, g.call, backend))
+            if kernels[-1] is None and has_own_memory and g.call.route == "library":
+                g.call.route = "fallback"  # the host runs it, on copies
             continue
         try:
             kernels.append(_kernel(backend, g, kept))
         except NotImplementedError as error:
-            if device.target().host_memory or backend is not device.backend():
+            if not has_own_memory:
                 raise
             log.debug("a group runs on the host: %s", error)
             on_host[g] = call_of(g, kept)

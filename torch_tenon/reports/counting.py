@@ -109,6 +109,9 @@ class Report(Sequence[OpCount]):
         lines = [f"Calls by route: {calls}"]
         fallbacks = self.fallbacks
         if not fallbacks:
+            ran = self.recording
+            if ran is not None and ran.by_reference and not ran.by_plan:
+                return f"{lines[0]}\nThe host computed all that was recorded: no plan ran."
             return f"{lines[0]}\nNo op fell back to the host."
         total = sum(count.seconds for count in fallbacks) or 1.0
         lines += [

@@ -38,6 +38,8 @@ def as_accurate(actual: Any, expected: Any, judge: Any) -> bool:
     Near means that the largest error is at most `FACTOR` times the largest of `expected`, plus the
     last rounding of the largest element. A judge from which `expected` is further than
     twice the square root of the dtype's precision has computed something else, and decides nothing.
+    But where `judge` is 0 as `actual` is, `expected` may be what is left of numbers of size 1 that
+    cancel.
     Where `judge` is not finite, `actual` has to be what `expected` is. Where `expected` alone is
     not, it overflowed on its way: `actual` is that, or within `FACTOR` roundings of `judge`.
     """
@@ -70,6 +72,8 @@ def _leaf_as_accurate(actual: Any, expected: Any, judge: Any) -> bool:
         return True
     errors = [(side - judge)[finite].abs().max().item() for side in (actual, expected)]
     largest = judge[finite].abs().max().item()
+    if max(errors[0], largest) <= eps * errors[1] and errors[1] <= 2 * math.sqrt(eps):
+        return True
     if errors[1] > 2 * math.sqrt(eps) * largest:
         return False
     return errors[0] <= FACTOR * errors[1] + eps * largest

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import shlex
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from torch_tenon import config
 
 KINDS = ("ops", "modules", "optimizers")
 
@@ -35,6 +39,10 @@ SEVERITY = {
 INFORMATIVE = frozenset({"errors"})
 
 
+# Settings that change no result.
+_NOT_OF_A_CASE = (config.CACHE_DIR, config.CACHE_LIMIT, config.LOG)
+
+
 @dataclass(frozen=True, order=True)
 class Case:
     """One entry of one of PyTorch's databases with one dtype: the unit of the count."""
@@ -56,10 +64,16 @@ class Case:
         return cls(kind, name, dtype)
 
     def command(self, device: str, target: str | None = None) -> str:
-        """The shell command that runs this case alone and shows the traceback."""
+        """The shell command that runs this case alone, with the settings of this process, and shows
+        the traceback."""
         where = f"--device {device}" + (f" --target {target}" if target else "")
         what = f"--db {self.kind} --ops '{self.name}' --dtype {self.dtype}"
-        return f"tenon conformance {where} {what} -v"
+        found = (
+            f"{setting.variable}={shlex.quote(os.environ[setting.variable])} "
+            for setting in config.SETTINGS
+            if setting.is_set() and setting not in _NOT_OF_A_CASE
+        )
+        return f"{''.join(found)}tenon conformance {where} {what} -v"
 
 
 @dataclass
@@ -85,7 +99,10 @@ class CheckResult:
 
 @dataclass
 class CaseResult:
-    """What came of a case. `samples` of `samples_available` inputs of the database were run."""
+    """What came of a case. `samples` of `samples_available` inputs of the database were run.
+
+    `made` counts the results that were compared by who computed them (`route.Maker`).
+    """
 
     case: Case
     status: Status
@@ -94,6 +111,7 @@ class CaseResult:
     message: str = ""
     notes: list[str] = field(default_factory=list)
     route: dict[str, int] = field(default_factory=dict)
+    made: dict[str, int] = field(default_factory=dict)
     samples: int = 0
     samples_available: int = 0
     seconds: float = 0.0

@@ -23,6 +23,7 @@ from rich.progress import (
 )
 
 from torch_tenon import config
+from torch_tenon.targets import BUILT_IN
 
 from .baseline import BadBaseline, Baseline, Changes, compare, default_path
 from .case import KINDS, Case, CaseResult, Status
@@ -81,7 +82,9 @@ def conformance(
 ) -> None:
     """Run PyTorch's op, module and optimizer databases on a device against the CPU.
 
-    Exit status: 0 if nothing got worse than the baseline, 1 if something did, 2 on bad usage.
+    A target that is not built in runs by plans, and so by its own kernels, unless TENON_EXECUTE
+    says otherwise. Exit status: 0 if nothing got worse than the baseline, 1 if something did, 2 on
+    bad usage.
     """
     console = Console()
     settings = Settings(
@@ -91,6 +94,7 @@ def conformance(
         limit=samples,
         target=target,
         suite=suite,
+        execute=_mode_for(target or _target_of(device)),
     )
     if db is Database.SPACE:
         from torch_tenon.testing.space.command import look
@@ -124,7 +128,8 @@ def conformance(
     changes = compare(recorded, results)
     if verbose and len(results) == 1 and results[0].status is Status.PASS:
         show_case(console, results[0])
-    show(console, results, changes, device=device, target=target)
+    has_baseline = recorded is not None
+    show(console, results, changes, device=device, target=target, has_baseline=has_baseline)
     seconds = time.monotonic() - began
     console.print(f"{len(results)} of {len(cases)} cases in {seconds:.0f} s, {settings.jobs} jobs")
     _write_reports(console, results, changes, settings, seconds, json, html)
@@ -148,6 +153,13 @@ def _split(values: Iterable[str] | None) -> list[str]:
 def _target_of(device: str) -> str | None:
     # The device is built for one target, and has a baseline for each.
     return config.TARGET.read() if device == "tenon" else None
+
+
+def _mode_for(target: str | None) -> str | None:
+    # Somebody is writing this target, and wants to hear of its kernels: not of the host's, which
+    # run until plans are ready.
+    written_here = target is not None and target not in BUILT_IN
+    return "compiled" if written_here and not config.EXECUTE.is_set() else None
 
 
 def _read_baseline(path: Path, *, required: bool) -> Baseline | None:

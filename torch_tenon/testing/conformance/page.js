@@ -17,9 +17,14 @@ function summary() {
       element("b", {}, k["pass rate"] === null ? "–" : `${k["pass rate"].toFixed(2)} %`),
       element("div", { class: "bar", role: "img", "aria-label": text },
         ...found.map((s) => element("span", { class: classOf(s), style: `width:${(100 * k[s]) / k.cases}%`, ...told(`${count(k[s])} ${s}`) }))),
-      element("span", { class: "quiet" }, text)));
+      element("span", { class: "quiet" }, text), makers(k.made)));
   }
   by("keys").append(...statuses.map((s) => element("span", {}, element("span", { class: `key ${classOf(s)}` }), s)));
+}
+
+function makers(made) {
+  const found = Object.entries(made || {}).filter(([, n]) => n).map(([maker, n]) => `${maker} ${count(n)}`);
+  return found.length ? element("div", { class: "quiet" }, `results by who computed them: ${found.join(", ")}`) : null;
 }
 
 function failures() {
@@ -44,6 +49,7 @@ function show(r, cell) {
   const tag = (status) => element("span", { class: `tag ${classOf(status)}` }, status);
   by("body").replaceChildren(element("h2", {}, `${r.n} · ${r.d}`), tag(r.s),
     element("span", { class: "quiet" }, `  ${r.i[0]} of ${r.i[1]} inputs, ${r.t} s${r.r ? `, route: ${r.r.join(", ")}` : ""}`));
+  if (r.b) by("body").append(makers(r.b));
   if (r.w) by("body").append(element("pre", {}, `${r.w}\n${r.m || ""}`));
   for (const [name, c] of Object.entries(r.c)) {
     const line = element("div", {}, tag(c.status || c), ` ${name} `);

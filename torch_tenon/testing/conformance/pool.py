@@ -41,7 +41,10 @@ class WorkerFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run: `timeout` is in seconds for each case, `limit` in samples (0 for all)."""
+    """How to run: `timeout` is in seconds for each case, `limit` in samples (0 for all).
+
+    `execute` is how the device runs (TENON_EXECUTE), None for what the environment says.
+    """
 
     device: str
     jobs: int
@@ -49,6 +52,7 @@ class Settings:
     limit: int = 0
     target: str | None = None
     suite: str = SUITE
+    execute: str | None = None
 
 
 class Worker:
@@ -72,6 +76,8 @@ class Worker:
         }
         if settings.target:
             environment["TENON_TARGET"] = settings.target
+        if settings.execute:
+            environment["TENON_EXECUTE"] = settings.execute
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "torch_tenon.testing.conformance.worker"),

@@ -16,7 +16,7 @@ from torch_tenon.reports import pages
 from .baseline import Changes
 from .case import CaseResult, Status
 from .route import routes
-from .summary import counts_by_kind, failures, pass_rate
+from .summary import counts_by_kind, failures, made_by, pass_rate
 
 
 def as_json(
@@ -34,6 +34,7 @@ def as_json(
             **{str(status): counts[status] for status in Status},
             "cases": counts.total(),
             "pass rate": pass_rate(counts),
+            "made": made_by([result for result in results if result.case.kind == kind]),
         }
     return {
         "device": device,
@@ -88,7 +89,8 @@ def _slim(result: dict[str, Any]) -> dict[str, Any]:
     }
     slim["t"] = round(result["seconds"], 3)
     slim["i"] = [result["samples"], result["samples_available"]]
-    for short, long in (("r", "routes"), ("o", "notes"), ("w", "reason"), ("m", "message")):
+    names = {"r": "routes", "o": "notes", "w": "reason", "m": "message", "b": "made"}
+    for short, long in names.items():
         if result[long]:
             slim[short] = result[long]
     if result["status"] not in ("pass", "not applicable"):

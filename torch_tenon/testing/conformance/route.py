@@ -1,10 +1,12 @@
-"""Which routes the calls of a case took, where the device counts them."""
+"""Which routes the calls of a case took, and who computed, where the device counts it."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
+from typing import NamedTuple
 
 # What making and reading the inputs and outputs of any case calls.
 _OF_THE_SUITE = {
@@ -17,6 +19,44 @@ _OF_THE_SUITE = {
 }
 
 
+class Maker(StrEnum):
+    """Who computed a result."""
+
+    TARGET = "the target's kernels"
+    BOTH = "them and the host"
+    HOST = "the host"
+    NOBODY = "nobody: views and copies"
+
+
+class Work(NamedTuple):
+    """What has been done so far: runs of the target's kernels, and ops that the host ran."""
+
+    kernels: int
+    host: int
+
+
+def work() -> Work:
+    """What the device has done so far within `counted`."""
+    from torch_tenon import _C
+
+    _C.commit_all()
+    kernels = host = 0
+    for route, _, calls, *_ in _C.counter_values():
+        if route in ("plan", "library"):
+            kernels += calls
+        elif route in ("fallback", "reference") or route.startswith("at once: "):
+            host += calls
+    return Work(kernels, host)
+
+
+def maker_since(before: Work) -> Maker:
+    """Who has worked since another moment."""
+    now = work()
+    if now.kernels > before.kernels:
+        return Maker.BOTH if now.host > before.host else Maker.TARGET
+    return Maker.HOST if now.host > before.host else Maker.NOBODY
+
+
 def _counters() -> dict[str, int]:
     package = sys.modules.get("torch_tenon")
     counters = getattr(package, "counters", None)
@@ -25,10 +65,19 @@ def _counters() -> dict[str, int]:
 
 @contextmanager
 def counted() -> Iterator[dict[str, int]]:
-    """Fills the dict that it yields with calls by `route::op` made inside; empty if not counted."""
+    """Fills the dict that it yields with calls by `route::op` made inside; empty if not counted.
+
+    Inside, the runs of kernels are counted too.
+    """
+    core = getattr(sys.modules.get("torch_tenon"), "_C", None)
     before = _counters()
+    timed = core is not None and core.set_timing(True)
     calls: dict[str, int] = {}
-    yield calls
+    try:
+        yield calls
+    finally:
+        if core is not None:
+            core.set_timing(timed)
     calls.update(
         (name, count - before.get(name, 0))
         for name, count in _counters().items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from .accuracy import as_accurate
 from .comparison import Comparison, Mismatch
 from .placement import Placement, tensors_in
 from .randomness import check_distribution, draws
+from .route import Maker, maker_since, work
 
 # Samples of a case whose distribution is compared; of all others only the reproducibility is.
 DISTRIBUTIONS = 8
@@ -69,6 +71,7 @@ class Sides:
         self.comparison = comparison
         self.values = values
         self.notes = comparison.notes
+        self.made: Counter[Maker] = Counter()  # results by who computed them
         self._distributions: dict[str, int] = {}
 
     def compare(
@@ -99,10 +102,11 @@ class Sides:
         outcome, random = draws(lambda: attempt(cpu.call), cpu.placement.generators())
         if outcome.error is not None and not must_raise:
             return outcome
-        recording = config.EXECUTE.read() != "reference"
-        if recording and torch.device(self.device).type == "tenon":
+        counts = torch.device(self.device).type == "tenon"
+        if counts and config.EXECUTE.read() != "reference":
             # The first call of its kind runs at once and teaches; only the next one is recorded.
             attempt(self._made_on_device(make).call)
+        before = work() if counts else None
         under_test = self._made_on_device(make)
         versions = [t._version for t in under_test.placement.tensors()]
         actual = attempt(under_test.call)
@@ -133,6 +137,8 @@ class Sides:
                 if judge.error or not as_accurate(actual.value, outcome.value, judge.value):
                     raise
                 self.notes.add(f"rounding differs: {check}: {str(mismatch)[:200]}")
+        if before is not None:
+            self.made[maker_since(before)] += 1
         if random:
             self._reproducible(make)
         if mutation and same_values and self.values:

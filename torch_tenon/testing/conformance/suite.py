@@ -95,6 +95,7 @@ def run_case(
         results,
         seconds=seconds,
         route=dict(route),
+        made={str(maker): n for maker, n in checks.sides.made.items()} if checks else {},
         samples=checks.samples if checks else 0,
         samples_available=checks.samples_available if checks else 0,
         notes=sorted(checks.sides.notes)[:5] if checks else [],

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from .baseline import Changes
 from .case import CaseResult, Status, message_pattern
+from .route import Maker
 
 COLOURS = {
     Status.PASS: "green",
@@ -38,6 +39,12 @@ def counts_by_kind(results: Sequence[CaseResult]) -> dict[str, Counter[Status]]:
     for result in results:
         counts[result.case.kind][result.status] += 1
     return dict(counts)
+
+
+def made_by(results: Sequence[CaseResult]) -> dict[str, int]:
+    """How many results that were compared each maker computed; empty where nobody counted."""
+    made: Counter[str] = sum((Counter(result.made) for result in results), Counter())
+    return {str(maker): made[maker] for maker in Maker} if made else {}
 
 
 def pass_rate(counts: Counter[Status]) -> float | None:
@@ -70,6 +77,7 @@ def show(
     *,
     device: str,
     target: str | None,
+    has_baseline: bool = True,
     most: int = 15,
 ) -> None:
     """Prints counts by kind, the most frequent failures and the changes against the baseline."""
@@ -92,6 +100,10 @@ def show(
             f"{run:,} of {available:,}",
         )
     console.print(table)
+    made = made_by(results)
+    if made:
+        by_maker = ", ".join(f"{maker} {n:,}" for maker, n in made.items())
+        console.print(f"Results by who computed them: {by_maker}", soft_wrap=True)
     errors = [r.checks["errors"].status for r in results if "errors" in r.checks]
     if any(status is not Status.NOT_APPLICABLE for status in errors):
         alike, asked = errors.count(Status.PASS), len(errors) - errors.count(Status.NOT_APPLICABLE)
@@ -113,7 +125,7 @@ def show(
             console.print(f"... and {len(groups) - most} other kinds of failure")
     for title, found, colour in (
         ("Better than the baseline", changes.better, "green"),
-        ("Worse than the baseline", changes.worse, "red"),
+        ("Worse than the baseline" if has_baseline else "Does not pass", changes.worse, "red"),
     ):
         if found:
             console.print(f"[bold {colour}]{title}: {len(found)}[/]")
@@ -136,6 +148,9 @@ def show_case(console: Console, result: CaseResult) -> None:
         for text in (check.reason, check.message, check.sample, check.traceback):
             if text:
                 console.print(f"    {text}", markup=False, highlight=False, soft_wrap=True)
+    if result.made:
+        by_maker = ", ".join(f"{maker} {n}" for maker, n in result.made.items())
+        console.print(f"  results by who computed them: {by_maker}", markup=False, soft_wrap=True)
     for note in result.notes:
         console.print(f"  note: {note}", markup=False, highlight=False, soft_wrap=True)
     for name, count in sorted(result.route.items()):
