@@ -274,3 +274,15 @@ def test_factors_that_float32_does_not_have(factor: float) -> None:
                     op(ones, x, alpha=factor)
         else:
             assert compute(factor)[-1].tolist() == [[2, 2], [2, 2]]
+
+
+def test_triangles_with_far_diagonals(run: Callable[..., Any]) -> None:
+    """A row and a diagonal added up would be beyond 64 bits."""
+
+    def triangles(x: torch.Tensor) -> Results:
+        far = (2**63 - 1, 2**62, 3, -2, -(2**62), -(2**63))
+        return [part(x, k) + 1 for k in far for part in (torch.tril, torch.triu)]
+
+    x = torch.rand(5, 7)
+    for got, want in zip(run(triangles, x), triangles(x), strict=True):
+        assert got.tolist() == want.tolist()

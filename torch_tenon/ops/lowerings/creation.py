@@ -112,8 +112,9 @@ def eye(b: Build, *args: Any, **keywords: Any) -> Value:
 def _triangle(upper: bool) -> Any:
     def lower(b: Build, x: Value, diagonal: Any = 0) -> Value:
         def body(p: Position) -> Scalar:
-            column, row = ops.index(p[-1]), ops.index(p[-2] + diagonal)
-            keep = ops.ge(column, row) if upper else ops.le(column, row)
+            # Not a row and a diagonal together, which may be more than 64 bits hold.
+            across, least = ops.index(p[-1] - p[-2]), ops.index(diagonal)
+            keep = ops.ge(across, least) if upper else ops.le(across, least)
             return ops.masked(keep, lambda: x.load(p), 0)
 
         return Lazy(x.sizes, x.dtype, body, (x,))

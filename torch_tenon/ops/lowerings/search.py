@@ -68,9 +68,11 @@ def logcumsumexp(b: Build, x: Value, dim: int) -> Value:
 def _bound(b: Build, row: Value, values: Value, sorter: Value | None, right: bool) -> Value:
     """For each of `values`, how many elements of its sorted row are before it."""
     compute = promote(row, values)
-    length = row.sizes[-1]
-    if compute not in TABLE or not isinstance(length, int):
+    length = row.sizes[-1] if row.sizes else None
+    if compute not in TABLE or compute is torch.bool or not isinstance(length, int):
         raise CannotLower(f"a search in {length} elements of {compute}")
+    if sorter is not None and sorter.dtype is not torch.int64:
+        raise CannotLower(f"places of {sorter.dtype}, which the kernel refuses")
     compare = ops.gt if right else ops.ge
     if sorter is not None:
         is_place = lambda i: ops.ge(i, 0) & ops.lt(i, length)  # noqa: E731
@@ -112,6 +114,8 @@ def searchsorted(
     sorter: Value | None = None,
 ) -> Value:
     """Where values would go in sorted rows."""
+    if side not in (None, "left", "right"):
+        raise CannotLower("a side that is none, as the kernel says")
     return _bound(b, row, _tensor(values, row), sorter, right or side == "right")
 
 
@@ -120,6 +124,8 @@ def bucketize(
     b: Build, values: Any, row: Value, *, out_int32: bool = False, right: bool = False
 ) -> Value:
     """The number of the interval that each value lies in."""
+    if len(row.sizes) != 1:
+        raise CannotLower("boundaries in several rows, which the kernel refuses")
     return _bound(b, row, _tensor(values, row), None, right)
 
 
