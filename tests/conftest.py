@@ -27,6 +27,7 @@ from against_cpu import executing
 
 from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
+from torch_tenon.pytorch import process
 
 TESTS = Path(__file__).parent
 
@@ -114,6 +115,7 @@ def same_device_and_seed() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.tenon.set_device(0)
+    forget_plans()
 
 
 @pytest.fixture
@@ -121,6 +123,19 @@ def compiled() -> Iterator[None]:
     """Every window runs by a plan, and waits for it."""
     with executing("compiled"):
         yield
+
+
+def forget_plans() -> None:
+    """What the test asked for and did not wait for is not made, but for the plan in work; windows
+    may ask again."""
+    builder = process.builder
+    if builder is None:
+        return
+    with builder.changed:
+        forgotten = [builder.waiting.pop() for _ in range(len(builder.waiting) - 1)]
+        builder.changed.notify_all()
+    for window in forgotten:
+        window.finish()
 
 
 def wait_for_plans() -> None:
