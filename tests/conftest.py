@@ -2,8 +2,8 @@
 
 With TENON_TARGET the suite runs on another target than the cpu, less what has its own processes or
 is about the compiler and the tools. `--sample 3/8` takes the third of eight parts of the tests.
-Of a test's variations at most MOST_VARIATIONS run, or n where it is marked `sampled(n)`: which,
-`--seed` says. `--whole` runs all of them.
+A test of several execution modes runs each of its variations in one mode. Of these at most
+MOST_VARIATIONS run, or n where it is marked `sampled(n)`: which, `--seed` says. `--whole` runs all.
 """
 
 import os
@@ -27,6 +27,7 @@ from against_cpu import executing
 
 from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
+from torch_tenon.config import EXECUTE_MODES
 from torch_tenon.pytorch import process
 
 TESTS = Path(__file__).parent
@@ -95,15 +96,38 @@ def _number(item: pytest.Item, seed: int = 0) -> int:
 
 
 def _sample(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
-    variations: dict[str, list[pytest.Item]] = {}
+    variations: dict[tuple[str, tuple[str, ...]], list[pytest.Item]] = {}
     for item in items:
-        variations.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out = set()
-    for found in variations.values():
+        variations.setdefault(_without_mode(item), []).append(item)
+    of_tests: dict[str, list[pytest.Item]] = {}
+    for (test, _), in_modes in variations.items():
+        of_tests.setdefault(test, []).append(min(in_modes, key=lambda item: _mode_rank(item, seed)))
+    kept = set()
+    for found in of_tests.values():
         mark = found[0].get_closest_marker("sampled")
         most = MOST_VARIATIONS if mark is None else mark.args[0]
-        left_out.update(sorted(found, key=lambda item: _number(item, seed))[most:])
-    return [item for item in items if item not in left_out]
+        kept.update(sorted(found, key=lambda item: _number(item, seed))[:most])
+    return [item for item in items if item in kept]
+
+
+def _without_mode(item: pytest.Item) -> tuple[str, tuple[str, ...]]:
+    """Which test it is, and which of its variations, in whatever mode of execution."""
+    parameters = item.callspec.indices if hasattr(item, "callspec") else {}
+    others = (f"{name}={k}" for name, k in parameters.items() if not _is_mode(item, name))
+    return item.nodeid.partition("[")[0], tuple(sorted(others))
+
+
+def _is_mode(item: pytest.Item, name: str) -> bool:
+    value = item.callspec.params[name]
+    return isinstance(value, str) and value in EXECUTE_MODES
+
+
+def _mode_rank(item: pytest.Item, seed: int) -> tuple[bool, int]:
+    """By reference alone runs one of four: in the other modes the first calls do as well."""
+    number = _number(item, seed)
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    by_reference = any(isinstance(p, str) and p == "reference" for p in parameters.values())
+    return by_reference and number % 4 > 0, number
 
 
 @pytest.fixture(autouse=True)
