@@ -99,6 +99,7 @@ MIXED = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MIXED)
 def test_mixed_devices(name: str) -> None:
     on = {where: torch.ones(3, 3, device=where) for where in ("tenon:0", "tenon:1", "cpu")}

@@ -284,6 +284,7 @@ def test_fork_while_plans_are_made(tmp_path: Path) -> None:
     assert _run(code, TENON_CACHE_DIR=str(tmp_path / "cache")) == "right"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("mode", "end", "status"),
     [

@@ -194,6 +194,7 @@ def test_cached_memory_is_given_up_before_an_allocation_fails(nothing_leaked: No
     assert fill(55).numel() == 55 * MIB
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "compute",
     [

@@ -98,6 +98,7 @@ def written(x: Tensor, view: str) -> list[Tensor]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_is_lost(view: str, mode: str) -> None:
@@ -110,6 +111,7 @@ def test_nothing_is_lost(view: str, mode: str) -> None:
     assert no_plans or plan_counts()["hits"] > hits
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_is_lost_at_any_size(view: str) -> None:
     for rows in (4, 5, 6, 7, 9):

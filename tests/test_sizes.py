@@ -197,7 +197,7 @@ FUNCTIONS = [
 LEAST = {images: 1, pictures: 1, sounds: 1}
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", ["auto", "compiled", "verify"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_any_length_gives_what_the_cpu_gives(

@@ -475,6 +475,7 @@ def test_vmap_and_grad():
 # Training.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("arguments", [{}, {"foreach": False}])
 def test_optimizers(kind, arguments):

@@ -215,6 +215,7 @@ def test_sizes_as_numbers() -> None:
         assert_same(run(x.to("tenon")), compute(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
 def test_bits_as_another_dtype(source: torch.dtype) -> None:
     """Between all dtypes, of equal and of other widths; what is seen is also computed."""

@@ -339,6 +339,7 @@ def test_means_whose_last_number_alone_is_infinite(row: int) -> None:
     same_by_plans(lambda x: list(torch.var_mean(x, 0)), x, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, inf, -inf, -1.0])
 def test_gradients_of_distances(p: float) -> None:
     """Of any that are given, whether they are the distances or not."""

@@ -65,6 +65,7 @@ def decisions(x: torch.Tensor, y: torch.Tensor) -> Results:
     ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @DTYPES
 def test_what_decides_sees_rounded_numbers(dtype: torch.dtype, run: Callable[..., Results]) -> None:
     x, y = numbers(dtype, 2)

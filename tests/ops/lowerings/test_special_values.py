@@ -79,6 +79,7 @@ def sums_of_ends(x: torch.Tensor) -> Results:
     ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_sums_at_the_ends_of_the_range(dtype: torch.dtype, run: Callable[..., Results]) -> None:
     x = torch.tensor(ENDS).to(dtype)
@@ -149,6 +150,7 @@ def test_numbers_equal_to_python_stay_apart(run: Callable[..., Results]) -> None
         assert torch.equal(got.signbit()[number], want.signbit()[number])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_gradients_of_logit_outside_of_its_domain(
     dtype: torch.dtype, run: Callable[..., Results]
