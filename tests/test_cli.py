@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import fresh_process
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -203,20 +204,20 @@ def test_cache_shows_and_clears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ops_of_a_file_of_kernels(tmp_path: Path) -> None:
+    def tenon(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        code = "import sys\nfrom torch_tenon.cli import app\napp(sys.argv[1:], prog_name='tenon')"
+        return fresh_process.run(code, *arguments, **environment)
+
     file = str(Path(__file__).parents[1] / "examples" / "softshrink" / "softshrink.yaml")
-    (row,) = json.loads(
-        _run_alone("ops", "softshrink::softshrink", "--load", file, "--json").stdout.rpartition(
-            "torch loaded"
-        )[0]
-    )
+    (row,) = json.loads(tenon("ops", "softshrink::softshrink", "--load", file, "--json").stdout)
     assert row["route"] == "kernel" and "for the target 'cpu'" in row["reason"]
     assert "kernels for: cpu, opencl" in row["compiled"] and row["autograd"] == "declared"
     remote = f"{Path(__file__).parent / 'targets' / 'remote.py'}:RemoteTarget"
-    done = _run_alone("ops", "--load", file, TENON_TARGET=remote)
+    done = tenon("ops", "--load", file, TENON_TARGET=remote)
     assert "fallback: it has no kernel for the target 'remote', and runs by" in done.stdout
     assert "softshrink::softshrink_backward" in done.stdout
-    done = _run_alone("ops", "softshrink::sofshrink", "--load", file)
+    done = tenon("ops", "softshrink::sofshrink", "--load", file)
     assert done.returncode == 1 and "the nearest is softshrink::softshrink" in done.stderr
     (tmp_path / "bad.yaml").write_text("- fnuc: x")
-    done = _run_alone("ops", "--load", str(tmp_path / "bad.yaml"))
+    done = tenon("ops", "--load", str(tmp_path / "bad.yaml"))
     assert done.returncode == 1 and "bad.yaml:1: an op has no key" in done.stderr

@@ -538,7 +538,7 @@ class Elements(HTMLParser):
 
 def test_the_command_reports_and_judges(tmp_path: Path) -> None:
     baseline, page, report = (tmp_path / name for name in ("b.json", "r.html", "r.json"))
-    arguments = ["--suite", SUITE, "--jobs", "2", "--timeout", "2", "--baseline", str(baseline)]
+    arguments = ["--suite", SUITE, "--jobs", "1", "--timeout", "2", "--baseline", str(baseline)]
     run = command(*arguments, "--ops", "passes,is_wrong,crashes", "--update-baseline")
     assert run.exit_code == 0, run.output
     assert list(Baseline.read(baseline).not_passing) == [
