@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from tests.against_cpu import assert_same, executing
 
@@ -62,3 +63,30 @@ def same_error_by_plans(compute: Compute, good: Sequence[Any], bad: Sequence[Any
         for run in (compute, graph):
             with pytest.raises(error.type):
                 _ = run(*on_tenon(bad)).cpu()
+
+
+def with_gradients(compute: Compute, inputs: Sequence[Any]) -> list[Tensor]:
+    """The results of `compute`, and the gradients of the inputs that have some."""
+    leaves = [
+        x.detach().requires_grad_() if isinstance(x, Tensor) and x.dtype.is_floating_point else x
+        for x in inputs
+    ]
+    results = [r for r in tree_leaves(compute(*leaves)) if isinstance(r, Tensor)]
+    # Other weights for each element: a sum alone does not show where a gradient goes.
+    parts = [
+        (r * torch.arange(r.numel(), device=r.device).remainder(7).add(1).view(r.shape)).sum()
+        for r in results
+    ]
+    torch.stack([p.to(torch.float64) for p in parts]).sum().backward()
+    return [*(r.detach() for r in results), *(x.grad for x in leaves if isinstance(x, Tensor))]
+
+
+def same_gradients(
+    compute: Compute, *inputs: Any, rtol: float = 0.0, atol: float = 0.0, dynamic: bool = False
+) -> None:
+    """Results and gradients of `compute(*inputs)` are the CPU's, in windows and compiled."""
+    want = with_gradients(compute, [x.clone() if isinstance(x, Tensor) else x for x in inputs])
+    with executing("compiled"):
+        for _ in range(2):
+            assert_same(with_gradients(compute, on_tenon(inputs)), want, rtol, atol)
+    assert_same(with_gradients(compiled(compute, dynamic), on_tenon(inputs)), want, rtol, atol)

@@ -47,7 +47,9 @@ class _Corner:
 
 
 class _Sampler:
-    def __init__(self, x: Value, grid: Value, mode: int, padding: int, align: bool) -> None:
+    def __init__(
+        self, x: Value, grid: Value, mode: int, padding: int, align: bool, backward: bool = False
+    ) -> None:
         of_one_dtype(x, grid)
         if mode not in (BILINEAR, NEAREST):
             raise CannotLower("bicubic sampling")
@@ -55,35 +57,66 @@ class _Sampler:
             # PyTorch rounds the coordinates at every step, which decides where a point lies.
             raise CannotLower(f"coordinates computed in {x.dtype}")
         self.x, self.grid, self.mode, self.padding, self.align = x, grid, mode, padding, align
+        self.backward = backward
         self.rank = len(x.sizes) - 2
         self.wide = TABLE[x.dtype].compute
 
     def coordinate(self, batch: Index, out: Position, d: int) -> tuple[Scalar, Scalar]:
         """Where a point lies along dimension d, in elements, and how fast it moves."""
-        n = number(self.x.sizes[2 + d], self.wide)
+        size = self.x.sizes[2 + d]
+        n = number(size, self.wide)
         v = ops.to(self.grid.load([batch, *out, self.rank - 1 - d]), self.wide)
-        one = ops.constant(1.0, self.wide)
-        if self.align:
-            place, speed = ops.mul(ops.mul(v + 1.0, 0.5), n - 1.0), ops.mul(n - 1.0, 0.5)
+        length = n - 1.0 if self.align else n
+        speed = ops.mul(length, 0.5)
+        if self.rank == 2:
+            start = ops.constant(0.0 if self.align else -0.5, self.wide)
+            place = ops.fma(v + 1.0, speed, start)
+        elif self.align:
+            place = ops.mul(ops.mul(v + 1.0, 0.5), length)
         else:
-            place, speed = ops.mul(ops.mul(v + 1.0, n) - 1.0, 0.5), ops.mul(n, 0.5)
+            place = ops.mul(ops.mul(v + 1.0, n) - 1.0, 0.5)
         if self.padding == REFLECTION:
-            low = ops.constant(0.0 if self.align else -0.5, self.wide)
-            span = n - 1.0 if self.align else n
-            from_low = place - low
-            speed = ops.where(ops.lt(from_low, 0.0), -speed, speed)
-            away = ops.abs(from_low)
-            safe = ops.where(ops.gt(span, 0.0), span, one)
-            rest = ops.fmod(away, safe)
-            odd = ops.ne(ops.fmod(ops.floor(away / safe), 2.0), 0.0)
-            turned = ops.where(odd, span - rest, rest) + low
-            place = ops.where(ops.gt(span, 0.0), turned, 0.0)
-            speed = ops.where(ops.gt(span, 0.0), ops.where(odd, -speed, speed), 0.0)
+            place, turn = self._reflected(place, length)
+            speed = ops.mul(speed, turn)
         if self.padding != ZEROS:
             within = ops.gt(place, 0.0) & ops.lt(place, n - 1.0)
             speed = ops.where(within, speed, 0.0)
-            place = ops.fmin(ops.fmax(place, 0.0), n - 1.0)
+            place = self._kept_within(place, n - 1.0)
         return place, speed
+
+    def _reflected(self, place: Scalar, length: Scalar) -> tuple[Scalar, Scalar]:
+        """A place turned back at both ends, as often as it is beyond one, and the direction that
+        it then moves in. Far away the result is a matter of how it is rounded: PyTorch's vectors
+        of two dimensions go back and forth at once, its loop of three takes one end at a time."""
+        low = ops.constant(0.0 if self.align else -0.5, self.wide)
+        from_low = place - low
+        away = ops.abs(from_low)
+        some = ops.gt(length, 0.0)
+        safe = ops.where(some, length, 1.0)
+        if self.rank == 2:
+            both = ops.mul(safe, 2.0)
+            rest = ops.fma(-ops.trunc(away / both), both, away)
+            other = both - rest
+            turned = ops.gt(rest, other)
+        else:
+            rest = ops.fmod(away, safe)
+            other = safe - rest
+            turns = ops.floor(away / safe)
+            # PyTorch counts in 32 bits, and what does not fit is even.
+            turned = ops.ne(ops.fmod(turns, 2.0), 0.0) & ops.lt(turns, 2.0**31)
+        found = ops.where(turned, other, rest) + low
+        back = ops.ne(turned, ops.lt(from_low, 0.0))
+        direction = ops.where(back, ops.constant(-1.0, self.wide), 1.0)
+        return ops.where(some, found, 0.0), ops.where(some, direction, 0.0)
+
+    def _kept_within(self, place: Scalar, last: Scalar) -> Scalar:
+        """A place between the first element and the last. PyTorch takes NaN for the first one in
+        two dimensions. In three it samples the last one, and gives no gradient."""
+        if self.rank == 2:
+            return ops.fmin(ops.fmax(place, 0.0), last)
+        if self.backward:
+            return ops.minimum(ops.maximum(place, 0.0), last)
+        return ops.where(ops.lt(place, last), ops.fmax(place, 0.0), last)
 
     def corners(self, batch: Index, out: Position) -> list[_Corner]:
         """The elements that a point's value is made of."""
@@ -96,11 +129,22 @@ class _Sampler:
         found = []
         for side in itertools.product((0, 1), repeat=self.rank):
             at = [ops.add(ops.to(f, torch.int64), k) for f, k in zip(floors, side, strict=True)]
-            parts = [c - f for c, f in zip(places, floors, strict=True)]
-            weights = [t if k else 1.0 - t for t, k in zip(parts, side, strict=True)]
+            weights = [
+                c - f if k else self._left(c, f)
+                for c, f, k in zip(places, floors, side, strict=True)
+            ]
             slopes = [1.0 if k else -1.0 for k in side]
             found.append(_Corner(at, self._inside(at), weights, slopes))
         return found
+
+    def _left(self, place: Scalar, floor: Scalar) -> Scalar:
+        """How far it is from a place to the next element, rounded as PyTorch rounds it."""
+        return 1.0 - (place - floor) if self.rank == 2 else floor + 1.0 - place
+
+    def weighted(self, corner: _Corner, found: Scalar) -> Scalar:
+        """What is computed of a corner's weights. In three dimensions PyTorch skips corners that do
+        not exist; in two the weights of such are multiplied by 0, so that NaN counts."""
+        return ops.where(corner.inside, found, 0.0) if self.rank == 3 else found
 
     def _inside(self, at: Sequence[Scalar]) -> Scalar:
         inside = ops.constant(True, torch.bool)
@@ -133,7 +177,7 @@ def _forward(
 
     def body(p: Position) -> Scalar:
         return _sum(
-            _product([*c.weights, sampler.value(p[0], p[1], c)])
+            sampler.weighted(c, _product([*c.weights, sampler.value(p[0], p[1], c)]))
             for c in sampler.corners(p[0], p[2:])
         )
 
@@ -152,7 +196,7 @@ def _backward(
     wanted: Sequence[bool],
 ) -> list[Value | None]:
     g, x, grid = shared(b, g), shared(b, x), shared(b, grid)
-    sampler = _Sampler(x, grid, mode, padding, align)
+    sampler = _Sampler(x, grid, mode, padding, align, backward=True)
     wide = sampler.wide
     found: list[Value | None] = [None, None]
     if wanted[0]:
@@ -179,7 +223,7 @@ def _backward(
                 for d, (w, s) in enumerate(zip(c.weights, c.slopes, strict=True)):
                     mine = ops.eq(ops.index(p[-1]), sampler.rank - 1 - d)
                     factors.append(ops.where(mine, ops.constant(s, wide), w))
-                terms.append(_product(factors))
+                terms.append(sampler.weighted(c, _product(factors)))
             return ops.mul(_sum(terms), ops.to(g.load([p[0], r[0], *p[1:-1]]), wide))
 
         sums = b.program.reduce(grid.sizes, [x.sizes[1]], slope, "sum", wide)

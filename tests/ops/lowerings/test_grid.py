@@ -1,0 +1,114 @@
+"""Sampling on grids far from the image, at its borders, and where a coordinate is no number."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import needs
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.ops.lowerings.by_plan import same_at_sizes, same_by_plans, same_gradients
+
+pytestmark = needs.plans
+
+aten = torch.ops.aten
+MODES = ("bilinear", "nearest")
+PADDINGS = ("zeros", "border", "reflection")
+FAR = [1e2, 3e3, 1e5, 7e6, 1.7e7, 1e9, 4e9, 3e12, 1e19, 2e38]
+ENDS = [math.nan, math.inf, -math.inf, -1.0, 1.0, 0.0, -1.5, 1.25]
+
+
+def of_grid(numbers: torch.Tensor, rank: int) -> torch.Tensor:
+    """Every coordinate beside others, as a grid of one batch."""
+    columns = [numbers.roll(k * (k + 1)) for k in range(rank)]
+    near = torch.cat((numbers, torch.rand(len(numbers)).to(numbers) * 3 - 1.5))
+    columns = [torch.cat((c, near[torch.randperm(len(near))])) for c in columns]
+    return torch.stack(columns, -1).view(1, *[1] * (rank - 1), -1, rank)
+
+
+def image(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(1, 2, *(5, 7, 1)[:rank], dtype=dtype)
+
+
+def sampled(x: torch.Tensor, grid: torch.Tensor) -> list[torch.Tensor]:
+    return [
+        F.grid_sample(x, grid, mode, padding, align)
+        for mode, padding, align in itertools.product(MODES, PADDINGS, (False, True))
+    ]
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_far_from_the_image(rank: int, dtype: torch.dtype) -> None:
+    numbers = torch.tensor([s * n for n in FAR for s in (1, -1)], dtype=dtype)
+    numbers = torch.cat((numbers, torch.randn(64, dtype=dtype) * torch.tensor(FAR[:4] * 16)))
+    same_by_plans(sampled, image(rank, dtype), of_grid(numbers, rank), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("sizes", [(1, 4), (4, 1), (1, 1)])
+def test_images_of_one_element(rank: int, sizes: tuple[int, ...]) -> None:
+    x = torch.randn(1, 2, *(*sizes, 3)[:rank])
+    grid = of_grid(torch.tensor([*ENDS, *FAR, 0.3, -0.7]), rank)
+    same_by_plans(sampled, x, grid, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_coordinates_that_are_no_numbers(rank: int, dtype: torch.dtype) -> None:
+    grid = of_grid(torch.tensor([*ENDS, 1e38, -1e38], dtype=dtype), rank)
+    same_by_plans(sampled, image(rank, dtype), grid, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_gradients(rank: int, dtype: torch.dtype, padding: str) -> None:
+    """PyTorch's kernel of two dimensions reads beyond the image where it is kept within it and a
+    coordinate is no number."""
+    far = FAR[:-1]
+    numbers = [*far, *(-n for n in far), *ENDS[3:]]
+    if rank == 3 or padding == "zeros":
+        numbers += [*ENDS[:3], FAR[-1]]
+    op = getattr(aten, f"grid_sampler_{rank}d_backward").default
+
+    def gradients(g: torch.Tensor, x: torch.Tensor, grid: torch.Tensor) -> list[torch.Tensor]:
+        ways = itertools.product((0, 1), (False, True))
+        number = PADDINGS.index(padding)
+        return [r for m, a in ways for r in op(g, x, grid, m, number, a, [True, True])]
+
+    x, grid = image(rank, dtype), of_grid(torch.tensor(numbers, dtype=dtype), rank)
+    g = torch.randn(*x.shape[:2], *grid.shape[1:-1], dtype=dtype)
+    same_by_plans(gradients, g, x, grid, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Since version 1.3.0")
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (3, 1), (1, 1, 1), (2, 1, 3), (1, 3, 4)])
+def test_grids_of_one_place(sizes: tuple[int, ...], align: bool) -> None:
+    rank = len(sizes)
+
+    def grid(theta: torch.Tensor) -> torch.Tensor:
+        return F.affine_grid(theta, [2, 3, *sizes], align)
+
+    for dtype in (torch.float32, torch.float64):
+        theta = torch.randn(2, rank, rank + 1, dtype=dtype)
+        same_by_plans(grid, theta, rtol=1e-6, atol=1e-6)
+        same_gradients(grid, theta, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("align", [False, True])
+def test_at_sizes(padding: str, align: bool) -> None:
+    def compute(x: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+        grid = F.affine_grid(theta, x.shape, align)
+        return F.grid_sample(x, grid, "bilinear", padding, align)
+
+    def make(n: int) -> list[Any]:
+        return [torch.randn(2, 3, n, n + 1), torch.randn(2, 2, 3) * 3]
+
+    same_at_sizes(compute, make, rtol=1e-4, atol=1e-4)
