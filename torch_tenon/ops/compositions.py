@@ -259,8 +259,11 @@ def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
 def nan_to_num(
     x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """Numbers in the place of NaN and infinities (any shape). The CPU's kernel makes an infinity of
-    one that the dtype has not, which PyTorch's decomposition refuses."""
+    """Numbers in the place of NaN and infinities (any shape), also of those among the parts of
+    complex numbers. The CPU's kernel makes an infinity of one that the dtype has not, which
+    PyTorch's decomposition refuses."""
+    if x.dtype.is_complex:
+        return torch.complex(*(nan_to_num(p, nan, posinf, neginf) for p in (x.real, x.imag)))
     if not x.dtype.is_floating_point:
         return x.clone()
     most = torch.finfo(x.dtype).max

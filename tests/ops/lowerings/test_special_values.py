@@ -8,9 +8,9 @@ import needs
 import pytest
 import torch
 import torch.nn.functional as F
-from against_cpu import executing
+from against_cpu import assert_same, executing
 
-from tests.ops.lowerings.by_plan import same_by_plans
+from tests.ops.lowerings.by_plan import on_tenon, same_by_plans
 from torch_tenon import _C
 
 pytestmark = needs.plans
@@ -253,6 +253,30 @@ def test_numbers_beside_tensors(dtype: torch.dtype) -> None:
         return found + [torch.logit(x, k) for k in BOUNDS]
 
     same_by_plans(compute, x, rtol=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_parts_of_complex_numbers_that_are_no_numbers(dtype: torch.dtype) -> None:
+    def compute(a: torch.Tensor, b: torch.Tensor) -> Results:
+        x = torch.complex(a, b)
+        found = [
+            x.nan_to_num(*k)
+            for k in ((), (1.0, 2.0, 3.0), (None, 1e300, -1e300), (-0.0, -INF, NAN))
+        ]
+        found += [x.mT.nan_to_num(3.0), x.conj().nan_to_num(4.0), x[::2, 1:].nan_to_num(5.0)]
+        return [torch.view_as_real(t) for t in found]
+
+    def written(a: torch.Tensor, b: torch.Tensor) -> Results:
+        x = torch.complex(a, b)
+        found = [x.clone().nan_to_num_(2.0), torch.nan_to_num(x, out=torch.empty_like(x.mT))]
+        return [torch.view_as_real(t) for t in found]
+
+    a, b = torch.meshgrid(*[torch.tensor(ENDS, dtype=dtype.to_real())] * 2, indexing="ij")
+    same_by_plans(compute, a, b)
+    same_by_plans(compute, a, b, dynamic=True)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(written(*on_tenon((a, b))), written(a, b))
 
 
 @pytest.mark.parametrize("factor", [1e-50, 1e300])
