@@ -2,11 +2,14 @@
 
 import copy
 import itertools
+from typing import Any
 
+import needs
 import pytest
 import torch
-from against_cpu import executing, same_on_both
+from against_cpu import assert_same, executing, same_on_both
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from turns import MODES
 
 from torch_tenon import _C
@@ -134,3 +137,59 @@ def test_training_in_a_window_that_began_without_gradients(mode: str) -> None:
     with executing(mode):
         for want, got in zip(found("cpu"), found("tenon"), strict=True):
             torch.testing.assert_close(got, want)
+
+
+LAYERS = [
+    {},
+    {"num_layers": 2, "bidirectional": True, "batch_first": True},
+    {"num_layers": 3, "bias": False, "dropout": 0.0},
+    {"bidirectional": True},
+    {"proj_size": 3},
+]
+
+
+def _results(module: Any, x: torch.Tensor, how: str) -> list[torch.Tensor]:
+    """The outputs and states, and where there are some the gradients."""
+    if how == "inference_mode":
+        with torch.inference_mode():
+            return tree_leaves(module(x.clone()))
+    if how == "no_grad":
+        with torch.no_grad():
+            return tree_leaves(module(x))
+    module.zero_grad()
+    x = x.detach().requires_grad_()
+    found = tree_leaves(module(x))
+    sum((y.float() * (k + 1)).square().sum() for k, y in enumerate(found)).backward()
+    return [*found, x.grad, *(p.grad for p in module.parameters())]
+
+
+@needs.plans
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("how", ["no_grad", "inference_mode", "gradients"])
+@pytest.mark.parametrize("batch", [3, 0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("options", LAYERS, ids=str)
+@torch._dynamo.config.patch(allow_rnn=True)
+def test_compiled_layers(options: dict, dtype: torch.dtype, batch: int, how: str) -> None:
+    cpu = nn.LSTM(5, 7, dtype=dtype, **options)
+    tenon = copy.deepcopy(cpu).to("tenon")
+    x = torch.randn(*((batch, 2) if options.get("batch_first") else (2, batch)), 5, dtype=dtype)
+    torch._dynamo.reset()
+    compiled = torch.compile(tenon, backend="tenon", fullgraph=True)
+    limit = 5e-2 if dtype is torch.bfloat16 else 1e-4
+    assert_same(_results(compiled, x.to("tenon"), how), _results(cpu, x, how), limit, limit)
+
+
+@needs.plans
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@torch._dynamo.config.patch(allow_rnn=True)
+def test_compiled_layers_at_sizes(kind: Any) -> None:
+    cpu = kind(5, 7)
+    tenon = copy.deepcopy(cpu).to("tenon")
+    torch._dynamo.reset()
+    compiled = torch.compile(tenon, backend="tenon", dynamic=True)
+    for steps, batch in ((2, 3), (2, 6)):
+        x = torch.randn(steps, batch, 5)
+        for how in ("no_grad", "gradients"):
+            want = _results(cpu, x, how)
+            assert_same(_results(compiled, x.to("tenon"), how), want, 1e-4, 1e-4)

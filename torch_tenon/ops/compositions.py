@@ -20,7 +20,7 @@ from torch._decomp import (
     decomposition_table,
     get_decompositions,
 )
-from torch._decomp.decompositions import pw_cast_for_opmath
+from torch._decomp.decompositions import lstm_impl, pw_cast_for_opmath
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 
 import torch_tenon.ops.losses
@@ -337,6 +337,11 @@ def multilabel_margin_loss_forward(
     elif x.dim() < 2:
         losses = losses.reshape(())
     return losses, is_target.to(x.dtype).reshape(target.shape)
+
+
+# Layers of eager code are kernels of C++ by their data's dtype and gradients, for one call of the
+# library or for its steps one by one. Neither is what a trace can look into.
+above_gradients(aten.lstm.input, lstm_impl)
 
 
 @composition(aten.histc.default)
