@@ -64,6 +64,8 @@ def _all() -> dict[Any, Callable[..., Any]]:
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table[aten.mv.default] = _of_one_dtype(table[aten.mv.default])
     table.update((op, _not_by_nothing(table[op])) for op in table if "batch_norm" in str(op))
+    for op, beside in _OF_FRACTIONS.items():
+        table[op] = _of_fractions(table[op], beside)
     table[aten.addr.default] = _of_real_factors(table[aten.addr.default])
     for op in (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor):
         table[op] = _in_order(table[op])
@@ -113,6 +115,24 @@ def _of_one_dtype(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(x: Tensor, y: Tensor, *args: Any, **keywords: Any) -> Any:
         return function(x, y, *args, **keywords) if x.dtype is y.dtype else NotImplemented
+
+    return run
+
+
+# Ops whose kernels take fractions alone, and dtypes that they take beside.
+_OF_FRACTIONS = {
+    aten.im2col.default: (torch.bool, torch.complex64, torch.complex128),
+    aten.col2im.default: (torch.bool, torch.complex64, torch.complex128),
+    aten.glu.default: (),
+}
+
+
+def _of_fractions(function: Callable[..., Any], more: Sequence[torch.dtype]) -> Callable[..., Any]:
+    """What computes with whole numbers too, where the kernel refuses them."""
+
+    def run(x: Tensor, *args: Any, **keywords: Any) -> Any:
+        takes = x.dtype.is_floating_point or x.dtype in more
+        return function(x, *args, **keywords) if takes else NotImplemented
 
     return run
 
@@ -291,6 +311,8 @@ def _unpooled(op: Any) -> Callable[..., Tensor]:
     scattered = decomposition_table[op]
 
     def unpool(x: Tensor, places: Tensor, output_size: Ints, *how: Ints) -> Tensor:
+        if not x.dtype.is_floating_point:
+            return NotImplemented
         count = math.prod(output_size)
         torch._assert_async(((places >= 0) & (places < count)).all(), "found an invalid max index")
         found: Tensor = scattered(x, places, output_size, *how)

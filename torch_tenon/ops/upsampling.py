@@ -27,6 +27,8 @@ def _nearest(exact: bool) -> Callable[..., Tensor]:
     """The nearest element by its beginning, or, if `exact`, by its middle."""
 
     def upsample(x: Tensor, output_size: Sequence[int], *scales: float | None) -> Tensor:
+        if not x.dtype.is_floating_point and x.dtype is not torch.uint8:
+            return NotImplemented  # the CPU refuses them
         scales = (*scales, *[None] * (len(output_size) - len(scales)))
         places: list[Any] = [None, None]
         for d, (count, scale) in enumerate(zip(output_size, scales, strict=True)):

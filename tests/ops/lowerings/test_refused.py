@@ -242,6 +242,78 @@ def test_dtypes_and_sizes_that_do_not_fit(k: int) -> None:
         compiled(compute)(*on_tenon(given))
 
 
+IMAGE_OPS: dict[str, Callable[[Tensor], Any]] = {
+    "nearest": lambda x: F.interpolate(x, scale_factor=2.0),
+    "nearest exact": lambda x: F.interpolate(x, scale_factor=1.5, mode="nearest-exact"),
+    "nearest 1d": lambda x: F.interpolate(x[0], scale_factor=1.5),
+    "nearest 3d": lambda x: F.interpolate(x[None], scale_factor=1.5),
+    "unfold": lambda x: F.unfold(x, 2),
+    "fold": lambda x: F.fold(x.reshape(1, 8, 6), (3, 4), 2),
+    "glu": F.glu,
+    "average": lambda x: F.avg_pool2d(x, 2),
+    "average 3d": lambda x: F.avg_pool3d(x[None], (1, 2, 2)),
+    "adaptive": lambda x: F.adaptive_max_pool2d(x, 2),
+    "greatest": lambda x: F.max_pool2d(x, 2),
+    "fractional": lambda x: F.fractional_max_pool2d(
+        x, 2, output_size=2, _random_samples=x.new_zeros(1, 2, 2)
+    ),
+    "unpooled": lambda x: F.max_unpool2d(
+        x, torch.arange(24, device=x.device).view(1, 1, 4, 6).repeat(1, 2, 1, 1), 1, 1
+    ),
+    "reflected": lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    "replicated": lambda x: F.pad(x, (1, 1, 1, 1), mode="replicate"),
+    "sampled": lambda x: F.grid_sample(x, x[:, 0, :, :2, None].expand(1, 4, 2, 2)),
+}
+WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("name", IMAGE_OPS)
+@pytest.mark.parametrize("dtype", [*WHOLE, torch.complex64])
+@pytest.mark.filterwarnings("ignore:Default grid_sample")
+def test_images_of_whole_numbers(name: str, dtype: torch.dtype) -> None:
+    """Those that PyTorch's kernel has are computed, and no others."""
+    x, compute = torch.arange(48).view(1, 2, 4, 6).to(dtype), IMAGE_OPS[name]
+    try:
+        compute(x)
+    except RuntimeError:
+        _refused_in_graphs(compute, x)
+    else:
+        same_by_plans(compute, x)
+
+
+FILLS: list[Callable[[Tensor, Any], Tensor]] = [
+    torch.full_like,
+    lambda x, k: torch.full((3,), k, dtype=x.dtype, device=x.device),
+    lambda x, k: F.pad(x, (1, 1), value=k),
+    lambda x, k: x.masked_fill(x.bool(), k),
+    lambda x, k: x.scatter(0, torch.tensor([1, 2], device=x.device), k),
+    lambda x, k: x.index_fill(0, torch.tensor([1, 2], device=x.device), k),
+]
+
+
+BYTES, WIDER = [torch.uint8, torch.int8], [torch.uint16, torch.uint64]
+FILLED = [(d, k) for k in range(len(FILLS)) for d in (BYTES + WIDER if k < 3 else BYTES)]
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize(("dtype", "k"), FILLED)
+def test_numbers_that_a_dtype_has_not(dtype: torch.dtype, k: int) -> None:
+    """A whole number below 0 wraps where there is none, a fraction is refused."""
+    x = torch.arange(5).to(dtype)
+    for number in (-0.5, -0.0, 0.7, -1, -1.0, -1.5, -200, -255.5, 255.9, 256, 300.7, -128.5):
+
+        def compute(x: Tensor, number: Any = number) -> Tensor:
+            return FILLS[k](x, number)
+
+        try:
+            compute(x)
+        except RuntimeError:
+            _refused_in_graphs(compute, x)
+        else:
+            same_by_plans(compute, x)
+
+
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 @pytest.mark.parametrize("ends", [[0, 2, 2, 5], [0, 0, 0, 0], [0, 2, 6]])
 def test_bags_whose_end_is_given(mode: str, ends: list[int]) -> None:

@@ -26,6 +26,7 @@ from torch_tenon.ops.lowerings.table import (
     CannotLower,
     cast,
     number,
+    of_fractions,
     of_one_dtype,
 )
 
@@ -51,6 +52,7 @@ class _Sampler:
         self, x: Value, grid: Value, mode: int, padding: int, align: bool, backward: bool = False
     ) -> None:
         of_one_dtype(x, grid)
+        of_fractions(x)
         if mode not in (BILINEAR, NEAREST):
             raise CannotLower("bicubic sampling")
         if TABLE[x.dtype].compute is not x.dtype:

@@ -16,7 +16,7 @@ from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.reductions import shared
-from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast
+from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, of_fractions
 
 Ints = Sequence[int]
 LARGEST_WINDOW = 64  # loads written out in one body
@@ -121,6 +121,7 @@ def _forward(rank: int) -> Callable[..., Value]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Value:
+        of_fractions(x, torch.int64)
         windows = _Windows(
             rank, x.sizes, kernel, stride, padding, count_include_pad, divisor_override
         )

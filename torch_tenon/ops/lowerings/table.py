@@ -192,6 +192,13 @@ def of_one_dtype(*values: Value | None) -> None:
         raise CannotLower("values of several dtypes")
 
 
+def of_fractions(x: Value, *more: torch.dtype) -> None:
+    """Raises CannotLower for whole numbers, but for those of `more`: PyTorch's kernel refuses
+    them."""
+    if not x.dtype.is_floating_point and x.dtype not in more:
+        raise CannotLower(f"values of {x.dtype}")
+
+
 def float_type(dtype: torch.dtype) -> torch.dtype:
     """`dtype`, or the default floating dtype for an integer one."""
     return dtype if TABLE[dtype].kind in ("float", "complex") else torch.get_default_dtype()
@@ -255,8 +262,8 @@ def number(a: Any, dtype: torch.dtype) -> Scalar:
 
 def fitting(value: Any, dtype: torch.dtype) -> Any:
     """A number that an op converts to a dtype. Raises CannotLower for one that PyTorch's kernel
-    takes for an overflow: beyond the greatest or, of whole numbers, NaN and infinities; or, where
-    the dtype is real, an imaginary part."""
+    takes for an overflow: beyond the greatest; of whole numbers, NaN and infinities; a fraction
+    below 0 where there is nothing below; or, where the dtype is real, an imaginary part."""
     if isinstance(value, complex) and not dtype.is_complex:
         if value.imag and dtype is not torch.bool:
             raise CannotLower(f"{value} is no {dtype}")
@@ -268,8 +275,9 @@ def fitting(value: Any, dtype: torch.dtype) -> Any:
         fits = math.isinf(value) or value != value or -most <= value <= most
     else:
         info = torch.iinfo(dtype)
-        # A negative number wraps where there are none.
-        fits = value == value and (info.min or -info.max) <= value <= info.max
+        # A whole number below 0 wraps where there is none.
+        least = info.min or (-info.max if isinstance(value, int) else 0)
+        fits = value == value and least <= value <= info.max
     if not fits:
         raise CannotLower(f"{value} is no {dtype}")
     return value

@@ -18,7 +18,14 @@ from torch_tenon.ir.values import Lazy, Position, Value, neutral, reshape
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node
 from torch_tenon.ops.lowerings.pooling import LARGEST_WINDOW, with_border
 from torch_tenon.ops.lowerings.reductions import shared
-from torch_tenon.ops.lowerings.table import LOWERINGS, Build, CannotLower, cast, elementwise
+from torch_tenon.ops.lowerings.table import (
+    LOWERINGS,
+    Build,
+    CannotLower,
+    cast,
+    elementwise,
+    of_fractions,
+)
 
 
 def _bounds(o: Index, n: Index, m: Index) -> tuple[Index, Index]:
@@ -219,6 +226,8 @@ def _max(rank: int) -> Callable[..., list[Value]]:
             list(v) * rank if len(v) == 1 else list(v)
             for v in (kernel, stride or kernel, padding, dilation)
         )
+        if x.dtype is torch.bool:
+            raise CannotLower("values of torch.bool")
         is_large = math.prod(kernel) > LARGEST_WINDOW
         if is_large and not b.program.standalone:
             raise CannotLower("a large window")
@@ -277,6 +286,7 @@ def _max(rank: int) -> Callable[..., list[Value]]:
 
 def _adaptive_max(rank: int) -> Callable[..., list[Value]]:
     def lower(b: Build, x: Value, out: Sequence[Index]) -> list[Value]:
+        of_fractions(x)
         n, m = _known(b, x.sizes[-rank:]), _known(b, b.out.sizes[-rank:])
         longest = _widest(n, m)
         widest = [k for k in longest if isinstance(k, int)]
@@ -313,6 +323,7 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
     def lower(
         b: Build, x: Value, kernel: Sequence[int], out: Sequence[int], samples: Value
     ) -> list[Value]:
+        of_fractions(x)
         n = _static(x.sizes[-rank:])
         if product(kernel) > LARGEST_WINDOW:  # type: ignore[operator]
             raise CannotLower("a large window")
