@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from against_cpu import assert_same
-from ops.lowerings.by_plan import compiled, same_by_plans
+from ops.lowerings.by_plan import compiled, on_tenon, same_by_plans, with_gradients
 
 pytestmark = needs.plans
 
@@ -108,3 +108,29 @@ def test_gradients_of_images(mode: str) -> None:
     loss(x).backward()
     compiled(loss)(there).backward()
     assert_same(there.grad, x.grad, rtol=1e-5, atol=1e-5)
+
+
+MODES_BY_RANK = [
+    *(("nearest", n, {}) for n in (1, 2, 3)),
+    *(("nearest-exact", n, {}) for n in (1, 2, 3)),
+    *((m, n, {}) for m, n in (("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3))),
+    *((m, 2, {"antialias": True}) for m in ("bilinear", "bicubic")),
+]
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize(("mode", "rank", "how"), MODES_BY_RANK)
+@pytest.mark.parametrize("scale", [1.5, 1.01, 2.05])
+def test_gradients_at_sizes(mode: str, rank: int, how: dict[str, Any], scale: float) -> None:
+    """In a graph of any sizes, whether a scale is one that the kernel takes no notice of or not."""
+
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=scale, mode=mode, **how)
+
+    dynamic = compiled(resized, dynamic=True)
+    formats = {2: torch.channels_last, 3: torch.channels_last_3d}
+    for n, last in ((6, False), (8, False), (8, rank > 1)):
+        x = torch.randn(2, 4, *(n + k for k in range(rank)))
+        x = x.to(memory_format=formats[rank]) if last else x
+        want = with_gradients(resized, [x.clone()])
+        assert_same(with_gradients(dynamic, on_tenon([x])), want, rtol=1e-4, atol=1e-4)

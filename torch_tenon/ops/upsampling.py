@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C import DispatchKey
 from torch._decomp.decompositions import (
     upsample_bicubic2d_default,
     upsample_compute_output_size,
@@ -139,17 +140,40 @@ def _sized(op: Any) -> Callable[..., Tensor]:
     return upsample
 
 
+def _gradient_of_any_size(op: Any, keeps_format: bool) -> None:
+    """What the gradient's kernel makes of sizes of any value. PyTorch has that for some of these
+    ops alone; for the others it wants sizes that are numbers."""
+
+    def gradient(
+        g: Tensor, output_size: Sequence[int], input_size: Sequence[int], *how: Any, **more: Any
+    ) -> Tensor:
+        if all(isinstance(n, int) for n in (*g.shape, *output_size, *input_size)):
+            known: Tensor = op._op_dk(DispatchKey.Meta, g, output_size, input_size, *how, **more)
+            return known
+        found = g.new_empty(input_size)
+        if keeps_format:
+            found = found.contiguous(memory_format=suggest_memory_format(g))
+        return found
+
+    if DispatchKey.Meta not in op.py_kernels:
+        op.py_impl(DispatchKey.Meta)(gradient)
+
+
 for _exact, _name in ((False, "upsample_nearest"), (True, "_upsample_nearest_exact")):
     for _rank in (1, 2, 3):
         _op = getattr(aten, f"{_name}{_rank}d")
         composition(_op.default)(_nearest(_exact))
         above_gradients(_op.default, _nearest(_exact))
         above_gradients(_op.vec, _sized(_op.default))
+        _gradient_of_any_size(getattr(aten, f"{_name}{_rank}d_backward").default, False)
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
     _op = getattr(aten, _name)
     composition(_op.default)(_linear)
     above_gradients(_op.default, _linear)
     above_gradients(_op.vec, _sized(_op.default))
+    _gradient_of_any_size(getattr(aten, f"{_name}_backward").default, "1d" not in _name)
+_gradient_of_any_size(aten.upsample_bicubic2d_backward.default, False)
+_gradient_of_any_size(aten._upsample_bicubic2d_aa_backward.default, False)
 composition(aten.upsample_bicubic2d.default)(_cubic)
 above_gradients(aten.upsample_bicubic2d.default, _cubic)
 above_gradients(aten.upsample_bicubic2d.vec, _sized(aten.upsample_bicubic2d.default))
