@@ -17,6 +17,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -68,7 +69,13 @@ class CompiledGraph:
         tensors += [torch.tensor(x, dtype=torch.float64) for x in floats]
         args.clear()
         native = self.native or self.plan.native(tuple(sizes))
-        got = native.run(tensors, self.device)
+        if torch._C._len_torch_dispatch_stack():
+            # PyTorch watches a graph's first run so. A call that a mode hands on has no kernels for
+            # conjugates, and what an op is composed of takes them for what they lie over.
+            with _disable_current_modes():
+                got = native.run(tensors, self.device)
+        else:
+            got = native.run(tensors, self.device)
         if self.results_are_outputs:
             return got
         values = dict(zip(built.program.sizes, sizes, strict=True))

@@ -508,6 +508,25 @@ def test_gradients_that_are_conjugates() -> None:
     assert_same(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_conjugates_within_what_a_graph_calls(dtype: torch.dtype) -> None:
+    """In its first run too, which PyTorch watches by a dispatch mode."""
+    x = torch.randn(4, 5, dtype=dtype)
+    graph = compiled(torch.linalg.pinv)
+    for _ in range(2):
+        assert_same(graph(x.to("tenon")), torch.linalg.pinv(x), 1e-5, 1e-5)
+    same_by_plans(torch.linalg.pinv, x[None].expand(3, 4, 5), rtol=1e-5, atol=1e-5)
+
+
+def test_conjugates_within_an_op_of_ones_own() -> None:
+    with torch.library._scoped_library("test_conjugates", "FRAGMENT") as library:
+        library.define("product(Tensor x) -> Tensor")
+        library.impl("product", lambda x: x.conj() * x + x.mH.imag, "CPU")
+        torch.library.register_fake("test_conjugates::product", torch.empty_like, lib=library)
+        product = torch.ops.test_conjugates.product
+        same_by_plans(lambda x: product(x) * 2, torch.randn(3, 3, dtype=torch.complex64), rtol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}])
 def test_fused_steps_of_16_bit_parameters(dtype: torch.dtype, options: dict[str, Any]) -> None:
