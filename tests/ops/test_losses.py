@@ -112,3 +112,22 @@ def test_shrunk_in_graphs(shrink: Any, dtype: torch.dtype) -> None:
         want = _with_gradient(function, x, grad)
         found = _with_gradient(compiled(function), x.to("tenon"), grad.to("tenon"))
         assert_same(found, want)
+
+
+def test_strides_of_gradients_in_graphs() -> None:
+    """In order, however the arguments lie, where the CPU's are."""
+
+    def gradients(g: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            aten.huber_loss_backward(g, x, y, 0, 1.0),
+            aten.mse_loss_backward(g, x, y, 0),
+            aten.smooth_l1_loss_backward(g, x, y, 0, 1.0),
+            aten.soft_margin_loss_backward(g, x, y, 0),
+        ]
+
+    x, y = torch.rand(2, 3, 4).mT.unbind(0)
+    for g in (torch.tensor(1.0), torch.rand(3, 4).t()):
+        want = gradients(g, x, y)
+        got = compiled(gradients)(*(t.to("tenon") for t in (g, x, y)))
+        assert_same(got, want, rtol=1e-6, atol=1e-6)
+        assert [t.stride() for t in got] == [t.stride() for t in want]

@@ -67,9 +67,9 @@ def _all() -> dict[Any, Callable[..., Any]]:
     for op, beside in _OF_FRACTIONS.items():
         table[op] = _of_fractions(table[op], beside)
     table[aten.addr.default] = _of_real_factors(table[aten.addr.default])
-    for op in (aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar, aten.isin.Scalar_Tensor):
-        table[op] = _in_order(table[op])
     table.update(COMPOSITIONS)
+    for op in _IN_ORDER:
+        table[op] = _in_order(table[op])
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
     return table
 
@@ -135,6 +135,16 @@ def _of_fractions(function: Callable[..., Any], more: Sequence[torch.dtype]) -> 
         return function(x, *args, **keywords) if takes else NotImplemented
 
     return run
+
+
+_IN_ORDER = (
+    aten.isin.Tensor_Tensor,
+    aten.isin.Tensor_Scalar,
+    aten.isin.Scalar_Tensor,
+    aten.huber_loss_backward.default,
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+)
 
 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
