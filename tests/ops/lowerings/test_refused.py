@@ -508,6 +508,15 @@ def test_gradients_that_are_conjugates() -> None:
     assert_same(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
+def test_dtypes_that_have_none_in_common(caplog: pytest.LogCaptureFixture) -> None:
+    """That is no fault of a lowering's."""
+    x, y = torch.tensor([3], dtype=torch.int16), torch.tensor([5], dtype=torch.uint64)
+    with caplog.at_level(logging.WARNING, "torch_tenon.program"):
+        for op in (torch.add, torch.maximum, torch.clamp_min, torch.eq):
+            _refused_in_graphs(op, x, y)
+    assert "failed" not in caplog.text
+
+
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_conjugates_within_what_a_graph_calls(dtype: torch.dtype) -> None:
     """In its first run too, which PyTorch watches by a dispatch mode."""

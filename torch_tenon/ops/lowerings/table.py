@@ -177,13 +177,21 @@ def promote(*args: Any) -> torch.dtype:
             else:
                 floating = torch.get_default_dtype()
                 d = (torch.bool, torch.int64, floating, floating.to_complex())[_category(a)]
-            found = d if found is None else torch.promote_types(found, d)
+            found = d if found is None else _both(found, d)
         assert found is not None
         if top == 3 and dtype is not None and dtype.is_floating_point:
             found = dtype.to_complex()
         dtype, best = found, top
     assert dtype is not None
     return dtype
+
+
+def _both(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The dtype for numbers of both. Raises CannotLower where PyTorch has none."""
+    try:
+        return torch.promote_types(a, b)
+    except RuntimeError as error:
+        raise CannotLower(str(error)) from None
 
 
 def of_one_dtype(*values: Value | None) -> None:
