@@ -1,25 +1,21 @@
 """Threads that use the device at the same time, each its own tensors or the same ones."""
 
 import contextlib
-import ctypes
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
-from typing import Any
 
 import pytest
 import torch
 from against_cpu import assert_same, executing
 from turns import MODES, in_thread, settle, turns
+from waiting import TIMEOUT, Gate, until
 
-import torch_tenon
 from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
 
 COUNT = 4
-TIMEOUT = 120
 
 
 @pytest.fixture(params=MODES, autouse=True)
@@ -208,54 +204,30 @@ def test_nothing_is_left_of_threads_that_ended_with_work_pending(nothing_leaked:
     assert [t.tolist() for t in kept] == [[50.0 * k + 1] * 2 for k in range(8)]
 
 
-WAIT_FOR = """
-#include <stdint.h>
-#include <time.h>
-void wait_for(float *out, const float *x, int64_t flags, int64_t n) {
-    volatile int32_t *started = (volatile int32_t *)flags, *may_end = started + 1;
-    const struct timespec pause = {0, 1000000};
-    *started = 1;
-    for (int turn = 0; turn < 20000 && !*may_end; ++turn) nanosleep(&pause, 0);
-    for (int64_t i = 0; i < n; ++i) out[i] = x[i];
-}
-"""
-
-
-@pytest.fixture(scope="module")
-def wait_for() -> Callable[[torch.Tensor, int], torch.Tensor]:
-    """A copy that sets the first of two flags and waits for the second, given their address."""
-    arguments = ["float32 result", "float32 x", "int64 flags", "int64 numel(x)"]
-    return torch_tenon.custom_op(
-        "tenon_test::wait_for(Tensor x, int flags) -> Tensor",
-        kernels=[torch_tenon.KernelSource("host", WAIT_FOR, "wait_for", arguments)],
-    )(lambda x, flags: x.new_empty(x.shape))
-
-
-def test_what_a_thread_recorded_while_a_window_of_it_ran(
-    wait_for: Callable[[torch.Tensor, int], torch.Tensor],
-) -> None:
+def test_what_a_thread_recorded_while_a_window_of_it_ran() -> None:
     """The thread has ended when the window has: who ran it forgets nothing that came later."""
     x = torch.arange(4.0)
+    gate = Gate()
 
-    def copied(there: torch.Tensor, flags: Any) -> torch.Tensor:
-        return wait_for(there + 1, ctypes.addressof(flags)) * 2
+    def copied(there: torch.Tensor) -> torch.Tensor:
+        return gate.wait(there + 1) * 2
 
     for _ in turns(4):  # so that it is recorded from here on
-        assert copied(x.to("tenon"), (ctypes.c_int32 * 2)(0, 1)).tolist() == [2, 4, 6, 8]
+        assert copied(x.to("tenon")).tolist() == [2, 4, 6, 8]
         assert ((x.to("tenon") - 1) * 3).tolist() == [-3, 0, 3, 6]
-    flags = (ctypes.c_int32 * 2)()
+    gate.close()
     handed: Queue[torch.Tensor] = Queue()
     kept: list[torch.Tensor] = []
 
     def leave() -> None:
         there = x.to("tenon")
-        handed.put(copied(there, flags))
-        until(lambda: flags[0])
+        handed.put(copied(there))
+        gate.until_reached()
         kept.append((there - 1) * 3)
 
     def release() -> None:
         thread.join(TIMEOUT)
-        flags[1] = 1
+        gate.open()
 
     thread = threading.Thread(target=leave, daemon=True)
     releasing = threading.Thread(target=release, daemon=True)
@@ -265,14 +237,6 @@ def test_what_a_thread_recorded_while_a_window_of_it_ran(
     assert first.tolist() == [2, 4, 6, 8]
     releasing.join(TIMEOUT)
     assert kept[0].tolist() == [-3, 0, 3, 6]
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Waits for what a thread leaves behind: `join` returns before the system's thread has ended."""
-    deadline = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_a_window_that_fails_leaves_nothing_of_its_thread() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from waiting import start_of, until
 
 from torch_tenon.builder.counts import plan_counts
 
@@ -31,10 +32,16 @@ def turns(count: int = 4) -> Iterator[int]:
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
-    """What `work` gives on a thread of its own; raises what it raises, and when it hangs."""
+    """What `work` gives on a thread of its own; raises what it raises, and when it hangs.
+
+    The system's thread has ended by then, and what the core has of it; `join` does not wait for it.
+    """
     done: list[tuple[Any, BaseException | None]] = []
+    start = b""
 
     def body() -> None:
+        nonlocal start
+        start = start_of(threading.get_native_id())
         try:
             done.append((work(), None))
         except BaseException as error:
@@ -44,6 +51,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(60)
     assert done, "the thread does not come back"
+    until(lambda: not start or start_of(thread.native_id) != start)
     value, error = done[0]
     if error is not None:
         raise error
