@@ -11,7 +11,11 @@
 #include <array>
 #include <atomic>
 #include <limits>
+#include <mutex>
+#include <optional>
+#include <utility>
 
+#include "device/buffer.h"
 #include "device/interpreter.h"
 #include "device/pending.h"
 #include "device/profile.h"
@@ -28,29 +32,40 @@ thread_local std::array<c10::StreamId, std::numeric_limits<c10::DeviceIndex>::ma
 std::atomic<int64_t> g_pool_stream{0};
 std::atomic<int64_t> g_new_stream{kPoolSize};
 
-struct Event {
+// What an event stands for.
+struct Mark {
   c10::DeviceIndex device = 0;
   Ticket ticket;
   uint64_t submission = 0;  // the last one before it
   bool timed = false;
 };
 
-Event* as_event(void* event) {
-  return static_cast<Event*>(event);
+// It may be recorded again while another thread waits for what it stood for.
+struct Event {
+  Mark mark;  // by `record_mutex`
+};
+
+Mark mark_of(void* event) {
+  if (event == nullptr)
+    return {};
+  const std::lock_guard<std::mutex> lock(record_mutex());
+  return static_cast<Event*>(event)->mark;
 }
 
 // In seconds.
-double seconds_of(const Event& event) {
-  wait_for(event.device, event.ticket, "an event's time");
-  return event.ticket->seconds();
+double seconds_of(const Mark& mark) {
+  wait_for(mark.device, mark.ticket, "an event's time");
+  return mark.ticket->seconds();
 }
 
-// Everything that a device was given so far.
-Ticket mark(c10::DeviceIndex device) {
+// Everything that a device was given so far, by the window that runs as well.
+Ticket commit_so_far(c10::DeviceIndex device) {
   if (target().host_memory)
     return commit_part(device);
   const WithoutInterpreter no_gil;
-  const QueueLock lock(device);
+  std::optional<QueueLock> lock;
+  if (!QueueLock::held(device))
+    lock.emplace(device);
   return commit_part(device);
 }
 
@@ -143,46 +158,49 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
         stream.device());
     if (*event == nullptr)
       *event = new Event();
-    auto* e = as_event(*event);
-    e->device = stream.device_index();
-    e->timed = flag == c10::EventFlag::BACKEND_DEFAULT;
+    Mark made;
+    made.device = stream.device_index();
+    made.timed = flag == c10::EventFlag::BACKEND_DEFAULT;
     commit_stream(stream, CommitReason::synchronize);
-    e->ticket = mark(e->device);
-    e->submission = last_submission(e->device);
+    made.ticket = commit_so_far(made.device);
+    made.submission = last_submission(made.device);
+    const std::lock_guard<std::mutex> lock(record_mutex());
+    std::swap(static_cast<Event*>(*event)->mark, made);  // the one before ends after the lock
   }
 
   void block(void* event, const c10::Stream& stream) const override {
     // A device's queue is in order; another device's is waited for.
-    const auto* e = as_event(event);
-    if (e != nullptr && e->device != stream.device_index())
-      wait_for(e->device, e->ticket, "an event of another device");
+    const auto mark = mark_of(event);
+    if (mark.device != stream.device_index())
+      wait_for(mark.device, mark.ticket, "an event of another device");
   }
 
   bool queryEvent(void* event) const override {
-    const auto* e = as_event(event);
-    return e == nullptr || !e->ticket || e->ticket->passed();
+    const auto mark = mark_of(event);
+    return !mark.ticket || mark.ticket->passed();
   }
 
   void synchronizeEvent(void* event) const override {
-    const auto* e = as_event(event);
-    if (e == nullptr)
+    if (event == nullptr)
       return;
-    wait_for(e->device, e->ticket, "an event");
-    raise_unseen_fault(e->device, e->submission);
+    const auto mark = mark_of(event);
+    wait_for(mark.device, mark.ticket, "an event");
+    raise_unseen_fault(mark.device, mark.submission);
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-    delete as_event(event);
+    delete static_cast<Event*>(event);
   }
 
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(
         start != nullptr && end != nullptr,
         "Both events must be recorded before calculating elapsed time.");
+    const auto first = mark_of(start), last = mark_of(end);
     TORCH_CHECK(
-        as_event(start)->timed && as_event(end)->timed,
+        first.timed && last.timed,
         "Both events must be created with argument 'enable_timing=True'.");
-    return 1e3 * (seconds_of(*as_event(end)) - seconds_of(*as_event(start)));
+    return 1e3 * (seconds_of(last) - seconds_of(first));
   }
 };
 

@@ -28,7 +28,10 @@ void raise_first(const StepFailures& failures) {
 void enqueue_and_wait(c10::DeviceIndex device, c10::function_ref<void()> run) {
   const DeferredInterrupts until_nothing_of_the_host_s_is_used;
   const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock(device);
+  // A window that runs by reference may be what asks for this.
+  std::optional<QueueLock> lock;
+  if (!QueueLock::held(device))
+    lock.emplace(device);
   try {
     run();
   } catch (...) {

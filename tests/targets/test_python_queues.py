@@ -1,0 +1,79 @@
+"""What Python does within a device's work: in a method of its queue, or in a kernel of the host.
+
+The code runs in processes whose device is asynchronous.
+"""
+
+import pytest
+from fresh_process import ASYNCHRONOUS_TARGET, output
+
+
+def run_there(code: str, *arguments: str, **environment: str) -> str:
+    return output(code, *arguments, TENON_TARGET=ASYNCHRONOUS_TARGET, **environment)
+
+
+KERNEL = """
+    import sys, torch
+
+    def uses_queue(x):
+        uses[sys.argv[1]]()
+        return x + 1
+
+    library = torch.library.Library("within", "DEF")  # before the device looks
+    library.define("uses_queue(Tensor x) -> Tensor")
+    library.impl("uses_queue", uses_queue, "CPU")
+    library.impl("uses_queue", torch.empty_like, "Meta")
+    import torch_tenon
+    from torch_tenon import _C
+
+    there = torch.ones(4, device="tenon")
+    compiled = torch.compile(lambda x: x * 2 + 1, backend="tenon")
+    uses = {
+        "an event": lambda: torch.Event("tenon").record(),
+        "a log": lambda: _C.ProfileLog(100).stop(),
+        "a graph of torch.compile": lambda: compiled(there),
+    }
+    uses[sys.argv[1]]()
+    x = torch.ones(4).to("tenon")
+    for _ in range(4):  # the first call runs at once, the others within a window
+        y = torch.ops.within.uses_queue(x * 2)
+        assert y.tolist() == [3, 3, 3, 3]
+    print("right")
+"""
+
+
+@pytest.mark.parametrize("what", ["an event", "a log", "a graph of torch.compile"])
+def test_a_kernel_of_the_host_uses_the_queue_that_runs_it(what: str) -> None:
+    assert run_there(KERNEL, what, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "right"
+
+
+EVENT = """
+    import gc, threading, torch, torch_tenon
+
+    of_target = type(torch_tenon.target().queue(0).commit())
+    wait, done = of_target.wait, of_target.done
+    waits, may_end = threading.Event(), threading.Event()
+
+    def held(self):
+        if threading.current_thread() is thread:
+            waits.set()
+            assert may_end.wait(60)
+        wait(self)
+
+    of_target.wait = held
+    of_target.done = lambda self: may_end.is_set() and done(self)
+    event = torch.Event("tenon")
+    event.record()
+    thread = threading.Thread(target=event.synchronize, daemon=True)
+    thread.start()
+    assert waits.wait(60)
+    event.record()
+    gc.collect()
+    may_end.set()
+    thread.join(60)
+    event.synchronize()
+    print(thread.is_alive(), event.query())
+"""
+
+
+def test_an_event_that_is_recorded_again_while_a_thread_waits_for_it() -> None:
+    assert run_there(EVENT) == "False True"
