@@ -46,6 +46,38 @@ def test_a_kernel_of_the_host_uses_the_queue_that_runs_it(what: str) -> None:
     assert run_there(KERNEL, what, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "right"
 
 
+FINALIZER = """
+    import threading, torch, torch_tenon
+
+    class Reads:
+        def __del__(self):
+            total.add_(1)
+            read.append(total.tolist())
+
+    total, x = (torch.zeros(2, device="tenon") for _ in range(2))
+    for _ in range(3):  # so that it is recorded from here on
+        x.add_(1)
+        total.add_(1).tolist()
+        torch.tenon.synchronize()
+    event = type(torch_tenon.target().queue(0).commit())
+    done, left, read = event.done, [Reads()], []
+
+    def drops(self):
+        if threading.current_thread() is threading.main_thread():
+            left.clear()
+        return done(self)
+
+    event.done = drops
+    x.add_(1)
+    torch.tenon.synchronize()
+    print(x.tolist(), total.tolist(), read)
+"""
+
+
+def test_a_finalizer_that_runs_while_the_device_is_asked() -> None:
+    assert run_there(FINALIZER) == "[4.0, 4.0] [4.0, 4.0] [[4.0, 4.0]]"
+
+
 EVENT = """
     import gc, threading, torch, torch_tenon
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <optional>
+#include <utility>
 
 #include "device/fork.h"
 #include "device/interpreter.h"
@@ -27,8 +29,11 @@ struct Submissions {
     Ticket ticket;
     Finish finish;
   };
+  std::mutex finishing;  // held by who sees to one that has passed
+  // By the other mutex, under which no Python runs: it might come back here.
   std::mutex mutex;
   std::deque<InFlight> in_flight;
+  Submission in_work = 0;  // taken from these, and not seen to yet; 0: none
   std::deque<std::pair<Submission, std::shared_ptr<Failure>>> faults;  // of the device itself
 };
 
@@ -38,6 +43,8 @@ constexpr size_t kMostFaults = 64;  // that are kept, for events of who has not 
 Submissions& of(c10::DeviceIndex device) {
   static auto* instance = [] {
     auto* made = new std::array<Submissions, kMostDevices>();
+    for (auto& submissions : *made)
+      take_at_fork(submissions.finishing, ForkOrder::submissions);
     for (auto& submissions : *made)
       take_at_fork(submissions.mutex, ForkOrder::submissions);
     return made;
@@ -56,9 +63,33 @@ void note_enqueued(Submissions& s) {
   raise_to(s.enqueued, running != 0 ? running - 1 : s.last.load());
 }
 
+thread_local std::array<bool, kMostDevices> t_finishing{};
+
+// The right to see to what a device has passed. What ends then may be Python's, and need it again.
+class Finishing {
+ public:
+  explicit Finishing(c10::DeviceIndex device)
+      : device_(device), before_(std::exchange(t_finishing[device], true)) {
+    if (!before_)
+      lock_.emplace(of(device).finishing);
+  }
+  ~Finishing() {
+    t_finishing[device_] = before_;
+  }
+  Finishing(const Finishing&) = delete;
+  Finishing& operator=(const Finishing&) = delete;
+
+ private:
+  const c10::DeviceIndex device_;
+  const bool before_;
+  std::optional<HeldWhileForking> lock_;
+};
+
 // By their mutex.
 void note_finished(Submissions& s) {
   Submission all = s.enqueued;
+  if (s.in_work != 0)
+    all = std::min(all, s.in_work - 1);
   for (const auto& one : s.in_flight)
     all = std::min(all, one.number - 1);
   raise_to(s.finished, all);
@@ -75,6 +106,25 @@ void add_in_flight(c10::DeviceIndex device, Submission number, Finish finish) {
   auto& s = of(device);
   std::lock_guard<std::mutex> lock(s.mutex);
   s.in_flight.push_back({number, std::move(ticket), std::move(finish)});
+}
+
+// What came of one that has passed.
+void finish(Submissions& s, const Submissions::InFlight& passed) {
+  try {
+    const auto failure = passed.ticket->failure();
+    std::pair<Submission, std::shared_ptr<Failure>> oldest;  // ends after the lock
+    if (failure) {
+      std::lock_guard<std::mutex> lock(s.mutex);
+      s.faults.emplace_back(passed.number, failure);
+      if (s.faults.size() > kMostFaults) {
+        oldest = std::move(s.faults.front());
+        s.faults.pop_front();
+      }
+    }
+    passed.finish(failure);
+  } catch (...) {  // what came of it cannot be told
+    passed.finish(Failure::current("in what a device has run"));
+  }
 }
 
 }  // namespace
@@ -129,20 +179,31 @@ void submit_apart(
 
 void finish_passed(c10::DeviceIndex device) {
   auto& s = of(device);
-  std::lock_guard<std::mutex> lock(s.mutex);
-  while (!s.in_flight.empty() && s.in_flight.front().ticket->passed()) {
-    const auto next = std::move(s.in_flight.front());
-    s.in_flight.pop_front();
-    try {
-      const auto failure = next.ticket->failure();
-      if (failure)
-        s.faults.emplace_back(next.number, failure);
-      if (s.faults.size() > kMostFaults)
-        s.faults.pop_front();
-      next.finish(failure);
-    } catch (...) {  // what came of it cannot be told
-      next.finish(Failure::current("in what a device has run"));
+  for (;;) {
+    Ticket first;
+    {
+      const Finishing earlier_ones_are_over(device);
+      std::lock_guard<std::mutex> lock(s.mutex);
+      if (!s.in_flight.empty())
+        first = s.in_flight.front().ticket;
     }
+    // No lock is held while the device is asked: that may be Python, which may use the device.
+    if (!first || !first->passed())
+      return;
+    Submissions::InFlight next;  // ends after the locks
+    const Finishing right(device);
+    Submission outer = 0;
+    {
+      std::lock_guard<std::mutex> lock(s.mutex);
+      if (s.in_flight.empty() || s.in_flight.front().ticket != first)
+        continue;  // another was faster
+      next = std::move(s.in_flight.front());
+      s.in_flight.pop_front();
+      outer = std::exchange(s.in_work, next.number);
+    }
+    finish(s, next);
+    std::lock_guard<std::mutex> lock(s.mutex);
+    s.in_work = outer;
     note_finished(s);
   }
 }
@@ -226,8 +287,13 @@ void raise_unseen_fault(c10::DeviceIndex device, uint64_t last) {
     const WithoutInterpreter no_gil;
     finish_passed(device);
     auto& s = of(device);
+    std::deque<std::pair<Submission, std::shared_ptr<Failure>>> all;  // ends after the lock
     std::lock_guard<std::mutex> lock(s.mutex);
-    std::erase_if(s.faults, [](const auto& fault) { return fault.second->seen(); });
+    all.swap(s.faults);
+    for (const auto& fault : all) {
+      if (!fault.second->seen())
+        s.faults.push_back(fault);
+    }
     if (!s.faults.empty() && s.faults.front().first <= last)
       found = s.faults.front().second;
   }
