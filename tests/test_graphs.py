@@ -1,5 +1,6 @@
 """Graphs: what is captured runs when it is replayed, and gives what the same calls give."""
 
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,11 @@ import pytest
 import torch
 from against_cpu import assert_same, executing
 from torch.accelerator import Graph
+from torch.utils.checkpoint import checkpoint
+from turns import in_thread
+from waiting import TIMEOUT, Gate, until_asleep
+
+from torch_tenon import _C
 
 IS_CAPTURED = "cannot be part of a graph"
 
@@ -119,6 +125,43 @@ def test_random_numbers_are_drawn_at_each_replay() -> None:
     assert torch.tenon.get_rng_state().equal(after)
 
 
+def test_what_a_checkpoint_draws_again_is_what_it_drew() -> None:
+    x = torch.ones(1000, device="tenon", requires_grad=True)
+    made: list[torch.Tensor] = []
+
+    def calls() -> None:
+        y = checkpoint(lambda x: torch.nn.functional.dropout(x) * 3, x, use_reentrant=False)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        made[:] = [y.detach(), gradient, torch.rand(5, device="tenon")]
+
+    torch.manual_seed(3)
+    expected = []
+    for _ in range(3):
+        calls()
+        expected.append([t.cpu() for t in made])
+    torch.manual_seed(3)
+    graph = captured(calls)
+    for numbers in expected:
+        graph.replay()
+        assert_same(made, numbers)
+        assert_same(made[0] == 0, made[1].cpu() == 0)
+
+
+def test_numbers_that_others_draw_during_a_capture_are_not_drawn_again() -> None:
+    drawn, made = [], []
+
+    def calls() -> None:
+        made.append(torch.rand(7, device="tenon"))
+        drawn.append(in_thread(lambda: torch.rand(7, device="tenon").cpu()))
+        with torch.Stream("tenon"):
+            drawn.append(torch.rand(7, device="tenon"))
+
+    graph = captured(calls)
+    graph.replay()
+    drawn += [made[0], torch.rand(7, device="tenon")]
+    assert len({tuple(t.tolist()) for t in drawn}) == len(drawn)
+
+
 @pytest.mark.usefixtures("nothing_leaked")
 def test_more_calls_than_a_window_has() -> None:
     def calls(x: torch.Tensor) -> torch.Tensor:
@@ -159,17 +202,26 @@ NO_PARTS: dict[str, Callable[[torch.Tensor], object]] = {
     "a size that depends on values": lambda x: x.nonzero(),
     "synchronize": lambda x: torch.tenon.synchronize(),
     "another generator": lambda x: x.normal_(generator=torch.Generator("tenon")),
+    "a seed": lambda x: torch.tenon.manual_seed(7),
+    "a seed for all": lambda x: torch.manual_seed(0),
+    "a state with another seed": lambda x: torch.tenon.set_rng_state(
+        torch.Generator("tenon").manual_seed(7).get_state()
+    ),
+    "an earlier state": lambda x: torch.tenon.set_rng_state(EARLIER[0]),
     "a replay": lambda x: ANOTHER[0].replay(),
     "a sparse tensor": lambda x: x.to_sparse(),
 }
 ANOTHER: list[Graph] = []
+EARLIER: list[torch.Tensor] = []
 
 
 @pytest.mark.parametrize("part", NO_PARTS)
 def test_what_cannot_be_part_of_one(part: str) -> None:
     other = filled(4)
     ANOTHER[:] = [captured(lambda: other.add_(1))]
-    x = filled(4)
+    EARLIER[:] = [torch.tenon.get_rng_state()]
+    x = filled(4) + 0 * torch.rand(4, device="tenon")
+    torch.tenon.synchronize()
     graph = Graph()
     with pytest.raises(RuntimeError, match=IS_CAPTURED), torch.Stream("tenon"), graph:
         x.add_(1)
@@ -266,3 +318,157 @@ def test_a_graph_may_go_while_it_is_captured() -> None:
     del graph
     x.mul_(3)
     assert x.tolist() == [3, 6, 9, 12]
+
+
+@pytest.mark.usefixtures("nothing_leaked")
+def test_a_graph_may_go_while_another_thread_captures_it() -> None:
+    """The thread does not know, and keeps nothing of it."""
+    held = [torch.ones(1 << 20, device="tenon"), Graph()]
+    torch.tenon.synchronize()
+    before = torch.tenon.memory_allocated()
+    begun, may_end = threading.Event(), threading.Event()
+    found: list[object] = []
+
+    def capture() -> None:
+        held[1].capture_begin()
+        held[0].add_(1)
+        held.clear()
+        gc.collect()
+        begun.set()
+        may_end.wait(TIMEOUT)
+        found.append(torch.ones(2, device="tenon").tolist())
+
+    def begin() -> None:
+        graph = held[1]
+        thread.start()
+        begun.wait(TIMEOUT)
+        del graph
+
+    thread = threading.Thread(target=capture, daemon=True)
+    begin()
+    gc.collect()
+    assert torch.tenon.memory_allocated() <= before - (4 << 20)
+    may_end.set()
+    thread.join(TIMEOUT)
+    assert found == [[1, 1]]
+
+
+def test_nothing_is_left_of_a_thread_that_ended_within_a_capture() -> None:
+    x, graphs = filled(4), [Graph()]
+    torch.tenon.synchronize()
+    before = _C.recorder_count()
+
+    def begin() -> None:
+        graphs[0].capture_begin()
+        x.add_(1)
+
+    in_thread(begin)
+    with pytest.raises(RuntimeError, match="does not capture this graph"):
+        graphs[0].capture_end()
+    graphs.clear()
+    gc.collect()
+    assert _C.recorder_count() <= before
+    assert x.tolist() == [1, 2, 3, 4]
+
+
+def many(x: torch.Tensor) -> torch.Tensor:
+    """More calls than a window has."""
+    for _ in range(600):
+        x = x + 1
+    return x
+
+
+@pytest.fixture
+def gate():
+    """Windows run by reference: nobody has to wait for their plans."""
+    with executing("reference"):
+        found = Gate()
+        yield found
+        found.open()
+
+
+def thread_of(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_graph_that_is_reset_while_it_is_replayed(gate: Gate) -> None:
+    x = filled(4)
+    graph = captured(lambda: x.copy_(many(gate.wait(x))))
+    gate.close()
+    thread = thread_of(graph.replay)
+    gate.until_reached()
+    graph.reset()
+    gate.open()
+    thread.join(TIMEOUT)
+    assert x.tolist() == [601, 602, 603, 604]
+
+
+def test_threads_that_replay_one_graph_do_so_in_turn(gate: Gate) -> None:
+    x = filled(4)
+    graph = captured(lambda: x.copy_(many(gate.wait(x)) * 2))
+    gate.close()
+    first = thread_of(graph.replay)
+    gate.until_reached()
+    second = thread_of(graph.replay)
+    until_asleep(second)
+    gate.open()
+    first.join(TIMEOUT)
+    second.join(TIMEOUT)
+    assert x.tolist() == [(2 * (k + 600) + 600) * 2 for k in (1, 2, 3, 4)]
+
+
+def test_a_result_that_dies_while_its_window_is_about_to_run(gate: Gate) -> None:
+    """A later window of the graph reads it."""
+    x, y, made = filled(4), filled(4), []
+
+    def calls() -> torch.Tensor:
+        made.append(x + 1)
+        many(x)
+        return made[0] * 2
+
+    kept: list[torch.Tensor] = []
+    graph = captured(lambda: kept.append(calls()))
+    with executing("auto"):
+        for _ in range(3):  # so that it is recorded from here on
+            gate.wait(y).cpu()
+        gate.close()
+        runs = gate.wait(y)  # another window of the device
+        before = thread_of(runs.cpu)
+        gate.until_reached()
+    replays = thread_of(graph.replay)
+    until_asleep(replays)
+    made.clear()
+    gate.open()
+    before.join(TIMEOUT)
+    replays.join(TIMEOUT)
+    assert kept[0].tolist() == [4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("other_window", [False, True])
+def test_a_graph_keeps_what_it_reads(other_window: bool) -> None:
+    """Where the memory is out of the host's reach as well: tests/targets/test_asynchronous.py."""
+    n, made, other = 1 << 20, [], []
+
+    def begin() -> Graph:
+        x = torch.full((n,), 3.0, device="tenon")
+        torch.tenon.synchronize()
+        graph = captured(lambda: made.append(x + 1))
+        if other_window:
+            other.append(x * 2)
+        return graph
+
+    gc.collect()
+    begins_with = torch.tenon.memory_allocated()
+    graph = begin()
+    torch.tenon.synchronize()
+    other += [torch.full((n,), 7.0, device="tenon") for _ in range(3)]
+    torch.tenon.synchronize()
+    graph.replay()
+    assert made[0].eq(4).all().item()
+    made.clear()
+    other.clear()
+    graph.reset()
+    torch.tenon.synchronize()
+    assert torch.tenon.memory_allocated() <= begins_with

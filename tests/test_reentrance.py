@@ -231,3 +231,47 @@ def test_a_kernel_that_reads_tensors_of_a_device(mode: str) -> None:
     """
     environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TENON_DEVICES": "2"}
     assert output(KERNELS + code, TENON_EXECUTE=mode, **environment) == "right"
+
+
+@pytest.mark.parametrize("mode", ["auto", "compiled"])
+def test_a_kernel_neither_captures_nor_replays_a_graph_within_a_window(mode: str) -> None:
+    code = """
+    import torch
+
+    def uses_graph(x):
+        if captures:
+            graph = torch.accelerator.Graph()
+            graph.capture_begin()
+            graph.capture_end()
+        else:
+            replayed.replay()
+        return x + 1
+
+    library = torch.library.Library("reentrance", "DEF")  # before the device looks
+    library.define("uses_graph(Tensor x) -> Tensor")
+    library.impl("uses_graph", uses_graph, "CPU")
+    library.impl("uses_graph", torch.empty_like, "Meta")
+    import torch_tenon
+    from turns import turns
+
+    count, replayed = torch.zeros(3, device="tenon"), torch.accelerator.Graph()
+    with torch.Stream("tenon"), replayed:
+        for _ in range(600):  # more than one window
+            count.add_(1)
+    for captures in (False, True):
+        worked = failed = 0
+        count.zero_()
+        for _ in turns(4):
+            y = torch.ops.reentrance.uses_graph(torch.ones(3).to("tenon") * 2)
+            try:
+                assert y.tolist() == [3, 3, 3]
+                worked += 1
+            except RuntimeError as error:
+                assert "by an op's kernel on the host" in str(error), error
+                failed += 1
+        assert failed >= 2, (worked, failed)  # the first call runs at once
+        assert captures or count.tolist() == [600 * worked] * 3, (worked, count)
+    print("right")
+    """
+    environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "TENON_EXECUTE": mode}
+    assert output(code, **environment) == "right"

@@ -143,10 +143,16 @@ def test_an_index_out_of_range_arrives_with_the_event() -> None:
     run_here("index_out_of_range()")
 
 
+def test_a_graph_keeps_what_it_reads() -> None:
+    run_here("test_graphs.test_a_graph_keeps_what_it_reads(False)")
+    run_here("test_graphs.test_a_graph_keeps_what_it_reads(True)")
+
+
 def run_here(call: str) -> None:
     code = f"""
         import sys
         sys.path.insert(0, "targets")
+        import test_graphs
         from test_asynchronous import *
         {call}
         print(torch.tenon.target_name())

@@ -78,6 +78,48 @@ def test_a_finalizer_that_runs_while_the_device_is_asked() -> None:
     assert run_there(FINALIZER) == "[4.0, 4.0] [4.0, 4.0] [[4.0, 4.0]]"
 
 
+CAPTURE = """
+    import signal, threading, torch, torch_tenon
+
+    event = type(torch_tenon.target().queue(0).commit())
+    done, left = event.done, 0
+
+    def interrupted(self):
+        global left
+        if threading.current_thread() is threading.main_thread():
+            left -= 1
+            if left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return done(self)
+
+    event.done = interrupted
+    x, added, came = torch.zeros(2, device="tenon"), 0, 0
+    for _ in range(3):  # so that it is recorded from here on
+        x.add_(1)
+        added += 1
+        torch.tenon.synchronize()
+    for number in range(1, 6):
+        graph = torch.accelerator.Graph()
+        x.add_(1)
+        added += 1
+        try:
+            left = number
+            graph.capture_begin()
+            left = 0
+            graph.capture_end()
+        except KeyboardInterrupt:
+            came += 1
+        left = 0
+        del graph
+        assert x.tolist() == [added, added], number
+    print(came > 0)
+"""
+
+
+def test_an_interrupt_as_a_capture_begins() -> None:
+    assert run_there(CAPTURE) == "True"
+
+
 EVENT = """
     import gc, threading, torch, torch_tenon
 

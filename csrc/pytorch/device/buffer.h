@@ -67,6 +67,7 @@ class Buffer : public c10::intrusive_ptr_target {
   bool alive = true;                 // has it a storage?
   bool has_contents = false;         // or calls that write some
   bool shared = false;               // somebody outside has its address for good
+  uint32_t graphs = 0;               // windows of graphs that have it: its memory stays
   bool registered = false;           // its address was given to somebody: found by `buffer_at`
   const void* shown_to = nullptr;    // the thread that its storage shows its address to, by a mark
   // Read without the lock: nothing is pending for it, nor has been since somebody saw that its

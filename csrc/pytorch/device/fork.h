@@ -8,6 +8,7 @@ namespace tenon {
 // In the order in which threads take them. Those up to `submissions` may be held while the
 // interpreter's lock is waited for; the others never are.
 enum class ForkOrder : int {
+  replays,
   known_calls_file,
   queue,
   submissions,

@@ -10,6 +10,7 @@
 
 #include "device/fork.h"
 #include "device/guard.h"
+#include "device/pending.h"
 #include "device/target.h"
 
 namespace tenon {
@@ -17,6 +18,48 @@ namespace tenon {
 GeneratorImpl::GeneratorImpl(c10::DeviceIndex device)
     : c10::GeneratorImpl(
           c10::Device(kTenon, device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+
+CapturedRandom* GeneratorImpl::captured() const {
+  auto* found = captured_random(device().index());
+  const bool is_default =
+      found != nullptr && default_generator(device().index()).unsafeGetGeneratorImpl() == this;
+  return is_default ? found : nullptr;
+}
+
+const RandomStream& GeneratorImpl::stream() const {
+  const auto* graph = captured();
+  return graph != nullptr ? graph->next : stream_;
+}
+
+RandomStream GeneratorImpl::take(uint64_t ops) {
+  auto* graph = captured();
+  auto& from = graph != nullptr ? graph->next : stream_;
+  const auto taken = from;
+  from.offset += ops;
+  return taken;
+}
+
+// Within a graph a state says how far it is from the graph's start.
+void GeneratorImpl::set(const RandomStream& stream) {
+  auto* graph = captured();
+  if (graph == nullptr) {
+    stream_ = stream;
+    return;
+  }
+  if (stream.seed != graph->first.seed || stream.offset < graph->first.offset)
+    refuse_in_capture("a state of the generator from elsewhere");
+  graph->next = stream;
+}
+
+void GeneratorImpl::set_current_seed(uint64_t seed) {
+  if (captured() != nullptr)
+    refuse_in_capture("a seed");
+  stream_ = {seed, 0};
+}
+
+void GeneratorImpl::set_offset(uint64_t offset) {
+  set({stream().seed, offset});
+}
 
 uint64_t GeneratorImpl::seed() {
   const auto random = c10::detail::getNonDeterministicRandom();
@@ -30,19 +73,21 @@ void GeneratorImpl::set_state(const c10::TensorImpl& state) {
       state.numel() == sizeof(stream_),
       "The state of a tenon generator has 16 bytes, this one has ",
       state.numel());
-  std::memcpy(&stream_, state.data(), sizeof(stream_));
+  RandomStream given;
+  std::memcpy(&given, state.data(), sizeof(given));
+  set(given);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> GeneratorImpl::get_state() const {
   // Not by the dispatcher: modes that make fake tensors ask for the state, too.
   const auto state = at::detail::empty_cpu({int64_t{sizeof(stream_)}}, at::kByte);
-  std::memcpy(state.mutable_data_ptr(), &stream_, sizeof(stream_));
+  std::memcpy(state.mutable_data_ptr(), &stream(), sizeof(stream_));
   return state.getIntrusivePtr();
 }
 
 GeneratorImpl* GeneratorImpl::clone_impl() const {
   auto* copy = new GeneratorImpl(device().index());
-  copy->stream_ = stream_;
+  copy->stream_ = stream();
   return copy;
 }
 
@@ -73,10 +118,11 @@ void check_generator(c10::Device tensor, const std::optional<at::Generator>& gen
       "'");
 }
 
-RandomStream draw(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
+RandomStream draw(
+    const std::optional<at::Generator>& generator, c10::DeviceIndex device, uint64_t ops) {
   auto* own = at::get_generator_or_default<GeneratorImpl>(generator, default_generator(device));
   std::lock_guard<std::mutex> lock(own->mutex_);
-  return own->next();
+  return own->take(ops);
 }
 
 }  // namespace tenon

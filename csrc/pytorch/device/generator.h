@@ -27,31 +27,33 @@ struct RandomStream {
   }
 };
 
+// What stands for a device's generator while a graph is captured: a replay has the generator's own
+// numbers, as far from where it begins as these are from `first`.
+struct CapturedRandom {
+  const RandomStream first;
+  RandomStream next = first;
+};
+
 class GeneratorImpl final : public c10::GeneratorImpl {
  public:
   explicit GeneratorImpl(c10::DeviceIndex device);
 
   uint64_t seed() override;  // seeds from the system's source of randomness
   uint64_t current_seed() const override {
-    return stream_.seed;
+    return stream().seed;
   }
-  void set_current_seed(uint64_t seed) override {
-    stream_ = {seed, 0};
-  }
+  void set_current_seed(uint64_t seed) override;
   // Offset: random ops run since the seed was set.
   uint64_t get_offset() const override {
-    return stream_.offset;
+    return stream().offset;
   }
-  void set_offset(uint64_t offset) override {
-    stream_.offset = offset;
-  }
+  void set_offset(uint64_t offset) override;
   // The state is 16 bytes on the host: seed and offset, little-endian.
   void set_state(const c10::TensorImpl& state) override;
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
 
-  RandomStream next() {
-    return {stream_.seed, stream_.offset++};
-  }
+  // That of the next op; the ops after it have the next offsets.
+  RandomStream take(uint64_t ops);
 
   static c10::DeviceType device_type() {
     return c10::DeviceType::PrivateUse1;
@@ -59,6 +61,10 @@ class GeneratorImpl final : public c10::GeneratorImpl {
 
  private:
   GeneratorImpl* clone_impl() const override;
+  // Of the graph that the thread captures; nullptr: it captures none with this generator.
+  CapturedRandom* captured() const;
+  const RandomStream& stream() const;
+  void set(const RandomStream& stream);
 
   RandomStream stream_{c10::default_rng_seed_val, 0};  // of the next op
 };
@@ -70,8 +76,14 @@ void take_generators_at_fork();
 // Raises when a generator of tenon is given for a tensor of another device type.
 void check_generator(c10::Device tensor, const std::optional<at::Generator>& generator);
 
-// Takes the numbers for one op from `generator`, or from the device's own where there is none.
+// Takes the numbers for one op from `generator`, or from the device's own where there is none; or
+// for as many ops, the first of which has what is returned, and each other one the next offset.
 // Raises for a generator of another device type.
-RandomStream draw(const std::optional<at::Generator>& generator, c10::DeviceIndex device);
+RandomStream draw(
+    const std::optional<at::Generator>& generator, c10::DeviceIndex device, uint64_t ops = 1);
+
+// Of the graph that the calling thread captures on the device's current stream; nullptr: it
+// captures none. The recorder answers (record/graph.cpp).
+CapturedRandom* captured_random(c10::DeviceIndex device);
 
 }  // namespace tenon

@@ -6,6 +6,7 @@
 #include <c10/core/Stream.h>
 
 #include <functional>
+#include <string_view>
 
 namespace tenon {
 
@@ -36,6 +37,8 @@ void commit_stream(c10::Stream stream, CommitReason reason);
 
 // Does the calling thread capture a graph on that stream?
 bool is_capturing(c10::Stream stream);
+// Raises where the calling thread captures a graph, of which `what` can be no part.
+void refuse_in_capture(std::string_view what);
 
 // Submits the windows that use a buffer, or those alone that write it; false: there were none.
 bool commit_uses(Buffer& buffer, bool writes_alone, CommitReason reason);

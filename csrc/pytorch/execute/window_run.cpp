@@ -64,7 +64,7 @@ Failures follow(
 // The queue is in order: what takes the memory next comes after what still uses it.
 void free_unused(Buffer& buffer) {
   std::lock_guard<std::mutex> lock(record_mutex());
-  if (buffer.uses.empty())
+  if (buffer.uses.empty() && buffer.graphs == 0)
     buffer.free_memory();
 }
 

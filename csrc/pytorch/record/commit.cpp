@@ -196,12 +196,14 @@ void storage_died(Buffer& buffer) {
     std::lock_guard<std::mutex> lock(record_mutex());
     buffer.alive = false;
     for (const auto& use : buffer.uses) {
+      if (use.window->replayed)
+        continue;  // the graph needs what it makes
       use.window->storage_died(use.slot);
       if (use.window->slots[use.slot].fresh)
         buffer.stop_expecting();  // a temporary
     }
-    unused =
-        buffer.uses.empty() && !target().host_memory && is_enqueued(buffer.device, buffer.last_use);
+    unused = buffer.uses.empty() && buffer.graphs == 0 && !target().host_memory &&
+             is_enqueued(buffer.device, buffer.last_use);
   }
   // An asynchronous device still uses it, before anything that takes the memory next.
   if (unused)

@@ -2,7 +2,7 @@
 
 #include <ATen/core/GraphImplInterface.h>
 
-#include <algorithm>
+#include <array>
 #include <atomic>
 #include <fstream>
 #include <optional>
@@ -10,21 +10,46 @@
 #include <unordered_map>
 #include <utility>
 
+#include "device/fork.h"
 #include "device/generator.h"
 #include "device/guard.h"
+#include "device/interpreter.h"
 #include "device/target.h"
 #include "record/direct.h"
 
 namespace tenon {
 namespace {
 
-// The windows of the graph that this thread captures, and where they come from.
+// A capture that is under way. The graph may go before the thread that captures it knows.
+struct Capture {
+  Capture(std::shared_ptr<Recorder> recorder, const RandomStream& first)
+      : recorder(std::move(recorder)), random{first} {}
+
+  const std::shared_ptr<Recorder> recorder;
+  CapturedRandom random;  // the thread's
+  std::atomic<bool> under_way{true};
+};
+
 struct CaptureOfThread {
-  std::shared_ptr<CapturedWindows> windows;
-  Recorder* recorder = nullptr;
+  std::shared_ptr<Capture> capture;
   bool outside = false;
 };
 thread_local CaptureOfThread t_capture;
+
+// By device: held for a whole replay, as the windows of two replays do not mix.
+std::array<std::mutex, kMostDevices>& replay_mutexes() {
+  static auto* instance = [] {
+    auto* made = new std::array<std::mutex, kMostDevices>();
+    for (auto& mutex : *made)
+      take_at_fork(mutex, ForkOrder::replays);
+    return made;
+  }();
+  return *instance;
+}
+
+const auto& at_load [[maybe_unused]] = replay_mutexes();
+
+thread_local bool t_replays = false;
 
 [[noreturn]] void refuse(std::string_view what) {
   TORCH_CHECK(
@@ -80,8 +105,9 @@ void move_open_window(Recorder& recorder) {
   recorder.captured->windows.push_back(std::move(kept));
 }
 
-// The capture is over: says of each slot what it is in a replay. Under `record_mutex`.
-void finish_windows(CapturedWindows& captured) {
+// The capture is over: says of each slot what it is in a replay, and of each draw which of the
+// graph's random numbers it has. Under `record_mutex`.
+void finish_windows(CapturedWindows& captured, const Capture& capture) {
   std::unordered_map<const Buffer*, int> windows_of;
   for (const auto& window : captured.windows) {
     window->close();
@@ -103,11 +129,16 @@ void finish_windows(CapturedWindows& captured) {
       // Somebody may write memory without contents between two replays.
       slot.fresh = slot.fresh && is_result[k];
       slot.alive = true;
+      ++slot.buffer->graphs;
     }
     window->held_bytes = 0;
     window->uses_shared = window->uses_failed = false;
     window->replayed = true;
+    captured.draws.push_back(draws_of(*window));
+    for (const auto at : captured.draws.back())
+      window->numbers[at + 1] -= static_cast<int64_t>(capture.random.first.offset);
   }
+  captured.drawn = capture.random.next.offset - capture.random.first.offset;
 }
 
 class Graph final : public at::GraphImplInterface {
@@ -123,62 +154,65 @@ class Graph final : public at::GraphImplInterface {
   }
 
   void capture_begin(c10::MempoolId_t pool, at::GraphCaptureMode) override {
-    TORCH_CHECK(!recorder_, "This graph is being captured already");
-    TORCH_CHECK(captured_ == nullptr, "This graph has been captured: `reset` it first");
-    TORCH_CHECK(!is_capturing(), "This thread captures another graph");
-    // Each graph has memory of its own: that of a pool is never in the way of another graph's.
-    if (pool.first != 0 || pool.second != 0)
-      pool_ = pool;
-    device_ = current_device();
-    recorder_ = recorder_of(device_).shared_from_this();
-    submit(*recorder_, CommitReason::request);
-    captured_ = std::make_shared<CapturedWindows>();
-    const auto& generator = default_generator(device_);
-    {
-      std::lock_guard<std::mutex> lock(generator.unsafeGetGeneratorImpl()->mutex_);
-      seed_ = generator.current_seed();
-      offset_ = generator.unsafeGetGeneratorImpl()->get_offset();
-    }
     {
       std::lock_guard<std::mutex> lock(record_mutex());
-      recorder_->captured = captured_;
+      check_unused();
     }
-    t_capture = {captured_, recorder_.get()};
+    TORCH_CHECK(!is_capturing(), "This thread captures another graph");
+    check_is_in_no_run("captured");
+    const auto device = current_device();
+    const auto recorder = recorder_of(device).shared_from_this();
+    submit(*recorder, CommitReason::request);
+    const auto capture = std::make_shared<Capture>(recorder, current_stream_of(device));
+    const auto captured = std::make_shared<CapturedWindows>();
+    {
+      std::lock_guard<std::mutex> lock(record_mutex());
+      check_unused();  // by another thread, meanwhile
+      // Each graph has memory of its own: that of a pool is never in the way of another graph's.
+      if (pool.first != 0 || pool.second != 0)
+        pool_ = pool;
+      captured_ = recorder->captured = captured;
+      capture_ = capture;
+    }
+    t_capture = {capture};
     forget_windows();  // the next calls are recorded
   }
 
   void capture_end() override {
-    TORCH_CHECK(
-        recorder_ && t_capture.windows == captured_,
-        "This thread does not capture this graph: `capture_begin` comes first");
-    stop();
-    for (const auto& window : captured_->windows)
-      draws_.push_back(draws_of(*window));
-    // Nothing was drawn: that comes with the replays.
-    const auto& generator = default_generator(device_);
     {
-      std::lock_guard<std::mutex> lock(generator.unsafeGetGeneratorImpl()->mutex_);
-      if (generator.current_seed() == seed_)
-        generator.unsafeGetGeneratorImpl()->set_offset(offset_);
+      std::lock_guard<std::mutex> lock(record_mutex());
+      TORCH_CHECK(
+          capture_ && t_capture.capture == capture_,
+          "This thread does not capture this graph: `capture_begin` comes first");
     }
+    stop();
     if (!keeps_graph_)
       instantiate();
   }
 
   // The plans come with the first replay, which waits for them.
   void instantiate() override {
-    check_captured();
+    (void)captured();
   }
 
   void replay() override {
-    check_captured();
+    const auto [windows, device] = captured();
     refuse_in_capture("a replay");
-    auto& recorder = recorder_of(device_);
+    check_is_in_no_run("replayed");
+    TORCH_CHECK(!t_replays, "A graph is replayed within the replay of a graph, by the same thread");
+    const WithoutInterpreter no_gil;
+    const HeldWhileForking alone(replay_mutexes()[device]);
+    const Exchanged<bool> replays(t_replays, true);
+    auto& recorder = recorder_of(device);
     submit(recorder, CommitReason::handover);
-    for (size_t k = 0; k < captured_->windows.size(); ++k) {
-      const auto& window = *captured_->windows[k];
+    const auto first = draw(std::nullopt, device, windows->drawn);
+    for (size_t k = 0; k < windows->windows.size(); ++k) {
+      const auto& window = *windows->windows[k];
       auto numbers = window.numbers;
-      draw_again(draws_[k], numbers);
+      for (const auto at : windows->draws[k]) {
+        numbers[at] = static_cast<int64_t>(first.seed);
+        numbers[at + 1] += static_cast<int64_t>(first.offset);
+      }
       while (const auto other = enter(recorder, window, numbers)) {
         submit(*other, CommitReason::handover);
         std::this_thread::yield();
@@ -187,15 +221,12 @@ class Graph final : public at::GraphImplInterface {
     }
   }
 
+  // A replay that is under way has the windows until it is over.
   void reset() override {
-    TORCH_CHECK(!recorder_, "This graph is being captured");
-    draws_.clear();
-    if (captured_ == nullptr)
-      return;
-    const auto unused = std::exchange(captured_, nullptr);  // ends after the lock
+    std::shared_ptr<CapturedWindows> unused;  // ends after the lock
     std::lock_guard<std::mutex> lock(record_mutex());
-    for (const auto& window : unused->windows)
-      window->let_entries_go();
+    TORCH_CHECK(!capture_, "This graph is being captured");
+    unused.swap(captured_);
   }
 
   c10::MempoolId_t pool() const override {
@@ -208,10 +239,10 @@ class Graph final : public at::GraphImplInterface {
 
   void debug_dump(const std::string& path) override {
     TORCH_CHECK(debug_, "`enable_debug_mode` comes before `debug_dump`");
-    check_captured();
+    const auto [windows, device] = captured();
     std::ofstream file(path);
-    for (size_t k = 0; k < captured_->windows.size(); ++k) {
-      const auto& window = *captured_->windows[k];
+    for (size_t k = 0; k < windows->windows.size(); ++k) {
+      const auto& window = *windows->windows[k];
       file << "window " << k << ", " << window.calls.size() << " calls\n";
       for (size_t n = 0; n < window.calls.size(); ++n) {
         file << "  " << window.calls[n].entry->op->name;
@@ -224,33 +255,52 @@ class Graph final : public at::GraphImplInterface {
   }
 
  private:
-  void check_captured() const {
-    TORCH_CHECK(captured_ && !recorder_, "This graph has not been captured");
+  // Under `record_mutex`.
+  void check_unused() const {
+    TORCH_CHECK(!capture_, "This graph is being captured already");
+    TORCH_CHECK(captured_ == nullptr, "This graph has been captured: `reset` it first");
+  }
+
+  // A window that runs is closed, and what its kernels record is nobody's.
+  static void check_is_in_no_run(const char* what) {
+    TORCH_CHECK(
+        !QueueLock::held(),
+        "A graph cannot be ",
+        what,
+        " by an op's kernel on the host: the window that called the kernel is not over");
+  }
+
+  // The windows of what has been captured, and the device.
+  std::pair<std::shared_ptr<const CapturedWindows>, c10::DeviceIndex> captured() const {
+    std::lock_guard<std::mutex> lock(record_mutex());
+    TORCH_CHECK(captured_ && !capture_, "This graph has not been captured");
+    return {captured_, captured_->device};
   }
 
   // Ends the capture, where one is under way.
   void stop() {
-    if (!recorder_)
-      return;
+    std::shared_ptr<Capture> ended;
     {
       std::lock_guard<std::mutex> lock(record_mutex());
-      move_open_window(*recorder_);
-      recorder_->captured = nullptr;
-      finish_windows(*captured_);
+      if (!capture_)
+        return;
+      ended.swap(capture_);
+      auto& recorder = *ended->recorder;
+      move_open_window(recorder);
+      recorder.captured = nullptr;
+      captured_->device = recorder.device;
+      finish_windows(*captured_, *ended);
+      forget_if_ended(recorder);
+      ended->under_way = false;
     }
-    captured_->under_way = false;
-    if (t_capture.windows == captured_)
+    if (t_capture.capture == ended)
       t_capture = {};
-    recorder_ = nullptr;
   }
 
-  // In order, as the calls would that were captured.
-  void draw_again(const std::vector<size_t>& draws, std::vector<int64_t>& numbers) const {
-    for (const auto at : draws) {
-      const auto stream = draw(std::nullopt, device_);
-      numbers[at] = static_cast<int64_t>(stream.seed);
-      numbers[at + 1] = static_cast<int64_t>(stream.offset);
-    }
+  static RandomStream current_stream_of(c10::DeviceIndex device) {
+    auto* generator = default_generator(device).get<GeneratorImpl>();
+    std::lock_guard<std::mutex> lock(generator->mutex_);
+    return {generator->current_seed(), generator->get_offset()};
   }
 
   // Makes the recorder's open window, which is empty, one that was captured. Where another one has
@@ -292,11 +342,9 @@ class Graph final : public at::GraphImplInterface {
   const bool keeps_graph_;
   bool debug_ = false;
   c10::MempoolId_t pool_;
-  c10::DeviceIndex device_ = 0;
-  uint64_t seed_ = 0, offset_ = 0;      // of the generator, before the capture
-  std::shared_ptr<Recorder> recorder_;  // while it is captured
+  // By `record_mutex`.
+  std::shared_ptr<Capture> capture_;  // while it is captured
   std::shared_ptr<CapturedWindows> captured_;
-  std::vector<std::vector<size_t>> draws_;  // by window
 };
 
 using at::GraphImplRegistry;
@@ -306,13 +354,29 @@ C10_REGISTER_TYPED_CLASS(GraphImplRegistry, "TENON", Graph);
 
 }  // namespace
 
+CapturedWindows::~CapturedWindows() {
+  std::lock_guard<std::mutex> lock(record_mutex());
+  for (const auto& window : windows) {
+    window->let_entries_go();
+    for (const auto& slot : window->slots) {
+      if (slot.buffer)
+        --slot.buffer->graphs;
+    }
+  }
+}
+
 bool is_capturing() {
-  return t_capture.windows != nullptr && !t_capture.outside && t_capture.windows->under_way;
+  return t_capture.capture != nullptr && !t_capture.outside && t_capture.capture->under_way;
 }
 
 bool is_capturing(c10::Stream stream) {
-  return is_capturing() && t_capture.recorder->device == stream.device_index() &&
-         t_capture.recorder->stream == stream.id();
+  return is_capturing() && t_capture.capture->recorder->device == stream.device_index() &&
+         t_capture.capture->recorder->stream == stream.id();
+}
+
+CapturedRandom* captured_random(c10::DeviceIndex device) {
+  return is_capturing() && is_capturing(current_stream(device)) ? &t_capture.capture->random
+                                                                : nullptr;
 }
 
 void refuse_in_capture(std::string_view what) {

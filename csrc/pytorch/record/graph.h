@@ -9,27 +9,36 @@
 // stays at its place. What was made and died in one window is its plan's temporary, as ever.
 //
 // What would need a value while a graph is captured raises: it would be one from before the
-// replay. A call with new layouts is taught by zeros. Random numbers are drawn at each replay.
+// replay. A call with new layouts is taught by zeros. Random numbers are drawn at each replay: the
+// capture has a stream of them of its own, and tells how far from its start each draw is.
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <string_view>
 #include <vector>
 
+#include "device/pending.h"
 #include "record/recorder.h"
 
 namespace tenon {
 
+// The graph has them, and each replay while it is under way.
 struct CapturedWindows {
+  CapturedWindows() = default;
+  CapturedWindows(const CapturedWindows&) = delete;
+  CapturedWindows& operator=(const CapturedWindows&) = delete;
+  ~CapturedWindows();  // not under `record_mutex`
+
   std::vector<std::unique_ptr<Window>> windows;
-  std::atomic<bool> under_way{true};
+  // Once the capture is over.
+  c10::DeviceIndex device = 0;
+  // By window: where in its numbers the seeds of draws are. An offset follows each, which counts
+  // from the first of those that a replay takes.
+  std::vector<std::vector<size_t>> draws;
+  uint64_t drawn = 0;  // how many these are
 };
 
 // Does the calling thread capture a graph?
 bool is_capturing();
-// Raises where the calling thread captures a graph, of which `what` can be no part.
-void refuse_in_capture(std::string_view what);
 
 // What is done in this scope is not part of the graph that the thread captures.
 class OutsideOfCapture {
