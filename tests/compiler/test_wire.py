@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -267,7 +268,7 @@ def samples(names: Callable[[str], bool], most: int) -> Iterator[Callable[[], ob
     for op in op_db:
         if not names(op.name) or torch.float32 not in op.dtypes:
             continue
-        for sample in list(op.sample_inputs("cpu", torch.float32))[:most]:
+        for sample in itertools.islice(op.sample_inputs("cpu", torch.float32), most):
             for _ in range(3):
                 yield lambda op=op, sample=sample: call(op, sample)
 
