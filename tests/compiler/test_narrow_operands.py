@@ -39,6 +39,10 @@ CASES: dict[str, tuple[Product, Callable[[], list[torch.Tensor]]]] = {
         lambda x, w, s: x @ (w.view(N, 6, 16).to(x.dtype) * s).view(N, K).t(),
         lambda: [_ints(N, K), torch.rand(N, 6, 1)],
     ),
+    "groups from the end": (
+        lambda x, w, s: x @ (w.view(N, 3, 32).to(x.dtype) * s.flip(1)).view(N, K).flip(1).t(),
+        lambda: [_ints(N, K), torch.rand(N, 3, 1)],
+    ),
     "halves of bytes": (
         lambda x, w: x @ (torch.stack([w & 15, w >> 4], -1).view(N, K).to(x.dtype) - 8).t(),
         lambda: [_ints(N, K // 2).view(torch.uint8)],
