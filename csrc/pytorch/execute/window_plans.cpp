@@ -323,6 +323,8 @@ void finish_window(WindowPlan& window, FoundPlan found) {
   if (logs_plans())
     log_plan(window, outcome_of(window, found));
   const StoreLock lock(plans());
+  if (window.state == WindowPlan::ready)
+    return;  // Found in a file meanwhile: other threads run it, without the lock.
   if (profiles() && window.asked_at > 0) {
     ProfileEvent built;  // by another thread or process: within nothing of this one's
     built.begin = window.asked_at;
