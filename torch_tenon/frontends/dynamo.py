@@ -31,16 +31,19 @@ from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.flex_attention import inline_flex_attention
 from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
 from torch_tenon.frontends.in_place import writes_shared_elements
+from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
 from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
+from torch_tenon.ops.derived_products import derived
+from torch_tenon.ops.variants import overload
 from torch_tenon.targets.target import TargetError
 
 log = logging.getLogger("torch_tenon.program")
 schedule_log = logging.getLogger("torch_tenon.schedule")
 aten = torch.ops.aten
 
-GraphCompiler = Callable[[GraphModule, Sequence[Any]], Callable[[list[Any]], list[Any]]]
+GraphCompiler = Callable[[GraphModule, Sequence[Any]], Boxed]
 
 
 class CompiledGraph:
@@ -122,28 +125,52 @@ def random_state(device: torch.device, count: int) -> list[torch.Tensor]:
 
 def compile_graph(
     module: GraphModule, inputs: Sequence[Any], backend: Backend | None = None
-) -> Callable[[list[Any]], list[Any]]:
+) -> Boxed:
     """A functional ATen graph as a compiled callable (boxed: it takes a list, and empties it).
 
-    `backend` is that of the graph's device where none is given.
+    `backend` is that of the graph's device where none is given. What the target's library has is
+    called between plans (see `parts.py`).
     """
+    try:
+        device = places_of(module).device
+    except NotImplementedError as error:
+        return _refused(module, inputs, error)
+    inline_flex_attention(module, _decompositions())
+    used = backend or devices.backend(device)
+    called: set[Node] = set()
+    if used is not None and device != HOST:
+        called = {n for n in module.graph.nodes if is_of_library(n, used)}
+    if not called:
+        return _compile_whole(module, inputs, backend, _views(module))
+    in_parts = GraphInParts(module, called, lambda part: _compile_whole(part, (), backend, {}))
+
+    def run(args: list[Any]) -> list[Any]:
+        return in_parts(args)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    run.parts = in_parts.parts  # type: ignore[attr-defined]
+    return run
+
+
+def _compile_whole(
+    module: GraphModule, inputs: Sequence[Any], backend: Backend | None, views: Mapping[int, int]
+) -> Boxed:
+    """A graph as one plan; `views` are its results that the caller makes anew (see `build`)."""
     try:
         places = places_of(module)
         backend = backend or devices.backend(places.device)
         if backend is None:
             name = devices.target().name
             raise NotImplementedError(f"the target {name!r} has no backend")
-        inline_flex_attention(module, _decompositions())
         with unset_fake_temporarily():  # constants of the graph are real tensors
-            built = build(module, _views(module))
+            built = build(module, views)
             plan = Plan(built.program, backend).compile()
             compiled = CompiledGraph(built, plan, places)
             log.debug("%s", module.graph)
             if schedule_log.isEnabledFor(logging.DEBUG):
                 schedule_log.debug("%s", describe(plan, built.fallbacks))
     except (NotImplementedError, TargetError) as error:
-        log.warning("a graph of %d ops runs by reference: %s", len(module.graph.nodes), error)
-        return run_by_reference(module, inputs)
+        return _refused(module, inputs, error)
 
     def run(args: list[Any]) -> list[Any]:
         return compiled(args)
@@ -151,6 +178,11 @@ def compile_graph(
     run._boxed_call = True  # type: ignore[attr-defined]
     run.compiled = compiled  # type: ignore[attr-defined]
     return run
+
+
+def _refused(module: GraphModule, inputs: Sequence[Any], error: Exception) -> Boxed:
+    log.warning("a graph of %d ops runs by reference: %s", len(module.graph.nodes), error)
+    return run_by_reference(module, inputs)
 
 
 def _views(module: GraphModule) -> dict[int, int]:
@@ -229,9 +261,7 @@ def tenon_backend(
     return _autograd(compiler, compiler, compiler)(module, inputs)
 
 
-def run_by_reference(
-    module: GraphModule, inputs: Sequence[Any]
-) -> Callable[[list[Any]], list[Any]]:
+def run_by_reference(module: GraphModule, inputs: Sequence[Any]) -> Boxed:
     """The graph op by op, as eager code runs."""
     return make_boxed_func(module.forward)
 
@@ -263,8 +293,12 @@ def _autograd(forward: GraphCompiler, backward: GraphCompiler, inference: GraphC
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table that a trace decomposes ops by."""
-    return {op: _or_whole(op, function) for op, function in decompositions().items()}
+    """The table that a trace decomposes ops by: what the target's library has stays whole."""
+    table = {op: _or_whole(op, function) for op, function in decompositions().items()}
+    library = devices.target().library
+    for op in library:
+        table.pop(overload(op), None)
+    return table | {overload(op): function for op, function in derived(library).items()}
 
 
 @functools.cache
@@ -314,9 +348,10 @@ def explain_graphs(function: Callable[..., Any], *args: Any, **kwargs: Any) -> l
     def recording(kind: str) -> Callable[..., Any]:
         def compile_and_keep(module: GraphModule, example: Sequence[Any]) -> Any:
             run = compile_graph(module, example)
-            compiled: CompiledGraph | None = getattr(run, "compiled", None)
-            if compiled is not None:  # else it runs by reference, as the log says
-                seen.append(summarise_graph(kind, compiled.plan, compiled.built.fallbacks))
+            for part in getattr(run, "parts", [run]):
+                compiled: CompiledGraph | None = getattr(part, "compiled", None)
+                if compiled is not None:  # else it runs by reference, as the log says
+                    seen.append(summarise_graph(kind, compiled.plan, compiled.built.fallbacks))
             return run
 
         return compile_and_keep

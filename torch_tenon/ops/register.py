@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_tenon import _C, config, log
 from torch_tenon.ops import manifest, narrow_steps, variants
+from torch_tenon.ops.derived_products import derived
 from torch_tenon.ops.manifest import nearest
 from torch_tenon.targets.target import Target, TargetError
 
@@ -48,12 +49,15 @@ def register_ops(target: Target) -> None:
             _library.impl(overload, on_host, f"{layout}PrivateUse1")
     for op, kernel in target.library.items():
         _register(_library, op, "library", _or_by_host(op, kernel))
+    products = derived(target.library)
+    for op, kernel in products.items():
+        _register(_library, op, "decomposed", kernel)
     decomposed = list(manifest.names_with("route", "decomposed"))
     if decomposed:
         from torch_tenon.ops.decompositions import DECOMPOSITIONS
 
         for op in decomposed:
-            if op in target.library:
+            if op in target.library or op in products:
                 continue
             if entries[op].at_once:
                 _register(_library, op, "decomposed", DECOMPOSITIONS[op])

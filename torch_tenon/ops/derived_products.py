@@ -1,0 +1,45 @@
+"""Products that follow from those of the target's library: with `mm` there is `addmm` too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FROM = {"aten::addmm": "aten::mm", "aten::baddbmm": "aten::bmm"}
+
+
+def derived(library: Mapping[str, Any]) -> dict[str, Callable[..., Tensor]]:
+    """The ops that a target's library has no kernel for, but has one for the product in them."""
+    return {
+        op: functools.partial(_with_addend, getattr(torch.ops.aten, product.partition("::")[2]))
+        for op, product in _FROM.items()
+        if product in library and op not in library
+    }
+
+
+def _with_addend(
+    product: Callable[..., Tensor],
+    addend: Tensor,
+    left: Tensor,
+    right: Tensor,
+    *,
+    beta: Any = 1,
+    alpha: Any = 1,
+) -> Tensor:
+    """`beta * addend + alpha * product(left, right)`; with a `beta` of 0 the addend counts for
+    nothing. Raises RuntimeError for matrices or an addend that do not fit."""
+    torch._check(
+        addend.dtype is left.dtype,
+        lambda: f"self and mat2 must have the same dtype, but got {addend.dtype} and {right.dtype}",
+    )
+    made = product(left, right)
+    addend = addend.expand(made.shape)
+    if alpha != 1:
+        made = made * alpha
+    if beta == 0:
+        return made
+    return torch.add(made, addend, alpha=beta)
