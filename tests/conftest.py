@@ -3,7 +3,8 @@
 With TENON_TARGET the suite runs on another target than the cpu, less what has its own processes or
 is about the compiler and the tools. `--sample 3/8` takes the third of eight parts of the tests.
 A test of several execution modes runs each of its variations in one mode. Of these at most
-MOST_VARIATIONS run, or n where it is marked `sampled(n)`: which, `--seed` says. `--whole` runs all.
+MOST_VARIATIONS run, or n where it is marked `sampled(n)`: which, `--seed` says. Of the cases within
+a test the fixture `some` takes a sample. `--whole` runs all.
 """
 
 import os
@@ -15,11 +16,13 @@ os.environ.setdefault("TENON_PLAN_FILES", "0")
 os.environ.setdefault("TENON_PLAN", "all")
 
 import gc
+import random
 import re
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -29,6 +32,8 @@ from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
 from torch_tenon.config import EXECUTE_MODES
 from torch_tenon.pytorch import process
+
+T = TypeVar("T")
 
 TESTS = Path(__file__).parent
 
@@ -61,7 +66,7 @@ SMOKE = {
     *("builder/test_plan_files.py", "exporting/test_programs.py", "profiler/test_collect.py"),
     *("distributed/test_collectives.py", "testing/test_device_generic.py"),
 }
-MOST_VARIATIONS = 6  # of a test, where it does not say how many
+MOST_VARIATIONS = 2  # of a test, where it does not say how many
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -140,6 +145,21 @@ def same_device_and_seed() -> Iterator[None]:
     yield
     torch.tenon.set_device(0)
     forget_plans()
+
+
+@pytest.fixture
+def some(request: pytest.FixtureRequest) -> Callable[[Iterable[T], int], list[T]]:
+    """Chooses at most so many of some cases, in their order: which, `--seed` says. With `--whole`
+    all of them."""
+
+    def choose(cases: Iterable[T], most: int) -> list[T]:
+        found = list(cases)
+        if request.config.getoption("whole") or len(found) <= most:
+            return found
+        draw = random.Random(_number(request.node, request.config.getoption("seed")))
+        return [found[k] for k in sorted(draw.sample(range(len(found)), most))]
+
+    return choose
 
 
 @pytest.fixture

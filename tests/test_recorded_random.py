@@ -75,7 +75,7 @@ USES: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [*DRAWS, *USES])
 def test_a_plan_draws_what_a_call_that_runs_at_once_draws(name: str) -> None:
     def work() -> list[torch.Tensor]:
@@ -195,7 +195,7 @@ def test_a_seed_set_before_the_commit_does_not_change_what_was_drawn(compiled: N
         assert torch.equal(work(lambda: torch.manual_seed(4)), expected)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(6)
 @needs.host_memory  # as compiled graphs do
 @pytest.mark.parametrize("name", [*DRAWS, *USES])
 def test_graphs_draw_the_numbers_of_eager_code(name: str) -> None:

@@ -197,7 +197,7 @@ FUNCTIONS = [
 LEAST = {images: 1, pictures: 1, sounds: 1}
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", ["auto", "compiled", "verify"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_any_length_gives_what_the_cpu_gives(
@@ -445,7 +445,7 @@ ROUNDED: dict[str, Callable[[int, torch.device], Tensor]] = {
 }
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 @pytest.mark.parametrize("name", ROUNDED)
 def test_sizes_that_equal_sizes_do_not_tell(name: str, mode: str) -> None:

@@ -172,7 +172,7 @@ def as_on_the_host(collective: Callable[[str, torch.dtype], list[torch.Tensor]])
         torch.testing.assert_close([t.cpu() for t in got], expected, rtol=0, atol=0)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_a_collective(
     group: Ranks, collective: Callable[[str, torch.dtype], list[torch.Tensor]]

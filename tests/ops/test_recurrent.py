@@ -20,7 +20,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_layers_and_gradients(options: dict) -> None:
     cpu = nn.LSTM(5, 7, dtype=torch.float64, **options)
@@ -164,7 +164,7 @@ def _results(module: Any, x: torch.Tensor, how: str) -> list[torch.Tensor]:
 
 
 @needs.plans
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["no_grad", "inference_mode", "gradients"])
 @pytest.mark.parametrize("batch", [3, 0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

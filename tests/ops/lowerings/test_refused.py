@@ -267,7 +267,7 @@ IMAGE_OPS: dict[str, Callable[[Tensor], Any]] = {
 WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", IMAGE_OPS)
 @pytest.mark.parametrize("dtype", [*WHOLE, torch.complex64])
 @pytest.mark.filterwarnings("ignore:Default grid_sample")
@@ -296,7 +296,7 @@ BYTES, WIDER = [torch.uint8, torch.int8], [torch.uint16, torch.uint64]
 FILLED = [(d, k) for k in range(len(FILLS)) for d in (BYTES + WIDER if k < 3 else BYTES)]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "k"), FILLED)
 def test_numbers_that_a_dtype_has_not(dtype: torch.dtype, k: int) -> None:
     """A whole number below 0 wraps where there is none, a fraction is refused."""
