@@ -92,7 +92,7 @@ NEARLY = """
 
     x = torch.ones(1013, device="tenon")
     share, deadline = 0.0, time.monotonic() + 60
-    while share < 0.1 and time.monotonic() < deadline:
+    while share < 0.3 and time.monotonic() < deadline:  # a tenth is enough, 1 too much
         y = x
         for k in range(120):
             y = (y * 2 if k % 3 else y - 1).relu()
