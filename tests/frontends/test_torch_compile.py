@@ -468,6 +468,37 @@ def test_flex_attention():
     same(f, q, k, v)
 
 
+@pytest.mark.parametrize("change", [lambda v: v, lambda v: v.add_(1)], ids=["none", "in place"])
+def test_derivatives_of_derivatives(change):
+    """A trace knows the tensors of each as wrappers, which have no memory of their own."""
+
+    def of_row(x, w):
+        return torch.func.hessian(lambda v: (change(v @ w).sin() ** 2).sum())(x[0])
+
+    def twice(x, w):
+        once = torch.func.grad(lambda v: (change(v @ w) ** 3).sum())
+        return torch.func.grad(lambda v: once(v).sum())(x[0])
+
+    x, w = torch.randn(7, 5), torch.randn(5, 3)
+    for function in (of_row, twice):
+        torch.testing.assert_close(
+            torch.compile(function, backend="tenon")(x.to("tenon"), w.to("tenon")).cpu(),
+            function(x, w),
+        )
+
+
+def test_quantised_tensors_within_a_graph():
+    """A trace takes them for what they are made of."""
+
+    def function(x):
+        return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8).dequantize() * 2
+
+    x = torch.randn(4, 5)
+    for dynamic in (False, True):
+        found = torch.compile(function, backend="tenon", dynamic=dynamic)(x.to("tenon"))
+        torch.testing.assert_close(found.cpu(), function(x))
+
+
 def test_vmap_and_grad():
     def loss(w, x):
         return (x @ w).tanh().square().sum()

@@ -26,6 +26,12 @@ from torch_tenon.ops.variants import known_of
 
 with_effects = torch.ops.higher_order.with_effects
 
+# Ops that make quantised tensors, which a trace takes for what they are made of.
+_QUANTISE = (
+    *("aten.quantize_per_", "aten._empty_affine_quantized", "aten.empty_quantized"),
+    *("aten._empty_per_channel_affine_quantized", "quantized."),
+)
+
 
 @dataclass
 class BuiltGraph:
@@ -218,6 +224,8 @@ class _Graph:
         self.program.origin = op if space == "aten" else f"{space}::{op}"
         if name.startswith("aten.copy_."):
             return self._copy_into(n)
+        if name.startswith(_QUANTISE):
+            raise CannotLower(f"{name} makes a quantised tensor")
         args = [self._argument(a) for a in n.args]
         keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
         if name.startswith("aten.as_strided") and isinstance(args[0], Value):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._C._functorch import get_unwrapped, is_batchedtensor
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
@@ -131,7 +131,7 @@ def _storage(x: Any) -> int | None:
 
 
 def _memory(t: torch.Tensor) -> int | None:
-    while is_batchedtensor(t):  # of a function that vmap runs
+    while is_functorch_wrapped_tensor(t):  # of a function that is transformed
         t = get_unwrapped(t)
     return t.untyped_storage()._cdata if t.layout is torch.strided else None
 
