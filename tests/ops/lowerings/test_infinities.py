@@ -75,6 +75,19 @@ def test_means_whose_last_number_alone_is_infinite(row: int) -> None:
     same_by_plans(lambda x: list(torch.var_mean(x, 0)), x, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_that_are_rests_of_large_numbers(dtype: torch.dtype) -> None:
+    """Of 16-bit numbers they are computed in double precision."""
+    x = torch.randn(4, 13)
+    x[:, 3], x[:, 7] = 65504, -65504
+
+    def compute(x: Tensor) -> list[Tensor]:
+        found = [op(x, 1)[1] for op in (torch.var_mean, torch.std_mean)]
+        return [*found, (x / 64).var(1), (x / 64).std(1)]
+
+    same_by_plans(compute, x.to(dtype))
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, inf, -inf, -1.0])
 def test_gradients_of_distances(p: float) -> None:

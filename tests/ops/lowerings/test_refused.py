@@ -368,4 +368,6 @@ def test_dtypes_that_have_none_in_common(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING, "torch_tenon.program"):
         for op in (torch.add, torch.maximum, torch.clamp_min, torch.eq):
             _refused_in_graphs(op, x, y)
+        for other in (x, x > 3, x + 1j):
+            _refused_in_graphs(lambda x, y: torch.where(x == x, x, y), other, y)
     assert "failed" not in caplog.text

@@ -364,6 +364,7 @@ for _name in ("isnan", "isinf", "signbit"):
 def where(b: Build, condition: Value, x: Any, y: Any) -> Value:
     """x where the condition holds, else y."""
     dtype = b.out.dtype
+    promote(x, y)  # which PyTorch's kernel does, and a trace does not
 
     def f(c: Scalar, u: Scalar, v: Scalar) -> Scalar:
         return ops.where(ops.to(c, torch.bool), ops.to(u, dtype), ops.to(v, dtype))

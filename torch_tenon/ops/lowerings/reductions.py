@@ -15,6 +15,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, floordiv, nonnegative, product
 from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
+from torch_tenon.ir.sixteen_bits import ROUNDING
 from torch_tenon.ir.values import (
     Layout,
     Lazy,
@@ -331,13 +332,16 @@ def _variance(
     keepdim: bool = False,
     within: torch.dtype | None = None,
 ) -> list[Value]:
-    """The variance and the mean, computed `within` a dtype and left in that, if one is given."""
+    """The variance and the mean, computed `within` a dtype and left in that, if one is given. Those
+    of 16-bit numbers are computed in float64, as the host's: their mean may be the rest of large
+    ones."""
     dims = dims_of(dim, len(x.sizes))
     out = within or b.out.dtype
+    computed = torch.float64 if out in ROUNDING else out
     if not b.out.dtype.is_floating_point:
         raise CannotLower(f"variance of {b.out.dtype}")
     x = shared(b, x)
-    average, squares = moments(b, x, dims, out)
+    average, squares = moments(b, x, dims, computed)
     wide = squares.dtype
     divisor = _less(product(x.sizes[d] for d in dims), 1 if correction is None else correction)
     variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
