@@ -22,6 +22,7 @@ from torch._decomp import (
 )
 from torch._decomp.decompositions import lstm_impl
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
+from torch.utils._pytree import tree_leaves
 
 import torch_tenon.ops.activations
 import torch_tenon.ops.image_grids
@@ -31,7 +32,7 @@ import torch_tenon.ops.upsampling  # noqa: F401  # the entries of all of them
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
-from torch_tenon.ops.lowerings.table import find, real_if_it_is
+from torch_tenon.ops.lowerings.table import CannotLower, find, fitting, real_if_it_is
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
 from torch_tenon.ops.standalone import STANDALONE, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
@@ -69,6 +70,7 @@ def _all() -> dict[Any, Callable[..., Any]]:
             table[op] = _not_without_eps(op, function)
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update(COMPOSITIONS)
+    table.update((op, _of_fitting(op, f)) for op, f in table.items() if known_of(op).numbers_fit)
     in_order = [op for op in table if known_of(op).in_order and not op._schema.is_mutable]
     table.update((op, _in_order(table[op])) for op in in_order)
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
@@ -107,6 +109,21 @@ def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _of_fitting(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, but where a number is none of the result's dtype."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        try:
+            dtype = _dtype_of_result(op, args, keywords)
+            for number in tree_leaves((args, keywords)):
+                fitting(number, dtype)
+        except CannotLower:
+            return NotImplemented
+        return function(*args, **keywords)
+
+    return run
+
+
 def _not_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Statistics of batches where something is added to variances: of equal numbers without it the
     CPU's kernel makes no infinities."""
@@ -123,13 +140,20 @@ def _not_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any
 def _not_of(names: Sequence[str], op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, but for results of these dtypes."""
     dtypes = [getattr(torch, name) for name in names]
-    takes_dtype = any(a.name == "dtype" for a in op._schema.arguments)
 
-    def run(x: Any, *args: Any, **keywords: Any) -> Any:
-        dtype = keywords.get("dtype") or torch.get_default_dtype() if takes_dtype else x.dtype
-        return NotImplemented if dtype in dtypes else function(x, *args, **keywords)
+    def run(*args: Any, **keywords: Any) -> Any:
+        wrong = _dtype_of_result(op, args, keywords) in dtypes
+        return NotImplemented if wrong else function(*args, **keywords)
 
     return run
+
+
+def _dtype_of_result(op: Any, args: Sequence[Any], keywords: dict[str, Any]) -> torch.dtype:
+    """The dtype that is asked for, where an op makes a tensor, else that of its first one."""
+    if any(a.name == "dtype" for a in op._schema.arguments):
+        return keywords.get("dtype") or torch.get_default_dtype()
+    first: Tensor = next(x for x in tree_leaves(args) if isinstance(x, Tensor))
+    return first.dtype
 
 
 # Gradients of views. What they are given is broadcast to the part, as by the CPU's copy.
@@ -181,6 +205,13 @@ def foreach_frac(tensors: Tensors) -> list[Tensor]:
 def foreach_norm(tensors: Tensors, order: Any = 2, dtype: Any = None) -> list[Tensor]:
     """The norm of each tensor."""
     return [torch.linalg.vector_norm(x, order, dtype=dtype) for x in tensors]
+
+
+@composition(aten.sgn.default)
+def sgn(x: Tensor) -> Tensor:
+    """The sign of each number (any shape). That of complex ones has a lowering: PyTorch's
+    decomposition divides by a complex number, which makes NaN of a part that is 0."""
+    return NotImplemented if x.dtype.is_complex else torch.sign(x)
 
 
 @composition(aten.nan_to_num.default)
@@ -322,8 +353,11 @@ def trilinear(
 
 @composition(aten._pdist_forward.default)
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
-    """Distances between the rows of x, each pair once."""
+    """Distances between the rows of x, each pair once. The greatest difference is NaN if one is,
+    which that of `cdist` is not."""
     i, j = torch.triu_indices(x.shape[0], x.shape[0], 1, device=x.device).unbind(0)
+    if p == math.inf and x.shape[1] != 0:
+        return (x[i] - x[j]).abs().amax(-1)
     return aten._cdist_forward(x, x, p, None)[i, j]
 
 

@@ -61,6 +61,7 @@ class Entry(NamedTuple):
     uninitialised: bool = False
     random: bool = False
     run_time_numbers: str = ""
+    numbers_fit: bool = False
     complex: str = ""
     recorded: bool = False
     sizes: str = ""

@@ -160,3 +160,24 @@ def test_batches_of_equal_numbers_to_whose_variance_nothing_is_added() -> None:
         for _ in range(3):
             found = compute(*on_tenon([torch.ones(4, 2), torch.full((2,), 1.5)]))
             assert_same(found, torch.full((4, 2), 1.5))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distances_of_what_is_no_number(dtype: torch.dtype, p: float) -> None:
+    """The greatest difference between two sets leaves NaN out, and that within a set does not."""
+    x = torch.tensor([[nan, 1, 5], [3, 1, nan], [inf, 0, 1], [1, 2, 4]], dtype=dtype)
+    compute = lambda x: [torch.cdist(x, x[1:], p), torch.pdist(x, p)]  # noqa: E731
+    same_by_plans(compute, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_signs_of_infinite_complex_numbers(dtype: torch.dtype) -> None:
+    ends = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -2.5], dtype=dtype.to_real())
+    a, b = torch.meshgrid(ends, ends, indexing="ij")
+
+    def compute(a: Tensor, b: Tensor) -> list[Tensor]:
+        return [torch.view_as_real(torch.complex(a, b).sgn()), a.sgn(), (a > 0).sgn()]
+
+    same_by_plans(compute, a, b, rtol=1e-6)

@@ -54,6 +54,49 @@ def test_factors_of_sums(alpha: Any) -> None:
                 _refused_in_graphs(lambda x, op=op: op(x, x, alpha=alpha), x)
 
 
+NUMBERS: list[Callable[[Tensor, Any], Any]] = [
+    lambda x, k: x.index_add(0, torch.tensor([1, 1], device=x.device), x[:2], alpha=k),
+    lambda x, k: x.scatter(0, torch.tensor([1, 1], device=x.device), k, reduce="add"),
+    lambda x, k: torch.addcmul(x, x, x, value=k),
+    lambda x, k: torch._foreach_addcmul([x, x], [x, x], [x, x], [1, k]),
+    lambda x, k: F.threshold(x, 1, k),
+    lambda x, k: F.threshold(x, k, 1),
+    lambda x, k: x**k,
+    lambda x, k: torch.where(x > 1, x, k),
+    lambda x, k: torch.addr(x[:, None], x, x[:1], alpha=k),
+    lambda x, k: torch.linspace(0, k, 3, device=x.device, dtype=x.dtype),
+    lambda x, k: x[:, None].clone().fill_diagonal_(k),
+]
+FRACTIONS: list[Callable[[Tensor, Any], Any]] = [
+    lambda x, k: torch.lerp(x, x, k),
+    F.leaky_relu,
+    F.elu,
+    F.celu,
+    F.softplus,
+    lambda x, k: F.softplus(x, 1, k),
+    F.hardshrink,
+    torch.logit,
+    lambda x, k: aten.leaky_relu_backward(x, x, k, False),
+    lambda x, k: aten.elu_backward(x, 1, k, 1, False, x),
+    lambda x, k: aten.hardtanh_backward(x, x, -k, k),
+    lambda x, k: aten.threshold_backward(x, x, k),
+    lambda x, k: aten.softplus_backward(x, x, k, 1),
+    lambda x, k: aten.hardshrink_backward(x, x, k),
+    lambda x, k: aten.softshrink_backward(x, x, k),
+    lambda x, k: aten.logit_backward(x, x, k),
+]
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("k", range(2 * len(NUMBERS) + len(FRACTIONS)))
+def test_numbers_beyond_the_range_of_a_dtype(k: int) -> None:
+    """Those that kernels convert to it, and not those that stand for a tensor."""
+    whole = k < len(NUMBERS)
+    x, number = torch.arange(3).to(torch.int8 if whole else torch.float32), 300 if whole else 1e300
+    compute = (NUMBERS * 2 + FRACTIONS)[k]
+    _as_on_the_cpu(lambda x: compute(x, number), x)
+
+
 def test_a_source_without_dimensions() -> None:
     x, at, source = torch.randn(4), torch.tensor([0]), torch.tensor(2.0)
     _refused_in_graphs(lambda x, i, s: aten.index_add(x, 0, i, s), x, at, source)
@@ -329,6 +372,19 @@ def test_bags_whose_end_is_given(mode: str, ends: list[int]) -> None:
     tables = [torch.randn(5, 3, dtype=dtype) for dtype in (torch.float32, torch.float64)]
     given = [torch.tensor([1, 4, 1, 2, 0, 1]), torch.tensor(ends), *tables]
     same_by_plans(compute, *given, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_no_rows(mode: str) -> None:
+    def compute(i: Tensor, ends: Tensor, table: Tensor) -> list[Tensor]:
+        return [
+            F.embedding_bag(i, table, e, mode=mode, include_last_offset=last)
+            for e, last in ((ends, False), (ends, True), (ends[:1], False))
+        ]
+
+    for dtype in (torch.float32, torch.float64):
+        given = torch.empty(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+        same_by_plans(compute, *given, torch.randn(5, 3, dtype=dtype))
 
 
 def test_a_refused_number_spoils_its_own_results_alone() -> None:
