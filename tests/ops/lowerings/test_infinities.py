@@ -152,6 +152,18 @@ def test_special_functions_at_their_ends() -> None:
     same_by_plans(torch.special.ndtri, x)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_special_functions_of_pairs_at_their_ends(dtype: torch.dtype) -> None:
+    """A number decides where it is an end, whatever the other one is."""
+    ends = torch.tensor([nan, inf, -inf, 0.0, 1.0, -2.0, 0.5, 30.0, 1e-30, 1e-4], dtype=dtype)
+    a, x = (t.contiguous() for t in torch.meshgrid(ends, ends, indexing="ij"))
+
+    def compute(a: Tensor, x: Tensor) -> list[Tensor]:
+        return [torch.igamma(a, x), torch.igammac(a, x), torch.special.zeta(a, x)]
+
+    same_by_plans(compute, a, x, rtol=1e-3, atol=1e-29)  # the CPU has few digits of small ones
+
+
 def test_batches_of_equal_numbers_to_whose_variance_nothing_is_added() -> None:
     def compute(x: Tensor, w: Tensor) -> Tensor:
         return aten.native_batch_norm(x, w, w, None, None, True, 0.1, 0.0)[0]
