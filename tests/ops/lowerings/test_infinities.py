@@ -193,3 +193,9 @@ def test_signs_of_infinite_complex_numbers(dtype: torch.dtype) -> None:
         return [torch.view_as_real(torch.complex(a, b).sgn()), a.sgn(), (a > 0).sgn()]
 
     same_by_plans(compute, a, b, rtol=1e-6)
+
+
+def test_incomplete_gamma_functions_of_large_numbers() -> None:
+    a = 10 ** torch.linspace(4, 12, 40, dtype=torch.float64)[:, None]
+    x = a + a.sqrt() * torch.linspace(-4, 4, 9, dtype=torch.float64)
+    same_by_plans(lambda a, x: [torch.igamma(a, x), torch.igammac(a, x)], a, x, rtol=1e-6)
