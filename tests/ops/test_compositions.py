@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from against_cpu import executing, same_on_both
+from against_cpu import assert_same, executing, same_on_both
 from torch.nn import functional as F
+
+from tests.ops.lowerings.by_plan import same_by_plans
 
 
 @pytest.fixture(autouse=True)
@@ -221,3 +223,33 @@ def test_truth_values_are_numbers_to_calls() -> None:
         for _ in range(3):
             got = filled(x.to("tenon"), at.to("tenon"))
             torch.testing.assert_close([y.cpu() for y in got], filled(x, at))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}])
+def test_fused_steps_of_16_bit_parameters(dtype: torch.dtype, options: dict[str, Any]) -> None:
+    """They are those that are not fused: the CPU's fused ones store nothing."""
+    start, grads = torch.randn(100).to(dtype), [torch.randn(100).to(dtype) for _ in range(3)]
+    found = []
+    for device, fused in (("cpu", False), ("tenon", True)):
+        for mode in ("reference", "compiled"):
+            parameter = torch.nn.Parameter(start.clone().to(device))
+            optimizer = torch.optim.SGD([parameter], lr=0.1, fused=fused, **options)
+            with executing(mode):
+                for g in grads:
+                    parameter.grad = g.to(device)
+                    optimizer.step()
+                found.append(parameter.detach().cpu())
+    for mine in found[2:]:
+        assert_same(mine, found[0], rtol=4 * torch.finfo(dtype).eps, atol=0.01)
+
+
+def test_a_tensor_that_is_in_a_list_twice() -> None:
+    """It is written twice, one after the other."""
+
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        torch._foreach_sub_([x, x], [1, 0])
+        torch._foreach_mul_([x, x], 3)
+        return x
+
+    same_by_plans(lambda x: compute(x.clone()), torch.arange(3.0))

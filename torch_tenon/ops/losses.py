@@ -113,3 +113,50 @@ def soft_margin_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: i
     if x.dtype in (torch.float16, torch.bfloat16):
         factor = x.new_full((), factor)
     return target * grown * factor / (grown + 1) * g
+
+
+@composition(aten.multilabel_margin_loss_forward.default)
+def multilabel_margin_loss_forward(
+    x: Tensor, target: Tensor, reduction: int
+) -> tuple[Tensor, Tensor]:
+    """The loss of each row (N, classes) for its labels, which the first -1 ends, and which classes
+    these are. PyTorch's decomposition takes what comes after the -1 for the first class."""
+    rows, labels = torch.atleast_2d(x), torch.atleast_2d(target)
+    classes = rows.shape[1]
+    place = torch.arange(classes, device=x.device)
+    torch._assert_async(((labels >= -1) & (labels < classes)).all(), "target is out of range")
+    end = torch.where(labels == -1, place, classes).amin(-1, keepdim=True)
+    is_label = place < end
+    score = rows.gather(1, torch.where(is_label, labels, 0))
+    is_target = (place == torch.where(is_label, labels, -1).unsqueeze(-1)).any(1)
+    margins = (1 - score.unsqueeze(-1) + rows.unsqueeze(1)).clamp_min(0)
+    counts = is_label.unsqueeze(-1) & ~is_target.unsqueeze(1)
+    losses = torch.where(counts, margins, 0).sum((1, 2)) / classes
+    if reduction:
+        losses = losses.mean() if reduction == 1 else losses.sum()
+    elif x.dim() < 2:
+        losses = losses.reshape(())
+    return losses, is_target.to(x.dtype).reshape(target.shape)
+
+
+@composition(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
+def nll_loss_backward(
+    g: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weights: Tensor | None,
+    reduction: int,
+    ignored: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """One number for each position, at the class that was meant: a choice that fuses with what
+    follows, where a scatter would write zeros first."""
+    channel = 0 if x.dim() < 2 else 1
+    classes = torch.arange(x.shape[channel], dtype=target.dtype, device=x.device)
+    classes = classes.view(-1, *[1] * (x.dim() - 1 - channel))
+    if reduction == 1:  # the mean
+        g = g / total_weight
+    target, g = target.unsqueeze(channel), g.unsqueeze(channel) if g.dim() else g
+    if weights is not None:
+        g = g * weights.view(classes.shape)
+    return torch.where((classes == target) & (target != ignored), -g, 0)

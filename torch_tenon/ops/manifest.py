@@ -40,6 +40,10 @@ class Entry(NamedTuple):
     at_once: bool = False
     decomposition: str = ""
     decomposition_except: tuple[str, ...] = ()
+    needs_eps: bool = False
+    in_order: bool = False
+    traced_whole: bool = False
+    index_check: str = ""
     each: str = ""
     library: str = ""
     in_programs: str = ""
@@ -57,6 +61,7 @@ class Entry(NamedTuple):
     uninitialised: bool = False
     random: bool = False
     run_time_numbers: str = ""
+    numbers_fit: bool = False
     complex: str = ""
     recorded: bool = False
     sizes: str = ""

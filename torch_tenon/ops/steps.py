@@ -104,12 +104,12 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
 
 @steps(aten.logit_backward.default, dtypes=(HALF, BFLOAT16, torch.float32, torch.float64))
 def logit_backward(g: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
-    """The gradient of `logit`. PyTorch's decomposition differs from its CPU kernel for NaN, for
-    -0.0, and for a negative eps, which counts as none."""
-    found = torch.where((x == 0) | (x == 1), g * math.inf, g / (x * (1 - x)))
-    if eps is None or eps < 0:
-        return torch.where((x < 0) | (x > 1), math.nan, found)
-    return torch.where((x < eps) | (x > 1 - eps), 0, found)
+    """The gradient of `logit`, as the CPU's kernel of vectors has it; that for what is left over at
+    the end lets NaN through, and has another sign at -0.0. PyTorch's decomposition has neither."""
+    found = g / (x * (1 - x))
+    if eps is None or eps < 0:  # a negative one counts as none
+        return torch.where((x >= 0) & (x <= 1), found, math.nan)
+    return torch.where((x >= eps) & (x <= 1 - eps), found, 0)
 
 
 @steps(aten.ldexp.Tensor, dtypes=(HALF, BFLOAT16, torch.float32, torch.float64))

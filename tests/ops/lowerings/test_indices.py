@@ -137,3 +137,9 @@ def test_the_index_that_a_copy_refuses() -> None:
     copy = torch.compile(lambda i: x.index_copy(0, i, s), backend="tenon")
     with pytest.raises(IndexError, match=r"index_copy_\(\): index -1 is out of bounds"):
         copy(tensor([-1], device="tenon")).cpu()
+
+
+def test_what_is_in_a_set_is_in_order() -> None:
+    x = torch.arange(12.0).view(3, 4).t()
+    for some in (torch.arange(3.0), 2.0):
+        assert compiled(torch.isin)(*on_tenon([x, some])).stride() == (torch.isin(x, some).stride())

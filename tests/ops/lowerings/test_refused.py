@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.against_cpu import assert_same, executing
+from tests.against_cpu import executing
 from tests.ops.lowerings.by_plan import (
     compiled,
     on_tenon,
@@ -33,6 +33,16 @@ def _refused_in_graphs(compute: Callable[..., Any], *inputs: Any) -> None:
         compiled(compute)(*on_tenon(inputs))
 
 
+def _as_on_the_cpu(compute: Callable[..., Any], *inputs: Any) -> None:
+    """What the CPU computes is the same by plans, and what it refuses is refused in graphs."""
+    try:
+        compute(*inputs)
+    except RuntimeError:
+        _refused_in_graphs(compute, *inputs)
+    else:
+        same_by_plans(compute, *inputs)
+
+
 @pytest.mark.parametrize("alpha", [1e300, 300, True, complex(1, 0), 0.5])
 def test_factors_of_sums(alpha: Any) -> None:
     for dtype in (torch.float32, torch.int8):
@@ -42,6 +52,49 @@ def test_factors_of_sums(alpha: Any) -> None:
                 op(x, x, alpha=alpha)
             except RuntimeError:
                 _refused_in_graphs(lambda x, op=op: op(x, x, alpha=alpha), x)
+
+
+NUMBERS: list[Callable[[Tensor, Any], Any]] = [
+    lambda x, k: x.index_add(0, torch.tensor([1, 1], device=x.device), x[:2], alpha=k),
+    lambda x, k: x.scatter(0, torch.tensor([1, 1], device=x.device), k, reduce="add"),
+    lambda x, k: torch.addcmul(x, x, x, value=k),
+    lambda x, k: torch._foreach_addcmul([x, x], [x, x], [x, x], [1, k]),
+    lambda x, k: F.threshold(x, 1, k),
+    lambda x, k: F.threshold(x, k, 1),
+    lambda x, k: x**k,
+    lambda x, k: torch.where(x > 1, x, k),
+    lambda x, k: torch.addr(x[:, None], x, x[:1], alpha=k),
+    lambda x, k: torch.linspace(0, k, 3, device=x.device, dtype=x.dtype),
+    lambda x, k: x[:, None].clone().fill_diagonal_(k),
+]
+FRACTIONS: list[Callable[[Tensor, Any], Any]] = [
+    lambda x, k: torch.lerp(x, x, k),
+    F.leaky_relu,
+    F.elu,
+    F.celu,
+    F.softplus,
+    lambda x, k: F.softplus(x, 1, k),
+    F.hardshrink,
+    torch.logit,
+    lambda x, k: aten.leaky_relu_backward(x, x, k, False),
+    lambda x, k: aten.elu_backward(x, 1, k, 1, False, x),
+    lambda x, k: aten.hardtanh_backward(x, x, -k, k),
+    lambda x, k: aten.threshold_backward(x, x, k),
+    lambda x, k: aten.softplus_backward(x, x, k, 1),
+    lambda x, k: aten.hardshrink_backward(x, x, k),
+    lambda x, k: aten.softshrink_backward(x, x, k),
+    lambda x, k: aten.logit_backward(x, x, k),
+]
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("k", range(2 * len(NUMBERS) + len(FRACTIONS)))
+def test_numbers_beyond_the_range_of_a_dtype(k: int) -> None:
+    """Those that kernels convert to it, and not those that stand for a tensor."""
+    whole = k < len(NUMBERS)
+    x, number = torch.arange(3).to(torch.int8 if whole else torch.float32), 300 if whole else 1e300
+    compute = (NUMBERS * 2 + FRACTIONS)[k]
+    _as_on_the_cpu(lambda x: compute(x, number), x)
 
 
 def test_a_source_without_dimensions() -> None:
@@ -274,12 +327,7 @@ WHOLE = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.b
 def test_images_of_whole_numbers(name: str, dtype: torch.dtype) -> None:
     """Those that PyTorch's kernel has are computed, and no others."""
     x, compute = torch.arange(48).view(1, 2, 4, 6).to(dtype), IMAGE_OPS[name]
-    try:
-        compute(x)
-    except RuntimeError:
-        _refused_in_graphs(compute, x)
-    else:
-        same_by_plans(compute, x)
+    _as_on_the_cpu(compute, x)
 
 
 FILLS: list[Callable[[Tensor, Any], Tensor]] = [
@@ -306,12 +354,7 @@ def test_numbers_that_a_dtype_has_not(dtype: torch.dtype, k: int) -> None:
         def compute(x: Tensor, number: Any = number) -> Tensor:
             return FILLS[k](x, number)
 
-        try:
-            compute(x)
-        except RuntimeError:
-            _refused_in_graphs(compute, x)
-        else:
-            same_by_plans(compute, x)
+        _as_on_the_cpu(compute, x)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
@@ -329,6 +372,19 @@ def test_bags_whose_end_is_given(mode: str, ends: list[int]) -> None:
     tables = [torch.randn(5, 3, dtype=dtype) for dtype in (torch.float32, torch.float64)]
     given = [torch.tensor([1, 4, 1, 2, 0, 1]), torch.tensor(ends), *tables]
     same_by_plans(compute, *given, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_no_rows(mode: str) -> None:
+    def compute(i: Tensor, ends: Tensor, table: Tensor) -> list[Tensor]:
+        return [
+            F.embedding_bag(i, table, e, mode=mode, include_last_offset=last)
+            for e, last in ((ends, False), (ends, True), (ends[:1], False))
+        ]
+
+    for dtype in (torch.float32, torch.float64):
+        given = torch.empty(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+        same_by_plans(compute, *given, torch.randn(5, 3, dtype=dtype))
 
 
 def test_a_refused_number_spoils_its_own_results_alone() -> None:
@@ -355,157 +411,11 @@ def test_dropout_that_is_not_told_trains() -> None:
     assert 300 < int(run(torch.ones(1000, device="tenon")).sum()) < 700
 
 
-@pytest.mark.parametrize("op", [torch.cummax, torch.cummin])
-def test_signs_of_running_extremes(op: Callable[..., Any]) -> None:
-    """A zero that is as great as the one before has its place and its sign."""
-    x = torch.tensor([-0.0, 0.0, -0.0, 0.0, -1, 0.0, -0.0, nan, 0.0, 1])
-
-    def compute(x: Tensor) -> list[Tensor]:
-        found = op(x, 0)
-        return [found.values.copysign(torch.ones_like(x)), found.values.signbit(), found.indices]
-
-    for values in (x[:7], -x[:7], x[:7].half()):
-        same_by_plans(compute, values)
-    same_by_plans(lambda x: list(op(x, 0)), x)
-
-
-@pytest.mark.parametrize("alpha", [nan, 1e30, 2])
-def test_products_of_nothing(alpha: float) -> None:
-    """What they are multiplied by may be no number."""
-    shapes = [
-        (torch.addmm, ((3, 1), (3, 0), (0, 1))),
-        (torch.addmm, ((2,), (3, 0), (0, 2))),
-        (torch.addbmm, ((3, 1), (2, 3, 0), (2, 0, 1))),
-        (torch.baddbmm, ((2, 3, 1), (2, 3, 0), (2, 0, 1))),
-        (torch.addmv, ((3,), (3, 0), (0,))),
-        (torch.addmv, ((3,), (3, 2), (2,))),
-    ]
-
-    def compute(*given: Tensor) -> list[Tensor]:
-        values = iter(given)
-        return [
-            op(*(next(values) for _ in sizes), alpha=alpha, beta=2)  # type: ignore[arg-type]
-            for op, sizes in shapes
-        ]
-
-    same_by_plans(compute, *(torch.ones(s) for _, sizes in shapes for s in sizes))
-
-
-def test_means_of_infinities() -> None:
-    """The host's mean moves from number to number."""
-    x = torch.tensor([[-inf, -inf, inf, 1, nan], [1, -inf, -inf, 2, 1]])
-
-    def compute(x: Tensor) -> list[Tensor]:
-        found = [f(x, d) for f in (torch.std_mean, torch.var_mean) for d in (0, 1, (0, 1))]
-        found += [torch.std_mean(x, 0, correction=0, keepdim=True)]
-        found += [torch.var_mean(x[:1], 0), aten.native_layer_norm(x, (5,), None, None, 1e-5)]
-        return [t for some in found for t in some]
-
-    same_by_plans(compute, x)
-
-
-@pytest.mark.parametrize("row", range(4))
-def test_means_whose_last_number_alone_is_infinite(row: int) -> None:
-    x = torch.randn(4, 3)
-    x[row, 1] = inf
-    same_by_plans(lambda x: list(torch.var_mean(x, 0)), x, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, inf, -inf, -1.0])
-def test_gradients_of_distances(p: float) -> None:
-    """Of any that are given, whether they are the distances or not."""
-    x, g = torch.tensor([[1.0, 2], [1, 5], [3, 2]]), torch.ones(3)
-    for distances in (torch.pdist(x, abs(p)), torch.full((3,), 0.5), torch.zeros(3)):
-        same_by_plans(
-            lambda x, g, d: aten._pdist_backward(g, x, p, d), x, g, distances, rtol=1e-5, atol=1e-6
-        )
-
-
-def test_batches_with_infinities() -> None:
-    """Their mean is a sum that is divided."""
-    x = torch.randn(4, 3)
-    x[1, 1], x[2, 2] = inf, -inf
-    same_by_plans(
-        lambda x: list(aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)),
-        x,
-        rtol=1e-5,
-        atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_gradients_of_cross_entropies_at_the_ends(dtype: torch.dtype) -> None:
-    x = torch.tensor([0, 1, 0.5, 0.25] * 8, dtype=dtype)
-    target = torch.tensor([1, 0, 0.5, 0.25] * 8, dtype=dtype)
-
-    def compute(g: Tensor, x: Tensor, target: Tensor, w: Tensor) -> list[Tensor]:
-        loss = aten.binary_cross_entropy_backward
-        return [loss(g, x, target, w, 0), loss(g, x, target, None, 0), loss(g[0], x, target, w, 1)]
-
-    given = [torch.ones(32, dtype=dtype), x, target, torch.full((32,), 0.7, dtype=dtype)]
-    same_by_plans(compute, *given, rtol=0 if dtype.itemsize == 2 else 1e-7)
-
-
-def test_degrees_that_are_no_numbers() -> None:
-    kinds = [f"{s}chebyshev_polynomial_{k}" for s in ("", "shifted_") for k in "tuvw"]
-    kinds += ["laguerre_polynomial_l", "legendre_polynomial_p", "hermite_polynomial_h"]
-
-    def compute(x: Tensor, n: Tensor) -> list[Tensor]:
-        return [getattr(aten, f"special_{k}").default(x, n) for k in kinds]
-
-    same_by_plans(
-        compute, torch.tensor([1.0, 0.5, 2, 0] * 4), torch.tensor([inf, -inf, nan, 3] * 4)
-    )
-
-
-def test_bessel_functions_of_the_smallest_numbers() -> None:
-    x = torch.tensor([2.3e-308, 1e-250, 1e-190, 1e-100, 1.0], dtype=torch.float64)
-
-    def compute(x: Tensor) -> list[Tensor]:
-        kinds = ("modified_bessel_k1", "scaled_modified_bessel_k1", "modified_bessel_k0")
-        return [getattr(aten, f"special_{k}").default(x) for k in kinds]
-
-    same_by_plans(compute, x, rtol=1e-6)
-
-
-def test_special_functions_at_their_ends() -> None:
-    same_by_plans(lambda x: torch.polygamma(1, x), torch.tensor([inf, nan, 1.0, 0.25]), rtol=1e-5)
-    x = torch.tensor([0.5, 0.0, 1.0, nan], dtype=torch.float64)
-    same_by_plans(torch.special.ndtri, x)
-
-
 def test_bits_of_fractions_are_refused() -> None:
     """By the error of the CPU's kernel, and with a plan for the rest of the window."""
     run = compiled(lambda x: (x + 1) & x)
     with pytest.raises((RuntimeError, NotImplementedError)):
         run(torch.ones(3, device="tenon"))
-
-
-@pytest.mark.parametrize("part", ["imaginary", "columns", "expanded", "turned"])
-def test_conjugates_that_are_given_to_graphs(part: str) -> None:
-    views: dict[str, Callable[[Tensor], Tensor]] = {
-        "imaginary": lambda x: x.conj().imag,
-        "columns": lambda x: x[:, ::2].conj(),
-        "expanded": lambda x: x[:1].expand(4, 8).conj(),
-        "turned": lambda x: x.t().conj(),
-    }
-    x = torch.randn(3, 8, dtype=torch.complex64)
-    run = compiled(lambda x: x * 2 + 1)
-    got = run(views[part](x.to("tenon")))
-    assert_same(got, views[part](x) * 2 + 1, rtol=1e-6)
-
-
-def test_gradients_that_are_conjugates() -> None:
-    x = torch.randn(3, 8, dtype=torch.complex64)
-    grad = torch.randn(3, 16, dtype=torch.complex64)
-    found = []
-    for device, run in (("cpu", torch.square), ("tenon", compiled(torch.square))):
-        given = x.clone().to(device).requires_grad_()
-        run(given).backward(grad.to(device)[:, ::2].conj())
-        assert given.grad is not None
-        found.append(given.grad.resolve_conj())
-    assert_same(found[1], found[0], rtol=1e-5, atol=1e-6)
 
 
 def test_dtypes_that_have_none_in_common(caplog: pytest.LogCaptureFixture) -> None:
@@ -514,86 +424,6 @@ def test_dtypes_that_have_none_in_common(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING, "torch_tenon.program"):
         for op in (torch.add, torch.maximum, torch.clamp_min, torch.eq):
             _refused_in_graphs(op, x, y)
+        for other in (x, x > 3, x + 1j):
+            _refused_in_graphs(lambda x, y: torch.where(x == x, x, y), other, y)
     assert "failed" not in caplog.text
-
-
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-def test_conjugates_within_what_a_graph_calls(dtype: torch.dtype) -> None:
-    """In its first run too, which PyTorch watches by a dispatch mode."""
-    x = torch.randn(4, 5, dtype=dtype)
-    graph = compiled(torch.linalg.pinv)
-    for _ in range(2):
-        assert_same(graph(x.to("tenon")), torch.linalg.pinv(x), 1e-5, 1e-5)
-    same_by_plans(torch.linalg.pinv, x[None].expand(3, 4, 5), rtol=1e-5, atol=1e-5)
-
-
-def test_conjugates_within_an_op_of_ones_own() -> None:
-    with torch.library._scoped_library("test_conjugates", "FRAGMENT") as library:
-        library.define("product(Tensor x) -> Tensor")
-        library.impl("product", lambda x: x.conj() * x + x.mH.imag, "CPU")
-        torch.library.register_fake("test_conjugates::product", torch.empty_like, lib=library)
-        product = torch.ops.test_conjugates.product
-        same_by_plans(lambda x: product(x) * 2, torch.randn(3, 3, dtype=torch.complex64), rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}])
-def test_fused_steps_of_16_bit_parameters(dtype: torch.dtype, options: dict[str, Any]) -> None:
-    """They are those that are not fused: the CPU's fused ones store nothing."""
-    start, grads = torch.randn(100).to(dtype), [torch.randn(100).to(dtype) for _ in range(3)]
-    found = []
-    for device, fused in (("cpu", False), ("tenon", True)):
-        for mode in ("reference", "compiled"):
-            parameter = torch.nn.Parameter(start.clone().to(device))
-            optimizer = torch.optim.SGD([parameter], lr=0.1, fused=fused, **options)
-            with executing(mode):
-                for g in grads:
-                    parameter.grad = g.to(device)
-                    optimizer.step()
-                found.append(parameter.detach().cpu())
-    for mine in found[2:]:
-        assert_same(mine, found[0], rtol=4 * torch.finfo(dtype).eps, atol=0.01)
-
-
-def test_a_tensor_that_is_in_a_list_twice() -> None:
-    """It is written twice, one after the other."""
-
-    def compute(x: Tensor) -> Tensor:
-        torch._foreach_sub_([x, x], [1, 0])
-        torch._foreach_mul_([x, x], 3)
-        return x
-
-    same_by_plans(lambda x: compute(x.clone()), torch.arange(3.0))
-
-
-def test_batches_of_equal_numbers_to_whose_variance_nothing_is_added() -> None:
-    def compute(x: Tensor, w: Tensor) -> Tensor:
-        return aten.native_batch_norm(x, w, w, None, None, True, 0.1, 0.0)[0]
-
-    with executing("compiled"):
-        for _ in range(3):
-            found = compute(*on_tenon([torch.ones(4, 2), torch.full((2,), 1.5)]))
-            assert_same(found, torch.full((4, 2), 1.5))
-
-
-def test_what_is_in_a_set_is_in_order() -> None:
-    x = torch.arange(12.0).view(3, 4).t()
-    for some in (torch.arange(3.0), 2.0):
-        assert compiled(torch.isin)(*on_tenon([x, some])).stride() == (torch.isin(x, some).stride())
-
-
-def test_complex_numbers_beside_real_ones(caplog: pytest.LogCaptureFixture) -> None:
-    """The call has no loops, and its window has a plan all the same."""
-    caplog.set_level(logging.WARNING, "torch_tenon")
-    whole, real = torch.zeros(3, dtype=torch.complex128), torch.randn(3)
-
-    def compute(x: Tensor, z: Tensor) -> list[Tensor]:
-        torch.exp(x, out=z)
-        found = aten._foreach_addcmul.ScalarList([x], [x], [x], [complex(2, 0)])
-        return [z * 2, *found, aten.eq.Scalar(x.half(), complex(1, 2))]
-
-    with executing("compiled"):
-        want = compute(real, whole)
-        for _ in range(3):
-            assert_same(compute(*on_tenon([real, torch.zeros_like(whole)])), want, rtol=1e-6)
-    assert not [m for m in caplog.messages if "no plan" in m]

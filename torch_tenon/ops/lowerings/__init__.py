@@ -7,11 +7,14 @@ import importlib
 
 FAMILIES = (
     "pointwise",
+    "activations",
+    "copies",
     "complex_numbers",
     "views",
     "creation",
     "random",
     "reductions",
+    "softmax",
     "normalization",
     "indexing",
     "scatters",

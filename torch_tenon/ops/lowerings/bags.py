@@ -75,14 +75,16 @@ def embedding_bag(
     """Rows of a table summed, averaged or maximized over bags; also each row's bag, the bags'
     sizes and, for the maximum, where it stands."""
     bags, width, rows = b.out.sizes[0], b.out.sizes[1], at.numel()
-    if rows == 0 or bags == 0 or width == 0:
-        raise CannotLower("an empty bag")
+    if bags == 0 or width == 0:
+        raise CannotLower("no bag, or rows of nothing")
     of_one_dtype(table, weights)
     padding = padding + table.sizes[0] if padding < -1 else padding  # type: ignore[assignment]
     wide = TABLE[table.dtype].compute
     # The host's fast kernels ask more of their arguments than those for all others do.
     is_fast = mode != MAX and padding < 0 and table.dtype in _FAST
     _check_ends(b, starts, rows, is_fast)
+    if rows == 0:
+        return [constant(m.sizes, 0, m.dtype) for m in b.results if m is not None]
     bag_of = _bag_of(b, starts, rows, bags)
     ones = filled(b, (bags,), 0, torch.int64)
 
@@ -265,8 +267,10 @@ def cdist(b: Build, x: Value, y: Value, p: float, mode: Any = None) -> Value:
     def element(at: list[Index], r: list[Index]) -> Scalar:
         d = ops.abs(_difference(x, y, at[:-2], at[-2], at[-1], r[0]))
         if p == 0:
-            return ops.to(ops.ne(d, 0.0), d.dtype)
-        return d if p == 1 or math.isinf(p) else ops.mul(d, d) if p == 2 else ops.pow(d, p)
+            return ops.where(ops.isnan(d), d, ops.to(ops.ne(d, 0.0), d.dtype))
+        if math.isinf(p):  # no comparison holds for NaN
+            return ops.where(ops.isnan(d), 0, d)
+        return d if p == 1 else ops.mul(d, d) if p == 2 else ops.pow(d, p)
 
     combine = "max" if math.isinf(p) else "sum"
     total = b.program.reduce(b.out.sizes, [x.sizes[-1]], element, combine, TABLE[dtype].compute)

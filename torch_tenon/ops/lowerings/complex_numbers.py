@@ -19,8 +19,9 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Stored, Value, imag_part, joined, pairs_joined, real_part
+from torch_tenon.ops.lowerings.copies import alias
 from torch_tenon.ops.lowerings.indexing import index_put
-from torch_tenon.ops.lowerings.pointwise import alias, pow_
+from torch_tenon.ops.lowerings.pointwise import pow_
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,

@@ -11,6 +11,7 @@ from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Stored, Value, reindex, reshape
+from torch_tenon.ops import manifest
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
@@ -152,17 +153,14 @@ def take(b: Build, x: Value, at: Value) -> Value:
     return Lazy(at.sizes, x.dtype, body, (flat, at), 2)
 
 
-# What an index beyond the end is to the op that gathers, where that is composed of this.
-_CHECK_OF = {"nll_loss_forward": "target", "nll_loss2d_forward": "target"}
-
-
 @lowering("aten.gather")
 def gather(b: Build, x: Value, dim: int, at: Value, **keywords: Any) -> Value:
     """x at the same position but for one dimension, where an index says."""
     shape = at.sizes
     x, at = one_d(x), one_d(at)
     d = wrap_dim(dim, len(x.sizes))
-    check = _CHECK_OF.get(b.program.origin, "gather")
+    # Of the op that is composed of this, where that has one.
+    check = manifest.of(f"aten::{b.program.origin}").index_check or "gather"
 
     def body(p: Position) -> Scalar:
         i = ops.indirect(at.load(p), x.sizes[d], check)

@@ -11,20 +11,17 @@ import torch
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.scalar_ops import SPECIAL
-from torch_tenon.ir.values import Layout, Stored, Value, reindex
-from torch_tenon.ops.lowerings.float8 import decode, is_float8
+from torch_tenon.ir.values import Value
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
     Build,
     CannotLower,
-    cast,
     elementwise,
     fitting,
     float_type,
     lowering,
     promote,
 )
-from torch_tenon.ops.lowerings.views import expand
 
 # Rules: "same" computes in the promoted dtype, "float" in the floating one, "bool" compares in the
 # promoted dtype and gives bool, "truth" takes bools and gives bool.
@@ -367,6 +364,7 @@ for _name in ("isnan", "isinf", "signbit"):
 def where(b: Build, condition: Value, x: Any, y: Any) -> Value:
     """x where the condition holds, else y."""
     dtype = b.out.dtype
+    promote(x, y)  # which PyTorch's kernel does, and a trace does not
 
     def f(c: Scalar, u: Scalar, v: Scalar) -> Scalar:
         return ops.where(ops.to(c, torch.bool), ops.to(u, dtype), ops.to(v, dtype))
@@ -392,123 +390,9 @@ lowering("aten.clamp_min")(clamp)
 lowering("aten.clamp_max")(lambda b, x, high: clamp(b, x, None, high))
 
 
-@lowering("aten.relu")
-def relu(b: Build, x: Value) -> Value:
-    """x where it is positive, else 0."""
-    if x.dtype is torch.bool:
-        raise CannotLower("the positive part of a truth value")
-    return clamp(b, x, 0)
-
-
-@lowering("aten.hardtanh")
-def hardtanh(b: Build, x: Value, low: Any = -1, high: Any = 1) -> Value:
-    """x kept between two numbers."""
-    return clamp(b, x, *((low, high) if x.dtype.is_floating_point else (int(low), int(high))))
-
-
-@lowering("aten.threshold_backward")
-def threshold_backward(b: Build, g: Value, x: Value, limit: Any) -> Value:
-    """g, but nothing where x does not exceed the limit; also the gradient of relu."""
-    return elementwise(
-        lambda g, a, k, none: ops.where(ops.le(a, k), none, g),
-        (g, x, limit, 0),
-        promote(g, x),
-        b.out.dtype,
-        wide=(2,),
-    )
-
-
-@lowering("aten.threshold")
-def threshold(b: Build, x: Value, limit: Any, value: Any) -> Value:
-    """The value where x is at most the limit; for whole numbers both are whole."""
-    if not x.dtype.is_floating_point:
-        limit, value = (k if isinstance(k, Value) else int(k) for k in (limit, value))
-    f = lambda a, k, v: ops.where(ops.le(a, k), v, a)  # noqa: E731
-    return elementwise(f, (x, limit, value), x.dtype, x.dtype, wide=(1,))
-
-
-@lowering("aten.leaky_relu")
-def leaky_relu(b: Build, x: Value, slope: Any = 0.01) -> Value:
-    """x, times the slope where negative."""
-    f = lambda a, k: ops.where(ops.gt(a, 0), a, ops.mul(a, k))  # noqa: E731
-    return elementwise(f, (x, slope), x.dtype, x.dtype, 2, (1,))
-
-
-@lowering("aten.elu")
-def elu(b: Build, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
-    """x, and alpha * (exp(x) - 1) where negative; scaled. A zero keeps its sign."""
-
-    def f(a: Scalar, k: Scalar, s: Scalar, i: Scalar) -> Scalar:
-        negative = ops.mul(ops.expm1(ops.mul(a, i)), ops.mul(k, s))
-        return ops.where(ops.lt(a, 0), negative, ops.mul(a, s))
-
-    return elementwise(f, (x, alpha, scale, input_scale), x.dtype, x.dtype, 6, (1, 2, 3))
-
-
-@lowering("aten.gelu")
-def gelu(b: Build, x: Value, *, approximate: str = "none") -> Value:
-    """x times the normal distribution's cumulative function, or its tanh approximation."""
-
-    def exact(a: Scalar) -> Scalar:
-        return ops.mul(ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0))
-
-    def tanh(a: Scalar) -> Scalar:
-        cube = ops.mul(ops.mul(a, a), a)
-        inner = ops.mul(ops.add(a, ops.mul(cube, 0.044715)), math.sqrt(2 / math.pi))
-        return ops.mul(ops.mul(a, 0.5), ops.add(ops.tanh(inner), 1.0))
-
-    return elementwise(exact if approximate == "none" else tanh, (x,), x.dtype, x.dtype, 6)
-
-
-@lowering("aten.gelu_backward")
-def gelu_backward(b: Build, g: Value, x: Value, *, approximate: str = "none") -> Value:
-    """The gradient of gelu."""
-
-    def exact(d: Scalar, a: Scalar) -> Scalar:
-        cdf = ops.mul(ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0), 0.5)
-        pdf = ops.mul(ops.exp(ops.mul(ops.mul(a, a), -0.5)), 1 / math.sqrt(2 * math.pi))
-        return ops.mul(d, ops.add(cdf, ops.mul(a, pdf)))
-
-    def tanh(d: Scalar, a: Scalar) -> Scalar:
-        k = math.sqrt(2 / math.pi)
-        square = ops.mul(a, a)
-        t = ops.tanh(ops.mul(ops.add(a, ops.mul(ops.mul(square, a), 0.044715)), k))
-        left = ops.mul(ops.add(t, 1.0), 0.5)
-        slope = ops.mul(ops.add(ops.mul(square, 3 * 0.044715), 1.0), k)
-        right = ops.mul(ops.mul(ops.mul(a, 0.5), ops.sub(1.0, ops.mul(t, t))), slope)
-        return ops.mul(d, ops.add(left, right))
-
-    dtype = promote(g, x)
-    return elementwise(exact if approximate == "none" else tanh, (g, x), dtype, dtype, 14)
-
-
-lowering("aten.silu")(
-    lambda b, x: elementwise(lambda a: ops.mul(a, ops.sigmoid(a)), (x,), x.dtype, x.dtype, 5)
-)
 lowering("aten.square")(
     lambda b, x: elementwise(lambda a: ops.mul(a, a), (x,), b.out.dtype, b.out.dtype)
 )
-
-
-@lowering("aten._to_copy", "prims.convert_element_type")
-def to_copy(b: Build, x: Value, *args: Any, dtype: Any = None, **keywords: Any) -> Value:
-    """A conversion of dtype (device and layout stay)."""
-    wanted = args[0] if args else dtype
-    if wanted is not None and wanted is not x.dtype and is_float8(x.dtype):
-        return decode(x, wanted)
-    return clone(b, x if wanted is None else cast(x, wanted))
-
-
-@lowering("aten.clone", "aten.lift_fresh_copy", "aten.contiguous")
-def clone(b: Build, x: Value, **keywords: Any) -> Value:
-    """The same values, in memory of their own if anybody needs memory."""
-    return elementwise(lambda a: a, (x,), None, x.dtype, 0)
-
-
-@lowering("aten.copy")
-def copy(b: Build, x: Value, source: Value, non_blocking: bool = False) -> Value:
-    """`source` with the dtype and sizes of `x`."""
-    return clone(b, expand(b, cast(source, x.dtype), x.sizes))
 
 
 @lowering("prims.fma")
@@ -516,14 +400,6 @@ def fma(b: Build, x: Value, y: Any, z: Any) -> Value:
     """x * y + z rounded once."""
     compute = promote(x, y, z)
     return elementwise(ops.fma, (x, y, z), compute, compute, 2)
-
-
-@lowering("aten.lift_fresh", "aten.detach", "aten.alias", "aten._conj", "aten.positive")
-@lowering("aten.conj_physical", "aten._conj_physical")
-@lowering("aten.detach_copy", "aten.alias_copy", "aten.lift")
-def alias(b: Build, x: Value) -> Value:
-    """The tensor itself."""
-    return reindex(x, x.sizes, lambda p: p)
 
 
 @lowering("aten.angle")
@@ -552,26 +428,3 @@ def polygamma(b: Build, n: int, x: Value) -> Value:
     """The derivative of order n of digamma."""
     dtype = float_type(x.dtype)
     return elementwise(lambda a: ops.special_polygamma(float(n), a), (x,), dtype, dtype, 60)
-
-
-@lowering("aten.view.dtype")
-def view_dtype(b: Build, x: Value, dtype: torch.dtype) -> Value:
-    """The same bits as another dtype: computed where registers hold them as memory does, else seen
-    in memory."""
-    if dtype is x.dtype:
-        return x
-    if dtype not in TABLE or x.dtype not in TABLE:
-        raise CannotLower(f"view of {x.dtype} as {dtype}")
-    as_in_memory = {"int", "uint", "float"}
-    if dtype.itemsize == x.dtype.itemsize and all(
-        TABLE[d].compute is d and TABLE[d].kind in as_in_memory for d in (x.dtype, dtype)
-    ):
-        return elementwise(lambda a: ops.bitcast(a, dtype), (x,), None, dtype)
-    stored = b.program.realise(x)
-    layout = stored.layout.rescaled(x.dtype.itemsize, dtype.itemsize)
-    if layout is None:
-        stored = b.program.copy(stored, Layout.contiguous(x.sizes).strides)
-        layout = stored.layout.rescaled(x.dtype.itemsize, dtype.itemsize)
-    if layout is None:
-        raise CannotLower(f"view of {x.dtype} as {dtype}")
-    return Stored(stored.buffer.seen_as(dtype), layout)

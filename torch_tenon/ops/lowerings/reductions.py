@@ -1,4 +1,4 @@
-"""Reductions, scans and softmax.
+"""Reductions and scans.
 
 A reduction of which the target's backend says that it is worth it is done in two steps: pieces
 first, then the pieces' results.
@@ -15,6 +15,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, floordiv, nonnegative, product
 from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
+from torch_tenon.ir.sixteen_bits import ROUNDING
 from torch_tenon.ir.values import (
     Layout,
     Lazy,
@@ -143,7 +144,7 @@ def check_all(b: Build, x: Value, holds: Callable[[Scalar], Any], otherwise: str
     Build(b.program, []).call(torch.ops.aten._assert_async.msg, [found, otherwise], {}, "effect")
 
 
-def _typed(x: Value, dtype: torch.dtype) -> Element:
+def typed(x: Value, dtype: torch.dtype) -> Element:
     """The elements of x as numbers of `dtype`."""
     return lambda p: ops.to(x.load(p), dtype)
 
@@ -164,7 +165,7 @@ def _reduction(combine: str, truth: bool = False) -> Callable[..., Value]:
         b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
     ) -> Value:
         out = b.out.dtype  # integers add up in int64
-        element = _typed(x, torch.bool if truth else out)
+        element = typed(x, torch.bool if truth else out)
         return cast(reduce(b, x, dims_of(dim, len(x.sizes)), combine, keepdim, element), out)
 
     return lower
@@ -183,7 +184,7 @@ def mean(b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: A
     """The arithmetic mean."""
     dims = dims_of(dim, len(x.sizes))
     out = b.out.dtype
-    total = reduce(b, x, dims, "sum", keepdim, _typed(x, out))
+    total = reduce(b, x, dims, "sum", keepdim, typed(x, out))
     count = product(x.sizes[d] for d in dims)
     wide = total.dtype
     return cast(elementwise(ops.div, (total, number_value(count)), wide, wide, 2), out)
@@ -260,7 +261,7 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     mean mends what the first one rounded. So equal numbers are their mean, and deviate by nothing.
     """
     count = product(x.sizes[d] for d in dims)
-    load = _typed(x, wide)
+    load = typed(x, wide)
     total = reduce(b, x, dims, "sum", True, load)
     dtype = total.dtype
     first = b.program.realise(elementwise(ops.div, (total, number_value(count)), dtype, dtype))
@@ -331,13 +332,16 @@ def _variance(
     keepdim: bool = False,
     within: torch.dtype | None = None,
 ) -> list[Value]:
-    """The variance and the mean, computed `within` a dtype and left in that, if one is given."""
+    """The variance and the mean, computed `within` a dtype and left in that, if one is given. Those
+    of 16-bit numbers are computed in float64, as the host's: their mean may be the rest of large
+    ones."""
     dims = dims_of(dim, len(x.sizes))
     out = within or b.out.dtype
+    computed = torch.float64 if out in ROUNDING else out
     if not b.out.dtype.is_floating_point:
         raise CannotLower(f"variance of {b.out.dtype}")
     x = shared(b, x)
-    average, squares = moments(b, x, dims, out)
+    average, squares = moments(b, x, dims, computed)
     wide = squares.dtype
     divisor = _less(product(x.sizes[d] for d in dims), 1 if correction is None else correction)
     variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
@@ -374,73 +378,6 @@ def std_mean(b: Build, x: Value, dim: Any = None, **how: Any) -> list[Value]:
 lowering("aten.std.correction")(lambda b, x, dim=None, **how: std_mean(b, x, dim, **how)[0])
 
 
-@lowering("aten._softmax")
-def softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
-    """exp(x) over its sum along a dimension."""
-    out = b.out.dtype
-    x, wide = shared(b, x), _wide(out)
-    d = dims_of(dim, len(x.sizes))
-    top = reduce(b, x, d, "max", True, _typed(x, wide))
-    exponentials = b.program.realise(
-        elementwise(lambda a, m: ops.exp(ops.sub(a, m)), (x, top), wide, wide, 5)
-    )
-    total = reduce(b, exponentials, d, "sum", True, exponentials.load)
-    scale = b.program.realise(elementwise(ops.reciprocal, (total,), wide, wide))
-    return cast(elementwise(ops.mul, (exponentials, scale), wide, wide), out)
-
-
-@lowering("aten._log_softmax")
-def log_softmax(b: Build, x: Value, dim: int, half_to_float: bool = False) -> Value:
-    """log(softmax(x)) without the division."""
-    out = b.out.dtype
-    x, wide = shared(b, x), _wide(out)
-    d = dims_of(dim, len(x.sizes))
-    load = _typed(x, wide)
-    top = reduce(b, x, d, "max", True, load)
-
-    def element(p: Position) -> Scalar:
-        return ops.exp(ops.sub(load(p), broadcast_load(top, x.sizes, p)))
-
-    total = reduce(b, x, d, "sum", True, element)
-    shift = b.program.realise(elementwise(ops.log, (total,), total.dtype, total.dtype, 4))
-    return cast(
-        elementwise(lambda a, m, s: ops.sub(ops.sub(a, m), s), (x, top, shift), wide, wide, 2), out
-    )
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    if dtype not in TABLE or not dtype.is_floating_point:
-        raise CannotLower(f"softmax of {dtype}")
-    return TABLE[dtype].compute
-
-
-@lowering("aten._softmax_backward_data")
-def softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dtype) -> Value:
-    """y * (g - sum(g * y))."""
-    out, wide = b.out.dtype, _wide(g.dtype)
-    g, y = shared(b, g), shared(b, y)
-    d = dims_of(dim, len(y.sizes))
-    left, right = _typed(g, wide), _typed(y, wide)
-    total = reduce(b, y, d, "sum", True, lambda p: ops.mul(left(p), right(p)))
-    return cast(
-        elementwise(lambda a, v, t: ops.mul(v, ops.sub(a, t)), (g, y, total), wide, wide, 2), out
-    )
-
-
-@lowering("aten._log_softmax_backward_data")
-def log_softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dtype) -> Value:
-    """g - exp(y) * sum(g)."""
-    out, wide = b.out.dtype, _wide(g.dtype)
-    g, y = shared(b, g), shared(b, y)
-    total = reduce(b, g, dims_of(dim, len(y.sizes)), "sum", True, _typed(g, wide))
-    return cast(
-        elementwise(
-            lambda a, v, t: ops.sub(a, ops.mul(ops.exp(v), t)), (g, y, total), wide, wide, 6
-        ),
-        out,
-    )
-
-
 def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
     """Running combinations along a dimension; sums and products of float32 in double precision, as
     the CPU has them: a product may leave float32's range and come back."""
@@ -460,7 +397,7 @@ def scan(b: Build, x: Value, dim: int, combine: str, out: torch.dtype) -> Value:
         return Lazy(x.sizes, out, lambda p: ops.add(one.load(p), ops.constant(0.0, out)), (one,))
     others = [k for k in range(len(x.sizes)) if k != d]
     wide = out is torch.float32 and combine in ("sum", "prod")
-    load = _typed(x, out)
+    load = typed(x, out)
 
     def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         position: list[Index] = [0] * len(x.sizes)

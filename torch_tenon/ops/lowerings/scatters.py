@@ -131,7 +131,7 @@ def scatter_reduce(
     b: Build, x: Value, dim: int, at: Value, source: Any, reduce: str, *, include_self: bool = True
 ) -> Value:
     """x with a source combined at indices along a dimension."""
-    return _reduced(b, x, dim, at, source, reduce, include_self, _Places())
+    return _reduced(b, x, dim, at, fitting(source, x.dtype), reduce, include_self, _Places())
 
 
 def _reduced(
@@ -209,7 +209,7 @@ def index_add(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: 
         if x.dtype not in TABLE:
             raise CannotLower(f"no loops over {x.dtype}")
         wide = TABLE[x.dtype].compute
-        source = elementwise(ops.mul, (source, alpha), wide, wide)
+        source = elementwise(ops.mul, (source, fitting(alpha, x.dtype)), wide, wide)
     return _scatter_along(b, x, dim, rows, source, "sum", places=_Places("embedding"))
 
 

@@ -112,7 +112,7 @@ static double special_zeta_f64(double s, double q) {
   const double bernoulli[] = {
       1.0 / 6, -1.0 / 30, 1.0 / 42, -1.0 / 30, 5.0 / 66, -691.0 / 2730, 7.0 / 6, -3617.0 / 510};
   if (s == 1) return INFINITY;
-  if (!(s > 1)) return NAN;
+  if (s < 1) return NAN;
   if (q <= 0) {
     if (q == floor(q)) return INFINITY;
     if (s != floor(s)) return NAN;
@@ -153,12 +153,35 @@ static float special_polygamma_f32(float n, float x) {
 }
 
 /* The regularized incomplete gamma functions: lower (a series) and upper (a continued fraction) */
+static double log_gamma_above_1(double a) { /* of 1 + a, which may lose the digits of a */
+  if (a > 1e-5) return lgamma(1 + a);
+  return a * (-0.57721566490153286 + a * (0.82246703342411322 - a * 0.40068563438653143));
+}
+/* The upper one of small numbers, which 1 less the lower one has no digits of */
+static double upper_gamma_of_small(double a, double x) {
+  double term = 1, sum = 0, power = a * log(x) - log_gamma_above_1(a);
+  for (double k = 1; k < 100; k += 1) sum += (term *= -x / k) / (a + k);
+  return -expm1(power) - a * exp(power) * sum;
+}
+/* Temme's expansion for a large a: a series has too many terms there, and its factor no digits */
+static double gamma_part_of_large(double a, double x, int upper) {
+  double m = (x - a) / a, side = upper ? 1 : -1;
+  double series = m * m * (1.0 / 2 - m * (1.0 / 3 - m * (1.0 / 4 - m / 5)));
+  double half = fabs(m) < 1e-3 ? series : m - log1p(m), eta = copysign(sqrt(2 * half), m);
+  double near = -1.0 / 3 + eta * (1.0 / 12 - eta * (2.0 / 135 - eta / 864));
+  double lead = fabs(eta) < 0.1 ? near : 1 / m - 1 / eta;
+  return 0.5 * erfc(side * eta * sqrt(a / 2)) + side * exp(-a * half) * lead / sqrt(2 * PI * a);
+}
 static double gamma_part(double a, double x, int upper) {
-  if (x < 0 || a < 0 || x != x || a != a) return NAN;
+  if (x < 0 || a < 0) return NAN;
   if (a == 0) return x > 0 ? (upper ? 0 : 1) : NAN;
   if (x == 0) return upper;
   if (isinf(a)) return isinf(x) ? NAN : upper;
   if (isinf(x)) return !upper;
+  if (x != x || a != a) return NAN; /* a number decides where it is an end */
+  if (upper && x <= 1.1 && a <= (x <= 0.5 ? -0.4 / log(x) : 1.1 * x))
+    return upper_gamma_of_small(a, x);
+  if (a > 1e5) return gamma_part_of_large(a, x, upper);
   double front = exp(a * log(x) - x - lgamma(a));
   if (x < a + 1) {
     double sum = 1 / a, term = sum;

@@ -1,0 +1,201 @@
+"""Infinities, NaN and the ends of domains in reductions, products, statistics and functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import needs
+import pytest
+import torch
+from torch import Tensor
+
+from tests.against_cpu import assert_same, executing
+from tests.ops.lowerings.by_plan import on_tenon, same_by_plans
+
+pytestmark = needs.plans
+aten = torch.ops.aten
+inf, nan = math.inf, math.nan
+
+
+@pytest.mark.parametrize("op", [torch.cummax, torch.cummin])
+def test_signs_of_running_extremes(op: Callable[..., Any]) -> None:
+    """A zero that is as great as the one before has its place and its sign."""
+    x = torch.tensor([-0.0, 0.0, -0.0, 0.0, -1, 0.0, -0.0, nan, 0.0, 1])
+
+    def compute(x: Tensor) -> list[Tensor]:
+        found = op(x, 0)
+        return [found.values.copysign(torch.ones_like(x)), found.values.signbit(), found.indices]
+
+    for values in (x[:7], -x[:7], x[:7].half()):
+        same_by_plans(compute, values)
+    same_by_plans(lambda x: list(op(x, 0)), x)
+
+
+@pytest.mark.parametrize("alpha", [nan, 1e30, 2])
+def test_products_of_nothing(alpha: float) -> None:
+    """What they are multiplied by may be no number."""
+    shapes = [
+        (torch.addmm, ((3, 1), (3, 0), (0, 1))),
+        (torch.addmm, ((2,), (3, 0), (0, 2))),
+        (torch.addbmm, ((3, 1), (2, 3, 0), (2, 0, 1))),
+        (torch.baddbmm, ((2, 3, 1), (2, 3, 0), (2, 0, 1))),
+        (torch.addmv, ((3,), (3, 0), (0,))),
+        (torch.addmv, ((3,), (3, 2), (2,))),
+    ]
+
+    def compute(*given: Tensor) -> list[Tensor]:
+        values = iter(given)
+        return [
+            op(*(next(values) for _ in sizes), alpha=alpha, beta=2)  # type: ignore[arg-type]
+            for op, sizes in shapes
+        ]
+
+    same_by_plans(compute, *(torch.ones(s) for _, sizes in shapes for s in sizes))
+
+
+def test_means_of_infinities() -> None:
+    """The host's mean moves from number to number."""
+    x = torch.tensor([[-inf, -inf, inf, 1, nan], [1, -inf, -inf, 2, 1]])
+
+    def compute(x: Tensor) -> list[Tensor]:
+        found = [f(x, d) for f in (torch.std_mean, torch.var_mean) for d in (0, 1, (0, 1))]
+        found += [torch.std_mean(x, 0, correction=0, keepdim=True)]
+        found += [torch.var_mean(x[:1], 0), aten.native_layer_norm(x, (5,), None, None, 1e-5)]
+        return [t for some in found for t in some]
+
+    same_by_plans(compute, x)
+
+
+@pytest.mark.parametrize("row", range(4))
+def test_means_whose_last_number_alone_is_infinite(row: int) -> None:
+    x = torch.randn(4, 3)
+    x[row, 1] = inf
+    same_by_plans(lambda x: list(torch.var_mean(x, 0)), x, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_means_that_are_rests_of_large_numbers(dtype: torch.dtype) -> None:
+    """Of 16-bit numbers they are computed in double precision."""
+    x = torch.randn(4, 13)
+    x[:, 3], x[:, 7] = 65504, -65504
+
+    def compute(x: Tensor) -> list[Tensor]:
+        found = [op(x, 1)[1] for op in (torch.var_mean, torch.std_mean)]
+        return [*found, (x / 64).var(1), (x / 64).std(1)]
+
+    same_by_plans(compute, x.to(dtype))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, inf, -inf, -1.0])
+def test_gradients_of_distances(p: float) -> None:
+    """Of any that are given, whether they are the distances or not."""
+    x, g = torch.tensor([[1.0, 2], [1, 5], [3, 2]]), torch.ones(3)
+    for distances in (torch.pdist(x, abs(p)), torch.full((3,), 0.5), torch.zeros(3)):
+        same_by_plans(
+            lambda x, g, d: aten._pdist_backward(g, x, p, d), x, g, distances, rtol=1e-5, atol=1e-6
+        )
+
+
+def test_batches_with_infinities() -> None:
+    """Their mean is a sum that is divided."""
+    x = torch.randn(4, 3)
+    x[1, 1], x[2, 2] = inf, -inf
+    same_by_plans(
+        lambda x: list(aten.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)),
+        x,
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_gradients_of_cross_entropies_at_the_ends(dtype: torch.dtype) -> None:
+    x = torch.tensor([0, 1, 0.5, 0.25] * 8, dtype=dtype)
+    target = torch.tensor([1, 0, 0.5, 0.25] * 8, dtype=dtype)
+
+    def compute(g: Tensor, x: Tensor, target: Tensor, w: Tensor) -> list[Tensor]:
+        loss = aten.binary_cross_entropy_backward
+        return [loss(g, x, target, w, 0), loss(g, x, target, None, 0), loss(g[0], x, target, w, 1)]
+
+    given = [torch.ones(32, dtype=dtype), x, target, torch.full((32,), 0.7, dtype=dtype)]
+    same_by_plans(compute, *given, rtol=0 if dtype.itemsize == 2 else 1e-7)
+
+
+def test_degrees_that_are_no_numbers() -> None:
+    kinds = [f"{s}chebyshev_polynomial_{k}" for s in ("", "shifted_") for k in "tuvw"]
+    kinds += ["laguerre_polynomial_l", "legendre_polynomial_p", "hermite_polynomial_h"]
+
+    def compute(x: Tensor, n: Tensor) -> list[Tensor]:
+        return [getattr(aten, f"special_{k}").default(x, n) for k in kinds]
+
+    same_by_plans(
+        compute, torch.tensor([1.0, 0.5, 2, 0] * 4), torch.tensor([inf, -inf, nan, 3] * 4)
+    )
+
+
+def test_bessel_functions_of_the_smallest_numbers() -> None:
+    x = torch.tensor([2.3e-308, 1e-250, 1e-190, 1e-100, 1.0], dtype=torch.float64)
+
+    def compute(x: Tensor) -> list[Tensor]:
+        kinds = ("modified_bessel_k1", "scaled_modified_bessel_k1", "modified_bessel_k0")
+        return [getattr(aten, f"special_{k}").default(x) for k in kinds]
+
+    same_by_plans(compute, x, rtol=1e-6)
+
+
+def test_special_functions_at_their_ends() -> None:
+    same_by_plans(lambda x: torch.polygamma(1, x), torch.tensor([inf, nan, 1.0, 0.25]), rtol=1e-5)
+    x = torch.tensor([0.5, 0.0, 1.0, nan], dtype=torch.float64)
+    same_by_plans(torch.special.ndtri, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_special_functions_of_pairs_at_their_ends(dtype: torch.dtype) -> None:
+    """A number decides where it is an end, whatever the other one is."""
+    ends = torch.tensor([nan, inf, -inf, 0.0, 1.0, -2.0, 0.5, 30.0, 1e-30, 1e-4], dtype=dtype)
+    a, x = (t.contiguous() for t in torch.meshgrid(ends, ends, indexing="ij"))
+
+    def compute(a: Tensor, x: Tensor) -> list[Tensor]:
+        return [torch.igamma(a, x), torch.igammac(a, x), torch.special.zeta(a, x)]
+
+    same_by_plans(compute, a, x, rtol=1e-3, atol=1e-29)  # the CPU has few digits of small ones
+
+
+def test_batches_of_equal_numbers_to_whose_variance_nothing_is_added() -> None:
+    def compute(x: Tensor, w: Tensor) -> Tensor:
+        return aten.native_batch_norm(x, w, w, None, None, True, 0.1, 0.0)[0]
+
+    with executing("compiled"):
+        for _ in range(3):
+            found = compute(*on_tenon([torch.ones(4, 2), torch.full((2,), 1.5)]))
+            assert_same(found, torch.full((4, 2), 1.5))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distances_of_what_is_no_number(dtype: torch.dtype, p: float) -> None:
+    """The greatest difference between two sets leaves NaN out, and that within a set does not."""
+    x = torch.tensor([[nan, 1, 5], [3, 1, nan], [inf, 0, 1], [1, 2, 4]], dtype=dtype)
+    compute = lambda x: [torch.cdist(x, x[1:], p), torch.pdist(x, p)]  # noqa: E731
+    same_by_plans(compute, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_signs_of_infinite_complex_numbers(dtype: torch.dtype) -> None:
+    ends = torch.tensor([nan, inf, -inf, 0.0, -0.0, 1.0, -2.5], dtype=dtype.to_real())
+    a, b = torch.meshgrid(ends, ends, indexing="ij")
+
+    def compute(a: Tensor, b: Tensor) -> list[Tensor]:
+        return [torch.view_as_real(torch.complex(a, b).sgn()), a.sgn(), (a > 0).sgn()]
+
+    same_by_plans(compute, a, b, rtol=1e-6)
+
+
+def test_incomplete_gamma_functions_of_large_numbers() -> None:
+    a = 10 ** torch.linspace(4, 12, 40, dtype=torch.float64)[:, None]
+    x = a + a.sqrt() * torch.linspace(-4, 4, 9, dtype=torch.float64)
+    same_by_plans(lambda a, x: [torch.igamma(a, x), torch.igammac(a, x)], a, x, rtol=1e-6)

@@ -1,0 +1,66 @@
+"""Activations and their gradients, where PyTorch's decomposition has other numbers than its CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import _core_aten_decompositions_post_autograd
+from torch._decomp.decompositions import pw_cast_for_opmath
+
+from torch_tenon.ops.composition_table import composition
+
+aten = torch.ops.aten
+
+
+@composition(aten.celu.default)
+def celu(x: Tensor, alpha: Any = 1.0) -> Tensor:
+    """x (any shape), and alpha * (exp(x / alpha) - 1) where negative. PyTorch's decomposition for
+    traces computes at zero as well, where an infinite alpha makes no number."""
+    if alpha == 0 or not x.dtype.is_floating_point:
+        return NotImplemented  # the CPU refuses it
+    return aten.elu(x, alpha, 1.0, 1.0 / alpha)
+
+
+@composition(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def shrink_backward(grad: Tensor, x: Tensor, limit: float) -> Tensor:
+    """The gradient where the input lay beyond the limit (N, ...), nothing where it is NaN: as the
+    CPU's kernel of vectors has it; that for what is left over at the end lets NaN through."""
+    return torch.where((x < -limit) | (x > limit), grad, 0)
+
+
+# Where the input is NaN no comparison holds. PyTorch's decompositions of these ask the opposite of
+# what its kernels ask, and so give the gradient there that belongs to numbers.
+
+
+@composition(aten.hardtanh_backward.default)
+def hardtanh_backward(grad: Tensor, x: Tensor, least: Any, most: Any) -> Tensor:
+    """The gradient where the input lay between the bounds (N, ...), nothing elsewhere."""
+    return torch.where((x > least) & (x < most), grad, 0)
+
+
+@composition(aten.hardswish_backward.default)
+@pw_cast_for_opmath
+def hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of x * (x + 3) / 6 (N, ...), which is none up to -3, and the whole from 3 on."""
+    inside = grad * (x / 3 + 0.5)
+    return torch.where(x <= -3, 0, torch.where(x >= 3, grad, inside))
+
+
+@composition(aten.elu_backward.default)
+@pw_cast_for_opmath
+def elu_backward(
+    grad: Tensor, alpha: Any, scale: Any, input_scale: Any, is_result: bool, x: Tensor
+) -> Tensor:
+    """The gradient of elu by its input (N, ...), or by its result."""
+    factor = 1.0 * alpha * scale  # of whole numbers too, whose product may have too many digits
+    slope = x + factor if is_result else torch.exp(x * input_scale) * factor
+    return torch.where(x > 0, grad * scale, grad * input_scale * slope)
+
+
+@composition(aten.softshrink.default)
+def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
+    """x moved to 0 by a limit (any shape): 16-bit numbers in float32, and rounded once."""
+    shrink = _core_aten_decompositions_post_autograd()[aten.softshrink.default]
+    return pw_cast_for_opmath(shrink)(x, limit)

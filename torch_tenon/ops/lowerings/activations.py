@@ -1,0 +1,108 @@
+"""Activations: what a layer does to each number, and gradients of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.values import Value
+from torch_tenon.ops.lowerings.pointwise import clamp
+from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, lowering, promote
+
+
+@lowering("aten.relu")
+def relu(b: Build, x: Value) -> Value:
+    """x where it is positive, else 0."""
+    if x.dtype is torch.bool:
+        raise CannotLower("the positive part of a truth value")
+    return clamp(b, x, 0)
+
+
+@lowering("aten.hardtanh")
+def hardtanh(b: Build, x: Value, low: Any = -1, high: Any = 1) -> Value:
+    """x kept between two numbers."""
+    return clamp(b, x, *((low, high) if x.dtype.is_floating_point else (int(low), int(high))))
+
+
+@lowering("aten.threshold_backward")
+def threshold_backward(b: Build, g: Value, x: Value, limit: Any) -> Value:
+    """g, but nothing where x does not exceed the limit; also the gradient of relu."""
+    return elementwise(
+        lambda g, a, k, none: ops.where(ops.le(a, k), none, g),
+        (g, x, limit, 0),
+        promote(g, x),
+        b.out.dtype,
+        wide=(2,),
+    )
+
+
+@lowering("aten.threshold")
+def threshold(b: Build, x: Value, limit: Any, value: Any) -> Value:
+    """The value where x is at most the limit; for whole numbers both are whole."""
+    if not x.dtype.is_floating_point:
+        limit, value = (k if isinstance(k, Value) else int(k) for k in (limit, value))
+    f = lambda a, k, v: ops.where(ops.le(a, k), v, a)  # noqa: E731
+    return elementwise(f, (x, limit, value), x.dtype, x.dtype, wide=(1,))
+
+
+@lowering("aten.leaky_relu")
+def leaky_relu(b: Build, x: Value, slope: Any = 0.01) -> Value:
+    """x, times the slope where negative."""
+    f = lambda a, k: ops.where(ops.gt(a, 0), a, ops.mul(a, k))  # noqa: E731
+    return elementwise(f, (x, slope), x.dtype, x.dtype, 2, (1,))
+
+
+@lowering("aten.elu")
+def elu(b: Build, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
+    """x, and alpha * (exp(x) - 1) where negative; scaled. A zero keeps its sign."""
+
+    def f(a: Scalar, k: Scalar, s: Scalar, i: Scalar) -> Scalar:
+        negative = ops.mul(ops.expm1(ops.mul(a, i)), ops.mul(k, s))
+        return ops.where(ops.lt(a, 0), negative, ops.mul(a, s))
+
+    return elementwise(f, (x, alpha, scale, input_scale), x.dtype, x.dtype, 6, (1, 2, 3))
+
+
+@lowering("aten.gelu")
+def gelu(b: Build, x: Value, *, approximate: str = "none") -> Value:
+    """x times the normal distribution's cumulative function, or its tanh approximation."""
+
+    def exact(a: Scalar) -> Scalar:
+        return ops.mul(ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0))
+
+    def tanh(a: Scalar) -> Scalar:
+        cube = ops.mul(ops.mul(a, a), a)
+        inner = ops.mul(ops.add(a, ops.mul(cube, 0.044715)), math.sqrt(2 / math.pi))
+        return ops.mul(ops.mul(a, 0.5), ops.add(ops.tanh(inner), 1.0))
+
+    return elementwise(exact if approximate == "none" else tanh, (x,), x.dtype, x.dtype, 6)
+
+
+@lowering("aten.gelu_backward")
+def gelu_backward(b: Build, g: Value, x: Value, *, approximate: str = "none") -> Value:
+    """The gradient of gelu."""
+
+    def exact(d: Scalar, a: Scalar) -> Scalar:
+        cdf = ops.mul(ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0), 0.5)
+        pdf = ops.mul(ops.exp(ops.mul(ops.mul(a, a), -0.5)), 1 / math.sqrt(2 * math.pi))
+        return ops.mul(d, ops.add(cdf, ops.mul(a, pdf)))
+
+    def tanh(d: Scalar, a: Scalar) -> Scalar:
+        k = math.sqrt(2 / math.pi)
+        square = ops.mul(a, a)
+        t = ops.tanh(ops.mul(ops.add(a, ops.mul(ops.mul(square, a), 0.044715)), k))
+        left = ops.mul(ops.add(t, 1.0), 0.5)
+        slope = ops.mul(ops.add(ops.mul(square, 3 * 0.044715), 1.0), k)
+        right = ops.mul(ops.mul(ops.mul(a, 0.5), ops.sub(1.0, ops.mul(t, t))), slope)
+        return ops.mul(d, ops.add(left, right))
+
+    dtype = promote(g, x)
+    return elementwise(exact if approximate == "none" else tanh, (g, x), dtype, dtype, 14)
+
+
+lowering("aten.silu")(
+    lambda b, x: elementwise(lambda a: ops.mul(a, ops.sigmoid(a)), (x,), x.dtype, x.dtype, 5)
+)
