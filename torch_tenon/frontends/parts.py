@@ -19,11 +19,7 @@ from torch.fx.node import map_arg
 
 from torch_tenon import device
 from torch_tenon.compiler.backend import Backend
-
-aten = torch.ops.aten
-
-# Where a backend multiplies matrices itself, what is around these ops is fused into them.
-PRODUCTS = frozenset((aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default))
+from torch_tenon.ops.variants import known_of
 
 Boxed = Callable[[list[Any]], list[Any]]
 Values = list[Any]
@@ -31,13 +27,14 @@ Step = Callable[[Values], None]
 
 
 def is_of_library(node: Node, backend: Backend) -> bool:
-    """Whether the target's library runs a node of a graph of the device."""
+    """Whether the target's library runs a node of a graph of the device. What is around a product
+    is fused into it where the backend multiplies."""
     op = node.target
     if not isinstance(op, OpOverload) or op.name() not in device.target().library:
         return False
     given = (n.meta.get("val") for n in node.all_input_nodes)
     dtypes = {x.dtype for x in given if isinstance(x, Tensor)}
-    return op not in PRODUCTS or not dtypes <= backend.product_dtypes
+    return not known_of(op).product or not dtypes <= backend.product_dtypes
 
 
 class GraphInParts:

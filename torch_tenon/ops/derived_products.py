@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_FROM = {"aten::addmm": "aten::mm", "aten::baddbmm": "aten::bmm"}
+from torch_tenon.ops import manifest
+from torch_tenon.ops.variants import overload
 
 
 def derived(library: Mapping[str, Any]) -> dict[str, Callable[..., Tensor]]:
     """The ops that a target's library has no kernel for, but has one for the product in them."""
     return {
-        op: functools.partial(_with_addend, getattr(torch.ops.aten, product.partition("::")[2]))
-        for op, product in _FROM.items()
-        if product in library and op not in library
+        op: functools.partial(_with_addend, overload(known.product))
+        for op, known in manifest.load().items()
+        if known.product in library and op not in library
     }
 
 

@@ -62,6 +62,7 @@ class Entry(NamedTuple):
     random: bool = False
     run_time_numbers: str = ""
     numbers_fit: bool = False
+    product: str = ""
     complex: str = ""
     recorded: bool = False
     sizes: str = ""
