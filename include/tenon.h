@@ -188,7 +188,8 @@ typedef struct tenon_target_functions {
   double (*started)(void *context, int32_t device, uint64_t ticket);
 } tenon_target_functions;
 
-/* What a target's library exports. `interface` is the TENON_INTERFACE of who opens it. Called once;
+/* What a target's library exports. `interface` is the TENON_INTERFACE of who opens it. The
+ * runtime calls it once, however often the target is opened;
  * null, with a reason, where the hardware is not there or the interface is another one. The struct
  * stays as it is until the process ends, and the library stays open: what the hardware still does
  * at that time is the library's to wait for. */
@@ -339,7 +340,8 @@ TENON_EXPORT int32_t tenon_output_sizes(
 /* Runs a method, and waits for it. It writes dtype, rank and sizes of each output, and of one that
  * it allocates `data` (aligned to 64 bytes) and `nbytes`. An output's memory overlaps no other's.
  * Several threads may run one program at once. One with state runs one call at a time. After an
- * error an output's memory holds anything, and none was allocated. */
+ * error an output's memory holds anything, and none was allocated; steps of the run may have
+ * changed the state, which `tenon_reset` sets right. */
 TENON_EXPORT int32_t tenon_run(
     tenon_program *program,
     size_t method,

@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 namespace tenon {
 
 DeviceBlocks::~DeviceBlocks() {
@@ -57,18 +59,34 @@ void DeviceBlocks::give_back(void* block) {
     return;
   const std::lock_guard<std::mutex> lock(mutex_);
   unused_[blocks_.at(static_cast<const char*>(block)).nbytes].push_back(block);
+  if (holds_)
+    held_.insert(block);
+}
+
+DeviceBlocks::Hold::Hold(DeviceBlocks& blocks) : blocks_(blocks) {
+  const std::lock_guard<std::mutex> lock(blocks.mutex_);
+  blocks.holds_ = true;
+}
+
+DeviceBlocks::Hold::~Hold() {
+  const std::lock_guard<std::mutex> lock(blocks_.mutex_);
+  blocks_.holds_ = false;
+  blocks_.held_.clear();
 }
 
 void DeviceBlocks::release_unused() {
   for (auto& [nbytes, unused] : unused_) {
-    for (void* address : unused) {
+    const auto is_held = [&](void* address) { return held_.count(address) > 0; };
+    const auto last = std::partition(unused.begin(), unused.end(), is_held);
+    for (auto one = last; one != unused.end(); ++one) {
+      void* const address = *one;
       const auto found = blocks_.find(static_cast<const char*>(address));
       library_->release(found->second.handle, device_);
       if (!library_->host_memory())
         munmap(address, nbytes);
       blocks_.erase(found);
     }
-    unused.clear();
+    unused.erase(last, unused.end());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "runtime/target_library.h"
@@ -25,6 +26,19 @@ class DeviceBlocks {
   void give_back(void* block);
   Place place_of(const void* address);
 
+  // While one lives, what is given back may be taken again, and the target keeps it: something in
+  // the queue may still use it. It ends when the device has passed that. One at a time.
+  class Hold {
+   public:
+    explicit Hold(DeviceBlocks& blocks);
+    ~Hold();
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+
+   private:
+    DeviceBlocks& blocks_;
+  };
+
  private:
   struct Block {
     size_t nbytes;
@@ -38,6 +52,8 @@ class DeviceBlocks {
   std::mutex mutex_;  // of what follows; not of forks: a child has no device
   std::map<const char*, Block> blocks_;
   std::unordered_map<size_t, std::vector<void*>> unused_;  // by bytes
+  bool holds_ = false;
+  std::unordered_set<void*> held_;  // what was given back since then
 };
 
 }  // namespace tenon

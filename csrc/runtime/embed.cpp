@@ -1,6 +1,7 @@
 // What a program that embeds the runtime calls: the second half of include/tenon.h.
 
 #include <cstdlib>
+#include <map>
 
 #include "runtime/device_blocks.h"
 #include "runtime/embed.h"
@@ -36,6 +37,7 @@ constexpr uint32_t kGrown = 2;  // times that the interface has grown
 // Finds the plan's kernels in files below a folder.
 void load_kernels(PlanData& plan, const tenon_device& device, const std::string& folder) {
   std::vector<KernelFunction> found;
+  std::map<std::string, std::shared_ptr<SharedObject>> objects;  // by path
   for (const auto& kernel : plan.kernels) {
     const auto path = folder + "/" + kernel.object;
     const auto bytes = read_whole(path);
@@ -47,9 +49,12 @@ void load_kernels(PlanData& plan, const tenon_device& device, const std::string&
       found.push_back(reinterpret_cast<KernelFunction>(loaded->address()));
       plan.owners.push_back(std::move(loaded));
     } else {
-      auto object = std::make_shared<SharedObject>(path);
+      // By its path the loader would find the file that was there before, while that is open.
+      auto& object = objects[path];
+      if (object == nullptr)
+        object = SharedObject::of_bytes(*bytes);
       found.push_back(reinterpret_cast<KernelFunction>(object->symbol(kernel.symbol)));
-      plan.owners.push_back(std::move(object));
+      plan.owners.push_back(object);
     }
   }
   for (auto& step : plan.steps) {
@@ -165,6 +170,7 @@ void run_on_device(tenon_plan& plan, const void* const* inputs, void* const* out
   auto& device = *plan.device;
   const auto& data = plan.data;
   const std::lock_guard<std::mutex> lock(device.mutex);
+  const DeviceBlocks::Hold hold(*device.blocks);
   EmbeddedRun host(data, device);
   std::vector<void*> given(data.slots.size());
   for (const auto slot : data.outputs)

@@ -1,6 +1,7 @@
 // How functions of the C interface tell what failed.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -15,8 +16,12 @@ int32_t told(tenon_status* status, Work&& work) {
   const auto tell = [status](int32_t code, const char* text) {
     if (status != nullptr) {
       status->code = code;
-      std::strncpy(status->text, text, sizeof(status->text) - 1);
-      status->text[sizeof(status->text) - 1] = '\0';
+      auto length = std::min(std::strlen(text), sizeof(status->text) - 1);
+      // No character is cut in two: its further bytes begin with the bits 10.
+      while (length > 0 && text[length] != '\0' && (text[length] & 0xc0) == 0x80)
+        --length;
+      std::memcpy(status->text, text, length);
+      status->text[length] = '\0';
     }
     return code;
   };

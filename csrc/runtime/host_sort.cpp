@@ -74,11 +74,18 @@ struct Rows {
   int64_t length() const {
     return layout.sizes.empty() ? 1 : layout.sizes[dim];
   }
-  int64_t count() const {
+  // None where there are more than a number counts: a tensor may repeat its elements.
+  std::optional<int64_t> count() const {
     int64_t rows = 1;
-    for (size_t d = 0; d < layout.sizes.size(); ++d)
-      rows *= d == dim ? 1 : layout.sizes[d];
-    return rows;
+    bool fits = true;
+    for (size_t d = 0; d < layout.sizes.size(); ++d) {
+      if (d == dim)
+        continue;
+      if (layout.sizes[d] == 0)
+        return 0;
+      fits = fits && !__builtin_mul_overflow(rows, layout.sizes[d], &rows);
+    }
+    return fits ? std::optional(rows) : std::nullopt;
   }
 
   const TensorLayout& layout;
@@ -118,6 +125,7 @@ void order(
   dim = dim < 0 ? dim + rank : dim;
   check_data(dim >= 0 && dim < rank, name_of_op(step.op), " has no dimension ", dim);
   const Rows rows(layout, dim);
+  check_data(rows.count().has_value(), name_of_op(step.op), " has more rows than there are");
   const auto kept = count.value_or(rows.length());
   check_data(kept >= 0 && kept <= rows.length(), "selected index k out of range");
   auto expected = layout.sizes;
@@ -134,7 +142,7 @@ void order(
   const auto kind = kind_of(layout.dtype);
   const auto itemsize = static_cast<size_t>(rows.itemsize);
   std::vector<Element> elements(static_cast<size_t>(rows.length()));
-  for (int64_t row = 0; row < rows.count() && kept > 0; ++row) {
+  for (int64_t row = 0; row < *rows.count() && kept > 0; ++row) {
     const auto* from = static_cast<const char*>(tensors[0]) + rows.start(row);
     for (int64_t k = 0; k < rows.length(); ++k) {
       const auto key = key_of(from + k * rows.step(), itemsize, kind, layout.dtype);

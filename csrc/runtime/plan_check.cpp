@@ -101,7 +101,7 @@ class PlanCheck {
       check_slot(slot);
       const auto kind = plan_.slots[slot].kind;
       const bool is_let_go = kind == Kind::input || kind == Kind::block || kind == Kind::external;
-      check_data(is_let_go, "slot ", slot, " is not let go of");
+      check_data(is_let_go && has_memory_[slot], "slot ", slot, " is not let go of");
       has_memory_[slot] = false;
     }
     const auto& facts = *step.facts;
@@ -135,8 +135,10 @@ class PlanCheck {
       check_slot(result->slot);
       const auto kind = plan_.slots[result->slot].kind;
       check_data(kind != Kind::constant, "a result in a constant");
-      if (kind == Kind::external)
+      if (kind == Kind::external) {
+        check_data(!has_memory_[result->slot], "slot ", result->slot, " is made twice");
         has_memory_[result->slot] = true;
+      }
       check_used(result->slot);
     }
   }

@@ -9,13 +9,19 @@ namespace tenon {
 
 class ProgramDevice::DeviceRun final : public RunHost {
  public:
-  DeviceRun(ProgramDevice& device, const PlanData& plan)
-      : device_(device), plan_(plan), slots_(plan.slots.size()) {}
+  DeviceRun(ProgramDevice& device, const MethodPlan& plan)
+      : device_(device),
+        plan_(plan.data),
+        offsets_(plan.placement.offsets),
+        slots_(plan_.slots.size()),
+        piece_(device.take(plan.placement.nbytes)) {}
 
-  void* arena(size_t nbytes) override {
-    return (arena_ = device_.take(nbytes)).get();
+  void* arena(size_t) override {
+    return piece_.get();
   }
   void* allocate(size_t slot, size_t nbytes) override {
+    if (plan_.slots[slot].kind == Slot::Kind::block)
+      return nbytes > 0 ? static_cast<char*>(piece_.get()) + offsets_[slot] : nullptr;
     auto& memory = slots_[slot];
     const bool is_output = plan_.slots[slot].kind == Slot::Kind::output;
     if (!is_output || memory == nullptr)
@@ -44,10 +50,7 @@ class ProgramDevice::DeviceRun final : public RunHost {
     device_.wait(raises);
   }
   void drain() noexcept override {
-    try {
-      device_.wait(/*raises=*/false);
-    } catch (...) {  // such a device is lost, and the first error says more
-    }
+    device_.drain();
   }
   bool waits_for_each() const override {
     return device_.commit_each_;
@@ -56,8 +59,9 @@ class ProgramDevice::DeviceRun final : public RunHost {
  private:
   ProgramDevice& device_;
   const PlanData& plan_;
-  Memory arena_;
+  const std::vector<size_t>& offsets_;
   std::vector<Memory> slots_;
+  const Memory piece_;  // the arena and the blocks
 };
 
 ProgramDevice::ProgramDevice(
@@ -86,20 +90,39 @@ void ProgramDevice::wait(bool raises) {
     failure->raise();
 }
 
+void ProgramDevice::drain() noexcept {
+  try {
+    wait(/*raises=*/false);
+  } catch (...) {  // such a device is lost, and the first error says more
+  }
+}
+
+template <class Work>
+void ProgramDevice::enqueue(const Work& work) {
+  try {
+    work();
+  } catch (...) {
+    drain();
+    throw;
+  }
+}
+
 void ProgramDevice::put(const ProgramFile& file) {
   const std::lock_guard<std::mutex> lock(mutex_);
   weights_.resize(file.weight_list.size());
-  for (const auto& method : file.methods) {
-    for (const auto& [kind, number] : method.plan_inputs) {
-      if (kind != Source::Kind::weight || weights_[number] != nullptr)
-        continue;
-      const auto bytes = file.bytes_of(file.weight_list[number]);
-      weights_[number] = take(bytes.size());
-      copy_in(weights_[number].get(), bytes.data(), bytes.size());
+  enqueue([&] {
+    for (const auto& method : file.methods) {
+      for (const auto& [kind, number] : method.plan_inputs) {
+        if (kind != Source::Kind::weight || weights_[number] != nullptr)
+          continue;
+        const auto bytes = file.bytes_of(file.weight_list[number]);
+        weights_[number] = take(bytes.size());
+        copy_in(weights_[number].get(), bytes.data(), bytes.size());
+      }
     }
-  }
-  for (const auto& state : file.state_list)
-    state_.push_back(take(state.tensor.layout.nbytes));
+    for (const auto& state : file.state_list)
+      state_.push_back(take(state.tensor.layout.nbytes));
+  });
   first_state(file);
 }
 
@@ -113,13 +136,15 @@ void ProgramDevice::first_state(const ProgramFile& file) {
   for (const auto& [tensor, weight] : file.state_list)
     most = std::max(most, weight < 0 ? tensor.layout.nbytes : 0);
   const std::vector<char> zeros(most);
-  for (size_t k = 0; k < file.state_list.size(); ++k) {
-    const auto& [tensor, weight] = file.state_list[k];
-    const auto* from = weight < 0
-                           ? zeros.data()
-                           : file.bytes_of(file.weight_list[static_cast<size_t>(weight)]).data();
-    copy_in(state_[k].get(), from, tensor.layout.nbytes);
-  }
+  enqueue([&] {
+    for (size_t k = 0; k < file.state_list.size(); ++k) {
+      const auto& [tensor, weight] = file.state_list[k];
+      const auto* from = weight < 0
+                             ? zeros.data()
+                             : file.bytes_of(file.weight_list[static_cast<size_t>(weight)]).data();
+      copy_in(state_[k].get(), from, tensor.layout.nbytes);
+    }
+  });
   wait(/*raises=*/true);
 }
 
@@ -132,13 +157,14 @@ void ProgramDevice::run(
   using Kind = Source::Kind;
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto& data = plan.data;
-  DeviceRun host(*this, data);
+  const DeviceBlocks::Hold hold(*blocks_);
+  DeviceRun host(*this, plan);
   std::vector<void*> made;
   for (const auto slot : data.outputs)
     made.push_back(host.allocate(slot, data.slots[slot].number));
   Run run(data, *queue_, /*at_once=*/false, host);
   std::vector<void*> placed(inputs.size());  // the method's inputs on the device
-  try {
+  enqueue([&] {
     for (size_t k = 0; k < data.inputs.size(); ++k) {
       const auto slot = data.inputs[k];
       const auto& [kind, number] = method.plan_inputs[k];
@@ -170,10 +196,7 @@ void ProgramDevice::run(
       else if (source.kind == Kind::input && placed[source.number] != nullptr)
         copy_out(outputs[output], placed[source.number], nbytes);
     }
-  } catch (...) {
-    host.drain();
-    throw;
-  }
+  });
   wait(/*raises=*/true);
   const auto failures = run.failures()();
   if (!failures.empty())

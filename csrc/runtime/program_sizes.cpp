@@ -169,7 +169,7 @@ std::string spelled(const SizeExpression& value, std::span<const Symbol> symbols
   if (!text)
     return "no expression";
   // No brackets around all of it.
-  return text->front() == '(' ? text->substr(1, text->size() - 2) : *text;
+  return text->starts_with('(') ? text->substr(1, text->size() - 2) : *text;
 }
 
 std::vector<int64_t> symbols_of(const Method& method, std::span<const GivenTensor> inputs) {

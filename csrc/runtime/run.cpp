@@ -62,8 +62,15 @@ Run::Run(const PlanData& plan, Queue& queue, bool at_once, RunHost& host)
     if (plan.slots[k].kind == Slot::Kind::temporary)
       pointers_[k] = start + plan.slots[k].number;
   }
-  if (!plan.constants.empty())
+  if (plan.constants.empty())
+    return;
+  try {
     place_constants();
+  } catch (...) {
+    if (!at_once_)
+      host_.drain();  // of memory that ends with this run
+    throw;
+  }
 }
 
 void Run::place_constants() {

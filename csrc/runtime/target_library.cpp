@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "runtime/archive.h"
 #include "runtime/several_queues.h"
@@ -74,7 +75,13 @@ Error error_of(const tenon_status& status, const std::string& name) {
       text_of(name, ": ", text.empty() ? text_of("it failed with code ", status.code) : text)};
 }
 
-class LibraryCommit final : public Commit {
+// What was committed: one ticket of the library's, or several.
+class LibraryTicket : public Commit {
+ public:
+  virtual void for_each_number(const std::function<void(uint64_t)>& f) const = 0;
+};
+
+class LibraryCommit final : public LibraryTicket {
  public:
   LibraryCommit(
       std::shared_ptr<const TargetLibrary> library,
@@ -88,6 +95,9 @@ class LibraryCommit final : public Commit {
   }
   uint64_t ticket() const {
     return ticket_;
+  }
+  void for_each_number(const std::function<void(uint64_t)>& f) const override {
+    f(ticket_);
   }
   bool passed() override {
     if (!over_ && table_.passed(table_.context, device_, ticket_) != 0)
@@ -142,7 +152,44 @@ class LibraryCommit final : public Commit {
   std::shared_ptr<Failure> failure_;
 };
 
-// `number`: 0 is the queue of kernels, the others are for copies.
+// Several commits of one queue, in their order, or none.
+class LibraryCommits final : public LibraryTicket {
+ public:
+  using Parts = std::vector<std::shared_ptr<LibraryCommit>>;
+  explicit LibraryCommits(Parts parts) : parts_(std::move(parts)) {}
+
+  void for_each_number(const std::function<void(uint64_t)>& f) const override {
+    for (const auto& part : parts_)
+      f(part->ticket());
+  }
+  bool passed() override {
+    return std::all_of(parts_.begin(), parts_.end(), [](auto& part) { return part->passed(); });
+  }
+  void wait() override {
+    for (const auto& part : parts_)
+      part->wait();
+  }
+  double seconds() override {
+    return parts_.empty() ? host_seconds() : parts_.back()->seconds();
+  }
+  std::optional<double> started() override {
+    return parts_.empty() ? std::nullopt : parts_.front()->started();
+  }
+  std::shared_ptr<Failure> failure() override {
+    for (const auto& part : parts_) {
+      if (auto failure = part->failure())
+        return failure;
+    }
+    return nullptr;
+  }
+
+ private:
+  const Parts parts_;
+};
+
+// `number`: 0 is the queue of kernels, the others are for copies. Others may have queues of the
+// same device: what one of them has enqueued is committed before another enqueues, so a ticket
+// tells of the work of one alone.
 class LibraryQueue final : public Queue {
  public:
   LibraryQueue(
@@ -154,23 +201,31 @@ class LibraryQueue final : public Queue {
         table_(library_->table_),
         device_(device),
         number_(number),
-        place_of_(std::move(place_of)) {}
+        place_of_(std::move(place_of)),
+        shared_(*library_->shared_.at(static_cast<size_t>(device))),
+        line_(shared_.lines.at(static_cast<size_t>(number))) {}
+  ~LibraryQueue() override {
+    const std::lock_guard<std::mutex> lock(shared_.mutex);
+    if (line_.open_by == this)
+      line_.open_by = nullptr;
+  }
 
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
     const auto to = end(dst, kind == CopyKind::device_to_host);
     const auto from = end(const_cast<void*>(src), kind == CopyKind::host_to_device);
-    tenon_status status{};
-    const auto code =
-        number_ == 0
-            ? table_.copy(table_.context, device_, &to, &from, nbytes, &status)
-            : table_.copy_on(table_.context, device_, number_, &to, &from, nbytes, &status);
-    check(code, status, name());
+    enqueue([&](tenon_status* status) {
+      return number_ == 0
+                 ? table_.copy(table_.context, device_, &to, &from, nbytes, status)
+                 : table_.copy_on(table_.context, device_, number_, &to, &from, nbytes, status);
+    });
   }
 
   void after(const Ticket& ticket) override {
-    const auto number = static_cast<LibraryCommit&>(*ticket).ticket();
-    tenon_status status{};
-    check(table_.after(table_.context, device_, number_, number, &status), status, name());
+    static_cast<LibraryTicket&>(*ticket).for_each_number([&](uint64_t number) {
+      enqueue([&](tenon_status* status) {
+        return table_.after(table_.context, device_, number_, number, status);
+      });
+    });
   }
 
   void launch(
@@ -193,8 +248,9 @@ class LibraryQueue final : public Queue {
     launch.status = words.empty() ? nullptr : words.data();
     launch.status_count = words.size();
     launch.next = static_cast<int32_t>(next);
-    tenon_status status{};
-    check(table_.launch(table_.context, device_, &launch, &status), status, name());
+    enqueue([&](tenon_status* status) {
+      return table_.launch(table_.context, device_, &launch, status);
+    });
   }
 
   bool runs_calls() const override {
@@ -212,26 +268,46 @@ class LibraryQueue final : public Queue {
     };
     const auto all = places(pointers);
     auto given = std::make_unique<Given>(Given{std::move(work), all.size()});
-    tenon_status status{};
-    check(
-        table_.call(table_.context, device_, run, given.get(), all.data(), all.size(), &status),
-        status,
-        name());
+    enqueue([&](tenon_status* status) {
+      return table_.call(table_.context, device_, run, given.get(), all.data(), all.size(), status);
+    });
     given.release();  // `run` has it
   }
 
  private:
-  Ticket start() override {
+  template <class Function>
+  void enqueue(const Function& function) {
+    const std::lock_guard<std::mutex> lock(shared_.mutex);
+    if (line_.open_by != nullptr && line_.open_by != this)
+      line_.open_by->commit_open();
+    line_.open_by = this;
+    tenon_status status{};
+    check(function(&status), status, name());
+  }
+
+  // Under the lock. Where nothing was enqueued the library gives the last ticket once more.
+  void commit_open() {
     uint64_t ticket = 0;
     tenon_status status{};
     const auto code = number_ == 0
                           ? table_.commit(table_.context, device_, &ticket, &status)
                           : table_.commit_on(table_.context, device_, number_, &ticket, &status);
     check(code, status, name());
-    // Where nothing was enqueued it is the last one, which is forgotten once.
-    if (last_ == nullptr || last_ticket_ != ticket)
-      last_ = std::make_shared<LibraryCommit>(library_, table_, device_, ticket);
-    last_ticket_ = ticket;
+    line_.open_by = nullptr;
+    if (line_.last != nullptr && line_.last->ticket() == ticket)
+      return;
+    line_.last = std::make_shared<LibraryCommit>(library_, table_, device_, ticket);
+    parts_.push_back(line_.last);
+  }
+
+  Ticket start() override {
+    const std::lock_guard<std::mutex> lock(shared_.mutex);
+    if (line_.open_by == nullptr || line_.open_by == this)
+      commit_open();
+    if (parts_.size() == 1)
+      last_ = std::exchange(parts_, {}).front();
+    else if (!parts_.empty() || last_ == nullptr)
+      last_ = std::make_shared<LibraryCommits>(std::exchange(parts_, {}));
     return last_;
   }
 
@@ -259,16 +335,29 @@ class LibraryQueue final : public Queue {
   const tenon_target_functions& table_;
   const int32_t device_, number_;
   const TargetLibrary::PlaceOf place_of_;
+  TargetLibrary::Device& shared_;
+  TargetLibrary::Device::Line& line_;
+  LibraryCommits::Parts parts_;  // since the last commit of this queue
   Ticket last_;
-  uint64_t last_ticket_ = 0;
 };
 
-TargetLibrary::TargetLibrary(tenon_target_functions table) : table_(table), name_(table.name) {}
+TargetLibrary::TargetLibrary(tenon_target_functions table) : table_(table), name_(table.name) {
+  const auto lines = 1 + static_cast<size_t>(std::max(table_.copy_queues, 0));
+  for (int32_t device = 0; device < table_.devices; ++device)
+    shared_.emplace_back(std::make_unique<Device>())->lines.resize(lines);
+}
 
 std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
+  // Not of forks: a child opens no device. Leaked on purpose, as libraries stay open.
+  static auto& mutex = *new std::mutex;
+  static auto& opened = *new std::map<void*, std::shared_ptr<TargetLibrary>>;
+  const std::lock_guard<std::mutex> lock(mutex);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     fail(ErrorKind::error, "the library of a target does not open: ", dlerror());
+  auto& known = opened[library];
+  if (known != nullptr)
+    return known;
   const auto get = reinterpret_cast<tenon_target_function>(dlsym(library, kFunction));
   if (get == nullptr)
     fail(
@@ -287,7 +376,7 @@ std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
         reason.kind,
         text_of(reason.what(), " (it was asked for version ", TENON_INTERFACE, " of tenon.h)"));
   }
-  return std::shared_ptr<TargetLibrary>(new TargetLibrary(table_of(*table, path)));
+  return known = std::shared_ptr<TargetLibrary>(new TargetLibrary(table_of(*table, path)));
 }
 
 uint64_t TargetLibrary::total_memory(int32_t device) const {

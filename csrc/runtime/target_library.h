@@ -9,7 +9,10 @@
 
 namespace tenon {
 
-// An opened library. It stays open until the process ends.
+class LibraryQueue;
+class LibraryCommit;
+
+// An opened library. It stays open until the process ends, and who opens it again has the same.
 class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
  public:
   // Raises where there is no such library, or none of this interface, or it does not open.
@@ -77,8 +80,20 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
   explicit TargetLibrary(tenon_target_functions table);
   friend class LibraryQueue;
 
+  // What all share that enqueue on a device.
+  struct Device {
+    // One of a device's queues.
+    struct Line {
+      LibraryQueue* open_by = nullptr;  // whose work is enqueued there and not committed
+      std::shared_ptr<LibraryCommit> last;
+    };
+    std::mutex mutex;  // of the library's functions that enqueue; not of forks: a child has none
+    std::vector<Line> lines;
+  };
+
   const tenon_target_functions table_;
   const std::string name_;
+  std::vector<std::unique_ptr<Device>> shared_;  // by device
   std::mutex mutex_;  // of `loaded_`; not of forks: a child has no device
   std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Kernel>> loaded_;
 };

@@ -1,6 +1,8 @@
 """Collectives on tensors of the device: the same as on tensors of the host, bit for bit."""
 
+import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -280,6 +282,97 @@ def groups_of_some() -> None:
 
 def test_groups_of_some_ranks(group: Ranks) -> None:
     group.run(groups_of_some)
+
+
+def with_gaps(device: str) -> list[torch.Tensor]:
+    """Columns and the like. Gloo takes elements from a tensor's place on, as if it had no gaps; so
+    on the host each goes through a tensor of its own."""
+    rank, found = dist.get_rank(), []
+
+    def given(*sizes: int) -> torch.Tensor:
+        whole = values(device, torch.float32, *sizes, seed=7)
+        found.append(whole)
+        return whole
+
+    def by(call: Callable[[torch.Tensor], Any], part: torch.Tensor) -> None:
+        whole = part if device == "tenon" else part.contiguous()
+        call(whole)
+        part.copy_(whole)
+
+    by(dist.all_reduce, given(4, 3)[:, 1])
+    by(functools.partial(dist.all_reduce, op=dist.ReduceOp.MAX), given(5, 4)[1:4, ::2])
+    by(functools.partial(dist.broadcast, src=1), given(4, 3)[:, 2])
+    x = given(4, 3)
+    by(functools.partial(dist.reduce, dst=0), x[:, 0])
+    if rank == 1:
+        x[:, 0] = 0
+    parts = list(given(3, 2).t()) if rank == 0 else None
+    if parts is not None and device == "cpu":
+        parts = [t.contiguous() for t in parts]
+    by(lambda out: dist.scatter(out, parts, 0), given(3, 2)[:, 0])
+    a, b = given(4, 2).t()
+    with dist._coalescing_manager():
+        gathered = [t if device == "tenon" else t.contiguous() for t in (a, b)]
+        for t in gathered:
+            dist.all_reduce(t)
+    a.copy_(gathered[0]), b.copy_(gathered[1])
+    columns = given(4, 2).t()
+    dist.all_gather(list(columns), given(4, 3)[:, 1])
+    parts = [torch.empty(4, 3, device=device) for _ in range(SIZE)]
+    dist.all_gather(parts, given(1, 3).expand(4, 3))
+    found += parts
+    return found
+
+
+def gaps() -> None:
+    expected, got = with_gaps("cpu"), with_gaps("tenon")
+    torch.testing.assert_close([t.cpu() for t in got], expected, rtol=0, atol=0)
+    repeated = torch.ones(1, 3, device="tenon").expand(400, 3)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        dist.all_reduce(repeated)
+
+
+def test_tensors_with_gaps(group: Ranks) -> None:
+    group.run(gaps)
+
+
+def numbers() -> None:
+    x = torch.tensor(2.0 + dist.get_rank(), device="tenon")
+    dist.all_reduce(x)
+    parts = [torch.zeros((), device="tenon") for _ in range(SIZE)]
+    dist.all_gather(parts, x + dist.get_rank())
+    whole, share = torch.zeros(SIZE, device="tenon"), torch.zeros((), device="tenon")
+    dist.all_gather_single(whole, x)
+    dist.reduce_scatter_single(share, torch.arange(2.0, device="tenon") + 1)
+    assert [x.item(), *(p.item() for p in parts), *whole.tolist()] == [5, 5, 6, 5, 5]
+    assert share.item() == 2 * (dist.get_rank() + 1) and share.shape == x.shape == ()
+
+
+def test_tensors_without_dimensions(group: Ranks) -> None:
+    group.run(numbers)
+
+
+def resized_in_flight() -> None:
+    store = dist.distributed_c10d._get_default_store()
+    x = torch.ones(1 << 20, device="tenon")
+    x.cpu()
+    if dist.get_rank() == 0:
+        work = dist.all_reduce(x, async_op=True)
+        x.untyped_storage().resize_(0)
+        others = [torch.full((1 << 20,), 7.0, device="tenon") for _ in range(4)]
+        assert all(y[0].item() == 7 for y in others)
+        store.set("it has no memory", "")
+        work.wait()
+        assert all(bool((y == 7).all()) for y in others)
+    else:
+        store.wait(["it has no memory"])
+        dist.all_reduce(x)
+
+
+def test_memory_stays_where_a_storage_is_resized(group: Ranks) -> None:
+    if group.variables:
+        pytest.skip("copies are in flight there")
+    group.run(resized_in_flight)
 
 
 def late_error() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -349,6 +350,65 @@ def test_arguments_that_are_wrong(tmp_path: Path) -> None:
         program(x, x)
     with pytest.raises(TypeError, match="none of its inputs"):
         program(x, z=x)
+
+
+def test_bytes_in_the_other_order(tmp_path: Path) -> None:
+    program = exported(tmp_path, nn.Linear(3, 2), torch.randn(4, 3))
+    x = np.random.default_rng(0).standard_normal((4, 3), np.float32)
+    expected = program(x)
+    for order in "<>":
+        np.testing.assert_array_equal(program(x.astype(f"{order}f4")), expected)
+        np.testing.assert_array_equal(program(np.asfortranarray(x.astype(f"{order}f4"))), expected)
+
+
+def test_a_program_that_is_closed(tmp_path: Path) -> None:
+    program = exported(tmp_path, nn.ReLU(), torch.randn(3))
+    method = program.forward
+    with program:
+        assert method(torch.tensor([1.0, -1.0, 2.0])).tolist() == [1, 0, 2]
+    for call in (lambda: method(torch.randn(3)), program.reset, program.report):
+        with pytest.raises(ProgramError, match=r"model\.tenon is closed"):
+            call()
+    program.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        # Texts of negative lengths, which begin again and again.
+        b"\x07\x01\x00\x07\x07\x00\x05\x82\x7f",
+        b"\x00\x01\x06\xff\xff\x05\x03\x82\x7f\t\xff",
+        b"\xff" * 100_000,
+    ],
+)
+def test_a_head_that_is_none_is_refused(tmp_path: Path, head: bytes) -> None:
+    path = tmp_path / "damaged.tenon"
+    path.write_bytes(b"tenon program 1\n" + len(head).to_bytes(8, "little") + bytes(8) + head)
+    with pytest.raises(ProgramError, match="is damaged: its head is no head"):
+        torch_tenon.load(path)
+
+
+@pytest.mark.parametrize("facts", [b"[" * 100_000, b"5", b"{}"])
+def test_facts_that_are_none_are_refused(tmp_path: Path, facts: bytes) -> None:
+    torch_tenon.export(nn.ReLU(), (torch.randn(3),), tmp_path / "model.tenon", cpu="native")
+    whole = (tmp_path / "model.tenon").read_bytes()
+    start = whole.index(b'{"results"') if b'{"results"' in whole else whole.index(b'{"')
+    end = start + json.JSONDecoder().raw_decode(whole[start:].decode("latin-1"))[1]
+    length = _number(end - start)
+    assert whole[start - len(length) : start] == length
+    changed = whole[32 : start - len(length)] + _number(len(facts)) + facts + whole[end:]
+    path = tmp_path / "damaged.tenon"
+    path.write_bytes(whole[:16] + len(changed).to_bytes(8, "little") + whole[24:32] + changed)
+    with pytest.raises(ProgramError, match="is damaged: its head is no head"):
+        torch_tenon.load(path)
+
+
+def _number(x: int) -> bytes:
+    left, found = x << 1, []
+    while left >= 0x80:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
 
 
 def test_a_file_is_what_it_was(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "plans.h"
+#include "programs.h"
 #include "runtime/archive.h"
 #include "tenon.h"
 
@@ -130,6 +131,42 @@ TEST(what_cannot_run_is_refused_with_a_reason) {
   other.numbers = {
       {SizedNumber::Where::kernel, 0, 0, {}, 0, SizeExpression::of(SizeExpression::constant, 8)}};
   CHECK(has(refusal(other.bytes(), kernels.folder, TENON_UNSUPPORTED), "any sizes"));
+}
+
+TEST(a_file_of_kernels_may_be_replaced_while_it_is_in_use) {
+  Kernels kernels;
+  const tests::TemporaryFile file(*read_whole(kernels.folder + "/" + kernels.name), kernels.name);
+  const Device device;
+  tenon_plan *first = nullptr, *second = nullptr;
+  tenon_status status{};
+  auto draft = plus_one(kernels);
+  const auto read = [&](tenon_plan*& plan) {
+    const auto bytes = draft.bytes();
+    return tenon_read_plan(
+        device.device, bytes.data(), bytes.size(), file.folder.c_str(), &plan, &status);
+  };
+  CHECK(read(first) == TENON_OK);
+  const auto others = *read_whole(kernels.folder + "/libprogram_kernels.so");
+  CHECK(write_whole(file.path, others));
+  draft.kernels[0].symbol = "scale";
+  CHECK(read(second) == TENON_DAMAGED);
+  draft.kernels[0].checksum = checksum(others);
+  CHECK(read(second) == TENON_OK);
+  tenon_free_plan(first);
+  tenon_free_plan(second);
+}
+
+TEST(the_text_of_an_error_ends_with_a_whole_character) {
+  tenon_program* program = nullptr;
+  for (const size_t before : {0, 1, 2}) {
+    auto path = "/" + std::string(before, 'x');
+    for (int k = 0; k < 600; ++k)
+      path += "\u4e2d";
+    tenon_status status{};
+    CHECK(tenon_open_program(path.c_str(), nullptr, &program, &status) == TENON_ERROR);
+    const auto length = std::strlen(status.text);
+    CHECK(length > 1000 && std::string(status.text, length).substr(length - 3) == "\u4e2d");
+  }
 }
 
 TEST(libraries_that_are_no_target_say_why) {

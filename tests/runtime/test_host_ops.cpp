@@ -129,6 +129,16 @@ TEST(the_largest_or_smallest_are_found) {
   CHECK_RAISES("lacks an argument", op());
 }
 
+TEST(more_rows_than_a_number_counts_are_refused) {
+  float x[2] = {2, 1}, values[2];
+  int64_t found[2];
+  constexpr int64_t kMany = int64_t{1} << 40;
+  const auto of = layout(6, {kMany, kMany, 2}, {0, 0, 1});
+  CHECK_RAISES("more rows", run(sort_step(of, of, -1, false), x, values, found));
+  const auto none = layout(6, {kMany, kMany, 0, 2}, {0, 0, 1, 1});
+  run(sort_step(none, none, -1, false), x, values, found);
+}
+
 TEST(a_program_sorts) {
   for (const auto kind : {Slot::Kind::external, Slot::Kind::output}) {
     auto draft = tests::sorting_program();

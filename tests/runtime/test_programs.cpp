@@ -395,6 +395,29 @@ TEST(parts_of_a_program_that_do_not_fit_are_refused) {
       "does not fit the sizes", [](D& d) { d.methods[1].copies[0].source = {From::weight, 1}; });
 }
 
+TEST(what_calls_make_is_made_once_and_then_let_go_of) {
+  const auto refused = [](const char* text, const std::function<void(ProgramDraft&)>& change) {
+    auto draft = tests::sorting_program();
+    draft.methods[0].plan.slots.push_back({Slot::Kind::external, 0, 32});
+    change(draft);
+    const TemporaryFile file(draft.bytes());
+    const auto said = tests::error_of([&] { Opened{file.path}; });
+    if (said.find(text) == std::string::npos)
+      tests::failed(__FILE__, __LINE__, "the error is '" + said + "', and no '" + text + "'");
+  };
+  using D = ProgramDraft;
+  const auto results = [](D& d) -> auto& {
+    return std::get<tests::Call>(d.methods[0].plan.steps[0].work).results;
+  };
+  refused("is not let go of", [](D& d) { d.methods[0].plan.steps[0].released = {3}; });
+  refused("is not let go of", [](D& d) { d.methods[0].plan.steps[0].released = {0, 0}; });
+  refused("is made twice", [&](D& d) { results(d) = {tests::floats(3, 8), tests::floats(3, 8)}; });
+  refused("is made twice", [&](D& d) {
+    results(d) = {tests::floats(3, 8), std::nullopt};
+    d.methods[0].plan.steps.push_back(d.methods[0].plan.steps[0]);
+  });
+}
+
 TEST(processors_are_told_apart) {
   const Processor old{"x86-64", " sse2 cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3 avx "};
   CHECK(old.name() == "x86-64-v2" && old.runs("x86-64") && old.runs("x86-64-v2"));

@@ -32,6 +32,8 @@ class Arrays:
                 raise TypeError(f"{type(x).__name__} is no array: it gives no DLPack")
             x = np.from_dlpack(x)
         dense = np.ascontiguousarray(x).reshape(np.shape(x))
+        if not dense.dtype.isnative:
+            dense = dense.astype(dense.dtype.newbyteorder("="))
         number = _NUMBERS.get(dense.dtype.name)
         if number is None:
             raise TypeError(f"an array of {dense.dtype}, which programs do not have")

@@ -45,20 +45,27 @@ class _Fields:
         self.data, self.at = data, 0
 
     def number(self) -> int:
-        found = shift = 0
-        while True:
+        found = 0
+        for shift in range(0, 64, 7):
             byte = self.data[self.at]
             self.at += 1
             found |= (byte & 0x7F) << shift
-            shift += 7
             if byte < 0x80:
                 return found >> 1 ^ -(found & 1)
+        raise ValueError("a number is too long")
+
+    def count(self) -> int:
+        """Of what takes a byte at least."""
+        found = self.number()
+        if not 0 <= found <= len(self.data) - self.at:
+            raise ValueError("a list is longer than the data")
+        return found
 
     def numbers(self) -> list[int]:
-        return [self.number() for _ in range(self.number())]
+        return [self.number() for _ in range(self.count())]
 
     def bytes(self) -> bytes:
-        count = self.number()
+        count = self.count()
         self.at += count
         return self.data[self.at - count : self.at]
 
@@ -71,7 +78,7 @@ class _Fields:
     def spec(self) -> str:
         name = self.text()
         self.number()
-        for _ in range(self.number()):
+        for _ in range(self.count()):
             self.numbers()
         return name
 
@@ -94,7 +101,7 @@ def read_head_of(file: BinaryIO, name: str) -> Head:
         raise ProgramError(f"{name} is damaged: its head would have {length} bytes")
     try:
         return _read(_Fields(file.read(length)))
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, RecursionError) as error:
         raise ProgramError(f"{name} is damaged: its head is no head ({error})") from error
 
 
@@ -105,34 +112,37 @@ def _read(f: _Fields) -> Head:
     f.number()
     f.numbers()
     weights, states, codes = [], [], []
-    for _ in range(f.number()):
+    for _ in range(f.count()):
         weights.append(f.tensor())
         f.number()
-    for _ in range(f.number()):
+    for _ in range(f.count()):
         states.append(f.tensor())
         f.number()
-    for _ in range(f.number()):
+    for _ in range(f.count()):
         processor = f.text()
         f.number()
         codes.append((processor, f.number()))
         f.number()
-    methods = [_method(f) for _ in range(f.number())]
+    methods = [_method(f) for _ in range(f.count())]
     return Head(producer, target, weight_file, weight_bytes, weights, states, codes, methods)
 
 
 def _method(f: _Fields) -> MethodFacts:
     found = MethodFacts(f.text())
-    for _ in range(f.number()):
+    for _ in range(f.count()):
         found.symbols.append((f.text(), f.number(), f.number()))
-    found.inputs = [f.spec() for _ in range(f.number())]
-    found.outputs = [f.spec() for _ in range(f.number())]
-    for _ in range(f.number()):  # inputs of the plan
+    found.inputs = [f.spec() for _ in range(f.count())]
+    found.outputs = [f.spec() for _ in range(f.count())]
+    for _ in range(f.count()):  # inputs of the plan
         f.number(), f.number()
     f.numbers()
-    for _ in range(f.number()):  # copies
+    for _ in range(f.count()):  # copies
         f.number(), f.number(), f.number()
-    for _ in range(f.number()):  # checks
+    for _ in range(f.count()):  # checks
         f.numbers(), f.number(), f.numbers()
-    found.facts = json.loads(f.text())
+    facts = json.loads(f.text())
+    if not isinstance(facts, dict) or not isinstance(facts.get("results"), list):
+        raise ValueError(f"{found.name} has no facts")
+    found.facts = facts
     found.plan_bytes = len(f.bytes())
     return found

@@ -44,7 +44,8 @@ class Method:
     on the host, in the order of `inputs` or by their names, and gives what the model gave, tensors
     where it was given one and else arrays; of a structure the leaves, as a tuple.
 
-    Raises ProgramError, also for sizes and dtypes that the program was not exported for; TypeError.
+    Raises ProgramError, also for sizes and dtypes that the program was not exported for, and where
+    it is closed; TypeError.
     """
 
     def __init__(self, program: Program, number: int, facts: MethodFacts) -> None:
@@ -64,6 +65,7 @@ class Method:
         self._made = Tensor * max(len(self.outputs), 1)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        handle = self._program._opened()
         inputs = self._in_order(args, named)
         kind = kind_of(inputs)
         given, kept = self._given(), []
@@ -76,7 +78,7 @@ class Method:
         made = self._made()
         for at in made:
             at.size = sizeof(Tensor)
-        lib, handle = library(), self._program._handle
+        lib = library()
         counts = (given, len(inputs), made, len(self.outputs))
         lib.tenon_output_sizes(handle, self._number, *counts)
         outputs = []
@@ -131,6 +133,7 @@ class Program:
     def __init__(self, handle: c_void_p, head: Head, path: str) -> None:
         self._handle, self._path, self.head = handle, path, head
         self._close = weakref.finalize(self, library().tenon_close_program, handle)
+        self._close.atexit = False  # threads may still run it
         self.methods = {m.name: Method(self, k, m) for k, m in enumerate(head.methods)}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -148,16 +151,21 @@ class Program:
 
     def reset(self) -> None:
         """Gives the state the contents that it had in the file."""
-        library().tenon_reset(self._handle)
+        library().tenon_reset(self._opened())
 
     def report(self) -> dict[str, Any]:
         """What runs it: the code that was taken, threads, bytes of memory."""
-        found: dict[str, Any] = json.loads(library().tenon_program_json(self._handle))
+        found: dict[str, Any] = json.loads(library().tenon_program_json(self._opened()))
         return found
 
     def close(self) -> None:
-        """Lets go of it; nothing of it may run or be called any more."""
+        """Lets go of it; nothing of it may run. Whoever calls it from then on gets ProgramError."""
         self._close()
+
+    def _opened(self) -> c_void_p:
+        if not self._close.alive:
+            raise ProgramError(f"{self._path} is closed")
+        return self._handle
 
     def __enter__(self) -> Program:
         return self

@@ -1,17 +1,31 @@
 #include "distributed/host_tensors.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/COW.h>
 
+#include "device/interpreter.h"
 #include "device/storage.h"
 #include "device/target.h"
 
 namespace tenon {
 namespace {
 
-void release_storage(void* storage) {
-  delete static_cast<c10::Storage*>(storage);
+// What keeps memory that the host works on: the storage, and its buffer, where somebody gives the
+// storage another size meanwhile.
+struct Kept {
+  c10::Storage storage;
+  BufferRef buffer;
+};
+
+void release_kept(void* kept) {
+  delete static_cast<Kept*>(kept);
+}
+
+// Gloo takes the number of elements from a tensor's place on: those with gaps have others there.
+bool has_gaps(const at::Tensor& t) {
+  return t.layout() == at::kStrided && !t.is_non_overlapping_and_dense();
 }
 
 }  // namespace
@@ -23,7 +37,8 @@ at::Tensor HostTensors::over_memory_of(const at::Tensor& t, Use use) {
   if (!reads && c10::impl::cow::is_cow_data_ptr(impl->_mutable_data_ptr_no_checks()))
     impl->mutable_data();  // a copy of its own from now on
   void* address = settled_address(*impl, reads ? Access::read : Access::write);
-  if (const auto buffer = buffer_of(*impl)) {
+  auto buffer = buffer_of(*impl);
+  if (buffer) {
     if (use == Use::updates)
       settle(*buffer, Access::read);  // for its error
     note_contents(*buffer, /*whole=*/false);
@@ -34,10 +49,19 @@ at::Tensor HostTensors::over_memory_of(const at::Tensor& t, Use use) {
       c10::Storage::use_byte_size_t{},
       impl->nbytes(),
       c10::DataPtr(
-          address, new c10::Storage(t.storage()), &release_storage, c10::Device(c10::kCPU)));
+          address,
+          new Kept{t.storage(), std::move(buffer)},
+          &release_kept,
+          c10::Device(c10::kCPU)));
   auto made = at::detail::make_tensor<c10::TensorImpl>(
       std::move(host), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
-  made.unsafeGetTensorImpl()->set_sizes_and_strides(t.sizes(), t.strides(), t.storage_offset());
+  // Some of Gloo's collectives divide by the first size.
+  const int64_t one = 1;
+  const bool is_number = t.dim() == 0;
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(
+      is_number ? at::IntArrayRef(one) : t.sizes(),
+      is_number ? at::IntArrayRef(one) : t.strides(),
+      t.storage_offset());
   return made;
 }
 
@@ -56,7 +80,7 @@ at::Tensor HostTensors::to_host(const at::Tensor& t, Use use) {
       c10::str(", dtype ", t.dtype(), ", sizes ", t.sizes()),
       " that is nested, quantised, or the conjugate or negative of another (resolve_conj(), "
       "resolve_neg())");
-  if (t.layout() == at::kStrided && target().host_memory)
+  if (t.layout() == at::kStrided && target().host_memory && !has_gaps(t))
     return over_memory_of(t, use);
   return copy_of(t, use);
 }
@@ -68,7 +92,12 @@ at::Tensor HostTensors::copy_of(const at::Tensor& t, Use use) {
     host = t.to(at::kCPU);
   } else {
     const auto pinned = t.options().device(at::kCPU).pinned_memory(true);
-    host = at::empty_strided(t.sizes(), t.strides(), pinned);
+    if (t.dim() == 0)
+      host = at::empty({1}, pinned);
+    else if (has_gaps(t))
+      host = at::empty(t.sizes(), pinned);
+    else
+      host = at::empty_strided(t.sizes(), t.strides(), pinned);
     if (use != Use::writes)
       host.copy_(t);
   }
@@ -95,10 +124,11 @@ std::vector<std::vector<at::Tensor>> HostTensors::to_host(
 }
 
 void HostTensors::bring_back() {
+  const WithoutInterpreter no_gil;  // another thread that copies may need it
   const std::lock_guard<std::mutex> lock(mutex_);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (auto& [device, host] : written_)
-    device.copy_(host, /*non_blocking=*/true);
+    device.copy_(host.dim() != device.dim() ? host.squeeze() : host, /*non_blocking=*/true);
   written_.clear();
   for (const auto& t : replaced_) {
     if (const auto buffer = buffer_of(*t.storage().unsafeGetStorageImpl()))

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include "device/interpreter.h"
+
 namespace tenon {
 namespace {
 
@@ -92,6 +94,7 @@ void HostWork::abort() {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFuture() {
+  const WithoutInterpreter no_gil;  // a collective that is over runs what follows here
   const std::lock_guard<std::mutex> lock(future_mutex_);
   if (future_)
     return future_;

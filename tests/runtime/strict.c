@@ -1,0 +1,221 @@
+/* A target that says what its caller does wrong: "multiply" computes result = a * b over floats.
+ *
+ * Nothing runs before it is committed, and a ticket tells of what its own commit started. The test
+ * sets how much memory there is and what fails. */
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tenon.h"
+
+#define VISIBLE __attribute__((visibility("default")))
+#define MOST 4096
+
+typedef struct {
+  int is_launch, fails;
+  char *to;
+  const char *from, *other;
+  uint64_t handles[3];
+  uint64_t nbytes;
+} command;
+
+static command commands[MOST];
+static size_t count;
+static uint64_t last;              /* ticket */
+static char failed[MOST], gone[MOST]; /* by ticket */
+static uint64_t sizes[MOST];       /* by handle, 0: it is none */
+static char *memory[MOST];
+static uint64_t most = UINT64_MAX, taken;
+static int copies_left = -1, opened;
+static atomic_int inside;
+static atomic_flag busy = ATOMIC_FLAG_INIT; /* of all of this */
+static _Atomic(const char *) wrong;
+
+/* What the test asks and sets. */
+VISIBLE const char *strict_wrong(void) {
+  return wrong;
+}
+VISIBLE size_t strict_enqueued(void) {
+  return count;
+}
+VISIBLE void strict_memory(uint64_t nbytes) {
+  most = nbytes;
+}
+/* So many copies are taken, and then one is refused; -1: none is. */
+VISIBLE void strict_copies(int n) {
+  copies_left = n;
+}
+
+static int32_t fail(tenon_status *status, int32_t code, const char *text) {
+  status->code = code;
+  snprintf(status->text, sizeof(status->text), "%s", text);
+  return code;
+}
+
+static void lock(void) {
+  while (atomic_flag_test_and_set(&busy))
+    sched_yield();
+}
+static void unlock(void) {
+  atomic_flag_clear(&busy);
+}
+
+static void enter(void) {
+  if (atomic_fetch_add(&inside, 1) != 0)
+    wrong = "two threads enqueue at once";
+  sched_yield();
+  lock();
+}
+static int32_t leave(int32_t code) {
+  unlock();
+  atomic_fetch_sub(&inside, 1);
+  return code;
+}
+
+static char *address(tenon_place place) {
+  if (place.handle == 0)
+    return NULL;
+  if (place.handle >= MOST || sizes[place.handle] <= place.offset) {
+    wrong = "a place that is in no block";
+    return NULL;
+  }
+  return memory[place.handle] + place.offset;
+}
+
+static uint64_t total_memory(void *context, int32_t device) {
+  return most;
+}
+
+static int32_t allocate(
+    void *context, int32_t device, uint64_t nbytes, uint64_t *handle, tenon_status *status) {
+  lock();
+  int32_t code = TENON_OUT_OF_MEMORY;
+  for (uint64_t k = 1; k < MOST && nbytes <= most - taken; ++k) {
+    if (sizes[k] != 0)
+      continue;
+    sizes[k] = nbytes;
+    taken += nbytes;
+    memory[k] = aligned_alloc(512, (nbytes + 511) / 512 * 512);
+    *handle = k;
+    code = TENON_OK;
+    break;
+  }
+  unlock();
+  return code == TENON_OK ? code : fail(status, code, "it is full");
+}
+
+static void release(void *context, int32_t device, uint64_t handle) {
+  lock();
+  for (size_t k = 0; k < count; ++k)
+    for (int j = 0; j < 3; ++j)
+      if (commands[k].handles[j] == handle)
+        wrong = "a block is released that something in the queue uses";
+  taken -= sizes[handle];
+  sizes[handle] = 0;
+  free(memory[handle]);
+  unlock();
+}
+
+static int32_t copy(
+    void *context, int32_t device, const tenon_end *to, const tenon_end *from, uint64_t nbytes,
+    tenon_status *status) {
+  enter();
+  if (copies_left == 0 || count == MOST)
+    return leave(fail(status, TENON_ERROR, "it takes no copy"));
+  copies_left -= copies_left > 0;
+  command *c = &commands[count++];
+  *c = (command){.nbytes = nbytes, .handles = {to->place.handle, from->place.handle}};
+  c->to = to->host ? to->host : address(to->place);
+  c->from = from->host ? from->host : address(from->place);
+  return leave(TENON_OK);
+}
+
+/* A negative number of floats: the device fails when it runs. */
+static int32_t launch(
+    void *context, int32_t device, const tenon_launch *asked, tenon_status *status) {
+  enter();
+  if (asked->place_count != 3 || asked->number_count != 1 || count == MOST)
+    return leave(fail(status, TENON_ERROR, "multiply takes three places and a number"));
+  command *c = &commands[count++];
+  const tenon_place *p = asked->places;
+  *c = (command){.is_launch = 1, .fails = asked->numbers[0] < 0};
+  for (int k = 0; k < 3; ++k)
+    c->handles[k] = p[k].handle;
+  c->to = address(p[0]), c->from = address(p[1]), c->other = address(p[2]);
+  c->nbytes = c->fails ? 0 : (uint64_t)asked->numbers[0] * 4;
+  return leave(TENON_OK);
+}
+
+static int32_t commit(void *context, int32_t device, uint64_t *ticket, tenon_status *status) {
+  enter();
+  if (count > 0 && ++last == MOST)
+    wrong = "more tickets than this test has";
+  for (size_t k = 0; k < count; ++k) {
+    const command *c = &commands[k];
+    failed[last % MOST] |= (char)c->fails;
+    if (!c->is_launch && c->nbytes > 0)
+      memmove(c->to, c->from, c->nbytes);
+    for (uint64_t j = 0; c->is_launch && j < c->nbytes / 4; ++j)
+      ((float *)c->to)[j] = ((const float *)c->from)[j] * ((const float *)c->other)[j];
+  }
+  count = 0;
+  *ticket = last;
+  return leave(TENON_OK);
+}
+
+static void ask(uint64_t ticket) {
+  if (gone[ticket % MOST])
+    wrong = "a ticket is asked for that was forgotten";
+}
+
+static int32_t passed(void *context, int32_t device, uint64_t ticket) {
+  lock();
+  ask(ticket);
+  unlock();
+  return 1;
+}
+
+static int32_t wait(void *context, int32_t device, uint64_t ticket, tenon_status *status) {
+  lock();
+  ask(ticket);
+  const int is_well = !failed[ticket % MOST];
+  unlock();
+  return is_well ? TENON_OK : fail(status, TENON_ERROR, "a kernel failed");
+}
+
+static void forget(void *context, int32_t device, uint64_t ticket) {
+  lock();
+  ask(ticket);
+  gone[ticket % MOST] = 1;
+  unlock();
+}
+
+static int32_t load(
+    void *context, const void *code, uint64_t nbytes, const char *entry, uint64_t *kernel,
+    tenon_status *status) {
+  *kernel = 1;
+  return TENON_OK;
+}
+
+VISIBLE const tenon_target_functions *tenon_target(uint32_t interface, tenon_status *status) {
+  static const tenon_target_functions functions = {
+      .size = sizeof(tenon_target_functions),
+      .name = "strict",
+      .devices = 1,
+      .total_memory = total_memory,
+      .allocate = allocate,
+      .release = release,
+      .copy = copy,
+      .commit = commit,
+      .passed = passed,
+      .wait = wait,
+      .forget = forget,
+      .launch = launch,
+      .load = load,
+  };
+  if (opened++ > 0)
+    wrong = "it is opened twice";
+  return &functions;
+}
