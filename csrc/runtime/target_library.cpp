@@ -78,7 +78,7 @@ Error error_of(const tenon_status& status, const std::string& name) {
 // What was committed: one ticket of the library's, or several.
 class LibraryTicket : public Commit {
  public:
-  virtual void for_each_number(const std::function<void(uint64_t)>& f) const = 0;
+  virtual std::span<const uint64_t> numbers() const = 0;
 };
 
 class LibraryCommit final : public LibraryTicket {
@@ -96,8 +96,8 @@ class LibraryCommit final : public LibraryTicket {
   uint64_t ticket() const {
     return ticket_;
   }
-  void for_each_number(const std::function<void(uint64_t)>& f) const override {
-    f(ticket_);
+  std::span<const uint64_t> numbers() const override {
+    return {&ticket_, 1};
   }
   bool passed() override {
     if (!over_ && table_.passed(table_.context, device_, ticket_) != 0)
@@ -156,11 +156,13 @@ class LibraryCommit final : public LibraryTicket {
 class LibraryCommits final : public LibraryTicket {
  public:
   using Parts = std::vector<std::shared_ptr<LibraryCommit>>;
-  explicit LibraryCommits(Parts parts) : parts_(std::move(parts)) {}
-
-  void for_each_number(const std::function<void(uint64_t)>& f) const override {
+  explicit LibraryCommits(Parts parts) : parts_(std::move(parts)) {
     for (const auto& part : parts_)
-      f(part->ticket());
+      numbers_.push_back(part->ticket());
+  }
+
+  std::span<const uint64_t> numbers() const override {
+    return numbers_;
   }
   bool passed() override {
     return std::all_of(parts_.begin(), parts_.end(), [](auto& part) { return part->passed(); });
@@ -185,6 +187,7 @@ class LibraryCommits final : public LibraryTicket {
 
  private:
   const Parts parts_;
+  std::vector<uint64_t> numbers_;
 };
 
 // `number`: 0 is the queue of kernels, the others are for copies. Others may have queues of the
@@ -221,11 +224,11 @@ class LibraryQueue final : public Queue {
   }
 
   void after(const Ticket& ticket) override {
-    static_cast<LibraryTicket&>(*ticket).for_each_number([&](uint64_t number) {
+    for (const auto number : static_cast<LibraryTicket&>(*ticket).numbers()) {
       enqueue([&](tenon_status* status) {
         return table_.after(table_.context, device_, number_, number, status);
       });
-    });
+    }
   }
 
   void launch(
