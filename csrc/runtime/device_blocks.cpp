@@ -60,7 +60,7 @@ void DeviceBlocks::give_back(void* block) {
   const std::lock_guard<std::mutex> lock(mutex_);
   unused_[blocks_.at(static_cast<const char*>(block)).nbytes].push_back(block);
   if (holds_)
-    held_.insert(block);
+    held_.push_back(block);
 }
 
 DeviceBlocks::Hold::Hold(DeviceBlocks& blocks) : blocks_(blocks) {
@@ -76,17 +76,16 @@ DeviceBlocks::Hold::~Hold() {
 
 void DeviceBlocks::release_unused() {
   for (auto& [nbytes, unused] : unused_) {
-    const auto is_held = [&](void* address) { return held_.count(address) > 0; };
-    const auto last = std::partition(unused.begin(), unused.end(), is_held);
-    for (auto one = last; one != unused.end(); ++one) {
-      void* const address = *one;
+    std::erase_if(unused, [&](void* address) {
+      if (std::find(held_.begin(), held_.end(), address) != held_.end())
+        return false;
       const auto found = blocks_.find(static_cast<const char*>(address));
       library_->release(found->second.handle, device_);
       if (!library_->host_memory())
         munmap(address, nbytes);
       blocks_.erase(found);
-    }
-    unused.erase(last, unused.end());
+      return true;
+    });
   }
 }
 

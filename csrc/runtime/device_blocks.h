@@ -5,7 +5,6 @@
 #include <map>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "runtime/target_library.h"
@@ -53,7 +52,7 @@ class DeviceBlocks {
   std::map<const char*, Block> blocks_;
   std::unordered_map<size_t, std::vector<void*>> unused_;  // by bytes
   bool holds_ = false;
-  std::unordered_set<void*> held_;  // what was given back since then
+  std::vector<void*> held_;  // what was given back since then
 };
 
 }  // namespace tenon

@@ -1,7 +1,8 @@
 // What a program that embeds the runtime calls: the second half of include/tenon.h.
 
+#include <algorithm>
 #include <cstdlib>
-#include <map>
+#include <cstring>
 
 #include "runtime/device_blocks.h"
 #include "runtime/embed.h"
@@ -30,6 +31,23 @@ struct tenon_plan {
   PlanData data;
 };
 
+namespace tenon {
+
+int32_t tell(tenon_status* status, int32_t code, const char* text) {
+  if (status == nullptr)
+    return code;
+  status->code = code;
+  auto length = std::min(std::strlen(text), sizeof(status->text) - 1);
+  // No character is cut in two: its further bytes begin with the bits 10.
+  while (length > 0 && (text[length] & 0xc0) == 0x80)
+    --length;
+  std::memcpy(status->text, text, length);
+  status->text[length] = '\0';
+  return code;
+}
+
+}  // namespace tenon
+
 namespace {
 
 constexpr uint32_t kGrown = 2;  // times that the interface has grown
@@ -37,7 +55,6 @@ constexpr uint32_t kGrown = 2;  // times that the interface has grown
 // Finds the plan's kernels in files below a folder.
 void load_kernels(PlanData& plan, const tenon_device& device, const std::string& folder) {
   std::vector<KernelFunction> found;
-  std::map<std::string, std::shared_ptr<SharedObject>> objects;  // by path
   for (const auto& kernel : plan.kernels) {
     const auto path = folder + "/" + kernel.object;
     const auto bytes = read_whole(path);
@@ -50,11 +67,15 @@ void load_kernels(PlanData& plan, const tenon_device& device, const std::string&
       plan.owners.push_back(std::move(loaded));
     } else {
       // By its path the loader would find the file that was there before, while that is open.
-      auto& object = objects[path];
+      std::shared_ptr<SharedObject> object;
+      for (size_t k = 0; k < found.size() && object == nullptr; ++k) {
+        if (plan.kernels[k].object == kernel.object)
+          object = std::static_pointer_cast<SharedObject>(plan.owners[k]);
+      }
       if (object == nullptr)
         object = SharedObject::of_bytes(*bytes);
       found.push_back(reinterpret_cast<KernelFunction>(object->symbol(kernel.symbol)));
-      plan.owners.push_back(object);
+      plan.owners.push_back(std::move(object));
     }
   }
   for (auto& step : plan.steps) {
