@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 
 #include "driver.h"
 #include "kernels.h"
@@ -52,6 +53,7 @@ struct Queues {
         kernels(driver, device, number, tickets),
         copies(driver, device, number, tickets) {}
 
+  std::mutex mutex;  // of who enqueues: a process may have several runtimes
   Tickets tickets;
   Queue kernels, copies;
 };

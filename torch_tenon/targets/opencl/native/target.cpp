@@ -93,6 +93,15 @@ int32_t guarded(tenon_status* status, const Work& work) {
   }
 }
 
+// The same for what a queue is given.
+template <class Work>
+int32_t enqueued(void* context, int32_t device, tenon_status* status, const Work& work) {
+  return guarded(status, [&] {
+    const std::lock_guard<std::mutex> lock(queues(context, device).mutex);
+    work();
+  });
+}
+
 uint64_t total_memory(void* context, int32_t device) {
   const auto& opened = of(context);
   return opened.driver.number_of<uint64_t>(opened.device(device), kGlobalMemory);
@@ -120,15 +129,16 @@ int32_t copy(
     const tenon_end* from,
     uint64_t nbytes,
     tenon_status* status) {
-  return guarded(status, [&] { queue(context, device).copy(*to, *from, nbytes); });
+  return enqueued(
+      context, device, status, [&] { queue(context, device).copy(*to, *from, nbytes); });
 }
 
 int32_t launch(void* context, int32_t device, const tenon_launch* asked, tenon_status* status) {
-  return guarded(status, [&] { queue(context, device).launch(*asked); });
+  return enqueued(context, device, status, [&] { queue(context, device).launch(*asked); });
 }
 
 int32_t commit(void* context, int32_t device, uint64_t* ticket, tenon_status* status) {
-  return guarded(status, [&] { *ticket = queue(context, device).commit(); });
+  return enqueued(context, device, status, [&] { *ticket = queue(context, device).commit(); });
 }
 
 int32_t copy_on(
@@ -139,17 +149,19 @@ int32_t copy_on(
     const tenon_end* from,
     uint64_t nbytes,
     tenon_status* status) {
-  return guarded(status, [&] { queue(context, device, number).copy(*to, *from, nbytes); });
+  return enqueued(
+      context, device, status, [&] { queue(context, device, number).copy(*to, *from, nbytes); });
 }
 
 int32_t commit_on(
     void* context, int32_t device, int32_t number, uint64_t* ticket, tenon_status* status) {
-  return guarded(status, [&] { *ticket = queue(context, device, number).commit(); });
+  return enqueued(
+      context, device, status, [&] { *ticket = queue(context, device, number).commit(); });
 }
 
 int32_t after(
     void* context, int32_t device, int32_t number, uint64_t ticket, tenon_status* status) {
-  return guarded(status, [&] { queue(context, device, number).after(ticket); });
+  return enqueued(context, device, status, [&] { queue(context, device, number).after(ticket); });
 }
 
 int32_t passed(void* context, int32_t device, uint64_t ticket) {
