@@ -76,19 +76,16 @@ DeviceBlocks::Hold::~Hold() {
 
 void DeviceBlocks::release_unused() {
   for (auto& [nbytes, unused] : unused_) {
-    const auto is_held = [&](void* address) {
-      return std::find(held_.begin(), held_.end(), address) != held_.end();
-    };
-    const auto last = std::partition(unused.begin(), unused.end(), is_held);
-    for (auto one = last; one != unused.end(); ++one) {
-      void* const address = *one;
+    std::erase_if(unused, [&](void* address) {
+      if (std::find(held_.begin(), held_.end(), address) != held_.end())
+        return false;
       const auto found = blocks_.find(static_cast<const char*>(address));
       library_->release(found->second.handle, device_);
       if (!library_->host_memory())
         munmap(address, nbytes);
       blocks_.erase(found);
-    }
-    unused.erase(last, unused.end());
+      return true;
+    });
   }
 }
 

@@ -1,6 +1,8 @@
 // What a program that embeds the runtime calls: the second half of include/tenon.h.
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "runtime/device_blocks.h"
 #include "runtime/embed.h"
@@ -28,6 +30,23 @@ struct tenon_plan {
   tenon_device* device;
   PlanData data;
 };
+
+namespace tenon {
+
+int32_t tell(tenon_status* status, int32_t code, const char* text) {
+  if (status == nullptr)
+    return code;
+  status->code = code;
+  auto length = std::min(std::strlen(text), sizeof(status->text) - 1);
+  // No character is cut in two: its further bytes begin with the bits 10.
+  while (length > 0 && (text[length] & 0xc0) == 0x80)
+    --length;
+  std::memcpy(status->text, text, length);
+  status->text[length] = '\0';
+  return code;
+}
+
+}  // namespace tenon
 
 namespace {
 

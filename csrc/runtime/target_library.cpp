@@ -75,29 +75,26 @@ Error error_of(const tenon_status& status, const std::string& name) {
       text_of(name, ": ", text.empty() ? text_of("it failed with code ", status.code) : text)};
 }
 
-// What was committed: one ticket of the library's, or several.
-class LibraryTicket : public Commit {
- public:
-  virtual std::span<const uint64_t> numbers() const = 0;
-};
-
-class LibraryCommit final : public LibraryTicket {
+// `before`: what was committed of the same queue's work, and nobody has asked for yet.
+class LibraryCommit final : public Commit {
  public:
   LibraryCommit(
       std::shared_ptr<const TargetLibrary> library,
       const tenon_target_functions& table,
       int32_t device,
-      uint64_t ticket)
-      : library_(std::move(library)), table_(table), device_(device), ticket_(ticket) {}
+      uint64_t ticket,
+      std::shared_ptr<LibraryCommit> before)
+      : library_(std::move(library)),
+        table_(table),
+        device_(device),
+        ticket_(ticket),
+        before_(std::move(before)) {}
   ~LibraryCommit() override {
     if (table_.forget != nullptr)
       table_.forget(table_.context, device_, ticket_);
   }
   uint64_t ticket() const {
     return ticket_;
-  }
-  std::span<const uint64_t> numbers() const override {
-    return {&ticket_, 1};
   }
   bool passed() override {
     if (!over_ && table_.passed(table_.context, device_, ticket_) != 0)
@@ -107,6 +104,8 @@ class LibraryCommit final : public LibraryTicket {
   void wait() override {
     if (over_)
       return;
+    if (before_ != nullptr)
+      before_->wait();
     tenon_status status{};
     table_.wait(table_.context, device_, ticket_, &status);  // `failure` asks what came of it
     note_end();
@@ -116,21 +115,25 @@ class LibraryCommit final : public LibraryTicket {
                                      : seconds_.load();
   }
   std::optional<double> started() override {
+    if (before_ != nullptr)
+      return before_->started();
     const auto found =
         table_.started != nullptr ? table_.started(table_.context, device_, ticket_) : 0;
     return found > 0 ? std::optional(found) : std::nullopt;
   }
   std::shared_ptr<Failure> failure() override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!asked_) {
+    if (!asked_ && before_ != nullptr)
+      failure_ = before_->failure();
+    if (!asked_ && failure_ == nullptr) {
       tenon_status status{};
       const auto code = table_.wait(table_.context, device_, ticket_, &status);
       if (code != TENON_OK) {
         status.code = code;
         failure_ = Failure::of(error_of(status, library_->name()));
       }
-      asked_ = true;
     }
+    asked_ = true;
     return failure_;
   }
 
@@ -145,49 +148,12 @@ class LibraryCommit final : public LibraryTicket {
   const tenon_target_functions& table_;
   const int32_t device_;
   const uint64_t ticket_;
+  const std::shared_ptr<LibraryCommit> before_;  // the queue is in order: it passes first
   std::atomic<bool> over_{false};
   std::atomic<double> seconds_{0};
   std::mutex mutex_;  // of what follows; not of forks: a child has no device
   bool asked_ = false;
   std::shared_ptr<Failure> failure_;
-};
-
-// Several commits of one queue, in their order, or none.
-class LibraryCommits final : public LibraryTicket {
- public:
-  using Parts = std::vector<std::shared_ptr<LibraryCommit>>;
-  explicit LibraryCommits(Parts parts) : parts_(std::move(parts)) {
-    for (const auto& part : parts_)
-      numbers_.push_back(part->ticket());
-  }
-
-  std::span<const uint64_t> numbers() const override {
-    return numbers_;
-  }
-  bool passed() override {
-    return std::all_of(parts_.begin(), parts_.end(), [](auto& part) { return part->passed(); });
-  }
-  void wait() override {
-    for (const auto& part : parts_)
-      part->wait();
-  }
-  double seconds() override {
-    return parts_.empty() ? host_seconds() : parts_.back()->seconds();
-  }
-  std::optional<double> started() override {
-    return parts_.empty() ? std::nullopt : parts_.front()->started();
-  }
-  std::shared_ptr<Failure> failure() override {
-    for (const auto& part : parts_) {
-      if (auto failure = part->failure())
-        return failure;
-    }
-    return nullptr;
-  }
-
- private:
-  const Parts parts_;
-  std::vector<uint64_t> numbers_;
 };
 
 // `number`: 0 is the queue of kernels, the others are for copies. Others may have queues of the
@@ -216,19 +182,20 @@ class LibraryQueue final : public Queue {
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
     const auto to = end(dst, kind == CopyKind::device_to_host);
     const auto from = end(const_cast<void*>(src), kind == CopyKind::host_to_device);
-    enqueue([&](tenon_status* status) {
-      return number_ == 0
-                 ? table_.copy(table_.context, device_, &to, &from, nbytes, status)
-                 : table_.copy_on(table_.context, device_, number_, &to, &from, nbytes, status);
-    });
+    tenon_status status{};
+    const auto lock = turn();
+    const auto code =
+        number_ == 0
+            ? table_.copy(table_.context, device_, &to, &from, nbytes, &status)
+            : table_.copy_on(table_.context, device_, number_, &to, &from, nbytes, &status);
+    check(code, status, name());
   }
 
   void after(const Ticket& ticket) override {
-    for (const auto number : static_cast<LibraryTicket&>(*ticket).numbers()) {
-      enqueue([&](tenon_status* status) {
-        return table_.after(table_.context, device_, number_, number, status);
-      });
-    }
+    const auto number = static_cast<LibraryCommit&>(*ticket).ticket();
+    tenon_status status{};
+    const auto lock = turn();
+    check(table_.after(table_.context, device_, number_, number, &status), status, name());
   }
 
   void launch(
@@ -251,9 +218,9 @@ class LibraryQueue final : public Queue {
     launch.status = words.empty() ? nullptr : words.data();
     launch.status_count = words.size();
     launch.next = static_cast<int32_t>(next);
-    enqueue([&](tenon_status* status) {
-      return table_.launch(table_.context, device_, &launch, status);
-    });
+    tenon_status status{};
+    const auto lock = turn();
+    check(table_.launch(table_.context, device_, &launch, &status), status, name());
   }
 
   bool runs_calls() const override {
@@ -271,21 +238,23 @@ class LibraryQueue final : public Queue {
     };
     const auto all = places(pointers);
     auto given = std::make_unique<Given>(Given{std::move(work), all.size()});
-    enqueue([&](tenon_status* status) {
-      return table_.call(table_.context, device_, run, given.get(), all.data(), all.size(), status);
-    });
+    tenon_status status{};
+    const auto lock = turn();
+    check(
+        table_.call(table_.context, device_, run, given.get(), all.data(), all.size(), &status),
+        status,
+        name());
     given.release();  // `run` has it
   }
 
  private:
-  template <class Function>
-  void enqueue(const Function& function) {
-    const std::lock_guard<std::mutex> lock(shared_.mutex);
+  // The lock of what enqueues, and nobody else has anything open.
+  std::unique_lock<std::mutex> turn() {
+    std::unique_lock<std::mutex> lock(shared_.mutex);
     if (line_.open_by != nullptr && line_.open_by != this)
       line_.open_by->commit_open();
     line_.open_by = this;
-    tenon_status status{};
-    check(function(&status), status, name());
+    return lock;
   }
 
   // Under the lock. Where nothing was enqueued the library gives the last ticket once more.
@@ -299,19 +268,18 @@ class LibraryQueue final : public Queue {
     line_.open_by = nullptr;
     if (line_.last != nullptr && line_.last->ticket() == ticket)
       return;
-    line_.last = std::make_shared<LibraryCommit>(library_, table_, device_, ticket);
-    parts_.push_back(line_.last);
+    part_ = std::make_shared<LibraryCommit>(library_, table_, device_, ticket, std::move(part_));
+    line_.last = part_;
   }
 
   Ticket start() override {
     const std::lock_guard<std::mutex> lock(shared_.mutex);
-    if (line_.open_by == nullptr || line_.open_by == this)
-      commit_open();
-    if (parts_.size() == 1)
-      last_ = std::exchange(parts_, {}).front();
-    else if (!parts_.empty() || last_ == nullptr)
-      last_ = std::make_shared<LibraryCommits>(std::exchange(parts_, {}));
-    return last_;
+    auto* const open = line_.open_by != nullptr ? line_.open_by : this;
+    if (open == this || (part_ == nullptr && last_ == nullptr))
+      open->commit_open();
+    if (part_ != nullptr)
+      last_ = std::move(part_);
+    return last_ != nullptr ? last_ : line_.last;
   }
 
   const std::string& name() const {
@@ -340,8 +308,8 @@ class LibraryQueue final : public Queue {
   const TargetLibrary::PlaceOf place_of_;
   TargetLibrary::Device& shared_;
   TargetLibrary::Device::Line& line_;
-  LibraryCommits::Parts parts_;  // since the last commit of this queue
-  Ticket last_;
+  std::shared_ptr<LibraryCommit> part_;  // of its work, since it was last asked to commit
+  std::shared_ptr<LibraryCommit> last_;
 };
 
 TargetLibrary::TargetLibrary(tenon_target_functions table) : table_(table), name_(table.name) {
@@ -353,14 +321,15 @@ TargetLibrary::TargetLibrary(tenon_target_functions table) : table_(table), name
 std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
   // Not of forks: a child opens no device. Leaked on purpose, as libraries stay open.
   static auto& mutex = *new std::mutex;
-  static auto& opened = *new std::map<void*, std::shared_ptr<TargetLibrary>>;
+  static auto& opened = *new std::vector<std::pair<void*, std::shared_ptr<TargetLibrary>>>;
   const std::lock_guard<std::mutex> lock(mutex);
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     fail(ErrorKind::error, "the library of a target does not open: ", dlerror());
-  auto& known = opened[library];
-  if (known != nullptr)
-    return known;
+  for (const auto& [handle, known] : opened) {
+    if (handle == library)
+      return known;
+  }
   const auto get = reinterpret_cast<tenon_target_function>(dlsym(library, kFunction));
   if (get == nullptr)
     fail(
@@ -379,7 +348,9 @@ std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
         reason.kind,
         text_of(reason.what(), " (it was asked for version ", TENON_INTERFACE, " of tenon.h)"));
   }
-  return known = std::shared_ptr<TargetLibrary>(new TargetLibrary(table_of(*table, path)));
+  const std::shared_ptr<TargetLibrary> made(new TargetLibrary(table_of(*table, path)));
+  opened.emplace_back(library, made);
+  return made;
 }
 
 uint64_t TargetLibrary::total_memory(int32_t device) const {

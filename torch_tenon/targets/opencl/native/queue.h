@@ -53,7 +53,8 @@ struct Queues {
         kernels(driver, device, number, tickets),
         copies(driver, device, number, tickets) {}
 
-  std::mutex mutex;  // of who enqueues: a process may have several runtimes
+  // Of who enqueues: a process may have several runtimes. Not of forks: a child has no device.
+  std::mutex mutex;
   Tickets tickets;
   Queue kernels, copies;
 };
