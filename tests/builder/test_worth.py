@@ -28,21 +28,21 @@ def run_window(size: int) -> None:
     _C.commit_all()
 
 
-def asked() -> int:
-    counts = plan_counts()
-    return counts["waiting"] + counts["ready"] + counts["failed"]
+def asked() -> set[int]:
+    """The windows that a plan was asked for."""
+    return {w.number for w in _C.window_runs() if w.state}
 
 
 def test_a_window_that_took_next_to_nothing_gets_none() -> None:
     run_window(11)  # its first calls run at once
-    before = plan_counts()["structures"], asked()
+    structures, before = plan_counts()["structures"], asked()
     for _ in range(3):
         run_window(11)
-    assert (plan_counts()["structures"], asked()) == (before[0] + 1, before[1])
+    assert plan_counts()["structures"] == structures + 1 and asked() <= before
 
 
 def test_a_window_gets_one_once_its_runs_have_taken_a_while() -> None:
     before, deadline = asked(), time.monotonic() + 60
-    while asked() == before and time.monotonic() < deadline:
+    while asked() <= before and time.monotonic() < deadline:
         run_window(1013)
-    assert asked() == before + 1
+    assert len(asked() - before) == 1
