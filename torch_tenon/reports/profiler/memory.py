@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_tenon.api import accelerator
@@ -79,6 +80,8 @@ def owners(allocated: int) -> dict[str, int]:
         for tensor in members:
             if tensor.device.type != "tenon" or tensor.layout != torch.strided:
                 continue
+            if is_functorch_wrapped_tensor(tensor):
+                continue  # a transformation's: the memory is that of the tensor in it
             storage = tensor.untyped_storage()
             if storage._cdata not in seen:
                 seen.add(storage._cdata)
