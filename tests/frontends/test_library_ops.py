@@ -58,6 +58,23 @@ def test_a_network_and_its_gradients() -> None:
     """)
 
 
+def test_factors_of_another_kind() -> None:
+    """A sum that follows from a product has its dtype: of whole numbers the factor's whole part
+    counts, as on the CPU."""
+    run("""
+    x, y = torch.arange(6).view(2, 3), torch.arange(6).view(3, 2)
+    for how in ({"alpha": 2.5}, {"beta": 0.5}, {"alpha": 0.5, "beta": 3.7}, {"beta": 2 + 0j}):
+        want, got = (torch.addmm((x @ y).to(d), x.to(d), y.to(d), **how) for d in ("cpu", "tenon"))
+        torch.testing.assert_close(got.cpu(), want)
+    try:
+        torch.addmm((x @ y).to("tenon"), x.to("tenon"), y.to("tenon"), alpha=1j)
+    except RuntimeError:
+        pass
+    else:
+        raise AssertionError("nothing was said")
+    """)
+
+
 def test_any_sizes() -> None:
     """A part gets the sizes that it needs, also where none of its tensors has them."""
     run("""

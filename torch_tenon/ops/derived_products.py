@@ -32,11 +32,12 @@ def _with_addend(
     alpha: Any = 1,
 ) -> Tensor:
     """`beta * addend + alpha * product(left, right)`; with a `beta` of 0 the addend counts for
-    nothing. Raises RuntimeError for matrices or an addend that do not fit."""
+    nothing. Raises RuntimeError for matrices, an addend or factors that do not fit."""
     torch._check(
         addend.dtype is left.dtype,
         lambda: f"self and mat2 must have the same dtype, but got {addend.dtype} and {right.dtype}",
     )
+    alpha, beta = (_factor(k, addend.dtype) for k in (alpha, beta))
     made = product(left, right)
     addend = addend.expand(made.shape)
     if alpha != 1:
@@ -44,3 +45,14 @@ def _with_addend(
     if beta == 0:
         return made
     return torch.add(made, addend, alpha=beta)
+
+
+def _factor(k: Any, dtype: torch.dtype) -> Any:
+    """A number as the CPU's kernels take it: of whole numbers its whole part. Raises RuntimeError
+    for a complex one where there are none."""
+    if dtype.is_complex:
+        return k
+    if isinstance(k, complex):
+        torch._check(k.imag == 0, lambda: f"{dtype} has no number {k}")
+        k = k.real
+    return k if dtype.is_floating_point else int(k)
