@@ -44,7 +44,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pyte
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test smoke runtime test-long test-targets test-distributed test-frameworks test-torchcts \
+.PHONY: demo test smoke runtime test-long test-slow test-targets test-distributed test-frameworks test-torchcts \
 	test-newest smoke-newest check format docs bench \
 	bench-scripts bench-export wheel clean
 .DELETE_ON_ERROR:
@@ -60,6 +60,9 @@ smoke: $(BUILT)
 
 test-long: $(BUILT)
 	$(PYTEST) -m "" --whole
+
+test-slow: $(BUILT)
+	$(PYTEST) -m slow --turn all
 
 test-targets: $(BUILT)
 	for target in remote.py:RemoteTarget asynchronous.py:AsynchronousTarget; do \

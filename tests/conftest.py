@@ -4,7 +4,8 @@ With TENON_TARGET the suite runs on another target than the cpu, less what has i
 is about the compiler and the tools. `--sample 3/8` takes the third of eight parts of the tests.
 A test of several execution modes runs each of its variations in one mode. Of these at most
 MOST_VARIATIONS run, or n where it is marked `sampled(n)`: which, `--seed` says. Of the cases within
-a test the fixture `some` takes a sample. `--whole` runs all.
+a test the fixture `some` takes a sample. Tests that are marked `slow` take turns: a third of them
+runs, another one with the next commit. `--whole` runs all.
 """
 
 import os
@@ -18,6 +19,7 @@ os.environ.setdefault("TENON_PLAN", "all")
 import gc
 import random
 import re
+import subprocess
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -67,11 +69,13 @@ SMOKE = {
     *("distributed/test_collectives.py", "testing/test_device_generic.py"),
 }
 MOST_VARIATIONS = 2  # of a test, where it does not say how many
+TURNS = 3  # in so many commits each slow test runs once
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", default="1/1", metavar="K/N", help="part K of N of the tests")
     parser.addoption("--seed", type=int, default=0, help="which variations a sample has")
+    parser.addoption("--turn", metavar="N|all", help="which slow tests run, not the commit's")
     parser.addoption("--whole", action="store_true", help="all variations, and no sample of them")
 
 
@@ -89,7 +93,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("whole"):
         # Those that were asked for by their names all run.
         named = any("::" in argument for argument in config.invocation_params.args)
-        chosen = chosen if named else _sample(chosen, config.getoption("seed"))
+        if not named:
+            chosen = _sample(chosen, config.getoption("seed"))
+            turn = config.getoption("turn") or str(_commits())
+            chosen = chosen if turn == "all" else _in_turn(chosen, int(turn))
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -113,6 +120,23 @@ def _sample(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
         most = MOST_VARIATIONS if mark is None else mark.args[0]
         kept.update(sorted(found, key=lambda item: _number(item, seed))[:most])
     return [item for item in items if item in kept]
+
+
+def _commits() -> int:
+    """How many there are up to this one; 0 where there is no repository."""
+    command = ["git", "-C", str(TESTS), "rev-list", "--count", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else 0
+
+
+def _in_turn(items: list[pytest.Item], turn: int) -> list[pytest.Item]:
+    """Without the slow tests whose turn it is not; a test's variations have the same."""
+    return [
+        item
+        for item in items
+        if item.get_closest_marker("slow") is None
+        or zlib.crc32(item.nodeid.partition("[")[0].encode()) % TURNS == turn % TURNS
+    ]
 
 
 def _without_mode(item: pytest.Item) -> tuple[str, tuple[str, ...]]:

@@ -205,6 +205,7 @@ def test_import_torch_is_enough() -> None:
     assert output(code, TENON_DEVICES=None) == "tensor([2., 2.], device='tenon:0') 1"
 
 
+@pytest.mark.slow
 def test_autoload_can_be_switched_off() -> None:
     code = """
         import torch
@@ -215,6 +216,7 @@ def test_autoload_can_be_switched_off() -> None:
     assert output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "2.0"
 
 
+@pytest.mark.slow
 def test_the_package_may_be_imported_before_torch() -> None:
     code = "import torch_tenon, torch; print(torch.ones(1, device='tenon').item())"
     assert output(code, imports=True) == "1.0"

@@ -289,6 +289,7 @@ def extension() -> SimpleNamespace:
     return torch.ops.tenon_aliases
 
 
+@pytest.mark.slow
 @needs.host_memory
 def test_an_extension_that_reads_memory(extension: SimpleNamespace) -> None:
     for turn in turns():

@@ -72,6 +72,7 @@ def test_ops_fits_a_screen_and_counts_every_op_once() -> None:
     assert all(any(counts.values()) for counts in families.values())
 
 
+@pytest.mark.slow
 def test_an_op_that_was_described_before_needs_no_pytorch(tmp_path: Path) -> None:
     arguments = ("ops", "lerp.Scalar", "--json")
     first = _run_alone(*arguments, TENON_CACHE_DIR=str(tmp_path / "cache"))
@@ -118,6 +119,7 @@ def test_ops_with_an_unknown_name_names_the_nearest() -> None:
     assert "the nearest is aten::softmax" in _run("ops", "softmx").stderr
 
 
+@pytest.mark.slow
 def test_ops_check_passes_on_the_manifest() -> None:
     done = _run_alone("ops", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -137,6 +139,7 @@ def test_ops_check_fails_with_the_problems(monkeypatch: pytest.MonkeyPatch) -> N
     assert json.loads(result.output)["problems"] == [{"op": "aten::abs", "text": "is odd"}]
 
 
+@pytest.mark.slow
 def test_a_wrong_setting_is_one_line_not_a_traceback() -> None:
     done = _run_alone("ops", "--check", TENON_TARGET="no-such-target")
     if "not loaded" in done.stdout:

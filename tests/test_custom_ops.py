@@ -183,6 +183,7 @@ def third_party() -> SimpleNamespace:
     return torch.ops.third_party
 
 
+@pytest.mark.slow
 def test_an_extension_with_a_kernel_for_the_device(third_party: SimpleNamespace) -> None:
     assert third_party.triple(torch.ones(2)).tolist() == [3, 3]
     y = third_party.triple(torch.ones(2, device="tenon:1"))

@@ -158,6 +158,7 @@ def test_windows_that_never_come_again_are_recorded_no_more() -> None:
     assert run_directly() - before > 2000
 
 
+@pytest.mark.slow
 @plans
 def test_a_loop_after_them_gets_its_plan() -> None:
     x = torch.randn(16)

@@ -126,6 +126,7 @@ def test_a_device_that_does_not_load_shows_the_cause(monkeypatch: pytest.MonkeyP
     assert device.remedy == "look at the settings below" and target.text == "nonsense"
 
 
+@pytest.mark.slow
 def test_every_check_answers() -> None:
     # With the extension built or not: what the report holds, and that the exit status tells.
     done = subprocess.run(

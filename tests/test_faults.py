@@ -66,6 +66,7 @@ def test_a_compiler_that_fails(compiler: str, mode: str, tmp_path: Path) -> None
     assert done == "0 True"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "builder", "expected"),
     [

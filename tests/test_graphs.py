@@ -162,6 +162,7 @@ def test_numbers_that_others_draw_during_a_capture_are_not_drawn_again() -> None
     assert len({tuple(t.tolist()) for t in drawn}) == len(drawn)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_leaked")
 def test_more_calls_than_a_window_has() -> None:
     def calls(x: torch.Tensor) -> torch.Tensor:

@@ -93,6 +93,7 @@ def test_no_circle() -> None:
     assert found is None, f"these import one another:\n{found}"
 
 
+@pytest.mark.slow
 def test_one_module_puts_everything_together() -> None:
     found = graph(PACKAGE)
     importers = {name for name, imported in found.items() if "torch_tenon.register" in imported}

@@ -96,6 +96,7 @@ def test_a_kernel_that_the_device_learns_of_late(name: str, mode: str) -> None:
         check(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES[1:])
 def test_a_kernel_that_is_recorded(mode: str) -> None:
     """Ops that were there before the device are recorded like PyTorch's own."""

@@ -68,6 +68,7 @@ def test_who_asks_for_it_gets_the_line_as_an_error(other_pytorch: str, code: str
     assert done.stderr.count("ImportError: torch-tenon is not loaded: it was built for") == 1
 
 
+@pytest.mark.slow
 def test_pytorchs_own_switch_silences_it(other_pytorch: str) -> None:
     switched_off = {"PYTHONPATH": other_pytorch, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     assert run(USE, **switched_off).stderr == ""
@@ -75,6 +76,7 @@ def test_pytorchs_own_switch_silences_it(other_pytorch: str) -> None:
     _line(run("import torch_tenon, torch", **switched_off).stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("autoload", ["0", None])
 def test_the_doctor_and_other_commands_say_it(other_pytorch: str, autoload: str | None) -> None:
     code = "import sys; from torch_tenon.cli import app; app(sys.argv[1:])"
@@ -87,6 +89,7 @@ def test_the_doctor_and_other_commands_say_it(other_pytorch: str, autoload: str 
     assert "error: torch-tenon is not loaded" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [b"", b"\x7fELF and no more"])
 def test_a_damaged_extension_is_one_line(tmp_path: Path, damaged: bytes) -> None:
     record = {"torch": torch.__version__, "python": PYTHON}
@@ -103,6 +106,7 @@ def test_a_wrong_setting_still_raises() -> None:
     assert done.returncode == 1 and "TENON_TARGET='no-such-target': no such target" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_target_that_cannot_import_something_still_raises(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import no_such_module\n")
     target = f"{tmp_path}/mine.py:Mine"
@@ -144,6 +148,7 @@ def test_the_doctor_compares_before_it_loads(
     assert device.failed and "pip install torch==2.99.0" in device.remedy
 
 
+@pytest.mark.slow
 def test_a_build_writes_what_it_is_for(tmp_path: Path) -> None:
     # The compiler's work is left out: what is under test is what the build writes beside it.
     code = (

@@ -275,6 +275,7 @@ def test_the_limit_of_the_environment() -> None:
     assert "may hold 32.00 MiB" in output(code, TENON_MEMORY_LIMIT="32MiB")
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(

@@ -111,6 +111,7 @@ def test_nothing_is_lost(view: str, mode: str) -> None:
     assert no_plans or plan_counts()["hits"] > hits
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_is_lost_at_any_size(view: str) -> None:

@@ -54,6 +54,7 @@ def test_what_is_kept_counts_before_it_ran() -> None:
         assert figures()[0] == before
 
 
+@pytest.mark.slow
 def test_beyond_the_limit_the_call_raises_and_nothing_is_lost() -> None:
     x = megabytes(2)
     there = x.to("tenon")
@@ -102,6 +103,7 @@ def test_temporaries_that_die_fit_below_the_limit() -> None:
         assert torch.tenon.max_memory_reserved() >= torch.tenon.max_memory_allocated()
 
 
+@pytest.mark.slow
 def test_a_training_loop_below_the_limit() -> None:
     torch.manual_seed(0)
     weight = torch.rand(300, 300) / 300

@@ -97,6 +97,7 @@ def test_a_plan_draws_what_a_call_that_runs_at_once_draws(name: str) -> None:
         assert torch.equal(a, b)
 
 
+@pytest.mark.slow
 def test_threads_and_windows_do_not_change_what_is_drawn() -> None:
     def work(apart: bool) -> list[torch.Tensor]:
         found = []
@@ -160,6 +161,7 @@ def test_training_with_dropout_runs_by_plans(compiled: None) -> None:
     assert [c for c in calls_at_once() if c not in calls and "draw" in c[0]] == []
 
 
+@pytest.mark.slow
 def test_seeds_and_states_repeat_recorded_numbers(compiled: None) -> None:
     x = torch.randn(8, 12, device="tenon")
 

@@ -197,6 +197,7 @@ KERNELS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_a_kernel_that_reads_tensors_of_a_device(mode: str) -> None:
     """While a window of tenon:0 runs, calls are pending on the other device; or the kernels use
@@ -233,6 +234,7 @@ def test_a_kernel_that_reads_tensors_of_a_device(mode: str) -> None:
     assert output(KERNELS + code, TENON_EXECUTE=mode, **environment) == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_a_kernel_neither_captures_nor_replays_a_graph_within_a_window(mode: str) -> None:
     code = """

@@ -189,6 +189,7 @@ def test_commit_runs_what_was_recorded():
     assert output(code, TENON_EXECUTE="auto") == "1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("raise SystemExit(3)", 3), ("1 / 0", 1)])
 def test_explain_runs_a_script_and_shows_its_kernels(tmp_path, end, status):
     script = tmp_path / "script.py"

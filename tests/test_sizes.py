@@ -311,6 +311,7 @@ def grow(device: str) -> Tensor:
     return kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_a_growing_cache(mode: str) -> None:
     with executing(mode):
@@ -398,6 +399,7 @@ def write_parts(
             yield False
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     chain=st.lists(st.integers(0, len(WRITES) - 1), min_size=1, max_size=5),

@@ -421,6 +421,7 @@ SEEING_KERNEL = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_a_kernel_sees_the_settings_of_its_call(mode: str) -> None:
     printed = output(SEEING_KERNEL, TORCH_DEVICE_BACKEND_AUTOLOAD="0", TENON_EXECUTE=mode)

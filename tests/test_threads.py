@@ -122,6 +122,7 @@ def test_one_records_and_another_reads() -> None:
         assert_same(results[2], (x + turn)[1:])
 
 
+@pytest.mark.slow
 def test_a_tensor_goes_from_thread_to_thread() -> None:
     """Each writes what the one before it left recorded."""
     for turn in turns(4):

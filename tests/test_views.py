@@ -208,6 +208,7 @@ def draw_write(draw: Callable, x: torch.Tensor, others: list[torch.Tensor]) -> C
     }.get(kind, lambda y, _: y.fill_(value))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_any_program_of_views_and_writes(data: st.DataObject) -> None:

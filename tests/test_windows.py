@@ -164,6 +164,7 @@ def test_a_result_that_dies_leaves_the_place_of_one_that_lives() -> None:
         torch.testing.assert_close(total[1].detach().cpu(), want)
 
 
+@pytest.mark.slow
 def test_a_small_call_by_reference_takes_one_thread() -> None:
     """It would wait for the others longer than it runs, most of all on a busy machine."""
     code = """

@@ -44,6 +44,7 @@ def cache(tmp_path: Path) -> Iterator[Path]:
 PROCESS = {"TENON_BUILDER": "process"}
 
 
+@pytest.mark.slow
 def test_it_makes_plans_for_several_processes(cache: Path) -> None:
     several = [start(cache, WAITS="1", **PROCESS) for _ in range(3)]
     for process in several:
@@ -53,6 +54,7 @@ def test_it_makes_plans_for_several_processes(cache: Path) -> None:
     assert in_step(second, 1)[0] > 0 and in_step(second, 0)[2] == 0
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(cache: Path) -> None:
     process = start(cache, WAITS="1", **PROCESS)
     killed = 0
@@ -64,6 +66,7 @@ def test_killed_again_and_again(cache: Path) -> None:
     assert in_step(run(cache, WAITS="1", **PROCESS), 5)[0] > 0
 
 
+@pytest.mark.slow
 def test_files_that_vanish_while_scripts_run(cache: Path) -> None:
     process = start(cache, WAITS="1", **PROCESS)
     while process.poll() is None:
@@ -74,6 +77,7 @@ def test_files_that_vanish_while_scripts_run(cache: Path) -> None:
     finish(process)
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_written(cache: Path) -> None:
     run(cache, WAITS="1", TENON_BUILDER="thread")
     kept = sorted(cache.rglob("*"))
@@ -115,6 +119,7 @@ def test_a_process_that_ends_asks_for_what_had_no_time_to_pay(cache: Path) -> No
     assert len(list(cache.glob("plans/*.plan"))) == 1
 
 
+@pytest.mark.slow
 def test_nobody_makes_plans_where_that_is_wanted(cache: Path) -> None:
     windows = run(cache, TENON_BUILDER="off")
     assert windows[-1][0] == 0 and windows[-1][1] > 0
@@ -138,9 +143,11 @@ def starts_with_the_first_tensor(cache: Path, **environment: str) -> bool:
     return bool(found)
 
 
+@pytest.mark.slow
 def test_it_starts_with_the_first_tensor_where_nothing_is_known(cache: Path) -> None:
     assert starts_with_the_first_tensor(cache)
 
 
+@pytest.mark.slow
 def test_nobody_starts_it_where_no_plans_are_wanted(cache: Path) -> None:
     assert not starts_with_the_first_tensor(cache, TENON_EXECUTE="reference")

@@ -80,6 +80,7 @@ def plans(cache: Path) -> int:
     return len(list((cache / "plans").glob("*.plan")))
 
 
+@pytest.mark.slow
 def test_the_builder_makes_their_plans_and_the_next_process_has_them(cache: Path) -> None:
     hits, starts = run(cache, "3.0")
     assert hits >= 2 and starts == 1
@@ -90,6 +91,7 @@ def test_the_builder_makes_their_plans_and_the_next_process_has_them(cache: Path
     assert plans(cache) == made
 
 
+@pytest.mark.slow
 def test_an_op_that_became_another_one_gets_plans_of_its_own(cache: Path) -> None:
     run(cache, "3.0")
     made = plans(cache)

@@ -29,6 +29,7 @@ def plans(cache: Path) -> list[Path]:
     return sorted((cache / "plans").glob("*.plan"))
 
 
+@pytest.mark.slow
 def test_the_second_process_runs_by_plan_from_its_second_step_on(cache: Path) -> None:
     second = run(cache, TENON_BUILDER="thread")
     assert in_step(second, 0)[2] == 0
@@ -37,6 +38,7 @@ def test_the_second_process_runs_by_plan_from_its_second_step_on(cache: Path) ->
         assert by_plan > 0 and by_reference == 0
 
 
+@pytest.mark.slow
 def test_the_second_process_knows_sizes_that_the_first_has_not_seen(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     run(cache, TENON_BUILDER="thread", WAITS="1", SIZES="1", STEPS="14")
@@ -47,6 +49,7 @@ def test_the_second_process_knows_sizes_that_the_first_has_not_seen(tmp_path: Pa
         assert by_plan > 0 and by_reference == 0 and first_calls == 0
 
 
+@pytest.mark.slow
 def test_complex_factors_are_kept(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     run(cache, TENON_BUILDER="thread", WAITS="1", COMPLEX="1")
@@ -55,6 +58,7 @@ def test_complex_factors_are_kept(tmp_path: Path) -> None:
     assert in_step(second, 2)[0] > 0
 
 
+@pytest.mark.slow
 def test_nothing_is_made_twice(cache: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in plans(cache)}
     run(cache, TENON_BUILDER="thread", WAITS="1")
@@ -80,6 +84,7 @@ def of_another_format(data: bytes) -> bytes:
     return head[:-1] + b"0\n" + rest
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("damage", [cut_short, one_bit_other, emptied, of_another_format])
 def test_damaged_files_are_replaced(cache: Path, damage: Callable[[bytes], bytes]) -> None:
@@ -93,6 +98,7 @@ def test_damaged_files_are_replaced(cache: Path, damage: Callable[[bytes], bytes
     assert in_step(second, 1)[0] > 0 and in_step(second, 0)[2] == 0
 
 
+@pytest.mark.slow
 def test_kernels_that_are_gone_or_damaged_are_made_anew(cache: Path) -> None:
     objects = sorted((cache / "kernels").glob("*.so"))
     assert objects
@@ -106,11 +112,13 @@ def test_kernels_that_are_gone_or_damaged_are_made_anew(cache: Path) -> None:
     assert in_step(second, 5)[1] == 0
 
 
+@pytest.mark.slow
 def test_files_of_another_compiler_are_not_used(cache: Path) -> None:
     other = run(cache, TENON_BUILDER="thread", TENON_CC="gcc -DOTHER=1")
     assert in_step(other, 0)[0] == 0 and in_step(other, 0)[2] > 0
 
 
+@pytest.mark.slow
 def test_without_files_nothing_is_kept(tmp_path: Path) -> None:
     run(tmp_path / "cache", TENON_BUILDER="thread", TENON_PLAN_FILES="0", WAITS="1")
     assert not (tmp_path / "cache" / "plans").exists()

@@ -39,6 +39,7 @@ for threads, seconds in found:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one processor has no others")
 def test_threads_that_wait_sleep_while_room_is_left() -> None:
     printed = output(CODE, OMP_WAIT_POLICY=None).split()

@@ -52,6 +52,7 @@ def run(code: str, cache: Path, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_becomes_the_builder(cache: Path) -> None:
     made = """
     import torch
@@ -74,6 +75,7 @@ def test_it_becomes_the_builder(cache: Path) -> None:
         kill_builders(cache)
 
 
+@pytest.mark.slow
 def test_a_program_has_no_child_of_it_and_ends_it(cache: Path) -> None:
     code = """
     import torch
@@ -90,6 +92,7 @@ def test_a_program_has_no_child_of_it_and_ends_it(cache: Path) -> None:
     assert builders(cache) == []
 
 
+@pytest.mark.slow
 def test_a_program_may_ignore_the_end_of_children(cache: Path) -> None:
     code = """
     import signal
@@ -100,6 +103,7 @@ def test_a_program_may_ignore_the_end_of_children(cache: Path) -> None:
     run(code, cache)
 
 
+@pytest.mark.slow
 def test_what_fails_in_it_stands_in_the_log(cache: Path) -> None:
     code = """
     import torch
@@ -120,6 +124,7 @@ def test_what_fails_in_it_stands_in_the_log(cache: Path) -> None:
     run(code, cache)
 
 
+@pytest.mark.slow
 def test_where_it_is_gone_a_command_starts_the_builder(cache: Path) -> None:
     code = """
     import signal, torch

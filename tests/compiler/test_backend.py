@@ -189,6 +189,7 @@ POOR = """
 """
 
 
+@pytest.mark.slow
 def test_attention_without_a_library_is_products_and_a_softmax(tmp_path: Path) -> None:
     (tmp_path / "poor.py").write_text(textwrap.dedent(POOR))
     code = """
@@ -234,6 +235,7 @@ class FewTarget(AsynchronousTarget):
 """
 
 
+@pytest.mark.slow
 def test_what_a_target_cannot_compute_is_the_hosts(tmp_path: Path) -> None:
     (tmp_path / "few.py").write_text(FEW)
     code = """

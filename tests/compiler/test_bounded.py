@@ -121,6 +121,7 @@ def _products_of_different_classes() -> Iterator[tuple[torch.Tensor, torch.Tenso
                 yield a.mT.contiguous().mT if left else a, b.mT.contiguous().mT if right else b
 
 
+@pytest.mark.slow
 def test_ways_to_multiply() -> None:
     """More shapes than the table holds: the one that is used all the time stays."""
     asked: list[tuple[int, ...]] = []

@@ -86,6 +86,7 @@ def test_pytorch_s_product_of_bytes(m: int, dtype: torch.dtype, compiled: None) 
     _check(aten._weight_int8pack_mm, given, aten._weight_int8pack_mm(*given))
 
 
+@pytest.mark.slow
 @needs.plans
 @pytest.mark.parametrize(
     ("m", "dtype"),

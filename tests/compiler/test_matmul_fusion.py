@@ -74,6 +74,7 @@ def _assert_close(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got, want, **CLOSE[want.dtype])
 
 
+@pytest.mark.slow
 @given(
     steps=st.lists(st.sampled_from(list(STEPS)), min_size=1, max_size=4),
     sizes=st.tuples(*[st.sampled_from([1, 3, 8, 17, 40, 130])] * 3),

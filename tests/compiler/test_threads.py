@@ -36,6 +36,7 @@ def threads_that_alternate_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.slow
 def test_eight_threads_build_at_once() -> None:
     x = torch.randn(32, 32)
     modules = []

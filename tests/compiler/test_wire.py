@@ -273,6 +273,7 @@ def samples(names: Callable[[str], bool], most: int) -> Iterator[Callable[[], ob
                 yield lambda op=op, sample=sample: call(op, sample)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("part", ["selected", pytest.param("all", marks=pytest.mark.long)], ids=str)
 def test_windows_of_the_op_database_are_read(part: str) -> None:

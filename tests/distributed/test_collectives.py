@@ -174,6 +174,7 @@ def as_on_the_host(collective: Callable[[str, torch.dtype], list[torch.Tensor]])
         torch.testing.assert_close([t.cpu() for t in got], expected, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_a_collective(
@@ -412,6 +413,7 @@ def refused() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_an_error_stays_where_a_collective_fails(group: Ranks) -> None:
     for errors in group.run(refused):
         assert len(errors) == 1 and "index 5 is out of bounds" in errors[0]

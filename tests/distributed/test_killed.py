@@ -30,6 +30,7 @@ def test_a_rank_is_killed(tmp_path: Path, expected: dict[str, torch.Tensor], vic
     killed.check_result(killed.Run(SIZE, checkpoint), checkpoint, expected)
 
 
+@pytest.mark.slow
 def test_torchrun_starts_again(tmp_path: Path, expected: dict[str, torch.Tensor]) -> None:
     checkpoint = tmp_path / "digits.pt"
     options = {"nproc-per-node": SIZE, "max-restarts": 1, "master-port": killed.free_port()}

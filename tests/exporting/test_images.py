@@ -80,6 +80,7 @@ def test_convolutions(tmp_path: Path, cpu: str) -> None:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_any_number_of_images_of_any_size(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Layers()

@@ -330,6 +330,7 @@ def test_what_no_program_can_be(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_arguments_that_are_wrong(tmp_path: Path) -> None:
     model, x = nn.Linear(2, 2).eval(), torch.randn(1, 2)
     path = tmp_path / "model.tenon"

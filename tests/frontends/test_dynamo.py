@@ -108,6 +108,7 @@ class Net(nn.Module):
         return self.head(self.attention(x).mean(1))
 
 
+@pytest.mark.slow
 def test_training() -> None:
     model = Net()
     other = copy.deepcopy(model)

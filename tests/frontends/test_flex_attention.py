@@ -132,6 +132,7 @@ def test_what_a_score_reads_has_gradients_and_other_results_are_there(needed: in
         assert_same(x.detach(), y.detach().float(), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_graph_around_it_is_fused(caplog: pytest.LogCaptureFixture) -> None:
     q, k, v = (torch.randn(1, 2, 64, 16, device="tenon", requires_grad=True) for _ in range(3))
     mask = create_block_mask(_causal, None, None, 64, 64, device="tenon")

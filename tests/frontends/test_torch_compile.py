@@ -584,6 +584,7 @@ def run_script(before="", **environment):
     return done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_compiler_graphs_run_by_reference(tmp_path):
     path = os.path.dirname(sys.executable)  # where no compiler is
     errors = run_script(

@@ -417,6 +417,7 @@ class OtherTarget(AsynchronousTarget):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled", "reference"])
 def test_a_kernel_for_a_target_out_of_reach_alone(mode, tmp_path):
     """Reference execution runs it on the device, on copies; plans launch it, and the queue is told

@@ -41,6 +41,7 @@ def losses_of(x: Any, target: Any, grads: Any) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_losses_of_special_values(dtype: torch.dtype) -> None:
     pairs = torch.tensor(list(itertools.product(SPECIAL, SPECIAL)) * 2, dtype=dtype)

@@ -180,6 +180,7 @@ def test_compiled_layers(options: dict, dtype: torch.dtype, batch: int, how: str
     assert_same(_results(compiled, x.to("tenon"), how), _results(cpu, x, how), limit, limit)
 
 
+@pytest.mark.slow
 @needs.plans
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @torch._dynamo.config.patch(allow_rnn=True)

@@ -45,6 +45,7 @@ def _each(op: Any, ways: list[tuple[Any, Any]], x: torch.Tensor) -> list[torch.T
     return [op(x, made, *scales) for made, scales in ways]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("align_corners", [False, True])
 def test_between_elements_of_the_image(align_corners: bool, some: Callable[..., list]) -> None:
@@ -90,6 +91,7 @@ def test_weights_of_16_bit_images(
     same_by_plans(compute, x, rtol=unit, atol=unit / 16)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 def test_images_of_bytes_and_scales_of_as_many_elements(mode: str) -> None:
@@ -122,6 +124,7 @@ MODES_BY_RANK = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("mode", "rank", "how"), MODES_BY_RANK)
 @pytest.mark.parametrize("scale", [1.5, 1.01, 2.05])

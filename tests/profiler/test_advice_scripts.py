@@ -60,6 +60,7 @@ MEMORY = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "script"),
     [

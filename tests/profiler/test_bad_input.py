@@ -37,6 +37,7 @@ def command(folder, *arguments, most_bytes=None):
     )
 
 
+@pytest.mark.slow
 def test_another_run_that_is_no_profile_is_told_before_the_script_runs(tmp_path):
     (tmp_path / "script.py").write_text("print('it ran')")
     (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": []}))
@@ -59,6 +60,7 @@ def test_a_profile_without_what_is_compared_is_none(change, tmp_path):
         run.load(tmp_path / "part.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", ["def f(:\n", "import no_such_module\n", "import torch\ntorch.ones(2) @ None\n"]
 )
@@ -68,6 +70,7 @@ def test_a_script_that_cannot_go_on_is_told_on_its_page(script, tmp_path):
     assert found["error"].splitlines()[-1] in said
 
 
+@pytest.mark.slow
 def test_no_space_for_the_page_is_an_error_that_names_it(tmp_path):
     (tmp_path / "script.py").write_text("print('it ran')")
     done = command(tmp_path, "script.py", most_bytes=48_000)
@@ -112,6 +115,7 @@ def test_a_capture_within_a_log_is_an_error_and_the_log_goes_on(tmp_path):
     assert profiler.metrics()["seconds"] > 0 and not (tmp_path / "trace.json").exists()
 
 
+@pytest.mark.slow
 def test_profilers_nested_in_a_profiled_script(tmp_path):
     script = """
         import torch

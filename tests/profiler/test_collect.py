@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 import torch
 from needs import plans
 
@@ -86,6 +87,7 @@ def test_a_track_is_as_busy_where_only_a_part_is_kept():
     assert abs(shares.count(None) - 500) < 20
 
 
+@pytest.mark.slow
 def test_a_run_of_an_hour_takes_bounded_memory():
     count, most = 4_000_000, 1 << 18
     found = long_run(count, most)

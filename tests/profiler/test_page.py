@@ -43,6 +43,7 @@ def found(tmp_path_factory):
     return folder, profile, said
 
 
+@pytest.mark.slow
 def test_the_time_is_all_of_the_run(found):
     _, profile, _ = found
     total = sum(part["seconds"] for part in profile["time"])
@@ -78,6 +79,7 @@ def test_a_script_s_text_cannot_end_the_page_s_data():
     assert "<script>alert" not in text and "<!--" not in text.removeprefix("<!doctype")
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_keeps_its_profile(tmp_path):
     script = """
         import torch
@@ -91,11 +93,13 @@ def test_a_script_that_fails_keeps_its_profile(tmp_path):
     assert profile["at_once"]
 
 
+@pytest.mark.slow
 def test_an_exit_status_is_the_script_s(tmp_path):
     profile, _ = profiled(tmp_path, "import sys; sys.exit(7)", status=7)
     assert profile["status"] == 7 and not profile["kernels"]
 
 
+@pytest.mark.slow
 def test_two_runs_side_by_side(found, tmp_path):
     folder, profile, _ = found
     profiled(tmp_path, WORK, "--against", str(folder / "page.json"), arguments=["5"])
@@ -113,6 +117,7 @@ def test_what_is_no_profile_is_told_before_the_script_runs(text, tmp_path):
         load(tmp_path / "before.json")
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_be_written_is_told_before_the_script_runs(tmp_path):
     (tmp_path / "script.py").write_text("print('it ran')")
     command = [sys.executable, "-c", "from torch_tenon.cli import app; app()", "profile"]

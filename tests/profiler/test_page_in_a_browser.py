@@ -25,6 +25,7 @@ def written(request, tmp_path_factory):
     return folder, request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (400, True)])
 def test_a_person_clicks_through_it(written, tmp_path, width, dark):
     folder, count = written
@@ -70,6 +71,7 @@ def test_an_error_in_a_page_would_be_seen(tmp_path):
         assert len(browser.errors) == 2
 
 
+@pytest.mark.slow
 def test_a_profile_that_is_too_large_is_thinned_and_says_so(tmp_path):
     profile = profile_of(30_000, MILLION)
     profile["kernels"] = profile["kernels"] * 20

@@ -33,6 +33,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 def test_small_trees_in_every_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SMALL.items():
         monkeypatch.setattr(decide, name, value)

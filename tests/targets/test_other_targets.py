@@ -31,6 +31,7 @@ def test_the_host_cannot_reach_the_memory(name: str) -> None:
     assert output(code, TENON_TARGET=TARGETS[name]) == f"{name} True"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize("name", TARGETS)

@@ -41,6 +41,7 @@ KERNEL = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["an event", "a log", "a graph of torch.compile"])
 def test_a_kernel_of_the_host_uses_the_queue_that_runs_it(what: str) -> None:
     assert run_there(KERNEL, what, TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "right"

@@ -20,6 +20,7 @@ def _run(*arguments: str):
     return CliRunner().invoke(cli.app, ["new-target", *arguments], prog_name="tenon")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", TESTS)
 def test_each_start_works_at_once(start: str, tmp_path: Path) -> None:
     done = _run("my_npu", "--folder", str(tmp_path), "--start", start)
@@ -52,6 +53,7 @@ def test_without_a_start_it_is_memory_and_a_queue(tmp_path: Path) -> None:
     assert "launch" in one and "backend = None" in one
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 def test_the_report_says_that_generated_kernels_computed(tmp_path: Path) -> None:
     """By plans, though nobody asked for that: the target is not one that is built in."""

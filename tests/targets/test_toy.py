@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from fresh_process import output
 
 ROOT = Path(__file__).parents[2]
 TOY = f"{ROOT / 'examples' / 'toy.py'}:Toy"
 
 
+@pytest.mark.slow
 def test_conformance_reports_on_it(tmp_path: Path) -> None:
     options = "--db ops --ops add,mul,mm,exp,sum --dtype float32,int64 --samples 2 --jobs 1"
     done = subprocess.run(

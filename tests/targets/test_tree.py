@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from fresh_process import TESTS, output
 
 TREE = f"{TESTS / 'targets' / 'tree.py'}:TreeTarget"
@@ -34,6 +35,7 @@ def test_eager_code_runs_by_trees() -> None:
     assert found == "\n".join(["IndexError True"] * 3)
 
 
+@pytest.mark.slow
 def test_ops_of_the_database() -> None:
     """Some; `TENON_TARGET=... python -m tests.compiler.op_db` takes all."""
     ops = "nn.functional.layer_norm", "scatter_add", "sort", "var"

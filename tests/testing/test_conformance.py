@@ -47,6 +47,7 @@ def command(*arguments: str) -> Any:
 # Isolation.
 
 
+@pytest.mark.slow
 def test_a_crash_and_a_hang_cost_one_case_each() -> None:
     import misbehaving_suite
 
@@ -84,6 +85,7 @@ def descendants(pid: int, parents: dict[int, int]) -> set[int]:
     return children.union(*(descendants(child, parents) for child in children))
 
 
+@pytest.mark.slow
 def test_nobody_is_left_of_a_report_that_is_killed() -> None:
     code = "from torch_tenon.cli import app; app()"
     options = ["--device", "cpu", "--suite", SUITE, "--ops", "hangs", "--jobs", "1"]
@@ -180,6 +182,7 @@ class Elements(HTMLParser):
             self.data[self._script] = data
 
 
+@pytest.mark.slow
 def test_the_command_reports_and_judges(tmp_path: Path) -> None:
     baseline, page, report = (tmp_path / name for name in ("b.json", "r.html", "r.json"))
     arguments = ["--suite", SUITE, "--jobs", "1", "--timeout", "2", "--baseline", str(baseline)]
@@ -245,6 +248,7 @@ def test_bad_usage_ends_with_status_2(arguments: list[str], message: str) -> Non
     assert message in run.output
 
 
+@pytest.mark.slow
 def test_verbose_shows_the_checks_of_one_case(tmp_path: Path) -> None:
     run = command("--db", "ops", "--ops", "sinh", "--dtype", "float32", "-v", "--jobs", "1")
     assert run.exit_code == 0, run.output

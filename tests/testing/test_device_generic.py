@@ -63,6 +63,7 @@ def passed_of(file: Path, text: str, *options: str) -> list[str]:
     return sorted(re.findall(r"^(test_\w+).* \.\.\. ok$", done.stderr, re.MULTILINE))
 
 
+@pytest.mark.slow
 @needs_set_test_configs
 def test_tests_run_on_the_device_and_some_are_excluded(tmp_path: Path) -> None:
     text = HEAD.replace("HARDWARE", "") + TAIL

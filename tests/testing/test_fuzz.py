@@ -31,6 +31,7 @@ def test_programs_on_the_device() -> None:
         assert found is None, f"tenon fuzz --seed {seed} --length 16 --programs 1: {found}"
 
 
+@pytest.mark.slow
 def test_programs_where_the_host_cannot_reach_the_memory() -> None:
     worker = Worker({"TENON_TARGET": REMOTE_TARGET, "TENON_DEVICES": "2"}, 120)
     try:
@@ -42,6 +43,7 @@ def test_programs_where_the_host_cannot_reach_the_memory() -> None:
         worker.stop()
 
 
+@pytest.mark.slow
 def test_programs_of_every_kind_that_run_at_once() -> None:
     worker = Worker({"TENON_EXECUTE": "reference", "TENON_DEVICES": "2"}, 120)
     try:
@@ -142,6 +144,7 @@ def test_memory_behind_a_result_is_nobodys() -> None:
     assert chooser.room(torch.ones(9)[2:4]) == 9
 
 
+@pytest.mark.slow
 def test_a_worker_that_crashes_is_a_finding() -> None:
     worker = Worker({"TENON_TARGET": "no-such-target"}, 60)
     answer = worker.ask({"seed": 1, "length": 3, "modes": ["auto"]})

@@ -48,6 +48,7 @@ def planted() -> Iterator[Asking]:
     ask.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("op", "mode", "kind"),

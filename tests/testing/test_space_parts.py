@@ -191,6 +191,7 @@ def test_made_small() -> None:
     assert not {"order", "step", "offset"} & set(first)
 
 
+@pytest.mark.slow
 def test_the_command() -> None:
     runner = CliRunner()
     options = ["conformance", "--db", "space", "--jobs", "1"]

@@ -26,6 +26,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_report_names_the_fault(name: str, tmp_path: Path) -> None:

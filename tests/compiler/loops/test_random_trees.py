@@ -36,6 +36,7 @@ REWRITES = {
 }
 
 
+@pytest.mark.slow
 def test_rewrites_change_no_number() -> None:
     """A sample; `python -m tests.compiler.loops.pipeline` takes more."""
     changed = sample(160)

@@ -22,6 +22,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family(family: str) -> None:
     dtypes = ["float32"] if family == "grid" else DTYPES

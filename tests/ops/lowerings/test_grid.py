@@ -41,6 +41,7 @@ def sampled(x: torch.Tensor, grid: torch.Tensor) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_far_from_the_image(rank: int, dtype: torch.dtype) -> None:
@@ -49,6 +50,7 @@ def test_far_from_the_image(rank: int, dtype: torch.dtype) -> None:
     same_by_plans(sampled, image(rank, dtype), of_grid(numbers, rank), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("sizes", [(1, 4), (4, 1), (1, 1)])
 def test_images_of_one_element(rank: int, sizes: tuple[int, ...]) -> None:
@@ -101,6 +103,7 @@ def test_grids_of_one_place(sizes: tuple[int, ...], align: bool) -> None:
         same_gradients(grid, theta, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize("align", [False, True])
 def test_at_sizes(padding: str, align: bool) -> None:

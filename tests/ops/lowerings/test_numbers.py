@@ -33,6 +33,7 @@ def test_corrections_of_variances() -> None:
     same_by_plans(compute, torch.randn(5, 3), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_corrections_where_sizes_change() -> None:
     def compute(x: Tensor) -> list[Tensor]:
         found = [x.var(0, correction=c) for c in (1, 1.5, 6, 6.5, nan, -inf)]
@@ -182,6 +183,7 @@ def test_whole_numbers_between_two_sizes() -> None:
             assert_same(run(*given), want)
 
 
+@pytest.mark.slow
 def test_sizes_as_numbers() -> None:
     """Of fills, progressions, bounds, shifts and triangles."""
 
@@ -215,6 +217,7 @@ def test_sizes_as_numbers() -> None:
         assert_same(run(x.to("tenon")), compute(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("source", [torch.float32, torch.float64, torch.bfloat16, torch.int8])
 def test_bits_as_another_dtype(source: torch.dtype) -> None:

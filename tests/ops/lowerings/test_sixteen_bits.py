@@ -65,6 +65,7 @@ def decisions(x: torch.Tensor, y: torch.Tensor) -> Results:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @DTYPES
 def test_what_decides_sees_rounded_numbers(dtype: torch.dtype, run: Callable[..., Results]) -> None:
@@ -115,6 +116,7 @@ def chain(seed: int, dtype: torch.dtype) -> Callable[..., Results]:
     return program
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @DTYPES
 def test_random_chains_are_rounded_op_by_op(
@@ -198,6 +200,7 @@ def with_numbers(x: torch.Tensor, y: torch.Tensor) -> Results:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @DTYPES
 def test_numbers_beside_tensors_are_rounded_where_the_cpu_does(
@@ -231,6 +234,7 @@ def within_one_op(x: torch.Tensor, y: torch.Tensor, p: torch.Tensor) -> Results:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @DTYPES
 def test_an_op_rounds_inside_where_the_cpu_does(
     dtype: torch.dtype, run: Callable[..., Results]

@@ -256,6 +256,7 @@ def test_numbers_beside_tensors(dtype: torch.dtype) -> None:
     same_by_plans(compute, x, rtol=torch.finfo(dtype).eps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
 def test_parts_of_complex_numbers_that_are_no_numbers(dtype: torch.dtype) -> None:
     def compute(a: torch.Tensor, b: torch.Tensor) -> Results:

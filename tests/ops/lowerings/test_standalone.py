@@ -149,6 +149,7 @@ def test_attention(causal: bool, mask: torch.dtype | None) -> None:
         check(attend, q, k, v, *([] if m is None else [m]))
 
 
+@pytest.mark.slow
 def test_windows_of_any_size() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 21, 20)
@@ -161,6 +162,7 @@ def test_windows_of_any_size() -> None:
     check(lambda x: functional.avg_pool3d(x, (2, 6, 6), 2), x)
 
 
+@pytest.mark.slow
 def test_layers_of_images() -> None:
     torch.manual_seed(0)
     x, grid = torch.randn(2, 4, 9, 8), torch.rand(2, 5, 6, 2) * 3 - 1.5
@@ -185,6 +187,7 @@ def test_sequences() -> None:
     check(lambda x, at: functional.embedding_bag(at, x, torch.tensor([0, 3]), mode="max"), x, at)
 
 
+@pytest.mark.slow
 def test_products_of_weights_of_few_bits() -> None:
     torch.manual_seed(0)
     w, s = torch.randint(-127, 127, (8, 32)).to(torch.int8), torch.rand(8)
@@ -195,6 +198,7 @@ def test_products_of_weights_of_few_bits() -> None:
     check(torch._int_mm, torch.randint(-127, 127, (32, 32)).to(torch.int8), w.t())
 
 
+@pytest.mark.slow
 def test_grouped_products() -> None:
     torch.manual_seed(0)
     ends = torch.tensor([3, 3, 8], dtype=torch.int32)
@@ -205,6 +209,7 @@ def test_grouped_products() -> None:
     check(torch._grouped_mm, z, y)
 
 
+@pytest.mark.slow
 def test_quantised_graphs() -> None:
     import torch.ao.quantization.fx._decomposed  # enters the ops
 

@@ -342,6 +342,7 @@ def test_an_index_out_of_range_is_told_when_the_result_is_read(layout: str) -> N
     assert there("look_up()", layout) == "late"
 
 
+@pytest.mark.slow
 def test_without_a_platform_the_error_says_what_to_install(tmp_path: Path) -> None:
     done = run("import torch", TENON_TARGET="opencl", OCL_ICD_VENDORS=str(tmp_path))
     assert done.returncode != 0
@@ -480,6 +481,7 @@ def test_a_forked_process_is_told_to_spawn() -> None:
     assert there(code) == "7"
 
 
+@pytest.mark.slow
 def test_conformance_starts_its_processes_anew() -> None:
     start = "from torch_tenon.cli import app; app()"
     command = [sys.executable, "-c", start, "conformance", "--db", "ops"]
