@@ -119,10 +119,12 @@ def test_expressions_of_sizes() -> None:
 
 def test_what_is_wrong_is_told(program: Path, tmp_path: Path) -> None:
     (tmp_path / "no.tenon").write_bytes(b"something else")
+    (tmp_path / "empty.npy").write_bytes(b"")
     for arguments, words in [
         (["info", f"{tmp_path}/no.tenon"], "is no program"),
         (["run", f"{tmp_path}/no.tenon"], "is no program"),
         (["run", str(program), "--method", "decode"], "forward"),
+        (["run", str(program), "-i", f"{tmp_path}/empty.npy"], "empty.npy: "),
         (["run", str(program), "--size", "n=3"], "forward has no size to choose"),
         (["export", "nowhere.py:f"], "FILE.py:NAME"),
         (["export", f"{tmp_path}/model.py:three"], "three of"),

@@ -14,7 +14,7 @@ def explain(
     script: Annotated[
         Path,
         typer.Argument(
-            metavar="SCRIPT [ARGUMENTS]...",
+            metavar="script [arguments]",
             exists=True,
             dir_okay=False,
             help="A Python file, and what it is given.",

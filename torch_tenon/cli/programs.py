@@ -160,7 +160,7 @@ def run(
         called = program.methods.get(name)
         if called is None:
             raise fail(f"{path} has no method {name!r}: {', '.join(program.methods)}")
-        given = [np.load(p) for p in input or []]
+        given = [_array(p) for p in input or []]
         facts = next(m for m in program.head.methods if m.name == name)
         given += _ones(facts, [x.shape for x in given], size or [])
         loaded = time.perf_counter()
@@ -170,7 +170,7 @@ def run(
             begin = time.perf_counter()
             called(*given)
             times.append(time.perf_counter() - begin)
-    except (ProgramError, OSError, EOFError, TypeError, ValueError, MemoryError) as error:
+    except (ProgramError, OSError, TypeError, ValueError, MemoryError) as error:
         raise fail(str(error)) from None
     found = {
         "load_seconds": loaded - start,
@@ -200,6 +200,15 @@ def _shown(tensor: TensorFacts) -> str:
     from torch_tenon.runtime.arrays import dtype_name
 
     return f"{tensor.name}: {dtype_name(tensor.dtype)}[{', '.join(tensor.shape)}]"
+
+
+def _array(path: Path) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path)
+    except (EOFError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def _sizes(facts: MethodFacts, shapes: Sequence[Sequence[int]], chosen: list[str]) -> list[int]:
