@@ -1,5 +1,9 @@
 """Channels-last, complex, quantised, sparse and nested tensors."""
 
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 from against_cpu import assert_on_device, assert_same, same_error_on_both, same_on_both
@@ -91,6 +95,29 @@ def test_quantised_tensors_move() -> None:
     assert_same(there.to("tenon:1").int_repr(), q.int_repr())
     assert_same(there.cpu().int_repr(), q.int_repr())
     assert "size=(6,)" in repr(there) and "device='tenon:0'" in repr(there)
+
+
+@pytest.mark.parametrize("by_channel", [False, True])
+def test_quantised_tensors_are_saved_and_copied(by_channel: bool) -> None:
+    x = torch.randn(3, 4)
+    if by_channel:
+        scales, zeros = torch.rand(3, dtype=torch.float64) + 0.01, torch.tensor([0, 1, 2])
+        q = torch.quantize_per_channel(x, scales, zeros, 0, torch.qint8)
+    else:
+        q = torch.quantize_per_tensor(x, 0.05, 3, torch.quint8)
+    there = q.to("tenon:1")
+    part = (lambda x: x) if by_channel else (lambda x: x[1:].t())  # those have no views
+    file = io.BytesIO()
+    torch.save([there, part(there)], file)
+    loaded, viewed = torch.load(io.BytesIO(file.getvalue()))
+    copies = (loaded, pickle.loads(pickle.dumps(there)), copy.deepcopy(there))
+    for found in copies:
+        assert found.device == there.device and found.qscheme() == q.qscheme()
+        assert_same([found.int_repr(), found.dequantize()], [q.int_repr(), q.dequantize()])
+    assert_same(viewed.dequantize(), part(q).dequantize())
+    assert viewed.untyped_storage().data_ptr() == loaded.untyped_storage().data_ptr()
+    moved, _ = torch.load(io.BytesIO(file.getvalue()), map_location="cpu")
+    assert moved.device.type == "cpu" and torch.equal(moved.int_repr(), q.int_repr())
 
 
 def test_a_quantised_linear() -> None:

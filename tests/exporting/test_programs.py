@@ -69,12 +69,13 @@ def test_arrays_give_arrays(tmp_path: Path) -> None:
     np.testing.assert_array_equal(program(x[:, ::-1])[0], program(x[:, ::-1].copy())[0])
 
 
-def test_sizes_within_their_bounds(tmp_path: Path) -> None:
+def test_sizes_within_their_bounds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = Mixed()
     batch = Dim("batch", min=1, max=64)
     program = exported(
         tmp_path, model, torch.randn(5, 24), torch.tensor(0.5), dynamic_shapes=({0: batch}, None)
     )
+    assert "is at least 2 in the program" in caplog.text
     for n in (2, 17, 64):
         x, shift = torch.randn(n, 24), torch.randn(())
         torch.testing.assert_close(program(x, shift)[0], model(x, shift)["y"])
@@ -386,6 +387,16 @@ def test_a_head_that_is_none_is_refused(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "damaged.tenon"
     path.write_bytes(b"tenon program 1\n" + len(head).to_bytes(8, "little") + bytes(8) + head)
     with pytest.raises(ProgramError, match="is damaged: its head is no head"):
+        torch_tenon.load(path)
+
+
+def test_damage_is_told_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.tenon"
+    torch_tenon.export(nn.ReLU(), (torch.randn(3),), path, cpu="native")
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(ProgramError, match=f"{path}: .* damaged"):
         torch_tenon.load(path)
 
 

@@ -11,7 +11,15 @@ from torch_tenon.cli.application import app, load_device
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def explain(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file.")],
+    script: Annotated[
+        Path,
+        typer.Argument(
+            metavar="script [arguments]",
+            exists=True,
+            dir_okay=False,
+            help="A Python file, and what it is given.",
+        ),
+    ],
 ) -> None:
     """Run a script with its arguments; then show windows, kernels by time, and what fused.
 

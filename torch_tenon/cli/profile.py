@@ -11,7 +11,15 @@ from torch_tenon.cli.application import app, fail, load_device
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def profile(
     context: typer.Context,
-    script: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A Python file.")],
+    script: Annotated[
+        Path,
+        typer.Argument(
+            metavar="script [arguments]",
+            exists=True,
+            dir_okay=False,
+            help="A Python file, and what it is given.",
+        ),
+    ],
     output: Annotated[
         Path, typer.Option("--output", help="The page; the data goes beside it, as JSON.")
     ] = Path("tenon-profile.html"),

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json as json_module
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from torch_tenon.cli.application import app, fail, load_device
+
+if TYPE_CHECKING:
+    from torch_tenon.runtime.head import MethodFacts, TensorFacts
 
 PROGRAM = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A .tenon file.")]
 
@@ -42,15 +46,24 @@ def export(
         raise fail(f"{function!r} is no FILE.py:NAME")
     load_device()
     import runpy
+    import sys
+
+    from torch import nn
 
     from torch_tenon.exporting.export import export as write
     from torch_tenon.exporting.graphs import ExportError
     from torch_tenon.targets.target import TargetError
 
+    sys.path.insert(0, str(Path(file).resolve().parent))  # as Python has it for a script
     scope = runpy.run_path(file)
     if name not in scope:
         raise fail(f"{file} has no {name}")
+    if isinstance(scope[name], nn.Module) or not callable(scope[name]):
+        kind = type(scope[name]).__name__
+        raise fail(f"{name} of {file} is {kind}: a function that gives what to export is expected")
     found = scope[name]()
+    if isinstance(found, tuple) and len(found) != 2:
+        raise fail(f"{name} gives {len(found)} things: a module and its arguments are expected")
     model, args = found if isinstance(found, tuple) else (found, None)
     try:
         made = write(model, args, output, cpu=cpu, machine=machine, weights=weights, target=target)
@@ -96,7 +109,8 @@ def info(
     for name, dtype, sizes in head.states:
         typer.echo(f"  state {name}: {dtype_name(dtype)}{sizes}")
     for method in head.methods:
-        typer.echo(f"{method.name}({', '.join(method.inputs)}) -> {', '.join(method.outputs)}")
+        given, made = (", ".join(map(_shown, x)) for x in (method.inputs, method.outputs))
+        typer.echo(f"{method.name}({given}) -> {made}")
         for name, least, greatest in method.symbols:
             typer.echo(f"  {least} <= {name}" + (f" <= {greatest}" if greatest < 1 << 62 else ""))
         steps = method.facts.get("steps", [])
@@ -115,7 +129,7 @@ def run(
     ] = None,
     size: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=NUMBER: a size that is chosen, where inputs are made up."),
+        typer.Option(help="NAME=NUMBER: a size of inputs that are made up, as `info` names it."),
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How often.")] = 1,
     threads: Annotated[int, typer.Option(min=0, help="0: as many as processors.")] = 0,
@@ -146,8 +160,9 @@ def run(
         called = program.methods.get(name)
         if called is None:
             raise fail(f"{path} has no method {name!r}: {', '.join(program.methods)}")
-        given = [np.load(p) for p in input or []]
-        given += [_ones(x, _sizes(size or [])) for x in called.inputs[len(given) :]]
+        given = [_array(p) for p in input or []]
+        facts = next(m for m in program.head.methods if m.name == name)
+        given += _ones(facts, [x.shape for x in given], size or [])
         loaded = time.perf_counter()
         results: Any = called(*given)
         times = [time.perf_counter() - loaded]
@@ -181,24 +196,52 @@ def run(
         typer.echo(f"  {key}: {value:.6g}" if isinstance(value, float) else f"  {key}: {value}")
 
 
-def _sizes(given: list[str]) -> dict[str, int]:
-    found = {}
-    for text in given:
+def _shown(tensor: TensorFacts) -> str:
+    from torch_tenon.runtime.arrays import dtype_name
+
+    return f"{tensor.name}: {dtype_name(tensor.dtype)}[{', '.join(tensor.shape)}]"
+
+
+def _array(path: Path) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path)
+    except (EOFError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _sizes(facts: MethodFacts, shapes: Sequence[Sequence[int]], chosen: list[str]) -> list[int]:
+    """What each symbol is: as in the inputs that are given, as chosen, or else its least."""
+    names = [name for name, _, _ in facts.symbols]
+    found = [max(least, 1) for _, least, _ in facts.symbols]
+    for text in chosen:
         name, _, number = text.partition("=")
         if not number.isdigit():
             raise ValueError(f"--size {text}: NAME=NUMBER is expected")
-        found[name] = int(number)
+        if name not in names:
+            has = f"the sizes {', '.join(names)}" if names else "no size to choose"
+            raise ValueError(f"--size {text}: {facts.name} has {has}")
+        found[names.index(name)] = int(number)
+    for tensor, shape in zip(facts.inputs, shapes, strict=False):
+        for text, size in zip(tensor.shape, shape, strict=False):
+            if text in names:
+                found[names.index(text)] = size
     return found
 
 
-def _ones(tensor: Any, chosen: dict[str, int]) -> Any:
-    """An array of ones; a size that may vary is the one chosen for the input, or its least."""
+def _ones(facts: MethodFacts, shapes: Sequence[Sequence[int]], chosen: list[str]) -> list[Any]:
+    """Arrays of ones for the inputs behind those that are given, whose shapes these are."""
     import numpy as np
 
-    sizes = [
-        n if isinstance(n, int) else chosen.get(tensor.name, max(n[0], 1)) for n in tensor.sizes
+    from torch_tenon.runtime.arrays import dtype_name, numpy_dtype
+    from torch_tenon.runtime.head import size_value
+
+    values = _sizes(facts, shapes, chosen)
+    return [
+        np.ones([size_value(e, values) for e in x.sizes], numpy_dtype(dtype_name(x.dtype)))
+        for x in facts.inputs[len(shapes) :]
     ]
-    return np.ones(sizes, tensor.dtype)
 
 
 def _bytes(n: int) -> str:

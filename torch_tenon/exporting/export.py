@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
@@ -137,6 +137,13 @@ def _programs(
         raise TypeError("args: a module is exported by an example of its arguments")
     if model.training:
         log.warning("the model is exported as it trains; model.eval() makes it ready for use")
+    for size in tree_leaves(dynamic_shapes):
+        if getattr(size, "min", None) == 1:
+            log.warning(
+                "%s is at least 2 in the program: PyTorch's trace treats a size of 1 apart; export "
+                "a second method for it (docs/export.md)",
+                size,
+            )
     dense = lambda x: x.contiguous()  # noqa: E731
     given, named = tree_map_only(torch.Tensor, dense, (tuple(args), dict(kwargs or {})))
     with torch.no_grad():

@@ -41,22 +41,22 @@ class Arrays:
 
     def made(self, dtype: int, sizes: Sequence[int]) -> tuple[Any, int, int]:
         """A fresh output, its address and bytes."""
-        name = dtype_name(dtype)
-        try:
-            kind = np.dtype(name)
-        except TypeError:
-            kind = _more_dtypes(name)
-        made = np.empty(tuple(sizes), kind)
+        made = np.empty(tuple(sizes), numpy_dtype(dtype_name(dtype)))
         return made, made.ctypes.data, made.nbytes
 
 
-def _more_dtypes(name: str) -> Any:
+def numpy_dtype(name: str) -> Any:
+    """NumPy's dtype of that name, or the one of ml_dtypes. Raises TypeError where neither is."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        pass
     try:
         import ml_dtypes  # type: ignore[import-not-found]
     except ImportError:
         raise TypeError(
-            f"a result is {name}, which NumPy does not have: give PyTorch's tensors, or install "
-            "ml_dtypes"
+            f"the program has {name}, which NumPy does not have: install ml_dtypes, or give "
+            "PyTorch's tensors"
         ) from None
     return np.dtype(getattr(ml_dtypes, name))
 

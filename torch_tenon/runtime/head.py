@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from torch_tenon.runtime.library import ProgramError
 
 MAGIC = b"tenon program 1\n"
 _MOST = 1 << 30  # bytes of a head
+_CONSTANT, _SYMBOL, _ADD, _MULTIPLY, _DIVIDE, _MODULO, _EXACTLY = range(7)
+_SIGNS = {_ADD: ("+", 0), _MULTIPLY: ("*", 1), _DIVIDE: ("//", 1), _MODULO: ("%", 1)}
+_SIGNS[_EXACTLY] = _SIGNS[_DIVIDE]
+_T = TypeVar("_T")
+
+
+@dataclass
+class TensorFacts:
+    """What goes into a method or comes out of it. `sizes` are expressions of the method's symbols,
+    in words (docs/plan-file.md), and `shape` is the same for people."""
+
+    name: str
+    dtype: int
+    sizes: list[list[int]]
+    shape: list[str] = field(default_factory=list)
 
 
 @dataclass
 class MethodFacts:
-    """A method: the names of its inputs and outputs, and what the exporter wrote of it."""
+    """A method: its inputs and outputs, and what the exporter wrote of it."""
 
     name: str
     symbols: list[tuple[str, int, int]] = field(default_factory=list)
-    inputs: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
+    inputs: list[TensorFacts] = field(default_factory=list)
+    outputs: list[TensorFacts] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     plan_bytes: int = 0
 
@@ -75,12 +91,60 @@ class _Fields:
     def tensor(self) -> tuple[str, int, list[int]]:
         return self.text(), self.number(), self.numbers()
 
-    def spec(self) -> str:
-        name = self.text()
-        self.number()
+    def specs(self, symbols: Sequence[str]) -> list[TensorFacts]:
+        found = []
         for _ in range(self.count()):
-            self.numbers()
-        return name
+            name, dtype = self.text(), self.number()
+            sizes = [self.numbers() for _ in range(self.count())]
+            found.append(TensorFacts(name, dtype, sizes, [size_text(e, symbols) for e in sizes]))
+        return found
+
+
+def size_text(words: Sequence[int], symbols: Sequence[str]) -> str:
+    """An expression of sizes for people. Raises ValueError, IndexError or KeyError for none."""
+
+    def join(word: int, a: tuple[str, int], b: tuple[str, int]) -> tuple[str, int]:
+        sign, binding = _SIGNS[word]
+        if word == _MULTIPLY and a[0] == "1":
+            return b
+        left = f"({a[0]})" if a[1] < binding else a[0]
+        right = f"({b[0]})" if b[1] < binding or (b[1] == binding and sign != "+") else b[0]
+        return f"{left} {sign} {right}", binding
+
+    return _folded(words, lambda n: (str(n), 2), lambda k: (symbols[k], 2), join)[0]
+
+
+def size_value(words: Sequence[int], values: Sequence[int]) -> int:
+    """An expression of sizes for these of the symbols."""
+
+    def join(word: int, a: int, b: int) -> int:
+        if word == _ADD:
+            return a + b
+        if word == _MULTIPLY:
+            return a * b
+        return a % b if word == _MODULO else a // b
+
+    return _folded(words, int, lambda k: values[k], join)
+
+
+def _folded(
+    words: Sequence[int],
+    constant: Callable[[int], _T],
+    symbol: Callable[[int], _T],
+    join: Callable[[int, _T, _T], _T],
+) -> _T:
+    stack: list[_T] = []
+    k = 0
+    while k < len(words):
+        if words[k] in (_CONSTANT, _SYMBOL):
+            stack.append((constant if words[k] == _CONSTANT else symbol)(words[k + 1]))
+            k += 2
+        else:
+            b, a = stack.pop(), stack.pop()
+            stack.append(join(words[k], a, b))
+            k += 1
+    (found,) = stack
+    return found
 
 
 def read_head(path: Path) -> Head:
@@ -101,7 +165,7 @@ def read_head_of(file: BinaryIO, name: str) -> Head:
         raise ProgramError(f"{name} is damaged: its head would have {length} bytes")
     try:
         return _read(_Fields(file.read(length)))
-    except (IndexError, ValueError, RecursionError) as error:
+    except (IndexError, KeyError, ValueError, RecursionError) as error:
         raise ProgramError(f"{name} is damaged: its head is no head ({error})") from error
 
 
@@ -131,8 +195,8 @@ def _method(f: _Fields) -> MethodFacts:
     found = MethodFacts(f.text())
     for _ in range(f.count()):
         found.symbols.append((f.text(), f.number(), f.number()))
-    found.inputs = [f.spec() for _ in range(f.count())]
-    found.outputs = [f.spec() for _ in range(f.count())]
+    symbols = [name for name, _, _ in found.symbols]
+    found.inputs, found.outputs = f.specs(symbols), f.specs(symbols)
     for _ in range(f.count()):  # inputs of the plan
         f.number(), f.number()
     f.numbers()

@@ -223,7 +223,10 @@ def load(
         handle = c_void_p()
         # What was read is what is opened, whatever becomes of the path.
         name = f"/proc/self/fd/{file.fileno()}".encode()
-        library().tenon_open_program(name, byref(options), byref(handle))
+        try:
+            library().tenon_open_program(name, byref(options), byref(handle))
+        except (ProgramError, ValueError) as error:
+            raise type(error)(str(error).replace(name.decode(), str(path))) from None
     return Program(handle, head, str(path))
 
 

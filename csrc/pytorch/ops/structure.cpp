@@ -362,6 +362,8 @@ TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {
   m.impl("copy_", copy);
+  // What loads, unpickles and deep-copies a tensor puts its storage into an empty one.
+  m.impl("set_.source_Storage_storage_offset", at::native::set_storage_quantized_);
 }
 
 TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
