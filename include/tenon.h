@@ -301,7 +301,8 @@ typedef struct tenon_tensor_info {
 } tenon_tensor_info;
 
 /* Opens a program. `options` may be null. Weights stay in the file's memory, which is mapped: the
- * file may be renamed or removed, and must not be written to, until the program is closed. */
+ * file may be renamed or removed, and must not be written to, until the program is closed. One that
+ * calls ops of PyTorch's is refused: Python's torch_tenon.load opens it. */
 TENON_EXPORT int32_t tenon_open_program(
     const char *path, const tenon_options *options, tenon_program **found, tenon_status *status);
 /* No other function runs with this program, or will. Null is no program, and no error. */

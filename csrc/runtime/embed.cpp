@@ -46,6 +46,28 @@ int32_t tell(tenon_status* status, int32_t code, const char* text) {
   return code;
 }
 
+int32_t tell_handled(tenon_status* status) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return tell(status, static_cast<int32_t>(error.kind), error.what());
+  } catch (const std::bad_alloc&) {
+    return tell(status, TENON_OUT_OF_MEMORY, "the host has no memory left");
+  } catch (const std::exception& error) {
+    return tell(status, TENON_ERROR, error.what());
+  }
+}
+
+static int32_t (*g_tell)(tenon_status*) = &tell_handled;
+
+void set_tell(int32_t (*tell)(tenon_status*)) {
+  g_tell = tell;
+}
+
+int32_t tell_any(tenon_status* status) {
+  return g_tell(status);
+}
+
 }  // namespace tenon
 
 namespace {

@@ -1,8 +1,6 @@
 // How functions of the C interface tell what failed.
 #pragma once
 
-#include <new>
-
 #include "runtime/error.h"
 #include "tenon.h"
 
@@ -11,18 +9,20 @@ namespace tenon {
 // What failed. Gives the code.
 int32_t tell(tenon_status* status, int32_t code, const char* text);
 
+// The same of the exception that is being handled.
+int32_t tell_handled(tenon_status* status);
+// Called once: who embeds the runtime has exceptions of its own, and asks `tell_handled` of others.
+void set_tell(int32_t (*tell)(tenon_status* status));
+int32_t tell_any(tenon_status* status);
+
 // Calls `work`, and tells what it raises.
 template <class Work>
 int32_t told(tenon_status* status, Work&& work) {
   try {
     work();
     return TENON_OK;
-  } catch (const Error& error) {
-    return tell(status, static_cast<int32_t>(error.kind), error.what());
-  } catch (const std::bad_alloc&) {
-    return tell(status, TENON_OUT_OF_MEMORY, "the host has no memory left");
-  } catch (const std::exception& error) {
-    return tell(status, TENON_ERROR, error.what());
+  } catch (...) {
+    return tell_any(status);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "runtime/host_ops.h"
 
+#include <algorithm>
+
 #include "runtime/host_sort.h"
 
 namespace tenon {
@@ -7,7 +9,7 @@ namespace {
 
 struct Row {
   std::string_view name;  // and overload
-  HostOp op;
+  CallStep::Function op;
 };
 
 constexpr Row kOps[] = {
@@ -16,9 +18,28 @@ constexpr Row kOps[] = {
     {"aten::topk\n", &host_topk},
 };
 
+ResolveCall g_resolve_call = nullptr;
+
+// A run changes its own memory, outputs and state. Weights are the file's, and inputs the caller's.
+void check_may_be_written(size_t slot, const PlanData& plan, const Method& method) {
+  const auto kind = plan.slots[slot].kind;
+  const auto input = std::find(plan.inputs.begin(), plan.inputs.end(), slot);
+  check_data(
+      kind != Slot::Kind::constant &&
+          (kind != Slot::Kind::input ||
+           method.plan_inputs[static_cast<size_t>(input - plan.inputs.begin())].kind ==
+               Source::Kind::state),
+      method.name,
+      ": a call writes what a run may not change");
+}
+
 }  // namespace
 
-HostOp find_host_op(const std::string& op) {
+void set_resolve_call(ResolveCall resolve) {
+  g_resolve_call = resolve;
+}
+
+CallStep::Function find_host_op(const std::string& op) {
   for (const auto& [name, found] : kOps) {
     if (name == op)
       return found;
@@ -36,21 +57,37 @@ std::string name_of_op(const std::string& op) {
   return name;
 }
 
-void resolve_calls(PlanData& plan) {
+void resolve_calls(PlanData& plan, const Method& method) {
+  std::string lacking;
   for (auto& step : plan.steps) {
     auto* call = std::get_if<CallStep>(&step.work);
     if (call == nullptr)
       continue;
-    const auto op = find_host_op(call->op);
-    if (op == nullptr)
-      fail(
-          ErrorKind::unsupported,
-          "the program calls ",
-          name_of_op(call->op),
-          ", which this runtime does not have");
-    call->resolved = std::make_shared<HostOp>(op);
     call->written.assign(call->tensors.size(), false);
+    call->function = find_host_op(call->op);
+    if (call->function == nullptr) {
+      if (g_resolve_call == nullptr) {
+        lacking += (lacking.empty() ? "" : ", ") + name_of_op(call->op);
+        continue;
+      }
+      g_resolve_call(*call);
+    }
+    for (size_t k = 0; k < call->written.size(); ++k) {
+      if (call->written[k])
+        check_may_be_written(call->tensors[k].slot, plan, method);
+    }
+    for (const auto& result : call->results) {
+      if (result)
+        check_may_be_written(result->slot, plan, method);
+    }
   }
+  if (!lacking.empty())
+    fail(
+        ErrorKind::unsupported,
+        method.name,
+        " calls ",
+        lacking,
+        ", which this runtime does not have: PyTorch has it, with torch_tenon.load");
 }
 
 }  // namespace tenon

@@ -68,6 +68,11 @@ struct KernelStep {
 
 // A call of an op on host tensors over slots.
 struct CallStep {
+  // Computes it: where its tensors and results lie, in their order. A result that nobody wants is
+  // null. Raises where it takes no such arguments.
+  using Function = void (*)(
+      const CallStep& step, std::span<void* const> tensors, std::span<void* const> results);
+
   std::string op;                   // its name and overload, on a line each
   std::vector<Argument> arguments;  // in the schema's order
   std::vector<SlotTensor> tensors;  // of the arguments; a number is a tensor without dimensions
@@ -76,14 +81,12 @@ struct CallStep {
   std::string route, counted;  // how it is counted
   int32_t call = -1;  // the recorded call that it is part of, counted in the window; -1 for none
 
-  // What follows is no data: who embeds the runtime finds it (`ResolveCall`).
-  std::vector<bool> written;  // by tensor: does the call write it?
-  bool on_host = false;       // it may not run in the queue of a device
+  // What follows is no data: it is found once the step was read.
+  std::vector<bool> written;    // by tensor: does the call write it?
+  bool on_host = false;         // it may not run in the queue of a device
+  Function function = nullptr;  // of an exported program
   std::shared_ptr<const void> resolved;
 };
-
-// Finds what a step calls. Raises where there is none, or where it takes no such arguments.
-using ResolveCall = std::function<void(CallStep&)>;
 
 // What a profile has of a step, at any sizes.
 struct StepFacts {

@@ -53,7 +53,7 @@ class HostRun final : public RunHost {
       if (result && results[k] == nullptr)
         results[k] = make(result->slot, result->layout.nbytes);
     }
-    op_of(call)(call, tensors, results);
+    call.function(call, tensors, results);
   }
   LaterCall call_later(size_t) override {
     fail(ErrorKind::unsupported, "a call in a queue, on this processor");
@@ -157,7 +157,7 @@ Program::Program(const std::string& path, const ProgramOptions& options)
 void Program::load_kernels() {
   bool has_kernels = false;
   for (auto& method : file_.methods) {
-    resolve_calls(method.plan.plan);
+    resolve_calls(method.plan.plan, method);
     has_kernels = has_kernels || !method.plan.plan.kernels.empty();
   }
   if (!has_kernels)

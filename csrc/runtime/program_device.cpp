@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/host_ops.h"
 #include "runtime/run.h"
 
 namespace tenon {
@@ -43,7 +42,7 @@ class ProgramDevice::DeviceRun final : public RunHost {
   LaterCall call_later(size_t step) override {
     return [&call = std::get<CallStep>(plan_.steps[step].work)](
                std::span<void* const> tensors, std::span<void* const> results) {
-      op_of(call)(call, tensors, results);
+      call.function(call, tensors, results);
     };
   }
   void wait(const char*, bool raises) override {

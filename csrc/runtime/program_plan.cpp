@@ -40,7 +40,6 @@ MethodPlan plan_for(const ProgramFile& file, const Method& method, std::vector<i
     if (auto* kernel = std::get_if<KernelStep>(&step.work))
       kernel->function = method.functions.at(kernel->kernel);
   }
-  resolve_calls(made.data);
   bool is_sound = give_sizes(made.data, method.plan.numbers, made.symbols);
   std::vector<int64_t> inputs, outputs;
   for (const auto& source : method.plan_inputs)
@@ -56,6 +55,7 @@ MethodPlan plan_for(const ProgramFile& file, const Method& method, std::vector<i
       ": the plan of ",
       method.name,
       " does not fit the sizes of its tensors");
+  resolve_calls(made.data, method);
   made.placement = place_blocks(made.data);
   return made;
 }

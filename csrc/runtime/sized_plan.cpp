@@ -56,7 +56,7 @@ bool give_sizes(
     PlanData& plan, const std::vector<SizedNumber>& numbers, std::span<const int64_t> symbols) {
   for (const auto& number : numbers) {
     const auto value = number.value.evaluate(symbols);
-    if (!value || *value < 0)
+    if (!value || (*value < 0 && number.where != Where::argument))
       return false;
     set_number(plan, number, *value);
   }

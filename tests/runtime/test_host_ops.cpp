@@ -9,6 +9,7 @@
 #include "check.h"
 #include "programs.h"
 #include "runtime/host_ops.h"
+#include "runtime/program.h"
 #include "tenon.h"
 
 using namespace tenon;
@@ -167,4 +168,57 @@ TEST(a_program_sorts) {
     CHECK(found[0] == (kind == Slot::Kind::output ? 7 : 0));
     tenon_close_program(program);
   }
+}
+
+TEST(who_embeds_it_has_ops_of_its_own) {
+  set_resolve_call([](CallStep& step) {
+    if (step.op == "aten::nothing\n")
+      fail(ErrorKind::unsupported, "there is no such op");
+    step.written = {step.op == "aten::neg_\n"};
+    step.function = [](const CallStep&, auto tensors, auto results) {
+      for (int k = 0; k < 8; ++k) {
+        static_cast<float*>(results[0])[k] = -static_cast<const float*>(tensors[0])[k];
+        static_cast<int64_t*>(results[1])[k] = k;
+      }
+    };
+  });
+  auto draft = tests::sorting_program();
+  auto& method = draft.methods[0];
+  auto& call = std::get<tests::Call>(method.plan.steps[0].work);
+  const auto opened = [&] {
+    const tests::TemporaryFile file(draft.bytes());
+    return Program(file.path, {.threads = 1}).file().methods.size();
+  };
+  call.op = "aten::neg\n";
+  {
+    const tests::TemporaryFile file(draft.bytes());
+    Program program(file.path, {.threads = 1});
+    const std::vector<int64_t> sizes{8};
+    const GivenTensor given{DType{6}, sizes};
+    const float x[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    float values[8];
+    int64_t places[8];
+    const std::array<const void*, 1> inputs{x};
+    const std::array<void*, 2> outputs{values, places};
+    program.run(0, *program.plan(0, {&given, 1}), inputs, outputs);
+    CHECK(values[7] == -8 && places[7] == 7);
+  }
+  call.op = "aten::nothing\n";
+  CHECK_RAISES("there is no such op", opened());
+  // Of a program's inputs runs change the state alone.
+  call.op = "aten::neg_\n";
+  CHECK_RAISES("a call writes what a run may not change", opened());
+  draft.states = {{"s", {8}, -1}};
+  method.plan_inputs = {{Source::Kind::state, 0}};
+  CHECK(opened() == 1);
+  draft.weights = {{"w", {1, 2, 3, 4, 5, 6, 7, 8}}};
+  method.plan_inputs = {{Source::Kind::weight, 0}};
+  CHECK_RAISES("a call writes what a run may not change", opened());
+  set_resolve_call(nullptr);
+  call.op = "aten::sort\n";
+  CHECK(opened() == 1);
+  call.results[0] = tests::floats(0, 8);
+  CHECK_RAISES("a call writes what a run may not change", opened());
+  call.op = "aten::neg\n";
+  CHECK_RAISES("sort calls aten::neg, which this runtime does not have", opened());
 }

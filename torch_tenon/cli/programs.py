@@ -39,6 +39,9 @@ def export(
     ] = None,
     weights: Annotated[str, typer.Option(help="inside, apart, or a .safetensors file.")] = "inside",
     target: Annotated[str | None, typer.Option(help="cpu, or the target of TENON_TARGET.")] = None,
+    host: Annotated[
+        str, typer.Option(help="runtime, or torch: the program may call PyTorch's ops.")
+    ] = "runtime",
 ) -> None:
     """Write a model to one file that runs without Python and PyTorch."""
     file, _, name = function.rpartition(":")
@@ -66,13 +69,23 @@ def export(
         raise fail(f"{name} gives {len(found)} things: a module and its arguments are expected")
     model, args = found if isinstance(found, tuple) else (found, None)
     try:
-        made = write(model, args, output, cpu=cpu, machine=machine, weights=weights, target=target)
+        made = write(
+            model,
+            args,
+            output,
+            cpu=cpu,
+            machine=machine,
+            weights=weights,
+            target=target,
+            host=host,
+        )
     except (ExportError, NotImplementedError, TargetError, TypeError, ValueError) as error:
         raise fail(str(error)) from None
     typer.echo(
         f"{made.path}: {', '.join(made.methods)}; {made.kernels} kernels for "
         f"{', '.join(made.processors)} ({_bytes(made.code_bytes)}), "
         f"weights of {_bytes(made.weight_bytes)}"
+        + (f"; calls {', '.join(made.calls)} of PyTorch's" if made.calls else "")
     )
 
 
@@ -102,6 +115,8 @@ def info(
     typer.echo(f"  digest {digest_of(path)}")
     if head.codes and head.target == "cpu":
         typer.echo("  It has machine code: load it only from whom you trust, or by its digest.")
+    if head.calls:
+        typer.echo(f"  It needs PyTorch, and calls {', '.join(head.calls)}.")
     for processor, nbytes in head.codes:
         typer.echo(f"  code for {processor}: {_bytes(nbytes)}")
     where = f" in {head.weight_file}" if head.weight_file else ""
@@ -142,7 +157,8 @@ def run(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Run a program: how long it takes, its memory, and what it gives. PyTorch is not needed.
+    """Run a program: how long it takes, its memory, and what it gives. PyTorch is not needed, but
+    for a program that calls its ops.
 
     Inputs that are not given are ones.
     """

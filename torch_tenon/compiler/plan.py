@@ -112,8 +112,10 @@ class Plan:
         start = time.perf_counter()
         self.program, self.backend = program, backend
         for o in program.outputs:
-            if o.buffer.storage.kind == "temporary":
-                o.buffer.storage.kind = "output"
+            storage = o.buffer.storage
+            # Who runs a program by itself passes memory for each output, whatever makes it.
+            if storage.kind == "temporary" or (program.standalone and storage.kind == "external"):
+                storage.kind = "output"
         self.schedule: Schedule = schedule(program, backend)
         scheduled = time.perf_counter()
         self.steps = _steps(program, self.schedule, backend)

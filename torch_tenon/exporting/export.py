@@ -19,7 +19,7 @@ from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
 from torch_tenon.exporting.held import Held
-from torch_tenon.exporting.methods import Method, build_method
+from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method
 from torch_tenon.exporting.program_file import ProgramFile
 from torch_tenon.exporting.weights import Shared
 
@@ -30,7 +30,8 @@ INSIDE, APART = "inside", "apart"
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the file, its methods, and how many bytes it has of what."""
+    """What was written: the file, its methods, how many bytes it has of what, and which ops of
+    PyTorch's it calls."""
 
     path: Path
     methods: tuple[str, ...]
@@ -38,6 +39,7 @@ class Exported:
     kernels: int
     code_bytes: int
     weight_bytes: int
+    calls: tuple[str, ...] = ()
 
 
 def export(
@@ -51,6 +53,7 @@ def export(
     cpu: str | None = None,
     machine: str | None = None,
     weights: str | os.PathLike[str] = INSIDE,
+    host: str = RUNTIME,
 ) -> Exported:
     """Writes a model to a file that runs without Python and PyTorch (docs/export.md).
 
@@ -63,15 +66,18 @@ def export(
     processors of `cpu`, comma-separated: "x86-64-v3,x86-64-v4" where nothing is said, "native" for
     this one. With `machine`, such as "aarch64-linux-gnu", Debian's cross compiler makes them.
     `weights` is "inside", "apart" for a safetensors file of the same name beside the program, or
-    that file's path.
+    that file's path. `host` is what the program runs by: "runtime", or "torch" for one that may
+    call PyTorch's ops, and then runs in Python with PyTorch.
 
     Raises ExportError for a model that runs by PyTorch alone in part, naming the ops;
     NotImplementedError for a target without such a form; CompilerMissing and CompileError; OSError.
     """
+    if host not in (RUNTIME, TORCH):
+        raise ValueError(f"host={host!r} is neither {RUNTIME!r} nor {TORCH!r}")
     backend, name = _backend(target)
     programs = _programs(model, args, kwargs, dynamic_shapes)
     laid_out: dict[bytes, torch.Tensor] = {}
-    methods = [build_method(m, program, backend, laid_out) for m, program in programs.items()]
+    methods = [build_method(m, program, backend, laid_out, host) for m, program in programs.items()]
     shared = Shared()
     shared.add(_unique_names(methods))
     processors = [p.strip() for p in cpu.split(",")] if cpu else []
@@ -95,6 +101,7 @@ def export(
         len(set(packed)),
         sum(len(c.data) for c in codes),
         sum(w.nbytes for w in shared.weights),
+        tuple(dict.fromkeys(call for m in methods for call in m.calls)),
     )
 
 

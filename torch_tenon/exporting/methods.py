@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
 
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
@@ -22,6 +24,10 @@ from torch_tenon.ir.index import Index, var
 from torch_tenon.ir.size_words import SYMBOL, words_of
 from torch_tenon.ops.lowerings.table import CannotLower
 
+RUNTIME, TORCH = "runtime", "torch"  # what a program runs by
+# Ops that the runtime has kernels of its own for, as csrc/runtime/host_ops.cpp does.
+OF_RUNTIME = ("aten::sort", "aten::sort.stable", "aten::topk")
+MOST_DIMENSIONS = 16  # as include/tenon.h has it
 UNBOUNDED = 1 << 62
 EQUAL, DIFFERENT, AT_MOST, LESS = range(4)
 _COMPARISONS = {
@@ -78,6 +84,7 @@ class Method:
     results: list[Any]  # of the model: a `graphs.Result` or a constant
     is_single: bool  # the model returns one tensor, and no tuple of it
     plan: Plan
+    calls: list[str]  # ops that PyTorch alone has
 
     def facts(self) -> dict[str, Any]:
         """What the model returns, and what a run does, for who looks at the file; as JSON has it.
@@ -93,14 +100,20 @@ class Method:
             "results": results,
             "is_single": self.is_single,
             "steps": [k.origin for k in self.plan.kernels],
+            "calls": self.calls,
         }
 
 
 def build_method(
-    name: str, program: ExportedProgram, backend: Backend, laid_out: dict[bytes, Tensor]
+    name: str,
+    program: ExportedProgram,
+    backend: Backend,
+    laid_out: dict[bytes, Tensor],
+    host: str = RUNTIME,
 ) -> Method:
     """The method that an exported program is. `laid_out` are weights that were laid out anew for
-    other methods, and then for this one too. Raises ExportError."""
+    other methods, and then for this one too. With the host TORCH it may call PyTorch's ops. Raises
+    ExportError."""
     graph = prepare(program, backend.name == "cpu", laid_out)
     for p in graph.placeholders:
         if isinstance(p, Given) and not p.node.meta["val"].is_contiguous():
@@ -111,13 +124,14 @@ def build_method(
     try:
         with unset_fake_temporarily():
             built = build(graph.module, standalone=True)
+        plan = Plan(built.program, backend)
     except NotImplementedError as error:
-        raise ExportError(f"{name}: {error}") from error
+        raise ExportError(f"{name}: {_with_sizes_of_data(graph)}{error}") from error
     if built.program.random is not None:
         raise ExportError(
             f"{name}: the model draws random numbers; call model.eval() before it is exported"
         )
-    return _Describer(name, graph, built).method(Plan(built.program, backend))
+    return _Describer(name, graph, built).method(plan, host)
 
 
 class _Describer:
@@ -127,13 +141,13 @@ class _Describer:
         if self.table.floats:
             raise ExportError(f"{name}: a number of the model follows from sizes by a division")
 
-    def method(self, plan: Plan) -> Method:
+    def method(self, plan: Plan, host: str) -> Method:
         graph, built = self.graph, self.built
         symbols = [self._symbol(s) for s in self.table.sources]
         given = [p for p in graph.placeholders if isinstance(p, Given)]
         held = [p for p in graph.placeholders if isinstance(p, Held)]
         places = [graph.placeholders[k] for k in built.tensor_inputs]
-        self._require_no_calls(plan)
+        calls = self._calls(plan, host)
         return Method(
             self.name,
             symbols,
@@ -152,6 +166,7 @@ class _Describer:
             graph.results,
             graph.is_single,
             plan,
+            calls,
         )
 
     def _results(self) -> Sequence[Any]:
@@ -183,6 +198,11 @@ class _Describer:
         return SizeSymbol(str(source.expression), max(int(bounds.lower), 0), greatest)
 
     def _spec(self, name: str, value: Tensor) -> TensorSpec:
+        if value.dim() > MOST_DIMENSIONS:
+            raise ExportError(
+                f"{self.name}: {name!r} has {value.dim()} dimensions, and what goes into a program "
+                f"and comes out has {MOST_DIMENSIONS} at most"
+            )
         return TensorSpec(name, value.dtype, [self.words(self.table.index(n)) for n in value.shape])
 
     def words(self, e: Index) -> Words:
@@ -220,27 +240,62 @@ class _Describer:
             left, right = right, left
         return Check(self.words(left), kind, self.words(right))
 
-    def _require_no_calls(self, plan: Plan) -> None:
-        """Raises ExportError for a plan that calls PyTorch's kernels, naming each op and where the
-        model has it."""
-        ops = {s.call.target: None for s in plan.steps if s.call is not None}
-        if not ops:
-            return
-        lines = [f"  {op}{self._place_of(op)}" for op in ops]
+    def _calls(self, plan: Plan, host: str) -> list[str]:
+        """The ops of the plan that PyTorch alone has, by name. Raises ExportError where the host
+        has not got one either, and names each such op and where the model has it."""
+        origins = {op: call.origin for call, op in plan.overloads.items()}
+        lacking = {op: "" for op in origins if op.name() not in OF_RUNTIME}
+        never = {op: why for op in lacking if (why := _why_not_called(op, origins[op]))}
+        if not never and (host == TORCH or not lacking):
+            return sorted({op.name() for op in lacking})
+        if never:
+            what, remedy = "ops of the model are none that a program calls", "Take"
+        else:
+            what = "ops of the model run by PyTorch alone, which a program is without"
+            remedy = 'Give host="torch" for a program that runs with PyTorch. Or take'
+        lines = [
+            f"  {op}{_place_of(self.graph, origins[op])}{why}"
+            for op, why in (never or lacking).items()
+        ]
         raise ExportError(
-            f"{self.name}: {len(ops)} ops of the model run by PyTorch alone, which a program is "
-            "without:\n" + "\n".join(lines) + "\nTake them out of what is exported: run them "
-            "before it or after it, or write them by other ops."
+            f"{self.name}: {len(lines)} {what}:\n" + "\n".join(lines) + f"\n{remedy} them out of "
+            "what is exported: run them before it or after it, or write them by other ops."
         )
 
-    def _place_of(self, op: Any) -> str:
-        """Where in the model an op is, as far as the graph says."""
-        name = str(op).split(".")[1]
-        for node in self.graph.module.graph.nodes:
-            if node.op == "call_function" and name in str(node.target).split("."):
-                modules = list(node.meta.get("nn_module_stack", {}).values())
-                path = modules[-1][0] if modules else ""
-                line = (node.meta.get("stack_trace") or "").strip().splitlines()
-                where = line[-2].strip() if len(line) > 1 else ""
-                return ", ".join(["", *(x for x in (path and f"in {path}", where) if x)])
-        return ""
+
+def _why_not_called(op: Any, origin: str) -> str:
+    """Why no program calls an op, beside what the runtime lacks; nothing where one may."""
+    if op is torch.ops.tenon.host_kernel.default:
+        return f": the target has no code for {origin}"
+    if op.namespace != "aten":
+        return ": it is no op of PyTorch's own"
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return ": it draws random numbers"
+    if any(a.name == "filename" for a in op._schema.arguments):
+        return ": it opens a file"
+    return ""
+
+
+def _with_sizes_of_data(graph: Graph) -> str:
+    """The first op that gives a size or a number which depends on data, in words; nothing where
+    there is none."""
+    for node in graph.module.graph.nodes:
+        values = tree_leaves(node.meta.get("val"))
+        numbers = [n for v in values for n in (v.shape if isinstance(v, Tensor) else [v])]
+        if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in numbers):
+            where = _place_of(graph, str(node.target).split(".")[1])
+            return f"{node.target} gives sizes that depend on data{where}: "
+    return ""
+
+
+def _place_of(graph: Graph, op: str) -> str:
+    """Where in the model an op is, as far as the graph says."""
+    name = op.rpartition("::")[2]
+    for node in graph.module.graph.nodes:
+        if node.op == "call_function" and name in str(node.target).split("."):
+            modules = list(node.meta.get("nn_module_stack", {}).values())
+            path = modules[-1][0] if modules else ""
+            line = (node.meta.get("stack_trace") or "").strip().splitlines()
+            where = line[-2].strip() if len(line) > 1 else ""
+            return ", ".join(["", *(x for x in (path and f"in {path}", where) if x)])
+    return ""

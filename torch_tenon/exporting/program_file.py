@@ -17,7 +17,8 @@ import torch
 
 from torch_tenon import _C
 from torch_tenon.compiler.backend import KernelFile, PackedCode, PackedKernel
-from torch_tenon.compiler.wire.archive import DTYPE_NUMBERS, Writer
+from torch_tenon.compiler.wire.archive import DTYPE_NUMBERS, WireError, Writer
+from torch_tenon.exporting.graphs import ExportError
 from torch_tenon.exporting.methods import Method, TensorSpec
 from torch_tenon.exporting.weight_file import weights_apart
 from torch_tenon.exporting.weights import LINE, Shared
@@ -134,7 +135,10 @@ class ProgramFile:
             out.numbers(right)
         out.text(json.dumps(method.facts()))
         files = [KernelFile("" if k.code is None else str(k.code), k.symbol, 0) for k in kernels]
-        out.text(method.plan.sized_bytes(files))
+        try:
+            out.text(method.plan.sized_bytes(files))
+        except WireError as error:  # an argument that no file can hold
+            raise ExportError(f"{method.name}: {error}") from error
 
 
 def _put_tensor(out: Writer, name: str, tensor: torch.Tensor) -> None:

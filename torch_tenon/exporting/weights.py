@@ -53,9 +53,9 @@ class Shared:
         for held in every:
             if held.is_written and _key(held.tensor) not in self._states:
                 self._states[_key(held.tensor)] = len(self.states)
-                has_bits = bool(_bytes_of(held.tensor).any())
-                first = self._weight(held) if has_bits else ZEROS
-                self.states.append(State(held.name, in_memory(held), first))
+                value = in_memory(held)
+                first = self._weight(held) if _bytes_of(value).any() else ZEROS
+                self.states.append(State(held.name, value, first))
         for held in every:
             if _key(held.tensor) not in self._states:
                 self._weight(held)

@@ -55,6 +55,11 @@ class Head:
     codes: list[tuple[str, int]]  # what each is for, and its bytes
     methods: list[MethodFacts]
 
+    @property
+    def calls(self) -> list[str]:
+        """The ops of PyTorch's that the methods call."""
+        return sorted({op for m in self.methods for op in m.facts.get("calls", ())})
+
 
 class _Fields:
     def __init__(self, data: bytes) -> None:
@@ -207,6 +212,9 @@ def _method(f: _Fields) -> MethodFacts:
     facts = json.loads(f.text())
     if not isinstance(facts, dict) or not isinstance(facts.get("results"), list):
         raise ValueError(f"{found.name} has no facts")
+    calls = facts.get("calls", [])
+    if not isinstance(calls, list) or not all(isinstance(op, str) for op in calls):
+        raise ValueError(f"{found.name} calls no ops")
     found.facts = facts
     found.plan_bytes = len(f.bytes())
     return found

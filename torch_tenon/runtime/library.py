@@ -1,9 +1,10 @@
-"""`libtenon_rt` by ctypes: the second half of include/tenon.h."""
+"""`libtenon_rt`, or the device's core, by ctypes: the second half of include/tenon.h."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import os
 from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
@@ -108,3 +109,14 @@ def library() -> Library:
     """The library of this installation. Raises OSError where it was not built."""
     place = os.environ.get("TENON_RUNTIME")
     return Library(Path(place) if place else Path(__file__).parent / "libtenon_rt.so")
+
+
+@functools.cache
+def library_with_pytorch() -> Library:
+    """The runtime within the device's core, whose programs call PyTorch's ops. It loads PyTorch.
+    Raises ImportError where that is not possible."""
+    from torch_tenon import loading
+
+    loading.register()
+    core = importlib.import_module("torch_tenon._C")
+    return Library(Path(str(core.__file__)))

@@ -14,7 +14,15 @@ from typing import Any
 
 from torch_tenon.runtime.arrays import dtype_name, kind_of
 from torch_tenon.runtime.head import Head, MethodFacts, read_head_of
-from torch_tenon.runtime.library import Options, ProgramError, Tensor, TensorInfo, library
+from torch_tenon.runtime.library import (
+    Library,
+    Options,
+    ProgramError,
+    Tensor,
+    TensorInfo,
+    library,
+    library_with_pytorch,
+)
 
 _UNBOUNDED = 1 << 62
 
@@ -51,7 +59,7 @@ class Method:
     def __init__(self, program: Program, number: int, facts: MethodFacts) -> None:
         self._program, self._number = program, number
         self.name, self.facts = facts.name, facts.facts
-        lib = library()
+        lib = program._library
         handle = program._handle
         self.inputs = tuple(
             _type(lib.tenon_describe_input, handle, number, k)
@@ -78,7 +86,7 @@ class Method:
         made = self._made()
         for at in made:
             at.size = sizeof(Tensor)
-        lib = library()
+        lib = self._program._library
         counts = (given, len(inputs), made, len(self.outputs))
         lib.tenon_output_sizes(handle, self._number, *counts)
         outputs = []
@@ -130,9 +138,9 @@ class Program:
     """A loaded program. Calling it calls its only method, or `forward`; others are attributes
     (`program.decode(x)`). Several threads may call it; with state, one call runs at a time."""
 
-    def __init__(self, handle: c_void_p, head: Head, path: str) -> None:
-        self._handle, self._path, self.head = handle, path, head
-        self._close = weakref.finalize(self, library().tenon_close_program, handle)
+    def __init__(self, library: Library, handle: c_void_p, head: Head, path: str) -> None:
+        self._library, self._handle, self._path, self.head = library, handle, path, head
+        self._close = weakref.finalize(self, library.tenon_close_program, handle)
         self._close.atexit = False  # threads may still run it
         self.methods = {m.name: Method(self, k, m) for k, m in enumerate(head.methods)}
 
@@ -151,11 +159,11 @@ class Program:
 
     def reset(self) -> None:
         """Gives the state the contents that it had in the file."""
-        library().tenon_reset(self._opened())
+        self._library.tenon_reset(self._opened())
 
     def report(self) -> dict[str, Any]:
         """What runs it: the code that was taken, threads, bytes of memory."""
-        found: dict[str, Any] = json.loads(library().tenon_program_json(self._opened()))
+        found: dict[str, Any] = json.loads(self._library.tenon_program_json(self._opened()))
         return found
 
     def close(self) -> None:
@@ -188,7 +196,8 @@ def load(
     commit: str = "adaptive",
     check_weights: bool = True,
 ) -> Program:
-    """A program that `torch_tenon.export` wrote, ready to run. It neither needs nor loads PyTorch.
+    """A program that `torch_tenon.export` wrote, ready to run. It neither needs nor loads PyTorch,
+    but where the program calls PyTorch's ops (`host="torch"`).
 
     `threads` share out the work of each run, 0: as many as there are processors. `target` is the
     path of a target's library for a program that is not of this processor, `device` its number.
@@ -204,9 +213,9 @@ def load(
     where = Path(path)
     with where.open("rb") as file:
         if digest is not None:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != digest.lower():
-                raise ProgramError(f"{path} has the digest {found}, not {digest}")
+            has = hashlib.file_digest(file, "sha256").hexdigest()
+            if has != digest.lower():
+                raise ProgramError(f"{path} has the digest {has}, not {digest}")
             file.seek(0)
         head = read_head_of(file, str(path))
         if head.weight_file and weights is None:
@@ -223,11 +232,23 @@ def load(
         handle = c_void_p()
         # What was read is what is opened, whatever becomes of the path.
         name = f"/proc/self/fd/{file.fileno()}".encode()
+        found = _library_for(head, str(path))
         try:
-            library().tenon_open_program(name, byref(options), byref(handle))
+            found.tenon_open_program(name, byref(options), byref(handle))
         except (ProgramError, ValueError) as error:
             raise type(error)(str(error).replace(name.decode(), str(path))) from None
-    return Program(handle, head, str(path))
+    return Program(found, handle, head, str(path))
+
+
+def _library_for(head: Head, path: str) -> Library:
+    """What opens a program. Raises ProgramError where it calls PyTorch's ops, and PyTorch is not
+    there."""
+    if not head.calls:
+        return library()
+    try:
+        return library_with_pytorch()
+    except ImportError as error:
+        raise ProgramError(f"{path} calls {', '.join(head.calls)} of PyTorch's: {error}") from error
 
 
 def digest_of(path: str | os.PathLike[str]) -> str:

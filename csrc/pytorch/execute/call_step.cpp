@@ -58,9 +58,14 @@ struct Copies {
 std::vector<at::Tensor> call_over(
     const CallStep& step,
     std::span<void* const> tensors,
-    c10::ArrayRef<ResultPlace> places,
+    std::span<void* const> places,
     c10::DeviceIndex device,
     c10::ArrayRef<c10::Storage> keepers) {
+  std::vector<ResultPlace> wanted;
+  for (size_t k = 0; k < places.size(); ++k) {
+    const auto& result = step.results[k];
+    wanted.push_back(result ? ResultPlace{&result->layout, places[k]} : ResultPlace());
+  }
   // What lies where the caller has it, and which tensors these are. They are kept, so that a result
   // over one of them shares it.
   std::vector<std::pair<at::Tensor, size_t>> passed;
@@ -86,14 +91,19 @@ std::vector<at::Tensor> call_over(
   torch::jit::Stack stack;
   for (const auto& argument : resolved(step).arguments)
     stack.push_back(host_argument(argument, tensor, number));
-  call_on_host(resolved(step).op, stack, device, places);
+  call_on_host(resolved(step).op, stack, device, wanted);
   for (const auto& [copy, original] : changed)
     original.copy_(copy);
   for (const auto& [tensor, number] : passed)
     put_back(tensor, step.tensors[number].layout, tensors[number]);
   auto results = results_of(stack);
-  place_results(resolved(step).op, results, device, places);
+  place_results(resolved(step).op, results, device, wanted);
   return results;
+}
+
+void check_opens_no_file(const c10::OperatorHandle& op) {
+  for (const auto& argument : op.schema().arguments())
+    check_data(argument.name() != "filename", op.schema().name(), " opens a file");
 }
 
 void resolve_call(CallStep& step) {
@@ -104,14 +114,17 @@ void resolve_call(CallStep& step) {
   for (size_t k = 0; k < step.arguments.size(); ++k) {
     const auto& argument = found->arguments.emplace_back(argument_from(step.arguments[k]));
     const auto& declared = schema.arguments()[k];
-    if (argument.kind == ArgumentPlan::constant)
+    const auto* alias = declared.alias_info();
+    const bool written = alias != nullptr && alias->isWrite();
+    const auto& type = *declared.type();
+    if (argument.kind == ArgumentPlan::tensor)
+      check_data(c10::TensorType::get()->isSubtypeOf(type), declared.name(), " is no tensor");
+    else if (argument.kind != ArgumentPlan::number)
       check_data(
-          takes(*declared.type(), argument.value),
+          takes(type, argument.value) && !(written && argument.value.isTensor()),
           declared.name(),
           " of another type: ",
           argument.value.tagKind());
-    const auto* alias = declared.alias_info();
-    const bool written = alias != nullptr && alias->isWrite();
     const auto add = [&](const ArgumentPlan& one) {
       if (one.kind != ArgumentPlan::constant)
         step.written.push_back(written);

@@ -56,9 +56,8 @@ void put_back(const at::Tensor& written, const TensorLayout& layout, void* place
       written.sizes() == layout.sizes,
       c10::str("a call gave what it writes the sizes ", written.sizes()),
       c10::str(", and they were to be ", at::IntArrayRef(layout.sizes)));
-  const void* now = written.storage().data();
-  if (now != place)
-    std::memcpy(place, now, layout.nbytes);
+  if (written.storage().data() != place)
+    copy_into(tensor_over(borrowed(place, layout.nbytes), layout), written);
 }
 
 c10::IValue host_argument(

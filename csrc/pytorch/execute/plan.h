@@ -26,6 +26,8 @@ struct ResolvedCall {
 // Finds the op of a plan's call, with its arguments. Raises where there is none, or where it takes
 // no such arguments.
 void resolve_call(CallStep& step);
+// Raises for an op that opens files, which no plan from a file may call.
+void check_opens_no_file(const c10::OperatorHandle& op);
 inline const ResolvedCall& resolved(const CallStep& step) {
   return *static_cast<const ResolvedCall*>(step.resolved.get());
 }

@@ -206,8 +206,7 @@ void check_slots_of_window(
   }
 }
 
-// A plan calls ops of PyTorch's or of the device's, or of a package that the window has ops of;
-// none that opens files.
+// A plan calls ops of PyTorch's or of the device's, or of a package that the window has ops of.
 void check_may_be_called(const WindowPlan& window, const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
   const auto space = schema.getNamespace();
@@ -216,8 +215,7 @@ void check_may_be_called(const WindowPlan& window, const c10::OperatorHandle& op
         return call->op->op.schema().getNamespace() == space;
       });
   check_data(is_of_window || !is_foreign(op), schema.name(), " is no op of the window's");
-  for (const auto& argument : schema.arguments())
-    check_data(argument.name() != "filename", schema.name(), " opens a file");
+  check_opens_no_file(op);
 }
 
 // Puts the target's kernels into the steps; false where one is not to be had.

@@ -33,16 +33,6 @@ Activity activity_of(const Step& step) {
   return call->route == "library" ? Activity::library : Activity::fallback;
 }
 
-std::vector<ResultPlace> places_of(const CallStep& step, std::span<void* const> results) {
-  std::vector<ResultPlace> places;
-  for (size_t k = 0; k < results.size(); ++k) {
-    auto& place = places.emplace_back();
-    if (step.results[k])
-      place = {&step.results[k]->layout, results[k]};
-  }
-  return places;
-}
-
 // Memory of a plan's constant, which lives as long as either.
 c10::Storage storage_of(const Constant& constant) {
   using Keeper = std::shared_ptr<void>;
@@ -146,11 +136,7 @@ void PlanRun::call(size_t step, std::span<void* const> tensors, std::span<void*>
           data_.slots[slot].kind == Slot::Kind::input ? memory_[slot] : c10::Storage());
   }
   const auto made = call_over(
-      call,
-      tensors,
-      places_of(call, results),
-      device_.is_cpu() ? c10::DeviceIndex{-1} : device_.index(),
-      keepers);
+      call, tensors, results, device_.is_cpu() ? c10::DeviceIndex{-1} : device_.index(), keepers);
   for (size_t k = 0; k < results.size(); ++k) {
     if (!call.results[k] || results[k] != nullptr)
       continue;
@@ -170,7 +156,7 @@ RunHost::LaterCall PlanRun::call_later(size_t step) {
     const CountedCall counted(counter);
     const NeutralThread neutral;
     const AsRecorded as_recorded(world);
-    call_over(call, tensors, places_of(call, results), /*device=*/-1);
+    call_over(call, tensors, results, /*device=*/-1);
   };
 }
 
