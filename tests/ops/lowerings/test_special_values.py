@@ -313,3 +313,23 @@ def test_triangles_with_far_diagonals(run: Callable[..., Any]) -> None:
     x = torch.rand(5, 7)
     for got, want in zip(run(triangles, x), triangles(x), strict=True):
         assert got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_greatest_of_a_bag_with_nan(dtype: torch.dtype) -> None:
+    """No number is less than NaN: one in the first row stays, and others do not count."""
+    table = torch.arange(24.0).view(6, 4).to(dtype)
+    table[3], table[4, :2], table[5] = NAN, NAN, -INF
+    at, starts = (
+        torch.tensor([3, 1, 1, 3, 2, 4, 0, 5, 5, 3, 3, 4]),
+        torch.tensor([0, 2, 5, 7, 9, 9]),
+    )
+
+    def bags(table: torch.Tensor, at: torch.Tensor, starts: torch.Tensor) -> Any:
+        found = [
+            torch.ops.aten._embedding_bag(table, at, starts, False, 2, False, None, False, padding)
+            for padding in (-1, 3, 1)
+        ]
+        return [[f[0], f[3]] for f in found]
+
+    same_by_plans(bags, table, at, starts)
