@@ -45,6 +45,8 @@ def embedding_dense_backward(
     if by_frequency:
         raise CannotLower("gradients scaled by frequency")
     wide, width, count = TABLE[g.dtype].compute, g.sizes[-1], at.numel()
+    if g.numel() != count * width:
+        raise CannotLower("gradients of more or fewer rows")
     flat_g, flat_at = reshape(g, (count, width)), reshape(at, (count,))
     target = filled(b, (rows, width), 0, wide)
 
@@ -226,6 +228,8 @@ def _is_broadcast(sizes: Sequence[Index], to: Sequence[Index]) -> bool:
 
 
 def _masked_put(x: Value, mask: Value, value: Value) -> Value:
+    if mask.sizes != x.sizes[: len(mask.sizes)]:
+        raise CannotLower("a mask of other sizes than what is indexed")
     fill = cast(value, x.dtype)
 
     def body(p: Position) -> Scalar:
