@@ -297,8 +297,11 @@ class _Ops:
         """An integer scalar as an index into `size` elements, checked when the loop runs.
 
         `message` names the error that the host raises (see `check`); with `wrap`, negative values
-        count from the end, as in Python.
+        count from the end, as in Python. Raises IndexError for no elements: where a check fails,
+        the kernel goes on with the first.
         """
+        if isinstance(size, int) and size == 0:
+            raise IndexError("an index into nothing")
         x = self.to(x, torch.int64)
         if wrap:
             x = self.where(self.lt(x, 0), self.add(x, self.index(size)), x)

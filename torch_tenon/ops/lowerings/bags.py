@@ -12,7 +12,7 @@ from torch_tenon.ir.index import Index
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral
 from torch_tenon.ops.lowerings.creation import constant
-from torch_tenon.ops.lowerings.indexing import filled, scatter_node
+from torch_tenon.ops.lowerings.indexing import filled, scatter_node, some_of
 from torch_tenon.ops.lowerings.reductions import check_all, scan, shared
 from torch_tenon.ops.lowerings.table import (
     Build,
@@ -148,6 +148,8 @@ def _within(x: Value, p: Position) -> Scalar:
 def _bag_element(
     table: Value, at: Value, weights: Value | None, wide: torch.dtype, check: str = "embedding"
 ) -> Any:
+    some_of(table.sizes[0])
+
     def element(r: Index, k: Index) -> Scalar:
         row = ops.indirect(at.load([r]), table.sizes[0], check)
         value = ops.to(table.load([row, k]), wide)
@@ -248,6 +250,7 @@ def embedding_bag_weights_backward(
 ) -> Value:
     """The gradient of the weights: products of a bag's gradient with the rows of the table."""
     wide = TABLE[g.dtype].compute
+    some_of(g.sizes[0])
     element = _bag_element(table, at, None, wide)
     if bag_of.numel() == 0:  # PyTorch's fast kernels leave it out
         bag_of = _bag_of(b, starts, at.numel(), g.sizes[0])
