@@ -333,3 +333,15 @@ def test_the_greatest_of_a_bag_with_nan(dtype: torch.dtype) -> None:
         return [[f[0], f[3]] for f in found]
 
     same_by_plans(bags, table, at, starts)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_small_powers_of_complex_infinities(dtype: torch.dtype) -> None:
+    parts = [INF, -INF, 0.0, -0.0, 1.5, NAN]
+    x = torch.tensor([complex(a, b) for a in parts for b in parts], dtype=dtype)
+
+    def powers(x: torch.Tensor) -> Results:
+        # Part by part: a comparison takes complex numbers with one NaN for the same.
+        return [torch.view_as_real(x**k) for k in (0, 1, 2, 3, 4, 2.0, 4.0)]
+
+    same_by_plans(powers, x, rtol=1e-5, atol=1e-5)
