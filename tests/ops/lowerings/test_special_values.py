@@ -345,3 +345,15 @@ def test_small_powers_of_complex_infinities(dtype: torch.dtype) -> None:
         return [torch.view_as_real(x**k) for k in (0, 1, 2, 3, 4, 2.0, 4.0)]
 
     same_by_plans(powers, x, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [NAN, INF, 2.0])
+@pytest.mark.parametrize("beta", [0, 1, 0.5])
+def test_factors_of_a_product_of_nothing(alpha: float, beta: float) -> None:
+    c = torch.tensor([[NAN, 1.0], [INF, 2.0]])
+
+    def sums(c: torch.Tensor) -> Results:
+        x, y, how = c[:, :0], c[:0], {"alpha": alpha, "beta": beta}
+        return [torch.addmm(c, x, y, **how), torch.baddbmm(c[None], x[None], y[None], **how)]
+
+    same_by_plans(sums, c)
