@@ -187,7 +187,7 @@ class _Ops:
         if dtype is torch.bool:
             value = bool(value)
         elif dtype.is_floating_point:
-            value = ctypes.c_float(value).value if dtype is torch.float32 else float(value)
+            value = _float32(value) if dtype is torch.float32 else float(value)
         else:
             info = torch.iinfo(dtype)
             value = int(value) if not isinstance(value, float) or math.isfinite(value) else 0
@@ -309,6 +309,16 @@ class _Ops:
         args = (x, size, message, trace.mask, trace.call_index)
         checked = trace.record("check", args, torch.int64)
         return var(trace.symbol_of(checked, size))
+
+
+def _float32(value: Any) -> float:
+    """The nearest number of float32. A long whole one keeps a bit that says whether the bits after
+    the first ones are 0: by way of float64 it would be rounded twice."""
+    if isinstance(value, int) and (cut := value.bit_length() - 53) > 0:
+        size = abs(value)
+        odd = size >> cut | (size & (1 << cut) - 1 != 0)
+        value = math.copysign(float(odd << cut), value)
+    return ctypes.c_float(value).value
 
 
 def _converted(value: Any, dtype: torch.dtype) -> Any:

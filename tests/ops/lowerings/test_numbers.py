@@ -329,3 +329,15 @@ def test_progressions_of_whole_numbers_between_fractions(dtype: torch.dtype) -> 
         ]
 
     same_by_plans(progressions, torch.ones(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_long_whole_numbers_are_rounded_once(dtype: torch.dtype) -> None:
+    halfway = [2**60 + 2**36, 2**62 + 3 * 2**38, 2**53 + 2**29]
+    numbers = [sign * (n + k) for n in halfway for k in (-1, 0, 1) for sign in (1, -1)]
+
+    def compute(x: Tensor) -> list[Tensor]:
+        found = [y for n in numbers for y in (x * n, x + n, x == n, torch.full_like(x, n))]
+        return [*found, torch.where(x > 0, x, numbers[0]), x.clamp(min=numbers[2])]
+
+    same_by_plans(compute, torch.ones(3, dtype=dtype))
