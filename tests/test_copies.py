@@ -104,6 +104,27 @@ def test_overlapping() -> None:
     assert_same(device, cpu)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("dtype", "other"),
+    [(torch.float32, torch.int32), (torch.int64, torch.float64), (torch.bfloat16, torch.int16)],
+)
+def test_to_another_dtype_in_the_same_memory(
+    dtype: torch.dtype, other: torch.dtype, mode: str
+) -> None:
+    def compute(device: str) -> list[torch.Tensor]:
+        x = (torch.arange(6).view(2, 3) - 2).to(dtype).to(device)
+        seen = x.view(other)
+        seen.copy_(x)
+        whole = seen.clone()
+        seen[0].copy_(seen.view(dtype)[0])
+        return [whole, seen]
+
+    with executing(mode):
+        for _ in range(3):
+            assert_same(compute("tenon"), compute("cpu"))
+
+
 @pytest.mark.parametrize("device", ["tenon:0", "tenon:1"])
 def test_to(device: str) -> None:
     x = torch.arange(24.0).reshape(2, 3, 4)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.ops.lowerings.by_plan import same_by_plans
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
 from torch_tenon.frontends.graph import build
@@ -236,3 +237,25 @@ def test_other_shapes_run_the_same_code(name: str) -> None:
     function, inputs = OTHER_SHAPES[name]
     few, many = (kernels(function, *inputs(n)) for n in (37, 53))
     assert few == many
+
+
+SCANS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sums": lambda x: x.cumsum(1),
+    "products": lambda x: (x / 8).exp().cumprod(1),
+    "extremes": lambda x: x.cummax(1),
+    "logarithms": lambda x: x.logcumsumexp(1),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+@pytest.mark.parametrize("shape", [(4, 6, 8), (2, 3, 5), (20, 16, 24)], ids=str)
+def test_a_scan_keeps_its_order_beside_a_reduction(name: str, shape: tuple[int, ...]) -> None:
+    """The reduction goes through the same elements in another one."""
+
+    def compute(x: torch.Tensor, scan: Callable[[torch.Tensor], Any] = SCANS[name]) -> Any:
+        turned = (x * 2).transpose(1, 2)
+        return [turned.sum((1, 2)), scan(x.reshape(x.shape[0], -1))]
+
+    x = torch.randn(shape)
+    assert len(kernels(lambda x: compute(x, SCANS["sums"]), x)) == 1
+    same_by_plans(compute, x, rtol=1e-4, atol=1e-4)

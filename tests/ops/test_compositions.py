@@ -10,6 +10,7 @@ from against_cpu import assert_same, executing, same_on_both
 from torch.nn import functional as F
 
 from tests.ops.lowerings.by_plan import same_by_plans
+from torch_tenon import custom_op
 
 
 @pytest.fixture(autouse=True)
@@ -253,3 +254,39 @@ def test_a_tensor_that_is_in_a_list_twice() -> None:
         return x
 
     same_by_plans(lambda x: compute(x.clone()), torch.arange(3.0))
+
+
+def _part(x: torch.Tensor) -> torch.Tensor:
+    made = x.clone()
+    made[0] = 7
+    made[:, 1].mul_(3)
+    return made
+
+
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    made = x * 2
+    row = made[0]
+    made.add_(1)
+    return row + made
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    made = x * 2
+    made.view(-1)[::2].zero_()
+    return made
+
+
+def _alone(x: torch.Tensor) -> torch.Tensor:
+    return (x * 2).add_(1).mul_(x)
+
+
+@pytest.mark.parametrize("composed", [_part, _whole, _flat, _alone])
+def test_a_decomposition_that_writes_what_it_made(composed: Any) -> None:
+    """Views of it see that."""
+    op = custom_op(
+        f"tenon_test::writes{composed.__name__}(Tensor x) -> Tensor", decomposition=composed
+    )(torch.empty_like)
+    x = torch.randn(4, 6)
+    with executing("compiled"):
+        for _ in range(3):
+            assert_same(op(x.to("tenon")) + 1, composed(x) + 1)

@@ -338,7 +338,8 @@ class ProgramBuilder:
             value = constant((), value, dtype)
         if contents.value is None and isinstance(value, Stored) and contents.home is not None:
             held = contents.home.storage.current
-            if value.buffer is held and same_places(value.layout, layout):
+            is_it = value.buffer is held and value.dtype is dtype
+            if is_it and same_places(value.layout, layout):
                 contents.home = held  # it was changed where it lies
                 return
         source = cast(value, dtype)

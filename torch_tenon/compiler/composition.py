@@ -196,6 +196,8 @@ class Composition(TorchDispatchMode):
         if written:
             if len(written) != 1 or not isinstance(result, torch.Tensor):
                 raise CannotLower(f"{op} writes several arguments")
+            if self._is_shown_by_others(result):
+                raise CannotLower(f"{op} writes memory that another tensor shows")
             value = cast(values, result.dtype)
             self._enter(result, broadcast_to(value, meta(result).sizes))
             return result
@@ -207,6 +209,12 @@ class Composition(TorchDispatchMode):
 
     def _value_of_any(self, x: Any) -> Any:
         return tree_map(self._value, x)
+
+    def _is_shown_by_others(self, t: torch.Tensor) -> bool:
+        """Whether another tensor is a view of the same memory: its value would stay the old one."""
+        memory = t.untyped_storage()._cdata
+        tensors = (other for other, _ in self.values.values() if other is not t)
+        return any(other.untyped_storage()._cdata == memory for other in tensors)
 
 
 def _flat(x: Any) -> list[Any]:

@@ -454,12 +454,19 @@ def _parts(group: Group, values: dict[Symbol, Index]) -> tuple[list[Symbol], lis
 def _split(
     first: Group, second: Group, a: dict[Symbol, Index], b: dict[Symbol, Index]
 ) -> tuple[list[Symbol], list[Symbol]] | None:
-    """The aligned loops as outer and inner, if both groups agree on which are which."""
+    """The aligned loops as outer and inner, if both groups agree on which are which. A scan goes
+    along its dimension, so the inner loops have its order."""
     outer, inner = _parts(first, a)
     other_outer, other_inner = _parts(second, b)
     if set(outer) != set(other_outer) or set(inner) != set(other_inner):
         return None
+    if inner != other_inner and _has_scan(second):
+        return None if _has_scan(first) else (outer, other_inner)
     return outer, inner
+
+
+def _has_scan(group: Group) -> bool:
+    return any(m.node.kind == "scan" for m in group.members)
 
 
 def _mappings(

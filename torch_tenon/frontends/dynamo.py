@@ -57,6 +57,9 @@ class CompiledGraph:
         self.results_are_outputs = built.outputs == outputs and not self.host_outputs
         table = built.sizes
         self.native = None if table.sources else plan.native(())
+        # Which of the graph's tensors it writes.
+        stored = built.program.inputs[: len(built.tensor_inputs)]
+        self.written = [x.buffer.storage.current is not x.buffer.base for x in stored]
         self.numbers = None
         if table.sources or table.floats:
             self.numbers = evaluator(table.sources, table.given, list(table.floats))
@@ -64,8 +67,11 @@ class CompiledGraph:
     def __call__(self, args: list[Any]) -> list[Any]:
         built = self.built
         tensors = [args[k] for k in built.tensor_inputs]
+        copied: list[tuple[Tensor, Tensor]] = []  # of what is written, with the copy
         if any(map(Tensor.is_neg, tensors)) or any(map(Tensor.is_conj, tensors)):
-            tensors = [in_memory(t) for t in tensors]
+            given, tensors = tensors, [in_memory(t) for t in tensors]
+            pairs = zip(given, tensors, self.written, strict=True)
+            copied = [(t, copy) for t, copy, written in pairs if written and copy is not t]
         if built.program.random is not None:
             tensors += random_state(self.device, built.program.random_ops)
         sizes, floats = self.numbers(args) if self.numbers is not None else ([], [])
@@ -76,9 +82,9 @@ class CompiledGraph:
             # PyTorch watches a graph's first run so. A call that a mode hands on has no kernels for
             # conjugates, and what an op is composed of takes them for what they lie over.
             with _disable_current_modes():
-                got = native.run(tensors, self.device)
+                got = self._run(native, tensors, copied)
         else:
-            got = native.run(tensors, self.device)
+            got = self._run(native, tensors, copied)
         if self.results_are_outputs:
             return got
         values = dict(zip(built.program.sizes, sizes, strict=True))
@@ -96,6 +102,16 @@ class CompiledGraph:
             if results[k] is not None:  # else a token, which orders calls that have effects
                 results[k] = results[k].cpu()
         return results
+
+    def _run(
+        self, native: _C.Plan, tensors: list[Tensor], copied: Sequence[tuple[Tensor, Tensor]]
+    ) -> list[Any]:
+        """The plan's results. What it has written is given back to tensors that were copied."""
+        got: list[Any] = native.run(tensors, self.device)
+        with torch.no_grad():
+            for t, copy in copied:
+                t.copy_(copy)
+        return got
 
 
 def in_memory(x: Tensor) -> Tensor:

@@ -187,7 +187,7 @@ class _Ops:
         if dtype is torch.bool:
             value = bool(value)
         elif dtype.is_floating_point:
-            value = ctypes.c_float(value).value if dtype is torch.float32 else float(value)
+            value = _float32(value) if dtype is torch.float32 else float(value)
         else:
             info = torch.iinfo(dtype)
             value = int(value) if not isinstance(value, float) or math.isfinite(value) else 0
@@ -297,8 +297,11 @@ class _Ops:
         """An integer scalar as an index into `size` elements, checked when the loop runs.
 
         `message` names the error that the host raises (see `check`); with `wrap`, negative values
-        count from the end, as in Python.
+        count from the end, as in Python. Raises IndexError for no elements: where a check fails,
+        the kernel goes on with the first.
         """
+        if isinstance(size, int) and size == 0:
+            raise IndexError("an index into nothing")
         x = self.to(x, torch.int64)
         if wrap:
             x = self.where(self.lt(x, 0), self.add(x, self.index(size)), x)
@@ -306,6 +309,16 @@ class _Ops:
         args = (x, size, message, trace.mask, trace.call_index)
         checked = trace.record("check", args, torch.int64)
         return var(trace.symbol_of(checked, size))
+
+
+def _float32(value: Any) -> float:
+    """The nearest number of float32. A long whole one keeps a bit that says whether the bits after
+    the first ones are 0: by way of float64 it would be rounded twice."""
+    if isinstance(value, int) and (cut := value.bit_length() - 53) > 0:
+        size = abs(value)
+        odd = size >> cut | (size & (1 << cut) - 1 != 0)
+        value = math.copysign(float(odd << cut), value)
+    return ctypes.c_float(value).value
 
 
 def _converted(value: Any, dtype: torch.dtype) -> Any:

@@ -31,6 +31,34 @@ def test_conjugates_that_are_given_to_graphs(part: str) -> None:
     assert_same(got, views[part](x) * 2 + 1, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("part", ["conjugate", "imaginary", "negative", "turned", "both"])
+def test_conjugates_that_graphs_write(part: str, dynamic: bool) -> None:
+    views: dict[str, Callable[[Tensor], Tensor]] = {
+        "conjugate": lambda x: x.conj(),
+        "imaginary": lambda x: x[1:].conj().imag,
+        "negative": lambda x: torch._neg_view(x.real),
+        "turned": lambda x: x.t()[1::2].conj(),
+        "both": lambda x: torch._neg_view(x.conj()),
+    }
+
+    def change(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(2)
+        x[1] = y[0] + 1
+        return x + y
+
+    run = compiled(change, dynamic)
+    for columns in (8, 10):
+        x, y = (torch.randn(4, columns, dtype=torch.complex64) for _ in range(2))
+        there = [t.to("tenon") for t in (x, y)]
+        want = change(views[part](x), views[part](y))
+        for _ in range(2):
+            found = [t.clone() for t in there]
+            got = run(views[part](found[0]), views[part](found[1]))
+            assert_same(got, want.resolve_conj().resolve_neg(), rtol=1e-6)
+            assert_same(found, [x, y], rtol=1e-6)
+
+
 def test_gradients_that_are_conjugates() -> None:
     x = torch.randn(3, 8, dtype=torch.complex64)
     grad = torch.randn(3, 16, dtype=torch.complex64)

@@ -317,3 +317,30 @@ def test_a_first_call_that_fails() -> None:
     for _ in range(2):
         with pytest.raises(torch.linalg.LinAlgError, match="is not positive-definite"):
             run(-torch.eye(3, device="tenon"))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str
+)
+def test_progressions_of_whole_numbers_between_fractions(dtype: torch.dtype) -> None:
+    def progressions(x: Tensor) -> list[Tensor]:
+        how: Any = {"dtype": dtype, "device": x.device}
+        return [
+            *(torch.linspace(0.7, last, count, **how) for last in (3.7, 100.9) for count in (1, 5)),
+            *(torch.linspace(first, 9, 7, **how) for first in (0, 2.6)),
+            torch.logspace(0.9, 6.2, 4, base=2.0, **how),
+        ]
+
+    same_by_plans(progressions, torch.ones(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_long_whole_numbers_are_rounded_once(dtype: torch.dtype) -> None:
+    halfway = [2**60 + 2**36, 2**62 + 3 * 2**38, 2**53 + 2**29]
+    numbers = [sign * (n + k) for n in halfway for k in (-1, 0, 1) for sign in (1, -1)]
+
+    def compute(x: Tensor) -> list[Tensor]:
+        found = [y for n in numbers for y in (x * n, x + n, x == n, torch.full_like(x, n))]
+        return [*found, torch.where(x > 0, x, numbers[0]), x.clamp(min=numbers[2])]
+
+    same_by_plans(compute, torch.ones(3, dtype=dtype))

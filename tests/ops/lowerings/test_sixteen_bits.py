@@ -287,6 +287,28 @@ def test_conversions_round_every_pattern_as_the_cpu(
     check(run, convert, small)
 
 
+@DTYPES
+def test_what_is_added_up_as_16_bit_numbers_is_such(
+    dtype: torch.dtype, run: Callable[..., Results]
+) -> None:
+    """They are rounded before they are added, but for a mean."""
+    fine = torch.finfo(dtype).eps / 4
+    beyond = 70000.0 if dtype is torch.float16 else 3.4e38
+    far = torch.tensor([beyond, -beyond, 1.0, 3.0])
+    small = torch.tensor([1 + fine, -1, fine, 0.0])
+    whole = torch.tensor([2**12 + 1, -(2**12), 2**11 + 1, 70000])
+
+    def compute(*given: torch.Tensor) -> Results:
+        found: Results = []
+        for x in given:
+            found += [getattr(x, f)(0, dtype=dtype) for f in ("sum", "cumsum", "prod", "cumprod")]
+            found += [x.sum(dtype=dtype), x.nansum(0, dtype=dtype), x.sum((), dtype=dtype)]
+        found += [x.mean(0, dtype=dtype) for x in given]
+        return found
+
+    check(run, compute, far, small, small.double() + 1e-9, whole)
+
+
 def test_a_bound_of_another_dtype(compiled: None) -> None:
     x, low = torch.randn(64, 64), torch.tensor(0.37, dtype=torch.bfloat16)
 

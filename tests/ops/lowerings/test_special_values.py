@@ -314,3 +314,47 @@ def test_triangles_with_far_diagonals(run: Callable[..., Any]) -> None:
     x = torch.rand(5, 7)
     for got, want in zip(run(triangles, x), triangles(x), strict=True):
         assert got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_greatest_of_a_bag_with_nan(dtype: torch.dtype) -> None:
+    """No number is less than NaN: one in the first row stays, and others do not count."""
+    table = torch.arange(24.0).view(6, 4).to(dtype)
+    table[3], table[4, :2], table[5] = NAN, NAN, -INF
+    at, starts = (
+        torch.tensor([3, 1, 1, 3, 2, 4, 0, 5, 5, 3, 3, 4]),
+        torch.tensor([0, 2, 5, 7, 9, 9]),
+    )
+
+    def bags(table: torch.Tensor, at: torch.Tensor, starts: torch.Tensor) -> Any:
+        found = [
+            torch.ops.aten._embedding_bag(table, at, starts, False, 2, False, None, False, padding)
+            for padding in (-1, 3, 1)
+        ]
+        return [[f[0], f[3]] for f in found]
+
+    same_by_plans(bags, table, at, starts)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_small_powers_of_complex_infinities(dtype: torch.dtype) -> None:
+    parts = [INF, -INF, 0.0, -0.0, 1.5, NAN]
+    x = torch.tensor([complex(a, b) for a in parts for b in parts], dtype=dtype)
+
+    def powers(x: torch.Tensor) -> Results:
+        # Part by part: a comparison takes complex numbers with one NaN for the same.
+        return [torch.view_as_real(x**k) for k in (0, 1, 2, 3, 4, 2.0, 4.0)]
+
+    same_by_plans(powers, x, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("alpha", [NAN, INF, 2.0])
+@pytest.mark.parametrize("beta", [0, 1, 0.5])
+def test_factors_of_a_product_of_nothing(alpha: float, beta: float) -> None:
+    c = torch.tensor([[NAN, 1.0], [INF, 2.0]])
+
+    def sums(c: torch.Tensor) -> Results:
+        x, y, how = c[:, :0], c[:0], {"alpha": alpha, "beta": beta}
+        return [torch.addmm(c, x, y, **how), torch.baddbmm(c[None], x[None], y[None], **how)]
+
+    same_by_plans(sums, c)

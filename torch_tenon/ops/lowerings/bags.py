@@ -12,7 +12,7 @@ from torch_tenon.ir.index import Index
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral
 from torch_tenon.ops.lowerings.creation import constant
-from torch_tenon.ops.lowerings.indexing import filled, scatter_node
+from torch_tenon.ops.lowerings.indexing import filled, scatter_node, some_of
 from torch_tenon.ops.lowerings.reductions import check_all, scan, shared
 from torch_tenon.ops.lowerings.table import (
     Build,
@@ -103,13 +103,17 @@ def embedding_bag(
     element = _bag_element(table, at, weights, wide, "batch")
     start = neutral("max", wide) if mode == MAX else 0
     target = filled(b, (bags, width), start, wide)
+    first = _first_rows(b, bags, rows, used, bag) if mode == MAX else None
 
     def add(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         is_used = used(r[0])
         if is_fast and include_last:  # what follows the last bag counts as one of it, and is 0
             is_used = is_used & ops.lt(ops.index(r[0]), ops.to(starts.load([bags]), torch.int64))
-        value = ops.where(is_used, element(r[0], p[0]), start)
-        return value, target.layout.index([bag(r[0]), p[0]])
+        value = element(r[0], p[0])
+        if first is not None:  # no number is less than NaN, so that of the first row alone stays
+            is_first = ops.eq(first.load([bag(r[0])]), ops.index(r[0]))
+            is_used = is_used & (is_first | ~ops.isnan(value))
+        return ops.where(is_used, value, start), target.layout.index([bag(r[0]), p[0]])
 
     total = scatter_node(b, target, add, [width], [rows], "max" if mode == MAX else "sum")
 
@@ -120,8 +124,8 @@ def embedding_bag(
         return ops.where(ops.eq(count, 0), 0, total.load(p)) if mode == MAX else total.load(p)
 
     places: Value = constant(b.results[3].sizes, 0, b.results[3].dtype)  # type: ignore[union-attr]
-    if mode == MAX:
-        places = _places(b, total, used, bag, element, at)
+    if first is not None:
+        places = _places(b, total, first, used, bag, element, at)
     results = [cast(Lazy(b.out.sizes, wide, finish, (total, sizes), 2), table.dtype)]
     for meta, value in zip(b.results[1:], (bag_of, sizes, places), strict=True):
         assert meta is not None
@@ -144,6 +148,8 @@ def _within(x: Value, p: Position) -> Scalar:
 def _bag_element(
     table: Value, at: Value, weights: Value | None, wide: torch.dtype, check: str = "embedding"
 ) -> Any:
+    some_of(table.sizes[0])
+
     def element(r: Index, k: Index) -> Scalar:
         row = ops.indirect(at.load([r]), table.sizes[0], check)
         value = ops.to(table.load([row, k]), wide)
@@ -152,18 +158,33 @@ def _bag_element(
     return element
 
 
-def _places(b: Build, best: Stored, used: Any, bag: Any, element: Any, at: Value) -> Value:
+def _first_rows(b: Build, bags: Index, rows: Index, used: Any, bag: Any) -> Stored:
+    """For each bag the number of its first row that is used."""
+    made = filled(b, (bags,), 2**62, torch.int64)
+
+    def earliest(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+        number = ops.where(used(r[0]), ops.index(r[0]), ops.constant(2**62, torch.int64))
+        return number, made.layout.index([bag(r[0])])
+
+    return scatter_node(b, made, earliest, [], [rows], "min")
+
+
+def _places(
+    b: Build, best: Stored, first: Stored, used: Any, bag: Any, element: Any, at: Value
+) -> Value:
     """For each bag and column, the table's row that gave the greatest: the first such."""
     rows = at.numel()
-    first = filled(b, best.sizes, 2**62, torch.int64)
+    made = filled(b, best.sizes, 2**62, torch.int64)
 
     def earliest(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
         home = bag(r[0])
-        hit = used(r[0]) & ops.eq(element(r[0], p[0]), best.load([home, p[0]]))
-        value = ops.where(hit, ops.index(r[0]), ops.constant(2**62, torch.int64))
-        return value, first.layout.index([home, p[0]])
+        greatest = best.load([home, p[0]])
+        is_first = ops.eq(first.load([home]), ops.index(r[0]))
+        hit = ops.eq(element(r[0], p[0]), greatest) | (ops.isnan(greatest) & is_first)
+        number = ops.where(used(r[0]) & hit, ops.index(r[0]), ops.constant(2**62, torch.int64))
+        return number, made.layout.index([home, p[0]])
 
-    where = scatter_node(b, first, earliest, [best.sizes[1]], [rows], "min")
+    where = scatter_node(b, made, earliest, [best.sizes[1]], [rows], "min")
 
     def row(p: Position) -> Scalar:
         found = ops.lt(where.load(p), ops.index(rows))
@@ -229,6 +250,7 @@ def embedding_bag_weights_backward(
 ) -> Value:
     """The gradient of the weights: products of a bag's gradient with the rows of the table."""
     wide = TABLE[g.dtype].compute
+    some_of(g.sizes[0])
     element = _bag_element(table, at, None, wide)
     if bag_of.numel() == 0:  # PyTorch's fast kernels leave it out
         bag_of = _bag_of(b, starts, at.numel(), g.sizes[0])

@@ -26,9 +26,16 @@ from torch_tenon.ops.lowerings.table import (
 from torch_tenon.ops.lowerings.views import diagonal_of, from_front, select, slice_bounds, wrap_dim
 
 
+def some_of(count: Index) -> None:
+    """Raises CannotLower for a dimension without elements: any index into it is an error."""
+    if count == 0:
+        raise CannotLower("an index into nothing")
+
+
 @lowering("aten.embedding")
 def embedding(b: Build, table: Value, at: Value, *args: Any, **keywords: Any) -> Value:
     """Rows of a table."""
+    some_of(table.sizes[0])
 
     def body(p: Position) -> Scalar:
         row = ops.indirect(at.load(p[:-1]), table.sizes[0], "embedding")
@@ -45,6 +52,8 @@ def embedding_dense_backward(
     if by_frequency:
         raise CannotLower("gradients scaled by frequency")
     wide, width, count = TABLE[g.dtype].compute, g.sizes[-1], at.numel()
+    if g.numel() != count * width:
+        raise CannotLower("gradients of more or fewer rows")
     flat_g, flat_at = reshape(g, (count, width)), reshape(at, (count,))
     target = filled(b, (rows, width), 0, wide)
 
@@ -101,6 +110,8 @@ class _IndexPlan:
         self.start = where[0] if adjacent else 0
         kept = [x.sizes[d] for d, t in enumerate(at) if t is None]
         self.sizes = (*kept[: self.start], *self.shape, *kept[self.start :])
+        if product(self.shape) != 0:
+            some_of(product(x.sizes[d] for d in where))
 
     def position(self, p: Position) -> list[Index]:
         """The position in x of element p of the result."""
@@ -127,6 +138,7 @@ def index_select(b: Build, x: Value, dim: int, at: Value) -> Value:
     """Some positions of a dimension."""
     x, shape = one_d(x), b.out.sizes
     d = wrap_dim(dim, len(x.sizes))
+    some_of(x.sizes[d])
     if len(at.sizes) > 1 or at.dtype not in (torch.int32, torch.int64):
         raise CannotLower("an index of another rank or dtype")
     flat = reshape(at, (at.numel(),))
@@ -143,8 +155,7 @@ def index_select(b: Build, x: Value, dim: int, at: Value) -> Value:
 def take(b: Build, x: Value, at: Value) -> Value:
     """Elements by their numbers in row-major order."""
     count = x.numel()
-    if count == 0:
-        raise CannotLower("nothing to take")
+    some_of(count)
     flat = reshape(x, (count,))
 
     def body(p: Position) -> Scalar:
@@ -159,6 +170,7 @@ def gather(b: Build, x: Value, dim: int, at: Value, **keywords: Any) -> Value:
     shape = at.sizes
     x, at = one_d(x), one_d(at)
     d = wrap_dim(dim, len(x.sizes))
+    some_of(x.sizes[d])
     # Of the op that is composed of this, where that has one.
     check = manifest.of(f"aten::{b.program.origin}").index_check or "gather"
 
@@ -226,6 +238,8 @@ def _is_broadcast(sizes: Sequence[Index], to: Sequence[Index]) -> bool:
 
 
 def _masked_put(x: Value, mask: Value, value: Value) -> Value:
+    if mask.sizes != x.sizes[: len(mask.sizes)]:
+        raise CannotLower("a mask of other sizes than what is indexed")
     fill = cast(value, x.dtype)
 
     def body(p: Position) -> Scalar:

@@ -198,7 +198,9 @@ def _added(target: Any) -> Callable[..., Value]:
         alpha, beta = (_factor(k, b.out.dtype) for k in (alpha, beta))
         if alpha == 0:  # most kernels do not look at x and y then, and some do
             raise CannotLower("a product times 0, where numbers may be infinite")
-        if x.sizes[-1] == 0 and beta != 0:  # of nothing alpha may be no number
+        if x.sizes[-1] == 0:  # of nothing alpha may be no number
+            if beta == 0:
+                return constant(b.out.sizes, 0, b.out.dtype)
             scaled = lambda u: u if beta == 1 else ops.mul(u, beta)  # noqa: E731
             whole = broadcast_to(c, b.out.sizes)
             return elementwise(scaled, (whole,), b.out.dtype, b.out.dtype)

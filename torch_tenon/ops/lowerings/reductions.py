@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.index import Index, floordiv, nonnegative, product
 from torch_tenon.ir.scalar import Scalar, Trace, ops, tracing
 from torch_tenon.ir.sixteen_bits import ROUNDING
@@ -146,7 +146,7 @@ def check_all(b: Build, x: Value, holds: Callable[[Scalar], Any], otherwise: str
 
 def typed(x: Value, dtype: torch.dtype) -> Element:
     """The elements of x as numbers of `dtype`."""
-    return lambda p: ops.to(x.load(p), dtype)
+    return lambda p: ops.rounded(ops.to(x.load(p), dtype), dtype)
 
 
 def _truth(combine: str) -> Callable[..., Value]:
@@ -181,10 +181,10 @@ lowering("aten.amin", "prims.amin", "aten.min.default")(_reduction("min"))
 
 @lowering("aten.mean")
 def mean(b: Build, x: Value, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
-    """The arithmetic mean."""
+    """The arithmetic mean: of 16-bit numbers that of what is not rounded to them."""
     dims = dims_of(dim, len(x.sizes))
     out = b.out.dtype
-    total = reduce(b, x, dims, "sum", keepdim, typed(x, out))
+    total = reduce(b, x, dims, "sum", keepdim, typed(x, compute_dtype(out)))
     count = product(x.sizes[d] for d in dims)
     wide = total.dtype
     return cast(elementwise(ops.div, (total, number_value(count)), wide, wide, 2), out)
