@@ -43,13 +43,12 @@ class Bare(Target):
         self.commands.append(lambda: np.copyto(self.bytes(dst, nbytes), self.bytes(src, nbytes)))
 
     def launch(self, launch):
-        instructions = PROGRAMS[launch.kernel](*launch.numbers)
-        self.commands.append(lambda: self.run(instructions, launch.places))
+        self.commands.append(lambda: self.run(launch))
 
-    def run(self, instructions, places):
-        memory = [self.bytes(place).view(np.float32) for place in places]
+    def run(self, launch):
+        memory = [self.bytes(place).view(np.float32) for place in launch.places]
         r = {}  # registers
-        for op, to, *x in instructions:
+        for op, to, *x in PROGRAMS[launch.kernel](*launch.numbers):
             if op == "load":
                 r[to] = memory[x[0]][x[1] : x[1] + x[2]].copy()
             elif op == "store":
