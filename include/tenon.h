@@ -69,12 +69,20 @@ typedef struct tenon_launch {
   uint64_t kernel; /* what `load` gave, or a number that the target's Python backend gave */
   const tenon_place *places;
   size_t place_count;
-  const int64_t *numbers; /* a number of floating point is its bits as a double */
+  const int64_t *numbers; /* arguments by value: one of float64 or float32 is its bits */
   size_t number_count;
   int64_t *status; /* memory of the host for what the kernel's checks find; null: it has none.
                     * It is zero now, and stays until the ticket of the next commit has passed. */
   size_t status_count; /* words */
   int32_t next;        /* one of TENON_NEXT_* */
+
+  /* Of a kernel with a grid: runs along each axis, and how many of these are a group. Whole groups
+   * are started. */
+  const int64_t *grid;
+  size_t grid_count; /* 0: it has none */
+  const int64_t *group;
+  size_t group_count; /* as many as the grid has; 0: nobody says */
+  uint64_t scratch;   /* bytes of fast memory that a group shares */
 } tenon_launch;
 
 /* The device runs the host's code: `work(data, addresses)`, with an address for each place (null

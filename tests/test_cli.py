@@ -38,6 +38,18 @@ def _run_alone(*arguments: str, **environment: str) -> subprocess.CompletedProce
     )
 
 
+def test_python_runs_the_package_as_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_tenon", "--help"],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage: tenon" in done.stdout
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["ops", "--help"], ["--version"], ["ops"]])
 def test_starts_without_pytorch(arguments: list[str]) -> None:
     done = _run_alone(*arguments)

@@ -54,6 +54,12 @@ void bind_plans(py::module_& m) {
   m.def(
       "launch",
       torch::wrap_pybind_function_no_gil(&launch_over),
+      py::arg("kernel"),
+      py::arg("tensors"),
+      py::arg("numbers"),
+      py::arg("grid") = std::vector<int64_t>(),
+      py::arg("group") = std::vector<int64_t>(),
+      py::arg("scratch") = 0,
       "Enqueues a kernel of the target's over tensors: see torch_tenon.launch.");
   m.def("set_commit_each", &set_commit_each, "Whether the host waits after every step of a plan.");
   m.def(

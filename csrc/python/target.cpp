@@ -144,7 +144,7 @@ class PythonQueue final : public Queue {
   // One for copies runs nothing.
   explicit PythonQueue(py::object queue, bool for_copies = false)
       : runs_calls_(!for_copies && queue.attr("runs_calls").cast<bool>()),
-        expects_(py::hasattr(queue, "expect")),
+        record_(py::module_::import("torch_tenon.targets.target").attr("Launch")),
         queue_(std::make_shared<Held>(std::move(queue))) {}
 
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
@@ -158,21 +158,19 @@ class PythonQueue final : public Queue {
         nbytes);
   }
 
-  void launch(
-      KernelFunction kernel,
-      std::span<void* const> pointers,
-      std::span<const size_t>,
-      std::span<const int64_t> numbers,
-      std::span<int64_t> status,
-      Next next) override {
+  void launch(const Launch& launch) override {
     const py::gil_scoped_acquire gil;
-    if (expects_)
-      (**queue_).attr("expect")(static_cast<int>(next));
-    (**queue_).attr("launch")(
-        reinterpret_cast<uintptr_t>(kernel),
-        places(pointers),
-        std::vector<int64_t>(numbers.begin(), numbers.end()),
-        reinterpret_cast<uintptr_t>(status.data()));
+    (**queue_).attr("launch")((*record_)(
+        reinterpret_cast<uintptr_t>(launch.kernel),
+        places(launch.pointers),
+        numbers(launch.numbers),
+        reinterpret_cast<uintptr_t>(launch.status.data()),
+        launch.status.size(),
+        numbers(launch.nbytes),
+        numbers(launch.grid),
+        numbers(launch.group),
+        launch.scratch,
+        static_cast<int>(launch.next)));
   }
 
   bool runs_calls() const override {
@@ -216,8 +214,16 @@ class PythonQueue final : public Queue {
     return found;
   }
 
+  template <class Number>
+  static py::list numbers(std::span<const Number> all) {
+    py::list found;
+    for (const auto number : all)
+      found.append(number);
+    return found;
+  }
+
   const bool runs_calls_;
-  const bool expects_;
+  const Held record_;  // the class of launches
   const std::shared_ptr<Held> queue_;
 };
 

@@ -61,7 +61,9 @@ struct KernelStep {
   KernelFunction function = nullptr;
   size_t kernel = 0;           // which of the plan's
   std::vector<size_t> slots;   // of its pointers
-  std::vector<int64_t> sizes;  // the numbers that it takes
+  std::vector<int64_t> sizes;  // the numbers that it takes, then those of its shape
+  // How many of the last ones are its grid, its group, and bytes of scratch memory (0 or 1).
+  size_t grid = 0, group = 0, scratch = 0;
   // By check: the recorded calls that fail with it, counted in their window; -1 for no such call.
   std::vector<std::vector<int32_t>> checks;
 };

@@ -115,6 +115,11 @@ class PlanCheck {
     check_data(kernel.kernel < plan_.kernels.size(), "no kernel ", kernel.kernel);
     for (const auto slot : kernel.slots)
       check_used(slot);
+    const auto count = kernel.sizes.size();
+    check_data(
+        kernel.grid <= count && kernel.group <= kernel.grid && kernel.scratch <= 1 &&
+            kernel.grid + kernel.group + kernel.scratch <= count,
+        "a grid without numbers");
     for (const auto& calls : kernel.checks) {
       for (const auto call : calls)
         check_recorded(call);

@@ -67,12 +67,29 @@ void fields(Archive& archive, Constant& x) {
     std::memcpy(x.data, bytes.data(), bytes.size());
 }
 
+// Of each kernel with a grid or scratch memory: its step, and how many of its last sizes are what.
+static void give_grids(PlanData& plan, std::span<const size_t> all) {
+  for (; !all.empty(); all = all.subspan(4)) {
+    auto* kernel = all.size() < 4 || all[0] >= plan.steps.size()
+                       ? nullptr
+                       : std::get_if<KernelStep>(&plan.steps[all[0]].work);
+    check_data(kernel != nullptr, "a grid of no kernel");
+    kernel->grid = all[1];
+    kernel->group = all[2];
+    kernel->scratch = all[3];
+  }
+}
+
 PlanOfAnySize read_plan(std::string_view bytes) {
   PlanOfAnySize found;
   auto& plan = found.plan;
   Reader archive(bytes);
   archive(plan.inputs, plan.outputs, plan.arena_bytes, plan.results, plan.kernels);
   archive(plan.slots, plan.steps, plan.constants, found.numbers);
+  std::vector<size_t> grids;
+  if (!archive.at_end())
+    archive(grids);
+  give_grids(plan, grids);
   check_data(archive.at_end(), "there is more behind a plan");
   return found;
 }

@@ -14,14 +14,8 @@ class HostQueue final : public Queue {
   void copy(void* dst, const void* src, size_t nbytes, CopyKind) override {
     std::memmove(dst, src, nbytes);
   }
-  void launch(
-      KernelFunction kernel,
-      std::span<void* const> pointers,
-      std::span<const size_t>,
-      std::span<const int64_t> numbers,
-      std::span<int64_t> status,
-      Next) override {
-    kernel(pointers.data(), numbers.data(), status.data());
+  void launch(const Launch& launch) override {
+    launch.kernel(launch.pointers.data(), launch.numbers.data(), launch.status.data());
   }
   bool runs_calls() const override {
     return true;

@@ -60,6 +60,22 @@ struct Place {
   size_t offset = 0;
 };
 
+// A kernel that is to run over memory. All of it is read before `launch` returns, but for `status`.
+struct Launch {
+  KernelFunction kernel = nullptr;
+  std::span<void* const> pointers{};
+  // How much the kernel may read and write from each pointer on; a queue of the host needs none.
+  std::span<const size_t> nbytes{};
+  std::span<const int64_t> numbers{};  // arguments by value; one of floating point is its bits
+  // Runs along each axis, and how many of these are a group. A kernel without a grid has neither.
+  std::span<const int64_t> grid{}, group{};
+  int64_t scratch = 0;  // bytes of fast memory that a group shares
+  // Memory of the host for what the kernel's checks find, zero now. It stays until the next commit
+  // has passed. Empty where the kernel has no checks.
+  std::span<int64_t> status{};
+  Next next = Next::nothing;
+};
+
 // Addresses of a device are those of who embeds the queue, whether the host can dereference them or
 // not. What is enqueued starts at the next `commit`, which does not wait.
 class Queue {
@@ -69,15 +85,7 @@ class Queue {
   // Within one device, or between it and the host. Memory of the host stays until the next commit
   // has passed.
   virtual void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) = 0;
-  // `nbytes`: how much the kernel may read and write from each pointer on. `status` is memory of
-  // the host that stays until the next commit has passed as well.
-  virtual void launch(
-      KernelFunction kernel,
-      std::span<void* const> pointers,
-      std::span<const size_t> nbytes,
-      std::span<const int64_t> numbers,
-      std::span<int64_t> status,
-      Next next) = 0;
+  virtual void launch(const Launch& launch) = 0;
   // Whether the device runs the host's code on its own memory; `call` is for such a one alone.
   virtual bool runs_calls() const = 0;
   // Runs `work` with the addresses by which it reaches what lies at `pointers`. It does not raise.

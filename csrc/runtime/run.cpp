@@ -146,13 +146,18 @@ void Run::launch(const KernelStep& step, size_t index) {
   const auto words = step.checks.size() * kStatusWords;
   const std::span<int64_t> status(outcome_->status.data() + next_status_, words);
   next_status_ += words;
+  const std::span<const int64_t> sizes(step.sizes);
+  const auto numbers = sizes.size() - step.grid - step.group - step.scratch;
   queue_.launch(
-      step.function,
-      arguments_,
-      nbytes_,
-      step.sizes,
-      words > 0 ? status : std::span<int64_t>(),
-      after(index));
+      {.kernel = step.function,
+       .pointers = arguments_,
+       .nbytes = nbytes_,
+       .numbers = sizes.first(numbers),
+       .grid = sizes.subspan(numbers, step.grid),
+       .group = sizes.subspan(numbers + step.grid, step.group),
+       .scratch = step.scratch > 0 ? sizes.back() : 0,
+       .status = words > 0 ? status : std::span<int64_t>(),
+       .next = after(index)});
 }
 
 void Run::run_step(const Step& step, size_t index) {

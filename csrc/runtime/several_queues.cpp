@@ -100,15 +100,9 @@ class SeveralQueues final : public Queue {
     lanes_[lane].queue->copy(dst, src, nbytes, kind);
   }
 
-  void launch(
-      KernelFunction kernel,
-      std::span<void* const> pointers,
-      std::span<const size_t> nbytes,
-      std::span<const int64_t> numbers,
-      std::span<int64_t> status,
-      Next next) override {
-    touch_all(pointers, nbytes);
-    lanes_[kKernels].queue->launch(kernel, pointers, nbytes, numbers, status, next);
+  void launch(const Launch& launch) override {
+    touch_all(launch.pointers, launch.nbytes);
+    lanes_[kKernels].queue->launch(launch);
   }
 
   bool runs_calls() const override {

@@ -198,26 +198,25 @@ class LibraryQueue final : public Queue {
     check(table_.after(table_.context, device_, number_, number, &status), status, name());
   }
 
-  void launch(
-      KernelFunction kernel,
-      std::span<void* const> pointers,
-      std::span<const size_t>,
-      std::span<const int64_t> numbers,
-      std::span<int64_t> words,
-      Next next) override {
+  void launch(const Launch& asked) override {
     if (table_.launch == nullptr)
       fail(ErrorKind::unsupported, name(), " runs no kernels: its library has no 'launch'");
-    const auto all = places(pointers);
+    const auto all = places(asked.pointers);
     tenon_launch launch{};
     launch.size = sizeof(launch);
-    launch.kernel = reinterpret_cast<uintptr_t>(kernel);
+    launch.kernel = reinterpret_cast<uintptr_t>(asked.kernel);
     launch.places = all.data();
     launch.place_count = all.size();
-    launch.numbers = numbers.data();
-    launch.number_count = numbers.size();
-    launch.status = words.empty() ? nullptr : words.data();
-    launch.status_count = words.size();
-    launch.next = static_cast<int32_t>(next);
+    launch.numbers = asked.numbers.data();
+    launch.number_count = asked.numbers.size();
+    launch.status = asked.status.empty() ? nullptr : asked.status.data();
+    launch.status_count = asked.status.size();
+    launch.next = static_cast<int32_t>(asked.next);
+    launch.grid = asked.grid.data();
+    launch.grid_count = asked.grid.size();
+    launch.group = asked.group.data();
+    launch.group_count = asked.group.size();
+    launch.scratch = static_cast<uint64_t>(asked.scratch);
     tenon_status status{};
     const auto lock = turn();
     check(table_.launch(table_.context, device_, &launch, &status), status, name());

@@ -61,6 +61,8 @@ std::string Draft::bytes() const {
     out(DType{6}, std::vector<int64_t>{static_cast<int64_t>(constant.size())}, data);
   }
   out(numbers);
+  if (!grids.empty())
+    out(grids);
   return std::move(out.bytes);
 }
 

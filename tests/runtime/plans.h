@@ -34,6 +34,8 @@ struct Draft {
   std::vector<Step> steps;
   std::vector<std::vector<float>> constants;
   std::vector<tenon::SizedNumber> numbers;
+  // Of kernels: the step, and how many of its last sizes are a grid, a group and scratch memory.
+  std::vector<size_t> grids;
 
   std::string bytes() const;
 };

@@ -132,12 +132,20 @@ static int32_t copy(
   return leave(TENON_OK);
 }
 
-/* A negative number of floats: the device fails when it runs. */
+/* A negative number of floats: the device fails when it runs. A grid has as many runs as floats, in
+ * one group, whose scratch memory has their bytes. */
 static int32_t launch(
     void *context, int32_t device, const tenon_launch *asked, tenon_status *status) {
   enter();
   if (asked->place_count != 3 || asked->number_count != 1 || count == MOST)
     return leave(fail(status, TENON_ERROR, "multiply takes three places and a number"));
+  if (asked->grid_count > 0) {
+    const int64_t floats = asked->numbers[0];
+    const int is_one = asked->grid_count == 1 && asked->grid[0] == floats;
+    if (!is_one || asked->group_count != 1 || asked->group[0] != floats ||
+        asked->scratch != (uint64_t)floats * 4)
+      return leave(fail(status, TENON_ERROR, "multiply has one group of all its floats"));
+  }
   command *c = &commands[count++];
   const tenon_place *p = asked->places;
   *c = (command){.is_launch = 1, .fails = asked->numbers[0] < 0};

@@ -218,7 +218,7 @@ TEST(a_failure_is_told_to_who_enqueued_the_work) {
     char place = 0;
     void* const pointers[] = {&place, &place, &place};
     const size_t nbytes[] = {kBytes, kBytes, kBytes};
-    queue.launch({}, pointers, nbytes, std::array{floats}, {}, Next::nothing);
+    queue.launch({.pointers = pointers, .nbytes = nbytes, .numbers = std::span(&floats, 1)});
   };
   const auto fails = [](Queue& queue) {
     const auto ticket = queue.commit();
@@ -237,6 +237,15 @@ TEST(a_failure_is_told_to_who_enqueued_the_work) {
     launch(*other, 1);
     CHECK(!fails(*one) && !fails(*other));
   }
+  const int64_t floats[] = {4}, runs[] = {4}, others[] = {2};
+  char place = 0;
+  void* const pointers[] = {&place, &place, &place};
+  Launch with_grid{
+      .pointers = pointers, .numbers = floats, .grid = runs, .group = runs, .scratch = 16};
+  one->launch(with_grid);
+  CHECK(!fails(*one));
+  with_grid.group = others;
+  CHECK_RAISES("one group of all its floats", one->launch(with_grid));
   one = nullptr;
   CHECK(!fails(*other));
   library->release(handle, 0);

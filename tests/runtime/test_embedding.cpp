@@ -114,7 +114,7 @@ TEST(what_cannot_run_is_refused_with_a_reason) {
     return text.find(part) != std::string::npos;
   };
   CHECK(has(refusal("", kernels.folder, TENON_DAMAGED), "ends early"));
-  CHECK(has(refusal(good + "x", kernels.folder, TENON_DAMAGED), "more behind"));
+  CHECK(has(refusal(good + '\0' + "x", kernels.folder, TENON_DAMAGED), "more behind"));
   CHECK(has(refusal(good, "/nowhere", TENON_ERROR), "no file of kernels"));
   auto other = plus_one(kernels);
   other.kernels[0].checksum ^= 1;

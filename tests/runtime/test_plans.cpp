@@ -136,19 +136,18 @@ class LateQueue final : public Queue {
   void copy(void* dst, const void* src, size_t nbytes, CopyKind) override {
     commands.emplace_back([=] { std::memcpy(dst, src, nbytes); });
   }
-  void launch(
-      KernelFunction kernel,
-      std::span<void* const> pointers,
-      std::span<const size_t> nbytes,
-      std::span<const int64_t> numbers,
-      std::span<int64_t> status,
-      Next next) override {
-    CHECK(nbytes.size() == pointers.size());
-    nexts.push_back(next);
-    commands.emplace_back([kernel,
-                           status,
-                           p = std::vector<void*>(pointers.begin(), pointers.end()),
-                           n = std::vector<int64_t>(numbers.begin(), numbers.end())] {
+  void launch(const Launch& launch) override {
+    const auto numbers = [](std::span<const int64_t> all) {
+      return std::vector<int64_t>(all.begin(), all.end());
+    };
+    CHECK(launch.nbytes.size() == launch.pointers.size());
+    nexts.push_back(launch.next);
+    shapes.push_back({numbers(launch.grid), numbers(launch.group), {launch.scratch}});
+    commands.emplace_back([kernel = launch.kernel,
+                           status = launch.status,
+                           p = std::vector<void*>(launch.pointers.begin(), launch.pointers.end()),
+                           n = numbers(launch.numbers)] {
+      CHECK(n.size() == 1);
       kernel(p.data(), n.data(), status.data());
     });
   }
@@ -166,7 +165,8 @@ class LateQueue final : public Queue {
   }
   std::deque<std::function<void()>> commands;
   std::vector<Next> nexts;
-  int refusals = 0;  // of the next commits
+  std::vector<std::vector<std::vector<int64_t>>> shapes;  // grid, group and scratch of each launch
+  int refusals = 0;                                       // of the next commits
   int started = 0;
 
  private:
@@ -334,6 +334,32 @@ TEST(a_device_that_refuses_twice_is_lost_and_runs_nothing_more) {
   CHECK(queue.started == 0 && to == 0);
 }
 
+TEST(a_launch_has_its_grid_apart_from_its_numbers) {
+  auto draft = chain();
+  for (const size_t step : {0, 2})
+    std::get<tests::Kernel>(draft.steps[step].work).sizes = {8, 4, 2, 64, 32, 1000};
+  draft.grids = {0, 2, 2, 1, 2, 3, 2, 0};
+  using Where = SizedNumber::Where;
+  draft.numbers = {{Where::kernel, 0, 1, {}, 0, SizeExpression::of(SizeExpression::symbol, 0)}};
+  auto found = read_plan(draft.bytes());
+  check_plan(found, 0);
+  const int64_t seven[] = {7};
+  CHECK(give_sizes(found.plan, found.numbers, seven));
+  for (auto& step : found.plan.steps)
+    std::get<KernelStep>(step.work).function = &add;
+  float x[8] = {}, result[8] = {};
+  Host host(found.plan, result);
+  LateQueue queue(/*calls=*/true);
+  Run run(found.plan, queue, /*at_once=*/false, host);
+  run.place(0, x);
+  run.execute();
+  queue.work();
+  using Shape = std::vector<std::vector<int64_t>>;
+  CHECK(queue.shapes[0] == (Shape{{7, 2}, {64, 32}, {1000}}));
+  CHECK(queue.shapes[1] == (Shape{{}, {}, {0}}));
+  CHECK(queue.shapes[2] == (Shape{{4, 2, 64}, {32, 1000}, {0}}));
+}
+
 TEST(sizes_are_given_to_a_plan_of_any_size) {
   auto draft = chain();
   const auto number = SizeExpression::of(SizeExpression::symbol, 0);
@@ -379,6 +405,11 @@ TEST(plans_that_cannot_run_are_refused) {
   refused("no name of a kernel", [](Draft& d) { d.kernels[0].symbol = ""; });
   refused("stands nowhere", [](Draft& d) { d.numbers = {{SizedNumber::Where::kernel, 0, 7}}; });
   refused("stands nowhere", [](Draft& d) { d.numbers = {{SizedNumber::Where::slot, 70}}; });
+  for (const auto& grids : std::vector<std::vector<size_t>>{{9, 0, 0, 0}, {0, 0, 0}, {0}})
+    refused("a grid of no kernel", [&](Draft& d) { d.grids = grids; });
+  for (const auto& grids : std::vector<std::vector<size_t>>{
+           {0, 2, 0, 0}, {0, 0, 1, 0}, {0, 1, 0, 1}, {0, 0, 0, 2}, {0, size_t{1} << 62, 0, 0}})
+    refused("a grid without numbers", [&](Draft& d) { d.grids = grids; });
   refused("none of a slot", [](Draft& d) { d.numbers = {{SizedNumber::Where::slot, 1}}; });
 }
 

@@ -71,16 +71,10 @@ class Worker final : public Queue {
     ++copies;
     enqueue([=] { std::memmove(dst, src, nbytes); });
   }
-  void launch(
-      KernelFunction kernel,
-      std::span<void* const> pointers,
-      std::span<const size_t>,
-      std::span<const int64_t> numbers,
-      std::span<int64_t>,
-      Next) override {
-    enqueue([kernel,
-             pointers = std::vector(pointers.begin(), pointers.end()),
-             numbers = std::vector(numbers.begin(), numbers.end())] {
+  void launch(const Launch& launch) override {
+    enqueue([kernel = launch.kernel,
+             pointers = std::vector(launch.pointers.begin(), launch.pointers.end()),
+             numbers = std::vector(launch.numbers.begin(), launch.numbers.end())] {
       kernel(pointers.data(), numbers.data(), nullptr);
     });
   }
@@ -217,7 +211,7 @@ void run_program(Queue& queue, Words& device, Words& host, unsigned seed) {
         void* const pointers[] = {&device[first], &device[from], nullptr};
         const size_t touched[] = {nbytes, count * sizeof(uint32_t), 0};
         const int64_t numbers[] = {static_cast<int64_t>(words), static_cast<int64_t>(count)};
-        queue.launch(mix, pointers, touched, numbers, {}, Next::nothing);
+        queue.launch({.kernel = mix, .pointers = pointers, .nbytes = touched, .numbers = numbers});
         break;
       }
       case 6: {
@@ -269,7 +263,7 @@ struct Gate {
     void* const pointers[] = {touched};
     const size_t nbytes[] = {words * sizeof(uint32_t)};
     const int64_t numbers[] = {reinterpret_cast<int64_t>(this)};
-    queue.launch(wait, pointers, nbytes, numbers, {}, Next::nothing);
+    queue.launch({.kernel = wait, .pointers = pointers, .nbytes = nbytes, .numbers = numbers});
   }
   void open() {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -403,6 +397,6 @@ TEST(work_that_does_not_say_what_it_touches_is_refused) {
   uint32_t word = 0;
   void* const pointers[] = {&word};
   CHECK_RAISES(
-      "has to say what it touches", there.queue->launch(mix, pointers, {}, {}, {}, Next::nothing));
+      "has to say what it touches", there.queue->launch({.kernel = mix, .pointers = pointers}));
   CHECK_RAISES("waits for no other one", host_queue()->after(nullptr));
 }

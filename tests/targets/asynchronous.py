@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from remote import Memory, RemoteQueue, RemoteTarget
 
 from torch_tenon.targets.cpu.backend import cpu_backend
-from torch_tenon.targets.target import Place, TargetError
+from torch_tenon.targets.target import Launch, Place, TargetError
 
 _LONGEST_PAUSE = 0.002  # seconds before a command buffer, and now and then before a command
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -66,15 +66,13 @@ class AsynchronousQueue(RemoteQueue):
         super_copy = super().copy
         self._open.append(lambda: super_copy(dst, src, nbytes))
 
-    def launch(
-        self, kernel: int, places: Sequence[Place | None], numbers: Sequence[int], status: int
-    ) -> None:
+    def launch(self, launch: Launch) -> None:
         """Adds a run of a kernel."""
 
         def run() -> None:
-            pointers = (ctypes.c_void_p * len(places))(*self._addresses(places))
-            sizes = (ctypes.c_int64 * len(numbers))(*numbers)
-            _KERNEL(kernel)(pointers, sizes, status)
+            pointers = (ctypes.c_void_p * len(launch.places))(*self._addresses(launch.places))
+            sizes = (ctypes.c_int64 * len(launch.numbers))(*launch.numbers)
+            _KERNEL(launch.kernel)(pointers, sizes, launch.status)
 
         self._open.append(run)
 

@@ -3,12 +3,12 @@ goes on with the next one.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from asynchronous import AsynchronousQueue, AsynchronousTarget, Event
 from remote import Memory
 
-from torch_tenon.targets.target import Place
+from torch_tenon.targets.target import Launch
 
 
 class PowerLost(RuntimeError):
@@ -49,14 +49,12 @@ class FaultyQueue(AsynchronousQueue):
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
 
-    def launch(
-        self, kernel: int, places: Sequence[Place | None], numbers: Sequence[int], status: int
-    ) -> None:
+    def launch(self, launch: Launch) -> None:
         """Raises where it is its turn."""
         self.left -= 1
         if self.left == 0:
             raise PowerLost("the device takes no more kernels")
-        super().launch(kernel, places, numbers, status)
+        super().launch(launch)
 
     def commit(self) -> Event:
         """Hands the open command buffer to the thread, or loses it."""

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from torch_tenon import config
-from torch_tenon.targets.target import Passed, Place, Target, TargetError
+from torch_tenon.targets.target import Launch, Passed, Place, Target, TargetError
 
 _ALIGNMENT = 512
 
@@ -65,9 +65,7 @@ class RemoteQueue:
         )
         ctypes.memmove(*ends, nbytes)
 
-    def launch(
-        self, kernel: int, places: Sequence[Place | None], numbers: Sequence[int], status: int
-    ) -> None:
+    def launch(self, launch: Launch) -> None:
         """Raises TargetError: it has no processor."""
         raise TargetError(f"{self.memory.name} runs no kernels")
 

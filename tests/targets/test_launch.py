@@ -1,5 +1,7 @@
 """`torch_tenon.launch`: kernels of a target over tensors, behind what was recorded with them."""
 
+from pathlib import Path
+
 import needs
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch_tenon
 from torch_tenon.compiler.handwritten import Code, Parameter, kernel_of
 from torch_tenon.targets.cpu.backend import cpu_backend
 
+ROOT = Path(__file__).parents[2]
 ADD = """
 #include <stdint.h>
 void add(float *out, const float *x, const float *y, int64_t n) {
@@ -60,6 +63,129 @@ for _ in range(5):
 """
     )
     output(code, TENON_TARGET=ASYNCHRONOUS_TARGET)
+
+
+GRID_TARGET = """
+import torch_tenon
+from asynchronous import AsynchronousQueue, AsynchronousTarget
+from torch_tenon.ir.index import product
+from torch_tenon.targets.cpu.backend import CpuBackend
+
+seen = []
+
+class Queue(AsynchronousQueue):
+    def launch(self, launch):
+        seen.append(launch)
+        super().launch(launch)
+
+class Backend(CpuBackend):
+    name = "grids"
+    def kernel(self, group, kept):
+        kernel = super().kernel(group, kept)
+        count = product(s.extent for s in group.outer)
+        kernel.grid, kernel.group, kernel.scratch = (count, 2), (32, 1), 8 * count
+        return kernel
+
+class Grids(AsynchronousTarget):
+    name = "grids"
+    def __init__(self):
+        super().__init__()
+        self.backend = Backend()
+    def _make_queue(self, memory):
+        return Queue(memory)
+"""
+
+
+@pytest.mark.parametrize("files", ["0", "1"])
+def test_a_queue_gets_a_launch_as_a_record(files: str, tmp_path: Path) -> None:
+    """Of a kernel by hand, of a generated one at sizes of any value, and of a library's."""
+    (tmp_path / "grids.py").write_text(GRID_TARGET)
+    code = (
+        CODE.format(ADD=ADD)
+        + """
+from torch_tenon import KernelSource, custom_op
+seen = type(torch_tenon.target().queue(0)).launch.__globals__["seen"]
+
+out, x = torch.empty(5, device="tenon"), torch.arange(5.0, device="tenon")
+torch_tenon.launch(kernel, [out, x[1:], None], [4], grid=[4, 3], group=[2, 1], scratch=64)
+assert out[:4].tolist() == [2, 3, 4, 5]
+last = seen[-1]
+assert last.places[0][0] and last.places[2] is None, last
+assert (last.kernel, last.numbers, last.nbytes) == (kernel, [4], [20, 16, 0]), last
+assert (last.grid, last.group, last.scratch) == ([4, 3], [2, 1], 64), last
+assert (last.status, last.status_words, last.next) == (0, 0, 0), last
+for wrong in ({"grid": [4], "group": [2, 1]}, {"group": [2]}, {"scratch": -1}):
+    try:
+        torch_tenon.launch(kernel, [out, x, None], [4], **wrong)
+    except RuntimeError:
+        continue
+    raise AssertionError(wrong)
+
+source = "void half(float *out, const float *x, float by, long n) {"
+source += " for (long i = 0; i < n; ++i) out[i] = x[i] * by; }"
+arguments = ["float32 result", "float32 x", "float32 by", "int64 numel(x)"]
+halved = KernelSource("grids", source, "half", arguments, ["numel(x)", "2"], ["32", "1"])
+half = custom_op("t::half(Tensor x, float by) -> Tensor", kernels=[halved])(
+    lambda x, by: torch.empty_like(x))
+seen.clear()
+for n in (5, 6, 7, 8, 9, 10, 11):
+    x = torch.arange(float(n), device="tenon")
+    assert half(x, 0.5).tolist() == [k / 2 for k in range(n)]
+    by_hand = [s for s in seen if len(s.numbers) == 2 and s.grid]
+    assert by_hand[-1].numbers == [0x3F000000, n], seen
+    assert (by_hand[-1].grid, by_hand[-1].group, by_hand[-1].scratch) == ([n, 2], [32, 1], 0), seen
+
+for n in (20, 30, 40, 50, 60, 70):
+    seen.clear()
+    x = torch.arange(float(n), device="tenon")
+    for _ in range(3):
+        assert (x * 2 + 1).tolist() == [2 * k + 1 for k in range(n)]
+    assert seen[-1].grid == [n, 2] and seen[-1].scratch == 8 * n, seen
+    assert seen[-1].group == [32, 1] and n not in seen[-1].group, seen
+index = torch.tensor([1], device="tenon")
+for _ in range(3):
+    seen.clear()
+    x[index].tolist()
+assert seen[-1].status and seen[-1].status_words == 4, seen
+"""
+    )
+    environment = {"TENON_TARGET": f"{tmp_path}/grids.py:Grids", "TENON_PLAN_FILES": files}
+    path = f"{ROOT / 'tests' / 'targets'}:{ROOT}"
+    output(code, **environment, TENON_EXECUTE="compiled", PYTHONPATH=path)
+
+
+def test_a_queue_that_lacks_something_is_named(tmp_path: Path) -> None:
+    """With what it lacks, when the target is made."""
+    (tmp_path / "old.py").write_text(
+        "from remote import RemoteQueue, RemoteTarget\n"
+        "class Queue(RemoteQueue):\n"
+        "    def launch(self, kernel, places, numbers, status): ...\n"
+        "class Old(RemoteTarget):\n"
+        "    name = 'old'\n"
+        "    def _make_queue(self, memory):\n"
+        "        return Queue(memory)\n"
+        "class Bare(Old):\n"
+        "    def queue(self, device):\n"
+        "        return object()\n"
+    )
+    code = """
+        import os
+        os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+        from torch_tenon import targets
+        from torch_tenon.targets.target import TargetError
+        for name, text in (
+            ("Old", "`launch(kernel, places, numbers, status)`, and the core calls `launch(la"),
+            ("Bare", "'old' lacks `runs_calls`, `copy`, `commit`, `wait`"),
+        ):
+            try:
+                targets.load(f"old:{name}")
+            except TargetError as error:
+                assert text in str(error), error
+            else:
+                raise AssertionError(name)
+    """
+    path = f"{tmp_path}:{ROOT / 'tests' / 'targets'}:{ROOT}"
+    output(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTHONPATH=path)
 
 
 def test_tensors_of_elsewhere_are_refused(kernel: int) -> None:

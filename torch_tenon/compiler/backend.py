@@ -139,7 +139,7 @@ class Backend:
 
     def launch_words(self, launch: Launch) -> list[Index | Asked]:
         """The numbers that the queue's `launch` gets with a kernel written by hand: those of its
-        parameters as 64 bits, then the sizes of the grid, then those of a group."""
+        parameters as 64 bits. The sizes of the grid and of a group come beside them."""
         return launch.words()
 
     def tune(self, plan: Plan) -> bytes:

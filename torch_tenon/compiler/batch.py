@@ -24,10 +24,10 @@ def batches(order: Schedule, kernels: Sequence[Kernel | None]) -> list[tuple[Gro
     """The groups with their kernels (None for a call), equal ones together at the first's place."""
     by_source: dict[tuple[object, ...], list[int]] = {}
     for k, kernel in enumerate(kernels):
-        if kernel is None or kernel.tree is None:
+        if kernel is None or kernel.tree is None or kernel.grid:
             continue
         if size_hint(kernel.bytes_moved) <= MOST_BYTES:
-            by_source.setdefault((kernel.source, *kernel.sizes), []).append(k)
+            by_source.setdefault((kernel.source, kernel.scratch, *kernel.sizes), []).append(k)
     place = {g: k for k, g in enumerate(order.groups)}
     members: dict[int, list[int]] = {}
     moved: set[int] = set()

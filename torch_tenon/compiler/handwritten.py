@@ -84,11 +84,9 @@ class Launch:
     local_size: Sequence[Index] = ()
 
     def words(self) -> list[Index | Asked]:
-        """The numbers that the queue's `launch` gets: each parameter's as 64 bits, then the sizes
-        of the grid, then those of a group."""
+        """The numbers that the queue's `launch` gets: each parameter's as 64 bits."""
         dtypes = [p.dtype for p in self.code.parameters if not p.is_tensor]
-        words = [word(n, dtype) for n, dtype in zip(self.numbers, dtypes, strict=True)]
-        return [*words, *self.global_size, *self.local_size]
+        return [word(n, dtype) for n, dtype in zip(self.numbers, dtypes, strict=True)]
 
     def kernel(self, program: Program, backend: Backend, origin: str) -> Kernel:
         """The launch as a kernel of a plan for `program`."""
@@ -97,6 +95,7 @@ class Launch:
         ]
         kernel = kernel_of(self.code, backend, origin)
         kernel.storages, kernel.sizes = storages, backend.launch_words(self)
+        kernel.grid, kernel.group = self.global_size, self.local_size
         kernel.bytes_moved = sum(s.nbytes for s in dict.fromkeys(storages))
         return kernel
 

@@ -53,6 +53,11 @@ class Kernel:
     code: Code | None = None  # what somebody wrote, where nobody generated it
     calls: list[int] = field(default_factory=list)  # that it computes, the main one first
     operations: Index = 0  # on numbers
+    # Of a kernel with a grid: runs along each axis, and how many of these are a group, if anything.
+    # They may be expressions of the program's run-time sizes.
+    grid: Sequence[Index] = ()
+    group: Sequence[Index] = ()
+    scratch: Index = 0  # bytes of fast memory that a group shares
 
     @staticmethod
     def of(

@@ -426,6 +426,9 @@ class _Instance:
             "kernel": number,
             "slots": [self.slot[s] for s in kernel.storages],
             "sizes": [size(s) for s in kernel.sizes],
+            "grid": [self.plain(n) for n in kernel.grid],
+            "group": [self.plain(n) for n in kernel.group],
+            "scratch": self.plain(kernel.scratch),
             "checks": kernel.checks,
         }
 

@@ -66,9 +66,10 @@ def run(
     dense = {n: v.contiguous() for n, v in given.items() if isinstance(v, torch.Tensor)}
     sizes = {n: tuple(v.shape) if isinstance(v, torch.Tensor) else v for n, v in given.items()}
     tensors = [dense.get(n) for n in signature.tensors]
+    launch = signature.launch(tensors, sizes)
     words: list[Any] = [
         int(Next.HOST) if isinstance(w, Asked) else w
-        for w in signature.launch(tensors, sizes).words()
+        for w in [*launch.words(), *launch.global_size, *launch.local_size]
     ]
     pointers = [0 if t is None else t.data_ptr() for t in tensors]
     call(

@@ -3,12 +3,13 @@
 import functools
 import importlib
 import importlib.util
+import inspect
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from torch_tenon.targets.library import LibraryTarget
-from torch_tenon.targets.target import Target
+from torch_tenon.targets.target import Target, TargetError
 
 BUILT_IN = {
     "cpu": "torch_tenon.targets.cpu:CpuTarget",
@@ -34,7 +35,10 @@ def load(name: str) -> Target:
     cls = _find(BUILT_IN.get(name, name))
     if not (isinstance(cls, type) and issubclass(cls, Target)):
         raise TypeError(f"TENON_TARGET={name!r} names {cls!r}, which is not a Target")
-    return cls()
+    target = cls()
+    if not target.host_memory and target.native is None:
+        _check_queue(target)
+    return target
 
 
 def known() -> list[str]:
@@ -46,6 +50,27 @@ def known() -> list[str]:
 def host() -> Target:
     """The target that is the host: what compiles graphs of the host's own tensors."""
     return load(HOST)
+
+
+def _check_queue(target: Target) -> None:
+    """Raises TargetError where the queue lacks what the core calls."""
+    queue = target.queue(0)
+    if lacking := [n for n in ("runs_calls", "copy", "commit", "wait") if not hasattr(queue, n)]:
+        raise TargetError(
+            f"the queue of the target {target.name!r} lacks `{'`, `'.join(lacking)}`: "
+            "torch_tenon.targets.target.Queue says what each is for"
+        )
+    if (launch := getattr(queue, "launch", None)) is None:
+        return
+    found = inspect.signature(launch)
+    try:
+        found.bind(None)
+    except TypeError:
+        raise TargetError(
+            f"the queue of the target {target.name!r} has `launch{found}`, and the core calls "
+            "`launch(launch)`: one torch_tenon.targets.target.Launch, which has `kernel`, "
+            "`places`, `numbers` and `status`"
+        ) from None
 
 
 def _find(name: str) -> object:

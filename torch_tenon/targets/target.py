@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from torch_tenon.compiler.backend import Backend
 
@@ -18,6 +18,36 @@ if TYPE_CHECKING:
 
 #: Where bytes are to a target: what its `allocate` gave, and an offset in bytes.
 Place = tuple[int, int]
+
+
+class Launch(NamedTuple):
+    """A run of a kernel, as a queue gets it.
+
+    kernel        what `torch_tenon.launch` was given, or the backend's `compile` gave
+    places        where memory begins, in the kernel's order; None where it gets a null pointer
+    numbers       arguments by value, 64 bits each: one of float64 or float32 is its bits
+    status        an address of the host's for what the kernel's checks find, 0 where it has none.
+                  Its words are 0 now, and are read when the event of the next commit is done
+    status_words  how many there are
+    nbytes        of each place: how much the kernel may read and write there
+    grid          runs along each axis, of a kernel that has a grid; whole groups are started
+    group         how many of these are a group along each axis; none where nobody says so
+    scratch       bytes of fast memory that a group shares
+    next          what comes after it, where a plan knows that (`Next` of compiler/handwritten.py):
+                  0 unknown, 1 another launch, 2 the host. Before another launch there is no reason
+                  to hand over the open command buffer yet
+    """
+
+    kernel: int
+    places: Sequence[Place | None]
+    numbers: Sequence[int] = ()
+    status: int = 0
+    status_words: int = 0
+    nbytes: Sequence[int] = ()
+    grid: Sequence[int] = ()
+    group: Sequence[int] = ()
+    scratch: int = 0
+    next: int = 0
 
 
 class TargetError(RuntimeError):
@@ -86,21 +116,11 @@ class Queue(Protocol):
     def copy(self, dst: Place | int, src: Place | int, nbytes: int) -> None:
         """Copies bytes. A `Place` is memory of this device, an integer an address of the host."""
 
-    def launch(
-        self, kernel: int, places: Sequence[Place | None], numbers: Sequence[int], status: int
-    ) -> None:
-        """Runs a kernel over memory; what its checks find goes to the host's `status`.
-
-        `kernel` is what the backend's `compile` gave. A place is None where the kernel gets a null
-        pointer; a number of floating point is its bits.
-        """
+    def launch(self, launch: Launch) -> None:
+        """Runs a kernel over memory."""
 
     def call(self, work: Callable[[list[int]], None], places: Sequence[Place | None]) -> None:
         """Runs `work` with the addresses by which it reaches the places (0 for None)."""
-
-    # A queue may have `expect(self, next: int) -> None` as well: called before a launch by a plan,
-    # which knows what comes after it (`Next` of compiler/handwritten.py). Where that is the device
-    # again there is no reason to hand over the open command buffer yet.
 
     def commit(self) -> Event:
         """Starts the open command buffer, empty or not."""

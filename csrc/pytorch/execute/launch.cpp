@@ -33,8 +33,18 @@ std::pair<void*, size_t> memory_for_kernel(
 void launch_over(
     uintptr_t kernel,
     const std::vector<std::optional<at::Tensor>>& tensors,
-    const std::vector<int64_t>& numbers) {
+    const std::vector<int64_t>& numbers,
+    const std::vector<int64_t>& grid,
+    const std::vector<int64_t>& group,
+    int64_t scratch) {
   refuse_in_capture("a kernel that a program launches");
+  TORCH_CHECK(
+      group.empty() || group.size() == grid.size(),
+      "a group has as many axes as the grid: ",
+      group.size(),
+      " and ",
+      grid.size());
+  TORCH_CHECK(scratch >= 0, "a kernel takes no ", scratch, " bytes of scratch memory");
   std::optional<c10::Device> device;
   for (const auto& tensor : tensors) {
     if (!tensor)
@@ -66,12 +76,13 @@ void launch_over(
     lock.emplace(device->index());
   auto& queue = queue_of(device->index());
   queue.launch(
-      reinterpret_cast<KernelFunction>(kernel),
-      pointers,
-      nbytes,
-      numbers,
-      /*status=*/{},
-      Next::nothing);
+      {.kernel = reinterpret_cast<KernelFunction>(kernel),
+       .pointers = pointers,
+       .nbytes = nbytes,
+       .numbers = numbers,
+       .grid = grid,
+       .group = group,
+       .scratch = scratch});
   if (!target().host_memory)
     submit_apart(device->index(), buffers, /*replaces=*/false, {});
 }

@@ -10,10 +10,13 @@ namespace tenon {
 
 // Enqueues a launch behind all that was recorded with the tensors, and does not wait for it. The
 // kernel gets where each tensor begins (null for none), and the numbers. Tensors of one device of
-// the target's; raises for others.
+// the target's; raises for others, and for a group of other axes than the grid's.
 void launch_over(
     uintptr_t kernel,
     const std::vector<std::optional<at::Tensor>>& tensors,
-    const std::vector<int64_t>& numbers);
+    const std::vector<int64_t>& numbers,
+    const std::vector<int64_t>& grid,
+    const std::vector<int64_t>& group,
+    int64_t scratch);
 
 }  // namespace tenon

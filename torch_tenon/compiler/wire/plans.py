@@ -63,6 +63,7 @@ class _PlanWriter:
         self.out = Writer()
         self.sized = Writer()  # where each of these stands, and its expression
         self.sized_count = 0
+        self.grids: list[int] = []  # of kernels: the step, and how many of its sizes are what
         self.op = OPS.now()
 
     def write(
@@ -91,7 +92,10 @@ class _PlanWriter:
             self.step(k, step)
         put_constants(out, constants)
         out.number(self.sized_count)
-        return bytes(out.bytes + self.sized.bytes)
+        out.bytes += self.sized.bytes
+        if self.grids:
+            out.numbers(self.grids)
+        return bytes(out.bytes)
 
     def number(
         self, x: Any, where: int, index: int, which: int = 0, field: int = SIZE, at: int = 0
@@ -165,7 +169,12 @@ class _PlanWriter:
         out = self.out
         out.number(x["kernel"])
         out.numbers(x["slots"])
-        out.numbers([self.number(n, IN_KERNEL, k, i) for i, n in enumerate(x["sizes"])])
+        grid, group = x.get("grid", ()), x.get("group", ())
+        scratch = [n] if (n := x.get("scratch", 0)) else []
+        sizes = [*x["sizes"], *grid, *group, *scratch]
+        out.numbers([self.number(n, IN_KERNEL, k, i) for i, n in enumerate(sizes)])
+        if len(sizes) > len(x["sizes"]):
+            self.grids += [k, len(grid), len(group), len(scratch)]
         out.number(len(x["checks"]))
         for calls in x["checks"]:
             out.numbers(calls)

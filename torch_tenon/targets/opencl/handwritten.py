@@ -62,8 +62,7 @@ def elements_of(code: Code) -> list[str | None]:
 def words_of(launch: Launch) -> list[Index | Asked]:
     """The numbers of a launch: how many groups, then those of the parameters."""
     group = group_of(launch.code)
-    count = len(launch.code.parameters) - launch.code.tensors()
-    return [floordiv(launch.global_size[0] + group - 1, group), *launch.words()[:count]]
+    return [floordiv(launch.global_size[0] + group - 1, group), *launch.words()]
 
 
 def group_of(code: Code) -> int:

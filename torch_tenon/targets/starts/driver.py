@@ -109,25 +109,25 @@ from torch_tenon.targets.target import Passed, Target
 """,
     "@KERNELS@": "",
     "@LAUNCH@": """
-    # TODO: `launch(self, kernel, places, numbers, status)` adds a run of a kernel. With it come
-    # library kernels (torch_tenon.launch), kernels written by hand and generated ones. `tenon
-    # new-target --start library` and `--start loops` write targets with them.
+    # TODO: `launch(self, launch)` adds a run of a kernel. With it come library kernels
+    # (torch_tenon.launch), kernels written by hand and generated ones. `tenon new-target --start
+    # library` and `--start loops` write targets with them.
 """,
     "@LIBRARY@": "{}",
     "@BACKEND@": "None",
 }
 
 LAUNCH = '''
-    def launch(self, kernel, places, numbers, status):
+    def launch(self, launch):
         """Adds a run of a kernel to the open command buffer.
 
-        `kernel` is the number that `torch_tenon.launch` or the backend's `compile` gave. A place is
-        None where the kernel gets no memory. Numbers have 64 bits; one of floating point is the
-        bits of a double. `status` is an address of the host's for what the kernel's checks find, 0
-        where it has none: words that are 0 now, and are read when the event is done.
+        A `Launch` is the kernel, by its number, and its arguments: places of memory, and numbers
+        by value. For hardware with a grid it has `grid`, `group` and `scratch` as well, where the
+        kernel has them. See `help(torch_tenon.targets.target.Launch)`.
         """
         # TODO: enqueue the driver's launch.
+        places, numbers = launch.places, launch.numbers
         memory = (ctypes.c_void_p * len(places))(*map(self.address, places))
         words = (ctypes.c_int64 * len(numbers))(*numbers)
-        self.commands.append((KERNELS[kernel], memory, words, status))
+        self.commands.append((KERNELS[launch.kernel], memory, words, launch.status))
 '''

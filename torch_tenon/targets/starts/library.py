@@ -33,8 +33,9 @@ KERNELS = [matmul]
 
 
 def mm(a, b):
-    """`aten::mm` by the kernel, or NotImplemented for what the host is to multiply."""
-    if a.dtype is not torch.float32 or 0 in (*a.shape, *b.shape):
+    """`aten::mm` by the kernel, or NotImplemented for what the host multiplies or refuses."""
+    fits = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
+    if not fits or {a.dtype, b.dtype} != {torch.float32} or 0 in (*a.shape, *b.shape):
         return NotImplemented
     result = a.new_empty(a.shape[0], b.shape[1])
     numbers = [*a.shape, b.shape[1]]

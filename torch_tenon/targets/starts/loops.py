@@ -390,8 +390,9 @@ void kernel(void *const *memory, const int64_t *numbers, int64_t *status) {
 
 
 def mm(a, b):
-    """`aten::mm` by the kernel, or NotImplemented for what the host is to multiply."""
-    if a.dtype is not torch.float32 or 0 in (*a.shape, *b.shape):
+    """`aten::mm` by the kernel, or NotImplemented for what the host multiplies or refuses."""
+    fits = a.dim() == b.dim() == 2 and a.shape[1] == b.shape[0]
+    if not fits or {a.dtype, b.dtype} != {torch.float32} or 0 in (*a.shape, *b.shape):
         return NotImplemented
     result = a.new_empty(a.shape[0], b.shape[1])
     (kernel,) = build([MATMUL])

@@ -61,6 +61,12 @@ def test_its_own_kernel_multiplies():
     assert torch_tenon.counters()["library::aten::mm"] == before + 1
     c, d = a.double(), b.double()  # which the host multiplies
     torch.testing.assert_close((c.to("tenon") @ d.to("tenon")).cpu(), c @ d)
+    for e in (d, b.t()):  # which no one multiplies
+        try:
+            torch.mm(a.to("tenon"), e.to("tenon")).cpu()
+        except RuntimeError:
+            continue
+        raise AssertionError("another dtype, and shapes that do not fit, are errors")
     assert torch_tenon.counters()["library::aten::mm"] == before + 1
 """
 
