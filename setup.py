@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -44,6 +45,11 @@ IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
 
 # What is compiled once and included in every file.
 HEADER = "precompiled.h"
+
+# Files of a folder are compiled together, so many lines at once: what they include of PyTorch takes
+# longer than they do. One that would reach those after it is compiled by itself.
+LINES_AT_ONCE = 1200
+REACHES_OTHERS = re.compile("^(#define|using namespace at)", re.MULTILINE)
 
 
 def build_library(sources: Path, folder: Path) -> None:
@@ -87,6 +93,30 @@ def build_runtime(build: Path, folder: Path) -> None:
     copy.replace(result)  # a process that has the old one open keeps it
 
 
+def together(sources: list[str], folder: Path) -> list[str]:
+    """Files that each include several of the sources, all of them from one folder."""
+    batches: list[list[Path]] = []
+    room = 0
+    for path in map(Path, sources):
+        text = (ROOT / path).read_text()
+        alone = REACHES_OTHERS.search(text) is not None
+        lines = text.count("\n")
+        if alone or lines > room or batches[-1][0].parent != path.parent:
+            batches.append([])
+            room = 0 if alone else LINES_AT_ONCE
+        batches[-1].append(path)
+        room -= lines
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for batch in batches:
+        result = folder / ("_".join(batch[0].with_suffix("").parts) + ".cpp")
+        text = "".join(f'#include "{(ROOT / path).as_posix()}"\n' for path in batch)
+        if not result.exists() or result.read_text() != text:
+            result.write_text(text)
+        made.append(os.path.relpath(result, ROOT))
+    return made
+
+
 class Build(BuildExtension):
     """Builds the extension, the targets' libraries and the runtime.
 
@@ -114,6 +144,7 @@ class Build(BuildExtension):
     def build_extension(self, extension: Extension) -> None:
         folder = Path(self.build_temp).resolve()
         folder.mkdir(parents=True, exist_ok=True)
+        extension.sources = together(extension.sources, folder / "together")
         self._precompile(extension, folder / f"{HEADER}.gch")
         # The compiler takes the first of the header and what was made of it that it finds.
         extension.include_dirs.insert(0, str(folder))

@@ -39,7 +39,7 @@ std::vector<std::string> commit_reasons() {
   return names;
 }
 
-const RegisterBindings bindings([](py::module_& m) {
+const RegisterBindings profile_bindings([](py::module_& m) {
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
   py::class_<ProfileLog>(m, "ProfileLog", "Events of the device, from its making on.")
       .def(py::init<size_t>(), py::arg("most"), no_gil)

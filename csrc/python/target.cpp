@@ -353,7 +353,7 @@ Target bind_target(const py::object& object) {
   return t;
 }
 
-const RegisterBindings bindings([](py::module_& m) {
+const RegisterBindings target_bindings([](py::module_& m) {
   bind_library(m);
   m.def("set_target", [](const py::object& target) {
     set_target(bind_target(target));

@@ -10,10 +10,10 @@
 namespace tenon {
 namespace {
 
-constexpr size_t kLine = 64;
+constexpr size_t kCacheLine = 64;
 
 size_t rounded(size_t nbytes) {
-  return (nbytes + kLine - 1) / kLine * kLine;
+  return (nbytes + kCacheLine - 1) / kCacheLine * kCacheLine;
 }
 
 struct Block {
@@ -72,8 +72,8 @@ Placement place_blocks(const PlanData& plan) {
 }
 
 void* make_memory(size_t nbytes) {
-  void* made = nbytes < SIZE_MAX - kLine
-                   ? std::aligned_alloc(kLine, (nbytes + kLine) / kLine * kLine)
+  void* made = nbytes < SIZE_MAX - kCacheLine
+                   ? std::aligned_alloc(kCacheLine, (nbytes + kCacheLine) / kCacheLine * kCacheLine)
                    : nullptr;
   if (made == nullptr)
     fail(ErrorKind::out_of_memory, "the host has no ", nbytes, " bytes left");

@@ -97,15 +97,15 @@ ProgramDraft program() {
   return draft;
 }
 
-struct Opened {
+struct OpenedOnDevice {
   tenon_program* program = nullptr;
   int32_t code;
-  Opened(const Strict& strict, const std::string& path) {
+  OpenedOnDevice(const Strict& strict, const std::string& path) {
     tenon_options options{sizeof(options), strict.path.c_str()};
     tenon_status status{};
     code = tenon_open_program(path.c_str(), &options, &program, &status);
   }
-  ~Opened() {
+  ~OpenedOnDevice() {
     tenon_close_program(program);
   }
   int32_t run(float value) const {
@@ -131,7 +131,7 @@ TEST(a_block_stays_on_the_device_while_the_queue_uses_it) {
   // A program's blocks share memory.
   const TemporaryFile file(program().bytes());
   {
-    const Opened opened(strict, file.path);
+    const OpenedOnDevice opened(strict, file.path);
     CHECK(opened.code == TENON_OK);
     strict.memory(13 * kBlock);
     CHECK(opened.run(2) == TENON_OK && opened.run(3) == TENON_OK);
@@ -170,13 +170,13 @@ TEST(nothing_is_left_in_the_queue_of_a_device_that_refuses_a_copy) {
   int refused = 0;
   for (bool is_over = false; !is_over; ++refused) {
     strict.copies(refused);
-    const Opened opened(strict, file.path);
+    const OpenedOnDevice opened(strict, file.path);
     is_over = opened.code == TENON_OK;
     CHECK(strict.is_right());
   }
   CHECK(refused == 5);  // two weights and two states before
   strict.copies(-1);
-  const Opened opened(strict, file.path);
+  const OpenedOnDevice opened(strict, file.path);
   tenon_status status{};
   for (refused = 0; strict.copies(refused), tenon_reset(opened.program, &status) != TENON_OK;
        ++refused)
@@ -194,7 +194,7 @@ TEST(several_programs_use_one_device) {
   const TemporaryFile file(program().bytes());
   const auto work = [&](float value) {
     for (int turn = 0; turn < 5; ++turn) {
-      const Opened opened(strict, file.path);
+      const OpenedOnDevice opened(strict, file.path);
       CHECK(opened.code == TENON_OK);
       for (int k = 0; k < 20; ++k)
         CHECK(opened.run(value) == TENON_OK);

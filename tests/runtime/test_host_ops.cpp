@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-TensorLayout layout(int dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides) {
+TensorLayout layout_of(int dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides) {
   TensorLayout made{static_cast<DType>(dtype), std::move(sizes), std::move(strides)};
   made.nbytes = *storage_bytes(made);
   return made;
@@ -51,7 +51,7 @@ void run(const CallStep& step, void* x, void* values, void* places) {
 // The places that a vector's elements have in order.
 template <class T>
 std::vector<int64_t> places(int dtype, std::vector<T> x, bool down, std::vector<T>* sorted = {}) {
-  const auto of = layout(dtype, {static_cast<int64_t>(x.size())}, {1});
+  const auto of = layout_of(dtype, {static_cast<int64_t>(x.size())}, {1});
   const auto step = sort_step(of, of, -1, down);
   std::vector<T> values(x.size());
   std::vector<int64_t> found(x.size());
@@ -97,7 +97,7 @@ TEST(numbers_are_sorted_as_pytorch_does) {
 TEST(a_dimension_is_sorted_by_strides) {
   // [2, 3], of which the memory is the transposed one; sorted along the first dimension
   float x[] = {4, 1, 2, 5, 6, 3};
-  const auto of = layout(6, {2, 3}, {1, 2}), result = layout(6, {2, 3}, {3, 1});
+  const auto of = layout_of(6, {2, 3}, {1, 2}), result = layout_of(6, {2, 3}, {3, 1});
   const auto step = sort_step(of, result, 0, false);
   float values[6];
   int64_t found[6];
@@ -108,7 +108,7 @@ TEST(a_dimension_is_sorted_by_strides) {
 
 TEST(the_largest_or_smallest_are_found) {
   float x[] = {4, 1, NAN, 5, 1, 3};
-  auto step = sort_step(layout(6, {2, 3}, {3, 1}), layout(6, {2, 2}, {2, 1}), -1, true);
+  auto step = sort_step(layout_of(6, {2, 3}, {3, 1}), layout_of(6, {2, 2}, {2, 1}), -1, true);
   step.op = "aten::topk\n";
   step.arguments = {Argument{Argument::Kind::tensor}, number(2), number(1), number(1), number(0)};
   float values[4];
@@ -134,9 +134,9 @@ TEST(more_rows_than_a_number_counts_are_refused) {
   float x[2] = {2, 1}, values[2];
   int64_t found[2];
   constexpr int64_t kMany = int64_t{1} << 40;
-  const auto of = layout(6, {kMany, kMany, 2}, {0, 0, 1});
+  const auto of = layout_of(6, {kMany, kMany, 2}, {0, 0, 1});
   CHECK_RAISES("more rows", run(sort_step(of, of, -1, false), x, values, found));
-  const auto none = layout(6, {kMany, kMany, 0, 2}, {0, 0, 1, 1});
+  const auto none = layout_of(6, {kMany, kMany, 0, 2}, {0, 0, 1, 1});
   run(sort_step(none, none, -1, false), x, values, found);
 }
 

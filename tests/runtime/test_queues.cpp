@@ -142,8 +142,8 @@ class Worker final : public Queue {
 };
 
 // A device with so many queues for copies.
-struct Device {
-  explicit Device(size_t copy_queues, unsigned seed = 0, int pause = 0, bool orders = true) {
+struct SeveralQueues {
+  explicit SeveralQueues(size_t copy_queues, unsigned seed = 0, int pause = 0, bool orders = true) {
     // Now the kernels are slow, now the copies.
     const auto slow = [&](bool kernels) { return kernels == (seed % 2 == 0) ? pause : pause / 8; };
     auto made = std::make_unique<Worker>(seed, slow(true), orders);
@@ -165,10 +165,10 @@ struct Device {
 constexpr size_t kWords = 1 << 16;      // of the device, and of the host
 constexpr size_t kMostWords = 1 << 15;  // that one thing touches: copies of either kind
 
-using Words = std::vector<uint32_t>;
+using Numbers = std::vector<uint32_t>;
 
-Words numbered(size_t words, uint32_t first) {
-  Words made(words);
+Numbers numbered(size_t words, uint32_t first) {
+  Numbers made(words);
   std::iota(made.begin(), made.end(), first);
   return made;
 }
@@ -182,7 +182,7 @@ void mix(void* const* pointers, const int64_t* numbers, int64_t*) {
 }
 
 // The same random program on any queue and memory: what the seed says.
-void run_program(Queue& queue, Words& device, Words& host, unsigned seed) {
+void run_program(Queue& queue, Numbers& device, Numbers& host, unsigned seed) {
   std::mt19937 random(seed);
   const auto stretch = [&] {
     const size_t most = random() % 2 == 0 ? kMostWords : 64;
@@ -239,7 +239,7 @@ bool programs_are_right(size_t copy_queues, bool orders) {
     auto device = numbered(kWords, seed), host = numbered(kWords, ~seed);
     auto expected_device = device, expected_host = host;
     run_program(*host_queue(), expected_device, expected_host, seed);
-    Device there(copy_queues, seed, /*pause=*/400, orders);
+    SeveralQueues there(copy_queues, seed, /*pause=*/400, orders);
     run_program(*there.queue, device, host, seed);
     if (device != expected_device || host != expected_host)
       return false;
@@ -308,7 +308,7 @@ TEST(programs_on_queues_without_order_are_wrong) {
 TEST(copies_run_beside_a_kernel_unless_they_touch_the_same) {
   constexpr size_t kLarge = kLeastBytesApart / sizeof(uint32_t);
   auto device = numbered(4 * kLarge, 0), host = numbered(4 * kLarge, 9);
-  Device there(1);
+  SeveralQueues there(1);
   auto& queue = *there.queue;
   const auto send = [&](size_t to, size_t words) {
     queue.copy(&device[to], &host[0], words * 4, CopyKind::host_to_device);
@@ -343,7 +343,7 @@ TEST(copies_run_beside_a_kernel_unless_they_touch_the_same) {
 TEST(a_commit_tells_what_failed_in_it) {
   constexpr size_t kLarge = kLeastBytesApart / sizeof(uint32_t);
   auto device = numbered(2 * kLarge, 0), host = numbered(kLarge, 0);
-  Device there(1);
+  SeveralQueues there(1);
   auto& queue = *there.queue;
   const auto send = [&] {
     queue.copy(device.data(), host.data(), kLarge * 4, CopyKind::host_to_device);
@@ -377,7 +377,7 @@ TEST(a_commit_tells_what_failed_in_it) {
 TEST(a_commit_of_several_queues_has_the_times_of_all) {
   constexpr size_t kLarge = kLeastBytesApart / sizeof(uint32_t);
   auto device = numbered(kLarge, 0), host = numbered(kLarge, 0);
-  Device there(1);
+  SeveralQueues there(1);
   auto& queue = *there.queue;
   Gate open;
   open.open();
@@ -393,7 +393,7 @@ TEST(a_commit_of_several_queues_has_the_times_of_all) {
 }
 
 TEST(work_that_does_not_say_what_it_touches_is_refused) {
-  Device there(1);
+  SeveralQueues there(1);
   uint32_t word = 0;
   void* const pointers[] = {&word};
   CHECK_RAISES(

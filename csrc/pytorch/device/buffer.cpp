@@ -30,7 +30,7 @@ Addresses& addresses() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = addresses();
+const auto& buffer_at_load [[maybe_unused]] = addresses();
 
 }  // namespace
 

@@ -100,7 +100,7 @@ std::function<void()> capture(const std::string& where) {
   }
 }
 
-const bool at_load [[maybe_unused]] = [] {
+const bool captured_errors_at_load [[maybe_unused]] = [] {
   Failure::set_capture(&capture);
   return true;
 }();

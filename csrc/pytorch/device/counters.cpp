@@ -25,7 +25,7 @@ Table& table() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = table();
+const auto& counters_at_load [[maybe_unused]] = table();
 
 }  // namespace
 

@@ -13,7 +13,7 @@ namespace {
 constexpr c10::DeviceIndex kHost = -1;
 
 // On which device a host allocation of this thread is made.
-thread_local c10::DeviceIndex t_device = kHost;
+thread_local c10::DeviceIndex t_place = kHost;
 // Blocks that wait for an allocation of their size (bytes; 0 once it came).
 thread_local Blocks t_places;
 thread_local bool t_overflow = false;
@@ -31,13 +31,13 @@ class HostAllocator final : public c10::Allocator {
   explicit HostAllocator(c10::Allocator* previous) : previous_(previous) {}
 
   c10::DataPtr allocate(size_t nbytes) override {
-    if (t_device == kHost || nbytes == 0)
+    if (t_place == kHost || nbytes == 0)
       return previous_->allocate(nbytes);
     for (auto& [block, size] : t_places) {
       if (std::exchange(size, size == nbytes ? 0 : size) == nbytes)
         return {block, block, [](void*) {}, c10::Device(c10::kCPU)};
     }
-    return allocate_block(nbytes, t_device);
+    return allocate_block(nbytes, t_place);
   }
 
   c10::DataPtr allocate_block(size_t nbytes, c10::DeviceIndex device) {
@@ -90,7 +90,7 @@ void HostAllocator::release(void* ptr) {
 }  // namespace
 
 HostAllocationScope::HostAllocationScope(c10::DeviceIndex device)
-    : Exchanged(t_device, has_target() && target().host_memory ? device : t_device) {
+    : Exchanged(t_place, has_target() && target().host_memory ? device : t_place) {
   host_allocator();
 }
 

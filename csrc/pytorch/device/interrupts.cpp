@@ -14,7 +14,7 @@ namespace {
 
 namespace py = pybind11;
 
-constexpr int kMostTries = 16;  // of a signal whose handlers keep raising
+constexpr int kMostSignalTries = 16;  // of a signal whose handlers keep raising
 
 // A handler of Python's that `note` stands in for.
 struct Replaced {
@@ -24,7 +24,7 @@ struct Replaced {
 };
 
 // By the interpreter's lock, but `depth`, which is the main thread's own.
-struct State {
+struct Interrupts {
   // Whose signals wait.
   std::atomic<pthread_t> main_thread{};
   int depth = 0;
@@ -34,7 +34,7 @@ struct State {
   std::array<bool, NSIG> noted{};
   std::deque<py::error_already_set> raised;  // by handlers that ran when they should not
 
-  State() {
+  Interrupts() {
     const auto signals = py::module_::import("_signal");  // without its Python: that may be traced
     get = signals.attr("getsignal");
     set = signals.attr("signal");
@@ -47,7 +47,7 @@ struct State {
 };
 
 // Leaked on purpose: it holds objects of Python's.
-std::atomic<State*> g_state{nullptr};
+std::atomic<Interrupts*> g_state{nullptr};
 
 // The thread that forks is the child's main thread.
 void note_child() {
@@ -66,8 +66,8 @@ bool is_finalizing() {
 
 // Python runs what is pending before it sets a handler, and what that raises keeps it from doing
 // so.
-bool set_handler(State& s, int signal, const py::object& handler) {
-  for (int k = 0; k < kMostTries; ++k) {
+bool set_handler(Interrupts& s, int signal, const py::object& handler) {
+  for (int k = 0; k < kMostSignalTries; ++k) {
     try {
       s.set(signal, handler);
       return true;
@@ -78,7 +78,7 @@ bool set_handler(State& s, int signal, const py::object& handler) {
   return false;
 }
 
-void replace_handlers(State& s) {
+void replace_handlers(Interrupts& s) {
   for (int signal = 1; signal < NSIG; ++signal) {
     auto handler = py::object(s.get(s.numbers[signal]));
     if (PyCallable_Check(handler.ptr()) == 0)
@@ -103,7 +103,7 @@ int raise_deferred(void* /*unused*/) {
   return -1;
 }
 
-void restore_handlers(State& s) {
+void restore_handlers(Interrupts& s) {
   for (const auto& [signal, handler, action] : s.replaced) {
     if (!s.get(signal).is(s.note))  // it was set meanwhile
       continue;
@@ -114,7 +114,7 @@ void restore_handlers(State& s) {
 }
 
 // Nothing is in the way of the signals that came.
-void deliver(State& s) {
+void deliver(Interrupts& s) {
   for (int signal = 1; signal < NSIG; ++signal) {
     if (std::exchange(s.noted[signal], false))
       PyErr_SetInterruptEx(signal);
@@ -126,7 +126,7 @@ void deliver(State& s) {
 }  // namespace
 
 void find_main_thread() {
-  g_state = new State();
+  g_state = new Interrupts();
   pthread_atfork(nullptr, nullptr, &note_child);
 }
 

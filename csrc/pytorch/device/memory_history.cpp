@@ -23,7 +23,7 @@ struct DeviceEvents {
   int64_t first = 0;  // the number of the first one, among all that there were
 };
 
-struct State {
+struct History {
   std::mutex mutex;
   MemoryHistorySettings settings;
   std::vector<DeviceEvents> devices;
@@ -43,16 +43,16 @@ struct State {
 };
 
 // Leaked on purpose: tensors may die after static destructors have run.
-State& state() {
+History& history() {
   static auto* instance = [] {
-    auto* made = new State();
+    auto* made = new History();
     take_at_fork(made->mutex, ForkOrder::memory_history);
     return made;
   }();
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = state();
+const auto& history_at_load [[maybe_unused]] = history();
 
 int64_t now() {
   timespec time{};
@@ -63,7 +63,7 @@ int64_t now() {
 }  // namespace
 
 void set_memory_history(const MemoryHistorySettings& settings, bool clear) {
-  auto& s = state();
+  auto& s = history();
   const std::lock_guard<std::mutex> lock(s.mutex);
   s.settings = settings;
   memory_history::is_on = settings.on;
@@ -83,7 +83,7 @@ void set_memory_history(const MemoryHistorySettings& settings, bool clear) {
 }
 
 std::vector<std::vector<MemoryEvent>> memory_events() {
-  auto& s = state();
+  auto& s = history();
   const std::lock_guard<std::mutex> lock(s.mutex);
   std::vector<std::vector<MemoryEvent>> found(device_count());
   for (size_t k = 0; k < std::min(found.size(), s.devices.size()); ++k)
@@ -92,7 +92,7 @@ std::vector<std::vector<MemoryEvent>> memory_events() {
 }
 
 std::unordered_map<uintptr_t, Where> allocated_where() {
-  auto& s = state();
+  auto& s = history();
   const std::lock_guard<std::mutex> lock(s.mutex);
   std::unordered_map<uintptr_t, Where> found;
   for (const auto& [address, allocated] : s.allocated)
@@ -103,7 +103,7 @@ std::unordered_map<uintptr_t, Where> allocated_where() {
 namespace memory_history {
 
 void note(c10::DeviceIndex device, MemoryAction action, const void* ptr, size_t nbytes) {
-  auto& s = state();
+  auto& s = history();
   const std::lock_guard<std::mutex> lock(s.mutex);
   if (!s.settings.on)
     return;
@@ -129,7 +129,7 @@ void note(c10::DeviceIndex device, MemoryAction action, const void* ptr, size_t 
 }
 
 void note_made(const Buffer& buffer) {
-  auto& s = state();
+  auto& s = history();
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
     if (!s.settings.where)
@@ -141,7 +141,7 @@ void note_made(const Buffer& buffer) {
 }
 
 void note_memory(const Buffer& buffer, const void* ptr) {
-  auto& s = state();
+  auto& s = history();
   const std::lock_guard<std::mutex> lock(s.mutex);
   const auto made = s.made.find(&buffer);
   const auto allocated = s.allocated.find(reinterpret_cast<uintptr_t>(ptr));
@@ -155,7 +155,7 @@ void note_memory(const Buffer& buffer, const void* ptr) {
 }
 
 void forget(const Buffer& buffer) {
-  auto& s = state();
+  auto& s = history();
   Where ended;  // after the lock
   const std::lock_guard<std::mutex> lock(s.mutex);
   const auto made = s.made.find(&buffer);

@@ -67,7 +67,7 @@ class PinnedAllocator final : public c10::Allocator {
   Ranges<std::monostate> blocks_;
 };
 
-const auto& at_load [[maybe_unused]] = PinnedAllocator::instance();
+const auto& pinned_at_load [[maybe_unused]] = PinnedAllocator::instance();
 
 }  // namespace
 

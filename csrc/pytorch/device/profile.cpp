@@ -50,7 +50,7 @@ State& state() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = state();
+const auto& profile_at_load [[maybe_unused]] = state();
 
 std::string key_of(const Subject& x) {
   std::string key = x.name + '\n' + x.detail + '\n';

@@ -20,7 +20,7 @@ std::array<std::vector<Ticket>, kMostDevices>& all_commits() {
   return *made;
 }
 
-thread_local std::array<bool, kMostDevices> t_held{};
+thread_local std::array<bool, kMostDevices> t_held_queues{};
 thread_local int t_count = 0;
 
 }  // namespace
@@ -33,14 +33,14 @@ void take_queues_at_fork(c10::DeviceIndex count) {
 bool QueueLock::holds(const void* mutex) {
   const auto& all = mutexes();
   const auto* one = static_cast<const std::mutex*>(mutex);
-  return one >= all.data() && one < all.data() + all.size() && t_held[one - all.data()];
+  return one >= all.data() && one < all.data() + all.size() && t_held_queues[one - all.data()];
 }
 
 QueueLock::QueueLock(c10::DeviceIndex device) : device_(device) {
   if (!target().host_memory && target().python_queue)
     deferred_.emplace();
   mutexes()[device].lock();
-  t_held[device] = true;
+  t_held_queues[device] = true;
   ++t_count;
 }
 
@@ -48,7 +48,7 @@ QueueLock::~QueueLock() {
   std::vector<Ticket> over;  // they may take the interpreter's lock to go
   over.swap(all_commits()[device_]);
   --t_count;
-  t_held[device_] = false;
+  t_held_queues[device_] = false;
   mutexes()[device_].unlock();
 }
 
@@ -57,7 +57,7 @@ std::vector<Ticket>& QueueLock::commits(c10::DeviceIndex device) {
 }
 
 bool QueueLock::held(c10::DeviceIndex device) {
-  return t_held[device];
+  return t_held_queues[device];
 }
 
 bool QueueLock::held() {

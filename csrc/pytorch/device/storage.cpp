@@ -41,7 +41,7 @@ char* first_token() {
   return base;
 }
 
-const auto* const at_load [[maybe_unused]] = first_token();
+const auto* const storage_at_load [[maybe_unused]] = first_token();
 
 // An address that stands for the buffer's memory: who reads or writes there is stopped at once.
 void* token_of(const Buffer* buffer) {

@@ -77,7 +77,7 @@ Connection& connection() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = connection();
+const auto& builder_at_load [[maybe_unused]] = connection();
 
 void disconnect(Connection& c) {
   if (c.fd >= 0)

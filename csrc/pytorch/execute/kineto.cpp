@@ -146,7 +146,7 @@ class Profiler final : public libkineto::IActivityProfiler {
   }
 };
 
-const torch::profiler::impl::RegisterPrivateUse1Profiler<Profiler> registered;
+const torch::profiler::impl::RegisterPrivateUse1Profiler<Profiler> registered_profiler;
 
 }  // namespace
 }  // namespace tenon

@@ -57,7 +57,7 @@ class OpTimes final : public torch::profiler::impl::ProfilerStubs {
   void rangePop() const override {}
 };
 
-const bool registered = [] {
+const bool registered_observer = [] {
   static OpTimes op_times;
   torch::profiler::impl::registerPrivateUse1Methods(&op_times);
   return true;

@@ -44,7 +44,7 @@ std::mutex& mutex() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = mutex();
+const auto& pace_at_load [[maybe_unused]] = mutex();
 
 }  // namespace
 

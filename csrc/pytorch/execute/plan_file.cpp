@@ -18,7 +18,7 @@
 namespace tenon {
 namespace {
 
-constexpr size_t kMostClaims = 4;  // of windows that are alike but for their sizes
+constexpr size_t kMostClaimsOfFile = 4;  // of windows that are alike but for their sizes
 constexpr std::string_view kMagic = "torch-tenon plan 8\n";
 
 struct Files {
@@ -36,7 +36,7 @@ Files& files() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = files();
+const auto& plan_file_at_load [[maybe_unused]] = files();
 
 std::string path_of(const Files& f, std::string_view structure, const char* ending = ".plan") {
   const auto seed = checksum(f.identity);
@@ -168,7 +168,7 @@ void keep_claim(const Files& f, const WindowPlan& window, const ForeignOps& fore
         [](const auto& a, const auto& b) { return a.words == b.words; });
   });
   claims.insert(claims.begin(), *window.claim);
-  claims.resize(std::min(claims.size(), kMostClaims));
+  claims.resize(std::min(claims.size(), kMostClaimsOfFile));
   Writer archive;
   archive(f.identity, alike, claims);
   write_file(path_of(f, alike, ".sizes"), archive.bytes);

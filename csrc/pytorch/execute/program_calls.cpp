@@ -40,7 +40,7 @@ int32_t tell_of_pytorch_s(tenon_status* status) {
   }
 }
 
-const bool at_load [[maybe_unused]] = [] {
+const bool program_calls_at_load [[maybe_unused]] = [] {
   set_resolve_call(&resolve);
   set_tell(&tell_of_pytorch_s);
   return true;

@@ -49,7 +49,7 @@ Room& room() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = room();
+const auto& room_at_load [[maybe_unused]] = room();
 
 // GNU's runtime lets no thread keep its processor once there are more threads than processors,
 // whatever they do: the other threads of loops are as many as there are other processors, and these

@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kMostKept = 4;
 
 // None where one of them cannot be.
-std::optional<std::vector<int64_t>> values_of(
+std::optional<std::vector<int64_t>> values_at(
     const std::vector<SizeExpression>& all, const std::vector<int64_t>& symbols) {
   std::vector<int64_t> values;
   for (const auto& one : all) {
@@ -39,8 +39,8 @@ bool SizedPlan::give(Plan& instance, const std::vector<int64_t>& symbols) const 
     subject.store(0, std::memory_order_relaxed);
   if (!memory_)
     return true;
-  const auto inputs = values_of(memory_->first, symbols);
-  const auto outputs = values_of(memory_->second, symbols);
+  const auto inputs = values_at(memory_->first, symbols);
+  const auto outputs = values_at(memory_->second, symbols);
   return inputs && outputs && check_memory(data, *inputs, *outputs);
 }
 

@@ -51,7 +51,7 @@ Plans& plans() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = plans();
+const auto& window_plans_at_load [[maybe_unused]] = plans();
 
 // The lock, for who may make the store let go of something: that ends after the lock.
 class StoreLock {

@@ -11,8 +11,8 @@
 namespace tenon {
 namespace {
 
-constexpr double kShare = 0.05;  // of what a plan costs, spent without it before it is wanted
-constexpr double kNews = 2;      // so many times what the builder knows
+constexpr double kShareOfCost = 0.05;  // of what a plan costs, spent without it before it is wanted
+constexpr double kNews = 2;            // so many times what the builder knows
 // So many times as long a window may take where it leaves the builder a processor: a little longer
 // while the program has just begun, and after that what a loop of two threads takes on one.
 constexpr double kLongerYoung = 1.25, kLonger = 2.2;
@@ -57,7 +57,7 @@ bool pays(const ReferenceCost& cost, size_t calls, double per_call) {
 }
 
 double price_of(size_t calls, double per_call) {
-  return kShare * per_call * static_cast<double>(calls);
+  return kShareOfCost * per_call * static_cast<double>(calls);
 }
 
 void set_plan_all(bool all) {

@@ -9,8 +9,8 @@ namespace {
 
 using c10::IValue;
 
-constexpr size_t kFirst = 2;  // calls that make a rule
-constexpr int kOften = 3;     // times that the same sizes came
+constexpr size_t kFirst = 2;    // calls that make a rule
+constexpr int kOftenAlike = 3;  // times that the same sizes came
 constexpr size_t kMostLasting = 32, kMostCounted = 256;
 constexpr size_t kMost = 5;  // calls with other sizes after which no rule is expected any more
 
@@ -102,7 +102,7 @@ bool comes_often(CallPattern& pattern, uint64_t key) {
     return false;
   if (pattern.times.size() >= kMostCounted)
     pattern.times.clear();
-  if (++pattern.times[key] < kOften)
+  if (++pattern.times[key] < kOftenAlike)
     return false;
   ++pattern.lasting;
   return true;

@@ -16,7 +16,7 @@
 namespace tenon {
 namespace {
 
-struct State {
+struct Commits {
   // Both by `record_mutex`.
   int64_t calls = 0;
   std::vector<int64_t> commits = std::vector<int64_t>(static_cast<int>(CommitReason::count_));
@@ -24,8 +24,8 @@ struct State {
 };
 
 // Leaked on purpose: tensors may die after static destructors have run.
-State& state() {
-  static auto* instance = new State();
+Commits& committed() {
+  static auto* instance = new Commits();
   return *instance;
 }
 
@@ -80,7 +80,7 @@ Submission close_window(Recorder& recorder, Window& window, CommitReason reason)
     if (slot.written)
       slot.buffer->last_write = number;
   }
-  ++state().commits[static_cast<int>(reason)];
+  ++committed().commits[static_cast<int>(reason)];
   return number;
 }
 
@@ -91,7 +91,7 @@ Failures all_failed(const std::shared_ptr<Failure>& failure, size_t slots) {
 
 WindowRun run_or_fail(Window& window, c10::DeviceIndex device) {
   try {
-    return run_window(window, device, state().mode.load());
+    return run_window(window, device, committed().mode.load());
   } catch (...) {  // no call's own: memory for the run itself, say
     WindowRun run;
     run.failures = all_failed(
@@ -252,26 +252,26 @@ const char* name_of(CommitReason reason) {
 
 std::pair<int64_t, std::vector<int64_t>> record_counts() {
   std::lock_guard<std::mutex> lock(record_mutex());
-  return {state().calls, state().commits};
+  return {committed().calls, committed().commits};
 }
 
 void count_recorded_call() {
-  ++state().calls;
+  ++committed().calls;
 }
 
 void set_execute_mode(ExecuteMode mode) {
   commit_all(CommitReason::request);
-  state().mode = mode;
+  committed().mode = mode;
   all_are_direct = mode == ExecuteMode::direct;
   forget_windows();
 }
 
 ExecuteMode execute_mode() {
-  return state().mode;
+  return committed().mode;
 }
 
 bool is_recording() {
-  const auto mode = state().mode.load(std::memory_order_relaxed);
+  const auto mode = committed().mode.load(std::memory_order_relaxed);
   return (mode != ExecuteMode::reference || is_capturing()) && !QueueLock::held();
 }
 

@@ -20,13 +20,13 @@ struct Calls {
 };
 
 // Guarded by `record_mutex`. Leaked on purpose: tensors may die after static destructors have run.
-struct State {
+struct InUse {
   std::vector<Calls*> threads;
   Entries retired;
 };
 
-State& state() {
-  static auto* instance = new State();
+InUse& in_use() {
+  static auto* instance = new InUse();
   return *instance;
 }
 
@@ -36,13 +36,13 @@ thread_local bool t_ended = false;
 struct CallsOfThread : Calls {
   CallsOfThread() {
     std::lock_guard<std::mutex> lock(record_mutex());
-    state().threads.push_back(this);
+    in_use().threads.push_back(this);
   }
   ~CallsOfThread() {
     t_calls = nullptr;
     t_ended = true;
     std::lock_guard<std::mutex> lock(record_mutex());
-    std::erase(state().threads, this);
+    std::erase(in_use().threads, this);
   }
 };
 
@@ -50,7 +50,7 @@ Calls& calls_of_thread() {
   if (t_ended) {  // it records once more while it ends: what it uses stays for good
     auto* calls = new Calls();
     std::lock_guard<std::mutex> lock(record_mutex());
-    state().threads.push_back(calls);
+    in_use().threads.push_back(calls);
     return *(t_calls = calls);
   }
   static thread_local CallsOfThread calls;
@@ -84,12 +84,12 @@ UsesEntries::~UsesEntries() {
 }
 
 void retire(Entries entries) {
-  auto& retired = state().retired;
+  auto& retired = in_use().retired;
   std::move(entries.begin(), entries.end(), std::back_inserter(retired));
 }
 
 Entries retired_and_unused() {
-  auto& s = state();
+  auto& s = in_use();
   Entries unused;
   if (s.retired.empty() || !see_all_threads())
     return unused;

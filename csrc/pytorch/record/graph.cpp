@@ -47,7 +47,7 @@ std::array<std::mutex, kMostDevices>& replay_mutexes() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = replay_mutexes();
+const auto& graph_at_load [[maybe_unused]] = replay_mutexes();
 
 thread_local bool t_replays = false;
 

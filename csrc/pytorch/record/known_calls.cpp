@@ -47,7 +47,7 @@ KnownCalls& known() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = known();
+const auto& known_calls_at_load [[maybe_unused]] = known();
 
 std::string name_of(const OpInfo& op, const std::vector<int64_t>& key) {
   Writer archive;

@@ -9,7 +9,7 @@ namespace tenon {
 namespace {
 
 // The runtime knows PyTorch's dtypes by their numbers.
-const bool at_load [[maybe_unused]] = [] {
+const bool layout_at_load [[maybe_unused]] = [] {
   for (int8_t k = 0; k < static_cast<int8_t>(kNoDType); ++k) {
     const auto dtype = static_cast<at::ScalarType>(k);
     TORCH_INTERNAL_ASSERT(

@@ -52,7 +52,7 @@ Submissions& of(c10::DeviceIndex device) {
   return (*instance)[device];
 }
 
-const auto& at_load [[maybe_unused]] = of(0);
+const auto& submissions_at_load [[maybe_unused]] = of(0);
 
 void raise_to(std::atomic<Submission>& last, Submission number) {
   last = std::max(last.load(), number);

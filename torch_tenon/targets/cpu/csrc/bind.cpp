@@ -26,7 +26,7 @@ MatmulTuner bind_tuner(const py::object& object) {
   };
 }
 
-const RegisterBindings registered([](py::module_& m) {
+const RegisterBindings kernel_bindings([](py::module_& m) {
   m.def("set_matmul_tuner", [](py::object choose) {
     set_matmul_tuner(choose.is_none() ? MatmulTuner() : bind_tuner(choose));
   });

@@ -76,7 +76,7 @@ Open& all_open() {
   return *instance;
 }
 
-const auto& at_load [[maybe_unused]] = all_open();
+const auto& kernel_files_at_load [[maybe_unused]] = all_open();
 
 // The threads of a runtime of OpenMP outlive the loops that started them, and have to find its code
 // when the last object goes that is linked with it.
@@ -189,7 +189,7 @@ std::string choices_of(const pybind11::function& run, int64_t driver) {
   return std::move(archive.bytes);
 }
 
-const RegisterBindings registered([](pybind11::module_& m) {
+const RegisterBindings kernel_file_bindings([](pybind11::module_& m) {
   m.def(
       "use_kernel_files",
       [] { set_kernel_files({load_kernel, adopt}); },

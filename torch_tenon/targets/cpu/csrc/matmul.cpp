@@ -47,7 +47,7 @@ std::mutex& table_mutex() {
   }();
   return *instance;
 }
-const auto& at_load [[maybe_unused]] = table_mutex();
+const auto& matmul_at_load [[maybe_unused]] = table_mutex();
 
 std::map<MatmulKey, Choice> table;
 std::atomic<int64_t> clock_ticks{0}, asked{0}, evicted{0};
