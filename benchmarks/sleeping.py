@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch_tenon.targets.target import Target
+from torch_tenon.targets.target import Launch, Target
 
 A_SECOND = 2e9  # bytes that the one engine copies, and steps that the other computes
 
@@ -55,8 +55,9 @@ class Engine:
 
         self.commands.put(run)
 
-    def launch(self, kernel: int, places: Any, numbers: list[int], status: int) -> None:
-        self.commands.put(lambda: time.sleep(numbers[0] / A_SECOND))
+    def launch(self, launch: Launch) -> None:
+        seconds = launch.numbers[0] / A_SECOND
+        self.commands.put(lambda: time.sleep(seconds))
 
     def after(self, event: Event) -> None:
         self.commands.put(event.passed.wait)

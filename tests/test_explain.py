@@ -109,17 +109,25 @@ def test_a_function_of_the_host_alone():
     assert "Nothing was recorded." in str(found) or "No op has run on tenon." in str(found)
 
 
-def test_windows_get_plans_as_before_afterwards():
+@pytest.mark.parametrize("plan", ["worthwhile", "all"])
+def test_windows_get_plans_as_before_afterwards(plan):
     code = """
         import torch, torch_tenon
         from torch_tenon.builder.counts import plan_counts
         torch_tenon.explain(lambda: torch.ones(5, device="tenon").mul(2).sum().item())
-        before = plan_counts()["ready"] + plan_counts()["waiting"]
-        for _ in range(3):
-            torch.ones(6, device="tenon").mul(7).add(1).sum().item()
-        print(plan_counts()["ready"] + plan_counts()["waiting"] - before)
+        asked = lambda: sum(plan_counts()[k] for k in ("ready", "waiting", "failed"))
+        before = asked()
+        for adds in range(8):
+            for _ in range(3):
+                x = torch.ones(6, device="tenon").mul(7)
+                for _ in range(adds):
+                    x = x + 1
+                x.sum().item()
+        print(asked() - before)
     """
-    assert output(code, TENON_EXECUTE="auto", TENON_PLAN="worthwhile") == "0"
+    asked = int(output(code, TENON_EXECUTE="auto", TENON_PLAN=plan))
+    # Where a busy machine takes long over one of the windows, a plan for it is worthwhile.
+    assert asked == 8 if plan == "all" else asked < 4
 
 
 @plans

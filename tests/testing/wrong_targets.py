@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-from toy import Toy
+from toy import PROGRAMS, Toy
 
 from torch_tenon.targets.thread import QueueThread
 
@@ -35,32 +35,26 @@ class WithThread(Toy):
 class ComputesNothing(Toy):
     """No instruction does anything."""
 
-    def run(self, instructions, places):
+    def run(self, launch):
         """Reads them."""
 
 
 class AddsALittle(Toy):
     """What is stored is a thousandth too much."""
 
-    def run(self, instructions, places):
-        """Adds it after each store."""
-        for instruction in self.executed(instructions, places):
-            op, _, *x = instruction
+    def run(self, launch):
+        """Adds it to what was stored."""
+        super().run(launch)
+        for op, _, *x in PROGRAMS[launch.kernel](*launch.numbers):
             if op == "store":
-                memory = self.bytes(places[x[0]]).view(np.float32)
+                memory = self.bytes(launch.places[x[0]]).view(np.float32)
                 memory[x[1] : x[1] + x[2]] += 1e-3
-
-    def executed(self, instructions, places):
-        """The instructions, which have run."""
-        known = list(instructions)
-        super().run(iter(known), places)
-        return known
 
 
 class Faults(Toy):
     """Takes the process with it."""
 
-    def run(self, instructions, places):
+    def run(self, launch):
         """Reaches for memory that is not there."""
         os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -68,7 +62,7 @@ class Faults(Toy):
 class Hangs(Toy):
     """Never comes to an end."""
 
-    def run(self, instructions, places):
+    def run(self, launch):
         """Waits."""
         while True:
             time.sleep(1)

@@ -70,6 +70,7 @@ def export(
     call PyTorch's ops, and then runs in Python with PyTorch.
 
     Raises ExportError for a model that runs by PyTorch alone in part, naming the ops;
+    ValueError for another `host` or `weights`, and for no method; TypeError for what is no model;
     NotImplementedError for a target without such a form; CompilerMissing and CompileError; OSError.
     """
     if host not in (RUNTIME, TORCH):

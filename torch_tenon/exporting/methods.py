@@ -23,10 +23,9 @@ from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Index, var
 from torch_tenon.ir.size_words import SYMBOL, words_of
 from torch_tenon.ops.lowerings.table import CannotLower
+from torch_tenon.ops.variants import known_of
 
 RUNTIME, TORCH = "runtime", "torch"  # what a program runs by
-# Ops that the runtime has kernels of its own for, as csrc/runtime/host_ops.cpp does.
-OF_RUNTIME = ("aten::sort", "aten::sort.stable", "aten::topk")
 MOST_DIMENSIONS = 16  # as include/tenon.h has it
 UNBOUNDED = 1 << 62
 EQUAL, DIFFERENT, AT_MOST, LESS = range(4)
@@ -244,7 +243,7 @@ class _Describer:
         """The ops of the plan that PyTorch alone has, by name. Raises ExportError where the host
         has not got one either, and names each such op and where the model has it."""
         origins = {op: call.origin for call, op in plan.overloads.items()}
-        lacking = {op: "" for op in origins if op.name() not in OF_RUNTIME}
+        lacking = {op: "" for op in origins if not known_of(op).of_runtime}
         never = {op: why for op in lacking if (why := _why_not_called(op, origins[op]))}
         if not never and (host == TORCH or not lacking):
             return sorted({op.name() for op in lacking})

@@ -47,6 +47,7 @@ class Entry(NamedTuple):
     each: str = ""
     library: str = ""
     in_programs: str = ""
+    of_runtime: bool = False
     functional: str = ""
     counted_as: str = ""
     removed_in: str = ""

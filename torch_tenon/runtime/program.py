@@ -236,7 +236,8 @@ def load(
         try:
             found.tenon_open_program(name, byref(options), byref(handle))
         except (ProgramError, ValueError) as error:
-            raise type(error)(str(error).replace(name.decode(), str(path))) from None
+            error.args = (str(error).replace(name.decode(), str(path)),)
+            raise
     return Program(found, handle, head, str(path))
 
 
