@@ -51,7 +51,8 @@ if torch.tenon.target_name() != "cpu":
         *(f"test_{name}.py" for name in ("cli", "config", "docs", "doctor")),
         *(f"test_{name}.py" for name in ("faults", "leak", "processes", "report")),
         *(f"frontends/test_{name}.py" for name in ("common_nodes", "dynamo", "dynamo_on_device")),
-        *("frontends/test_torch_compile.py", "test_standalone_models.py"),
+        *("frontends/test_compiler_missing.py", "frontends/test_torch_compile.py"),
+        "test_standalone_models.py",
         *(
             f"profiler/test_{name}.py"
             for name in ("advice_scripts", "collect", "log", "page", "sizes")

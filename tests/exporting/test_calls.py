@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_void_p
 from pathlib import Path
 from typing import Any
@@ -175,20 +175,11 @@ def test_threads_run_one_program(tmp_path: Path) -> None:
     model = Solve(24)
     program = exported(tmp_path, model, (torch.randn(24, 24),))
     given = [torch.randn(24, 24) for _ in range(8)]
-    found: dict[int, Any] = {}
-
-    def run(k: int) -> None:
-        for _ in range(20):
-            found[k] = program(given[k])
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(given))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for k, x in enumerate(given):
+    with ThreadPoolExecutor(len(given)) as pool:
+        found = list(pool.map(lambda x: [program(x) for _ in range(20)][-1], given))
+    for got, x in zip(found, given, strict=True):
         with torch.no_grad():
-            assert_same(found[k], model(x), rtol=1e-4, atol=1e-4)
+            assert_same(got, model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_what_the_caller_is_about_does_not_matter(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -252,19 +252,10 @@ def test_threads_run_one_program(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)).eval()
     program = exported(tmp_path, model, torch.randn(32, 64))
     given = [torch.randn(32, 64) for _ in range(8)]
-    found: dict[int, Tensor] = {}
-
-    def run(k: int) -> None:
-        for _ in range(20):
-            found[k] = program(given[k])
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(given))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for k, x in enumerate(given):
-        torch.testing.assert_close(found[k], model(x))
+    with ThreadPoolExecutor(len(given)) as pool:
+        found = list(pool.map(lambda x: [program(x) for _ in range(20)][-1], given))
+    for got, x in zip(found, given, strict=True):
+        torch.testing.assert_close(got, model(x))
 
 
 def test_without_pytorch(tmp_path: Path) -> None:

@@ -114,7 +114,10 @@ assert last.places[0][0] and last.places[2] is None, last
 assert (last.kernel, last.numbers, last.nbytes) == (kernel, [4], [20, 16, 0]), last
 assert (last.grid, last.group, last.scratch) == ([4, 3], [2, 1], 64), last
 assert (last.status, last.status_words, last.next) == (0, 0, 0), last
-for wrong in ({"grid": [4], "group": [2, 1]}, {"group": [2]}, {"scratch": -1}):
+for wrong in (
+    *({"grid": [4], "group": [2, 1]}, {"group": [2]}, {"scratch": -1}),
+    *({"grid": [4, -1]}, {"grid": [4], "group": [0]}),
+):
     try:
         torch_tenon.launch(kernel, [out, x, None], [4], **wrong)
     except RuntimeError:

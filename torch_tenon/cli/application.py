@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="torch-tenon: the PyTorch device `tenon`.",
 )
+
+# What a command runs. Options of the command come before it.
+SCRIPT = Annotated[
+    Path,
+    typer.Argument(
+        metavar="script [arguments]",
+        exists=True,
+        dir_okay=False,
+        help="A Python file, and what it is given.",
+    ),
+]
 
 
 def fail(text: str) -> typer.Exit:

@@ -1,25 +1,14 @@
 """`tenon explain`: what a script did, in the terminal."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
-from torch_tenon.cli.application import app, load_device
+from torch_tenon.cli.application import SCRIPT, app, load_device
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def explain(
     context: typer.Context,
-    script: Annotated[
-        Path,
-        typer.Argument(
-            metavar="script [arguments]",
-            exists=True,
-            dir_okay=False,
-            help="A Python file, and what it is given.",
-        ),
-    ],
+    script: SCRIPT,
 ) -> None:
     """Run a script with its arguments; then show windows, kernels by time, and what fused.
 

@@ -5,21 +5,13 @@ from typing import Annotated
 
 import typer
 
-from torch_tenon.cli.application import app, fail, load_device
+from torch_tenon.cli.application import SCRIPT, app, fail, load_device
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def profile(
     context: typer.Context,
-    script: Annotated[
-        Path,
-        typer.Argument(
-            metavar="script [arguments]",
-            exists=True,
-            dir_okay=False,
-            help="A Python file, and what it is given.",
-        ),
-    ],
+    script: SCRIPT,
     output: Annotated[
         Path, typer.Option("--output", help="The page; the data goes beside it, as JSON.")
     ] = Path("tenon-profile.html"),

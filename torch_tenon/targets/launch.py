@@ -26,7 +26,7 @@ def launch(
     `Backend.compile` gives. The kernel may write any of the tensors.
 
     A kernel with a grid has `grid` runs along each axis, in groups of `group`, which share
-    `scratch` bytes of fast memory. Raises RuntimeError for tensors of other devices, and for a
-    group of other axes than the grid's.
+    `scratch` bytes of fast memory. Raises RuntimeError for tensors of other devices, for a group
+    of other axes than the grid's, and for sizes that are none.
     """
     _C.launch(kernel, tensors, numbers, grid, group, scratch)

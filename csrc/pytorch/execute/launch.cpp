@@ -44,6 +44,10 @@ void launch_over(
       group.size(),
       " and ",
       grid.size());
+  for (const auto runs : grid)
+    TORCH_CHECK(runs >= 0, "an axis of a grid has no ", runs, " runs");
+  for (const auto runs : group)
+    TORCH_CHECK(runs > 0, "a group has no ", runs, " runs along an axis");
   TORCH_CHECK(scratch >= 0, "a kernel takes no ", scratch, " bytes of scratch memory");
   std::optional<c10::Device> device;
   for (const auto& tensor : tensors) {

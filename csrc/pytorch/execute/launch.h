@@ -10,7 +10,8 @@ namespace tenon {
 
 // Enqueues a launch behind all that was recorded with the tensors, and does not wait for it. The
 // kernel gets where each tensor begins (null for none), and the numbers. Tensors of one device of
-// the target's; raises for others, and for a group of other axes than the grid's.
+// the target's; raises for others, for a group of other axes than the grid's, and for sizes below 0
+// or groups of nothing.
 void launch_over(
     uintptr_t kernel,
     const std::vector<std::optional<at::Tensor>>& tensors,
