@@ -37,8 +37,6 @@ LANES = "#pragma clang loop vectorize(assume_safety) vectorize_width({})"
 NO_LANES = "#pragma clang loop vectorize(disable)"
 # So many vectors of them side by side, where each adds to the one before and nothing else does.
 SIDE_BY_SIDE = " interleave_count(4)"
-# Before a statement in braces: what is added up may be so in any order.
-ANY_ORDER = '_Pragma("clang fp reassociate(on)")'
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
 
 
@@ -409,7 +407,7 @@ class OpenCLWriter(Writer):
         if self.scanning:
             return [f"if ({self.scanning}) {line}"]
         if a.combine in ("sum", "prod") and a.dtype.is_floating_point and not a.running:
-            return [f"{{ {ANY_ORDER} {line} }}"]
+            return [f"{{ IN_ANY_ORDER {line} }}"]
         return [line]
 
     def _barrier(self, s: Barrier) -> list[str]:

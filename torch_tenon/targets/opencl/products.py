@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch_tenon.compiler.kernel import Kernel, origin_of
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, floordiv
 from torch_tenon.ir.values import Buffer, Layout, size_hint
 from torch_tenon.targets.c_family import scalars as c
+from torch_tenon.targets.c_family.dialect import indent
 from torch_tenon.targets.c_family.products import Product, three
 from torch_tenon.targets.opencl.device import Shape
 from torch_tenon.targets.opencl.dialect import OpenCLWriter, Part, Shared
@@ -15,8 +18,14 @@ from torch_tenon.targets.opencl.dialect import OpenCLWriter, Part, Shared
 VECTOR = 16  # columns of a vector, as in templates/product.h
 STRIPS = 8  # strips of rows that go along one panel
 DEPTH = 16  # columns of the left matrix that local memory has at once, as in templates/tile.h
-FEW = 4  # rows and columns that a work-item has at most: 16 KiB of floats for 256 of them
-TILES = 4  # for each compute unit, where a smaller tile makes as many
+FEW = 4  # rows or columns of a product that is read as fast as memory lets
+MOST = 8  # rows and columns that a work-item has at most
+BESIDE = 4  # of them that lie side by side, which local memory gives at once
+# What an operand's element costs a work-item that reads it in local memory, in multiplications.
+READING = 2
+# What a piece of the product is called in a kernel, and the tile that it is a part of.
+ROWS, COLUMNS = ("top", "bottom"), ("left", "right")
+TILE = ("first_row", "last_row", "first_column", "last_column")
 
 
 def generate_product(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
@@ -48,6 +57,7 @@ class OpenCLProduct(Product):
         height, width = rows * STRIPS, span * VECTOR
         lines = [
             *self._place(writer, height, width),
+            f"const int64_t step = {width};",
             f"float sums[{height * width}];",
             f"multiply_@NAME@(sums, {self._arguments(writer)});",
         ]
@@ -63,33 +73,52 @@ class OpenCLProduct(Product):
         return self._made(template, writer, [*lines, *epilogue], height, width)
 
     def together(self) -> Kernel:
-        """The kernel of tiles that a work-group has each, in local memory."""
+        """The kernel of tiles that a work-group has each. Its work-items have the sums in registers
+        and exchange them in local memory, a part of the tile at a time."""
         down, across, tall, wide = self._of_items()
         height, width = down * tall, across * wide
-        apart = min(width, self.shape.items)
+        rows, columns = down * min(tall, BESIDE), across * min(wide, BESIDE)
+        apart = min(columns, self.shape.items)
         parts = {self.column: Part(1, apart), self.row: Part(apart, self.shape.items // apart)}
         tree = self.epilogue()
         writer = OpenCLWriter(tree, self.shape, self.names(), Shared(self.shape.items, parts))
         epilogue = writer.body(tree.body)
-        lefts, rights = DEPTH * (height + 1), DEPTH * (width + 1)
-        room = max(height * width, lefts + rights)  # the product comes when both have been read
-        writer.local_memory.append(f"__local float room[{room}];")
-        lines = [
-            *self._place(writer, height, width),
-            f"__local {self.ctype} *const product = (__local {self.ctype} *)room;",
-            f"multiply_tile_@NAME@(product, room, room + {lefts}, {self._arguments(writer)});",
+        lefts, rights = DEPTH * (height + BESIDE), DEPTH * (width + BESIDE)
+        room = max(rows * columns, lefts + rights)  # the product comes when both have been read
+        writer.local_memory.append(f"__local float room[{room}] __attribute__((aligned(16)));")
+        along = width // columns
+        inside = [
+            f"const int64_t top = first_row + part / {along} * {rows};",
+            f"const int64_t left = first_column + part % {along} * {columns};",
+            f"const int64_t bottom = min(top + {rows}, last_row), step = {columns};",
+            f"const int64_t right = min(left + {columns}, last_column);",
+            f"put_tile_@NAME@(product, sums, part / {along}, part % {along});",
+            *self._stored(
+                writer,
+                *(
+                    f"{name} = {start} + {part.first()}; {name} < {stop}; {name} += {part.count}"
+                    for name, start, stop, part in (
+                        ("i", "top", "bottom", parts[self.row]),
+                        ("j", "left", "right", parts[self.column]),
+                    )
+                ),
+                columns,
+            ),
+            *epilogue,
         ]
-        rows, columns = (
-            f"{name} = {start} + {part.first()}; {name} < {stop}; {name} += {part.count}"
-            for name, start, stop, part in (
-                ("i", "top", "bottom", parts[self.row]),
-                ("j", "left", "right", parts[self.column]),
-            )
-        )
-        lines += self._stored(writer, rows, columns, width)
+        lines = [
+            *self._place(writer, height, width, TILE[:2], TILE[2:]),
+            f"float sums[{tall * wide}];",
+            f"__local {self.ctype} *const product = (__local {self.ctype} *)room;",
+            f"multiply_tile_@NAME@(sums, room, room + {lefts}, {self._arguments(writer, TILE)});",
+            "#pragma unroll",
+            f"for (int part = 0; part < {height // rows * along}; ++part) {{",
+            *indent(inside),
+            "}",
+        ]
         sizes = f"{down}, {across}, {tall}, {wide}"
         template = f"MULTIPLY_TILE(@NAME@, {self.ctype}, {self.load}, {self.store}, {sizes})"
-        return self._made(template, writer, [*lines, *epilogue], height, width)
+        return self._made(template, writer, lines, height, width)
 
     def _made(
         self, template: str, writer: OpenCLWriter, lines: list[str], height: int, width: int
@@ -112,26 +141,28 @@ class OpenCLProduct(Product):
 
     def _of_items(self) -> tuple[int, int, int, int]:
         """How work-items lie in a tile, down and across, and how many elements each of them has
-        either way: as square as the matrix lets, smaller where tiles would be too few."""
+        either way. Large tiles read less, and many small ones keep all compute units at work: what
+        is estimated to take least."""
         m, n, batch = map(size_hint, (self.m, self.n, self.batch))
         items = self.shape.items
         if m <= FEW or n <= FEW:
             few = 1 << (max(1, min(m, n)) - 1).bit_length()
             return (1, items, few, 1) if m <= n else (items, 1, 1, few)
         down = 1 << (items.bit_length() - 1) // 2
-        across, tall, wide = items // down, FEW, FEW
-        while tall > 1 and down * tall >= 2 * m:
-            tall //= 2
-        while wide > 1 and across * wide >= 2 * n:
-            wide //= 2
-        enough = TILES * self.shape.units
-        while (
-            tall > 1
-            and wide > 1
-            and (batch * -(-m // (down * tall)) * -(-n // (across * wide)) < enough)
-        ):
-            tall, wide = tall // 2, wide // 2
-        return down, across, tall, wide
+        across = items // down
+
+        def time(tall: int, wide: int) -> int:
+            tiles = batch * -(-m // (down * tall)) * -(-n // (across * wide))
+            return -(-tiles // self.shape.units) * (tall * wide + READING * (tall + wide))
+
+        each = [1 << k for k in range(MOST.bit_length())]
+        fitting = (
+            (tall, wide)
+            for tall in each
+            for wide in each
+            if (tall == 1 or down * tall < 2 * m) and (wide == 1 or across * wide < 2 * n)
+        )
+        return down, across, *min(fitting, key=lambda sides: time(*sides))
 
     def _number(self, writer: OpenCLWriter, n: Index) -> str:
         text = writer.argument(self.arguments.number(n))
@@ -144,22 +175,30 @@ class OpenCLProduct(Product):
         offset = self._number(writer, layout.offset)
         return f"{writer.pointer(buffer)} + {offset} + b*{batch}", down, along
 
-    def _arguments(self, writer: OpenCLWriter) -> str:
+    def _arguments(self, writer: OpenCLWriter, ends: Sequence[str] = (*ROWS, *COLUMNS)) -> str:
         """What tells a template of the operands and of the tile's place."""
         operands = (self.node.left, self.node.right)
         a, b = (", ".join(self._matrix(writer, v.buffer, v.layout)) for v in operands)
-        return f"{a}, {b}, top, bottom, left, right, {self._number(writer, self.k)}"
+        return f"{a}, {b}, {', '.join(ends)}, {self._number(writer, self.k)}"
 
-    def _place(self, writer: OpenCLWriter, height: int, width: int) -> list[str]:
+    def _place(
+        self,
+        writer: OpenCLWriter,
+        height: int,
+        width: int,
+        rows: tuple[str, str] = ROWS,
+        columns: tuple[str, str] = COLUMNS,
+    ) -> list[str]:
         """Where a work-group's tile is."""
         m, n = self._number(writer, self.m), self._number(writer, self.n)
         return [
             f"const int64_t across = ({n} + {width - 1}) / {width};",
             f"const int64_t down = ({m} + {height - 1}) / {height};",
             "const int64_t tile = get_group_id(0), b = tile / (across * down);",
-            f"const int64_t top = tile / across % down * {height}, left = tile % across * {width};",
-            f"const int64_t bottom = min(top + {height}, (int64_t){m});",
-            f"const int64_t right = min(left + {width}, (int64_t){n}), step = {width};",
+            f"const int64_t {rows[0]} = tile / across % down * {height};",
+            f"const int64_t {columns[0]} = tile % across * {width};",
+            f"const int64_t {rows[1]} = min({rows[0]} + {height}, (int64_t){m});",
+            f"const int64_t {columns[1]} = min({columns[0]} + {width}, (int64_t){n});",
         ]
 
     def _stored(self, writer: OpenCLWriter, rows: str, columns: str, width: int) -> list[str]:

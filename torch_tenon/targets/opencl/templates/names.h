@@ -48,6 +48,13 @@ INLINE void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size) {
 #define __builtin_fmaf fma
 #define __builtin_fabs fabs
 #define __builtin_fabsf fabs
+/* Before a statement in braces: what is added up may be so in any order. Compilers that were made
+ * of an older clang take it for an error. */
+#if defined(__clang_major__) && __clang_major__ >= 11
+#define IN_ANY_ORDER _Pragma("clang fp reassociate(on)")
+#else
+#define IN_ANY_ORDER
+#endif
 /* clang's own are instructions; a library's, which go through integers, are undefined where the
  * compiler knows that the number is NaN, and what follows is then taken for code that never runs. */
 #ifndef __clang__
