@@ -54,6 +54,8 @@ struct DeviceMemory {
   // memory yet will need.
   size_t reserved = 0, expected = 0;
   size_t most_reserved = 0;  // of both, since the peak was reset
+  int holds = 0;             // `SegmentsStay` that live
+  std::vector<void*> held;   // blocks that were given back since then
 };
 
 class CachingAllocator final : public DeviceAllocator {
@@ -104,6 +106,8 @@ class CachingAllocator final : public DeviceAllocator {
     note_memory(device, MemoryAction::free_requested, ptr, block->size);
     note_memory(device, MemoryAction::free_completed, ptr, block->size);
     m.blocks.give_back(block);
+    if (m.holds > 0)
+      m.held.push_back(ptr);
     return true;
   }
 
@@ -123,6 +127,14 @@ class CachingAllocator final : public DeviceAllocator {
   void stop_expecting(size_t nbytes, c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
     memory(device).expected -= block_size(nbytes);
+  }
+
+  void hold_segments(c10::DeviceIndex device, int change) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& m = memory(device);
+    m.holds += change;
+    if (m.holds == 0)
+      m.held.clear();
   }
 
   std::optional<c10::DeviceIndex> device_of(const void* ptr) override {
@@ -370,7 +382,7 @@ class CachingAllocator final : public DeviceAllocator {
 
   // Gives the segments that are wholly free back to the target.
   void release_cached(std::unique_lock<std::mutex>& lock, c10::DeviceIndex device) {
-    const auto free_segments = memory(device).blocks.remove_free_segments();
+    const auto free_segments = memory(device).blocks.remove_free_segments(memory(device).held);
     if (free_segments.empty())
       return;
     std::vector<uintptr_t> handles;

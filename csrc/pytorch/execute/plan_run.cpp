@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include "device/allocator.h"
 #include "device/guard.h"
 #include "device/host_allocator.h"
 #include "device/profile.h"
@@ -207,8 +208,10 @@ double PlanRun::bytes_made() const {
 
 void PlanRun::execute(const std::function<void(size_t)>& released) {
   released_ = &released;
-  if (!host_memory_)
+  if (!host_memory_) {
+    const SegmentsStay until_all_is_enqueued(device_.index());
     return run_->execute();
+  }
   PacedRun paced(plan_.pace(), bytes_made(), builder_works());
   run_->execute();
   paced.finish();
