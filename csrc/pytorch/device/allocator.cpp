@@ -216,23 +216,25 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   void resetAccumulatedStats(c10::DeviceIndex device) override {
-    each_stat(device, [](auto& stat) { stat.reset_accumulated(); });
     std::lock_guard<std::mutex> lock(mutex_);
-    auto& stats = memory(device).stats;
+    auto& stats = memory(check_index(device)).stats;
+    each_stat(stats, [](auto& stat) { stat.reset_accumulated(); });
     stats.num_alloc_retries = stats.num_ooms = 0;
     stats.num_device_alloc = stats.num_device_free = 0;
   }
 
   void resetPeakStats(c10::DeviceIndex device) override {
-    each_stat(device, [](auto& stat) { stat.reset_peak(); });
     std::lock_guard<std::mutex> lock(mutex_);
-    memory(device).most_reserved = committed(memory(device));
+    auto& m = memory(check_index(device));
+    each_stat(m.stats, [](auto& stat) { stat.reset_peak(); });
+    m.most_reserved = committed(m);
   }
 
   // It overrides since PyTorch 2.13.
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto total = limit_of(check_index(device));
+    device = check_index(device);
+    const auto total = limit_of(device);
     const auto used = committed(memory(device));
     return {total > used ? total - used : 0, total};
   }
@@ -407,10 +409,7 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   template <class F>
-  void each_stat(c10::DeviceIndex device, F&& f) {
-    check_index(device);
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto& s = memory(device).stats;
+  static void each_stat(DeviceStats& s, F&& f) {
     for (auto* array :
          {&s.allocation,
           &s.segment,
