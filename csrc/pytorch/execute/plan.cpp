@@ -44,25 +44,27 @@ void enqueue_and_wait(c10::DeviceIndex device, c10::function_ref<void()> run) {
 }
 
 // A number of the host's that a graph of an asynchronous device takes, as an optimizer's step is:
-// its bytes go to the device, and come back if the run changes them.
+// its bytes go to the device, and come back if the run changes them. Others of its storage do not.
 struct HostNumber {
-  c10::Storage host, device;
+  at::Tensor host;
+  c10::Storage device;
   std::vector<char> found;
 
-  HostNumber(c10::Storage from, c10::DeviceIndex index)
+  HostNumber(at::Tensor from, c10::DeviceIndex index)
       : host(std::move(from)),
         device(c10::Storage::use_byte_size_t{}, host.nbytes(), device_block(host.nbytes(), index)),
         found(host.nbytes()) {}
 
   void send(Queue& queue) {
-    queue.copy(device.mutable_data(), host.data(), found.size(), CopyKind::host_to_device);
+    queue.copy(
+        device.mutable_data(), host.const_data_ptr(), found.size(), CopyKind::host_to_device);
   }
   void fetch(Queue& queue) {
     queue.copy(found.data(), device.mutable_data(), found.size(), CopyKind::device_to_host);
   }
   void take() {
-    if (std::memcmp(found.data(), host.data(), found.size()) != 0)
-      std::memcpy(host.mutable_data(), found.data(), found.size());
+    if (std::memcmp(found.data(), host.const_data_ptr(), found.size()) != 0)
+      std::memcpy(host.mutable_data_ptr(), found.data(), found.size());
   }
 };
 
@@ -200,10 +202,11 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
   std::vector<std::pair<void*, c10::Storage>> places;
   std::vector<HostNumber> numbers;
   for (auto& t : inputs) {
+    if (t.is_conj() || t.is_neg())
+      t = t.resolve_conj().resolve_neg();
     if (enqueues && t.is_cpu() && t.dim() == 0) {
-      const auto& number = numbers.emplace_back(t.storage(), device.index());
-      auto* start = static_cast<char*>(number.device.mutable_data());
-      places.emplace_back(start + t.storage_offset() * t.itemsize(), number.device);
+      const auto& number = numbers.emplace_back(t, device.index());
+      places.emplace_back(number.device.mutable_data(), number.device);
       continue;
     }
     TORCH_CHECK(
@@ -215,8 +218,6 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
         ", and the host cannot reach the memory of the target '",
         target().name,
         "'");
-    if (t.is_conj() || t.is_neg())
-      t = t.resolve_conj().resolve_neg();
     auto& storage = *t.storage().unsafeGetStorageImpl();
     auto* start = static_cast<char*>(
         t.is_cpu() ? storage.mutable_data() : settled_address(storage, Access::write));
