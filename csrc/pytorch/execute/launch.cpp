@@ -22,10 +22,10 @@ std::pair<void*, size_t> memory_for_kernel(
     note_contents(*buffer, /*whole=*/false);
     buffers.push_back(std::move(buffer));
   }
-  if (start == nullptr)
-    return {nullptr, 0};
   const auto offset = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
-  return {start + offset, storage.nbytes() - std::min(offset, storage.nbytes())};
+  if (start == nullptr || offset >= storage.nbytes())  // it has no elements
+    return {nullptr, 0};
+  return {start + offset, storage.nbytes() - offset};
 }
 
 }  // namespace
