@@ -12,6 +12,7 @@
 
 #include "device/fork.h"
 #include "execute/worth.h"
+#include "runtime/threads.h"
 
 namespace tenon {
 namespace {
@@ -80,7 +81,7 @@ void set_leaves(Room& r, bool leaves) {
 }  // namespace
 
 int fewer_threads() {
-  static const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  static const auto processors = static_cast<int>(usable_processors());
   const int all = omp_get_max_threads();
   const int fewer = std::max(1, std::min(all, processors - 1));
   return fewer < all ? fewer : 0;
