@@ -9,6 +9,7 @@
 #include "runtime/plan_check.h"
 #include "runtime/run.h"
 #include "runtime/shared_object.h"
+#include "runtime/touched_memory.h"
 #include "tenon.h"
 
 using namespace tenon;
@@ -332,6 +333,16 @@ uint64_t tenon_output_bytes(const tenon_plan* plan, size_t output) {
 int32_t tenon_run_plan(
     tenon_plan* plan, const void* const* inputs, void* const* outputs, tenon_status* status) {
   return told(status, [&] {
+    const auto& data = plan->data;
+    TouchedMemory touched;
+    for (size_t k = 0; k < data.inputs.size(); ++k)
+      touched.add(inputs[k], data.slots[data.inputs[k]].nbytes);
+    for (size_t k = 0; k < data.outputs.size(); ++k) {
+      const auto nbytes = data.slots[data.outputs[k]].number;
+      if (touched.overlaps(outputs[k], nbytes))
+        fail(ErrorKind::error, "output ", k, " overlaps an input or another output");
+      touched.add(outputs[k], nbytes);
+    }
     if (plan->device->at_once())
       run_at_once(*plan, inputs, outputs);
     else
