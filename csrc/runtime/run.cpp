@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "runtime/failed_check.h"
+#include "runtime/run_memory.h"
 
 namespace tenon {
 namespace {
@@ -22,6 +23,23 @@ void for_each_made(const Step& step, F&& f) {
 }
 
 }  // namespace
+
+std::shared_ptr<void> RunHost::staging(size_t nbytes) {
+  return aligned_memory(nbytes);
+}
+
+void RunHost::call(size_t, std::span<void* const>, std::span<void*>) {
+  fail(ErrorKind::unsupported, "a call of a plan, at once, by who runs none so");
+}
+
+RunHost::LaterCall RunHost::call_later(size_t) {
+  fail(ErrorKind::unsupported, "a call of a plan, in a queue, by who runs none so");
+}
+
+void raise_first(const StepFailures& failures) {
+  if (!failures.empty())
+    failures.front().failure->raise();
+}
 
 size_t status_words(const PlanData& plan) {
   size_t words = 0;

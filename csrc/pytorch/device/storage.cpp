@@ -12,7 +12,6 @@
 
 #include "device/allocator.h"
 #include "device/host_allocator.h"
-#include "device/interpreter.h"
 #include "device/memory_history.h"
 #include "device/pending.h"
 #include "device/target.h"
@@ -128,14 +127,6 @@ class PlainKeys : public c10::TensorImpl {
     return {of(c10::DispatchKey::CPU, c10::kCPU), of(c10::DispatchKey::PrivateUse1, kTenon)};
   }
 };
-
-void release_host_storage(void* storage) {
-  delete static_cast<c10::Storage*>(storage);
-}
-
-void release_reference(void* buffer) {
-  delete static_cast<BufferRef*>(buffer);
-}
 
 }  // namespace
 
@@ -297,10 +288,7 @@ void* address_after(const c10::StorageImpl& storage, c10::function_ref<void(Buff
     return data.get();
   if (void* address = buffer->address())
     return address;
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(buffer->device))
-    lock.emplace(buffer->device);
+  const QueueTurn turn(buffer->device);
   return buffer->memory();
 }
 
@@ -335,20 +323,6 @@ void upload(c10::StorageImpl& storage, const c10::Storage& host) {
   const auto buffer = buffer_of(storage);
   note_contents(*buffer, /*whole=*/false);
   enqueue_upload(*buffer, address, host.data(), nbytes, /*replaces=*/false, [host] {});
-}
-
-c10::DataPtr host_data_ptr(BufferRef buffer, size_t offset) {
-  auto* address = static_cast<char*>(buffer->address());
-  return {
-      address + offset,
-      new BufferRef(std::move(buffer)),
-      &release_reference,
-      c10::Device(c10::kCPU)};
-}
-
-c10::DataPtr data_ptr_keeping(const c10::Storage& host) {
-  auto* data = const_cast<void*>(host.data());
-  return {data, new c10::Storage(host), &release_host_storage, c10::Device(c10::kCPU)};
 }
 
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {

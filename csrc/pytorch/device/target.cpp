@@ -152,14 +152,11 @@ void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::D
   if (target().host_memory)
     return queue.copy(dst, src, nbytes, kind);
   const DeferredInterrupts until_the_host_s_side_is_free;
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device))
-    lock.emplace(device);
+  QueueTurn turn(device);
   queue.copy(dst, src, nbytes, kind);
   profiled.enqueued();
   const auto ticket = commit_whole(device);
-  lock.reset();
+  turn.end();
   // Kernels that run beside it are nothing to it.
   const auto own = ticket ? ticket->own() : nullptr;
   wait_for_success(device, own ? own : ticket, "copy");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "device/interpreter.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "record/graph.h"
@@ -74,10 +73,7 @@ void launch_over(
     if (tensors[k])
       std::tie(pointers[k], nbytes[k]) = memory_for_kernel(*tensors[k], buffers);
   }
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device->index()))
-    lock.emplace(device->index());
+  const QueueTurn turn(device->index());
   auto& queue = queue_of(device->index());
   queue.launch(
       {.kernel = reinterpret_cast<KernelFunction>(kernel),

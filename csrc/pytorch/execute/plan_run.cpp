@@ -34,14 +34,6 @@ Activity activity_of(const Step& step) {
   return call->route == "library" ? Activity::library : Activity::fallback;
 }
 
-// Memory of a plan's constant, which lives as long as either.
-c10::Storage storage_of(const Constant& constant) {
-  using Keeper = std::shared_ptr<void>;
-  const auto let_go = [](void* context) { delete static_cast<Keeper*>(context); };
-  c10::DataPtr memory(constant.data, new Keeper(constant.keeper), let_go, c10::Device(c10::kCPU));
-  return {kInBytes, constant.layout.nbytes, std::move(memory)};
-}
-
 }  // namespace
 
 bool set_timing(bool on) {
@@ -223,7 +215,8 @@ at::Tensor PlanRun::result(const SlotTensor& spec) {
   const auto kind = data_.slots[slot].kind;
   auto& memory = memory_[slot];
   if (kind == Slot::Kind::constant) {
-    return tensor_over(storage_of(data_.constants[data_.slots[slot].number]), layout).to(device_);
+    const auto& [of, data, keeper] = data_.constants[data_.slots[slot].number];
+    return tensor_over({kInBytes, of.nbytes, kept_by(keeper, data)}, layout).to(device_);
   }
   if (kind == Slot::Kind::output && !memory)  // no step writes it: it has no elements
     run_->place(slot, allocate(slot, data_.slots[slot].number));
