@@ -88,8 +88,8 @@ int fewer_threads() {
 }
 
 double builder_age() {
-  static const auto start = seconds_now();
-  return seconds_now() - start;
+  static const auto start = host_seconds();
+  return host_seconds() - start;
 }
 
 void note_room(double seconds, bool left) {
@@ -98,7 +98,7 @@ void note_room(double seconds, bool left) {
   (left ? r.left : r.taken) += seconds;
   if (r.left + r.taken < kLook)
     return;
-  const double now = seconds_now(), used = seconds_used();
+  const double now = host_seconds(), used = seconds_used();
   if (r.leaves && used - r.used > kOthersWork * (now - r.decided))
     r.none_until = now + kPause;
   set_leaves(r, r.left > kMostLeft * r.taken && now >= r.none_until);
