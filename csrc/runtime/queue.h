@@ -113,7 +113,7 @@ class Queue {
   std::atomic<const std::string*> lost_{nullptr};  // why
 };
 
-// Of the host's clock.
+// Seconds of the host's clock, which only goes forward.
 double host_seconds();
 
 // A ticket that has passed, at that time.

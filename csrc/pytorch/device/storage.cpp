@@ -98,6 +98,14 @@ c10::Storage make_storage(size_t nbytes, c10::DataPtr data) {
       /*resizable=*/true);
 }
 
+c10::Storage storage_of(BufferRef buffer) {
+  const auto nbytes = buffer->nbytes;
+  void* token = token_of(buffer.get());
+  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
+  storage.unsafeGetStorageImpl()->set_materializer(&materialize);
+  return storage;
+}
+
 // The keys of a plain tensor, on the host and on the device, made in inference mode or not.
 class PlainKeys : public c10::TensorImpl {
  public:
@@ -171,10 +179,7 @@ c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
   auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
   note_made(*buffer);
   buffer->expect();
-  void* token = token_of(buffer.get());
-  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
-  storage.unsafeGetStorageImpl()->set_materializer(&materialize);
-  return storage;
+  return storage_of(std::move(buffer));
 }
 
 c10::Storage storage_over(
@@ -185,10 +190,7 @@ c10::Storage storage_over(
   note_made(*buffer);
   buffer->take(std::move(memory), is_block);
   buffer->has_contents = true;
-  void* token = token_of(buffer.get());
-  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
-  storage.unsafeGetStorageImpl()->set_materializer(&materialize);
-  return storage;
+  return storage_of(std::move(buffer));
 }
 
 c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device) {
