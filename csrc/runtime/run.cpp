@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "runtime/failed_check.h"
 #include "runtime/run_memory.h"
 
 namespace tenon {
