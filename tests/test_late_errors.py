@@ -338,6 +338,23 @@ def test_synchronize_raises_what_nobody_has_seen_once(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_synchronize_raises_the_errors_of_streams_one_after_another(mode: str) -> None:
+    streams = [torch.Stream("tenon") for _ in range(2)]
+    with executing(mode):
+        for turn in turns(6):
+            x = torch.rand(ROWS, COLUMNS).to("tenon")
+            i = indices(turn >= 3).to("tenon")
+            lost = []
+            for stream in streams:
+                with stream:
+                    lost.append(late(FAILING["gather"], x, i))
+            for failed in lost:
+                if turn >= 3 and failed is not None:
+                    assert BEYOND in str(error_of(torch.tenon.synchronize))
+            torch.tenon.synchronize()
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_an_error_belongs_to_the_thread_that_recorded_and_to_the_reader(mode: str) -> None:
     with executing(mode):
         for turn in turns(6):

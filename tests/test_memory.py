@@ -44,6 +44,20 @@ def test_allocated_reserved_and_peak(nothing_leaked: None) -> None:
     assert torch.tenon.max_memory_reserved() == reserved
 
 
+def test_the_current_device_goes_by_minus_one() -> None:
+    code = """
+        import torch
+        kept = torch.ones(1 << 20, device="tenon") + 1
+        torch.tenon.synchronize()
+        before = torch.tenon.memory_allocated()
+        torch._C._accelerator_resetPeakStats(-1)
+        torch._C._accelerator_resetAccumulatedStats(-1)
+        free, total = torch._C._accelerator_getMemoryInfo(-1)
+        print(before == torch.tenon.memory_allocated() > 0, 0 < free < total, kept[0].item())
+    """
+    assert output(code) == "True True 2.0"
+
+
 def test_devices_are_counted_apart(nothing_leaked: None) -> None:
     before = torch.tenon.memory_allocated(0)
     x = fill(5, "tenon:1")

@@ -12,7 +12,7 @@
 #include "device/generator.h"
 #include "device/guard.h"
 #include "device/target.h"
-#include "execute/reference.h"
+#include "record/execution.h"
 #include "record/op_rules.h"
 #include "record/op_sizes.h"
 #include "record/record.h"

@@ -32,6 +32,21 @@ bool write_whole(const std::string& path, std::string_view bytes) {
   return false;
 }
 
+bool write_checked(const std::string& path, std::string_view kind, std::string_view body) {
+  const auto sum = checksum(body);
+  const std::string_view bytes(reinterpret_cast<const char*>(&sum), sizeof(sum));
+  return write_whole(path, text_of(kind, bytes, body));
+}
+
+std::optional<std::string_view> checked(std::string_view bytes, std::string_view kind) {
+  uint64_t sum = 0;
+  if (!bytes.starts_with(kind) || bytes.size() < kind.size() + sizeof(sum))
+    return std::nullopt;
+  std::memcpy(&sum, bytes.data() + kind.size(), sizeof(sum));
+  const auto body = bytes.substr(kind.size() + sizeof(sum));
+  return checksum(body) == sum ? std::optional(body) : std::nullopt;
+}
+
 std::optional<std::string> read_whole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file)

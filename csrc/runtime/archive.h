@@ -25,6 +25,10 @@ namespace tenon {
 uint64_t checksum(std::string_view bytes, uint64_t seed = 0);
 // A file with these bytes, whole or not at all; false where that is not possible.
 bool write_whole(const std::string& path, std::string_view bytes);
+// The same of a file that begins with a line of its kind's and a checksum of what follows. Gives
+// that of such a file's bytes; none where these are damaged, or of another kind.
+bool write_checked(const std::string& path, std::string_view kind, std::string_view body);
+std::optional<std::string_view> checked(std::string_view bytes, std::string_view kind);
 // A file's bytes; none where it cannot be read.
 std::optional<std::string> read_whole(const std::string& path);
 

@@ -8,7 +8,9 @@
 #include "runtime/embed.h"
 #include "runtime/plan_check.h"
 #include "runtime/run.h"
+#include "runtime/run_memory.h"
 #include "runtime/shared_object.h"
+#include "runtime/touched_memory.h"
 #include "tenon.h"
 
 using namespace tenon;
@@ -138,30 +140,11 @@ class EmbeddedRun final : public RunHost {
     free(slots_[slot]);
     slots_[slot] = nullptr;
   }
-  void input_done(size_t) override {}
-  std::shared_ptr<void> staging(size_t) override {
-    return nullptr;
-  }
-  void call(size_t, std::span<void* const>, std::span<void*>) override {
-    fail(ErrorKind::unsupported, "a call in a plan without PyTorch");
-  }
-  LaterCall call_later(size_t) override {
-    fail(ErrorKind::unsupported, "a call in a plan without PyTorch");
-  }
   void wait(const char*, bool raises) override {
-    const auto ticket = device_.queue->commit();
-    if (!ticket)
-      return;
-    ticket->wait();
-    const auto failure = raises ? ticket->failure() : nullptr;
-    if (failure)
-      failure->raise();
+    device_.queue->finish(raises);
   }
   void drain() noexcept override {
-    try {
-      wait("", /*raises=*/false);
-    } catch (...) {  // such a device is lost, and the first error says more
-    }
+    device_.queue->drain();
   }
 
   // By slot: the caller's memory.
@@ -169,13 +152,7 @@ class EmbeddedRun final : public RunHost {
 
  private:
   void* make(size_t nbytes) {
-    if (device_.blocks != nullptr)
-      return device_.blocks->take(nbytes);
-    constexpr size_t kLine = 64;
-    void* made = std::aligned_alloc(kLine, (nbytes + kLine) / kLine * kLine);
-    if (made == nullptr)
-      fail(ErrorKind::out_of_memory, "the host has no ", nbytes, " bytes left");
-    return made;
+    return device_.blocks != nullptr ? device_.blocks->take(nbytes) : make_memory(nbytes);
   }
   void free(void* memory) {
     if (device_.blocks != nullptr)
@@ -188,11 +165,6 @@ class EmbeddedRun final : public RunHost {
   void* arena_ = nullptr;
   std::vector<void*> slots_;
 };
-
-void raise_first(const StepFailures& failures) {
-  if (!failures.empty())
-    failures.front().failure->raise();
-}
 
 // On memory that the host reaches.
 void run_at_once(tenon_plan& plan, const void* const* inputs, void* const* outputs) {
@@ -236,10 +208,10 @@ void run_on_device(tenon_plan& plan, const void* const* inputs, void* const* out
             outputs[k], given[slot], data.slots[slot].number, CopyKind::device_to_host);
     }
   } catch (...) {
-    host.drain();
+    device.queue->drain();
     throw;
   }
-  host.wait("a run", /*raises=*/true);
+  device.queue->finish(/*raises=*/true);
   raise_first(run.failures()());
 }
 
@@ -255,28 +227,15 @@ int32_t tenon_open_device(
     const char* library, int32_t device, tenon_device** found, tenon_status* status) {
   return told(status, [&] {
     auto made = std::make_unique<tenon_device>();
-    if (library == nullptr) {
-      if (device != 0)
-        fail(ErrorKind::out_of_range, "this processor is device 0, and no other");
-      made->queue = host_queue();
-    } else {
-      made->library = TargetLibrary::open(library);
-      if (device < 0 || device >= made->library->devices())
-        fail(
-            ErrorKind::out_of_range,
-            made->library->name(),
-            " has ",
-            made->library->devices(),
-            " devices, counted from 0, and no device ",
-            device);
+    made->library = open_target(
+        library != nullptr ? std::optional<std::string>(library) : std::nullopt, device);
+    if (made->library != nullptr)
       made->blocks = std::make_shared<DeviceBlocks>(made->library, device);
-      made->queue =
-          made->library->host_memory()
-              ? host_queue()
-              : made->library->queue(device, [blocks = made->blocks](const void* address) {
-                  return blocks->place_of(address);
-                });
-    }
+    made->queue = made->at_once()
+                      ? host_queue()
+                      : made->library->queue(device, [blocks = made->blocks](const void* address) {
+                          return blocks->place_of(address);
+                        });
     *found = made.release();
   });
 }
@@ -332,6 +291,16 @@ uint64_t tenon_output_bytes(const tenon_plan* plan, size_t output) {
 int32_t tenon_run_plan(
     tenon_plan* plan, const void* const* inputs, void* const* outputs, tenon_status* status) {
   return told(status, [&] {
+    const auto& data = plan->data;
+    TouchedMemory touched;
+    for (size_t k = 0; k < data.inputs.size(); ++k)
+      touched.add(inputs[k], data.slots[data.inputs[k]].nbytes);
+    for (size_t k = 0; k < data.outputs.size(); ++k) {
+      const auto nbytes = data.slots[data.outputs[k]].number;
+      if (touched.overlaps(outputs[k], nbytes))
+        fail(ErrorKind::error, "output ", k, " overlaps an input or another output");
+      touched.add(outputs[k], nbytes);
+    }
     if (plan->device->at_once())
       run_at_once(*plan, inputs, outputs);
     else

@@ -6,6 +6,7 @@
 
 #include "runtime/embed.h"
 #include "runtime/program.h"
+#include "runtime/touched_memory.h"
 
 using namespace tenon;
 
@@ -149,9 +150,11 @@ void run(tenon_program& program, size_t number, const Inputs& inputs, const Outp
   std::vector<const void*> in;
   std::vector<void*> out;
   std::vector<std::shared_ptr<void>> aligned;  // copies of what is not
+  TouchedMemory read, written;
   for (size_t k = 0; k < inputs.count(); ++k) {
     const auto nbytes = plan->inputs[k].nbytes;
     check_bytes(inputs[k], nbytes, method, method.inputs[k], "input");
+    read.add(inputs[k].data, nbytes);
     in.push_back(inputs[k].data);
     if (!is_aligned(in[k], plan->inputs[k].dtype) && nbytes > 0) {
       in[k] = aligned.emplace_back(aligned_memory(nbytes)).get();
@@ -161,11 +164,22 @@ void run(tenon_program& program, size_t number, const Inputs& inputs, const Outp
   std::vector<std::unique_ptr<void, void (*)(void*)>> made;
   for (size_t k = 0; k < outputs.count(); ++k) {
     const auto& layout = plan->outputs[k];
-    if (outputs[k].data != nullptr)
+    auto* const data = outputs[k].data;
+    if (data != nullptr)
       check_bytes(outputs[k], layout.nbytes, method, method.outputs[k], "output");
-    const bool is_given = outputs[k].data != nullptr && is_aligned(outputs[k].data, layout.dtype);
+    if (written.overlaps(data, layout.nbytes))
+      fail(
+          ErrorKind::error,
+          method.name,
+          ": output '",
+          method.outputs[k].name,
+          "' overlaps another output");
+    written.add(data, layout.nbytes);
+    // An input is read until the run is over.
+    const bool is_given =
+        data != nullptr && is_aligned(data, layout.dtype) && !read.overlaps(data, layout.nbytes);
     made.emplace_back(is_given ? nullptr : make_memory(layout.nbytes), &std::free);
-    out.push_back(is_given ? outputs[k].data : made[k].get());
+    out.push_back(is_given ? data : made[k].get());
   }
   program.program.run(number, *plan, in, out);
   for (size_t k = 0; k < outputs.count(); ++k) {

@@ -1,4 +1,4 @@
-#include "runtime/failed_check.h"
+#include "runtime/failure.h"
 
 namespace tenon {
 namespace {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "runtime/error.h"
@@ -36,5 +37,9 @@ class Failure {
   std::function<void()> raise_;
   std::atomic<bool> seen_{false};
 };
+
+// The error of the check that left this status (`kStatusWords` of them), in the kernel of that
+// name: of the kind and with the text that PyTorch has.
+Error failed_check(std::span<const int64_t> status, const std::string& step);
 
 }  // namespace tenon

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/host_sort.h"
-
 namespace tenon {
 namespace {
 

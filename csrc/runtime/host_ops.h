@@ -10,6 +10,14 @@ namespace tenon {
 // One that the runtime has, by name and overload as a step has them; null: there is none.
 CallStep::Function find_host_op(const std::string& op);
 
+// Sorting, with the results that PyTorch's CPU has (host_sort.cpp).
+void host_sort(
+    const CallStep& step, std::span<void* const> tensors, std::span<void* const> results);
+void host_sort_stable(
+    const CallStep& step, std::span<void* const> tensors, std::span<void* const> results);
+void host_topk(
+    const CallStep& step, std::span<void* const> tensors, std::span<void* const> results);
+
 // An op as PyTorch writes it: "aten::sort.stable".
 std::string name_of_op(const std::string& op);
 

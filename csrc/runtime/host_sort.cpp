@@ -1,6 +1,8 @@
-#include "runtime/host_sort.h"
+// Sorting on the host.
 
 #include <algorithm>
+
+#include "runtime/host_ops.h"
 
 namespace tenon {
 namespace {

@@ -1,6 +1,6 @@
 #include "runtime/plan_format.h"
 
-#include <cstdlib>
+#include "runtime/run_memory.h"
 
 namespace tenon {
 
@@ -50,7 +50,6 @@ void fields(Archive& archive, Step& x) {
 // In memory of its own, where vectors of any processor may begin.
 template <class Archive>
 void fields(Archive& archive, Constant& x) {
-  constexpr size_t kLine = 64;
   archive(x.layout.dtype, x.layout.sizes);
   const auto bytes = archive.text();
   auto strides = dense_strides(x.layout.sizes);
@@ -58,11 +57,8 @@ void fields(Archive& archive, Constant& x) {
   x.layout.strides = std::move(*strides);
   x.layout.nbytes = bytes.size();
   check_data(is_sound(x.layout), "a constant of another size");
-  const auto room = (bytes.size() + kLine) / kLine * kLine;
-  x.keeper = std::shared_ptr<void>(std::aligned_alloc(kLine, room), &std::free);
+  x.keeper = aligned_memory(bytes.size());
   x.data = x.keeper.get();
-  if (x.data == nullptr)
-    fail(ErrorKind::out_of_memory, "no memory for a constant of ", bytes.size(), " bytes");
   if (!bytes.empty())
     std::memcpy(x.data, bytes.data(), bytes.size());
 }

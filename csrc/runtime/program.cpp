@@ -42,10 +42,6 @@ class HostRun final : public RunHost {
     if (plan_.data.slots[slot].kind == Slot::Kind::external)
       made_[slot] = nullptr;
   }
-  void input_done(size_t) override {}
-  std::shared_ptr<void> staging(size_t nbytes) override {
-    return aligned_memory(nbytes);
-  }
   void call(size_t step, std::span<void* const> tensors, std::span<void*> results) override {
     const auto& call = std::get<CallStep>(plan_.data.steps[step].work);
     for (size_t k = 0; k < results.size(); ++k) {
@@ -55,11 +51,6 @@ class HostRun final : public RunHost {
     }
     call.function(call, tensors, results);
   }
-  LaterCall call_later(size_t) override {
-    fail(ErrorKind::unsupported, "a call in a queue, on this processor");
-  }
-  void wait(const char*, bool) override {}
-  void drain() noexcept override {}
 
   std::vector<void*> given;  // by slot: the caller's memory
 
@@ -110,20 +101,8 @@ std::string names_of(const std::vector<Code>& codes) {
 Program::Program(const std::string& path, const ProgramOptions& options)
     : file_(path, options.bytes, options.weights),
       pool_(options.threads > 0 ? options.threads : usable_processors()),
+      library_(open_target(options.library, options.device)),
       plans_(file_.methods.size()) {
-  if (options.library) {
-    library_ = TargetLibrary::open(*options.library);
-    if (options.device < 0 || options.device >= library_->devices())
-      fail(
-          ErrorKind::out_of_range,
-          library_->name(),
-          " has ",
-          library_->devices(),
-          " devices, counted from 0, and no device ",
-          options.device);
-  } else if (options.device != 0) {
-    fail(ErrorKind::out_of_range, "this processor is device 0, and no other");
-  }
   const std::string target = library_ != nullptr ? library_->name() : "cpu";
   if (file_.target != target)
     fail(
@@ -275,9 +254,7 @@ void Program::run_here(
   for (size_t k = 0; k < data.inputs.size(); ++k)
     run.place(data.inputs[k], const_cast<void*>(address(method.plan_inputs[k])));
   run.execute();
-  const auto failures = run.failures()();
-  if (!failures.empty())
-    failures.front().failure->raise();
+  raise_first(run.failures()());
   for (const auto& [output, source] : method.copies) {
     const auto nbytes = plan.outputs[output].nbytes;
     if (nbytes > 0)

@@ -32,13 +32,6 @@ class ProgramDevice::DeviceRun final : public RunHost {
     if (plan_.slots[slot].kind != Slot::Kind::input)
       slots_[slot] = nullptr;
   }
-  void input_done(size_t) override {}
-  std::shared_ptr<void> staging(size_t nbytes) override {
-    return aligned_memory(nbytes);
-  }
-  void call(size_t, std::span<void* const>, std::span<void*>) override {
-    fail(ErrorKind::unsupported, "a call at once, on a device");
-  }
   LaterCall call_later(size_t step) override {
     return [&call = std::get<CallStep>(plan_.steps[step].work)](
                std::span<void* const> tensors, std::span<void* const> results) {
@@ -46,10 +39,10 @@ class ProgramDevice::DeviceRun final : public RunHost {
     };
   }
   void wait(const char*, bool raises) override {
-    device_.wait(raises);
+    device_.queue_->finish(raises);
   }
   void drain() noexcept override {
-    device_.drain();
+    device_.queue_->drain();
   }
   bool waits_for_each() const override {
     return device_.commit_each_;
@@ -79,29 +72,12 @@ void ProgramDevice::copy_in(void* to, const void* from, size_t nbytes) {
     queue_->copy(to, from, nbytes, CopyKind::host_to_device);
 }
 
-void ProgramDevice::wait(bool raises) {
-  const auto ticket = queue_->commit();
-  if (!ticket)
-    return;
-  ticket->wait();
-  const auto failure = raises ? ticket->failure() : nullptr;
-  if (failure)
-    failure->raise();
-}
-
-void ProgramDevice::drain() noexcept {
-  try {
-    wait(/*raises=*/false);
-  } catch (...) {  // such a device is lost, and the first error says more
-  }
-}
-
 template <class Work>
 void ProgramDevice::enqueue(const Work& work) {
   try {
     work();
   } catch (...) {
-    drain();
+    queue_->drain();
     throw;
   }
 }
@@ -144,7 +120,7 @@ void ProgramDevice::first_state(const ProgramFile& file) {
       copy_in(state_[k].get(), from, tensor.layout.nbytes);
     }
   });
-  wait(/*raises=*/true);
+  queue_->finish(/*raises=*/true);
 }
 
 void ProgramDevice::run(
@@ -196,10 +172,8 @@ void ProgramDevice::run(
         copy_out(outputs[output], placed[source.number], nbytes);
     }
   });
-  wait(/*raises=*/true);
-  const auto failures = run.failures()();
-  if (!failures.empty())
-    failures.front().failure->raise();
+  queue_->finish(/*raises=*/true);
+  raise_first(run.failures()());
   for (const auto& [output, source] : method.copies) {
     const void* from = nullptr;
     if (source.kind == Kind::weight)

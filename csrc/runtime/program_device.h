@@ -28,8 +28,6 @@ class ProgramDevice {
 
   Memory take(size_t nbytes);
   void copy_in(void* to, const void* from, size_t nbytes);
-  void wait(bool raises);
-  void drain() noexcept;
   // Calls `work`, which enqueues. Where it raises, nothing of it is left in the queue.
   template <class Work>
   void enqueue(const Work& work);

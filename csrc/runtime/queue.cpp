@@ -26,8 +26,7 @@ class HostQueue final : public Queue {
 
  private:
   Ticket start() override {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return passed_at(std::chrono::duration<double>(now).count());
+    return passed_at(host_seconds());
   }
 };
 
@@ -78,6 +77,27 @@ Ticket Queue::commit() {
     }
     throw;
   }
+}
+
+void Queue::finish(bool raises) {
+  const auto ticket = commit();
+  if (!ticket)
+    return;
+  ticket->wait();
+  const auto failure = raises ? ticket->failure() : nullptr;
+  if (failure)
+    failure->raise();
+}
+
+void Queue::drain() noexcept {
+  try {
+    finish(/*raises=*/false);
+  } catch (...) {  // such a device is lost, and the first error says more
+  }
+}
+
+double host_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 Ticket passed_at(double seconds, std::shared_ptr<Failure> failure) {

@@ -100,6 +100,10 @@ class Queue {
   // run at a later commit, into memory that others have by then. So it is tried again and waited
   // for before the error is raised; a device that refuses twice is lost and gets nothing more.
   Ticket commit();
+  // ... and waits until it has passed. With `raises`, raises what the device failed with.
+  void finish(bool raises);
+  // The same after an error, which is the one that counts.
+  void drain() noexcept;
 
  protected:
   // What `commit` asks of a device. An error leaves what is enqueued as it was.
@@ -108,6 +112,9 @@ class Queue {
  private:
   std::atomic<const std::string*> lost_{nullptr};  // why
 };
+
+// Seconds of the host's clock, which only goes forward.
+double host_seconds();
 
 // A ticket that has passed, at that time.
 Ticket passed_at(double seconds, std::shared_ptr<Failure> failure = nullptr);

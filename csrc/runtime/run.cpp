@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "runtime/failed_check.h"
+#include "runtime/run_memory.h"
 
 namespace tenon {
 namespace {
@@ -22,6 +22,23 @@ void for_each_made(const Step& step, F&& f) {
 }
 
 }  // namespace
+
+std::shared_ptr<void> RunHost::staging(size_t nbytes) {
+  return aligned_memory(nbytes);
+}
+
+void RunHost::call(size_t, std::span<void* const>, std::span<void*>) {
+  fail(ErrorKind::unsupported, "a call of a plan, at once, by who runs none so");
+}
+
+RunHost::LaterCall RunHost::call_later(size_t) {
+  fail(ErrorKind::unsupported, "a call of a plan, in a queue, by who runs none so");
+}
+
+void raise_first(const StepFailures& failures) {
+  if (!failures.empty())
+    failures.front().failure->raise();
+}
 
 size_t status_words(const PlanData& plan) {
   size_t words = 0;
@@ -140,8 +157,11 @@ void Run::launch(const KernelStep& step, size_t index) {
   nbytes_.clear();
   for (const auto slot : step.slots) {
     arguments_.push_back(pointers_[slot]);
-    if (!at_once_)
-      nbytes_.push_back(bytes_of(slot));
+    if (at_once_)
+      continue;
+    nbytes_.push_back(bytes_of(slot));
+    if (nbytes_.back() == 0)
+      arguments_.back() = nullptr;  // it may lie behind the end of the device's memory
   }
   const auto words = step.checks.size() * kStatusWords;
   const std::span<int64_t> status(outcome_->status.data() + next_status_, words);
@@ -197,15 +217,15 @@ void Run::call_at_once(const CallStep& step, size_t index) {
 void Run::call_on_device(const CallStep& step, size_t index) {
   std::vector<void*> pointers;
   std::vector<size_t> sizes;  // from the start of the slot on
-  for (const auto& [slot, layout] : step.tensors) {
-    pointers.push_back(pointers_[slot]);
-    sizes.push_back(layout.nbytes);
-  }
+  const auto add = [&](size_t slot, size_t nbytes) {
+    pointers.push_back(nbytes > 0 ? pointers_[slot] : nullptr);
+    sizes.push_back(nbytes);
+  };
+  for (const auto& [slot, layout] : step.tensors)
+    add(slot, layout.nbytes);
   const auto inputs = pointers.size();
-  for (const auto& result : step.results) {
-    pointers.push_back(result ? pointers_[result->slot] : nullptr);
-    sizes.push_back(result ? result->layout.nbytes : 0);
-  }
+  for (const auto& result : step.results)
+    add(result ? result->slot : 0, result ? result->layout.nbytes : 0);
   auto work = [index, inputs, outcome = outcome_, call = host_.call_later(index)](
                   std::span<void* const> memory) {
     try {

@@ -21,23 +21,23 @@ class RunHost {
   // Lets go of what a slot has, if it has anything.
   virtual void release(size_t slot) = 0;
   // The last step that uses an input is over, or enqueued.
-  virtual void input_done(size_t slot) = 0;
+  virtual void input_done(size_t /*slot*/) {}
   // Memory of the host that the device copies to and from.
-  virtual std::shared_ptr<void> staging(size_t nbytes) = 0;
+  virtual std::shared_ptr<void> staging(size_t nbytes);
 
   // Runs a step's call on memory that the host reaches. `results`: where the results go; null where
   // the call brings memory of its own, which then stands there, and is the slot's until `release`.
-  virtual void call(size_t step, std::span<void* const> tensors, std::span<void*> results) = 0;
+  virtual void call(size_t step, std::span<void* const> tensors, std::span<void*> results);
   // The same, to be run later, by any thread, after this run is over. All results have memory.
   using LaterCall =
       std::function<void(std::span<void* const> tensors, std::span<void* const> results)>;
-  virtual LaterCall call_later(size_t step) = 0;
+  virtual LaterCall call_later(size_t step);
 
   // Waits until the device has run all that was enqueued. With `raises`, raises what it failed
-  // with.
-  virtual void wait(const char* reason, bool raises) = 0;
+  // with. Where the queue runs at once nobody asks.
+  virtual void wait(const char* /*reason*/, bool /*raises*/) {}
   // The same after an error, which is the one that counts.
-  virtual void drain() noexcept = 0;
+  virtual void drain() noexcept {}
 
   // Whether somebody wants to know of each step. Then `watch` is given what runs or enqueues it.
   virtual bool watches() const {
@@ -58,6 +58,8 @@ struct StepFailure {
   std::shared_ptr<Failure> failure;
 };
 using StepFailures = std::vector<StepFailure>;  // in the order of the steps
+// Raises the first of them, if there is one.
+void raise_first(const StepFailures& failures);
 
 class Run {
  public:

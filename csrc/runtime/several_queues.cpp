@@ -75,7 +75,7 @@ class CommitOfSeveral final : public Commit {
     return nullptr;
   }
   Ticket own() override {
-    return own_.size() == 1 ? own_.front() : std::make_shared<CommitOfSeveral>(own_, Tickets());
+    return own_.size() == 1 ? own_.front() : all_of(own_);
   }
 
  private:
@@ -191,6 +191,10 @@ class SeveralQueues final : public Queue {
 };
 
 }  // namespace
+
+Ticket all_of(std::vector<Ticket> commits) {
+  return std::make_shared<CommitOfSeveral>(std::move(commits), std::vector<Ticket>());
+}
 
 std::unique_ptr<Queue> several_queues(
     std::unique_ptr<Queue> kernels, std::vector<std::unique_ptr<Queue>> copies) {

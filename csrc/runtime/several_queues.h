@@ -20,4 +20,7 @@ constexpr size_t kLeastBytesApart = size_t{1} << 16;
 std::unique_ptr<Queue> several_queues(
     std::unique_ptr<Queue> kernels, std::vector<std::unique_ptr<Queue>> copies);
 
+// Several commits as one, which has passed when all have.
+Ticket all_of(std::vector<Ticket> commits);
+
 }  // namespace tenon

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -57,11 +56,6 @@ tenon_target_functions table_of(const tenon_target_functions& given, const std::
   lacks(table.commit_on != nullptr, "commit_on");
   lacks(table.after != nullptr, "after");
   return table;
-}
-
-double host_seconds() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
 }
 
 }  // namespace
@@ -350,6 +344,24 @@ std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
   const std::shared_ptr<TargetLibrary> made(new TargetLibrary(table_of(*table, path)));
   opened.emplace_back(library, made);
   return made;
+}
+
+std::shared_ptr<TargetLibrary> open_target(const std::optional<std::string>& path, int32_t device) {
+  if (!path) {
+    if (device != 0)
+      fail(ErrorKind::out_of_range, "this processor is device 0, and no other");
+    return nullptr;
+  }
+  auto library = TargetLibrary::open(*path);
+  if (device < 0 || device >= library->devices())
+    fail(
+        ErrorKind::out_of_range,
+        library->name(),
+        " has ",
+        library->devices(),
+        " devices, counted from 0, and no device ",
+        device);
+  return library;
 }
 
 uint64_t TargetLibrary::total_memory(int32_t device) const {

@@ -98,6 +98,9 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
   std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Kernel>> loaded_;
 };
 
+// The library at a path, which has that device; null without a path, for this processor.
+std::shared_ptr<TargetLibrary> open_target(const std::optional<std::string>& path, int32_t device);
+
 // The error that a function of a target told.
 Error error_of(const tenon_status& status, const std::string& name);
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from against_cpu import assert_same
-from fresh_process import REMOTE_TARGET, run
+from fresh_process import ASYNCHRONOUS_TARGET, REMOTE_TARGET, output, run
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}  # sums in another order
 
@@ -179,3 +179,24 @@ def test_the_log_has_every_stage(tmp_path):
     assert done.returncode == 0, done.stderr
     for stage in ("program", "schedule", "memory", "code"):
         assert f"[tenon torch_tenon.{stage}]" in done.stderr
+
+
+def test_numbers_of_one_storage_on_the_host():
+    code = """
+        import torch
+        from against_cpu import assert_same
+
+        def step(x, a, b):
+            a.add_(1)
+            b.add_(2)
+            return x * a + b
+
+        x = torch.rand(5)
+        compiled = torch.compile(step, backend="tenon")
+        for _ in range(3):
+            numbers = torch.rand(3)
+            ours = numbers.clone()
+            found = compiled(x.to("tenon"), ours[0], ours[2])
+            assert_same([found, ours], [step(x, numbers[0], numbers[2]), numbers])
+    """
+    output(code, TENON_TARGET=ASYNCHRONOUS_TARGET)

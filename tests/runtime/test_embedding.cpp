@@ -103,6 +103,14 @@ TEST(a_program_runs_a_plan) {
   std::thread other(work);
   work();
   other.join();
+  alignas(64) float memory[24] = {};
+  const void* inputs[] = {memory};
+  for (const size_t shift : {0, 7, 8}) {
+    void* outputs[] = {memory + shift};
+    const auto code = tenon_run_plan(plan, inputs, outputs, &status);
+    CHECK(code == (shift < 8 ? TENON_ERROR : TENON_OK));
+    CHECK(shift == 8 || std::strstr(status.text, "output 0 overlaps an input") != nullptr);
+  }
   tenon_free_plan(plan);
 }
 

@@ -167,6 +167,27 @@ TEST(memory_that_is_not_aligned_is_copied) {
   out.all[0].data = nullptr;
 }
 
+TEST(an_output_may_lie_where_an_input_is) {
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  for (const size_t shift : {0, 1, 4}) {
+    alignas(64) float memory[16] = {0, 1, 2, 3, 4, 5, 6, 7};
+    Outputs out(2);
+    out.all[0].data = memory + shift;
+    out.all[0].nbytes = 32;
+    opened.run(kScale, {tensor_of(memory, {2, 4})}, out);
+    for (size_t k = 0; k < 8; ++k)
+      CHECK(memory[shift + k] == static_cast<float>(k * (k % 4 + 1) + 6));
+    tenon_free(out.all[1].data);
+    out.all[1].data = memory + shift + 7;
+    out.all[1].nbytes = 16;
+    CHECK_RAISES(
+        "scale: output 'weight' overlaps another output",
+        opened.run(kScale, {tensor_of(memory, {2, 4})}, out));
+    out.all[0].data = out.all[1].data = nullptr;
+  }
+}
+
 TEST(state_stays_until_it_is_reset) {
   const TemporaryFile file(example_program().bytes());
   const Opened opened(file.path), other(file.path);

@@ -48,6 +48,27 @@ def test_what_was_recorded_runs_before_and_what_comes_later_sees_it(kernel: int)
         assert out.tolist() == [2 * (2 * i + 2) for i in range(1, n)]
 
 
+def test_what_has_no_elements_is_nowhere() -> None:
+    """Also where it lies behind the last byte of the device's memory."""
+    code = (
+        CODE.format(ADD=ADD)
+        + """
+queue = torch_tenon.target().queue(0)
+places = []
+launch = queue.launch
+def noted(launched):
+    places.append(launched.places)
+    launch(launched)
+queue.launch = noted
+x = torch.ones(8 << 20, device="tenon") + 1  # all of a segment
+torch_tenon.launch(kernel, [x[1:], x, x[x.numel():]], [0])
+torch.tenon.synchronize()
+print(places[-1][2], x[-1].item())
+"""
+    )
+    assert output(code, TENON_TARGET=ASYNCHRONOUS_TARGET) == "None 2.0"
+
+
 def test_on_a_target_that_computes_later() -> None:
     code = (
         CODE.format(ADD=ADD)

@@ -52,3 +52,50 @@ CODE = """
 def test_what_has_no_memory_is_lost_and_nothing_else(target: str, mode: str) -> None:
     lost = output(CODE, TENON_TARGET=target, TENON_EXECUTE=mode)
     assert int(lost) >= 2
+
+
+SCANS = """
+    import torch, torch_tenon
+    from against_cpu import assert_same
+    from torch_tenon import _C
+    from turns import turns
+
+    memory = torch_tenon.target().queue(0).memory
+    allocate, free = memory.allocate, memory.free
+    sizes, most = {}, None
+
+    def allocate_some(nbytes):
+        if most is not None and sum(sizes.values()) + nbytes > most:
+            return 0
+        handle = allocate(nbytes)
+        sizes[handle] = nbytes
+        return handle
+
+    def free_one(handle):
+        del sizes[handle]
+        free(handle)
+
+    memory.allocate, memory.free = allocate_some, free_one
+
+    def scans(x):
+        first = x.cumsum(0).flip(0).cumsum(0)
+        second = torch.cat([x, x]).cumsum(0).flip(0).cumsum(0)
+        return first.sum(), second.sum()
+
+    want = torch.rand(3 << 20)
+    x = want.to("tenon")
+    for turn in turns(6):
+        torch.tenon.synchronize()
+        torch.tenon.empty_cache()
+        if turn >= 4:  # there is room for three of the four that are between
+            most = sum(sizes.values()) + (62 << 20)
+        results = scans(x)
+        torch.tenon.synchronize()
+        most = None
+        assert_same(results, scans(want), rtol=1e-3)
+    print(sum(w.by_plan for w in _C.window_runs()) > 0)
+"""
+
+
+def test_a_plan_keeps_the_memory_of_steps_that_are_not_enqueued_yet() -> None:
+    assert output(SCANS, TENON_TARGET=ASYNCHRONOUS_TARGET, TENON_EXECUTE="compiled") == "True"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import weakref
 from collections.abc import Mapping
 from ctypes import byref, c_void_p, sizeof
@@ -232,7 +233,7 @@ def load(
         handle = c_void_p()
         # What was read is what is opened, whatever becomes of the path.
         name = f"/proc/self/fd/{file.fileno()}".encode()
-        found = _library_for(head, str(path))
+        found = _library_for(head, str(path), target)
         try:
             found.tenon_open_program(name, byref(options), byref(handle))
         except (ProgramError, ValueError) as error:
@@ -241,10 +242,14 @@ def load(
     return Program(found, handle, head, str(path))
 
 
-def _library_for(head: Head, path: str) -> Library:
+def _library_for(head: Head, path: str, target: str | None) -> Library:
     """What opens a program. Raises ProgramError where it calls PyTorch's ops, and PyTorch is not
-    there."""
-    if not head.calls:
+    there.
+
+    Two runtimes that share a device do not know of each other's work: one takes turns with itself,
+    and would commit what the other has enqueued. So the core, once it is there, opens targets.
+    """
+    if not head.calls and not (target is not None and "torch_tenon._C" in sys.modules):
         return library()
     try:
         return library_with_pytorch()

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 
 Command = Callable[[], None]
+_LOOKS = 1.0  # seconds between two looks at whether the thread is there
 
 
 class Commit:
     """The event of a command buffer: what it failed with is its error."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: QueueThread) -> None:
+        self._queue = queue
         self.error: Exception | None = None
         self._passed = threading.Event()
         self._seconds = 0.0
@@ -27,8 +29,11 @@ class Commit:
         return self._seconds
 
     def wait(self) -> None:
-        """Returns when the thread has passed it. Raises its error, each time."""
-        self._passed.wait()
+        """Returns when the thread has passed it. Raises its error, each time; and, where the thread
+        is gone, as in the child of a fork, that this is so."""
+        while not self._passed.wait(_LOOKS):
+            if not self._queue.is_alive():
+                raise RuntimeError(f"the thread of the queue {self._queue.name!r} has ended")
         if self.error is not None:
             raise self.error
 
@@ -58,12 +63,16 @@ class QueueThread:
 
     def start(self, commands: Sequence[Command]) -> Commit:
         """Hands over a command buffer, and does not wait: what a queue's `commit` returns."""
-        made = Commit()
+        made = Commit(self)
         self._commits.put((made, commands))
-        if self._thread is None:
+        if not self.is_alive():
             self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
             self._thread.start()
         return made
+
+    def is_alive(self) -> bool:
+        """Is there a thread that works it off?"""
+        return self._thread is not None and self._thread.is_alive()
 
     def _work(self) -> None:
         while True:

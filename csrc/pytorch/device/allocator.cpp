@@ -54,6 +54,8 @@ struct DeviceMemory {
   // memory yet will need.
   size_t reserved = 0, expected = 0;
   size_t most_reserved = 0;  // of both, since the peak was reset
+  int holds = 0;             // `SegmentsStay` that live
+  std::vector<void*> held;   // blocks that were given back since then
 };
 
 class CachingAllocator final : public DeviceAllocator {
@@ -104,6 +106,8 @@ class CachingAllocator final : public DeviceAllocator {
     note_memory(device, MemoryAction::free_requested, ptr, block->size);
     note_memory(device, MemoryAction::free_completed, ptr, block->size);
     m.blocks.give_back(block);
+    if (m.holds > 0)
+      m.held.push_back(ptr);
     return true;
   }
 
@@ -123,6 +127,14 @@ class CachingAllocator final : public DeviceAllocator {
   void stop_expecting(size_t nbytes, c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
     memory(device).expected -= block_size(nbytes);
+  }
+
+  void hold_segments(c10::DeviceIndex device, int change) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto& m = memory(device);
+    m.holds += change;
+    if (m.holds == 0)
+      m.held.clear();
   }
 
   std::optional<c10::DeviceIndex> device_of(const void* ptr) override {
@@ -204,23 +216,25 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   void resetAccumulatedStats(c10::DeviceIndex device) override {
-    each_stat(device, [](auto& stat) { stat.reset_accumulated(); });
     std::lock_guard<std::mutex> lock(mutex_);
-    auto& stats = memory(device).stats;
+    auto& stats = memory(check_index(device)).stats;
+    each_stat(stats, [](auto& stat) { stat.reset_accumulated(); });
     stats.num_alloc_retries = stats.num_ooms = 0;
     stats.num_device_alloc = stats.num_device_free = 0;
   }
 
   void resetPeakStats(c10::DeviceIndex device) override {
-    each_stat(device, [](auto& stat) { stat.reset_peak(); });
     std::lock_guard<std::mutex> lock(mutex_);
-    memory(device).most_reserved = committed(memory(device));
+    auto& m = memory(check_index(device));
+    each_stat(m.stats, [](auto& stat) { stat.reset_peak(); });
+    m.most_reserved = committed(m);
   }
 
   // It overrides since PyTorch 2.13.
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto total = limit_of(check_index(device));
+    device = check_index(device);
+    const auto total = limit_of(device);
     const auto used = committed(memory(device));
     return {total > used ? total - used : 0, total};
   }
@@ -370,7 +384,7 @@ class CachingAllocator final : public DeviceAllocator {
 
   // Gives the segments that are wholly free back to the target.
   void release_cached(std::unique_lock<std::mutex>& lock, c10::DeviceIndex device) {
-    const auto free_segments = memory(device).blocks.remove_free_segments();
+    const auto free_segments = memory(device).blocks.remove_free_segments(memory(device).held);
     if (free_segments.empty())
       return;
     std::vector<uintptr_t> handles;
@@ -395,10 +409,7 @@ class CachingAllocator final : public DeviceAllocator {
   }
 
   template <class F>
-  void each_stat(c10::DeviceIndex device, F&& f) {
-    check_index(device);
-    std::lock_guard<std::mutex> lock(mutex_);
-    auto& s = memory(device).stats;
+  static void each_stat(DeviceStats& s, F&& f) {
     for (auto* array :
          {&s.allocation,
           &s.segment,

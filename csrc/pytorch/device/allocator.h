@@ -43,6 +43,8 @@ class DeviceAllocator : public c10::DeviceAllocator {
   virtual void count_overflow(size_t nbytes, c10::DeviceIndex device) = 0;
   // It has its memory now, or needs none any more.
   virtual void stop_expecting(size_t nbytes, c10::DeviceIndex device) = 0;
+  // See `SegmentsStay`: 1 where one begins, -1 where it ends.
+  virtual void hold_segments(c10::DeviceIndex device, int change) = 0;
   // The device on whose memory `ptr` lies, also inside of a block.
   virtual std::optional<c10::DeviceIndex> device_of(const void* ptr) = 0;
   virtual Place place_of(const void* ptr) = 0;
@@ -53,6 +55,23 @@ class DeviceAllocator : public c10::DeviceAllocator {
 };
 
 DeviceAllocator& device_allocator();
+
+// While one lives, a block that is given back may be taken again, and its segment stays: a plan has
+// its memory before its steps are enqueued, and one that will be enqueued may use the block.
+class SegmentsStay {
+ public:
+  explicit SegmentsStay(c10::DeviceIndex device) : device_(device) {
+    device_allocator().hold_segments(device_, 1);
+  }
+  ~SegmentsStay() {
+    device_allocator().hold_segments(device_, -1);
+  }
+  SegmentsStay(const SegmentsStay&) = delete;
+  SegmentsStay& operator=(const SegmentsStay&) = delete;
+
+ private:
+  const c10::DeviceIndex device_;
+};
 
 // A DataPtr of `device` over a new block; raises c10::OutOfMemoryError.
 c10::DataPtr new_block(size_t nbytes, c10::DeviceIndex device);

@@ -1,5 +1,7 @@
 #include "device/blocks.h"
 
+#include <algorithm>
+
 namespace tenon {
 
 Block* BlockPool::take(size_t size) {
@@ -53,13 +55,18 @@ void BlockPool::add_free(std::map<uintptr_t, const Block*>& found) const {
   }
 }
 
-std::vector<std::pair<void*, size_t>> BlockPool::remove_free_segments() {
+std::vector<std::pair<void*, size_t>> BlockPool::remove_free_segments(
+    const std::vector<void*>& held) {
   merge_waiting();
   std::vector<std::pair<void*, size_t>> segments;
   for (auto& free : free_) {
     std::erase_if(free, [&](const auto& entry) {
       Block* block = entry.second;
-      if (!block->whole_segment())
+      const auto* start = static_cast<const char*>(block->ptr);
+      const auto is_in_it = [&](const void* address) {
+        return address >= start && address < start + block->size;
+      };
+      if (!block->whole_segment() || std::any_of(held.begin(), held.end(), is_in_it))
         return false;
       segments.emplace_back(block->ptr, block->size);
       delete block;

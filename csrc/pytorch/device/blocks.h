@@ -46,8 +46,9 @@ class BlockPool {
   size_t free_bytes(size_t size);
   // All that are free, by address.
   void add_free(std::map<uintptr_t, const Block*>& found) const;
-  // Takes out the segments that are wholly free: their addresses and sizes.
-  std::vector<std::pair<void*, size_t>> remove_free_segments();
+  // Takes out the segments that are wholly free, and in which none of the held addresses lies:
+  // their own addresses and sizes.
+  std::vector<std::pair<void*, size_t>> remove_free_segments(const std::vector<void*>& held);
 
   // Free blocks that share their segment with others: how many, and their bytes.
   struct Split {

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "device/buffer.h"
-#include "device/interpreter.h"
 #include "device/pending.h"
 #include "device/profile.h"
 #include "device/target.h"
@@ -62,10 +61,7 @@ double seconds_of(const Mark& mark) {
 Ticket commit_so_far(c10::DeviceIndex device) {
   if (target().host_memory)
     return commit_part(device);
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device))
-    lock.emplace(device);
+  const QueueTurn turn(device);
   return commit_part(device);
 }
 

@@ -74,9 +74,7 @@ void compare_clocks() {
     c10::DataPtr block;
     static const int64_t anything = 0;
     {
-      std::optional<QueueLock> lock;
-      if (!QueueLock::held(device))  // else a window runs, and has a kernel begin the log
-        lock.emplace(device);
+      const QueueTurn turn(device);  // a window that runs may have a kernel begin the log
       // A commit of nothing may have passed long ago.
       try {
         block = new_block(sizeof(anything), device);

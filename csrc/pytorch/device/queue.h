@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "device/interpreter.h"
 #include "device/interrupts.h"
 #include "runtime/queue.h"
 
@@ -38,6 +39,23 @@ class QueueLock {
  private:
   c10::DeviceIndex device_;
   std::optional<DeferredInterrupts> deferred_;  // where the queue is Python's
+};
+
+// The lock of a device's queue, or the one that this thread has already, without the interpreter's.
+class QueueTurn {
+ public:
+  explicit QueueTurn(c10::DeviceIndex device) {
+    if (!QueueLock::held(device))
+      lock_.emplace(device);
+  }
+  // What follows needs no lock.
+  void end() {
+    lock_.reset();
+  }
+
+ private:
+  const WithoutInterpreter no_gil_;
+  std::optional<QueueLock> lock_;
 };
 
 }  // namespace tenon

@@ -12,7 +12,6 @@
 
 #include "device/allocator.h"
 #include "device/host_allocator.h"
-#include "device/interpreter.h"
 #include "device/memory_history.h"
 #include "device/pending.h"
 #include "device/target.h"
@@ -99,6 +98,14 @@ c10::Storage make_storage(size_t nbytes, c10::DataPtr data) {
       /*resizable=*/true);
 }
 
+c10::Storage storage_of(BufferRef buffer) {
+  const auto nbytes = buffer->nbytes;
+  void* token = token_of(buffer.get());
+  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
+  storage.unsafeGetStorageImpl()->set_materializer(&materialize);
+  return storage;
+}
+
 // The keys of a plain tensor, on the host and on the device, made in inference mode or not.
 class PlainKeys : public c10::TensorImpl {
  public:
@@ -128,14 +135,6 @@ class PlainKeys : public c10::TensorImpl {
     return {of(c10::DispatchKey::CPU, c10::kCPU), of(c10::DispatchKey::PrivateUse1, kTenon)};
   }
 };
-
-void release_host_storage(void* storage) {
-  delete static_cast<c10::Storage*>(storage);
-}
-
-void release_reference(void* buffer) {
-  delete static_cast<BufferRef*>(buffer);
-}
 
 }  // namespace
 
@@ -180,10 +179,7 @@ c10::Storage new_storage(size_t nbytes, c10::DeviceIndex device) {
   auto buffer = c10::make_intrusive<Buffer>(nbytes, device);
   note_made(*buffer);
   buffer->expect();
-  void* token = token_of(buffer.get());
-  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
-  storage.unsafeGetStorageImpl()->set_materializer(&materialize);
-  return storage;
+  return storage_of(std::move(buffer));
 }
 
 c10::Storage storage_over(
@@ -194,10 +190,7 @@ c10::Storage storage_over(
   note_made(*buffer);
   buffer->take(std::move(memory), is_block);
   buffer->has_contents = true;
-  void* token = token_of(buffer.get());
-  auto storage = make_storage(nbytes, data_ptr_of(std::move(buffer), token));
-  storage.unsafeGetStorageImpl()->set_materializer(&materialize);
-  return storage;
+  return storage_of(std::move(buffer));
 }
 
 c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device) {
@@ -297,10 +290,7 @@ void* address_after(const c10::StorageImpl& storage, c10::function_ref<void(Buff
     return data.get();
   if (void* address = buffer->address())
     return address;
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(buffer->device))
-    lock.emplace(buffer->device);
+  const QueueTurn turn(buffer->device);
   return buffer->memory();
 }
 
@@ -335,20 +325,6 @@ void upload(c10::StorageImpl& storage, const c10::Storage& host) {
   const auto buffer = buffer_of(storage);
   note_contents(*buffer, /*whole=*/false);
   enqueue_upload(*buffer, address, host.data(), nbytes, /*replaces=*/false, [host] {});
-}
-
-c10::DataPtr host_data_ptr(BufferRef buffer, size_t offset) {
-  auto* address = static_cast<char*>(buffer->address());
-  return {
-      address + offset,
-      new BufferRef(std::move(buffer)),
-      &release_reference,
-      c10::Device(c10::kCPU)};
-}
-
-c10::DataPtr data_ptr_keeping(const c10::Storage& host) {
-  auto* data = const_cast<void*>(host.data());
-  return {data, new c10::Storage(host), &release_host_storage, c10::Device(c10::kCPU)};
 }
 
 c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device) {

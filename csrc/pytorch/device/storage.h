@@ -75,11 +75,19 @@ c10::Storage to_device_storage(const c10::Storage& host, c10::DeviceIndex device
 // False: it is another one, or somebody else has it as well.
 bool move_to_device(const at::Tensor& made, c10::DeviceIndex device);
 
-// Memory of a host storage, which lives as long as this does.
-c10::DataPtr data_ptr_keeping(const c10::Storage& host);
-
-// Host memory over the buffer's, which lives as long as the host's storage does.
-c10::DataPtr host_data_ptr(BufferRef buffer, size_t offset = 0);
+// Memory of the host that lives as long as its keeper does, which this has.
+template <class Keeper>
+c10::DataPtr kept_by(Keeper keeper, void* data) {
+  const auto let_go = [](void* kept) { delete static_cast<Keeper*>(kept); };
+  return {data, new Keeper(std::move(keeper)), let_go, c10::Device(c10::kCPU)};
+}
+// All of a host storage's, and all of a buffer's where the host reaches it.
+inline c10::DataPtr data_ptr_keeping(const c10::Storage& host) {
+  return kept_by(host, const_cast<void*>(host.data()));
+}
+inline c10::DataPtr host_data_ptr(const BufferRef& buffer) {
+  return kept_by(buffer, buffer->address());
+}
 
 void release_buffer(void* context);
 

@@ -2,7 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <optional>
 
 #include "device/counters.h"
@@ -11,6 +10,7 @@
 #include "device/guard.h"
 #include "device/interpreter.h"
 #include "device/profile.h"
+#include "runtime/several_queues.h"
 
 namespace tenon {
 namespace {
@@ -29,32 +29,6 @@ void note_queue_use() {
       "' stayed there; start it by spawn: multiprocessing.get_context('spawn')");
   note_queue_in_use();
 }
-
-// Several commits, in their order.
-class Whole final : public Commit {
- public:
-  explicit Whole(std::vector<Ticket> parts) : parts_(std::move(parts)) {}
-  bool passed() override {
-    return std::all_of(parts_.begin(), parts_.end(), [](auto& part) { return part->passed(); });
-  }
-  void wait() override {
-    for (const auto& part : parts_)
-      part->wait();
-  }
-  double seconds() override {
-    return parts_.back()->seconds();
-  }
-  std::shared_ptr<Failure> failure() override {
-    for (const auto& part : parts_) {
-      if (auto failure = part->failure())
-        return failure;
-    }
-    return nullptr;
-  }
-
- private:
-  const std::vector<Ticket> parts_;
-};
 
 }  // namespace
 
@@ -113,7 +87,7 @@ Ticket commit_part(c10::DeviceIndex device) {
 Ticket commit_whole(c10::DeviceIndex device) {
   auto last = commit_part(device);
   const auto& parts = QueueLock::commits(device);
-  return QueueLock::held(device) && parts.size() > 1 ? std::make_shared<Whole>(parts) : last;
+  return QueueLock::held(device) && parts.size() > 1 ? all_of(parts) : last;
 }
 
 void drain(c10::DeviceIndex device) noexcept {
@@ -152,14 +126,11 @@ void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::D
   if (target().host_memory)
     return queue.copy(dst, src, nbytes, kind);
   const DeferredInterrupts until_the_host_s_side_is_free;
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device))
-    lock.emplace(device);
+  QueueTurn turn(device);
   queue.copy(dst, src, nbytes, kind);
   profiled.enqueued();
   const auto ticket = commit_whole(device);
-  lock.reset();
+  turn.end();
   // Kernels that run beside it are nothing to it.
   const auto own = ticket ? ticket->own() : nullptr;
   wait_for_success(device, own ? own : ticket, "copy");

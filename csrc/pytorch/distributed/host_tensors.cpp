@@ -19,10 +19,6 @@ struct Kept {
   BufferRef buffer;
 };
 
-void release_kept(void* kept) {
-  delete static_cast<Kept*>(kept);
-}
-
 // Gloo takes the number of elements from a tensor's place on: those with gaps have others there.
 bool has_gaps(const at::Tensor& t) {
   return t.layout() == at::kStrided && !t.is_non_overlapping_and_dense();
@@ -48,11 +44,7 @@ at::Tensor HostTensors::over_memory_of(const at::Tensor& t, Use use) {
   c10::Storage host(
       c10::Storage::use_byte_size_t{},
       impl->nbytes(),
-      c10::DataPtr(
-          address,
-          new Kept{t.storage(), std::move(buffer)},
-          &release_kept,
-          c10::Device(c10::kCPU)));
+      kept_by(Kept{t.storage(), std::move(buffer)}, address));
   auto made = at::detail::make_tensor<c10::TensorImpl>(
       std::move(host), c10::DispatchKeySet(c10::DispatchKey::CPU), t.dtype());
   // Some of Gloo's collectives divide by the first size.

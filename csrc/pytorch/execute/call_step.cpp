@@ -6,6 +6,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "device/storage.h"
 #include "record/op_rules.h"
 #include "record/values.h"
 
@@ -21,14 +22,6 @@ std::vector<at::Tensor> results_of(const torch::jit::Stack& stack) {
   for (const auto& value : stack)
     results.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
   return results;
-}
-
-// Host memory that lives as long as something else.
-c10::Storage kept_by(const c10::Storage& keeper, void* data, size_t nbytes) {
-  const auto let_go = [](void* context) { delete static_cast<c10::Storage*>(context); };
-  c10::DataPtr memory(data, new c10::Storage(keeper), let_go, c10::Device(c10::kCPU));
-  constexpr c10::Storage::use_byte_size_t in_bytes;
-  return {in_bytes, nbytes, std::move(memory), c10::GetCPUAllocator(), /*resizable=*/true};
 }
 
 // Of a call's tensors, for a kernel that may keep them. Those of one storage stay so.
@@ -77,8 +70,9 @@ std::vector<at::Tensor> call_over(
     const auto number = next++;
     const auto& layout = step.tensors[number].layout;
     const bool kept = keeps && !keepers.empty() && keepers[number];
-    auto storage = kept ? kept_by(keepers[number], tensors[number], layout.nbytes)
-                        : borrowed(tensors[number], layout.nbytes);
+    auto storage = borrowed(tensors[number], layout.nbytes);
+    if (kept)
+      storage.set_data_ptr_noswap(kept_by(keepers[number], tensors[number]));
     const auto& made = passed.emplace_back(tensor_over(std::move(storage), layout), number).first;
     if (!keeps || kept)
       return made;

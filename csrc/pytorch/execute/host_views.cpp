@@ -97,10 +97,6 @@ at::Tensor make_strided(c10::Device device, c10::Storage storage, const at::Tens
   return result;
 }
 
-void release_storage(void* storage) {
-  delete static_cast<c10::Storage*>(storage);
-}
-
 void require_supported(const at::Tensor& t) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       t.layout() != at::kMkldnn && t.has_storage(),
@@ -179,7 +175,7 @@ const c10::Storage& HostViews::host_storage(const c10::Storage& device, Use use)
   } else if (own_buffer(*impl) != nullptr) {
     data = host_data_ptr(buffer);
   } else {
-    data = {address, new c10::Storage(device), &release_storage, c10::Device(c10::kCPU)};
+    data = kept_by(device, address);
   }
   const void* host_data = data.get();
   c10::Storage host(

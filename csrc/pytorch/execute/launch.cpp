@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "device/interpreter.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "record/graph.h"
@@ -22,10 +21,10 @@ std::pair<void*, size_t> memory_for_kernel(
     note_contents(*buffer, /*whole=*/false);
     buffers.push_back(std::move(buffer));
   }
-  if (start == nullptr)
-    return {nullptr, 0};
   const auto offset = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();
-  return {start + offset, storage.nbytes() - std::min(offset, storage.nbytes())};
+  if (start == nullptr || offset >= storage.nbytes())  // it has no elements
+    return {nullptr, 0};
+  return {start + offset, storage.nbytes() - offset};
 }
 
 }  // namespace
@@ -74,10 +73,7 @@ void launch_over(
     if (tensors[k])
       std::tie(pointers[k], nbytes[k]) = memory_for_kernel(*tensors[k], buffers);
   }
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device->index()))
-    lock.emplace(device->index());
+  const QueueTurn turn(device->index());
   auto& queue = queue_of(device->index());
   queue.launch(
       {.kernel = reinterpret_cast<KernelFunction>(kernel),

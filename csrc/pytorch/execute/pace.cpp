@@ -190,10 +190,10 @@ PacedRun::PacedRun(Pace& pace, double bytes, bool builder_works)
           beside_builder_ > 0 ? beside_builder_
           : halvings_ > 0     ? threads_after(halvings_)
                               : 0),
-      start_(seconds_now()) {}
+      start_(host_seconds()) {}
 
 void PacedRun::finish() {
-  const double seconds = seconds_now() - start_;
+  const double seconds = host_seconds() - start_;
   if (beside_builder_ == 0)
     pace_.note(halvings_, seconds, bytes_);
   if (builder_works_)

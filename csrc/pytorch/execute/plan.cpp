@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "device/host_allocator.h"
-#include "device/interpreter.h"
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -20,49 +19,44 @@ void check_count(const char* what, size_t given, size_t wanted) {
   TORCH_CHECK(given == wanted, "the plan takes ", wanted, " ", what, ", not ", given);
 }
 
-void raise_first(const StepFailures& failures) {
-  if (!failures.empty())
-    failures.front().failure->raise();
-}
-
-void enqueue_and_wait(c10::DeviceIndex device, c10::function_ref<void()> run) {
+// A window that runs by reference may be what asks for this.
+void enqueue_and_wait(
+    c10::DeviceIndex device, const char* reason, c10::function_ref<void(Queue&)> run) {
   const DeferredInterrupts until_nothing_of_the_host_s_is_used;
-  const WithoutInterpreter no_gil;
-  // A window that runs by reference may be what asks for this.
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device))
-    lock.emplace(device);
+  QueueTurn turn(device);
   try {
-    run();
+    run(queue_of(device));
   } catch (...) {
     drain(device);
     throw;
   }
   const auto ticket = commit_whole(device);
-  lock.reset();
-  wait_for_success(device, ticket, "a compiled graph");
+  turn.end();
+  wait_for_success(device, ticket, reason);
 }
 
 // A number of the host's that a graph of an asynchronous device takes, as an optimizer's step is:
-// its bytes go to the device, and come back if the run changes them.
+// its bytes go to the device, and come back if the run changes them. Others of its storage do not.
 struct HostNumber {
-  c10::Storage host, device;
+  at::Tensor host;
+  c10::Storage device;
   std::vector<char> found;
 
-  HostNumber(c10::Storage from, c10::DeviceIndex index)
+  HostNumber(at::Tensor from, c10::DeviceIndex index)
       : host(std::move(from)),
         device(c10::Storage::use_byte_size_t{}, host.nbytes(), device_block(host.nbytes(), index)),
         found(host.nbytes()) {}
 
   void send(Queue& queue) {
-    queue.copy(device.mutable_data(), host.data(), found.size(), CopyKind::host_to_device);
+    queue.copy(
+        device.mutable_data(), host.const_data_ptr(), found.size(), CopyKind::host_to_device);
   }
   void fetch(Queue& queue) {
     queue.copy(found.data(), device.mutable_data(), found.size(), CopyKind::device_to_host);
   }
   void take() {
-    if (std::memcmp(found.data(), host.data(), found.size()) != 0)
-      std::memcpy(host.mutable_data(), found.data(), found.size());
+    if (std::memcmp(found.data(), host.const_data_ptr(), found.size()) != 0)
+      std::memcpy(host.mutable_data_ptr(), found.data(), found.size());
   }
 };
 
@@ -137,13 +131,6 @@ std::function<StepFailures()> Plan::enqueue(
 std::vector<at::Tensor> Plan::run_from_host(
     const std::vector<at::Tensor>& inputs, c10::DeviceIndex device) const {
   device = check_index(device);
-  const DeferredInterrupts until_nothing_of_the_host_s_is_used;
-  const WithoutInterpreter no_gil;
-  // A window that runs by reference may be what asks for this.
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device))
-    lock.emplace(device);
-  auto& queue = queue_of(device);
   std::vector<c10::DataPtr> memory;
   const auto block = [&](size_t nbytes) {
     return memory.emplace_back(device_block(nbytes, device)).get();
@@ -158,7 +145,7 @@ std::vector<at::Tensor> Plan::run_from_host(
     targets.push_back(block(nbytes));
   }
   std::function<StepFailures()> failures;
-  try {
+  enqueue_and_wait(device, "a kernel of the device, for the host's tensors", [&](Queue& queue) {
     for (size_t k = 0; k < inputs.size(); ++k) {
       const auto nbytes = inputs[k].nbytes();
       if (nbytes > 0)
@@ -170,11 +157,7 @@ std::vector<at::Tensor> Plan::run_from_host(
       if (nbytes > 0)
         queue.copy(results[k].data_ptr(), targets[k], nbytes, CopyKind::device_to_host);
     }
-  } catch (...) {
-    drain(device);
-    throw;
-  }
-  wait_for_success(device, commit_whole(device), "a kernel of the device, for the host's tensors");
+  });
   raise_first(failures());
   return results;
 }
@@ -200,10 +183,11 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
   std::vector<std::pair<void*, c10::Storage>> places;
   std::vector<HostNumber> numbers;
   for (auto& t : inputs) {
+    if (t.is_conj() || t.is_neg())
+      t = t.resolve_conj().resolve_neg();
     if (enqueues && t.is_cpu() && t.dim() == 0) {
-      const auto& number = numbers.emplace_back(t.storage(), device.index());
-      auto* start = static_cast<char*>(number.device.mutable_data());
-      places.emplace_back(start + t.storage_offset() * t.itemsize(), number.device);
+      const auto& number = numbers.emplace_back(t, device.index());
+      places.emplace_back(number.device.mutable_data(), number.device);
       continue;
     }
     TORCH_CHECK(
@@ -215,8 +199,6 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
         ", and the host cannot reach the memory of the target '",
         target().name,
         "'");
-    if (t.is_conj() || t.is_neg())
-      t = t.resolve_conj().resolve_neg();
     auto& storage = *t.storage().unsafeGetStorageImpl();
     auto* start = static_cast<char*>(
         t.is_cpu() ? storage.mutable_data() : settled_address(storage, Access::write));
@@ -236,8 +218,7 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
     run->execute({});
   };
   if (enqueues) {
-    enqueue_and_wait(device.index(), [&] {
-      auto& queue = queue_of(device.index());
+    enqueue_and_wait(device.index(), "a compiled graph", [&](Queue& queue) {
       for (auto& number : numbers)
         number.send(queue);
       execute();

@@ -61,27 +61,16 @@ namespace {
 
 // The contents of a plan file for that structure, if that is what they are.
 std::optional<Reader> opened(std::string_view bytes, std::string_view structure) {
-  uint64_t sum = 0;
-  if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < kMagic.size() + sizeof(sum))
+  const auto body = checked(bytes, kMagic);
+  if (!body)
     return std::nullopt;
-  std::memcpy(&sum, bytes.data() + kMagic.size(), sizeof(sum));
-  const auto body = bytes.substr(kMagic.size() + sizeof(sum));
-  if (checksum(body) != sum)
-    return std::nullopt;
-  Reader reader(body);
+  Reader reader(*body);
   std::string identity, kept;
   reader(identity, kept);
   // Names may be equal by chance.
   if (identity != files().identity || kept != structure)
     return std::nullopt;
   return reader;
-}
-
-bool write_file(const std::string& path, const std::string& body) {
-  std::string bytes(kMagic);
-  const auto sum = checksum(body);
-  bytes.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
-  return write_whole(path, bytes + body);
 }
 
 using ForeignOps = std::vector<std::string>;
@@ -171,7 +160,7 @@ void keep_claim(const Files& f, const WindowPlan& window, const ForeignOps& fore
   claims.resize(std::min(claims.size(), kMostClaimsOfFile));
   Writer archive;
   archive(f.identity, alike, claims);
-  write_file(path_of(f, alike, ".sizes"), archive.bytes);
+  write_checked(path_of(f, alike, ".sizes"), kMagic, archive.bytes);
 }
 
 size_t numbers_of(const ArgumentPlan& argument) {
@@ -427,7 +416,7 @@ bool keep(const WindowPlan& window, const std::string& plan) {
     }
     archive(plan);
   }
-  if (!write_file(path_of(f, structure), archive.bytes))
+  if (!write_checked(path_of(f, structure), kMagic, archive.bytes))
     return false;
   if (window.claim)
     keep_claim(f, window, *foreign);

@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include "device/allocator.h"
 #include "device/guard.h"
 #include "device/host_allocator.h"
 #include "device/profile.h"
@@ -31,14 +32,6 @@ Activity activity_of(const Step& step) {
   if (call == nullptr)
     return Activity::kernel;
   return call->route == "library" ? Activity::library : Activity::fallback;
-}
-
-// Memory of a plan's constant, which lives as long as either.
-c10::Storage storage_of(const Constant& constant) {
-  using Keeper = std::shared_ptr<void>;
-  const auto let_go = [](void* context) { delete static_cast<Keeper*>(context); };
-  c10::DataPtr memory(constant.data, new Keeper(constant.keeper), let_go, c10::Device(c10::kCPU));
-  return {kInBytes, constant.layout.nbytes, std::move(memory)};
 }
 
 }  // namespace
@@ -207,8 +200,10 @@ double PlanRun::bytes_made() const {
 
 void PlanRun::execute(const std::function<void(size_t)>& released) {
   released_ = &released;
-  if (!host_memory_)
+  if (!host_memory_) {
+    const SegmentsStay until_all_is_enqueued(device_.index());
     return run_->execute();
+  }
   PacedRun paced(plan_.pace(), bytes_made(), builder_works());
   run_->execute();
   paced.finish();
@@ -220,7 +215,8 @@ at::Tensor PlanRun::result(const SlotTensor& spec) {
   const auto kind = data_.slots[slot].kind;
   auto& memory = memory_[slot];
   if (kind == Slot::Kind::constant) {
-    return tensor_over(storage_of(data_.constants[data_.slots[slot].number]), layout).to(device_);
+    const auto& [of, data, keeper] = data_.constants[data_.slots[slot].number];
+    return tensor_over({kInBytes, of.nbytes, kept_by(keeper, data)}, layout).to(device_);
   }
   if (kind == Slot::Kind::output && !memory)  // no step writes it: it has no elements
     run_->place(slot, allocate(slot, data_.slots[slot].number));

@@ -1,5 +1,3 @@
-#include "execute/reference.h"
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/DeviceGuard.h>
 

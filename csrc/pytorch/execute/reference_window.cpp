@@ -168,7 +168,7 @@ class Runner {
       const CountedCall counted(*entry.op->reference);
       const Threads alone(entry.small && !is_deterministic(entry.surroundings()) ? 1 : 0);
       // A plan calls such a kernel as well, or one that is little faster.
-      const auto start = entry.op->starts_from_memory ? seconds_now() : 0;
+      const auto start = entry.op->starts_from_memory ? host_seconds() : 0;
       const auto forget = c10::make_scope_exit([&] {
         for (const auto& [ignored, k] : written)
           forget_larger(slots[k]);
@@ -178,7 +178,7 @@ class Runner {
         if (is_of_buffer(slots[k]))
           put_back(made, entry.tensors[k], window_.slots[slots[k]].buffer->memory());
       }
-      library_seconds_ += entry.op->starts_from_memory ? seconds_now() - start : 0;
+      library_seconds_ += entry.op->starts_from_memory ? host_seconds() - start : 0;
     }
     auto results = fresh_results(entry, stack);
     stack.clear();

@@ -12,6 +12,7 @@
 
 #include "device/fork.h"
 #include "execute/worth.h"
+#include "runtime/threads.h"
 
 namespace tenon {
 namespace {
@@ -80,15 +81,15 @@ void set_leaves(Room& r, bool leaves) {
 }  // namespace
 
 int fewer_threads() {
-  static const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  static const auto processors = static_cast<int>(usable_processors());
   const int all = omp_get_max_threads();
   const int fewer = std::max(1, std::min(all, processors - 1));
   return fewer < all ? fewer : 0;
 }
 
 double builder_age() {
-  static const auto start = seconds_now();
-  return seconds_now() - start;
+  static const auto start = host_seconds();
+  return host_seconds() - start;
 }
 
 void note_room(double seconds, bool left) {
@@ -97,7 +98,7 @@ void note_room(double seconds, bool left) {
   (left ? r.left : r.taken) += seconds;
   if (r.left + r.taken < kLook)
     return;
-  const double now = seconds_now(), used = seconds_used();
+  const double now = host_seconds(), used = seconds_used();
   if (r.leaves && used - r.used > kOthersWork * (now - r.decided))
     r.none_until = now + kPause;
   set_leaves(r, r.left > kMostLeft * r.taken && now >= r.none_until);

@@ -38,11 +38,9 @@ SizesOfWindow sizes_of(const Window& window, const std::vector<int32_t>& order) 
     found.made.resize(found.made.size() + pattern->given, false);
     found.made.resize(found.numbers.size(), true);
   }
-  std::vector<int32_t> numbered(window.slots.size(), -1);
-  for (size_t k = 0; k < order.size(); ++k)
-    numbered[order[k]] = static_cast<int32_t>(k);
+  const auto places = window.places(order);
   for (const auto index : window.slots_of_calls)
-    found.key.push_back(numbered[index]);
+    found.key.push_back(places[index]);
   for (const auto index : order) {
     const auto& slot = window.slots[index];
     found.key.push_back((slot.fresh ? 1 : 0) + (slot.alive ? 2 : 0));

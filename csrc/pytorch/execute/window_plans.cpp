@@ -122,7 +122,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
   }
   const bool again = found->has_claim || found->by_reference > 0;
   const bool may_ask = found->state == WindowPlan::seen &&
-                       (found->failures == 0 || seconds_now() >= found->asks_from);
+                       (found->failures == 0 || host_seconds() >= found->asks_from);
   const bool asks =
       waits ? may_ask || found->state == WindowPlan::waiting
             : again && may_ask &&
@@ -291,7 +291,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   const auto ready = find_ready(p, candidates, waits, asked);
   looks_up.finish();
   WindowRun ran;
-  const double start = seconds_now();
+  const double start = host_seconds();
   note_first(p.first_window, start);
   if (!ready.plan) {
     const auto& waiting = candidates.own ? candidates.own : candidates.claim;
@@ -310,7 +310,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     ran = target().host_memory
               ? run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false)
               : run_plan_on_device(p, ready, window, order, device, by_reference);
-    ready.found->nanoseconds_by_plan += std::llround((seconds_now() - start) * 1e9);
+    ready.found->nanoseconds_by_plan += std::llround((host_seconds() - start) * 1e9);
   }
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
@@ -338,7 +338,7 @@ void finish_window(WindowPlan& window, FoundPlan found) {
   const bool ready = window.found.plan != nullptr || window.found.sized != nullptr;
   const bool passes = !ready && window.found.may_pass && window.failures < kMostFailures;
   if (passes)
-    window.asks_from = seconds_now() + kFirstPause * std::pow(4, window.failures++);
+    window.asks_from = host_seconds() + kFirstPause * std::pow(4, window.failures++);
   window.state = ready                                  ? WindowPlan::ready
                  : window.found.error.empty() || passes ? WindowPlan::seen
                                                         : WindowPlan::failed;

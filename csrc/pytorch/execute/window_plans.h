@@ -74,7 +74,7 @@ struct WindowPlan {
   std::atomic<bool> refused{false};  // by the builder process, which cannot make its plan
   int64_t asked_at = 0;              // for its plan, in nanoseconds since 1970
   int failures = 0;                  // to make it, that may pass
-  double asks_from = 0;              // when it may be asked for again: `seconds_now`
+  double asks_from = 0;              // when it may be asked for again: `host_seconds`
   FoundPlan found;
   int64_t by_plan = 0, by_reference = 0;  // runs
   ReferenceCost cost;

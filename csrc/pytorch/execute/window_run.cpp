@@ -84,11 +84,9 @@ std::shared_ptr<WindowPlan> describe(const Window& window, const std::vector<int
     made->sized.push_back(pattern != nullptr ? static_cast<int32_t>(pattern->given) : -1);
   }
   made->worlds = worlds_of(made->calls);
-  std::vector<int32_t> numbers(window.slots.size(), -1);
-  for (size_t k = 0; k < order.size(); ++k)
-    numbers[order[k]] = static_cast<int32_t>(k);
+  const auto places = window.places(order);
   for (const auto index : window.slots_of_calls)
-    made->slots_of_calls.push_back(numbers[index]);
+    made->slots_of_calls.push_back(places[index]);
   return made;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 
@@ -68,20 +67,16 @@ bool is_news(const ReferenceCost& cost) {
   return cost.saving() > kNews * cost.told;
 }
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 ReferenceRun::ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works)
     : cost_(cost),
       mutex_(mutex),
       beside_builder_(builder_works),
       fewer_(builder_works ? threads_for(cost, mutex) : 0),
       threads_(fewer_),
-      start_(seconds_now()) {}
+      start_(host_seconds()) {}
 
 void ReferenceRun::finish(double library, double runs) {
-  const double seconds = seconds_now() - start_;
+  const double seconds = host_seconds() - start_;
   if (beside_builder_)
     note_room(seconds, fewer_ > 0);
   else

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "device/threads.h"
+#include "runtime/queue.h"
 
 namespace tenon {
 
@@ -39,9 +40,6 @@ void set_plan_all(bool all);
 
 // Whether what the builder was told of a window is out of date.
 bool is_news(const ReferenceCost& cost);
-
-// On a clock that only goes forward.
-double seconds_now();
 
 // One run by reference: timed, and, while the builder works for this process, on fewer threads than
 // there are processors, if the window takes no longer with these than it does with all of them

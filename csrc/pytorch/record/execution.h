@@ -25,6 +25,8 @@ constexpr std::pair<c10::DispatchKey, c10::DispatchKey> kKeys[] = {
 // leaves the results there. Raises what the CPU kernel raises, the errors of what it reads, and
 // c10::Error where tensors of several devices meet.
 void run_reference(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+// Warn once per op that falls back to it.
+void set_warn_fallback(bool warn);
 
 // The errors that the contents of a window's buffers end with.
 struct Failures {

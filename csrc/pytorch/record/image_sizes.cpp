@@ -8,6 +8,8 @@
 namespace tenon {
 namespace {
 
+using Arguments = c10::ArrayRef<c10::IValue>;
+
 // How often a window of `size` elements that are `dilation` apart fits, every `stride` elements.
 int64_t count_of_windows(
     int64_t length, int64_t size, int64_t stride, int64_t padding, int64_t dilation, bool ceil) {
@@ -31,8 +33,6 @@ bool ends_with(const at::Tensor& tensor, const std::vector<int64_t>& lengths) {
   return sizes.size() >= lengths.size() &&
          std::equal(lengths.begin(), lengths.end(), sizes.end() - lengths.size());
 }
-
-}  // namespace
 
 // Arguments: input, weight, bias or its sizes, stride, padding, dilation, transposed, output
 // padding, groups. The lengths of the image, none for one of another rank.
@@ -165,23 +165,29 @@ bool allows_group_norm(Arguments arguments) {
   return image.numel() == batch * channels * length && groups > 0 && channels % groups == 0;
 }
 
-template std::vector<int64_t> pooled<2, true>(Arguments);
-template std::vector<int64_t> pooled<3, true>(Arguments);
-template std::vector<int64_t> pooled<2, false>(Arguments);
-template std::vector<int64_t> pooled<3, false>(Arguments);
-template bool allows_pool<2, true>(Arguments);
-template bool allows_pool<3, true>(Arguments);
-template bool allows_pool<2, false>(Arguments);
-template bool allows_pool<3, false>(Arguments);
-template bool allows_pool_backward<2, true>(Arguments);
-template bool allows_pool_backward<3, true>(Arguments);
-template bool allows_pool_backward<2, false>(Arguments);
-template bool allows_pool_backward<3, false>(Arguments);
-template bool allows_padding<true>(Arguments);
-template bool allows_padding<false>(Arguments);
-template bool allows_padding_backward<true>(Arguments);
-template bool allows_padding_backward<false>(Arguments);
-template bool allows_group_norm<0>(Arguments);
-template bool allows_group_norm<1>(Arguments);
+constexpr SizeRule kImageRules[] = {
+    {"group_norm", allows_group_norm<0>},
+    {"group_norm_backward", allows_group_norm<1>},
+    {"convolution", allows_convolution, convolved},
+    {"convolution_backward", allows_convolution_backward},
+    {"max_pool2d", allows_pool<2, true>, pooled<2, true>},
+    {"max_pool3d", allows_pool<3, true>, pooled<3, true>},
+    {"avg_pool2d", allows_pool<2, false>, pooled<2, false>},
+    {"avg_pool3d", allows_pool<3, false>, pooled<3, false>},
+    {"max_pool2d_backward", allows_pool_backward<2, true>},
+    {"max_pool3d_backward", allows_pool_backward<3, true>},
+    {"avg_pool2d_backward", allows_pool_backward<2, false>},
+    {"avg_pool3d_backward", allows_pool_backward<3, false>},
+    {"reflection_pad", allows_padding<true>},
+    {"replication_pad", allows_padding<false>},
+    {"reflection_pad_backward", allows_padding_backward<true>},
+    {"replication_pad_backward", allows_padding_backward<false>},
+};
+
+}  // namespace
+
+std::span<const SizeRule> image_size_rules() {
+  return kImageRules;
+}
 
 }  // namespace tenon

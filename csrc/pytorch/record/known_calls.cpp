@@ -3,8 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <mutex>
 #include <tuple>
 #include <unordered_set>
@@ -66,18 +64,12 @@ void read_file(
     const std::string& identity,
     std::unordered_map<std::string, std::string>& calls,
     std::unordered_set<std::string>& open) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes(std::istreambuf_iterator<char>(file), {});
-  std::string_view left = bytes;
-  uint64_t sum = 0;
-  if (left.substr(0, kMagic.size()) != kMagic || left.size() < kMagic.size() + sizeof(sum))
-    return;
-  std::memcpy(&sum, left.data() + kMagic.size(), sizeof(sum));
-  left.remove_prefix(kMagic.size() + sizeof(sum));
-  if (checksum(left) != sum)
+  const auto bytes = read_whole(path).value_or("");
+  const auto body = checked(bytes, kMagic);
+  if (!body)
     return;
   try {
-    Reader archive(left);
+    Reader archive(*body);
     std::string of;
     std::vector<std::string> names;
     archive(of, names);
@@ -291,10 +283,7 @@ bool keep_known_calls() {
   Writer body;
   body(k.identity, std::vector<std::string>(open.begin(), open.end()));
   body.bytes += calls.bytes;
-  std::string bytes(kMagic);
-  const auto sum = checksum(body.bytes);
-  bytes.append(reinterpret_cast<const char*>(&sum), sizeof(sum));
-  const bool written = write_whole(k.path, bytes + body.bytes);
+  const bool written = write_checked(k.path, kMagic, body.bytes);
   std::lock_guard<std::mutex> lock(k.mutex);
   k.is_new = !written;
   return written;

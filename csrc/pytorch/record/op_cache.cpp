@@ -125,14 +125,14 @@ bool checks_alone(const OpEntry& entry) {
 OpInfo::OpInfo(const c10::OperatorHandle& op)
     : op(op),
       name(toString(op.operator_name())),
-      rule(op_rule(name)),
-      recordable(layouts_follow(op, rule)),
+      recordable(layouts_follow(op, op_rule(name))),
       lasts(!is_foreign(op)),
       written(arguments_written(op)),
       replaced(arguments_replaced(op)),
       counts_writes(name.rfind("aten::_foreach_", 0) == 0),
       returned(arguments_returned(op.schema())),
-      sizes(sizes_of(op, rule)) {
+      sizes(sizes_of(op, op_rule(name))) {
+  const auto& rule = op_rule(name);
   for (const auto& argument : op.schema().arguments()) {
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);

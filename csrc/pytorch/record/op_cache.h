@@ -72,7 +72,6 @@ struct OpInfo {
 
   c10::OperatorHandle op;
   std::string name;
-  const OpRule& rule;
   bool recordable;                        // false: every call runs at once
   bool lasts;                             // is what is known of its calls so in every process?
   bool selects = false;                   // makes a result by a list of indices

@@ -90,45 +90,24 @@ std::vector<int64_t> total_length(c10::ArrayRef<IValue> arguments) {
   return {total};
 }
 
-// What equal sizes do not tell of an op, by the name that the table of ops has for it.
-//
 // PyTorch's Meta kernels are not asked. Its import registers kernels from Python in the place of
 // nearly all of those that it has in C++, and recording does not wait for the interpreter.
-struct SizeRule {
-  bool (*allows)(c10::ArrayRef<IValue>) = nullptr;
-  std::vector<int64_t> (*more)(c10::ArrayRef<IValue>) = nullptr;
-};
-
-constexpr std::pair<std::string_view, SizeRule> kRules[] = {
-    {"arange", {allows_range}},
-    {"cat", {nullptr, total_length}},
-    {"slice_backward", {allows_slice}},
-    {"gather", {allows_gather}},
-    {"scatter", {allows_scatter}},
-    {"topk", {allows_choice}},
-    {"matrices", {allows_matrices}},
-    {"group_norm", {allows_group_norm<0>}},
-    {"group_norm_backward", {allows_group_norm<1>}},
-    {"convolution", {allows_convolution, convolved}},
-    {"convolution_backward", {allows_convolution_backward}},
-    {"max_pool2d", {allows_pool<2, true>, pooled<2, true>}},
-    {"max_pool3d", {allows_pool<3, true>, pooled<3, true>}},
-    {"avg_pool2d", {allows_pool<2, false>, pooled<2, false>}},
-    {"avg_pool3d", {allows_pool<3, false>, pooled<3, false>}},
-    {"max_pool2d_backward", {allows_pool_backward<2, true>}},
-    {"max_pool3d_backward", {allows_pool_backward<3, true>}},
-    {"avg_pool2d_backward", {allows_pool_backward<2, false>}},
-    {"avg_pool3d_backward", {allows_pool_backward<3, false>}},
-    {"reflection_pad", {allows_padding<true>}},
-    {"replication_pad", {allows_padding<false>}},
-    {"reflection_pad_backward", {allows_padding_backward<true>}},
-    {"replication_pad_backward", {allows_padding_backward<false>}},
+constexpr SizeRule kRules[] = {
+    {"arange", allows_range},
+    {"cat", nullptr, total_length},
+    {"slice_backward", allows_slice},
+    {"gather", allows_gather},
+    {"scatter", allows_scatter},
+    {"topk", allows_choice},
+    {"matrices", allows_matrices},
 };
 
 const SizeRule& rule_named(std::string_view name) {
-  for (const auto& [known, rule] : kRules) {
-    if (known == name)
-      return rule;
+  for (const auto rules : {std::span<const SizeRule>(kRules), image_size_rules()}) {
+    for (const auto& rule : rules) {
+      if (rule.name == name)
+        return rule;
+    }
   }
   TORCH_CHECK(false, "the table of ops names ", name, " as a rule of sizes; there is no such");
 }
@@ -181,8 +160,10 @@ OpSizes sizes_of(const c10::OperatorHandle& op, const OpRule& rule) {
 
 std::vector<std::string> size_rules() {
   std::vector<std::string> names;
-  for (const auto& [name, rule] : kRules)
-    names.emplace_back(name);
+  for (const auto rules : {std::span<const SizeRule>(kRules), image_size_rules()}) {
+    for (const auto& rule : rules)
+      names.emplace_back(rule.name);
+  }
   return names;
 }
 

@@ -157,7 +157,6 @@ void commit_stream(c10::Stream stream, CommitReason reason) {
 }
 
 void raise_unseen(c10::DeviceIndex device) {
-  std::shared_ptr<Failure> found;
   for (const auto& recorder : t_recorders.own) {
     if (recorder->device != device)
       continue;
@@ -166,11 +165,9 @@ void raise_unseen(c10::DeviceIndex device) {
       std::lock_guard<std::mutex> lock(record_mutex());
       unseen.swap(recorder->unseen);
     }
-    if (!found && unseen && !unseen->seen())
-      found = unseen;
+    if (unseen && !unseen->seen())
+      unseen->raise();  // those of other streams are for the next call
   }
-  if (found)
-    found->raise();
 }
 
 }  // namespace tenon

@@ -264,10 +264,7 @@ void wait_until_idle(c10::DeviceIndex device) {
   }
   Ticket last;
   {
-    const WithoutInterpreter no_gil;
-    std::optional<QueueLock> lock;
-    if (!QueueLock::held(device))
-      lock.emplace(device);
+    const QueueTurn turn(device);
     last = commit_part(device);
   }
   wait_for(device, last, "synchronize");
@@ -309,10 +306,7 @@ void enqueue_upload(
     bool replaces,
     std::function<void()> keeps) {
   const auto device = buffer.device;
-  const WithoutInterpreter no_gil;
-  std::optional<QueueLock> lock;
-  if (!QueueLock::held(device))
-    lock.emplace(device);
+  const QueueTurn turn(device);
   Profiled profiled(Activity::copy, device);
   if (profiled)
     note_copy(profiled, nbytes, CopyKind::host_to_device);

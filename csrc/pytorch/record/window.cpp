@@ -72,20 +72,26 @@ std::vector<int32_t> Window::order() const {
   return order;
 }
 
+std::vector<int32_t> Window::places(const std::vector<int32_t>& order) const {
+  std::vector<int32_t> found(slots.size(), -1);
+  for (size_t k = 0; k < order.size(); ++k)
+    found[order[k]] = static_cast<int32_t>(k);
+  return found;
+}
+
 void Window::structure(const std::vector<int32_t>& order, std::vector<int64_t>& words) const {
   words.clear();
   words.reserve(calls.size() + slots_of_calls.size() + 2 * slots.size());
   for (const auto& call : calls)
     words.push_back(call.entry->id);
-  std::vector<int32_t> numbered(slots.size(), -1);
-  for (size_t k = 0; k < order.size(); ++k) {
-    numbered[order[k]] = static_cast<int32_t>(k);
-    const auto& slot = slots[order[k]];
+  for (const auto index : order) {
+    const auto& slot = slots[index];
     words.push_back((slot.fresh ? -1 : -2) - (slot.alive ? 2 : 0));
     words.push_back(static_cast<int64_t>(slot.nbytes));
   }
+  const auto numbers = places(order);
   for (const auto index : slots_of_calls)
-    words.push_back(numbered[index]);
+    words.push_back(numbers[index]);
 }
 
 const std::string& Window::line_of(size_t call) const {

@@ -66,6 +66,8 @@ struct Window {
 
   // The slots in the order of their first use, by which a plan numbers them.
   std::vector<int32_t> order() const;
+  // Of each slot its place in such an order.
+  std::vector<int32_t> places(const std::vector<int32_t>& order) const;
   // Writes what tells windows of one plan: calls, how their slots connect, and which slots are new
   // and which outlive the window.
   void structure(const std::vector<int32_t>& order, std::vector<int64_t>& words) const;
