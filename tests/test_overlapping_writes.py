@@ -5,6 +5,7 @@ and what runs by a plan gives what PyTorch's kernels give.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -215,3 +216,38 @@ def test_compiled(
         assert_same(compiled(base, i.to("tenon")), function(cpu, i))
         assert_same(base, cpu)
     assert ("runs as eager code" in caplog.text) == (function is not not_shared)
+
+
+LISTS: dict[str, tuple[bool, Callable[[Tensor, Tensor], Any]]] = {
+    "two that swap": (True, lambda x, y: torch._foreach_add_([x, y], [y, x])),
+    "rows that swap": (True, lambda x, y: torch._foreach_mul_([x[0], x[1]], [x[1], x[0]])),
+    "the next row": (True, lambda x, y: torch._foreach_sub_(x[:-1].unbind(), x[1:].unbind())),
+    "the row before": (True, lambda x, y: torch._foreach_sub_(x[1:].unbind(), x[:-1].unbind())),
+    "twice in a list": (True, lambda x, y: torch._foreach_mul_([x, x], [x * 2, y])),
+    "a view in a list": (True, lambda x, y: torch._foreach_mul_([x, x[1]], [y, y[0]])),
+    "a third list": (True, lambda x, y: torch._foreach_addcmul_([x, y], [y, y], [y + 1, x])),
+    "a number": (False, lambda x, y: torch._foreach_mul_([x[0], x[1]], x[0, 0] * 1)),
+    "copies": (True, lambda x, y: torch._foreach_copy_([x[0], x[1]], [x[1], x[0]])),
+    "rows of one": (False, lambda x, y: torch._foreach_mul_(x.unbind(), y.unbind())),
+    "each by itself": (False, lambda x, y: torch._foreach_add_([x, y], [x, y])),
+    "one that is read twice": (False, lambda x, y: torch._foreach_add_(x.unbind(), [y[0]] * 4)),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_in_compiled_code(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each tensor of a list is computed of what those before it have become."""
+    meets, change = LISTS[name]
+
+    def compute(x: Tensor, y: Tensor) -> list[Tensor]:
+        x, y = x * 2, y + 1
+        change(x, y)
+        return [x * 1, y * 1]
+
+    torch._dynamo.reset()
+    given = torch.randn(4, 3), torch.randn(4, 3)
+    compiled = torch.compile(compute, backend="tenon")
+    got = compiled(*(t.to("tenon") for t in given))
+    assert_same(got, compute(*given), rtol=1e-6, atol=1e-6)
+    assert ("runs as eager code" in caplog.text) == meets

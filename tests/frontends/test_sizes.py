@@ -61,3 +61,25 @@ def test_a_nested_tensor(dynamic: bool | None) -> None:
     x = torch.nested.nested_tensor([torch.randn(3, 4), torch.randn(5, 4)], layout=torch.jagged)
     run = torch.compile(lambda x: (x * 2 + 1).sin(), backend="tenon", dynamic=dynamic)
     assert_same(run(x.to("tenon")).values(), (x * 2 + 1).sin().values(), 1e-6, 1e-6)
+
+
+CALLS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a median": lambda x: torch.median(x.flip(0), 0).indices,
+    "in order": lambda x: torch.sort(x.flip(0), 1).values,
+    "a histogram": lambda x: torch.histc(x.flip(0)[:2], 4),
+    "singular values": lambda x: torch.linalg.svdvals(x.flip(0, 1)),
+    "a transform": lambda x: torch.fft.fft(x.flip(0), dim=0).abs(),
+    "a product": lambda x: x.flip(0) @ x.flip(1).t().flip(0),
+    "with a step": lambda x: torch.sort(x.flip(0)[::2], 0).values,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_is_read_backwards_by_kernels(name: str) -> None:
+    """Steps in memory are negative then, by sizes of any value, which PyTorch's kernels are not
+    given."""
+    torch._dynamo.reset()
+    run = torch.compile(CALLS[name], backend="tenon", dynamic=True)
+    for size in (5, 8, 3, 2):
+        x = torch.randn(size, 6)
+        assert_same(run(x.to("tenon")), CALLS[name](x), rtol=1e-4, atol=1e-5)

@@ -6,7 +6,9 @@ then the copies as they are after it.
 
 PyTorch's traces have no place for writes through views whose elements share memory. Functionalized,
 each element of such a view has a value of its own, and what is put back into the base is what a few
-of them have: the rest is lost. `writes_shared_elements` finds these before anything is traced.
+of them have: the rest is lost. Nor have they one for ops on lists that write what they read later
+in the list: functionalized, all of it is read first. `writes_shared_elements` finds these before
+anything is traced.
 """
 
 from __future__ import annotations
@@ -76,21 +78,54 @@ def changed_base(n: Any) -> Node | None:
 def writes_shared_elements(module: GraphModule) -> bool:
     """Whether a graph of Dynamo's writes memory of which a tensor has several elements at one
     place: one that is expanded, or unfolded with a step that is shorter than the window; or writes
-    a tensor twice that is in a list twice."""
+    a list of tensors of which one shares elements with what another is computed of."""
     for graph in (m.graph for m in module.modules() if isinstance(m, GraphModule)):
         shared: set[int | None] = set()
         for n in graph.nodes:
             written = {x for x in _written(n) if isinstance(x, Node)}
-            if _is_there_twice(n, written) or any(_storage(x) in shared for x in written):
+            if _lists_meet(n, written) or any(_storage(x) in shared for x in written):
                 return True
             shared |= {_memory(t) for t in _tensors_of(n) if _has_shared_elements(t)}
     return False
 
 
-def _is_there_twice(n: Node, written: set[Node]) -> bool:
-    lists = [x for x in (*n.args, *n.kwargs.values()) if isinstance(x, list | tuple)]
-    found = [[x for x in many if isinstance(x, Node) and x in written] for many in lists]
-    return any(len(set(nodes)) < len(nodes) for nodes in found)
+def _lists_meet(n: Node, written: set[Node]) -> bool:
+    """Whether an op on lists, which goes through them in order, writes at one place in a list what
+    it reads or writes at another."""
+    given = (*n.args, *n.kwargs.values())
+    lists = [x for x in given if isinstance(x, list | tuple)]
+    if not any(isinstance(x, Node) and x in written for many in lists for x in many):
+        return False
+    used = [(place, x) for many in lists for place, x in enumerate(many)]
+    used += [(-1, x) for x in given if isinstance(x, Node)]  # is read at each place
+    changed = {_storage(x) for x in written}
+    spans: dict[int | None, list[tuple[int, int, int]]] = {}  # by memory: first, end, place
+    for place, x in used:
+        for t in _tensors_of(x) if isinstance(x, Node) else ():
+            if (memory := _memory(t)) in changed and (span := _span(t)) is not None:
+                spans.setdefault(memory, []).append((*span, place))
+    return any(_meet(found) for found in spans.values())
+
+
+def _meet(spans: list[tuple[int, int, int]]) -> bool:
+    """Whether two spans of different places meet."""
+    ends: dict[int, int] = {}  # of the two places that reach furthest
+    for first, end, place in sorted(spans):
+        if any(first < other for k, other in ends.items() if k != place):
+            return True
+        ends[place] = max(end, ends.get(place, 0))
+        ends = dict(sorted(ends.items(), key=lambda item: item[1])[-2:])
+    return False
+
+
+def _span(t: torch.Tensor) -> tuple[int, int] | None:
+    """The first byte of a tensor in its memory, and the one after the last."""
+    sizes, strides = ([_example(n) for n in numbers] for numbers in (t.shape, t.stride()))
+    if 0 in sizes:
+        return None
+    first = _example(t.storage_offset())
+    last = first + sum((n - 1) * k for n, k in zip(sizes, strides, strict=True))
+    return first * t.itemsize, (last + 1) * t.itemsize
 
 
 def _written(n: Node) -> Iterator[Any]:

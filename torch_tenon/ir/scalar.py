@@ -229,7 +229,7 @@ class _Ops:
             return complex_numbers.convert(self, x, dtype)
         if x.op == "constant":
             return self.constant(_converted(x.args[1].value, dtype), dtype)
-        if x.op == "index" and dtype.is_floating_point is False and dtype is not torch.bool:
+        if x.op == "index" and _only_cuts(x.dtype, dtype):
             return self.index(x.args[0], dtype)
         return current().record("to", (x,), dtype)
 
@@ -319,6 +319,13 @@ def _float32(value: Any) -> float:
         odd = size >> cut | (size & (1 << cut) - 1 != 0)
         value = math.copysign(float(odd << cut), value)
     return ctypes.c_float(value).value
+
+
+def _only_cuts(source: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether a whole number is converted to another that has no more bits: what was cut off
+    before does not come back."""
+    is_whole = not dtype.is_floating_point and dtype is not torch.bool
+    return is_whole and dtype.itemsize <= source.itemsize
 
 
 def _converted(value: Any, dtype: torch.dtype) -> Any:

@@ -143,3 +143,49 @@ def test_what_is_in_a_set_is_in_order() -> None:
     x = torch.arange(12.0).view(3, 4).t()
     for some in (torch.arange(3.0), 2.0):
         assert compiled(torch.isin)(*on_tenon([x, some])).stride() == (torch.isin(x, some).stride())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_is_combined_in_sixteen_bits(dtype: torch.dtype) -> None:
+    """The CPU's kernels of scatters round once, those of slices after each of them."""
+
+    def combined(x: Tensor, i: Tensor, s: Tensor) -> list[Tensor]:
+        found = [
+            *(x.scatter_reduce(0, i, s, how) for how in REDUCTIONS),
+            *(x.scatter(0, i, s, reduce=how) for how in ("add", "multiply")),
+            *(x.scatter(0, i, 1.013, reduce=how) for how in ("add", "multiply")),
+            x.scatter_add(0, i, s),
+        ]
+        for how in REDUCTIONS[1:]:
+            found += [
+                x.index_reduce(0, i[:, 0], s, how, include_self=include)
+                for include in (True, False)
+            ]
+        return found
+
+    generator = torch.Generator().manual_seed(0)
+    x, s = (torch.randn(n, 32, generator=generator).to(dtype) for n in (4, 40))
+    same_by_plans(combined, x, torch.randint(0, 4, s.shape, generator=generator), s)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_is_added_in_sixteen_bits(dtype: torch.dtype) -> None:
+    def added(x: Tensor, i: Tensor, s: Tensor) -> list[Tensor]:
+        cube, more = x.view(4, 4, 8), s.view(40, 4, 8)
+        found = [
+            x.index_add(0, i, s),
+            x.index_add(0, i.int(), s),
+            x.t().index_add(-1, i, s.t()),
+            cube.transpose(0, 1).index_add(1, i, more.transpose(0, 1)),
+            x[:, 0].index_add(0, i, s[:, 0]),
+        ]
+        for alpha in (0.3, -2):
+            found += [
+                x.index_add(0, i, s, alpha=alpha),
+                x[:, 0].index_add(0, i, s[:, 0], alpha=alpha),
+            ]
+        return found
+
+    generator = torch.Generator().manual_seed(0)
+    x, s = (torch.randn(n, 32, generator=generator).to(dtype) for n in (4, 40))
+    same_by_plans(added, x, torch.randint(0, 4, (40,), generator=generator), s)

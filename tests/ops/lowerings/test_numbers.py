@@ -344,3 +344,37 @@ def test_long_whole_numbers_are_rounded_once(dtype: torch.dtype) -> None:
         return [*found, torch.where(x > 0, x, numbers[0]), x.clamp(min=numbers[2])]
 
     same_by_plans(compute, torch.ones(3, dtype=dtype))
+
+
+NARROW = (torch.int8, torch.uint8, torch.int16, torch.bool)
+WIDER = (torch.int16, torch.int32, torch.int64, torch.uint8, torch.float32, torch.bool)
+
+
+@pytest.mark.parametrize("count", [40, 700])
+def test_positions_in_narrow_dtypes_begin_again(count: int) -> None:
+    """Of a progression, whose numbers are places in a loop, only the last bits are left."""
+
+    def compute(x: Tensor) -> list[Tensor]:
+        places = torch.arange(count, device=x.device)
+        narrow = [places.to(dtype) for dtype in NARROW]
+        wider = [n.to(dtype) for n in narrow for dtype in WIDER]
+        chosen = [
+            torch.where(kept, x, 0.0)
+            for n in narrow[:2]
+            for kept in (n < 5, n >= 9, n <= 100, n > 70, n == 3, n < 90)
+        ]
+        rows = places.view(-1, 10).to(torch.int8)
+        return [*wider, *chosen, (rows.long() < 30).sum(1), rows.sum(0), rows[1:] < 4]
+
+    same_by_plans(compute, torch.randn(count))
+
+
+def test_positions_in_narrow_dtypes_where_sizes_change() -> None:
+    def compute(x: Tensor) -> list[Tensor]:
+        n = torch.arange(x.shape[0], device=x.device).to(torch.int8)
+        return [n.long(), x * (n < 5), n.to(torch.uint8).int()]
+
+    graph = compiled(compute, dynamic=True)
+    for count in (100, 300, 130, 257):
+        x = torch.randn(count)
+        assert_same(graph(x.to("tenon")), compute(x))

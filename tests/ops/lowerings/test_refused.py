@@ -444,3 +444,24 @@ def test_dtypes_that_have_none_in_common(caplog: pytest.LogCaptureFixture) -> No
         for other in (x, x > 3, x + 1j):
             _refused_in_graphs(lambda x, y: torch.where(x == x, x, y), other, y)
     assert "failed" not in caplog.text
+
+
+OF_NUMBERS: list[Callable[[Tensor], Tensor]] = [
+    *(torch.floor, torch.ceil, torch.trunc, torch.round, torch.abs, torch.frac),
+    *(lambda x: torch.gcd(x, x), lambda x: torch.lcm(x, x), lambda x: torch.pow(x, x)),
+    *(lambda x: torch.pow(x, True), lambda x: torch.pow(x, False), lambda x: torch.pow(True, x)),
+    *(lambda x: torch.hypot(x, x), lambda x: torch.nextafter(x, x), torch.sign, torch.square),
+    *(F.mish, F.softplus, F.hardswish, F.hardsigmoid, F.hardshrink, F.softshrink, F.logsigmoid),
+    *(lambda x: torch.logaddexp(x, x), lambda x: torch.logaddexp2(x, x)),
+    *(lambda x: torch.lerp(x, x, 0.5), lambda x: torch.addcmul(x, x, x)),
+    *(lambda x: F.threshold(x, 1, 0), lambda x: F.smooth_l1_loss(x, x)),
+    lambda x: F.huber_loss(x, x),
+    lambda x: torch.linspace(0, 3, 4, dtype=x.dtype, device=x.device),
+]
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("k", range(len(OF_NUMBERS)))
+def test_ops_that_are_for_fractions_or_numbers(k: int) -> None:
+    for x in (torch.tensor([True, False, True]), torch.tensor([2, 1, 3])):
+        _as_on_the_cpu(OF_NUMBERS[k], x)

@@ -358,3 +358,32 @@ def test_factors_of_a_product_of_nothing(alpha: float, beta: float) -> None:
         return [torch.addmm(c, x, y, **how), torch.baddbmm(c[None], x[None], y[None], **how)]
 
     same_by_plans(sums, c)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_logarithms_of_complex_numbers(dtype: torch.dtype) -> None:
+    """The absolute value may be beyond the range, and so close to 1 that it is 1."""
+    info = torch.finfo(dtype)
+    far = [info.max, -info.max / 2, info.tiny, info.max**0.5, info.tiny**0.5]
+    parts = [*SPECIAL, *far, 1e-4, -1e-8, 1.0001, 0.6, 0.8]
+    special = torch.tensor([complex(a, b) for a in parts for b in parts], dtype=dtype)
+    generator = torch.Generator().manual_seed(0)
+    near, angle, size = torch.rand(3, 300, dtype=torch.float64, generator=generator)
+    around = torch.polar(1 + (near - 0.5) * 10 ** (-6 * size), 6.28 * angle).to(dtype)
+
+    def parts_of(z: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(torch.log(z))
+
+    rtol = 1e-5 if dtype is torch.complex64 else 1e-7
+    same_by_plans(parts_of, torch.cat([special, around]), rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_exponentials_of_complex_numbers(dtype: torch.dtype) -> None:
+    """A part may be within the range where the absolute value is beyond it."""
+    most, least = (math.log(getattr(torch.finfo(dtype), name)) for name in ("max", "tiny"))
+    reals = [*SPECIAL, most - 1, most + 0.3, most + 2, least - 1, least - 9, 2 * most, 701.0]
+    angles = [*SPECIAL, 1.5, 0.01, 3.14, 1e-5]
+    special = torch.tensor([complex(a, b) for a in reals for b in angles], dtype=dtype)
+    rtol, atol = 1e-5 if dtype is torch.complex64 else 1e-9, torch.finfo(dtype).tiny
+    same_by_plans(lambda z: torch.view_as_real(torch.exp(z)), special, rtol=rtol, atol=atol)

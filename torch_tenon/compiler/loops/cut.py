@@ -65,6 +65,8 @@ def change_of(s: Let, symbol: Symbol) -> Change | None:
         return None
     (e,) = left.args
     offset = e - var(symbol)  # type: ignore[operator]
-    if strides(e) != {symbol: 1} or not isinstance(offset, int):  # type: ignore[arg-type]
+    # In a narrower dtype the position begins again, and a condition changes more than once.
+    is_whole = left.dtype is torch.int64
+    if not is_whole or strides(e) != {symbol: 1} or not isinstance(offset, int):  # type: ignore[arg-type]
         return None
     return Change(int(right.value) - offset + (s.op in ("le", "gt")), s.op in ("lt", "le"))

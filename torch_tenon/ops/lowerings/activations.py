@@ -42,6 +42,8 @@ def threshold_backward(b: Build, g: Value, x: Value, limit: Any) -> Value:
 @lowering("aten.threshold")
 def threshold(b: Build, x: Value, limit: Any, value: Any) -> Value:
     """The value where x is at most the limit; for whole numbers both are whole."""
+    if x.dtype is torch.bool:
+        raise CannotLower("a threshold of truth values")
     if not x.dtype.is_floating_point:
         limit, value = (k if isinstance(k, Value) else int(k) for k in (limit, value))
     f = lambda a, k, v: ops.where(ops.le(a, k), v, a)  # noqa: E731

@@ -91,12 +91,38 @@ def _of_parts(function: Callable[[Scalar, Scalar], Scalar], cost: int) -> Loweri
 
 
 def _exp(x: Scalar, y: Scalar) -> Scalar:
-    """The exponential, of infinities as PyTorch has it."""
-    size, cos, sin = ops.exp(x), ops.cos(y), ops.sin(y)
+    """The exponential, of infinities as PyTorch has it. A part may be in the range where the
+    absolute value is not: it is multiplied in float64, and with a large one twice by the root."""
+    cos, sin, wide = ops.cos(y), ops.sin(y), ops.to(x, torch.float64)
+    large = ops.gt(wide, 700.0)
+    size = ops.exp(ops.where(large, ops.mul(wide, 0.5), wide))
+    again = ops.where(large, size, 1.0)
+
+    def part(share: Scalar) -> Scalar:
+        found: Scalar = ops.to(size * ops.to(share, torch.float64) * again, x.dtype)
+        return found
+
     nothing, endless = ops.eq(x, -math.inf), ops.eq(x, math.inf) & ops.isnan(cos)
-    real = ops.where(nothing, 0.0, ops.where(endless, x, size * cos))
-    imag = ops.where(nothing, 0.0, ops.where(ops.eq(y, 0.0), y, size * sin))
+    real = ops.where(nothing, 0.0, ops.where(endless, x, part(cos)))
+    imag = ops.where(nothing, 0.0, ops.where(ops.eq(y, 0.0), y, part(sin)))
     made: Scalar = ops.pair(real, imag)
+    return made
+
+
+def _log(x: Scalar, y: Scalar) -> Scalar:
+    """The logarithm. That of the absolute value is of squares in float64: near 1 of what they are
+    more than 1, which the absolute value itself has no digits for."""
+    a, b = (ops.to(ops.abs(part), torch.float64) for part in (x, y))
+    large, small = ops.maximum(a, b), ops.minimum(a, b)
+    near = ops.gt(large, 0.5) & ops.lt(large, 2.0)
+    squares = ops.mul(large, large), ops.mul(small, small)
+    lost = [ops.fma(v, v, -square) for v, square in zip((large, small), squares, strict=True)]
+    beyond = squares[0] - 1.0 + squares[1] + (lost[0] + lost[1])
+    of_near = ops.mul(ops.log1p(ops.where(near, beyond, 0.0)), 0.5)
+    share = ops.where(ops.eq(large, 0.0) | ops.isinf(large), 0.0, small / large)
+    far = ops.log(large) + ops.mul(ops.log1p(ops.mul(share, share)), 0.5)
+    size = ops.where(ops.isinf(a) | ops.isinf(b), math.inf, ops.where(near, of_near, far))
+    made: Scalar = ops.pair(ops.to(size, x.dtype), ops.atan2(y, x))
     return made
 
 
@@ -112,8 +138,8 @@ _own("angle")(_of_parts(lambda x, y: ops.atan2(y, x), 8))
 _own("_conj", "_conj_physical", "conj_physical")(_of_parts(lambda x, y: ops.pair(x, -y), 1))
 _own("real")(_of_parts(lambda x, y: x, 0))
 _own("imag")(_of_parts(lambda x, y: y, 0))
-_own("exp")(_of_parts(_exp, 12))
-_own("log")(_of_parts(lambda x, y: ops.pair(ops.log(ops.hypot(x, y)), ops.atan2(y, x)), 16))
+_own("exp")(_of_parts(_exp, 20))
+_own("log")(_of_parts(_log, 40))
 _own("sgn")(_of_parts(_sgn, 8))
 _own("isnan")(_of_parts(lambda x, y: ops.isnan(x) | ops.isnan(y), 1))
 _own("isinf")(_of_parts(lambda x, y: ops.isinf(x) | ops.isinf(y), 1))

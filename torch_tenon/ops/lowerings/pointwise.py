@@ -20,6 +20,7 @@ from torch_tenon.ops.lowerings.table import (
     fitting,
     float_type,
     lowering,
+    of_fractions,
     promote,
 )
 
@@ -42,6 +43,9 @@ _CHEAP = {"neg", "abs", "sign", "bitwise_not", "logical_not"}
 _ROUNDING = {
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "round.default": "round",
 }  # fmt: skip
+# PyTorch's kernels refuse whole numbers, or truth values, for these.
+_FRACTIONS_ONLY = ("hypot", "nextafter")
+_NO_TRUTH = ("abs", "gcd", "lcm")
 _NOT_PREFIXED = {"i0", "igamma", "igammac"}
 _ALIASES = {"i0": "special_modified_bessel_i0", "i1": "special_modified_bessel_i1"}
 
@@ -57,6 +61,10 @@ def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
         whole = name.startswith("bitwise") or name in ("gcd", "lcm")
         if whole and (compute.is_floating_point or compute.is_complex):
             raise CannotLower(f"{name} of {compute}")
+        if name in _FRACTIONS_ONLY and not compute.is_floating_point:
+            raise CannotLower(f"{name} of {compute}")
+        if name in _NO_TRUTH and compute is torch.bool:
+            raise CannotLower(f"{name} of truth values")
         if name in ("fmin", "fmax") and not compute.is_floating_point:
             scalar = ops.minimum if name == "fmin" else ops.maximum
         if rule == "truth":
@@ -90,6 +98,8 @@ for _rule, _names in _BINARY.items():
 
 def _enter_rounding(aten: str, name: str) -> None:
     def lower(b: Build, x: Value) -> Value:
+        if x.dtype is torch.bool:
+            raise CannotLower(f"{name} of truth values")
         if not x.dtype.is_floating_point:
             return x
         return elementwise(getattr(ops, name), (x,), x.dtype, x.dtype)
@@ -170,6 +180,8 @@ lowering("aten.rsub")(_scaled(ops.sub, turned=True))
 def addcmul(b: Build, x: Value, y: Value, z: Value, *, value: Any = 1) -> Value:
     """x + value * y * z."""
     compute = promote(x, y, z)
+    if compute is torch.bool:
+        raise CannotLower("products of truth values")
 
     def add(a: Scalar, c: Scalar, d: Scalar) -> Scalar:
         if compute.is_floating_point:  # rounded once: a product beyond the range may come back
@@ -203,6 +215,7 @@ def lerp(b: Build, x: Value, y: Value, weight: Any) -> Value:
         return ops.fma(share, ops.sub(c, a), ops.where(near, a, c))
 
     compute = promote(x, y, weight)
+    of_fractions(x)
     return elementwise(f, (x, y, weight), compute, compute, 5, (2,))
 
 
@@ -283,6 +296,8 @@ def pow_(b: Build, x: Any, y: Any) -> Value:
     """x to the y; small whole exponents become multiplications."""
     compute = promote(x, y)
     if compute is torch.bool:
+        if not isinstance(y, bool):
+            raise CannotLower("a power of truth values")
         return elementwise(lambda a, n: a | ~n, (x, y), compute, compute)
     if isinstance(x, Value) and isinstance(y, int | float) and not isinstance(y, bool):
         # Of float16 PyTorch has no such shortcut: -inf ** 0.5 is no NaN.

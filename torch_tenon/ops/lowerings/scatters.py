@@ -10,6 +10,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index
 from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.sixteen_bits import rounded_number
 from torch_tenon.ir.values import Lazy, Position, Value, neutral, reshape
 from torch_tenon.ops.lowerings.indexing import one_d, scatter_node
 from torch_tenon.ops.lowerings.table import (
@@ -44,17 +45,19 @@ def _scatter_along(
     mode: str,
     include: bool = True,
     places: _Places = _Places(),
+    in_steps: bool = False,
 ) -> Value:
-    """Copies x and stores (or combines) a source at indices along one dimension."""
+    """Copies x and stores (or combines) a source at indices along one dimension. 16-bit numbers are
+    rounded once, as the CPU's kernels of scatters do, or `in_steps`: after each of them."""
     if not x.sizes:
-        row = _scatter_along(b, one_d(x), dim, at, source, mode, include, places)
+        row = _scatter_along(b, one_d(x), dim, at, source, mode, include, places, in_steps)
         return reshape(row, ())
     if x.dtype not in TABLE:
         raise CannotLower(f"no loops over {x.dtype}")
     wide = TABLE[x.dtype].compute
-    if mode in ("sum", "prod") and x.dtype.is_floating_point and wide is not x.dtype:
-        # As the CPU does, rounded once.
-        source = cast(source, wide) if isinstance(source, Value) else source
+    if mode in ("sum", "prod") and wide is not x.dtype and not in_steps:
+        is_tensor = isinstance(source, Value)
+        source = cast(source, wide) if is_tensor else rounded_number(source, x.dtype)
         done = _scatter_along(b, cast(x, wide), dim, at, source, mode, include, places)
         return cast(done, x.dtype)
     at, source = one_d(at), one_d(source) if isinstance(source, Value) else source
@@ -143,10 +146,11 @@ def _reduced(
     reduce: str,
     include: bool,
     places: _Places,
+    in_steps: bool = False,
 ) -> Value:
     if reduce != "mean":
-        return _scatter_along(b, x, dim, at, source, _MODES[reduce], include, places)
-    total = _scatter_along(b, x, dim, at, source, "sum", include, places)
+        return _scatter_along(b, x, dim, at, source, _MODES[reduce], include, places, in_steps)
+    total = _scatter_along(b, x, dim, at, source, "sum", include, places, in_steps)
     start = Lazy(x.sizes, torch.int64, lambda p: ops.constant(int(include), torch.int64))
     count = _scatter_along(b, start, dim, at, 1, "sum", places=places)
 
@@ -171,7 +175,7 @@ def index_reduce(
     """x with slices of a source combined at positions of a dimension."""
     rows, source = _rows(x, dim, at, _of_rank(x, source))
     embedding = _Places("embedding")
-    return _reduced(b, x, dim, rows, source, reduce, include_self, embedding)
+    return _reduced(b, x, dim, rows, source, reduce, include_self, embedding, in_steps=True)
 
 
 def _of_rank(x: Value, source: Value) -> Value:
@@ -205,12 +209,19 @@ def _rows(x: Value, dim: int, at: Value, source: Any) -> tuple[Value, Value]:
 def index_add(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: Any = 1) -> Value:
     """x with `alpha` times the slices of a source added at positions of a dimension."""
     rows, source = _rows(x, dim, at, _of_rank(x, source))
-    if isinstance(alpha, Value) or alpha != 1:
+    rank, is_scaled = len(x.sizes), isinstance(alpha, Value) or alpha != 1
+    if is_scaled:
         if x.dtype not in TABLE:
             raise CannotLower(f"no loops over {x.dtype}")
         wide = TABLE[x.dtype].compute
-        source = elementwise(ops.mul, (source, fitting(alpha, x.dtype)), wide, wide)
-    return _scatter_along(b, x, dim, rows, source, "sum", places=_Places("embedding"))
+        scaled = lambda s, k: ops.mul(s, ops.rounded(k, x.dtype))  # noqa: E731
+        # Slices are added times alpha, numbers once they are.
+        dtype = wide if rank > 1 else x.dtype
+        source = elementwise(scaled, (source, fitting(alpha, x.dtype)), wide, dtype)
+    # The CPU's kernel scatters slices that are all of what is outside or inside.
+    is_scatter = rank > 1 and wrap_dim(dim, rank) in (0, rank - 1) and at.dtype is torch.int64
+    in_steps = is_scaled or not is_scatter
+    return _scatter_along(b, x, dim, rows, source, "sum", True, _Places("embedding"), in_steps)
 
 
 def _of_64_bits(at: Value) -> Value:

@@ -18,7 +18,7 @@ import torch
 from torch_tenon import device
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
-from torch_tenon.ir.index import Index
+from torch_tenon.ir.index import Index, nonnegative
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value
@@ -89,7 +89,7 @@ class Build:
         """An argument of a call: values with memory, and with strides that PyTorch accepts."""
         if isinstance(x, Value):
             stored = self.program.realise(x)
-            if any(isinstance(k, int) and k < 0 for k in stored.layout.strides):
+            if not all(map(nonnegative, stored.layout.strides)):
                 stored = self.program.copy(stored)
             return stored
         if isinstance(x, list | tuple):
