@@ -129,7 +129,12 @@ def be_main(command: list[str], folder: str, environment: dict[str, str]) -> Non
     sys.modules.pop(__name__, None)
     main = sys.modules["__main__"].__dict__
     names = {"__name__": "__main__", "__builtins__": main["__builtins__"], "__doc__": None}
-    names.update(__spec__=None, __package__=None, __loader__=importlib.machinery.BuiltinImporter)
+    names.update(
+        __annotations__={},
+        __spec__=None,
+        __package__=None,
+        __loader__=importlib.machinery.BuiltinImporter,
+    )
     main.clear()
     main.update(names)
     sys.orig_argv[1:] = command
@@ -145,12 +150,13 @@ def be_main(command: list[str], folder: str, environment: dict[str, str]) -> Non
         sys.argv[:] = ["-c", *command[2:]]
         code = compile(command[1], "<string>", "exec")
     else:
-        sys.path[0] = os.path.dirname(os.path.realpath(command[0]))
+        path = os.path.abspath(command[0])
+        sys.path[0] = os.path.dirname(os.path.realpath(path))
         sys.argv[:] = command
-        main.update(__file__=command[0], __cached__=None)
-        main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", command[0])
-        with open(command[0], "rb") as file:
-            code = compile(file.read(), command[0], "exec")
+        main.update(__file__=path, __cached__=None)
+        main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", path)
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec")
     exec(code, main)
 
 
