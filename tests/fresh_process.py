@@ -23,11 +23,13 @@ ASYNCHRONOUS_TARGET = f"{TESTS / 'targets' / 'asynchronous.py'}:AsynchronousTarg
 #: The command `tenon`, for `python`.
 TENON = ("-c", "from torch_tenon.cli import app; app()")
 
-# Variables that neither the interpreter nor PyTorch nor OpenMP reads when it starts.
-_READ_LATER = (
-    *("PATH", "PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_TEST_DEVICES"),
-    *("COLUMNS", "CI"),
+# Variables that the interpreter, the C library, OpenMP or PyTorch reads when it starts, and those
+# of them that a forked process reads anew. Libraries that tests import set some others.
+_READ_AT_START = (
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LANG", "LC_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_"),
+    *("DNNL_", "ONEDNN_", "ATEN_", "TORCH_", "PYTORCH_", "NPY_", "NUMPY_"),
 )
+_READ_LATER = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_TEST_DEVICES")
 
 
 def run(
@@ -173,7 +175,7 @@ class _ForkServer:
         """Whether what it read of its environment when it started is right for a child."""
         mine = self._environment
         changed = {k for k in mine | environment if mine.get(k) != environment.get(k)}
-        return all(k.startswith(("TENON_", "PYTEST_")) or k in _READ_LATER for k in changed)
+        return not any(k.startswith(_READ_AT_START) for k in changed.difference(_READ_LATER))
 
     def start(self, command: tuple[str, ...], folder: str, environment: dict[str, str]) -> Forked:
         """Forks a process that runs the command."""

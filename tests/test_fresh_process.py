@@ -1,10 +1,11 @@
 """What tests start by `fresh_process` without an import of PyTorch is as a process of its own."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from fresh_process import python, start
+from fresh_process import Forked, python, start
 
 SEEN = "import os, sys; print(sys.argv, sys.path[:2], os.getcwd(), __name__, __spec__ is None)"
 CODE = {
@@ -87,6 +88,14 @@ def test_the_environment_is_its_own(tmp_path: Path) -> None:
     path = f"{tmp_path}:relative"
     same(tmp_path, "-c", code, env={"PATH": "/nowhere", "PYTHONPATH": path})
     same(tmp_path, "-c", code, env={"PYTHONPATH": path, "OMP_NUM_THREADS": "1"})
+
+
+def test_what_is_read_at_the_start_needs_a_new_process(tmp_path: Path) -> None:
+    """scikit-learn sets the first one when it is imported."""
+    for name, is_forked in (("KMP_INIT_AT_FORK", True), ("OMP_NUM_THREADS", False)):
+        process = start("-c", "print(1)", env={**os.environ, name: "1"})
+        assert process.communicate() == ("1\n", "")
+        assert isinstance(process, Forked) is is_forked
 
 
 @pytest.mark.parametrize("imports", [False, True])
