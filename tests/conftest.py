@@ -17,6 +17,7 @@ os.environ.setdefault("TENON_PLAN_FILES", "0")
 os.environ.setdefault("TENON_PLAN", "all")
 
 import gc
+import logging
 import random
 import re
 import subprocess
@@ -24,7 +25,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -33,11 +34,24 @@ from against_cpu import executing
 from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
 from torch_tenon.config import EXECUTE_MODES
+from torch_tenon.frontends.after_import import after_import
 from torch_tenon.pytorch import process
 
 T = TypeVar("T")
 
 TESTS = Path(__file__).parent
+
+# pytest listens to loggers that do not propagate, and where somebody listens PyTorch's compiler
+# writes down each of its steps.
+logging.getLogger("torch.__trace").propagate = True
+
+
+def _measure_no_guards(guards: Any) -> None:
+    guards.profile_guard_manager = lambda *_: 0.0
+
+
+# Dynamo measures how long the guards of each graph take, for its log, with all caches flushed.
+after_import({"torch._dynamo.guards": _measure_no_guards})
 
 if torch.tenon.target_name() != "cpu":
     collect_ignore_glob = [
@@ -69,6 +83,8 @@ SMOKE = {
     *("builder/test_plan_files.py", "exporting/test_programs.py", "profiler/test_collect.py"),
     *("distributed/test_collectives.py", "testing/test_device_generic.py"),
 }
+# All of whose tests are `long`.
+LONG = {TESTS / "ops" / "test_sizes_of_ops.py"}
 MOST_VARIATIONS = 2  # of a test, where it does not say how many
 TURNS = 3  # in so many commits each slow test runs once
 
@@ -78,6 +94,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=0, help="which variations a sample has")
     parser.addoption("--turn", metavar="N|all", help="which slow tests run, not the commit's")
     parser.addoption("--whole", action="store_true", help="all variations, and no sample of them")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves files out of which nothing would run, and that take long to collect."""
+    is_left_out = config.option.markexpr == "not long"
+    return True if is_left_out and collection_path in LONG else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -102,6 +124,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
+
+
+def pytest_collection_finish() -> None:
+    """What collecting has loaded stays: the interpreter's collections, which tests ask for, need
+    not walk over it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _number(item: pytest.Item, seed: int = 0) -> int:

@@ -1,11 +1,11 @@
 """The doctor sees what is missing, says how to get it, and fails only for what is needed."""
 
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from fresh_process import TENON, python
 
 from torch_tenon import config, loading
 from torch_tenon.cli import installation
@@ -129,13 +129,7 @@ def test_a_device_that_does_not_load_shows_the_cause(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 def test_every_check_answers() -> None:
     # With the extension built or not: what the report holds, and that the exit status tells.
-    done = subprocess.run(
-        [sys.executable, "-c", "from torch_tenon.cli import app; app(['doctor'])"],
-        cwd=Path(__file__).parents[1],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python(*TENON, "doctor")
     for name in ("Python", "PyTorch", "Device", "Target", "C compiler", "Cache", "Build tools"):
         assert name in done.stdout, done.stdout + done.stderr
     assert done.returncode == ("something needed is missing" in done.stdout)

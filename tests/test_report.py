@@ -1,13 +1,11 @@
 """Counters by op and route, and the report of what fell back."""
 
 import json
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
-from fresh_process import output, run
+from fresh_process import TENON, output, python, run
 
 import torch_tenon
 from torch_tenon.compiler.explain import format_bytes
@@ -196,15 +194,7 @@ def test_explain_runs_a_script_and_shows_its_kernels(tmp_path, end, status):
     script.write_text(
         textwrap.dedent(f"{STEPS}\n    import sys\n    print(sys.argv[1:])\n    {end}")
     )
-    command = [
-        "-c",
-        "from torch_tenon.cli import app; app()",
-        "explain",
-        str(script),
-        "5",
-        "--wide",
-    ]
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    done = python(*TENON, "explain", str(script), "5", "--wide")
     assert done.returncode == status, done.stderr
     assert done.stdout == "['5', '--wide']\n"
     assert ("ZeroDivisionError" in done.stderr) == (status == 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
+
+import fresh_process
 
 SCRIPT = """
     import json, os, random, sys, time
@@ -16,17 +16,19 @@ SCRIPT = """
     from torch_tenon.builder.counts import plan_counts
     from torch_tenon.reports.recording import calls_at_once
 
+    given = json.loads(sys.argv[1])
+
     def steps(device, count):
         torch.manual_seed(0)
         model = torch.nn.Sequential(
             torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)
         ).to(device)
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-        draw = random.Random(os.environ.get("SIZES"))
+        draw = random.Random(given.get("SIZES"))
         for _ in range(count):
-            batch = draw.randint(2, 60) if "SIZES" in os.environ else 16
+            batch = draw.randint(2, 60) if "SIZES" in given else 16
             x, y = torch.randn(batch, 32).to(device), torch.randint(0, 8, (batch,)).to(device)
-            if "COMPLEX" in os.environ:
+            if "COMPLEX" in given:
                 x = (x * 1j).imag
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -37,7 +39,7 @@ SCRIPT = """
     def first_calls():
         return sum(n for _, why, n in calls_at_once() if why.startswith("its first call"))
 
-    count = int(os.environ.get("STEPS", 6))
+    count = int(given.get("STEPS", 6))
     expected = list(steps("cpu", count))
     found, windows = [], []
     deadline = time.monotonic() + 100
@@ -45,26 +47,21 @@ SCRIPT = """
         found.append(loss)
         counts = plan_counts()
         windows.append([counts["hits"], counts["reference"], first_calls()])
-        while os.environ.get("WAITS") and plan_counts()["waiting"] and time.monotonic() < deadline:
+        while given.get("WAITS") and plan_counts()["waiting"] and time.monotonic() < deadline:
             time.sleep(0.01)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     print(json.dumps(windows))
 """
 
 
-def start(cache: Path, **environment: str) -> subprocess.Popen[str]:
-    """Begins to run it with files under `cache`."""
-    env = {**os.environ, "TENON_CACHE_DIR": str(cache), "TENON_PLAN_FILES": "1", **environment}
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def start(cache: Path, **given: str) -> fresh_process.Process:
+    """Begins to run it with files under `cache`; what is no setting goes to the script."""
+    settings = {name: given.pop(name) for name in list(given) if name.startswith("TENON_")}
+    env = {**os.environ, "TENON_CACHE_DIR": str(cache), "TENON_PLAN_FILES": "1", **settings}
+    return fresh_process.start("-c", textwrap.dedent(SCRIPT), json.dumps(given), env=env)
 
 
-def finish(process: subprocess.Popen[str]) -> list[list[int]]:
+def finish(process: fresh_process.Process) -> list[list[int]]:
     """After each step: windows by plan, by reference, first calls. The losses were the CPU's."""
     out, errors = process.communicate(timeout=150)
     assert process.returncode == 0, errors
@@ -72,9 +69,9 @@ def finish(process: subprocess.Popen[str]) -> list[list[int]]:
     return found
 
 
-def run(cache: Path, **environment: str) -> list[list[int]]:
+def run(cache: Path, **given: str) -> list[list[int]]:
     """Runs it once."""
-    return finish(start(cache, **environment))
+    return finish(start(cache, **given))
 
 
 def in_step(windows: list[list[int]], step: int) -> Any:

@@ -30,7 +30,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.testing._internal import common_methods_invocations as invocations
 from torch.testing._internal.common_utils import TestCase
 
 from torch_tenon import _C, config
@@ -159,6 +158,8 @@ def _call(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def run_case(name: str, dtype: torch.dtype, limit: int) -> Case:
     """Runs samples of one entry, `limit` of them spread over all (0: every one)."""
+    from torch.testing._internal import common_methods_invocations as invocations
+
     began = time.perf_counter()
     case = Case(name, str(dtype).removeprefix("torch."))
     # What the database wraps random ops in has to be something that Dynamo goes into.

@@ -14,7 +14,6 @@ import torch
 from against_cpu import executing
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.testing._internal.common_methods_invocations import op_db
 
 from torch_tenon import _C, KernelSource, custom_op, device
 from torch_tenon.builder import foreign_ops, install
@@ -251,6 +250,7 @@ def test_a_window_says_what_its_program_does() -> None:
 
 def samples(names: Callable[[str], bool], most: int) -> Iterator[Callable[[], object]]:
     """Calls of PyTorch's op database, `most` of each op, each several times."""
+    from torch.testing._internal.common_methods_invocations import op_db  # it takes seconds to load
 
     def moved(x: Any) -> Any:
         if isinstance(x, Tensor):

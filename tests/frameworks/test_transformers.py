@@ -10,15 +10,11 @@ import pytest
 import torch
 from against_cpu import assert_on_device, assert_same
 
+pytest.importorskip("accelerate", reason="`make test-frameworks` installs it")
 transformers = pytest.importorskip("transformers", reason="`make test-frameworks` installs it")
 
 WORDS = ["<pad>", "<unk>", "the", "a", "dog", "cat", "sees", "hears", "runs", "sleeps", "and"]
 TENON = torch.device("tenon", 0)
-
-
-@pytest.fixture(autouse=True)
-def _accelerate() -> None:
-    pytest.importorskip("accelerate", reason="`make test-frameworks` installs it")
 
 
 def model(dropout: float = 0.0) -> Any:

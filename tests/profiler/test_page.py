@@ -2,11 +2,10 @@
 
 import json
 import re
-import subprocess
-import sys
 import textwrap
 
 import pytest
+from fresh_process import TENON, python
 
 from torch_tenon.reports.profiler import page
 from torch_tenon.reports.profiler.advice import FIRST_CALL, advise
@@ -16,11 +15,8 @@ from torch_tenon.reports.profiler.run import NotAProfile, load
 def profiled(folder, script, *options, arguments=(), status=0):
     """The profile of a script, and what the command said."""
     (folder / "script.py").write_text(textwrap.dedent(script))
-    command = [sys.executable, "-c", "from torch_tenon.cli import app; app()", "profile"]
-    command += ["--output", str(folder / "page.html"), *options, "script.py", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=200, check=False
-    )
+    command = [*TENON, "profile", "--output", str(folder / "page.html"), *options]
+    done = python(*command, "script.py", *arguments, cwd=folder, timeout=200)
     assert done.returncode == status, done.stderr
     return json.loads((folder / "page.json").read_text()), done.stderr
 
@@ -120,11 +116,8 @@ def test_what_is_no_profile_is_told_before_the_script_runs(text, tmp_path):
 @pytest.mark.slow
 def test_a_page_that_cannot_be_written_is_told_before_the_script_runs(tmp_path):
     (tmp_path / "script.py").write_text("print('it ran')")
-    command = [sys.executable, "-c", "from torch_tenon.cli import app; app()", "profile"]
-    command += ["--output", "/proc/no/page.html", "script.py"]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
+    command = *TENON, "profile", "--output", "/proc/no/page.html", "script.py"
+    done = python(*command, cwd=tmp_path)
     assert done.returncode == 1 and "error:" in done.stderr and "it ran" not in done.stdout
 
 

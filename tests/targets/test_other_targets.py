@@ -4,12 +4,9 @@ Here runs a part of it, the same one every time; `make test-targets` runs all.
 """
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from fresh_process import ASYNCHRONOUS_TARGET, REMOTE_TARGET, TESTS, output
+from fresh_process import ASYNCHRONOUS_TARGET, REMOTE_TARGET, output, python
 
 TARGETS = {"remote": REMOTE_TARGET, "asynchronous": ASYNCHRONOUS_TARGET}
 
@@ -36,13 +33,6 @@ def test_the_host_cannot_reach_the_memory(name: str) -> None:
 @pytest.mark.timeout(660)
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_part_of_the_suite(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sample", "1/32"],
-        env={**os.environ, "TENON_TARGET": TARGETS[name]},
-        cwd=Path(TESTS).parent,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    command = "-m", "pytest", "-q", "-p", "no:cacheprovider", "--sample", "1/32"
+    done = python(*command, env={**os.environ, "TENON_TARGET": TARGETS[name]}, timeout=600)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

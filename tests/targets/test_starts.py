@@ -2,17 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from fresh_process import output
+from fresh_process import ROOT, TENON, output, python
 from typer.testing import CliRunner
 
 from torch_tenon import cli
 
-ROOT = Path(__file__).parents[2]
 TESTS = {"memory": 4, "library": 5, "loops": 7}
 
 
@@ -26,14 +23,8 @@ def test_each_start_works_at_once(start: str, tmp_path: Path) -> None:
     done = _run("my_npu", "--folder", str(tmp_path), "--start", start)
     assert done.exit_code == 0, done.output
     assert f"TENON_TARGET={tmp_path}/my_npu.py:MyNpu python" in done.stdout.replace("\n", "")
-    tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_npu.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_npu.py"
+    tests = python(*command, cwd=tmp_path)
     passed = f"{TESTS[start]} passed"
     assert tests.returncode == 0 and passed in tests.stdout, tests.stdout + tests.stderr
     code = """
@@ -62,17 +53,9 @@ def test_the_report_says_that_generated_kernels_computed(tmp_path: Path) -> None
     ops = "add,softmax,sum,index_select,nn.functional.layer_norm,sort"
     options = f"--db ops --ops {ops} --dtype float32 --samples 2 --jobs 2"
     environment = {k: v for k, v in os.environ.items() if k != "TENON_EXECUTE"}
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", "from torch_tenon.cli import app; app()", "conformance"),
-            *(*options.split(), "--target", f"{tmp_path}/npu.py:Npu", "--json", str(file)),
-        ],
-        env={**environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    report = "--target", f"{tmp_path}/npu.py:Npu", "--json", str(file)
+    env = {**environment, "PYTHONPATH": str(ROOT)}
+    done = python(*TENON, "conformance", *options.split(), *report, env=env, timeout=280)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     report = json.loads(file.read_text())
     made = report["kinds"]["ops"]["made"]

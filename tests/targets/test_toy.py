@@ -2,32 +2,20 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from fresh_process import output
+from fresh_process import ROOT, TENON, output, python
 
-ROOT = Path(__file__).parents[2]
 TOY = f"{ROOT / 'examples' / 'toy.py'}:Toy"
 
 
 @pytest.mark.slow
 def test_conformance_reports_on_it(tmp_path: Path) -> None:
     options = "--db ops --ops add,mul,mm,exp,sum --dtype float32,int64 --samples 2 --jobs 1"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", "from torch_tenon.cli import app; app()", "conformance"),
-            *(*options.split(), "--target", TOY, "--json", str(tmp_path / "report.json")),
-        ],
-        env={**os.environ, "TENON_EXECUTE": "compiled"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    report = "--target", TOY, "--json", str(tmp_path / "report.json")
+    env = {**os.environ, "TENON_EXECUTE": "compiled"}
+    done = python(*TENON, "conformance", *options.split(), *report, env=env, timeout=280)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     found = json.loads((tmp_path / "report.json").read_text())["kinds"]["ops"]
     assert found["cases"] >= 8 and found["pass"] == found["cases"], found

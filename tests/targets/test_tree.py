@@ -1,15 +1,11 @@
 """Loop trees as they are lowered give what PyTorch gives, before anybody has rewritten them."""
 
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from fresh_process import TESTS, output
+from fresh_process import TESTS, output, python
 
 TREE = f"{TESTS / 'targets' / 'tree.py'}:TreeTarget"
-ROOT = Path(__file__).parents[2]
 
 
 def test_eager_code_runs_by_trees() -> None:
@@ -40,14 +36,7 @@ def test_ops_of_the_database() -> None:
     """Some; `TENON_TARGET=... python -m tests.compiler.op_db` takes all."""
     ops = "nn.functional.layer_norm", "scatter_add", "sort", "var"
     command = ["--samples", "2", "--dtype", "float32", "int64", "--only", *ops]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.compiler.op_db", *command],
-        env={**os.environ, "TENON_TARGET": TREE},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    env = {**os.environ, "TENON_TARGET": TREE}
+    done = python("-m", "tests.compiler.op_db", *command, env=env, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "(100.00 %)" in done.stdout

@@ -2,11 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import python
 from torch.testing._internal import common_device_type, common_utils
 
 from torch_tenon.testing import device_generic
@@ -50,15 +49,9 @@ needs_set_test_configs = pytest.mark.skipif(
 
 def passed_of(file: Path, text: str, *options: str) -> list[str]:
     file.write_text(text)
-    done = subprocess.run(
-        [sys.executable, file, "-v", *options],
-        # Where CI is set PyTorch's runner writes reports by a package of its own.
-        env={**os.environ, "CI": "", "TORCH_TEST_DEVICES": device_generic.__file__},
-        cwd=file.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # Where CI is set PyTorch's runner writes reports by a package of its own.
+    env = {**os.environ, "CI": "", "TORCH_TEST_DEVICES": device_generic.__file__}
+    done = python(str(file), "-v", *options, cwd=file.parent, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return sorted(re.findall(r"^(test_\w+).* \.\.\. ok$", done.stderr, re.MULTILINE))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import ROOT, TENON, python
 
 HERE = Path(__file__).parent
 # A target that is not built in runs by plans, unless this is set.
@@ -33,18 +32,10 @@ def test_the_report_names_the_fault(name: str, tmp_path: Path) -> None:
     status, reason, words = FAULTS[name]
     target, file = f"{HERE / 'wrong_targets.py'}:{name}", tmp_path / "report.json"
     options = "--db ops --ops add --dtype float32 --samples 6 --jobs 1"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", "from torch_tenon.cli import app; app()", "conformance"),
-            *(*options.split(), "--timeout", "8" if status == "hang" else "120"),
-            *("--target", target, "--json", str(file)),
-        ],
-        env={**BY_DEFAULT, "PYTHONPATH": str(HERE.parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    command = [*TENON, "conformance", *options.split()]
+    command += ["--timeout", "8" if status == "hang" else "120"]
+    command += ["--target", target, "--json", str(file)]
+    done = python(*command, env={**BY_DEFAULT, "PYTHONPATH": str(ROOT)}, timeout=280)
     assert done.returncode == (status != "pass"), done.stdout[-3000:] + done.stderr[-3000:]
     (found,) = json.loads(file.read_text())["results"]
     assert (found["case"], found["status"]) == ("ops/add/float32", status)

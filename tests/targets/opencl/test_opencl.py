@@ -1,14 +1,12 @@
 """The opencl target: its kernels agree with the CPU, and its queue makes nobody wait."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from fresh_process import output, run
+from fresh_process import TENON, output, python, run
 from needs import opencl
 from torch.nn import functional as F
 from turns import settle
@@ -485,8 +483,7 @@ def test_a_forked_process_is_told_to_spawn() -> None:
 
 @pytest.mark.slow
 def test_conformance_starts_its_processes_anew() -> None:
-    start = "from torch_tenon.cli import app; app()"
-    command = [sys.executable, "-c", start, "conformance", "--db", "ops"]
+    command = [*TENON, "conformance", "--db", "ops"]
     chosen = ["--ops", "abs,cumsum", "--dtype", "float32", "--target", "opencl", "--jobs", "1"]
-    done = subprocess.run([*command, *chosen], capture_output=True, text=True, check=False)
+    done = python(*command, *chosen)
     assert done.returncode == 0 and "2 of 2 cases" in done.stdout, done.stdout + done.stderr
