@@ -87,23 +87,20 @@ class OpenCLProduct(Product):
         room = max(rows * columns, lefts + rights)  # the product comes when both have been read
         writer.local_memory.append(f"__local float room[{room}] __attribute__((aligned(16)));")
         along = width // columns
+        each = [
+            f"{name} = {start} + {part.first()}; {name} < {stop}; {name} += {part.count}"
+            for name, start, stop, part in (
+                ("i", "top", "bottom", parts[self.row]),
+                ("j", "left", "right", parts[self.column]),
+            )
+        ]
         inside = [
             f"const int64_t top = first_row + part / {along} * {rows};",
             f"const int64_t left = first_column + part % {along} * {columns};",
             f"const int64_t bottom = min(top + {rows}, last_row), step = {columns};",
             f"const int64_t right = min(left + {columns}, last_column);",
             f"put_tile_@NAME@(product, sums, part / {along}, part % {along});",
-            *self._stored(
-                writer,
-                *(
-                    f"{name} = {start} + {part.first()}; {name} < {stop}; {name} += {part.count}"
-                    for name, start, stop, part in (
-                        ("i", "top", "bottom", parts[self.row]),
-                        ("j", "left", "right", parts[self.column]),
-                    )
-                ),
-                columns,
-            ),
+            *self._stored(writer, each[0], each[1], columns),
             *epilogue,
         ]
         lines = [
