@@ -43,14 +43,6 @@ aten = torch.ops.aten
 Tensors = Sequence[Tensor]
 Ints = Sequence[int]
 
-FRACTIONS = (
-    *(aten.frac.default, aten.logaddexp.default, aten.logaddexp2.default),
-    *(aten.mish.default, aten.softplus.default, aten.hardswish.default, aten.hardsigmoid.default),
-    *(aten.hardshrink.default, aten.softshrink.default, aten.log_sigmoid_forward.default),
-    *(aten.smooth_l1_loss.default, aten.huber_loss.default),
-)
-"""Ops whose CPU kernels refuse whole numbers, as their decompositions do not."""
-
 
 def decompositions(standalone: bool = False) -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions and ours, less those of ops that have a lowering (see `find`)."""
@@ -78,7 +70,8 @@ def _all() -> dict[Any, Callable[..., Any]]:
             table[op] = _not_without_eps(op, function)
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update(COMPOSITIONS)
-    table.update((op, _of_fractions(table[op])) for op in FRACTIONS if op in table)
+    fractions = [op for op in table if known_of(op).takes == "fractions"]
+    table.update((op, _of_fractions(table[op])) for op in fractions)
     table.update((op, _of_fitting(op, f)) for op, f in table.items() if known_of(op).numbers_fit)
     in_order = [op for op in table if known_of(op).in_order and not op._schema.is_mutable]
     table.update((op, _in_order(table[op])) for op in in_order)

@@ -63,6 +63,7 @@ class Entry(NamedTuple):
     random: bool = False
     run_time_numbers: str = ""
     numbers_fit: bool = False
+    takes: str = ""
     product: str = ""
     complex: str = ""
     recorded: bool = False
@@ -87,6 +88,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "decomposition": (PYTORCH,),
     "library": ("convolution", "linear algebra", "Fourier transforms", "sorting", "attention"),
     "run_time_numbers": ("when_they_change", "in_graphs", "always"),
+    "takes": ("fractions", "numbers"),
     "complex": ("whole", "parts"),
     "sizes": ("follow", "batch"),
     "host_layouts": ("Sparse", "SparseCsr", "NestedTensor", "Quantized"),

@@ -12,6 +12,7 @@ from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.scalar_ops import SPECIAL
 from torch_tenon.ir.values import Value
+from torch_tenon.ops import manifest
 from torch_tenon.ops.lowerings.table import (
     LOWERINGS,
     Build,
@@ -43,14 +44,13 @@ _CHEAP = {"neg", "abs", "sign", "bitwise_not", "logical_not"}
 _ROUNDING = {
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fix": "trunc", "round.default": "round",
 }  # fmt: skip
-# PyTorch's kernels refuse whole numbers, or truth values, for these.
-_FRACTIONS_ONLY = ("hypot", "nextafter")
-_NO_TRUTH = ("abs", "gcd", "lcm")
 _NOT_PREFIXED = {"i0", "igamma", "igammac"}
 _ALIASES = {"i0": "special_modified_bessel_i0", "i1": "special_modified_bessel_i1"}
 
 
 def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
+    takes = manifest.of(f"aten::{aten or name}").takes
+
     def lower(b: Build, *args: Any, **keywords: Any) -> Value:
         if keywords:
             raise CannotLower(f"{name} with {sorted(keywords)}")
@@ -61,9 +61,9 @@ def _enter(name: str, rule: str, cost: int, aten: str = "") -> None:
         whole = name.startswith("bitwise") or name in ("gcd", "lcm")
         if whole and (compute.is_floating_point or compute.is_complex):
             raise CannotLower(f"{name} of {compute}")
-        if name in _FRACTIONS_ONLY and not compute.is_floating_point:
+        if takes == "fractions" and not compute.is_floating_point:
             raise CannotLower(f"{name} of {compute}")
-        if name in _NO_TRUTH and compute is torch.bool:
+        if takes == "numbers" and compute is torch.bool:
             raise CannotLower(f"{name} of truth values")
         if name in ("fmin", "fmax") and not compute.is_floating_point:
             scalar = ops.minimum if name == "fmin" else ops.maximum
