@@ -18,9 +18,9 @@ from torch_tenon.targets.opencl.dialect import OpenCLWriter, Part, Shared
 VECTOR = 16  # columns of a vector, as in templates/product.h
 STRIPS = 8  # strips of rows that go along one panel
 DEPTH = 16  # columns of the left matrix that local memory has at once, as in templates/tile.h
-FEW = 4  # rows or columns of a product that is read as fast as memory lets
+FEW = 4  # rows or columns that a work-item has alone, of a product with no more of them
 MOST = 8  # rows and columns that a work-item has at most
-BESIDE = 4  # of them that lie side by side, which local memory gives at once
+BESIDE = 4  # of them that lie side by side, as in templates/tile.h: a read of local memory
 # What an operand's element costs a work-item that reads it in local memory, in multiplications.
 READING = 2
 # What a piece of the product is called in a kernel, and the tile that it is a part of.
