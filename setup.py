@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # The device cannot be loaded while it is being built.
@@ -34,8 +35,14 @@ ROOT = Path(__file__).parent
 RELEASE = torch.__version__.partition("+")[0]
 PINNED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["torch-tenon"]["dependencies"]
 
-# The core, and the kernels that a target has of its own: one extension.
-SOURCES = ["csrc/**/*.cpp", "torch_tenon/targets/*/csrc/*.cpp"]
+# The core, and the kernels that a target has of its own: one extension. What takes longest to
+# compile comes first, so that no processor is left with it at the end.
+SOURCES = [
+    "torch_tenon/targets/*/csrc/*.cpp",
+    "csrc/python/*.cpp",
+    "csrc/pytorch/**/*.cpp",
+    "csrc/runtime/*.cpp",
+]
 
 # A target behind `include/tenon.h` is a library of its own, which is not linked with the core.
 LIBRARIES = ["torch_tenon/targets/*/native"]
@@ -43,8 +50,9 @@ LIBRARIES = ["torch_tenon/targets/*/native"]
 # `make` builds the extension in place, where ninja rebuilds what changed, and installs the rest.
 IN_PLACE = os.environ.get("TORCH_TENON_BUILT_IN_PLACE") == "1"
 
-# What is compiled once and included in every file.
+# What is compiled once and included in every file that may use PyTorch.
 HEADER = "precompiled.h"
+WITHOUT_PYTORCH = Path("csrc/runtime")
 
 # Files of a folder are compiled together, so many lines at once: what they include of PyTorch takes
 # longer than they do. One that would reach those after it is compiled by itself.
@@ -110,7 +118,9 @@ def together(sources: list[str], folder: Path) -> list[str]:
     made = []
     for batch in batches:
         result = folder / ("_".join(batch[0].with_suffix("").parts) + ".cpp")
-        text = "".join(f'#include "{(ROOT / path).as_posix()}"\n' for path in batch)
+        head = [] if batch[0].is_relative_to(WITHOUT_PYTORCH) else [HEADER]
+        named = [*head, *((ROOT / path).as_posix() for path in batch)]
+        text = "".join(f'#include "{name}"\n' for name in named)
         if not result.exists() or result.read_text() != text:
             result.write_text(text)
         made.append(os.path.relpath(result, ROOT))
@@ -125,7 +135,11 @@ class Build(BuildExtension):
     """
 
     def run(self) -> None:
-        super().run()
+        # Beside the header that is compiled first, which keeps one processor busy.
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            libraries = beside.submit(self._build_libraries)
+            super().run()
+            libraries.result()
         record = {
             "torch": torch.__version__,
             "python": ".".join(platform.python_version_tuple()[:2]),
@@ -137,6 +151,10 @@ class Build(BuildExtension):
             (folder / "built_for.json").write_text(json.dumps(record) + "\n")
             (folder / "ops").mkdir(exist_ok=True)
             (folder / "ops" / "manifest.json").write_text(json.dumps(manifest) + "\n")
+
+    def _build_libraries(self) -> None:
+        for extension in self.extensions:
+            folder = Path(self.get_ext_fullpath(extension.name)).parent
             for sources in sorted(p for place in LIBRARIES for p in ROOT.glob(place)):
                 build_library(sources, folder.parent / sources.parent.relative_to(ROOT))
             build_runtime(Path(self.build_temp), folder / "runtime")
@@ -156,6 +174,7 @@ class Build(BuildExtension):
         command = [
             *self.compiler.compiler_so,
             *(f"-I{place}" for place in [*extension.include_dirs, *self.compiler.include_dirs]),
+            *(f"-D{name}" for name, _ in extension.define_macros),
             *extension.extra_compile_args,
             *("-x", "c++-header", str(ROOT / "csrc" / HEADER), "-o", str(result)),
         ]
@@ -172,7 +191,7 @@ setup(
     else [
         CppExtension(
             "torch_tenon._C",
-            sorted(str(p.relative_to(ROOT)) for place in SOURCES for p in ROOT.glob(place)),
+            [str(p.relative_to(ROOT)) for place in SOURCES for p in sorted(ROOT.glob(place))],
             # Kineto's headers name one another without their folder.
             include_dirs=[
                 str(ROOT / "csrc"),
@@ -186,8 +205,10 @@ setup(
             extra_compile_args=[
                 *("-O2", "-g0", "-Wall", "-fvisibility=hidden", "-fopenmp"),
                 *("-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"),
-                *("-std=c++20", "-include", HEADER),
+                "-std=c++20",
             ],
+            # Some of PyTorch's headers would include all of its ops otherwise.
+            define_macros=[("AT_PER_OPERATOR_HEADERS", None)],
         )
     ],
     cmdclass={"build_ext": Build},

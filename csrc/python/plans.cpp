@@ -1,5 +1,5 @@
 #include <omp.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/Exceptions.h>
 
 #include "execute/launch.h"
 #include "execute/plan.h"

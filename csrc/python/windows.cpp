@@ -1,5 +1,5 @@
 #include <pybind11/functional.h>
-#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/Exceptions.h>
 
 #include "device/python_line.h"
 #include "device/storage.h"

@@ -11,7 +11,8 @@ enum class Check : int64_t {
   division = 4,
   target = 5,
   batch = 6,
-  index_copy = 7
+  index_copy = 7,
+  assertion = 8
 };
 
 }  // namespace
@@ -39,6 +40,8 @@ Error failed_check(std::span<const int64_t> status, const std::string& step) {
           text_of("INDICES element is out of DATA bounds, id=", index, " axis_dim=", size, where)};
     case Check::index_copy:
       return {ErrorKind::out_of_range, "index_copy_(): " + outside};
+    case Check::assertion:  // whose text is in the name
+      return {ErrorKind::error, "a value is not what it has to be" + where};
     case Check::index:
       return {ErrorKind::out_of_range, outside};
   }

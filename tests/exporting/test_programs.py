@@ -22,8 +22,6 @@ import torch_tenon
 from torch_tenon.exporting.graphs import ExportError
 from torch_tenon.runtime.library import ProgramError
 
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
-
 
 def exported(
     folder: Path, model: nn.Module, *args: Any, name: str = "model.tenon", **keywords: Any
@@ -139,6 +137,34 @@ class Counter(nn.Module):
         self.seen.index_copy_(0, self.count.remainder(4).reshape(1), x)
         self.count += 1
         return self.seen.sum(0), self.count.clone()
+
+
+class Checked(nn.Module):
+    """Values that are checked by the model itself, by an op and by a loss."""
+
+    def forward(self, x: Tensor, classes: Tensor, chance: Tensor) -> Tensor:
+        torch._assert_async((x > 0).all(), "x is positive */ everywhere\n, or should be")
+        torch._assert_async(x.sum() < 100)
+        found = F.one_hot(classes, 5).float() @ x
+        return found + F.binary_cross_entropy(chance, torch.ones_like(chance))
+
+
+def test_values_are_checked(tmp_path: Path) -> None:
+    x, classes, chance = torch.rand(5, 3) + 0.1, torch.tensor([1, 4, 0]), torch.rand(4)
+    program = exported(tmp_path, Checked(), x, classes, chance)
+    torch.testing.assert_close(program(x, classes, chance), Checked()(x, classes, chance))
+    for wrong, text in (
+        ((x - 1, classes, chance), r"x is positive \* / everywhere , or should be"),
+        ((x + 100, classes, chance), "_assert_async"),
+        ((x, classes + 1, chance), "Class values must be smaller"),
+        ((x, classes - 1, chance), "Class values must be non-negative"),
+        ((x, classes, chance + 1), "all elements of input should be between 0 and 1"),
+    ):
+        with pytest.raises(RuntimeError):
+            Checked()(*wrong)
+        with pytest.raises(ProgramError, match=f"a value is not what it has to be .*{text}"):
+            program(*wrong)
+        torch.testing.assert_close(program(x, classes, chance), Checked()(x, classes, chance))
 
 
 def test_buffers_are_state(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ CHECKS: dict[str, int] = {
     "target": 5,
     "batch": 6,
     "index_copy": 7,
+    "assert": 8,
 }
 STATUS_WORDS = 4  # that a check reports in: kStatusWords in csrc/runtime/queue.h
 

@@ -115,7 +115,7 @@ def _live(program: Program) -> list[Node]:
             wanted.add(s.current)
     kept: list[Node] = []
     for node in reversed(program.nodes):
-        impure = isinstance(node, Extern) and node.route == "effect"
+        impure = node.asserts if isinstance(node, Loop) else _is_effect(node)
         if impure or any(b in wanted for b in node.outputs):
             kept.append(node)
             wanted.update(node.reads)
@@ -123,6 +123,10 @@ def _live(program: Program) -> list[Node]:
                 if b.previous is not None:
                     wanted.add(b.previous)
     return kept[::-1]
+
+
+def _is_effect(node: Node) -> bool:
+    return isinstance(node, Extern) and node.route == "effect"
 
 
 def dependencies(node: Node, live: set[Node]) -> list[Node]:

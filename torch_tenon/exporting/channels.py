@@ -60,9 +60,7 @@ def convolve_by_channel(graph: Graph, laid_out: dict[bytes, Tensor]) -> None:
         found = _convolution(node)
         if found is not None and _is_served(found, held):
             _replace(graph, node, found, held, laid_out)
-    graph.module.graph.eliminate_dead_code(
-        lambda n: n.op in ("placeholder", "output") or n.target is aten.copy_.default
-    )
+    graph.drop_dead()
 
 
 def _convolution(node: Node) -> _Convolution | None:

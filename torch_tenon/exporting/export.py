@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,9 +77,12 @@ def export(
     if host not in (RUNTIME, TORCH):
         raise ValueError(f"host={host!r} is neither {RUNTIME!r} nor {TORCH!r}")
     backend, name = _backend(target)
-    programs = _programs(model, args, kwargs, dynamic_shapes)
     laid_out: dict[bytes, torch.Tensor] = {}
-    methods = [build_method(m, program, backend, laid_out, host) for m, program in programs.items()]
+    with warnings.catch_warnings():
+        # What PyTorch's trace says of PyTorch's own code.
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+        programs = _programs(model, args, kwargs, dynamic_shapes)
+        methods = [build_method(m, p, backend, laid_out, host) for m, p in programs.items()]
     shared = Shared()
     shared.add(_unique_names(methods))
     processors = [p.strip() for p in cpu.split(",")] if cpu else []

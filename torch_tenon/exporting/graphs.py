@@ -169,6 +169,4 @@ def _drop_checks(graph: Graph) -> None:
             if isinstance(condition, torch.SymBool):
                 graph.conditions.append(condition.node.expr)
             graph.module.graph.erase_node(node)
-    graph.module.graph.eliminate_dead_code(
-        lambda n: n.op in ("placeholder", "output") or n.target is aten.copy_.default
-    )
+    graph.drop_dead()

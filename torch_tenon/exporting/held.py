@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+
+aten = torch.ops.aten
+_EFFECTS = (aten.copy_.default, aten._assert_async.default, aten._assert_async.msg)
 
 
 @dataclass
@@ -41,3 +45,9 @@ class Graph:
     names: list[str] = field(default_factory=list)  # of the graph's outputs
     is_single: bool = False  # there is one result, and no tuple around it
     conditions: list[Any] = field(default_factory=list)  # on sizes, as SymPy has them
+
+    def drop_dead(self) -> None:
+        """Drops what no result needs, but for nodes that write an input or check values."""
+        self.module.graph.eliminate_dead_code(
+            lambda n: n.op in ("placeholder", "output") or n.target in _EFFECTS
+        )

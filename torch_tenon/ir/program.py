@@ -55,6 +55,7 @@ class Loop(Node):
     `combine` names the operation: sum, prod, max, min, any, all, xor; for a scan also
     logaddexp, for a scatter also store.
     `trace` holds the scalars that `value` needs, in order; `index` may hold indirect symbols.
+    With `asserts` it is there for what it checks, whoever reads its value.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Loop(Node):
     reads: list[Buffer] = field(default_factory=list)
     loads: list[Scalar] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
+    asserts: bool = False
 
     def __post_init__(self) -> None:
         self.outputs = [self.buffer]

@@ -4,7 +4,7 @@
 // interpreter's lock, as does its end: a seventh of what a call of a small op takes. So the values
 // that a record sees count no references.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/op_registration/infer_schema.h>
+#include <ATen/core/jit_type.h>
 
 #include <memory>
 #include <optional>
@@ -175,6 +175,31 @@ std::string spelled(const c10::FunctionSchema& schema, const std::vector<bool>& 
   return text;
 }
 
+// ... and as C++ types do. PyTorch's own schema of them takes as long to compile as the kernels.
+template <class A>
+std::string name_of() {
+  return c10::getTypePtrCopy<std::decay_t<A>>()->str() +
+      (std::is_same_v<A, Tensor&> ? "!," : ",");
+}
+template <class R>
+struct Results {
+  static std::string names() {
+    return name_of<std::decay_t<R>>();
+  }
+};
+template <>
+struct Results<void> {
+  static std::string names() {
+    return "";
+  }
+};
+template <class... R>
+struct Results<std::tuple<R...>> {
+  static std::string names() {
+    return (name_of<R>() + ...);
+  }
+};
+
 using Make = c10::KernelFunction (*)(const c10::OperatorHandle& op);
 using Makers = std::unordered_multimap<std::string, Make>;
 
@@ -188,8 +213,7 @@ struct Maker<R(A...)> {
         std::make_unique<Unboxed<R(A...)>>(op));
   }
   static void add(Makers& makers) {
-    const auto schema = c10::inferFunctionSchemaFlattenedReturns<R(A...)>();
-    makers.emplace(spelled(schema, {std::is_same_v<A, Tensor&>...}), &make);
+    makers.emplace((name_of<A>() + ...) + "->" + Results<R>::names(), &make);
   }
 };
 

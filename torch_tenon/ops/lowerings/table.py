@@ -21,7 +21,7 @@ from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.index import Index, nonnegative
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value
+from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, dense_layout
 
 Lowering = Callable[..., Any]
 LOWERINGS: dict[str, Lowering] = {}
@@ -69,9 +69,10 @@ class Build:
     def call(self, target: Any, args: Sequence[Any], keywords: dict[str, Any], route: str) -> Any:
         """A call of the op itself on whole tensors: one value for each result.
 
-        A program that runs without PyTorch has no checks of values, so it has none of these calls.
+        A program that runs without PyTorch checks values in kernels of its own.
         """
         if self.program.standalone and target in _CHECKS:
+            self._check_value(*args, **keywords)
             return []
         outputs = [
             None if m is None else (m.dtype, Layout(m.sizes, m.strides)) for m in self.results
@@ -84,6 +85,19 @@ class Build:
             route,
             writes=self.writes,
         )
+
+    def _check_value(self, value: Value, assert_msg: str = "") -> None:
+        """Has the program raise where the one element of a value is 0."""
+
+        def body(p: list[Index], r: list[Index]) -> tuple[Scalar, Index]:
+            wrong = ops.eq(value.load([0] * len(value.sizes)), ops.constant(0, value.dtype))
+            return ops.index(ops.indirect(wrong, 1, "assert")), 0
+
+        found = self.program.temporary(torch.int64, dense_layout(()))
+        loop = self.program.loop("pointwise", body, (), (), found.buffer)
+        loop.asserts = True
+        if assert_msg:  # in a comment of the code as well
+            loop.origin = " ".join(assert_msg.replace("*/", "* /").split())
 
     def concrete(self, x: Any) -> Any:
         """An argument of a call: values with memory, and with strides that PyTorch accepts."""
