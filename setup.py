@@ -35,14 +35,10 @@ ROOT = Path(__file__).parent
 RELEASE = torch.__version__.partition("+")[0]
 PINNED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["torch-tenon"]["dependencies"]
 
-# The core, and the kernels that a target has of its own: one extension. What takes longest to
-# compile comes first, so that no processor is left with it at the end.
-SOURCES = [
-    "torch_tenon/targets/*/csrc/*.cpp",
-    "csrc/python/*.cpp",
-    "csrc/pytorch/**/*.cpp",
-    "csrc/runtime/*.cpp",
-]
+# The core, and the kernels that a target has of its own: one extension.
+SOURCES = ["csrc/**/*.cpp", "torch_tenon/targets/*/csrc/*.cpp"]
+# What takes longest to compile, so that no processor is left with it at the end.
+FIRST = (Path("torch_tenon"), Path("csrc/python"))
 
 # A target behind `include/tenon.h` is a library of its own, which is not linked with the core.
 LIBRARIES = ["torch_tenon/targets/*/native"]
@@ -114,10 +110,12 @@ def together(sources: list[str], folder: Path) -> list[str]:
             room = 0 if alone else LINES_AT_ONCE
         batches[-1].append(path)
         room -= lines
-    folder.mkdir(parents=True, exist_ok=True)
     made = []
     for batch in batches:
-        result = folder / ("_".join(batch[0].with_suffix("").parts) + ".cpp")
+        # They are compiled in the order of their names.
+        turn = "1" if any(map(batch[0].is_relative_to, FIRST)) else "2"
+        result = folder / turn / ("_".join(batch[0].with_suffix("").parts) + ".cpp")
+        result.parent.mkdir(parents=True, exist_ok=True)
         head = [] if batch[0].is_relative_to(WITHOUT_PYTORCH) else [HEADER]
         named = [*head, *((ROOT / path).as_posix() for path in batch)]
         text = "".join(f'#include "{name}"\n' for name in named)
@@ -191,7 +189,7 @@ setup(
     else [
         CppExtension(
             "torch_tenon._C",
-            [str(p.relative_to(ROOT)) for place in SOURCES for p in sorted(ROOT.glob(place))],
+            sorted(str(p.relative_to(ROOT)) for place in SOURCES for p in ROOT.glob(place)),
             # Kineto's headers name one another without their folder.
             include_dirs=[
                 str(ROOT / "csrc"),
