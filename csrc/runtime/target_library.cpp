@@ -560,7 +560,9 @@ std::shared_ptr<TargetLibrary::Kernel> TargetLibrary::load(
 
 }  // namespace tenon
 
-const SharedTarget* tenon_share_target(const char* path, uint32_t layout, tenon_status* status) {
+const tenon::SharedTarget* tenon_share_target(
+    const char* path, uint32_t layout, tenon_status* status) {
+  using namespace tenon;
   static auto& mutex = *new std::mutex;  // not of forks: a child opens no device
   static const SharedTarget* opened = nullptr;
   const SharedTarget* found = nullptr;
