@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "csrc" / "runtime"
-MOST_BYTES = 184_000
+MOST_BYTES = 192_000
 
 
 def includes(path: Path) -> set[str]:
@@ -19,7 +19,7 @@ def includes(path: Path) -> set[str]:
 
 def test_it_includes_itself_and_the_c_plus_plus_library() -> None:
     headers = {f"runtime/{path.name}" for path in SOURCES.glob("*.h")} | {"tenon.h"}
-    system = {"dlfcn.h", "fcntl.h", "pthread.h", "sched.h", "unistd.h"}
+    system = {"dlfcn.h", "fcntl.h", "link.h", "pthread.h", "sched.h", "unistd.h"}
     system |= {"sys/mman.h", "sys/stat.h"}
     for path in SOURCES.iterdir():
         if path.suffix in (".h", ".cpp"):

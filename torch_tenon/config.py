@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-LOG_STAGES = ("ops", "target", "plans", "program", "schedule", "memory", "code", "cache")
+LOG_STAGES = ("ops", "target", "waits", "plans", "program", "schedule", "memory", "code", "cache")
 # In the order of `ExecuteMode` in csrc/pytorch/record/record.h.
 EXECUTE_MODES = ("auto", "reference", "compiled", "verify", "direct")
 BUILDERS = ("process", "thread", "off")

@@ -47,6 +47,8 @@ PlanOfAnySize plan_of(
 }  // namespace
 
 void bind_plans(py::module_& m) {
+  py::class_<KernelOwner, std::shared_ptr<KernelOwner>>(
+      m, "KernelOwner", "What kernels lie in, for as long as a plan with one of them is there.");
   m.def(
       "release_threads",
       [] { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); },
@@ -60,14 +62,13 @@ void bind_plans(py::module_& m) {
       py::arg("grid") = std::vector<int64_t>(),
       py::arg("group") = std::vector<int64_t>(),
       py::arg("scratch") = 0,
+      py::arg("owner") = std::shared_ptr<KernelOwner>(),
       "Enqueues a kernel of the target's over tensors: see torch_tenon.launch.");
   m.def("set_commit_each", &set_commit_each, "Whether the host waits after every step of a plan.");
   m.def(
       "set_timing",
       &set_timing,
       "Whether plans time their kernels, as counters of `plan`; gives what was before.");
-  py::class_<KernelOwner, std::shared_ptr<KernelOwner>>(
-      m, "KernelOwner", "What kernels lie in, for as long as a plan with one of them is there.");
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
       .def(
           py::init([](const py::bytes& bytes,

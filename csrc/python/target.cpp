@@ -8,6 +8,7 @@
 #include "device/fork.h"
 #include "device/interrupts.h"
 #include "device/target.h"
+#include "device/waits.h"
 #include "execute/plan_file.h"
 #include "python/registration.h"
 #include "runtime/archive.h"
@@ -364,6 +365,15 @@ const RegisterBindings target_bindings([](py::module_& m) {
       "note_queue_in_use",
       &note_queue_in_use,
       "The target has threads, or its queue is in use: a fork's child would not have them.");
+  m.def(
+      "waits",
+      [] {
+        std::vector<std::tuple<int, std::string, double, int64_t>> found;
+        for (const auto& [device, reason, since, thread] : all_waiting())
+          found.emplace_back(device, reason, host_seconds() - since, thread);
+        return found;
+      },
+      "Who waits for a device: tuples (device, reason, seconds so far, the thread's number).");
   m.def("survives_fork", &survives_fork, "Would a child that is forked now have the device?");
 });
 

@@ -55,7 +55,7 @@ void* DeviceBlocks::make(size_t nbytes) {
 }
 
 void DeviceBlocks::give_back(void* block) {
-  if (block == nullptr)
+  if (block == nullptr || !library_->is_here())
     return;
   const std::lock_guard<std::mutex> lock(mutex_);
   unused_[blocks_.at(static_cast<const char*>(block)).nbytes].push_back(block);

@@ -183,6 +183,7 @@ void run_at_once(tenon_plan& plan, const void* const* inputs, void* const* outpu
 // On copies in the device's memory.
 void run_on_device(tenon_plan& plan, const void* const* inputs, void* const* outputs) {
   auto& device = *plan.device;
+  device.library->check_is_here();
   const auto& data = plan.data;
   const std::lock_guard<std::mutex> lock(device.mutex);
   const DeviceBlocks::Hold hold(*device.blocks);

@@ -12,8 +12,7 @@ using namespace tenon;
 
 struct tenon_program {
   Program program;
-  std::mutex mutex;  // of `facts`; not of forks: it is held for a few microseconds
-  std::string facts;
+  TakingTurns<std::string> facts;
 };
 
 namespace {
@@ -319,9 +318,10 @@ int32_t tenon_reset(tenon_program* program, tenon_status* status) {
 }
 
 const char* tenon_program_json(tenon_program* program) {
-  const std::lock_guard<std::mutex> lock(program->mutex);
-  program->facts = program->program.facts();
-  return program->facts.c_str();
+  return program->facts.use([&](std::string& facts) {
+    facts = program->program.facts();
+    return facts.c_str();
+  });
 }
 
 }  // extern "C"

@@ -98,6 +98,22 @@ std::string names_of(const std::vector<Code>& codes) {
 
 }  // namespace
 
+class Program::StateLock {
+ public:
+  explicit StateLock(Program& program) : program_(program), lock_(program.state_mutex_) {
+    program_.changes_state_ = std::this_thread::get_id();
+  }
+  ~StateLock() {
+    program_.changes_state_ = std::thread::id();
+  }
+  StateLock(const StateLock&) = delete;
+  StateLock& operator=(const StateLock&) = delete;
+
+ private:
+  Program& program_;
+  const std::lock_guard<std::mutex> lock_;
+};
+
 Program::Program(const std::string& path, const ProgramOptions& options)
     : file_(path, options.bytes, options.weights),
       pool_(options.threads > 0 ? options.threads : usable_processors()),
@@ -215,9 +231,16 @@ void Program::run(
     const MethodPlan& plan,
     std::span<const void* const> inputs,
     std::span<void* const> outputs) {
-  std::unique_lock<std::mutex> lock(state_mutex_, std::defer_lock);
-  if (!file_.state_list.empty())
-    lock.lock();
+  std::optional<StateLock> lock;
+  if (!file_.state_list.empty()) {
+    lock.emplace(*this);
+    if (!state_is_whole_)
+      fail(
+          ErrorKind::error,
+          file_.path(),
+          ": another thread ran it when this process was forked, so its state may be half changed: "
+          "reset it first");
+  }
   planned_bytes_ = plan.placement.nbytes;
   if (device_ != nullptr)
     device_->run(file_, file_.methods[method], plan, inputs, outputs);
@@ -262,9 +285,17 @@ void Program::run_here(
   }
 }
 
+void Program::in_child() {
+  if (changes_state_.load() == std::this_thread::get_id())
+    return;  // it goes on there
+  state_is_whole_ = state_is_whole_ && changes_state_.exchange({}) == std::thread::id();
+  new (&state_mutex_) std::mutex;
+}
+
 void Program::reset() {
-  const std::lock_guard<std::mutex> lock(state_mutex_);
+  const StateLock lock(*this);
   device_ != nullptr ? device_->reset(file_) : first_state();
+  state_is_whole_ = true;
 }
 
 std::string Program::facts() const {

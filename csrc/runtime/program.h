@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <thread>
 
 #include "runtime/program_device.h"
 #include "runtime/program_sizes.h"
@@ -19,7 +20,7 @@ struct ProgramOptions {
   bool unchecked_weights = false;
 };
 
-class Program {
+class Program final : Forked {
  public:
   // Raises where the file is no program, or this processor or device does not run it.
   Program(const std::string& path, const ProgramOptions& options);
@@ -43,6 +44,8 @@ class Program {
   std::string facts() const;
 
  private:
+  class StateLock;
+  void in_child() override;
   void load_kernels();
   void align_weights();
   void first_state();
@@ -59,7 +62,9 @@ class Program {
   std::unique_ptr<ProgramDevice> device_;  // null: the host reaches the memory
   std::vector<MethodPlans> plans_;         // by method
   std::atomic<size_t> planned_bytes_{0};   // of the last run
-  std::mutex state_mutex_;  // of runs that may change it; not of forks: it is held for a whole run
+  std::mutex state_mutex_;  // of runs that may change it; not of forks: a child has a new one
+  std::atomic<std::thread::id> changes_state_{};  // which thread has it
+  bool state_is_whole_ = true;  // no run of a thread that a fork left behind was changing it
 
   // Where the host reaches the memory.
   const std::unique_ptr<Queue> queue_ = host_queue();

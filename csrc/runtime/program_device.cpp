@@ -58,7 +58,8 @@ class ProgramDevice::DeviceRun final : public RunHost {
 
 ProgramDevice::ProgramDevice(
     std::shared_ptr<TargetLibrary> library, int32_t device, bool commit_each)
-    : blocks_(std::make_shared<DeviceBlocks>(library, device)),
+    : library_(library),
+      blocks_(std::make_shared<DeviceBlocks>(library, device)),
       queue_(library->queue(
           device, [blocks = blocks_](const void* address) { return blocks->place_of(address); })),
       commit_each_(commit_each) {}
@@ -102,6 +103,7 @@ void ProgramDevice::put(const ProgramFile& file) {
 }
 
 void ProgramDevice::reset(const ProgramFile& file) {
+  library_->check_is_here();
   const std::lock_guard<std::mutex> lock(mutex_);
   first_state(file);
 }
@@ -130,6 +132,7 @@ void ProgramDevice::run(
     std::span<const void* const> inputs,
     std::span<void* const> outputs) {
   using Kind = Source::Kind;
+  library_->check_is_here();
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto& data = plan.data;
   const DeviceBlocks::Hold hold(*blocks_);

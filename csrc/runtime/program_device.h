@@ -33,6 +33,7 @@ class ProgramDevice {
   void enqueue(const Work& work);
   void first_state(const ProgramFile& file);
 
+  const std::shared_ptr<TargetLibrary> library_;
   const std::shared_ptr<DeviceBlocks> blocks_;
   const std::unique_ptr<Queue> queue_;
   const bool commit_each_;

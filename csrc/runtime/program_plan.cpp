@@ -61,21 +61,23 @@ MethodPlan plan_for(const ProgramFile& file, const Method& method, std::vector<i
 }
 
 MethodPlans::Plan MethodPlans::find(std::span<const int64_t> symbols) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = std::find_if(plans_.rbegin(), plans_.rend(), [&](const Plan& plan) {
-    return std::equal(plan->symbols.begin(), plan->symbols.end(), symbols.begin(), symbols.end());
+  return plans_.use([&](auto& plans) -> Plan {
+    const auto found = std::find_if(plans.rbegin(), plans.rend(), [&](const Plan& plan) {
+      return std::equal(plan->symbols.begin(), plan->symbols.end(), symbols.begin(), symbols.end());
+    });
+    if (found == plans.rend())
+      return nullptr;
+    std::rotate(plans.rbegin(), found, found + 1);
+    return plans.back();
   });
-  if (found == plans_.rend())
-    return nullptr;
-  std::rotate(plans_.rbegin(), found, found + 1);
-  return plans_.back();
 }
 
 void MethodPlans::keep(Plan plan) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (plans_.size() == kMost)
-    plans_.erase(plans_.begin());
-  plans_.push_back(std::move(plan));
+  plans_.use([&](auto& plans) {
+    if (plans.size() == kMost)
+      plans.erase(plans.begin());
+    plans.push_back(std::move(plan));
+  });
 }
 
 }  // namespace tenon

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 
+#include "runtime/forked.h"
 #include "runtime/program_file.h"
 #include "runtime/run_memory.h"
 
@@ -30,8 +30,7 @@ class MethodPlans {
   void keep(Plan plan);
 
  private:
-  std::mutex mutex_;  // of what follows; not of forks: it is held for no longer than a search
-  std::vector<Plan> plans_;  // the last one is the one that was used last
+  TakingTurns<std::vector<Plan>> plans_;  // the last one is the one that was used last
 };
 
 }  // namespace tenon

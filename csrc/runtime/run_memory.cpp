@@ -91,8 +91,10 @@ bool is_aligned(const void* address, DType dtype) {
 }
 
 RunMemory::~RunMemory() {
-  for (const auto& [nbytes, start] : unused_)
-    munmap(start, nbytes);
+  unused_.use([](const auto& unused) {
+    for (const auto& [nbytes, start] : unused)
+      munmap(start, nbytes);
+  });
 }
 
 RunMemory::Piece RunMemory::take(size_t nbytes) {
@@ -100,20 +102,22 @@ RunMemory::Piece RunMemory::take(size_t nbytes) {
     return {};
   constexpr size_t kPage = 4096;
   nbytes = (nbytes + kPage - 1) / kPage * kPage;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = unused_.lower_bound(nbytes);
-    if (found != unused_.end()) {
-      const Piece piece{found->second, found->first};
-      unused_.erase(found);
-      return piece;
+  const auto found = unused_.use([&](auto& unused) -> Piece {
+    auto found = unused.lower_bound(nbytes);
+    if (found == unused.end() && !unused.empty()) {  // a larger one takes its place
+      found = std::prev(found);
+      munmap(found->second, found->first);
+      unused.erase(found);
+      return {};
     }
-    if (!unused_.empty()) {  // a larger one takes its place
-      const auto largest = std::prev(unused_.end());
-      munmap(largest->second, largest->first);
-      unused_.erase(largest);
-    }
-  }
+    if (found == unused.end())
+      return {};
+    const Piece piece{found->second, found->first};
+    unused.erase(found);
+    return piece;
+  });
+  if (found.start != nullptr)
+    return found;
   void* start = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED)
     fail(ErrorKind::out_of_memory, "the host has no ", nbytes, " bytes left");
@@ -124,10 +128,8 @@ RunMemory::Piece RunMemory::take(size_t nbytes) {
 }
 
 void RunMemory::give_back(Piece piece) {
-  if (piece.start == nullptr)
-    return;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  unused_.emplace(piece.nbytes, piece.start);
+  if (piece.start != nullptr)
+    unused_.use([&](auto& unused) { unused.emplace(piece.nbytes, piece.start); });
 }
 
 }  // namespace tenon

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 
+#include "runtime/forked.h"
 #include "runtime/plan.h"
 
 namespace tenon {
@@ -40,8 +40,7 @@ class RunMemory {
   void give_back(Piece piece);
 
  private:
-  std::mutex mutex_;  // of what follows; not of forks: who forks in a run has its own trouble
-  std::multimap<size_t, void*> unused_;  // by bytes
+  TakingTurns<std::multimap<size_t, void*>> unused_;  // by bytes
 };
 
 }  // namespace tenon

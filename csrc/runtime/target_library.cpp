@@ -1,6 +1,7 @@
 #include "runtime/target_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <algorithm>
 #include <atomic>
@@ -8,6 +9,8 @@
 #include <utility>
 
 #include "runtime/archive.h"
+#include "runtime/embed.h"
+#include "runtime/forked.h"
 #include "runtime/several_queues.h"
 
 namespace tenon {
@@ -69,65 +72,83 @@ Error error_of(const tenon_status& status, const std::string& name) {
       text_of(name, ": ", text.empty() ? text_of("it failed with code ", status.code) : text)};
 }
 
-// `before`: what was committed of the same queue's work, and nobody has asked for yet.
-class LibraryCommit final : public Commit {
- public:
-  LibraryCommit(
-      std::shared_ptr<const TargetLibrary> library,
+// A ticket of a device, until nobody asks for it.
+struct LibraryTicket {
+  const TargetLibrary& library;
+  const tenon_target_functions& table;
+  const int32_t device;
+  const uint64_t number;
+
+  LibraryTicket(
+      const TargetLibrary& library,
       const tenon_target_functions& table,
       int32_t device,
-      uint64_t ticket,
-      std::shared_ptr<LibraryCommit> before)
-      : library_(std::move(library)),
-        table_(table),
-        device_(device),
-        ticket_(ticket),
-        before_(std::move(before)) {}
-  ~LibraryCommit() override {
-    if (table_.forget != nullptr)
-      table_.forget(table_.context, device_, ticket_);
+      uint64_t number)
+      : library(library), table(table), device(device), number(number) {}
+  ~LibraryTicket() {
+    if (table.forget != nullptr && library.is_here())
+      table.forget(table.context, device, number);
   }
-  uint64_t ticket() const {
-    return ticket_;
+  LibraryTicket(const LibraryTicket&) = delete;
+  LibraryTicket& operator=(const LibraryTicket&) = delete;
+
+  bool passed() const {
+    library.check_is_here();
+    return table.passed(table.context, device, number) != 0;
+  }
+  int32_t wait(tenon_status& status) const {
+    library.check_is_here();
+    return table.wait(table.context, device, number, &status);
+  }
+};
+
+// A commit of a queue: the tickets of its parts, as others took turns with it. The queue is in
+// order, so it has passed with the last one. Without any there was nothing to commit.
+class LibraryCommit final : public Commit {
+ public:
+  using Parts = std::vector<std::shared_ptr<const LibraryTicket>>;
+  explicit LibraryCommit(Parts parts) : parts_(std::move(parts)) {
+    if (parts_.empty())
+      note_end();
+  }
+  // null: it has passed.
+  const LibraryTicket* last() const {
+    return over_ ? nullptr : parts_.back().get();
   }
   bool passed() override {
-    if (!over_ && table_.passed(table_.context, device_, ticket_) != 0)
+    if (!over_ && parts_.back()->passed())
       note_end();
     return over_;
   }
   void wait() override {
     if (over_)
       return;
-    if (before_ != nullptr)
-      before_->wait();
     tenon_status status{};
-    table_.wait(table_.context, device_, ticket_, &status);  // `failure` asks what came of it
+    parts_.back()->wait(status);  // `failure` asks what came of it
     note_end();
   }
   double seconds() override {
-    return table_.seconds != nullptr ? table_.seconds(table_.context, device_, ticket_)
-                                     : seconds_.load();
+    if (parts_.empty() || parts_.back()->table.seconds == nullptr)
+      return seconds_;
+    const auto& end = *parts_.back();
+    return end.table.seconds(end.table.context, end.device, end.number);
   }
   std::optional<double> started() override {
-    if (before_ != nullptr)
-      return before_->started();
-    const auto found =
-        table_.started != nullptr ? table_.started(table_.context, device_, ticket_) : 0;
+    if (parts_.empty() || parts_.front()->table.started == nullptr)
+      return std::nullopt;
+    const auto& begin = *parts_.front();
+    const auto found = begin.table.started(begin.table.context, begin.device, begin.number);
     return found > 0 ? std::optional(found) : std::nullopt;
   }
   std::shared_ptr<Failure> failure() override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (!asked_ && before_ != nullptr)
-      failure_ = before_->failure();
-    if (!asked_ && failure_ == nullptr) {
+    for (; failure_ == nullptr && asked_ < parts_.size(); ++asked_) {
+      const auto& part = *parts_[asked_];
       tenon_status status{};
-      const auto code = table_.wait(table_.context, device_, ticket_, &status);
-      if (code != TENON_OK) {
-        status.code = code;
-        failure_ = Failure::of(error_of(status, library_->name()));
-      }
+      status.code = part.wait(status);
+      if (status.code != TENON_OK)
+        failure_ = Failure::of(error_of(status, part.library.name()));
     }
-    asked_ = true;
     return failure_;
   }
 
@@ -138,15 +159,11 @@ class LibraryCommit final : public Commit {
     over_ = true;
   }
 
-  const std::shared_ptr<const TargetLibrary> library_;
-  const tenon_target_functions& table_;
-  const int32_t device_;
-  const uint64_t ticket_;
-  const std::shared_ptr<LibraryCommit> before_;  // the queue is in order: it passes first
+  const Parts parts_;
   std::atomic<bool> over_{false};
   std::atomic<double> seconds_{0};
   std::mutex mutex_;  // of what follows; not of forks: a child has no device
-  bool asked_ = false;
+  size_t asked_ = 0;  // of how many parts it is known what came of them
   std::shared_ptr<Failure> failure_;
 };
 
@@ -156,7 +173,7 @@ class LibraryCommit final : public Commit {
 class LibraryQueue final : public Queue {
  public:
   LibraryQueue(
-      std::shared_ptr<const TargetLibrary> library,
+      std::shared_ptr<TargetLibrary> library,
       int32_t device,
       int32_t number,
       TargetLibrary::PlaceOf place_of)
@@ -165,12 +182,17 @@ class LibraryQueue final : public Queue {
         device_(device),
         number_(number),
         place_of_(std::move(place_of)),
-        shared_(*library_->shared_.at(static_cast<size_t>(device))),
-        line_(shared_.lines.at(static_cast<size_t>(number))) {}
+        shared_(library_->devices_[device]),
+        line_(shared_.turns->lines[number]) {}
   ~LibraryQueue() override {
-    const std::lock_guard<std::mutex> lock(shared_.mutex);
-    if (line_.open_by == this)
+    if (!library_->is_here())
+      return;
+    drain();  // of memory that ends with whoever had it
+    const std::lock_guard<std::mutex> lock(shared_.turns->mutex);
+    if (line_.open_by == this) {
       line_.open_by = nullptr;
+      line_.is_lost = true;
+    }
   }
 
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
@@ -186,10 +208,12 @@ class LibraryQueue final : public Queue {
   }
 
   void after(const Ticket& ticket) override {
-    const auto number = static_cast<LibraryCommit&>(*ticket).ticket();
+    const auto* last = static_cast<LibraryCommit&>(*ticket).last();
+    if (last == nullptr)
+      return;
     tenon_status status{};
     const auto lock = turn();
-    check(table_.after(table_.context, device_, number_, number, &status), status, name());
+    check(table_.after(table_.context, device_, number_, last->number, &status), status, name());
   }
 
   void launch(const Launch& asked) override {
@@ -243,36 +267,57 @@ class LibraryQueue final : public Queue {
  private:
   // The lock of what enqueues, and nobody else has anything open.
   std::unique_lock<std::mutex> turn() {
-    std::unique_lock<std::mutex> lock(shared_.mutex);
-    if (line_.open_by != nullptr && line_.open_by != this)
-      line_.open_by->commit_open();
+    library_->check_is_here();
+    std::unique_lock<std::mutex> lock(shared_.turns->mutex);
+    check_starts();
+    if (line_.open_by != nullptr && line_.open_by != this) {
+      tenon_status status{};
+      check(line_.commit_open(line_.open_by, &status), status, name());
+    }
     line_.open_by = this;
+    line_.commit_open = [](void* queue, tenon_status* status) {
+      return static_cast<LibraryQueue*>(queue)->commit_open(*status);
+    };
     return lock;
   }
 
-  // Under the lock. Where nothing was enqueued the library gives the last ticket once more.
-  void commit_open() {
-    uint64_t ticket = 0;
-    tenon_status status{};
+  // Under the lock, as what follows.
+  void check_starts() const {
+    if (line_.is_lost)
+      fail(ErrorKind::device_lost, name(), ": the device is lost since it refused to start work");
+  }
+
+  // Where nothing was enqueued the library gives the last ticket once more.
+  int32_t commit_open(tenon_status& status) {
+    uint64_t number = 0;
     const auto code = number_ == 0
-                          ? table_.commit(table_.context, device_, &ticket, &status)
-                          : table_.commit_on(table_.context, device_, number_, &ticket, &status);
-    check(code, status, name());
+                          ? table_.commit(table_.context, device_, &number, &status)
+                          : table_.commit_on(table_.context, device_, number_, &number, &status);
+    if (code != TENON_OK)
+      return code;
     line_.open_by = nullptr;
-    if (line_.last != nullptr && line_.last->ticket() == ticket)
-      return;
-    part_ = std::make_shared<LibraryCommit>(library_, table_, device_, ticket, std::move(part_));
-    line_.last = part_;
+    if (std::exchange(line_.last, number) == number)
+      return code;
+    parts_.push_back(std::make_shared<LibraryTicket>(*library_, table_, device_, number));
+    if (number_ == 0)
+      shared_.last = parts_.back();
+    return code;
   }
 
   Ticket start() override {
-    const std::lock_guard<std::mutex> lock(shared_.mutex);
-    auto* const open = line_.open_by != nullptr ? line_.open_by : this;
-    if (open == this || (part_ == nullptr && last_ == nullptr))
-      open->commit_open();
-    if (part_ != nullptr)
-      last_ = std::move(part_);
-    return last_ != nullptr ? last_ : line_.last;
+    library_->check_is_here();
+    const std::lock_guard<std::mutex> lock(shared_.turns->mutex);
+    check_starts();
+    if (line_.open_by == this) {
+      tenon_status status{};
+      const auto code = commit_open(status);
+      const bool failed_before = std::exchange(fails_, code != TENON_OK);
+      line_.is_lost = fails_ && failed_before;
+      check(code, status, name());
+    }
+    if (last_ == nullptr || !parts_.empty())
+      last_ = std::make_shared<LibraryCommit>(std::exchange(parts_, {}));
+    return last_;
   }
 
   const std::string& name() const {
@@ -295,34 +340,50 @@ class LibraryQueue final : public Queue {
     return of_host ? tenon_end{pointer, {0, 0}} : tenon_end{nullptr, place(pointer)};
   }
 
-  const std::shared_ptr<const TargetLibrary> library_;
+  const std::shared_ptr<TargetLibrary> library_;
   const tenon_target_functions& table_;
   const int32_t device_, number_;
   const TargetLibrary::PlaceOf place_of_;
   TargetLibrary::Device& shared_;
-  TargetLibrary::Device::Line& line_;
-  std::shared_ptr<LibraryCommit> part_;  // of its work, since it was last asked to commit
+  LibraryTurns::Line& line_;
+  LibraryCommit::Parts parts_;  // of its work, since it was last asked to commit
   std::shared_ptr<LibraryCommit> last_;
+  bool fails_ = false;  // the commit before did
 };
 
-TargetLibrary::TargetLibrary(tenon_target_functions table) : table_(table), name_(table.name) {
-  const auto lines = 1 + static_cast<size_t>(std::max(table_.copy_queues, 0));
-  for (int32_t device = 0; device < table_.devices; ++device)
-    shared_.emplace_back(std::make_unique<Device>())->lines.resize(lines);
+TargetLibrary::TargetLibrary(const tenon_target_functions& table, const SharedTarget& shared)
+    : table_(table),
+      name_(table.name),
+      process_(process_number()),
+      devices_(new Device[static_cast<size_t>(table.devices)]) {
+  for (int32_t device = 0; device < table.devices; ++device)
+    devices_[device].turns = &shared.devices[device];
 }
 
-std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
-  // Not of forks: a child opens no device. Leaked on purpose, as libraries stay open.
-  static auto& mutex = *new std::mutex;
-  static auto& opened = *new std::vector<std::pair<void*, std::shared_ptr<TargetLibrary>>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+bool TargetLibrary::is_here() const {
+  return process_ == process_number();
+}
+
+void TargetLibrary::check_is_here() const {
+  if (!is_here())
+    fail(
+        ErrorKind::device_lost,
+        "this process was forked from one that opened ",
+        name_,
+        ", which stayed there: start it anew (by spawn), or open it in the child alone");
+}
+
+namespace {
+
+// Opens a library of a target, or finds the one that is open.
+void* handle_of(const char* path) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     fail(ErrorKind::error, "the library of a target does not open: ", dlerror());
-  for (const auto& [handle, known] : opened) {
-    if (handle == library)
-      return known;
-  }
+  return library;
+}
+
+const SharedTarget* first_opened(void* library, const std::string& path, const SharedTarget* next) {
   const auto get = reinterpret_cast<tenon_target_function>(dlsym(library, kFunction));
   if (get == nullptr)
     fail(
@@ -332,8 +393,8 @@ std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
         kFunction,
         "' (see include/tenon.h)");
   tenon_status status{};
-  const auto* table = get(TENON_INTERFACE, &status);
-  if (table == nullptr) {
+  const auto* functions = get(TENON_INTERFACE, &status);
+  if (functions == nullptr) {
     if (status.code == TENON_OK)
       status.code = TENON_ERROR;
     const auto reason = error_of(status, path);
@@ -341,7 +402,50 @@ std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
         reason.kind,
         text_of(reason.what(), " (it was asked for version ", TENON_INTERFACE, " of tenon.h)"));
   }
-  const std::shared_ptr<TargetLibrary> made(new TargetLibrary(table_of(*table, path)));
+  const auto table = table_of(*functions, path);
+  auto* const devices = new LibraryTurns[static_cast<size_t>(table.devices)];
+  for (int32_t device = 0; device < table.devices; ++device)
+    devices[device].lines =
+        new LibraryTurns::Line[1 + static_cast<size_t>(std::max(table.copy_queues, 0))];
+  return new SharedTarget{library, functions, devices, next};
+}
+
+// That of libtenon_rt, where the process has it: it may have opened the library before the device's
+// core was there.
+decltype(&tenon_share_target) sharing_copy() {
+  std::string path;
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, size_t, void* path) {
+        const std::string_view name = object->dlpi_name;
+        if (name.substr(name.rfind('/') + 1) == "libtenon_rt.so")
+          *static_cast<std::string*>(path) = name;
+        return 0;
+      },
+      &path);
+  void* library = path.empty() ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  void* share = library != nullptr ? dlsym(library, "tenon_share_target") : nullptr;
+  return share != nullptr ? reinterpret_cast<decltype(&tenon_share_target)>(share)
+                          : &tenon_share_target;
+}
+
+}  // namespace
+
+std::shared_ptr<TargetLibrary> TargetLibrary::open(const std::string& path) {
+  // Not of forks: a child opens no device. Leaked on purpose, as libraries stay open.
+  static auto& mutex = *new std::mutex;
+  static auto& opened = *new std::vector<std::pair<void*, std::shared_ptr<TargetLibrary>>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  void* library = handle_of(path.c_str());
+  for (const auto& [handle, known] : opened) {
+    if (handle == library)
+      return known;
+  }
+  tenon_status status{};
+  const auto* shared = sharing_copy()(path.c_str(), kTurnsLayout, &status);
+  if (shared == nullptr)
+    throw Error(static_cast<ErrorKind>(status.code), status.text);
+  const std::shared_ptr<TargetLibrary> made(
+      new TargetLibrary(table_of(*shared->functions, path), *shared));
   opened.emplace_back(library, made);
   return made;
 }
@@ -379,7 +483,8 @@ uintptr_t TargetLibrary::allocate(size_t nbytes, int32_t device) const {
 }
 
 void TargetLibrary::release(uintptr_t handle, int32_t device) const {
-  table_.release(table_.context, device, handle);
+  if (is_here())
+    table_.release(table_.context, device, handle);
 }
 
 std::unique_ptr<Queue> TargetLibrary::queue(int32_t device, PlaceOf place_of) {
@@ -395,8 +500,39 @@ std::unique_ptr<Queue> TargetLibrary::queue(int32_t device, PlaceOf place_of) {
 }
 
 TargetLibrary::Kernel::~Kernel() {
-  if (library_->table_.unload != nullptr)
-    library_->table_.unload(library_->table_.context, number_);
+  library_->unload(number_);
+}
+
+// By the lock.
+void TargetLibrary::unload_passed() {
+  std::erase_if(leaving_, [&](const Leaving& one) {
+    for (const auto& ticket : one.after) {
+      if (!ticket->passed())
+        return false;
+    }
+    table_.unload(table_.context, one.kernel);
+    return true;
+  });
+}
+
+// Once all that may use it has run: what is enqueued is committed for that.
+void TargetLibrary::unload(uint64_t kernel) {
+  if (table_.unload == nullptr || !is_here())
+    return;
+  Leaving leaving{kernel, {}};
+  for (int32_t device = 0; device < table_.devices; ++device) {
+    auto& [turns, last] = devices_[device];
+    const std::lock_guard<std::mutex> lock(turns->mutex);
+    const auto& line = turns->lines[0];
+    tenon_status status{};
+    if (line.open_by != nullptr && line.commit_open(line.open_by, &status) != TENON_OK)
+      return;  // it stays
+    if (last != nullptr)
+      leaving.after.push_back(last);
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  leaving_.push_back(std::move(leaving));
+  unload_passed();
 }
 
 std::shared_ptr<TargetLibrary::Kernel> TargetLibrary::load(
@@ -404,6 +540,8 @@ std::shared_ptr<TargetLibrary::Kernel> TargetLibrary::load(
   if (table_.load == nullptr)
     fail(ErrorKind::unsupported, name_, " loads no kernels: its library has no 'load'");
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (table_.unload != nullptr)
+    unload_passed();
   auto& known = loaded_[{checksum(code), entry}];
   if (auto kernel = known.lock())
     return kernel;
@@ -421,3 +559,22 @@ std::shared_ptr<TargetLibrary::Kernel> TargetLibrary::load(
 }
 
 }  // namespace tenon
+
+const tenon::SharedTarget* tenon_share_target(
+    const char* path, uint32_t layout, tenon_status* status) {
+  using namespace tenon;
+  static auto& mutex = *new std::mutex;  // not of forks: a child opens no device
+  static const SharedTarget* opened = nullptr;
+  const SharedTarget* found = nullptr;
+  told(status, [&] {
+    if (layout != kTurnsLayout)
+      fail(ErrorKind::unsupported, "another version of libtenon_rt is in this process");
+    const std::lock_guard<std::mutex> lock(mutex);
+    void* library = handle_of(path);
+    for (found = opened; found != nullptr && found->library != library;)
+      found = found->next;
+    if (found == nullptr)
+      found = opened = first_opened(library, path, opened);
+  });
+  return found;
+}

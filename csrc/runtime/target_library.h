@@ -11,6 +11,30 @@ namespace tenon {
 
 class LibraryQueue;
 class LibraryCommit;
+struct LibraryTicket;
+
+// What all share that enqueue on a device of a library, in whatever copy of this runtime: the
+// device's core and libtenon_rt may both be in a process. It changes with `kTurnsLayout` alone.
+struct LibraryTurns {
+  // One of a device's queues.
+  struct Line {
+    void* open_by = nullptr;  // whose work is enqueued there and not committed, ...
+    int32_t (*commit_open)(void* open_by, tenon_status* status) = nullptr;  // ... and commits it
+    uint64_t last = UINT64_MAX;  // ticket; that one is none
+    bool is_lost = false;  // it does not start what is enqueued there, which would run too late
+  };
+  std::mutex mutex;  // of the library's functions that enqueue; not of forks: a child has none
+  Line* lines = nullptr;
+};
+constexpr uint32_t kTurnsLayout = 1;
+
+// A library that is open in this process. It lasts as long as that.
+struct SharedTarget {
+  void* library;  // as `dlopen` gives it
+  const tenon_target_functions* functions;
+  LibraryTurns* devices;
+  const SharedTarget* next;
+};
 
 // An opened library. It stays open until the process ends, and who opens it again has the same.
 class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
@@ -43,6 +67,12 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
     return table_.copy_queues;
   }
 
+  // Whether this process opened it. The child of a fork has none of a driver's threads, and may
+  // find any of its locks taken.
+  bool is_here() const;
+  // Raises where it did not.
+  void check_is_here() const;
+
   uint64_t total_memory(int32_t device) const;
   // A handle; 0: the device has no such block left. Raises what else fails.
   uintptr_t allocate(size_t nbytes, int32_t device) const;
@@ -57,7 +87,7 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
   // before, of the same bytes, is the same. Raises where the target does not take it.
   class Kernel : public KernelOwner {
    public:
-    Kernel(std::shared_ptr<const TargetLibrary> library, uint64_t number)
+    Kernel(std::shared_ptr<TargetLibrary> library, uint64_t number)
         : library_(std::move(library)), number_(number) {}
     ~Kernel() override;
     Kernel(const Kernel&) = delete;
@@ -71,30 +101,34 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
     }
 
    private:
-    const std::shared_ptr<const TargetLibrary> library_;
+    const std::shared_ptr<TargetLibrary> library_;
     const uint64_t number_;
   };
   std::shared_ptr<Kernel> load(std::string_view code, const std::string& entry);
 
  private:
-  explicit TargetLibrary(tenon_target_functions table);
+  TargetLibrary(const tenon_target_functions& table, const SharedTarget& shared);
   friend class LibraryQueue;
 
-  // What all share that enqueue on a device.
+  // A device, and the last ticket of its kernels that this copy of the runtime has, by its turns.
   struct Device {
-    // One of a device's queues.
-    struct Line {
-      LibraryQueue* open_by = nullptr;  // whose work is enqueued there and not committed
-      std::shared_ptr<LibraryCommit> last;
-    };
-    std::mutex mutex;  // of the library's functions that enqueue; not of forks: a child has none
-    std::vector<Line> lines;
+    LibraryTurns* turns = nullptr;
+    std::shared_ptr<const LibraryTicket> last{};
   };
+  // A kernel that nobody needs, once these have passed.
+  struct Leaving {
+    uint64_t kernel;
+    std::vector<std::shared_ptr<const LibraryTicket>> after;
+  };
+  void unload(uint64_t kernel);
+  void unload_passed();
 
   const tenon_target_functions table_;
   const std::string name_;
-  std::vector<std::unique_ptr<Device>> shared_;  // by device
-  std::mutex mutex_;  // of `loaded_`; not of forks: a child has no device
+  const uint32_t process_;  // that opened it
+  Device* const devices_;   // as long as the process
+  std::vector<Leaving> leaving_;
+  std::mutex mutex_;  // of `leaving_` and `loaded_`; not of forks: a child has no device
   std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Kernel>> loaded_;
 };
 
@@ -105,3 +139,8 @@ std::shared_ptr<TargetLibrary> open_target(const std::optional<std::string>& pat
 Error error_of(const tenon_status& status, const std::string& name);
 
 }  // namespace tenon
+
+// The library at a path as all copies of the runtime share it, by the one that opens it first;
+// null: the status says why. `layout`: the caller's `kTurnsLayout`.
+extern "C" TENON_EXPORT const tenon::SharedTarget* tenon_share_target(
+    const char* path, uint32_t layout, tenon_status* status);

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/forked.h"
+
 namespace tenon {
 namespace {
 
@@ -27,12 +29,6 @@ void run_alone(ThreadPool::Work work, void* data) {
   t_team = {0, 1, true};
   work(data);
   t_team = before;
-}
-
-// A child of a fork has no threads but the one that forked.
-std::atomic<uint32_t> g_process{1};  // how many there are in the line of forks
-void note_child() {
-  ++g_process;
 }
 
 void pause() {
@@ -162,19 +158,16 @@ struct ThreadPool::Workers {
   alignas(64) std::atomic<uint32_t> left{0};  // shares that have not run to their end
 };
 
-ThreadPool::ThreadPool(unsigned threads) : threads_(std::clamp(threads, 1u, kMost)) {
-  static const int registered = pthread_atfork(nullptr, nullptr, &note_child);
-  (void)registered;
-}
+ThreadPool::ThreadPool(unsigned threads) : threads_(std::clamp(threads, 1u, kMost)) {}
 
 ThreadPool::~ThreadPool() {
-  if (process_ != g_process)
+  if (process_ != process_number())
     (void)workers_.release();  // threads of the parent: there is nobody to join
 }
 
 // False where a parallel runs in this process.
 bool ThreadPool::begin() {
-  const uint32_t process = g_process;
+  const auto process = process_number();
   auto busy_in = busy_in_.load(std::memory_order_relaxed);
   return busy_in != process &&
          busy_in_.compare_exchange_strong(busy_in, process, std::memory_order_acquire);
@@ -185,10 +178,10 @@ void ThreadPool::end() {
 }
 
 ThreadPool::Workers& ThreadPool::workers() {
-  if (process_ != g_process) {
+  if (process_ != process_number()) {
     (void)workers_.release();
     workers_ = std::make_unique<Workers>(threads_ - 1);
-    process_ = g_process;
+    process_ = process_number();
   }
   return *workers_;
 }

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from torch_tenon import _C
 from torch_tenon.frontends.eager import route_of
 from torch_tenon.ops import manifest, native
 from torch_tenon.ops.manifest import Entry, ManifestError, Problem
@@ -249,3 +250,9 @@ def test_ops_whose_devices_pytorch_does_not_check_say_what_may_be_on_the_host() 
     }
     assert free - told <= check_themselves, free - told - check_themselves
     assert len(free & told) >= 6
+
+
+def test_rules_of_ops_are_given_while_the_package_is_loaded() -> None:
+    """Threads read them without a lock."""
+    with pytest.raises(RuntimeError, match="while torch_tenon is loaded, not later"):
+        _C.set_op_rule(["aten::add"], "", manifest.load()["aten::add"])

@@ -1,4 +1,5 @@
 /* Kernels as a program's shared object has them. */
+#include <sched.h>
 #include <stdint.h>
 
 #include "tenon.h"
@@ -28,6 +29,18 @@ KERNEL void accumulate(void *const *a, const int64_t *s, int64_t *status) {
       status[2] = 5;
     }
   }
+}
+
+/* The same, which says in x[1] that it has begun, and goes on when x[3] is no 0. */
+KERNEL void hold(void *const *a, const int64_t *s, int64_t *status) {
+  float *sum = a[0];
+  volatile float *x = a[1];
+  sum[0] += 1;
+  x[1] = 1;
+  while (x[3] == 0)
+    sched_yield();
+  sum[0] -= 1;
+  accumulate(a, s, status);
 }
 
 /* result = the symbol, from the thread that has that place. */

@@ -12,19 +12,26 @@
 
 #define VISIBLE __attribute__((visibility("default")))
 #define MOST 4096
+#define TICKETS (1 << 20)
 
 typedef struct {
   int is_launch, fails;
   char *to;
   const char *from, *other;
   uint64_t handles[3];
-  uint64_t nbytes;
+  uint64_t nbytes, kernel;
 } command;
 
 static command commands[MOST];
 static size_t count;
 static uint64_t last;              /* ticket */
-static char failed[MOST], gone[MOST]; /* by ticket */
+static char failed[TICKETS], gone[TICKETS]; /* by ticket */
+static uint64_t done;         /* a ticket: nothing later has passed */
+static int late;              /* a ticket passes when it is waited for */
+static int commits_refused;   /* the next ones */
+static uint64_t kernels, used[MOST]; /* by kernel: the last ticket */
+static int unloaded;
+static int yields = 1; /* lets other threads in where they must not be */
 static uint64_t sizes[MOST];       /* by handle, 0: it is none */
 static char *memory[MOST];
 static uint64_t most = UINT64_MAX, taken;
@@ -42,6 +49,21 @@ VISIBLE size_t strict_enqueued(void) {
 }
 VISIBLE void strict_memory(uint64_t nbytes) {
   most = nbytes;
+}
+VISIBLE void strict_late(int is) {
+  late = is;
+}
+VISIBLE void strict_yields(int does) {
+  yields = does;
+}
+VISIBLE int strict_unloaded(void) {
+  return unloaded;
+}
+VISIBLE int strict_in_flight(void) {
+  return done < last;
+}
+VISIBLE void strict_refuse_commits(int n) {
+  commits_refused = n;
 }
 /* So many copies are taken, and then one is refused; -1: none is. */
 VISIBLE void strict_copies(int n) {
@@ -65,7 +87,8 @@ static void unlock(void) {
 static void enter(void) {
   if (atomic_fetch_add(&inside, 1) != 0)
     wrong = "two threads enqueue at once";
-  sched_yield();
+  if (yields)
+    sched_yield();
   lock();
 }
 static int32_t leave(int32_t code) {
@@ -148,7 +171,7 @@ static int32_t launch(
   }
   command *c = &commands[count++];
   const tenon_place *p = asked->places;
-  *c = (command){.is_launch = 1, .fails = asked->numbers[0] < 0};
+  *c = (command){.is_launch = 1, .fails = asked->numbers[0] < 0, .kernel = asked->kernel};
   for (int k = 0; k < 3; ++k)
     c->handles[k] = p[k].handle;
   c->to = address(p[0]), c->from = address(p[1]), c->other = address(p[2]);
@@ -158,37 +181,45 @@ static int32_t launch(
 
 static int32_t commit(void *context, int32_t device, uint64_t *ticket, tenon_status *status) {
   enter();
-  if (count > 0 && ++last == MOST)
+  if (commits_refused > 0) {
+    --commits_refused;
+    return leave(fail(status, TENON_ERROR, "it starts nothing"));
+  }
+  if (count > 0 && ++last == TICKETS)
     wrong = "more tickets than this test has";
   for (size_t k = 0; k < count; ++k) {
     const command *c = &commands[k];
-    failed[last % MOST] |= (char)c->fails;
+    failed[last % TICKETS] |= (char)c->fails;
+    used[c->kernel % MOST] = last;
     if (!c->is_launch && c->nbytes > 0)
       memmove(c->to, c->from, c->nbytes);
     for (uint64_t j = 0; c->is_launch && j < c->nbytes / 4; ++j)
       ((float *)c->to)[j] = ((const float *)c->from)[j] * ((const float *)c->other)[j];
   }
   count = 0;
+  done = late ? done : last;
   *ticket = last;
   return leave(TENON_OK);
 }
 
 static void ask(uint64_t ticket) {
-  if (gone[ticket % MOST])
+  if (gone[ticket % TICKETS])
     wrong = "a ticket is asked for that was forgotten";
 }
 
 static int32_t passed(void *context, int32_t device, uint64_t ticket) {
   lock();
   ask(ticket);
+  const int has = ticket <= done;
   unlock();
-  return 1;
+  return has;
 }
 
 static int32_t wait(void *context, int32_t device, uint64_t ticket, tenon_status *status) {
   lock();
   ask(ticket);
-  const int is_well = !failed[ticket % MOST];
+  done = ticket > done ? ticket : done;
+  const int is_well = !failed[ticket % TICKETS];
   unlock();
   return is_well ? TENON_OK : fail(status, TENON_ERROR, "a kernel failed");
 }
@@ -196,15 +227,28 @@ static int32_t wait(void *context, int32_t device, uint64_t ticket, tenon_status
 static void forget(void *context, int32_t device, uint64_t ticket) {
   lock();
   ask(ticket);
-  gone[ticket % MOST] = 1;
+  gone[ticket % TICKETS] = 1;
   unlock();
 }
 
 static int32_t load(
     void *context, const void *code, uint64_t nbytes, const char *entry, uint64_t *kernel,
     tenon_status *status) {
-  *kernel = 1;
+  lock();
+  *kernel = ++kernels;
+  unlock();
   return TENON_OK;
+}
+
+static void unload(void *context, uint64_t kernel) {
+  lock();
+  for (size_t k = 0; k < count; ++k)
+    if (commands[k].kernel == kernel)
+      wrong = "a kernel is unloaded that something in the queue uses";
+  if (used[kernel % MOST] > done)
+    wrong = "a kernel is unloaded that the device runs";
+  ++unloaded;
+  unlock();
 }
 
 VISIBLE const tenon_target_functions *tenon_target(uint32_t interface, tenon_status *status) {
@@ -222,6 +266,7 @@ VISIBLE const tenon_target_functions *tenon_target(uint32_t interface, tenon_sta
       .forget = forget,
       .launch = launch,
       .load = load,
+      .unload = unload,
   };
   if (opened++ > 0)
     wrong = "it is opened twice";

@@ -1,12 +1,15 @@
 // Devices that others use as well, that have little memory, and that refuse what they are given.
 
 #include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <thread>
 
 #include "check.h"
 #include "programs.h"
+#include "runtime/archive.h"
 #include "runtime/target_library.h"
 #include "tenon.h"
 
@@ -20,13 +23,18 @@ namespace {
 using Kind = Slot::Kind;
 using From = Source::Kind;
 
+const std::string kStrict = tests::folder_of_this() + "libstrict.so";
+
 // The target of strict.c, which is opened once.
 struct Strict {
-  const std::string path = tests::folder_of_this() + "libstrict.so";
+  const std::string path;
   void* const library = dlopen(path.c_str(), RTLD_NOW);
+  explicit Strict(std::string path = kStrict) : path(std::move(path)) {}
   ~Strict() {
     memory(UINT64_MAX);
     copies(-1);
+    late(false);
+    yields(true);
   }
   template <class Function>
   Function* find(const char* name) const {
@@ -38,6 +46,16 @@ struct Strict {
   }
   void copies(int count) const {
     find<void(int)>("strict_copies")(count);
+  }
+  // Has a ticket pass when it is waited for.
+  void late(bool is) const {
+    find<void(int)>("strict_late")(is);
+  }
+  void yields(bool does) const {
+    find<void(int)>("strict_yields")(does);
+  }
+  void refuse_commits(int count) const {
+    find<void(int)>("strict_refuse_commits")(count);
   }
   bool is_right() const {
     const char* wrong = find<const char*()>("strict_wrong")();
@@ -124,6 +142,42 @@ struct OpenedOnDevice {
   }
 };
 
+// Two queues of the device, over a block that each pointer is the start of.
+struct TwoQueues {
+  const std::shared_ptr<TargetLibrary> library;
+  const uintptr_t handle = library->allocate(kBytes, 0);
+  std::unique_ptr<Queue> one = make(), other = make();
+  std::shared_ptr<TargetLibrary::Kernel> kernel;
+
+  explicit TwoQueues(const Strict& strict) : library(TargetLibrary::open(strict.path)) {}
+  ~TwoQueues() {
+    one = nullptr;
+    other = nullptr;
+    library->release(handle, 0);
+  }
+  std::unique_ptr<Queue> make() const {
+    return library->queue(0, [handle = handle](const void*) { return Place{handle, 0}; });
+  }
+  // The device fails in one of a negative number.
+  void launch(Queue& queue, int64_t floats) const {
+    char place = 0;
+    void* const pointers[] = {&place, &place, &place};
+    const size_t nbytes[] = {kBytes, kBytes, kBytes};
+    const auto number = kernel != nullptr ? kernel->address() : 0;
+    queue.launch(
+        {.kernel = reinterpret_cast<KernelFunction>(number),
+         .pointers = pointers,
+         .nbytes = nbytes,
+         .numbers = std::span(&floats, 1)});
+  }
+};
+
+bool fails(const Ticket& ticket) {
+  ticket->wait();
+  CHECK(ticket->passed());
+  return ticket->failure() != nullptr;
+}
+
 }  // namespace
 
 TEST(a_block_stays_on_the_device_while_the_queue_uses_it) {
@@ -209,23 +263,11 @@ TEST(several_programs_use_one_device) {
 
 TEST(a_failure_is_told_to_who_enqueued_the_work) {
   const Strict strict;
-  const auto library = TargetLibrary::open(strict.path);
-  CHECK(library == TargetLibrary::open(strict.path));
-  const auto handle = library->allocate(kBytes, 0);
-  const auto place_of = [&](const void*) { return Place{handle, 0}; };
-  auto one = library->queue(0, place_of), other = library->queue(0, place_of);
-  const auto launch = [&](Queue& queue, int64_t floats) {
-    char place = 0;
-    void* const pointers[] = {&place, &place, &place};
-    const size_t nbytes[] = {kBytes, kBytes, kBytes};
-    queue.launch({.pointers = pointers, .nbytes = nbytes, .numbers = std::span(&floats, 1)});
-  };
-  const auto fails = [](Queue& queue) {
-    const auto ticket = queue.commit();
-    ticket->wait();
-    CHECK(ticket->passed());
-    return ticket->failure() != nullptr;
-  };
+  TwoQueues queues(strict);
+  CHECK(queues.library == TargetLibrary::open(strict.path));
+  auto &one = queues.one, &other = queues.other;
+  const auto launch = [&](Queue& queue, int64_t floats) { queues.launch(queue, floats); };
+  const auto fails = [](Queue& queue) { return ::fails(queue.commit()); };
   CHECK(!fails(*one) && !fails(*other));
   for (int turn = 0; turn < 3; ++turn) {
     launch(*one, -1), launch(*other, 1), launch(*one, 1);
@@ -248,6 +290,174 @@ TEST(a_failure_is_told_to_who_enqueued_the_work) {
   CHECK_RAISES("one group of all its floats", one->launch(with_grid));
   one = nullptr;
   CHECK(!fails(*other));
-  library->release(handle, 0);
   CHECK(strict.is_right());
+}
+
+TEST(queues_may_take_any_number_of_turns_before_a_commit) {
+  const Strict strict;
+  strict.yields(false);
+  TwoQueues queues(strict);
+  constexpr int kTurns = 30'000;
+  for (int turn = 0; turn < kTurns; ++turn)
+    queues.launch(turn % 2 == 0 ? *queues.one : *queues.other, turn == 4 ? -1 : 1);
+  CHECK(fails(queues.one->commit()) && !fails(queues.other->commit()));
+  for (int turn = 0; turn < kTurns; ++turn)
+    queues.launch(turn % 2 == 0 ? *queues.one : *queues.other, 1);
+  CHECK(!fails(queues.one->commit()) && !fails(queues.other->commit()));
+  CHECK(strict.is_right());
+}
+
+TEST(a_kernel_is_unloaded_once_the_device_has_run_it) {
+  const Strict strict;
+  TwoQueues queues(strict);
+  const auto unloaded = [&] { return strict.find<int()>("strict_unloaded")(); };
+  strict.late(true);
+  const auto before = unloaded();
+  int made = 0;
+  const auto load = [&] {
+    queues.kernel = queues.library->load(std::to_string(++made), "multiply");
+  };
+  load();
+  queues.kernel = nullptr;
+  CHECK(unloaded() == before + 1);  // nobody has launched it
+  load();
+  queues.launch(*queues.one, 1);
+  queues.kernel = nullptr;
+  CHECK(unloaded() == before + 1);
+  const auto first = queues.one->commit();
+  load();
+  queues.launch(*queues.other, 1);
+  const auto second = queues.other->commit();
+  CHECK(unloaded() == before + 1);
+  first->wait();
+  load();
+  CHECK(unloaded() == before + 2);  // the first; the second is in flight
+  second->wait();
+  queues.kernel = nullptr;
+  CHECK(unloaded() == before + 4);
+  CHECK(strict.is_right());
+}
+
+TEST(what_a_queue_has_enqueued_is_over_when_the_queue_goes) {
+  const Strict strict;
+  strict.late(true);
+  for (const bool commits : {false, true}) {
+    TwoQueues queues(strict);
+    queues.launch(*queues.one, 1);
+    if (commits)
+      queues.one->commit();
+    queues.one = nullptr;
+    CHECK(strict.is_right() && strict.find<int()>("strict_in_flight")() == 0);
+  }
+}
+
+TEST(a_device_that_refuses_to_start_work_is_tried_again_and_then_lost) {
+  const TemporaryFile copy(*read_whole(kStrict), "libcopy.so");
+  const Strict strict(copy.path);
+  auto queues = std::make_unique<TwoQueues>(strict);
+  auto& one = *queues->one;
+  auto& other = *queues->other;
+  queues->launch(one, 1);
+  strict.refuse_commits(1);
+  CHECK_RAISES("it starts nothing", one.commit());
+  CHECK(strict.is_right());  // it ran, as what it names ends with this error
+  queues->launch(one, 1);
+  CHECK(!fails(one.commit()));
+  queues->launch(one, 1);
+  strict.refuse_commits(1);
+  CHECK_RAISES("it starts nothing", queues->launch(other, 1));
+  CHECK(!fails(other.commit()) && !fails(one.commit()));
+  queues->launch(one, 1);
+  strict.refuse_commits(2);
+  CHECK_RAISES("it starts nothing", one.commit());
+  // What it names may be gone: no one starts it.
+  for (int turn = 0; turn < 2; ++turn) {
+    CHECK_RAISES("the device is lost", queues->launch(other, 1));
+    CHECK_RAISES("the device is lost", other.commit());
+    CHECK_RAISES("the device is lost", one.commit());
+    queues->one = nullptr;
+    CHECK(strict.find<size_t()>("strict_enqueued")() == 1);
+    if (turn == 0)
+      queues->one = queues->make();
+  }
+}
+
+TEST(two_copies_of_the_runtime_take_turns_on_a_device) {
+  const TemporaryFile copy(*read_whole(kStrict), "libshared.so");
+  const Strict strict(copy.path);
+  const auto path = tests::folder_of_this() + "../libtenon_rt.so";
+  void* const runtime = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  CHECK(runtime != nullptr);
+  const auto of_copy = [&]<class Function>(Function*, const char* name) {
+    auto* found = reinterpret_cast<Function*>(dlsym(runtime, name));
+    CHECK(found != nullptr);
+    return found;
+  };
+  const auto open = of_copy(&tenon_open_device, "tenon_open_device");
+  const auto close = of_copy(&tenon_close_device, "tenon_close_device");
+  const auto read = of_copy(&tenon_read_plan, "tenon_read_plan");
+  const auto run = of_copy(&tenon_run_plan, "tenon_run_plan");
+  const auto free = of_copy(&tenon_free_plan, "tenon_free_plan");
+  CHECK(run != &tenon_run_plan);
+  const TemporaryFile kernels("multiply", "kernels");
+  auto draft = powers();
+  draft.kernels = {{"kernels", "multiply", checksum("multiply")}};
+  const auto bytes = draft.bytes();
+  tenon_device* device = nullptr;
+  tenon_plan* plan = nullptr;
+  tenon_status status{};
+  CHECK(open(strict.path.c_str(), 0, &device, &status) == TENON_OK);
+  CHECK(
+      read(device, bytes.data(), bytes.size(), kernels.folder.c_str(), &plan, &status) == TENON_OK);
+  std::vector<float> x(kFloats, 2), w(kFloats, 5), a(kFloats), b(kFloats);
+  const void* inputs[] = {x.data(), w.data()};
+  void* outputs[] = {a.data(), b.data()};
+  TwoQueues queues(strict);
+  for (int turn = 0; turn < 3; ++turn) {
+    queues.launch(*queues.one, -1);
+    CHECK(run(plan, inputs, outputs, &status) == TENON_OK);
+    queues.launch(*queues.other, 1);
+    CHECK(!fails(queues.other->commit()) && fails(queues.one->commit()));
+  }
+  std::thread other([&] {
+    for (int turn = 0; turn < 100; ++turn)
+      CHECK(run(plan, inputs, outputs, &status) == TENON_OK);
+  });
+  for (int turn = 0; turn < 300; ++turn) {
+    queues.launch(*queues.one, 1);
+    CHECK(!fails(queues.one->commit()));
+  }
+  other.join();
+  CHECK(a[0] == 16 && b[kFloats - 1] == 240);
+  free(plan);
+  close(device);
+  CHECK(strict.is_right());
+}
+
+TEST(a_child_of_a_fork_has_no_device) {
+  const Strict strict;
+  const TemporaryFile file(program().bytes());
+  auto opened = std::make_unique<OpenedOnDevice>(strict, file.path);
+  auto queues = std::make_unique<TwoQueues>(strict);
+  queues->launch(*queues->one, 1);
+  const auto ticket = queues->one->commit();
+  const auto child = fork();
+  if (child == 0) {
+    alarm(20);
+    tenon_status status{};
+    CHECK(opened->run(2) == TENON_DEVICE_LOST);
+    CHECK(tenon_reset(opened->program, &status) == TENON_DEVICE_LOST);
+    CHECK(std::string(status.text).find("this process was forked") == 0);
+    CHECK_RAISES("this process was forked", queues->launch(*queues->one, 1));
+    CHECK_RAISES("this process was forked", queues->one->commit());
+    CHECK_RAISES("this process was forked", ticket->wait());
+    CHECK_RAISES("this process was forked", ticket->passed());
+    opened = nullptr;
+    queues = nullptr;
+    CHECK(strict.is_right());
+    _exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(opened->run(3) == TENON_OK && strict.is_right());
 }

@@ -1,5 +1,8 @@
 // Exported programs by the C interface: results, sizes, state, errors.
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
 #include <thread>
 
@@ -198,6 +201,42 @@ TEST(state_stays_until_it_is_reset) {
   CHECK(tenon_reset(opened.program, &status) == TENON_OK);
   CHECK(accumulated(opened, 0) == std::vector<float>({1, 2, 3, 4}));
   check_scaled(opened, 5);  // the weight has not changed
+}
+
+TEST(a_child_of_a_fork_is_told_where_its_state_is_half_changed) {
+  auto draft = example_program();
+  const TemporaryFile whole(draft.bytes());
+  draft.methods[kAccumulate].plan.kernels = {{"", "hold", 0}};
+  const TemporaryFile file(draft.bytes(), "held.tenon");
+  const Opened opened(file.path), idle(whole.path);
+  CHECK(accumulated(idle, 10) == std::vector<float>({11, 12, 13, 14}));
+  std::vector<float> x(16);
+  auto* begun = static_cast<volatile float*>(x.data());
+  const auto run = [&] {
+    Outputs out(3);
+    opened.run(kAccumulate, {tensor_of(x.data(), {4})}, out);
+  };
+  std::thread other(run);
+  while (begun[1] == 0)
+    std::this_thread::yield();
+  const auto child = fork();
+  if (child == 0) {
+    alarm(20);
+    begun[3] = 1;
+    CHECK_RAISES("may be half changed: reset it first", run());
+    tenon_status status{};
+    CHECK(tenon_reset(opened.program, &status) == TENON_OK);
+    run();
+    check_scaled(opened, 5);
+    CHECK(tenon_program_json(opened.program) != nullptr);
+    CHECK(accumulated(idle, 10) == std::vector<float>({21, 22, 23, 24}));
+    _exit(0);
+  }
+  begun[3] = 1;
+  other.join();
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  run();
 }
 
 TEST(a_failed_check_is_an_error) {

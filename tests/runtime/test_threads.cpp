@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <vector>
 
 #include "check.h"
+#include "runtime/forked.h"
 #include "runtime/threads.h"
 
 using namespace tenon;
@@ -109,6 +111,33 @@ TEST(a_child_of_a_fork_has_threads_of_its_own) {
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
   CHECK(ran_on(pool, 0, 3));
+}
+
+TEST(a_child_of_a_fork_has_what_threads_took_turns_with_anew) {
+  TakingTurns<std::vector<int>> turns;
+  std::atomic<bool> begun{false}, ends{false};
+  std::thread other([&] {
+    turns.use([&](auto& numbers) {
+      numbers.assign(1000, 1);
+      begun = true;
+      while (!ends)
+        std::this_thread::yield();
+    });
+  });
+  while (!begun)
+    std::this_thread::yield();
+  const auto child = fork();
+  if (child == 0) {
+    alarm(20);
+    const bool is_new = turns.use([](auto& numbers) { return numbers.empty(); });
+    const TakingTurns<int> made_here;
+    _exit(is_new ? 0 : 1);
+  }
+  ends = true;
+  other.join();
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(turns.use([](auto& numbers) { return numbers.size(); }) == 1000);
 }
 
 TEST(an_empty_parallel_takes_microseconds) {

@@ -160,3 +160,35 @@ def test_what_a_library_refuses_with(tmp_path: Path) -> None:
         Library(shared_object(REFUSES, tmp_path / "librefuses.so"))
     with pytest.raises(Failed, match="version 2 of the interface, and not 1"):
         Library(shared_object(LATER, tmp_path / "liblater.so"))
+
+
+COUNTED = f"""
+#define tenon_target toy_target
+#include "{ROOT / "examples" / "toy.c"}"
+#undef tenon_target
+
+int opened;
+const tenon_target_functions *tenon_target(uint32_t interface, tenon_status *status) {{
+  ++opened;
+  return toy_target(interface, status);
+}}
+"""
+
+
+@library_targets
+def test_a_library_that_libtenon_rt_has_open_is_not_opened_anew(tmp_path: Path) -> None:
+    """Queues of the device's core take turns with those of a program that was there before."""
+    path = shared_object(COUNTED, tmp_path / "libnpu.so")
+    code = """
+        import ctypes, os, sys
+        from torch_tenon.runtime.library import Status, library
+        path = os.environ["TENON_TARGET"]
+        device, status = ctypes.c_void_p(), Status()
+        open_device = library()._library.tenon_open_device
+        assert open_device(path.encode(), 0, ctypes.byref(device), ctypes.byref(status)) == 0
+        assert "torch" not in sys.modules
+        import torch
+        assert (torch.arange(3.0).to("tenon") + 1).tolist() == [1, 2, 3]
+        print(ctypes.c_int.in_dll(ctypes.CDLL(path), "opened").value)
+    """
+    assert output(code, imports=True, TENON_TARGET=str(path)) == "1"

@@ -86,6 +86,23 @@ for _ in range(5):
     output(code, TENON_TARGET=ASYNCHRONOUS_TARGET)
 
 
+def test_a_kernel_that_nobody_holds_stays_until_it_has_run() -> None:
+    code = (
+        CODE.format(ADD=ADD)
+        + """
+import gc, sys
+x, out = torch.arange(5.0).to("tenon"), torch.empty(5, device="tenon")
+assert x.sum().item() == 10
+torch_tenon.launch(kernel, [out, x, None], [5])
+del kernel
+gc.collect()
+assert out.tolist() == [1, 2, 3, 4, 5], out.tolist()
+"""
+    )
+    late = f"{ROOT / 'tests' / 'targets' / 'late.py'}:LateTarget"
+    output(code, TENON_TARGET=late)
+
+
 GRID_TARGET = """
 import torch_tenon
 from asynchronous import AsynchronousQueue, AsynchronousTarget

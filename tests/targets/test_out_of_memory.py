@@ -99,3 +99,25 @@ SCANS = """
 
 def test_a_plan_keeps_the_memory_of_steps_that_are_not_enqueued_yet() -> None:
     assert output(SCANS, TENON_TARGET=ASYNCHRONOUS_TARGET, TENON_EXECUTE="compiled") == "True"
+
+
+def test_memory_counts_until_the_target_has_it_back() -> None:
+    code = """
+        import torch, torch_tenon
+        memory = torch_tenon.target()._memories[0]
+        free, counted = memory.free, []
+        def noted(handle):
+            counted.append(torch.tenon.memory_reserved())
+            free(handle)
+        memory.free = noted
+        kept = torch.ones(8 << 20, device="tenon") + 1
+        large = kept * 2
+        torch.tenon.synchronize()
+        before = torch.tenon.memory_reserved()
+        del large
+        torch.tenon.empty_cache()
+        assert set(counted) == {before}, (before, counted)
+        assert torch.tenon.memory_reserved() < before
+        print(kept.sum().item())
+    """
+    assert output(code, TENON_TARGET=ASYNCHRONOUS_TARGET) == str(2.0 * (8 << 20))

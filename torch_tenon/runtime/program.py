@@ -246,8 +246,9 @@ def _library_for(head: Head, path: str, target: str | None) -> Library:
     """What opens a program. Raises ProgramError where it calls PyTorch's ops, and PyTorch is not
     there.
 
-    Two runtimes that share a device do not know of each other's work: one takes turns with itself,
-    and would commit what the other has enqueued. So the core, once it is there, opens targets.
+    Two copies of the runtime take turns on a device where they know of each other. A core that
+    comes later finds libtenon_rt, which does not look for a core: that one, once it is there, opens
+    targets.
     """
     if not head.calls and not (target is not None and "torch_tenon._C" in sys.modules):
         return library()

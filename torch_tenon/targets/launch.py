@@ -26,7 +26,9 @@ def launch(
     `Backend.compile` gives. The kernel may write any of the tensors.
 
     A kernel with a grid has `grid` runs along each axis, in groups of `group`, which share
-    `scratch` bytes of fast memory. Raises RuntimeError for tensors of other devices, for a group
+    `scratch` bytes of fast memory. A kernel of `Backend.compile` may be let go of at once: what it
+    lies in stays until it has run. Raises RuntimeError for tensors of other devices, for a group
     of other axes than the grid's, and for sizes that are none.
     """
-    _C.launch(kernel, tensors, numbers, grid, group, scratch)
+    owner = getattr(kernel, "owner", None)
+    _C.launch(kernel, tensors, numbers, grid, group, scratch, owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -16,13 +17,19 @@ class Commit:
 
     def __init__(self, queue: QueueThread) -> None:
         self._queue = queue
+        self._process = os.getpid()
         self.error: Exception | None = None
         self._passed = threading.Event()
         self._seconds = 0.0
 
     def done(self) -> bool:
-        """Has the thread passed it, well or not?"""
-        return self._passed.is_set()
+        """Has the thread passed it, well or not? Raises where it is gone, as `wait` does."""
+        if self._passed.is_set():
+            return True
+        is_alive = self._queue.is_alive() and self._process == os.getpid()
+        if is_alive or self._passed.is_set():  # it may have passed, and then ended
+            return self._passed.is_set()
+        raise RuntimeError(f"the thread of the queue {self._queue.name!r} has ended")
 
     def seconds(self) -> float:
         """When it passed, on the host's clock."""
@@ -31,9 +38,8 @@ class Commit:
     def wait(self) -> None:
         """Returns when the thread has passed it. Raises its error, each time; and, where the thread
         is gone, as in the child of a fork, that this is so."""
-        while not self._passed.wait(_LOOKS):
-            if not self._queue.is_alive():
-                raise RuntimeError(f"the thread of the queue {self._queue.name!r} has ended")
+        while not self.done():
+            self._passed.wait(_LOOKS)
         if self.error is not None:
             raise self.error
 
@@ -53,16 +59,23 @@ class Commit:
 class QueueThread:
     """Command buffers in their order, run by a thread that starts with the first of them.
 
-    Where a command raises, the rest of its buffer is left out. The next one runs.
+    Where a command raises, the rest of its buffer is left out. The next one runs. The child of a
+    fork begins with nothing: what its parent handed over is the parent's.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._begin()
+
+    def _begin(self) -> None:
         self._commits: queue.SimpleQueue[tuple[Commit, Sequence[Command]]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._process = os.getpid()
 
     def start(self, commands: Sequence[Command]) -> Commit:
         """Hands over a command buffer, and does not wait: what a queue's `commit` returns."""
+        if self._process != os.getpid():
+            self._begin()
         made = Commit(self)
         self._commits.put((made, commands))
         if not self.is_alive():

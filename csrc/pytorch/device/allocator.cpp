@@ -382,15 +382,28 @@ class CachingAllocator final : public DeviceAllocator {
     return ptr;
   }
 
-  // Gives the segments that are wholly free back to the target.
+  // Gives the segments that are wholly free back to the target. They count until it has them: the
+  // next thread that needs memory waits for the queue, and finds it.
   void release_cached(std::unique_lock<std::mutex>& lock, c10::DeviceIndex device) {
+    lock.unlock();
+    std::optional<QueueTurn> alone(std::in_place, device);
+    lock.lock();
     const auto free_segments = memory(device).blocks.remove_free_segments(memory(device).held);
-    if (free_segments.empty())
-      return;
     std::vector<uintptr_t> handles;
     for (const auto& [ptr, size] : free_segments) {
       handles.push_back(segments_.find(ptr).first->handle);
       segments_.remove(ptr);
+    }
+    lock.unlock();
+    if (!free_segments.empty() && !target().host_memory)
+      wait_for(device, commit_part(device), "memory");  // work in flight may still use them
+    for (size_t k = 0; k < handles.size(); ++k) {
+      target().free(handles[k], device);
+      if (!target().host_memory)
+        munmap(free_segments[k].first, free_segments[k].second);
+    }
+    lock.lock();
+    for (const auto& [ptr, size] : free_segments) {
       auto& m = memory(device);
       ++m.stats.num_device_free;
       count(m.stats.segment, 1, -1, pool_of(size));
@@ -399,12 +412,8 @@ class CachingAllocator final : public DeviceAllocator {
       note_memory(device, MemoryAction::segment_free, ptr, size);
     }
     lock.unlock();
-    wait_until_idle(device);  // work in flight may still use them
-    for (size_t k = 0; k < handles.size(); ++k) {
-      target().free(handles[k], device);
-      if (!target().host_memory)
-        munmap(free_segments[k].first, free_segments[k].second);
-    }
+    alone.reset();
+    is_idle(device);  // what is over lets go of more
     lock.lock();
   }
 

@@ -172,10 +172,9 @@ std::pair<BufferRef, size_t> buffer_at(const void* ptr) {
   const auto [found, offset] = addresses().buffers.find(ptr);
   if (found == nullptr)
     return {BufferRef(), 0};
-  // Who has the address keeps the buffer, unless it kept a bare pointer past the buffer's end.
-  if (c10::raw::intrusive_ptr::use_count(*found) == 0)
-    return {BufferRef(), 0};
-  return {BufferRef::reclaim_copy(*found), offset};
+  // One that ends on another thread waits for this lock, to take itself out: its count of uses is
+  // there, and nobody may raise it from 0.
+  return {BufferRef::reclaim(c10::raw::weak_intrusive_ptr::lock(*found)), offset};
 }
 
 void register_address(Buffer& buffer) {

@@ -27,7 +27,8 @@ enum class ForkOrder : int {
   pinned,
   generators,
   counters,
-  profile
+  profile,
+  waits
 };
 
 struct LockAtFork {

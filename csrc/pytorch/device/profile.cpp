@@ -23,11 +23,14 @@ std::atomic<int> g_profile_logs{0};
 
 namespace {
 
+constexpr size_t kMostInFlight = 1024;  // of a device, until somebody looks which have passed
+
 // An event of an asynchronous device that ends with a ticket.
 struct InFlight {
   Ticket ticket;
   ProfileEvent event;
 };
+using AllInFlight = std::array<std::deque<InFlight>, kMostDevices>;
 
 struct State {
   std::mutex mutex;
@@ -35,7 +38,7 @@ struct State {
   std::deque<Subject> subjects;
   std::unordered_map<std::string, uint32_t> numbers;
   std::atomic<uint32_t> windows{0};
-  std::array<std::deque<InFlight>, kMostDevices> in_flight;
+  AllInFlight in_flight;
   std::array<int64_t, kMostDevices> clock{};  // of a device: nanoseconds behind the host's
   std::array<std::array<int64_t, 2>, kMostDevices> last_end{};  // ... of its last event, by queue
 };
@@ -66,7 +69,7 @@ int32_t thread_number() {
 
 // How far a device's clock is behind the host's.
 void compare_clocks() {
-  if (!has_target() || target().host_memory)
+  if (!has_target() || target().host_memory || lost_by_fork())
     return;
   const WithoutInterpreter no_gil;
   for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
@@ -84,8 +87,17 @@ void compare_clocks() {
       ticket = commit_part(device);
     }
     ticket->wait();
-    state().clock[device] = profile_now() - static_cast<int64_t>(1e9 * ticket->seconds());
+    const auto clock = profile_now() - static_cast<int64_t>(1e9 * ticket->seconds());
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    state().clock[device] = clock;
   }
+}
+
+// What a device has not come to is nobody's any more.
+void drop_in_flight() {
+  AllInFlight dropped;  // ends after the lock: a ticket may be Python's
+  const std::lock_guard<std::mutex> lock(state().mutex);
+  dropped.swap(state().in_flight);
 }
 
 // What a device has come to gets its time.
@@ -93,6 +105,8 @@ void finish_passed_events(bool all) {
   if (!has_target() || target().host_memory)
     return;
   const WithoutInterpreter no_gil;
+  if (lost_by_fork())
+    return drop_in_flight();
   for (c10::DeviceIndex device = 0; device < device_count(); ++device) {
     auto& s = state();
     for (;;) {
@@ -108,14 +122,17 @@ void finish_passed_events(bool all) {
       next.ticket->wait();
       const auto seconds = next.ticket->seconds();
       const auto started = next.ticket->started();
-      const auto enqueued = next.event.begin;
+      int64_t enqueued = 0;
       {
         const std::lock_guard<std::mutex> lock(s.mutex);
         auto& in_flight = s.in_flight[device];
         if (in_flight.empty() || in_flight.front().ticket != next.ticket)
           continue;  // another thread was faster
+        // It may have taken the one before, of the same ticket.
+        next = std::move(in_flight.front());
         in_flight.pop_front();
         auto& event = next.event;
+        enqueued = event.begin;
         const auto on_host = [&](double time) {
           return s.clock[device] + static_cast<int64_t>(1e9 * time);
         };
@@ -161,8 +178,14 @@ ProfileLog::ProfileLog(size_t most) : most_(most) {
 
 ProfileLog::~ProfileLog() {
   stop();
-  const std::lock_guard<std::mutex> lock(state().mutex);
-  std::erase(state().logs, this);
+  {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    std::erase(state().logs, this);
+    if (!state().logs.empty())
+      return;
+  }
+  const WithoutInterpreter no_gil;
+  drop_in_flight();
 }
 
 void ProfileLog::stop() {
@@ -256,9 +279,16 @@ void Profiled::end_on_device() {
     ticket = own;
     event_->queue = event_->activity == Activity::copy ? 1 : 0;
   }
-  const std::lock_guard<std::mutex> lock(state().mutex);
-  state().in_flight[event_->device].push_back({ticket, *event_});
+  bool looks = false;
+  {
+    const std::lock_guard<std::mutex> lock(state().mutex);
+    auto& in_flight = state().in_flight[event_->device];
+    in_flight.push_back({ticket, *event_});
+    looks = in_flight.size() % kMostInFlight == 0;
+  }
   leave();
+  if (looks)
+    finish_passed_events(/*all=*/false);
 }
 
 void note_line(Profiled& profiled) {

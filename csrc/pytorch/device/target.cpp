@@ -10,6 +10,7 @@
 #include "device/guard.h"
 #include "device/interpreter.h"
 #include "device/profile.h"
+#include "device/waits.h"
 #include "runtime/several_queues.h"
 
 namespace tenon {
@@ -105,6 +106,7 @@ void wait_for(c10::DeviceIndex device, const Ticket& ticket, const char* reason)
   const CountedCall counted(counter("wait", reason));
   const ProfiledWait waits(reason, device);
   const WithoutInterpreter no_gil;
+  const NotedWait noted(device, reason);
   ticket->wait();
 }
 

@@ -35,7 +35,8 @@ void launch_over(
     const std::vector<int64_t>& numbers,
     const std::vector<int64_t>& grid,
     const std::vector<int64_t>& group,
-    int64_t scratch) {
+    int64_t scratch,
+    const std::shared_ptr<KernelOwner>& owner) {
   refuse_in_capture("a kernel that a program launches");
   TORCH_CHECK(
       group.empty() || group.size() == grid.size(),
@@ -84,7 +85,7 @@ void launch_over(
        .group = group,
        .scratch = scratch});
   if (!target().host_memory)
-    submit_apart(device->index(), buffers, /*replaces=*/false, {});
+    submit_apart(device->index(), buffers, /*replaces=*/false, [owner] {});
 }
 
 }  // namespace tenon

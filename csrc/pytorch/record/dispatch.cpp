@@ -59,6 +59,7 @@ bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
 }  // namespace
 
 int64_t register_reference_kernels() {
+  op_rules_are_complete();
   auto* handles = &registrations();
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto by_reference = c10::KernelFunction::makeFromBoxedFunction<&run_reference>();

@@ -19,6 +19,8 @@ std::unordered_map<std::string_view, RulesOfName>& rules() {
   return *instance;
 }
 
+bool g_complete = false;  // while the package is loaded, before any op of the device runs
+
 // By the name of an op, or that of the functional op whose in-place form it is.
 const RulesOfName* find_rules(std::string_view name) {
   auto found = rules().find(name);
@@ -33,6 +35,7 @@ const RulesOfName* find_rules(std::string_view name) {
 
 void set_op_rule(
     const std::vector<std::string>& ops, const std::string& overload, const OpRule& rule) {
+  TORCH_CHECK(!g_complete, "the rules of ops are given while torch_tenon is loaded, not later");
   for (const auto& op : ops) {
     auto found = rules().find(op);
     if (found == rules().end())
@@ -42,6 +45,10 @@ void set_op_rule(
     else
       found->second.overloads.emplace_back(overload, rule);
   }
+}
+
+void op_rules_are_complete() {
+  g_complete = true;
 }
 
 const OpRule& op_rule(std::string_view op) {

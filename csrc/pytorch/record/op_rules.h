@@ -29,9 +29,11 @@ struct OpRule {
 };
 
 // `ops` are names without overloads. Of theirs `overload` alone is meant, where it is not empty:
-// "default" is the one without a name.
+// "default" is the one without a name. Raises once `op_rules_are_complete` was called: threads read
+// them without a lock from then on.
 void set_op_rule(
     const std::vector<std::string>& ops, const std::string& overload, const OpRule& rule);
+void op_rules_are_complete();
 // What holds for an op with its overload, as in "aten::add_.Tensor": what was said of that, of the
 // name, or of the functional op of that name.
 const OpRule& op_rule(std::string_view op);
