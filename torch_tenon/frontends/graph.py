@@ -26,12 +26,6 @@ from torch_tenon.ops.variants import known_of
 
 with_effects = torch.ops.higher_order.with_effects
 
-# Ops that make quantised tensors, which a trace takes for what they are made of.
-_QUANTISE = (
-    *("aten.quantize_per_", "aten._empty_affine_quantized", "aten.empty_quantized"),
-    *("aten._empty_per_channel_affine_quantized", "quantized."),
-)
-
 
 @dataclass
 class BuiltGraph:
@@ -224,13 +218,14 @@ class _Graph:
         self.program.origin = op if space == "aten" else f"{space}::{op}"
         if name.startswith("aten.copy_."):
             return self._copy_into(n)
-        if name.startswith(_QUANTISE):
+        known = known_of(n.target)
+        if known.quantised or space == "quantized":
             raise CannotLower(f"{name} makes a quantised tensor")
         args = [self._argument(a) for a in n.args]
         keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
-        if name.startswith("aten.as_strided") and isinstance(args[0], Value):
+        if known.of_memory and isinstance(args[0], Value):
             self._lay_out(n, args)
-        if name.startswith("aten.randint"):
+        if known.ends_range:
             given = [a.meta.get("val") if isinstance(a, Node) else a for a in n.args]
             at = [k for k, x in enumerate(given) if isinstance(x, int | torch.SymInt)]
             start = given[at[0]] if len(at) > 1 else 0

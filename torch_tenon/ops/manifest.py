@@ -60,9 +60,12 @@ class Entry(NamedTuple):
     flat_out: bool = False
     sized_by_out: bool = False
     uninitialised: bool = False
+    quantised: bool = False
+    of_memory: bool = False
     random: bool = False
     run_time_numbers: str = ""
     numbers_fit: bool = False
+    ends_range: bool = False
     takes: str = ""
     product: str = ""
     complex: str = ""
