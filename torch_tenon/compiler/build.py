@@ -55,7 +55,6 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_to,
     cast,
     find,
-    fitting,
     promote,
 )
 from torch_tenon.ops.variants import is_out, known_of
@@ -165,7 +164,7 @@ class ProgramBuilder:
                 raise CannotLower("a number that is known only when it runs")
             if known_of(op).numbers_fit and results and results[0] is not None:
                 for number in tree_leaves((positional, list(keywords.values()))):
-                    fitting(number, results[0].dtype)
+                    build.fitting(number, results[0].dtype)
             dtypes = [x.dtype for x in [*given, *results] if x is not None]
             is_complex = any(d.is_complex for d in dtypes)
             if is_complex and str(op) not in LINKED:

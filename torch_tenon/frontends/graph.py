@@ -35,6 +35,7 @@ class BuiltGraph:
     tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
     sizes: SizeTable
     outputs: list[Any]  # an Output, a Float, an Index or a constant
+    fitting: list[tuple[Any, torch.dtype]]  # a Float or an Index, and a dtype that has to have it
     fallbacks: dict[str, str]  # op and why it is a call
 
 
@@ -115,8 +116,23 @@ class _Graph:
             self.builder.inputs,
             self.sizes,
             self.outputs,
+            self._fitting(),
             self.builder.fallbacks,
         )
+
+    def _fitting(self) -> list[tuple[Any, torch.dtype]]:
+        """The run-time numbers of which a dtype may have none. Raises CannotLower for one that is
+        computed within the program."""
+        floats = {id(number): k for k, number in enumerate(self.sizes.floats.values())}
+        found: dict[Any, None] = {}
+        for number, dtype in self.program.fitting:
+            if not isinstance(number, Value):
+                found[number, dtype] = None
+            elif id(number) in floats:
+                found[Float(floats[id(number)]), dtype] = None
+            elif dtype is not torch.float32:  # which has all that sizes give
+                raise CannotLower(f"a number for {dtype} that is computed of sizes")
+        return list(found)
 
     # What is given
 

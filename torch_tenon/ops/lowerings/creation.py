@@ -17,7 +17,6 @@ from torch_tenon.ops.lowerings.table import (
     CannotLower,
     broadcast_to,
     cast,
-    fitting,
     lowering,
     number,
     real_if_it_is,
@@ -38,9 +37,10 @@ def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
 def full(b: Build, *args: Any, fill_value: Any = None, **keywords: Any) -> Value:
     """One number everywhere."""
     value = fill_value if fill_value is not None else args[-1]
+    value = b.fitting(value, b.out.dtype)
     if isinstance(value, Value):
         return broadcast_to(cast(value, b.out.dtype), b.out.sizes)
-    return constant(b.out.sizes, fitting(value, b.out.dtype), b.out.dtype)
+    return constant(b.out.sizes, value, b.out.dtype)
 
 
 @lowering("aten.fill.Tensor")
