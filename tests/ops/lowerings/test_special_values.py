@@ -221,6 +221,21 @@ def test_gradients_of_activations(dtype: torch.dtype, run: Callable[..., Results
         )
 
 
+def test_gradients_of_hard_activations_in_float64(run: Callable[..., Results]) -> None:
+    """To the last digit, at the borders and beside them: the CPU's sixth is one of float32."""
+    aten = torch.ops.aten
+    borders = torch.tensor([-3.0, 3.0, 0.0, -0.0, NAN, INF, -INF, 1.1], dtype=torch.float64)
+    up, down = (torch.nextafter(borders, torch.full_like(borders, k)) for k in (INF, -INF))
+    x = torch.cat([borders, up, down, torch.randn(8, dtype=torch.float64)])
+
+    def gradients(x: torch.Tensor) -> Results:
+        g = x.flip(0) + 0.7
+        return [aten.hardsigmoid_backward(g, x), aten.hardswish_backward(g, x)]
+
+    for got, want in zip(run(gradients, x), gradients(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
 PRODUCTS: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
     lambda c, x: torch.addmm(c, x, x, alpha=0),
     lambda c, x: torch.addmm(c, x, x, alpha=0.0, beta=2),
