@@ -49,6 +49,7 @@ from torch_tenon.ops.lowerings.complex_numbers import complex_lowering
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     LINKED,
+    UNSIGNED,
     Build,
     CannotLower,
     TensorMeta,
@@ -166,6 +167,8 @@ class ProgramBuilder:
                 for number in tree_leaves((positional, list(keywords.values()))):
                     build.fitting(number, results[0].dtype)
             dtypes = [x.dtype for x in [*given, *results] if x is not None]
+            if not _takes_unsigned(op) and any(x.dtype in UNSIGNED for x in given):
+                raise CannotLower("whole numbers without sign, which most kernels refuse")
             is_complex = any(d.is_complex for d in dtypes)
             if is_complex and str(op) not in LINKED:
                 function = complex_lowering(op, dtypes)
@@ -484,6 +487,11 @@ class ProgramBuilder:
             ):
                 # What is computed of it later may read the new contents as well.
                 other.value = self.program.copy(held, held.layout.strides)
+
+
+def _takes_unsigned(op: Any) -> bool:
+    is_op = isinstance(op, torch._ops.OpOverload)
+    return not is_op or op.is_view or known_of(op).unsigned
 
 
 def _elements(nbytes: Index, dtype: torch.dtype) -> Index:

@@ -67,6 +67,7 @@ class Entry(NamedTuple):
     numbers_fit: bool = False
     ends_range: bool = False
     takes: str = ""
+    unsigned: bool = False
     product: str = ""
     complex: str = ""
     recorded: bool = False

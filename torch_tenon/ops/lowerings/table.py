@@ -28,6 +28,8 @@ LOWERINGS: dict[str, Lowering] = {}
 # Ops that are linked whole to the target's library, by overload. Their operands may have dtypes
 # that loops do not compute in.
 LINKED: dict[str, Lowering] = {}
+# Whole numbers that most of PyTorch's kernels do not take.
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 # Custom ops that somebody wrote kernels for, by name as counters have it.
 BY_HAND: set[str] = set()
 
