@@ -25,9 +25,8 @@ class Standalone:
         built = build(self.graph, standalone=True)
         backend = device.backend(torch.device("cpu"))
         assert backend is not None
-        self.run = CompiledGraph(
-            built, Plan(built.program, backend).compile(), places_of(self.graph)
-        )
+        plan = Plan(built.program, backend).compile()
+        self.run = CompiledGraph(built, plan, places_of(self.graph), self.graph.forward)
 
     @property
     def calls(self) -> list[str]:

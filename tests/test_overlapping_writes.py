@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from against_cpu import assert_same, executing, same_error_on_both
 from torch import Tensor
 from turns import MODES, turns
@@ -135,9 +136,25 @@ def in_place_add(x: Tensor) -> None:
     x[1:] += x[:-1]
 
 
+def assign_rows(x: Tensor) -> None:
+    x[1:] = x[:-1]
+
+
+def assign_rows_at(x: Tensor) -> None:
+    x[at(x, 2, 1)] = x[1:3]
+
+
 BETWEEN_PARTS: dict[str, Callable[[Tensor], object]] = {
     "copy": lambda x: x[1:].copy_(x[:-1]),
+    "copy back": lambda x: x[:-1].copy_(x[1:]),
+    "copy of a row": lambda x: x.view(-1)[2:].copy_(x.view(-1)[:-2]),
+    "copy turned": lambda x: x[:3].copy_(x[:3].t()),
+    "copy of bits": lambda x: x.view(torch.int32)[1:].copy_(x.view(torch.int32)[:-1]),
+    "copy converted": lambda x: x[1:].copy_(x.view(torch.int32)[:-1]),
+    "assignment": assign_rows,
+    "assignment at": assign_rows_at,
     "add": in_place_add,
+    "mul": lambda x: x[:2].mul_(x[1:3]),
     "out": lambda x: torch.add(x[:-1], 1, out=x[1:]),
     "index_add": lambda x: x.index_add_(0, at(x, 0), x[1:2]),
     "index_copy": lambda x: x.index_copy_(0, at(x, 0), x[1:2]),
@@ -145,10 +162,35 @@ BETWEEN_PARTS: dict[str, Callable[[Tensor], object]] = {
 }
 
 
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("mode", [*MODES, "direct"])
 @pytest.mark.parametrize("name", BETWEEN_PARTS)
-def test_what_pytorch_refuses_between_parts_is_refused_each_time(name: str) -> None:
-    for rows in (4, 4, 4, 5, 6, 7):
-        same_error_on_both(lambda d, n=rows: BETWEEN_PARTS[name](torch.ones(n, 3).to(d)))
+def test_what_pytorch_refuses_between_parts_is_refused_each_time(name: str, mode: str) -> None:
+    with executing(mode):
+        for rows in (4, 4, 4, 5, 6, 7):
+            x = torch.arange(3.0 * rows).view(rows, 3)
+            there = x.to("tenon")
+            same_error_on_both(lambda d, t=(x, there): BETWEEN_PARTS[name](t[d.type != "cpu"]))
+            assert_same(there, x)
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", BETWEEN_PARTS)
+def test_what_pytorch_refuses_between_parts_is_refused_compiled(name: str, dynamic: bool) -> None:
+    def compute(x: Tensor) -> Tensor:
+        x = x * 2
+        BETWEEN_PARTS[name](x)
+        return x + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(compute, backend="tenon", dynamic=dynamic)
+    for rows in (4, 5):
+        with pytest.raises(RuntimeError) as on_cpu:
+            compute(torch.ones(rows, 3))
+        with pytest.raises(RuntimeError) as on_device:
+            compiled(torch.ones(rows, 3, device="tenon")).cpu()
+        assert str(on_device.value) == str(on_cpu.value)
 
 
 def shifted(x: Tensor) -> list[Tensor]:
@@ -201,6 +243,45 @@ def not_shared(b: Tensor, i: Tensor) -> Tensor:
     y = b * 2
     y.add_(b[:1].expand(4))
     return y.index_fill_(0, i, 5.0) * b[:, None].expand(-1, 3).sum(1)
+
+
+IN_COMPILED: dict[str, Callable[[Tensor], object]] = {
+    **WRITES,
+    "function": lambda x: F.relu(x, True),
+    "function of a name": lambda x: F.leaky_relu(x, inplace=True),
+    "dropout": lambda x: F.dropout(x, 0.0, True, True),
+    "statistics": lambda x: F.batch_norm(x.new_ones(2, 3), x[0], x[1] * 0, training=True),
+    "method": lambda x: x.__iadd__(1),
+    "item": lambda x: x.__setitem__(slice(0, 2), 1.0),
+    "attribute": lambda x: torch.Tensor.add_(x, 1.0),
+    "overload": lambda x: torch.ops.aten.add_.Tensor(x, x.new_ones(3)),
+    "lists": lambda x: torch._foreach_mul_([x, x * 2], 2.0),
+    "clamp": lambda x: torch.clamp(x, 0, 1, out=x),
+    "random": lambda x: x.bernoulli_(1.0),
+}
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("name", IN_COMPILED)
+def test_writes_to_shared_elements_compiled(view: str, name: str) -> None:
+    """What PyTorch refuses is refused, and all else computed as by eager code."""
+
+    def compute(b: Tensor) -> Tensor:
+        b = b * 2
+        IN_COMPILED[name](VIEWS[view](b))
+        return b + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(compute, backend="tenon")
+    x = torch.arange(12.0).view(4, 3) - 3
+    try:
+        want = compute(x)
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            compiled(x.to("tenon")).cpu()
+    else:
+        assert_same(compiled(x.to("tenon")), want)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

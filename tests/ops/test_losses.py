@@ -132,3 +132,45 @@ def test_strides_of_gradients_in_graphs() -> None:
         got = compiled(gradients)(*(t.to("tenon") for t in (g, x, y)))
         assert_same(got, want, rtol=1e-6, atol=1e-6)
         assert [t.stride() for t in got] == [t.stride() for t in want]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_losses_of_16_bits_are_rounded_as_on_the_cpu(dtype: torch.dtype) -> None:
+    def losses(x: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:
+        found = [F.mse_loss(x, target, reduction="none")]
+        how = {"reduction": "none"}
+        return found + [F.smooth_l1_loss(x, target, beta=k, **how) for k in (0.3, 1.0, 2.7)]
+
+    given = torch.randn(257).to(dtype), torch.randn(257).to(dtype)
+    want = losses(*given)
+    with executing("compiled"):
+        for run in (losses, losses, compiled(losses)):
+            assert_same(run(*(t.to("tenon") for t in given)), want)
+
+
+@pytest.mark.parametrize("reduction", [1, 2])
+@pytest.mark.parametrize("plane", [False, True])
+def test_gradients_by_classes_that_are_none(plane: bool, reduction: int) -> None:
+    """The op by itself looks at its targets as the loss does."""
+    op = aten.nll_loss2d_backward if plane else aten.nll_loss_backward
+    x = torch.randn(3, 5, 2, 2) if plane else torch.randn(3, 5)
+    target = torch.tensor([1, -7, 4])
+    target = target.view(3, 1, 1).repeat(1, 2, 2) if plane else target
+
+    def gradient(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        total = x.new_full((), 2.5)
+        found: torch.Tensor = op(
+            x.new_ones(()), x, target, x[0].flatten()[:5], reduction, -7, total
+        )
+        return found
+
+    graph = compiled(gradient)
+    with executing("compiled"):
+        for run in (gradient, gradient, graph):
+            assert_same(run(x.to("tenon"), target.to("tenon")), gradient(x, target))
+        for bad in (5, -1, 99):
+            wrong = target.clone()
+            wrong.view(-1)[-1] = bad
+            for run in (gradient, graph):
+                with pytest.raises(IndexError, match=f"Target {bad} is out of bounds"):
+                    _ = run(x.to("tenon"), wrong.to("tenon")).cpu()

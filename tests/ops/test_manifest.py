@@ -57,6 +57,7 @@ def test_every_field_is_read() -> None:
         ("aten::index",),
         host_arguments=("indices",),
         recorded=True,
+        unsigned=True,
         complex="whole",
         sizes="follow",
     )

@@ -49,13 +49,13 @@ from torch_tenon.ops.lowerings.complex_numbers import complex_lowering
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     LINKED,
+    UNSIGNED,
     Build,
     CannotLower,
     TensorMeta,
     broadcast_to,
     cast,
     find,
-    fitting,
     promote,
 )
 from torch_tenon.ops.variants import is_out, known_of
@@ -165,8 +165,10 @@ class ProgramBuilder:
                 raise CannotLower("a number that is known only when it runs")
             if known_of(op).numbers_fit and results and results[0] is not None:
                 for number in tree_leaves((positional, list(keywords.values()))):
-                    fitting(number, results[0].dtype)
+                    build.fitting(number, results[0].dtype)
             dtypes = [x.dtype for x in [*given, *results] if x is not None]
+            if not _takes_unsigned(op) and any(x.dtype in UNSIGNED for x in given):
+                raise CannotLower("whole numbers without sign, which most kernels refuse")
             is_complex = any(d.is_complex for d in dtypes)
             if is_complex and str(op) not in LINKED:
                 function = complex_lowering(op, dtypes)
@@ -485,6 +487,11 @@ class ProgramBuilder:
             ):
                 # What is computed of it later may read the new contents as well.
                 other.value = self.program.copy(held, held.layout.strides)
+
+
+def _takes_unsigned(op: Any) -> bool:
+    is_op = isinstance(op, torch._ops.OpOverload)
+    return not is_op or op.is_view or known_of(op).unsigned
 
 
 def _elements(nbytes: Index, dtype: torch.dtype) -> Index:

@@ -36,6 +36,7 @@ from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.derived_products import derived
+from torch_tenon.ops.lowerings.table import fits
 from torch_tenon.ops.variants import overload
 from torch_tenon.targets.target import TargetError
 
@@ -49,8 +50,13 @@ GraphCompiler = Callable[[GraphModule, Sequence[Any]], Boxed]
 class CompiledGraph:
     """A graph as a callable on tensors and run-time sizes, in the order of its placeholders."""
 
-    def __init__(self, built: BuiltGraph, plan: Plan, places: Places) -> None:
+    def __init__(
+        self, built: BuiltGraph, plan: Plan, places: Places, otherwise: Callable[..., Any]
+    ) -> None:
         self.built, self.plan = built, plan
+        # What runs the graph where a number is none of a dtype that has to have it: PyTorch's
+        # kernels say whether that is an error.
+        self.otherwise = otherwise if built.fitting else None
         self.device, self.host_outputs = places
         # Where the results are the plan's and no size is to be found out, a call is the plan's run.
         outputs = [Output(k) for k in range(len(built.outputs))]
@@ -66,6 +72,11 @@ class CompiledGraph:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         built = self.built
+        sizes, floats = self.numbers(args) if self.numbers is not None else ([], [])
+        if self.otherwise is not None and not self._all_fit(sizes, floats):
+            given = list(args)
+            args.clear()
+            return list(self.otherwise(*given))
         tensors = [args[k] for k in built.tensor_inputs]
         copied: list[tuple[Tensor, Tensor]] = []  # of what is written, with the copy
         if any(map(Tensor.is_neg, tensors)) or any(map(Tensor.is_conj, tensors)):
@@ -74,7 +85,6 @@ class CompiledGraph:
             copied = [(t, copy) for t, copy, written in pairs if written and copy is not t]
         if built.program.random is not None:
             tensors += random_state(self.device, built.program.random_ops)
-        sizes, floats = self.numbers(args) if self.numbers is not None else ([], [])
         tensors += [torch.tensor(x, dtype=torch.float64) for x in floats]
         args.clear()
         native = self.native or self.plan.native(tuple(sizes))
@@ -102,6 +112,14 @@ class CompiledGraph:
             if results[k] is not None:  # else a token, which orders calls that have effects
                 results[k] = results[k].cpu()
         return results
+
+    def _all_fit(self, sizes: Sequence[int], floats: Sequence[float]) -> bool:
+        """Whether the run's numbers are some of the dtypes that have to have them."""
+        values = dict(zip(self.built.program.sizes, sizes, strict=True))
+        return all(
+            fits(floats[x.number] if isinstance(x, Float) else evaluate(x, values), dtype)
+            for x, dtype in self.built.fitting
+        )
 
     def _run(
         self, native: _C.Plan, tensors: list[Tensor], copied: Sequence[tuple[Tensor, Tensor]]
@@ -181,7 +199,7 @@ def _compile_whole(
         with unset_fake_temporarily():  # constants of the graph are real tensors
             built = build(module, views)
             plan = Plan(built.program, backend).compile()
-            compiled = CompiledGraph(built, plan, places)
+            compiled = CompiledGraph(built, plan, places, module.forward)
             log.debug("%s", module.graph)
             if schedule_log.isEnabledFor(logging.DEBUG):
                 schedule_log.debug("%s", describe(plan, built.fallbacks))

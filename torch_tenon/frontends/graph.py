@@ -26,12 +26,6 @@ from torch_tenon.ops.variants import known_of
 
 with_effects = torch.ops.higher_order.with_effects
 
-# Ops that make quantised tensors, which a trace takes for what they are made of.
-_QUANTISE = (
-    *("aten.quantize_per_", "aten._empty_affine_quantized", "aten.empty_quantized"),
-    *("aten._empty_per_channel_affine_quantized", "quantized."),
-)
-
 
 @dataclass
 class BuiltGraph:
@@ -41,6 +35,7 @@ class BuiltGraph:
     tensor_inputs: list[int]  # positions of tensors among the graph's placeholders
     sizes: SizeTable
     outputs: list[Any]  # an Output, a Float, an Index or a constant
+    fitting: list[tuple[Any, torch.dtype]]  # a Float or an Index, and a dtype that has to have it
     fallbacks: dict[str, str]  # op and why it is a call
 
 
@@ -121,8 +116,23 @@ class _Graph:
             self.builder.inputs,
             self.sizes,
             self.outputs,
+            self._fitting(),
             self.builder.fallbacks,
         )
+
+    def _fitting(self) -> list[tuple[Any, torch.dtype]]:
+        """The run-time numbers of which a dtype may have none. Raises CannotLower for one that is
+        computed within the program."""
+        floats = {id(number): k for k, number in enumerate(self.sizes.floats.values())}
+        found: dict[Any, None] = {}
+        for number, dtype in self.program.fitting:
+            if not isinstance(number, Value):
+                found[number, dtype] = None
+            elif id(number) in floats:
+                found[Float(floats[id(number)]), dtype] = None
+            elif dtype is not torch.float32:  # which has all that sizes give
+                raise CannotLower(f"a number for {dtype} that is computed of sizes")
+        return list(found)
 
     # What is given
 
@@ -224,13 +234,14 @@ class _Graph:
         self.program.origin = op if space == "aten" else f"{space}::{op}"
         if name.startswith("aten.copy_."):
             return self._copy_into(n)
-        if name.startswith(_QUANTISE):
+        known = known_of(n.target)
+        if known.quantised or space == "quantized":
             raise CannotLower(f"{name} makes a quantised tensor")
         args = [self._argument(a) for a in n.args]
         keywords = {k: self._argument(a) for k, a in n.kwargs.items()}
-        if name.startswith("aten.as_strided") and isinstance(args[0], Value):
+        if known.of_memory and isinstance(args[0], Value):
             self._lay_out(n, args)
-        if name.startswith("aten.randint"):
+        if known.ends_range:
             given = [a.meta.get("val") if isinstance(a, Node) else a for a in n.args]
             at = [k for k, x in enumerate(given) if isinstance(x, int | torch.SymInt)]
             start = given[at[0]] if len(at) > 1 else 0

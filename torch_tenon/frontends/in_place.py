@@ -13,18 +13,21 @@ anything is traced.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves, tree_map
 
-from torch_tenon.compiler.parts import may_overlap
+from torch_tenon.compiler.parts import is_dense, may_overlap
+from torch_tenon.ir.index import product
 from torch_tenon.ir.values import Layout
 from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.ops.variants import is_written
@@ -78,12 +81,17 @@ def changed_base(n: Any) -> Node | None:
 def writes_shared_elements(module: GraphModule) -> bool:
     """Whether a graph of Dynamo's writes memory of which a tensor has several elements at one
     place: one that is expanded, or unfolded with a step that is shorter than the window; or writes
-    a list of tensors of which one shares elements with what another is computed of."""
+    a list of tensors of which one shares elements with what another is computed of; or writes
+    elements that the same op reads at other places."""
     for graph in (m.graph for m in module.modules() if isinstance(m, GraphModule)):
         shared: set[int | None] = set()
         for n in graph.nodes:
             written = {x for x in _written(n) if isinstance(x, Node)}
-            if _lists_meet(n, written) or any(_storage(x) in shared for x in written):
+            if (
+                _lists_meet(n, written)
+                or _meets_what_it_reads(n, written)
+                or any(_storage(x) in shared for x in written)
+            ):
                 return True
             shared |= {_memory(t) for t in _tensors_of(n) if _has_shared_elements(t)}
     return False
@@ -105,6 +113,71 @@ def _lists_meet(n: Node, written: set[Node]) -> bool:
             if (memory := _memory(t)) in changed and (span := _span(t)) is not None:
                 spans.setdefault(memory, []).append((*span, place))
     return any(_meet(found) for found in spans.values())
+
+
+def _meets_what_it_reads(n: Node, written: set[Node]) -> bool:
+    """Whether an op writes a part of memory and reads another that overlaps it. Where one of the
+    two has gaps, PyTorch's kernels do not see it, and what they give is not defined."""
+    changed = [(x, t) for x in written for t in _tensors_of(x)]
+    given = n.args[1:] if n.target is operator.setitem else (n.args, n.kwargs)
+    nodes = [x for x in tree_leaves(given) if changed and isinstance(x, Node)]
+    read = [t for x in nodes for t in _tensors_of(x)]
+    return any(
+        _memory(t) == _memory(other) and _overlap_in_part(_part_written(n, x, t), _seen(other))
+        for x, t in changed
+        for other in read
+    )
+
+
+class _Seen(NamedTuple):
+    """How a tensor lies in its memory, with sizes that it has or may have."""
+
+    layout: Layout
+    itemsize: int
+
+
+def _seen(t: torch.Tensor) -> _Seen:
+    sizes, strides = (tuple(map(_example, numbers)) for numbers in (t.shape, t.stride()))
+    return _Seen(Layout(sizes, strides, _example(t.storage_offset())), t.itemsize)
+
+
+def _part_written(n: Node, x: Node, t: torch.Tensor) -> _Seen:
+    """What a node writes of a tensor: all of it, or what its subscript shows."""
+    seen = _seen(t)
+    if n.target is not operator.setitem or n.args[0] is not x:
+        return seen
+    at = map_arg(n.args[1], lambda k: k.meta.get("example_value"))
+    if not all(k is None or k is ... or isinstance(k, int | slice) for k in tree_leaves(at)):
+        return seen  # which elements depends on data
+    at = tree_map(_subscript, at)
+    sizes, strides, offset = seen.layout.sizes, seen.layout.strides, seen.layout.offset
+    span = torch.empty(offset + seen.layout.span(), device="meta")
+    part = span.as_strided(sizes, strides, offset)[at]
+    return _Seen(Layout(tuple(part.shape), part.stride(), part.storage_offset()), t.itemsize)
+
+
+def _subscript(k: Any) -> Any:
+    if isinstance(k, slice):
+        return slice(*map(_subscript, (k.start, k.stop, k.step)))
+    return _example(k) if isinstance(k, torch.SymInt) else k
+
+
+def _overlap_in_part(a: _Seen, b: _Seen) -> bool:
+    """Whether two dense tensors of one memory overlap, and are not the same elements in the same
+    order."""
+    spans = [
+        (x.layout.offset * x.itemsize, (x.layout.offset + product(x.layout.sizes)) * x.itemsize)
+        for x in (a, b)
+    ]
+    if any(0 in x.layout.sizes or not _is_dense(x.layout) for x in (a, b)):
+        return False
+    (first, end), (other_first, other_end) = spans
+    meet = first < other_end and other_first < end
+    return meet and (spans[0] != spans[1] or a.layout.strides != b.layout.strides)
+
+
+def _is_dense(layout: Layout) -> bool:
+    return is_dense(Layout(layout.sizes, layout.strides))
 
 
 def _meet(spans: list[tuple[int, int, int]]) -> bool:
@@ -146,13 +219,28 @@ def _written(n: Node) -> Iterator[Any]:
         return
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
-    if in_place or target in _OPERATORS or n.kwargs.get("inplace"):
+    given = _arguments(n)
+    if in_place or name in _METHODS or target in _OPERATORS or given.get("inplace"):
         yield from tree_leaves(n.args[0])
+    yield from (given.get(name) for name in _STATISTICS)
+
+
+def _arguments(n: Node) -> dict[str, Any]:
+    """What a function of Python's is called with, by the names of its parameters."""
+    if not inspect.isfunction(n.target):
+        return dict(n.kwargs)
+    try:
+        return inspect.signature(n.target).bind(*n.args, **n.kwargs).arguments
+    except (TypeError, ValueError):
+        return dict(n.kwargs)
 
 
 # Python's assignments to a part, and its operators in place.
 _IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul"
 _OPERATORS = {operator.setitem, *(getattr(operator, name) for name in _IN_PLACE.split())}
+_METHODS = {"__setitem__", *(f"__{name}__" for name in _IN_PLACE.split())}
+# What norms that train write beside what they return.
+_STATISTICS = ("running_mean", "running_var")
 
 
 def _tensors_of(n: Node) -> list[torch.Tensor]:

@@ -203,6 +203,8 @@ class Program:
         self.random: tuple[Stored, Stored] | None = None  # seed and first offset, 0-dim int64
         self.random_ops = 0
         self.by_channel: set[Storage] = set()  # of images whose channels are dense
+        # Numbers that are known only when it runs, each with a dtype that has to have it.
+        self.fitting: list[tuple[Value | Index, torch.dtype]] = []
         self.standalone = False  # it shall run without PyTorch: no op that has loops is a call
 
     # Storages and buffers

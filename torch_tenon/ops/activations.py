@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import torch
@@ -46,6 +47,17 @@ def hardswish_backward(grad: Tensor, x: Tensor) -> Tensor:
     """The gradient of x * (x + 3) / 6 (N, ...), which is none up to -3, and the whole from 3 on."""
     inside = grad * (x / 3 + 0.5)
     return torch.where(x <= -3, 0, torch.where(x >= 3, grad, inside))
+
+
+SIXTH = ctypes.c_float(1 / 6).value
+"""A sixth in float32, which the CPU's kernel of float64 multiplies by as well."""
+
+
+@composition(aten.hardsigmoid_backward.default)
+@pw_cast_for_opmath
+def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient of (x + 3) / 6 kept between 0 and 1 (N, ...): none at the bounds."""
+    return torch.where((x > -3) & (x < 3), grad * SIXTH, 0)
 
 
 @composition(aten.elu_backward.default)

@@ -36,7 +36,8 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = MEAN, beta: float
     that its kernel refuses."""
     if not beta >= 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
-    found: Tensor = of_absolutes(x, target, reduction, beta)
+    function = in_steps(aten.smooth_l1_loss.default, of_absolutes)
+    found: Tensor = function(x, target, reduction, beta)
     return found
 
 
@@ -137,26 +138,3 @@ def multilabel_margin_loss_forward(
     elif x.dim() < 2:
         losses = losses.reshape(())
     return losses, is_target.to(x.dtype).reshape(target.shape)
-
-
-@composition(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
-def nll_loss_backward(
-    g: Tensor,
-    x: Tensor,
-    target: Tensor,
-    weights: Tensor | None,
-    reduction: int,
-    ignored: int,
-    total_weight: Tensor,
-) -> Tensor:
-    """One number for each position, at the class that was meant: a choice that fuses with what
-    follows, where a scatter would write zeros first."""
-    channel = 0 if x.dim() < 2 else 1
-    classes = torch.arange(x.shape[channel], dtype=target.dtype, device=x.device)
-    classes = classes.view(-1, *[1] * (x.dim() - 1 - channel))
-    if reduction == 1:  # the mean
-        g = g / total_weight
-    target, g = target.unsqueeze(channel), g.unsqueeze(channel) if g.dim() else g
-    if weights is not None:
-        g = g * weights.view(classes.shape)
-    return torch.where((classes == target) & (target != ignored), -g, 0)

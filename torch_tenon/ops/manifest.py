@@ -60,10 +60,14 @@ class Entry(NamedTuple):
     flat_out: bool = False
     sized_by_out: bool = False
     uninitialised: bool = False
+    quantised: bool = False
+    of_memory: bool = False
     random: bool = False
     run_time_numbers: str = ""
     numbers_fit: bool = False
+    ends_range: bool = False
     takes: str = ""
+    unsigned: bool = False
     product: str = ""
     complex: str = ""
     recorded: bool = False

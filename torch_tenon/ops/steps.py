@@ -151,6 +151,22 @@ def mse_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: int) -> T
     return factor * (x - target) * g
 
 
+@steps(aten.mse_loss.default)
+def mse_loss(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """The squared difference."""
+    difference = x - target
+    found = difference * difference
+    return found.mean() if reduction == 1 else found.sum() if reduction else found
+
+
+@steps(aten.smooth_l1_loss.default, dtypes=(HALF,))
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> Tensor:
+    """The difference, squared below beta."""
+    limit, size = x.new_full((), beta), (x - target).abs()
+    found = torch.where(size < limit, 0.5 * size * size / limit, size - 0.5 * limit)
+    return found.mean() if reduction == 1 else found.sum() if reduction else found
+
+
 @steps(aten.huber_loss.default, dtypes=(BFLOAT16,))
 def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> Tensor:
     """The difference, squared below delta."""

@@ -267,9 +267,11 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   refuse_in_capture("a copy that the host takes part in");
   const auto device = on_device(self) ? self.device() : src.device();
   const c10::DeviceGuard guard(device);
-  // The target's own copy moves bytes within one device, or between it and the host.
+  // The target's own copy moves bytes within one device, or between it and the host. What happens
+  // within one memory the host's kernel says: it refuses parts that overlap.
   const bool direct =
-      target().host_memory || self.device() == src.device() || !on_device(self) || !on_device(src);
+      !self.is_alias_of(src) && (target().host_memory || self.device() == src.device() ||
+                                 !on_device(self) || !on_device(src));
   if (direct && is_plain(self) && is_plain(src) && is_byte_copy(self, src)) {
     if (self.numel() > 0) {
       copy_run_of_bytes(self, src, non_blocking);

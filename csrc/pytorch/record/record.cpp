@@ -84,24 +84,45 @@ bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
   return true;
 }
 
-// A number that float32 does not have, which most kernels refuse, is no run-time value: what is
-// known of calls with other numbers does not hold for it.
-bool has_double_alone(const IValue& value) {
+// What all floating dtypes of some tensors have, float32 among them.
+double greatest_of(c10::ArrayRef<IValue> arguments) {
+  double most = std::numeric_limits<float>::max();
+  const auto note = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.scalar_type() == at::kHalf)
+      most = std::min<double>(most, std::numeric_limits<c10::Half>::max());
+    else if (tensor.defined() && tensor.scalar_type() == at::kBFloat16)
+      most = std::min<double>(most, std::numeric_limits<c10::BFloat16>::max());
+  };
+  for (const auto& value : arguments) {
+    if (value.isTensor())
+      note(value.toTensor());
+    else if (value.isTensorList())
+      for (const IValue& element : value.toListRef())
+        note(element.toTensor());
+  }
+  return most;
+}
+
+bool has_number_above(const IValue& value, double most) {
   if (value.isDouble())
-    return std::isfinite(value.toDouble()) &&
-           std::abs(value.toDouble()) > std::numeric_limits<float>::max();
+    return std::isfinite(value.toDouble()) && std::abs(value.toDouble()) > most;
   if (!value.isList())
     return false;
   const auto elements = value.toListRef();
-  return std::any_of(elements.begin(), elements.end(), [](const IValue& element) {
-    return element.isDouble() && has_double_alone(element);
+  return std::any_of(elements.begin(), elements.end(), [&](const IValue& element) {
+    return element.isDouble() && has_number_above(element, most);
   });
 }
 
-bool has_double_alone(c10::ArrayRef<IValue> arguments) {
-  return std::any_of(arguments.begin(), arguments.end(), [](const IValue& value) {
-    return has_double_alone(value);
-  });
+// A number that the dtypes of a call do not have, which most kernels refuse, is no run-time value:
+// what is known of calls with other numbers does not hold for it.
+bool has_no_place(c10::ArrayRef<IValue> arguments) {
+  const auto any_above = [&](double most) {
+    return std::any_of(arguments.begin(), arguments.end(), [&](const IValue& value) {
+      return has_number_above(value, most);
+    });
+  };
+  return any_above(std::numeric_limits<c10::Half>::max()) && any_above(greatest_of(arguments));
 }
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) {
@@ -255,7 +276,7 @@ const OpEntry* RecordKernel::keep(std::shared_ptr<OpEntry> made, const OpKey& ke
 
 // The second value of a number opens the op's numbers.
 const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (!info_.may_open || open || key.scalars().empty() || has_double_alone(arguments))
+  if (!info_.may_open || open || key.scalars().empty() || has_no_place(arguments))
     return nullptr;
   OpKey without;
   if (!build_pattern_key(without, info_, true, arguments))
@@ -274,7 +295,7 @@ const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> argum
 
 // What another process knows of a call with that key; nullptr: nothing either.
 const OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (!open && info_.may_open && !key.scalars().empty() && !has_double_alone(arguments) &&
+  if (!open && info_.may_open && !key.scalars().empty() && !has_no_place(arguments) &&
       were_open(info_)) {
     info_.open_scalars = open = true;
     key.build(arguments, open);
@@ -305,7 +326,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   }
   KeyInUse in_use;
   OpKey& key = *in_use;
-  call.open = info_.open_scalars.load(std::memory_order_relaxed) && !has_double_alone(arguments);
+  call.open = info_.open_scalars.load(std::memory_order_relaxed) && !has_no_place(arguments);
   if (!key.build(arguments, call.open)) {
     call.instead = as_memory_has_them(arguments, info_.written);
     if (call.instead.empty() || !key.build(call.instead, call.open)) {

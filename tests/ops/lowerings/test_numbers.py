@@ -11,6 +11,7 @@ import needs
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from tests.against_cpu import assert_same, executing, same_on_both
 from tests.ops.lowerings.by_plan import compiled, on_tenon, same_at_sizes, same_by_plans
@@ -113,6 +114,77 @@ def test_numbers_that_overflow(dtype: torch.dtype, numbers: tuple[Any, ...]) -> 
                 fill(x, v)
             with pytest.raises(RuntimeError, match="without overflow"):
                 compiled(fill)(x.to("tenon"), v)
+
+
+# Numbers that a dtype has not.
+BEYOND: dict[torch.dtype, tuple[Any, ...]] = {
+    torch.float16: (1e5, 65519.0, -7e4),
+    torch.bfloat16: (3.4e38, -1e39),
+    torch.float32: (1e39, -1e300),
+    torch.int8: (128, -129, 300),
+    torch.uint8: (256, -1, -300),
+    torch.int32: (2**40, -(2**40)),
+}
+
+
+def _as_on_the_cpu(compute: Callable[..., Any], run: Callable[..., Any], x: Tensor, k: Any) -> None:
+    try:
+        want = compute(x, k)
+    except (RuntimeError, OverflowError) as error:
+        with pytest.raises(type(error), match=r"without overflow|too large"):
+            _ = [t.cpu() for t in tree_leaves(run(x.to("tenon"), k))]
+    else:
+        assert_same(run(x.to("tenon"), k), want)
+
+
+FACTORS: list[Callable[[Tensor, float], Any]] = [
+    lambda x, k: torch.add(x, x, alpha=k),
+    lambda x, k: torch.sub(x, x, alpha=k),
+    lambda x, k: torch._foreach_add([x, x], [x, x], alpha=k),
+    lambda x, k: torch.addcmul(x, x, x, value=k),
+    lambda x, k: torch._foreach_addcmul([x], [x], [x], k),
+    lambda x, k: torch.lerp(x, x + 1, k),
+    lambda x, k: x * k,
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_factors_beyond_a_dtype_in_windows(dtype: torch.dtype) -> None:
+    """Also where an op's numbers have become run-time values."""
+    x = torch.full((5,), 0.25, dtype=dtype)
+    with executing("compiled"):
+        for compute in FACTORS:
+            for k in (2.5, 3.5, 4.5, *BEYOND[dtype], 2.25):
+                _as_on_the_cpu(compute, compute, x, k)
+
+
+# Where a compiled graph takes a number that is known only when it runs.
+TAKEN: list[Callable[[Tensor, Any], Any]] = [
+    torch.full_like,
+    lambda x, k: x.new_full((2,), k),
+    lambda x, k: torch.full((3,), k, dtype=x.dtype, device=x.device),
+    lambda x, k: x.clone().fill_(k),
+    lambda x, k: x.masked_fill(x > 1, k),
+    lambda x, k: x.clamp(-1, k),
+    lambda x, k: x.clamp_min(k),
+    lambda x, k: torch.where(x > 1, x, k),
+    lambda x, k: torch.add(x, x, alpha=k),
+    lambda x, k: x * k,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("k", range(len(TAKEN)))
+@pytest.mark.parametrize("dtype", BEYOND)
+def test_run_time_numbers_beyond_a_dtype(dtype: torch.dtype, k: int) -> None:
+    """What PyTorch's kernels refuse is refused, and what they wrap is wrapped."""
+    x = torch.tensor([0, 1, 2, 3], dtype=dtype)
+    run = compiled(TAKEN[k], dynamic=True)
+    for number in (2, 3, 4) if not dtype.is_floating_point else (2.5, 3.5, 4.5):
+        _as_on_the_cpu(TAKEN[k], run, x, number)
+    for number in (*BEYOND[dtype], 5):
+        _as_on_the_cpu(TAKEN[k], run, x, number)
 
 
 def test_numbers_that_wrap() -> None:

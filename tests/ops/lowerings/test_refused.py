@@ -451,6 +451,7 @@ OF_NUMBERS: list[Callable[[Tensor], Tensor]] = [
     *(lambda x: torch.gcd(x, x), lambda x: torch.lcm(x, x), lambda x: torch.pow(x, x)),
     *(lambda x: torch.pow(x, True), lambda x: torch.pow(x, False), lambda x: torch.pow(True, x)),
     *(lambda x: torch.hypot(x, x), lambda x: torch.nextafter(x, x), torch.sign, torch.square),
+    lambda x: torch.trace(x.view(1, 3)),
     *(F.mish, F.softplus, F.hardswish, F.hardsigmoid, F.hardshrink, F.softshrink, F.logsigmoid),
     *(lambda x: torch.logaddexp(x, x), lambda x: torch.logaddexp2(x, x)),
     *(lambda x: torch.lerp(x, x, 0.5), lambda x: torch.addcmul(x, x, x)),
@@ -465,3 +466,37 @@ OF_NUMBERS: list[Callable[[Tensor], Tensor]] = [
 def test_ops_that_are_for_fractions_or_numbers(k: int) -> None:
     for x in (torch.tensor([True, False, True]), torch.tensor([2, 1, 3])):
         _as_on_the_cpu(OF_NUMBERS[k], x)
+
+
+def _at(x: Tensor) -> Tensor:
+    return torch.tensor([0, 2], device=x.device)
+
+
+OF_UNSIGNED: list[Callable[[Tensor], Any]] = [
+    *(lambda x: x + x, lambda x: x + 1, lambda x: x - x, lambda x: 1 - x, lambda x: -x, torch.abs),
+    *(lambda x: x // 2, lambda x: x % 2, lambda x: torch.fmod(x, x), lambda x: x**2, torch.square),
+    *(lambda x: torch.maximum(x, x), lambda x: x.clamp(1, 2), lambda x: x.amax(0), torch.argmax),
+    *(lambda x: x > 1, lambda x: x << 1, lambda x: x >> 1, torch.bitwise_not, torch.logical_not),
+    *(torch.tril, torch.trace, torch.diff, torch.count_nonzero, lambda x: torch.isin(x, x)),
+    *(lambda x: x.gather(0, _at(x)[:, None]), lambda x: x.take(_at(x)), lambda x: x.cummax(0)),
+    *(lambda x: x.scatter(0, _at(x)[:, None], 1), lambda x: x.index_add(0, _at(x), x[:2])),
+    *(lambda x: x.masked_fill(x == 1, 1), lambda x: torch.where(x == 1, x, x), lambda x: x @ x),
+    *(lambda x: torch.gcd(x, x), lambda x: F.threshold(x, 1, 0), lambda x: F.max_pool2d(x, 2)),
+    *(lambda x: torch._foreach_add([x], [x]), lambda x: torch.searchsorted(x, x)),
+    lambda x: torch.arange(3, dtype=x.dtype, device=x.device),
+    lambda x: torch.eye(3, dtype=x.dtype, device=x.device),
+    # What the CPU computes
+    *(lambda x: x * x, lambda x: x * 3, lambda x: x == 1, lambda x: x & 1, lambda x: x ^ x),
+    *(lambda x: torch.cat([x, x]), lambda x: x.flip(0), lambda x: x[_at(x)], lambda x: x.float()),
+    *(lambda x: x.long() - 2, lambda x: (x.float() * 1.5).to(x.dtype), lambda x: x.t().clone()),
+    *(lambda x: x / 2, lambda x: x.sum(), lambda x: x.cumsum(0), torch.sqrt, lambda x: x.bool()),
+    *(lambda x: F.pad(x, (1, 1), value=1), lambda x: x.index_select(0, _at(x)), torch.ones_like),
+    *(lambda x: x.roll(1, 0), lambda x: x.repeat(2, 1), lambda x: x.new_full((2,), 3), torch.any),
+]
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+@pytest.mark.parametrize("k", range(len(OF_UNSIGNED)))
+def test_ops_on_whole_numbers_without_sign(k: int, dtype: torch.dtype) -> None:
+    _as_on_the_cpu(OF_UNSIGNED[k], torch.tensor([[0, 1, 2], [3, 1, 0], [1, 2, 7]]).to(dtype))

@@ -221,6 +221,21 @@ def test_gradients_of_activations(dtype: torch.dtype, run: Callable[..., Results
         )
 
 
+def test_gradients_of_hard_activations_in_float64(run: Callable[..., Results]) -> None:
+    """To the last digit, at the borders and beside them: the CPU's sixth is one of float32."""
+    aten = torch.ops.aten
+    borders = torch.tensor([-3.0, 3.0, 0.0, -0.0, NAN, INF, -INF, 1.1], dtype=torch.float64)
+    up, down = (torch.nextafter(borders, torch.full_like(borders, k)) for k in (INF, -INF))
+    x = torch.cat([borders, up, down, torch.randn(8, dtype=torch.float64)])
+
+    def gradients(x: torch.Tensor) -> Results:
+        g = x.flip(0) + 0.7
+        return [aten.hardsigmoid_backward(g, x), aten.hardswish_backward(g, x)]
+
+    for got, want in zip(run(gradients, x), gradients(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
 PRODUCTS: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
     lambda c, x: torch.addmm(c, x, x, alpha=0),
     lambda c, x: torch.addmm(c, x, x, alpha=0.0, beta=2),
@@ -387,3 +402,22 @@ def test_exponentials_of_complex_numbers(dtype: torch.dtype) -> None:
     special = torch.tensor([complex(a, b) for a in reals for b in angles], dtype=dtype)
     rtol, atol = 1e-5 if dtype is torch.complex64 else 1e-9, torch.finfo(dtype).tiny
     same_by_plans(lambda z: torch.view_as_real(torch.exp(z)), special, rtol=rtol, atol=atol)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    "dtype", [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8], ids=str
+)
+def test_divisors_of_the_least_numbers(dtype: torch.dtype) -> None:
+    """Which have no absolute value but themselves."""
+    info = torch.iinfo(dtype)
+    ends = {info.min, info.min + 1, info.max - 1, info.max}
+    some = {n for k in (0, 1, 2, 3, 6, 7, 9, 12, 64, 100) for n in (k, -k) if n >= info.min}
+    numbers = torch.tensor(sorted(ends | some), dtype=dtype)
+    x, y = torch.cartesian_prod(numbers, numbers).unbind(1)
+    defined = (x != info.min) | (torch.gcd(x, y) != -1)  # else the CPU divides them, and traps
+
+    def compute(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, w: torch.Tensor) -> Results:
+        return [torch.gcd(x, y), torch.lcm(z, w)]
+
+    same_by_plans(compute, x, y, x[defined], y[defined])

@@ -15,6 +15,7 @@ FAMILIES = (
     "random",
     "reductions",
     "softmax",
+    "losses",
     "normalization",
     "indexing",
     "scatters",

@@ -13,11 +13,11 @@ from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.sixteen_bits import ROUNDING
 from torch_tenon.ir.values import Lazy, Position, Value
 from torch_tenon.ops.lowerings.table import (
+    UNSIGNED,
     Build,
     CannotLower,
     broadcast_to,
     cast,
-    fitting,
     lowering,
     number,
     real_if_it_is,
@@ -38,9 +38,10 @@ def constant(sizes: Sequence[Index], value: Any, dtype: torch.dtype) -> Value:
 def full(b: Build, *args: Any, fill_value: Any = None, **keywords: Any) -> Value:
     """One number everywhere."""
     value = fill_value if fill_value is not None else args[-1]
+    value = b.fitting(value, b.out.dtype)
     if isinstance(value, Value):
         return broadcast_to(cast(value, b.out.dtype), b.out.sizes)
-    return constant(b.out.sizes, fitting(value, b.out.dtype), b.out.dtype)
+    return constant(b.out.sizes, value, b.out.dtype)
 
 
 @lowering("aten.fill.Tensor")
@@ -75,6 +76,8 @@ def arange(b: Build, *args: Any, step: Any = 1, **keywords: Any) -> Value:
 def _progression(sizes: Sequence[Index], start: Any, step: Any, dtype: torch.dtype) -> Value:
     """A progression in the order of the elements: `out=` of as many keeps its own sizes."""
     floating = dtype.is_floating_point
+    if dtype in (torch.bool, *UNSIGNED):
+        raise CannotLower(f"a progression of {dtype}, which the kernel refuses")
     if dtype in ROUNDING and not _is_exact(product(sizes), start, step, dtype):
         # PyTorch's vectors round their first element, then count on from it.
         raise CannotLower(f"a progression of {dtype} that is rounded")
@@ -105,6 +108,8 @@ def iota(b: Build, length: Any, *, start: Any, step: Any, dtype: torch.dtype, **
 @lowering("aten.eye")
 def eye(b: Build, *args: Any, **keywords: Any) -> Value:
     """Ones on the diagonal."""
+    if b.out.dtype in UNSIGNED:
+        raise CannotLower(f"a matrix of {b.out.dtype}, which the kernel refuses")
     same = Lazy(b.out.sizes, torch.bool, lambda p: ops.eq(ops.index(p[0]), ops.index(p[1])))
     return cast(same, b.out.dtype)
 

@@ -18,7 +18,6 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_load,
     broadcast_sizes,
     cast,
-    fitting,
     lowering,
     number,
     of_one_dtype,
@@ -252,7 +251,7 @@ def _masked_put(x: Value, mask: Value, value: Value) -> Value:
 @lowering("aten.masked_fill")
 def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
     """x with a number where the mask holds."""
-    sizes, value = b.out.sizes, fitting(value, x.dtype)
+    sizes, value = b.out.sizes, b.fitting(value, x.dtype)
 
     def body(p: Position) -> Scalar:
         fill = cast(value, x.dtype).load(()) if isinstance(value, Value) else value

@@ -31,7 +31,6 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_to,
     cast,
     elementwise,
-    fitting,
     lowering,
     of_one_dtype,
 )
@@ -192,7 +191,7 @@ def _added(target: Any) -> Callable[..., Value]:
 
     def lower(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
         of_one_dtype(c, x)
-        fitting(alpha, b.out.dtype), fitting(beta, b.out.dtype)
+        b.fitting(alpha, b.out.dtype), b.fitting(beta, b.out.dtype)
         if isinstance(alpha, complex) or isinstance(beta, complex):
             raise CannotLower("a complex factor")
         alpha, beta = (_factor(k, b.out.dtype) for k in (alpha, beta))

@@ -18,7 +18,6 @@ from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
     elementwise,
-    fitting,
     float_type,
     lowering,
     of_fractions,
@@ -128,7 +127,7 @@ def round_decimals(b: Build, x: Value, *, decimals: int = 0) -> Value:
     return elementwise(f, (x,), x.dtype, x.dtype, 3)
 
 
-def _check_factor(by: Any, dtype: torch.dtype) -> None:
+def _check_factor(b: Build, by: Any, dtype: torch.dtype) -> None:
     """Raises CannotLower for a factor that PyTorch's kernel refuses beside numbers of a dtype."""
     truth, fraction = isinstance(by, bool), isinstance(by, float | complex)
     if isinstance(by, complex) and not dtype.is_complex:
@@ -137,7 +136,7 @@ def _check_factor(by: Any, dtype: torch.dtype) -> None:
         raise CannotLower("a truth value as a factor")
     if fraction and not (dtype.is_floating_point or dtype.is_complex):
         raise CannotLower("a fraction as a factor of whole numbers")
-    fitting(by, dtype)
+    b.fitting(by, dtype)
 
 
 def _is_true_or_false(x: Any) -> bool:
@@ -150,7 +149,7 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
     def lower(b: Build, x: Any, y: Any, *args: Any, alpha: Any = 1) -> Value:
         x, y, by = (y, x, *args, alpha)[:3] if turned else (x, y, *args, alpha)[:3]
         dtype = promote(x, y)
-        _check_factor(by, dtype)
+        _check_factor(b, by, dtype)
         if scalar == ops.sub and any(_is_true_or_false(v) for v in (x, y)):
             raise CannotLower("a truth value less another")
         if by == 1 and not dtype.is_complex:  # whose infinities tell that PyTorch multiplies by it
@@ -391,7 +390,7 @@ def where(b: Build, condition: Value, x: Any, y: Any) -> Value:
 def clamp(b: Build, x: Value, low: Any = None, high: Any = None) -> Value:
     """x kept between low and high; NaN stays."""
     compute = promote(x, low, high)
-    low, high = fitting(low, compute), fitting(high, compute)
+    low, high = b.fitting(low, compute), b.fitting(high, compute)
 
     def f(a: Scalar, lo: Scalar | None, hi: Scalar | None) -> Scalar:
         if lo is not None:

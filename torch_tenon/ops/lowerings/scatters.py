@@ -19,7 +19,6 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_to,
     cast,
     elementwise,
-    fitting,
     lowering,
     number,
     of_one_dtype,
@@ -92,7 +91,7 @@ def _scatter_along(
 @lowering("aten.scatter.src", "aten.scatter.value")
 def scatter(b: Build, x: Value, dim: int, at: Value, source: Any) -> Value:
     """x with a source stored at indices along a dimension."""
-    source = fitting(source, x.dtype)
+    source = b.fitting(source, x.dtype)
     if isinstance(x, Lazy) and x.constant is not None and x.sizes and not isinstance(source, Value):
         d, at = wrap_dim(dim, len(x.sizes)), one_d(at)
         rest = [k for k in range(len(x.sizes)) if k != d]
@@ -134,7 +133,7 @@ def scatter_reduce(
     b: Build, x: Value, dim: int, at: Value, source: Any, reduce: str, *, include_self: bool = True
 ) -> Value:
     """x with a source combined at indices along a dimension."""
-    return _reduced(b, x, dim, at, fitting(source, x.dtype), reduce, include_self, _Places())
+    return _reduced(b, x, dim, at, b.fitting(source, x.dtype), reduce, include_self, _Places())
 
 
 def _reduced(
@@ -217,7 +216,7 @@ def index_add(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: 
         scaled = lambda s, k: ops.mul(s, ops.rounded(k, x.dtype))  # noqa: E731
         # Slices are added times alpha, numbers once they are.
         dtype = wide if rank > 1 else x.dtype
-        source = elementwise(scaled, (source, fitting(alpha, x.dtype)), wide, dtype)
+        source = elementwise(scaled, (source, b.fitting(alpha, x.dtype)), wide, dtype)
     # The CPU's kernel scatters slices that are all of what is outside or inside.
     is_scatter = rank > 1 and wrap_dim(dim, rank) in (0, rank - 1) and at.dtype is torch.int64
     in_steps = is_scaled or not is_scatter
@@ -242,7 +241,7 @@ def index_copy(b: Build, x: Value, dim: int, at: Value, source: Value) -> Value:
 def index_fill(b: Build, x: Value, dim: int, at: Value, value: Any) -> Value:
     """x with a number (or a tensor without dimensions) at positions of a dimension."""
     rows, _ = _rows(x, dim, _of_64_bits(at), 0)
-    value = fitting(value, x.dtype)
+    value = b.fitting(value, x.dtype)
     source = broadcast_to(value, rows.sizes) if isinstance(value, Value) else value
     return _scatter_along(b, x, dim, rows, source, "store", places=_Places("index", wrap=True))
 

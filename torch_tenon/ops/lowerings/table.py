@@ -18,7 +18,7 @@ import torch
 from torch_tenon import device
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
-from torch_tenon.ir.index import Index, nonnegative
+from torch_tenon.ir.index import Expr, Index, nonnegative
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, dense_layout
@@ -28,6 +28,8 @@ LOWERINGS: dict[str, Lowering] = {}
 # Ops that are linked whole to the target's library, by overload. Their operands may have dtypes
 # that loops do not compute in.
 LINKED: dict[str, Lowering] = {}
+# Whole numbers that most of PyTorch's kernels do not take.
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 # Custom ops that somebody wrote kernels for, by name as counters have it.
 BY_HAND: set[str] = set()
 
@@ -65,6 +67,15 @@ class Build:
         first = self.results[0]
         assert first is not None
         return first
+
+    def fitting(self, value: Any, dtype: torch.dtype) -> Any:
+        """A number as `fitting` has it. One that is known only when the program runs is looked at
+        before each run."""
+        is_known = not isinstance(value, Expr | Value)
+        is_number = isinstance(value, Expr) or (isinstance(value, Value) and value.is_number)
+        if is_number and not has_all_numbers(dtype, isinstance(value, Expr)):
+            self.program.fitting.append((value, dtype))
+        return fitting(value, dtype) if is_known else value
 
     def call(self, target: Any, args: Sequence[Any], keywords: dict[str, Any], route: str) -> Any:
         """A call of the op itself on whole tensors: one value for each result.
@@ -303,6 +314,22 @@ def fitting(value: Any, dtype: torch.dtype) -> Any:
     if not fits:
         raise CannotLower(f"{value} is no {dtype}")
     return value
+
+
+def fits(value: Any, dtype: torch.dtype) -> bool:
+    """Whether a number is one that `fitting` takes."""
+    try:
+        fitting(value, dtype)
+    except CannotLower:
+        return False
+    return True
+
+
+def has_all_numbers(dtype: torch.dtype, whole: bool) -> bool:
+    """Whether `fitting` takes every real number, or every whole one of 64 bits."""
+    if whole and dtype in (torch.int64, torch.uint64, torch.float32, torch.bfloat16):
+        return True
+    return dtype in (torch.bool, torch.float64) or dtype.is_complex
 
 
 def cast(value: Value, dtype: torch.dtype) -> Value:

@@ -20,7 +20,7 @@ from torch_tenon.ir.values import (
     reindex,
     reshape,
 )
-from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, fitting, lowering
+from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, lowering
 
 
 def wrap_dim(d: int, rank: int) -> int:
@@ -364,7 +364,7 @@ def stack(b: Build, tensors: Sequence[Value], dim: int = 0) -> Value:
 @lowering("aten.constant_pad_nd")
 def constant_pad_nd(b: Build, x: Value, pad: Sequence[Index], value: Any = 0) -> Value:
     """A border of one value; negative widths cut."""
-    value = fitting(value, x.dtype)
+    value = b.fitting(value, x.dtype)
     if any(not isinstance(n, int) for n in pad):
         raise CannotLower("padding by a run-time amount")
     rank = len(x.sizes)

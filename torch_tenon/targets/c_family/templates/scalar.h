@@ -89,19 +89,21 @@ INLINE float round_f16_f32(float x) {
     int in = y >= 0 && (uint64_t)y < 8 * sizeof(T);                                               \
     return (T)(x >> (in ? y : (T)(8 * sizeof(T) - 1))) * (T)(in || x < 0);                        \
   }
+/* The least number has no absolute value but itself, and the divisor the sign that comes of that. */
 #define DIVISORS(T, S)                                                                            \
+  INLINE T absolute_##S(T x) { return x < 0 ? (T)(0 - (uint64_t)x) : x; }                         \
   INLINE T gcd_##S(T x, T y) {                                                                    \
-    uint64_t a = x < 0 ? 0 - (uint64_t)x : (uint64_t)x, b = y < 0 ? 0 - (uint64_t)y : (uint64_t)y; \
-    while (b) {                                                                                   \
-      uint64_t r = a % b;                                                                         \
-      a = b, b = r;                                                                               \
+    T a = absolute_##S(x), b = absolute_##S(y);                                                   \
+    while (a) {                                                                                   \
+      T r = (T)(b % a);                                                                           \
+      b = a, a = r;                                                                               \
     }                                                                                             \
-    return (T)a;                                                                                  \
+    return b;                                                                                     \
   }                                                                                               \
   INLINE T lcm_##S(T x, T y) {                                                                    \
     T d = gcd_##S(x, y);                                                                          \
-    int64_t m = !d ? 0 : sizeof(T) < 4 ? (int64_t)(x / d) * y : (int64_t)(T)(x / d * y);           \
-    return (T)(m < 0 ? -m : m);                                                                   \
+    int64_t q = trunc_div_i64(x, d), m = (int64_t)((uint64_t)q * (uint64_t)(int64_t)y);             \
+    return sizeof(T) < 4 ? (T)(m < 0 ? -m : m) : absolute_##S((T)m);                               \
   }
 INTEGER(int64_t, i64)
 INTEGER(int32_t, i32)
