@@ -216,6 +216,16 @@ def some(request: pytest.FixtureRequest) -> Callable[[Iterable[T], int], list[T]
     return choose
 
 
+@pytest.fixture(scope="session")
+def third_party() -> None:
+    """Third parties' ops: an extension in C++, built once and kept with PyTorch's others."""
+    from torch.utils.cpp_extension import load
+
+    os.environ.setdefault("MAX_JOBS", "1")
+    source = TESTS / "extension" / "third_party.cpp"
+    load("tenon_third_party", [str(source)], is_python_module=False, extra_cflags=["-O0", "-g0"])
+
+
 @pytest.fixture
 def compiled() -> Iterator[None]:
     """Every window runs by a plan, and waits for it."""

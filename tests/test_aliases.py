@@ -2,11 +2,9 @@
 through it is seen."""
 
 import ctypes
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import needs
 import numpy as np
@@ -14,10 +12,7 @@ import pytest
 import torch
 from against_cpu import assert_same, executing
 from fresh_process import output
-from torch.utils.cpp_extension import load
 from turns import MODES, turns
-
-SOURCE = Path(__file__).parent / "extension" / "aliases.cpp"
 
 
 @pytest.fixture(params=MODES, autouse=True)
@@ -281,17 +276,14 @@ def test_what_is_written_through_a_pointer() -> None:
         assert_same([x, x * 2], [want, want * 2])
 
 
-@pytest.fixture(scope="module")
-def extension() -> SimpleNamespace:
-    """A third party's kernels, built once and kept with PyTorch's other extensions."""
-    os.environ.setdefault("MAX_JOBS", "1")
-    load("tenon_aliases", [str(SOURCE)], is_python_module=False, extra_cflags=["-O1", "-g0"])
+@pytest.fixture
+def extension(third_party: None) -> Any:
+    """A third party's kernels."""
     return torch.ops.tenon_aliases
 
 
-@pytest.mark.slow
 @needs.host_memory
-def test_an_extension_that_reads_memory(extension: SimpleNamespace) -> None:
+def test_an_extension_that_reads_memory(extension: Any) -> None:
     for turn in turns():
         x = data().to("tenon") + turn
         assert extension.total(x) == 15 + 6 * turn
@@ -304,7 +296,7 @@ def test_an_extension_that_reads_memory(extension: SimpleNamespace) -> None:
 
 
 @needs.host_memory
-def test_an_extension_that_writes_memory(extension: SimpleNamespace) -> None:
+def test_an_extension_that_writes_memory(extension: Any) -> None:
     for turn in turns():
         x = data().to("tenon") + turn
         before = x * 3
@@ -321,7 +313,7 @@ def test_an_extension_that_writes_memory(extension: SimpleNamespace) -> None:
 
 
 @needs.host_memory
-def test_an_extension_that_makes_an_alias(extension: SimpleNamespace) -> None:
+def test_an_extension_that_makes_an_alias(extension: Any) -> None:
     for turn in turns():
         x = data().to("tenon") + turn
         z = extension.alias(x[1:])
