@@ -71,6 +71,7 @@ def test_a_write_through_the_alias_is_seen_and_overtakes_no_read(alias: str) -> 
         assert_same([x, z], [want, want[1:]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alias", ALIASES)
 def test_an_alias_outlives_its_tensor(alias: str) -> None:
     for turn in turns():
@@ -106,6 +107,7 @@ def test_a_gradient_is_written_where_the_alias_sees_it() -> None:
         assert_same([seen, leaf.grad], [2 * (data() + turn)] * 2)
 
 
+@pytest.mark.slow
 def test_the_bytes_of_a_storage() -> None:
     for turn in turns():
         x = data().to("tenon")
@@ -151,6 +153,7 @@ def test_a_pointer_points_to_what_was_recorded() -> None:
         assert at(y.untyped_storage().data_ptr()) == y.tolist()
 
 
+@pytest.mark.slow
 @needs.host_memory
 def test_a_pointer_after_an_op_that_looked_at_the_layout_alone(mode: str) -> None:
     """PyTorch's templates for random numbers ask for the address, and use it for nothing."""
@@ -177,6 +180,7 @@ def test_a_pointer_after_an_op_that_looked_at_the_layout_alone(mode: str) -> Non
     assert output(code, TENON_EXECUTE=mode) == "right"
 
 
+@pytest.mark.slow
 @needs.host_memory
 def test_a_pointer_is_asked_for_while_another_thread_records(mode: str) -> None:
     """Backward records without the interpreter's lock."""

@@ -321,6 +321,7 @@ def test_a_graph_may_go_while_it_is_captured() -> None:
     assert x.tolist() == [3, 6, 9, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_leaked")
 def test_a_graph_may_go_while_another_thread_captures_it() -> None:
     """The thread does not know, and keeps nothing of it."""

@@ -466,6 +466,7 @@ def a_value(type: Any, length: int | None, draw: random.Random) -> Any:
     return draw.choice(values.get(kind, [None]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(3))
 def test_the_core_reads_calls_of_every_op(turn: int) -> None:
     """Of each op with its defaults, then of some with others."""

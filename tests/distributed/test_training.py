@@ -64,11 +64,13 @@ def test_data_parallel_on_four(four: Ranks) -> None:
     four.run(training.equal_to_the_host, training.ddp, STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [training.fsdp, training.fsdp_offloaded])
 def test_fully_sharded(two: Ranks, train: Any) -> None:
     two.run(training.equal_to_the_host, train, STEPS)
 
 
+@pytest.mark.slow
 def test_fully_sharded_in_bfloat16(two: Ranks) -> None:
     two.run(training.equal_to_the_host, training.fsdp_mixed, STEPS, 2e-2)
 

@@ -24,6 +24,7 @@ from torch_tenon.testing.fuzz.worker import check
 from torch_tenon.testing.fuzz.workers import Worker, shrink
 
 
+@pytest.mark.slow
 def test_programs_on_the_device() -> None:
     # The same programs every time: fresh ones are for `tenon fuzz`, where a person sees them.
     for seed in range(6):

@@ -19,6 +19,7 @@ aten = torch.ops.aten
 inf, nan = math.inf, math.nan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", [torch.cummax, torch.cummin])
 def test_signs_of_running_extremes(op: Callable[..., Any]) -> None:
     """A zero that is as great as the one before has its place and its sign."""
@@ -55,6 +56,7 @@ def test_products_of_nothing(alpha: float) -> None:
     same_by_plans(compute, *(torch.ones(s) for _, sizes in shapes for s in sizes))
 
 
+@pytest.mark.slow
 def test_means_of_infinities() -> None:
     """The host's mean moves from number to number."""
     x = torch.tensor([[-inf, -inf, inf, 1, nan], [1, -inf, -inf, 2, 1]])
@@ -88,6 +90,7 @@ def test_means_that_are_rests_of_large_numbers(dtype: torch.dtype) -> None:
     same_by_plans(compute, x.to(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, inf, -inf, -1.0])
 def test_gradients_of_distances(p: float) -> None:

@@ -361,6 +361,7 @@ BYTES, WIDER = [torch.uint8, torch.int8], [torch.uint16, torch.uint64]
 FILLED = [(d, k) for k in range(len(FILLS)) for d in (BYTES + WIDER if k < 3 else BYTES)]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "k"), FILLED)
 def test_numbers_that_a_dtype_has_not(dtype: torch.dtype, k: int) -> None:
