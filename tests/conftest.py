@@ -182,17 +182,19 @@ def _commits() -> int:
 
 def _in_turn(items: list[pytest.Item], turn: int) -> list[pytest.Item]:
     """Without the slow tests whose turn it is not. A file's slow tests are dealt out, so that no
-    turn has all of them; a test's variations have the same turn."""
-    slow: dict[Path, set[str]] = {}
+    turn has all of them and each has one; a test's variations have the same turn."""
+    tests: dict[Path, dict[str, bool]] = {}
     for item in items:
-        if item.get_closest_marker("slow") is not None:
-            slow.setdefault(item.path, set()).add(_test(item))
+        is_slow = item.get_closest_marker("slow") is not None
+        tests.setdefault(item.path, {})[_test(item)] = is_slow
     waiting = set()
-    for path, tests in slow.items():
+    for path, found in tests.items():
         first = zlib.crc32(path.name.encode())
-        for k, test in enumerate(sorted(tests, key=lambda test: zlib.crc32(test.encode()))):
-            if (first + k) % TURNS != turn % TURNS:
-                waiting.add(test)
+        slow = sorted((t for t in found if found[t]), key=lambda t: zlib.crc32(t.encode()))
+        late = {t for k, t in enumerate(slow) if (first + k) % TURNS != turn % TURNS}
+        if len(late) == len(found):
+            late.remove(slow[turn % len(slow)])
+        waiting |= late
     return [item for item in items if _test(item) not in waiting]
 
 
