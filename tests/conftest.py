@@ -89,7 +89,13 @@ SMOKE = {
     *("distributed/test_collectives.py", "testing/test_device_generic.py"),
 }
 # What one process would be left with at the end, if it began late.
-DEAREST: tuple[str, ...] = ()
+DEAREST = (
+    *("test_runtime.py", "targets/test_other_targets.py", "distributed/test_training.py"),
+    *("frontends/test_torch_compile.py", "exporting/test_programs.py", "test_aliases.py"),
+    *("distributed/test_collectives.py", "frontends/test_dynamo_on_device.py"),
+    *("profiler/test_page.py", "profiler/test_page_in_a_browser.py", "builder/test_standby.py"),
+    *("builder/test_plan_files.py", "builder/test_builder_process.py", "test_standalone_models.py"),
+)
 # All of whose tests are `long`.
 LONG = {TESTS / "ops" / "test_sizes_of_ops.py"}
 MOST_VARIATIONS = 2  # of a test, where it does not say how many

@@ -47,6 +47,7 @@ class Squares(torch.utils.data.Dataset):
         return torch.tensor(float(index)) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("on_device", [False, True])
 def test_a_loader_with_workers(context: str, on_device: bool) -> None:
@@ -66,6 +67,7 @@ def test_a_loader_with_workers(context: str, on_device: bool) -> None:
     assert seen == [float(i * i) for i in range(12)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_worker_that_sends_tensors_of_the_device(context: str) -> None:
     loader = torch.utils.data.DataLoader(
@@ -177,6 +179,7 @@ backward()
     assert "Unable to handle autograd's threading in combination with fork" in error
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="fork")
 @pytest.mark.parametrize("mode", ["auto", "compiled"])

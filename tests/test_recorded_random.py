@@ -147,6 +147,7 @@ def steps(model: Model, x: torch.Tensor, count: int) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @needs.plans
 def test_training_with_dropout_runs_by_plans(compiled: None) -> None:
     model, x = Model().to("tenon"), torch.randn(8, 12, device="tenon")

@@ -33,6 +33,7 @@ def test_what_is_looked_for_would_be_found(tmp_path: Path) -> None:
     assert includes(source) == {"torch/torch.h", "runtime/run.h", "vector"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_it_builds_and_passes_its_tests_without_pytorch(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def test_forward_and_backward():
     assert_same(results[1], results[0], **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -58,6 +59,7 @@ def test_attention(dtype, masked, dynamic):
     assert_same(results[1], results[0], **close)
 
 
+@pytest.mark.slow
 def test_training_steps():
     def train(device):
         torch.manual_seed(1)
@@ -129,6 +131,7 @@ def test_index_out_of_range():
     assert compiled(x, torch.tensor([1, 2], device="tenon")).tolist() == [2, 4]
 
 
+@pytest.mark.slow
 def test_a_target_without_a_backend_runs_graphs_op_by_op():
     done = run(
         """
@@ -152,6 +155,7 @@ def test_what_cannot_be_compiled_runs_by_reference(caplog):
     assert "runs by reference" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_log_shows_the_generated_source(tmp_path):
     done = run(
         """
@@ -165,6 +169,7 @@ def test_the_log_shows_the_generated_source(tmp_path):
     assert "[tenon torch_tenon.code]" in done.stderr and "exp" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_log_has_every_stage(tmp_path):
     done = run(
         """
@@ -181,6 +186,7 @@ def test_the_log_has_every_stage(tmp_path):
         assert f"[tenon torch_tenon.{stage}]" in done.stderr
 
 
+@pytest.mark.slow
 def test_numbers_of_one_storage_on_the_host():
     code = """
         import torch

@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 import torch
 from against_cpu import executing
 from fresh_process import ASYNCHRONOUS_TARGET, TESTS, output
@@ -175,6 +176,7 @@ def test_times_are_an_asynchronous_device_s():
     assert found.splitlines()[-1] == "fine"
 
 
+@pytest.mark.slow
 def test_each_kernel_has_its_time_on_the_device_s_clock():
     """A command takes 1/256 of a second there, whatever it takes."""
     code = """
@@ -210,6 +212,7 @@ def test_each_kernel_has_its_time_on_the_device_s_clock():
     assert found.splitlines()[-1] == "fine"
 
 
+@pytest.mark.slow
 @opencl
 def test_a_device_that_was_idle_has_the_right_clock():
     """Its last commit is then long ago."""
