@@ -305,6 +305,7 @@ def test_backward_in_a_forked_child_whose_parent_ran_none(script) -> None:
     assert script('forward()\nchild("fork", backward)') == "done"
 
 
+@pytest.mark.slow
 def test_a_spawned_child(script) -> None:
     assert script('backward()\nchild("spawn", forward)\nchild("spawn", backward)') == "512\ndone"
 
