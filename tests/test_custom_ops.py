@@ -52,6 +52,7 @@ def test_composed_of_aten_ops() -> None:
     same_on_both(compute, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_opcheck() -> None:
     x = torch.linspace(-1, 1, 6, device="tenon")
     # One more of its checks is written for the CPU, CUDA and XPU only.

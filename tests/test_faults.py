@@ -314,6 +314,7 @@ def test_exit_with_work_pending(mode: str, end: str, status: int) -> None:
     assert "Fatal" not in done.stderr
 
 
+@pytest.mark.slow
 def test_exit_while_plans_are_made(tmp_path: Path) -> None:
     # Threads that still record are left out: they abort on PyTorch's CPU as well.
     code = """

@@ -192,6 +192,7 @@ def test_a_library_call_that_fails_in_the_middle(bad_call: str, mode: str) -> No
             assert_same(there, m)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_overwritten_as_a_whole_can_be_read_again(mode: str) -> None:
     overwrites = (
@@ -277,6 +278,7 @@ def test_a_later_window_that_uses_what_failed_fails(mode: str) -> None:
                 assert_same(failed, x.gather(0, indices(False)).mul(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_two_calls_that_fail_raise_their_own_errors(mode: str) -> None:
     with executing(mode):

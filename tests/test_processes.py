@@ -154,6 +154,7 @@ def script(tmp_path):
     return run_script
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="fork")
 def test_a_forked_child_uses_the_device(script) -> None:
     # The parent has used the threads of OpenMP, of autograd and the device's memory.

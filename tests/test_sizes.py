@@ -321,6 +321,7 @@ def test_a_growing_cache(mode: str) -> None:
         assert_same(grow("tenon"), grow("cpu"), **CLOSE)
 
 
+@pytest.mark.slow
 @needs.plans
 def test_sizes_that_come_often_have_plans_of_their_own() -> None:
     def run(n: int, m: int) -> None:

@@ -242,6 +242,7 @@ def test_power(compiler: CpuCompiler) -> None:
     assert ulps(got, want).max() <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64])
 def test_integer_division_and_remainder(dtype: torch.dtype, compiler: CpuCompiler) -> None:
     low = 0 if dtype is torch.uint8 else -20

@@ -385,6 +385,7 @@ def kept(folder: Path) -> bytes:
     return reader.raw()
 
 
+@pytest.mark.slow
 def test_the_core_reads_plans_and_keeps_their_bytes(
     windows: dict[bytes, Any], folder: Path
 ) -> None:

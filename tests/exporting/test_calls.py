@@ -85,6 +85,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_the_models(tmp_path: Path, name: str) -> None:
     make, sizes, calls = MODELS[name]
@@ -173,6 +174,7 @@ def test_methods_and_state(tmp_path: Path) -> None:
         program.reset()
 
 
+@pytest.mark.slow
 def test_threads_run_one_program(tmp_path: Path) -> None:
     model = Solve(24)
     program = exported(tmp_path, model, (torch.randn(24, 24),))
@@ -224,6 +226,7 @@ class Ordered(nn.Module):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16, torch.float64])
 def test_the_runtime_sorts(tmp_path: Path, dtype: torch.dtype) -> None:
     shapes = ({0: Dim.AUTO, 1: Dim.AUTO},)

@@ -211,6 +211,7 @@ class Tied(nn.Module):
         return self.head(x), self.channels.flatten(1)
 
 
+@pytest.mark.slow
 def test_weights_of_any_layout(tmp_path: Path) -> None:
     model = Tied().eval()
     program = exported(tmp_path, model, torch.arange(6))
@@ -244,6 +245,7 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
         torch_tenon.load(tmp_path / "model.tenon")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.SiLU()).to(dtype)
@@ -253,6 +255,7 @@ def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     torch.testing.assert_close(got, model(x), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_threads_run_one_program(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)).eval()
     program = exported(tmp_path, model, torch.randn(32, 64))

@@ -19,6 +19,7 @@ def _compiled(function):
     return torch.compile(function, backend="tenon")
 
 
+@pytest.mark.slow
 def test_forward_and_backward():
     def attention(x, w):
         return torch.nn.functional.gelu(x @ w).softmax(-1) * 2
@@ -92,6 +93,7 @@ def test_writes_to_an_input_and_a_view_of_it():
     assert turned.tolist() == [[5, 5]] * 3
 
 
+@pytest.mark.slow
 def test_sizes_at_run_time():
     compiled = torch.compile(lambda x: (x.exp() + 1).sum(0), backend="tenon", dynamic=True)
     for n in (3, 7, 50):

@@ -339,6 +339,7 @@ def test_the_generator_advances_by_ops():
     assert generator.get_offset() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outside", [False, True])
 def test_a_checkpoint_repeats_its_dropout(outside):
     def block(x):
@@ -380,6 +381,7 @@ def test_cond_with_gradients():
     same(f, torch.rand(3, 4, requires_grad=True), backward=True)
 
 
+@pytest.mark.slow
 def test_while_loop():
     from torch._higher_order_ops import while_loop
 
@@ -389,6 +391,7 @@ def test_while_loop():
     same(f, torch.tensor(4), torch.randn(3, 2))
 
 
+@pytest.mark.slow
 def test_scan():
     from torch._higher_order_ops import scan
 
@@ -492,6 +495,7 @@ def test_derivatives_of_derivatives(change):
         )
 
 
+@pytest.mark.slow
 def test_quantised_tensors_within_a_graph():
     """A trace takes them for what they are made of."""
 
@@ -504,6 +508,7 @@ def test_quantised_tensors_within_a_graph():
         torch.testing.assert_close(found.cpu(), function(x))
 
 
+@pytest.mark.slow
 def test_vmap_and_grad():
     def loss(w, x):
         return (x @ w).tanh().square().sum()
@@ -515,6 +520,7 @@ def test_vmap_and_grad():
 # Training.
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("arguments", [{}, {"foreach": False}])

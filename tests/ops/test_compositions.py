@@ -28,6 +28,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_steps(name: str) -> None:
     start = [torch.randn(5, 3), torch.randn(7)]

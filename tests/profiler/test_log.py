@@ -144,6 +144,7 @@ def test_the_names_of_activities_are_the_core_s():
         assert name in log.ACTIVITIES
 
 
+@pytest.mark.slow
 def test_times_are_an_asynchronous_device_s():
     code = """
         import time, torch

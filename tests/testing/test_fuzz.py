@@ -57,6 +57,7 @@ def test_programs_of_every_kind_that_run_at_once() -> None:
         worker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [[], list(SHARES)], ids=["plain", "every kind"])
 def test_a_seed_tells_the_program(kinds: list[str]) -> None:
     for seed in range(20):

@@ -140,6 +140,7 @@ def test_errors_and_warnings_are_compared() -> None:
     assert found is not None and found.kind == "error"
 
 
+@pytest.mark.slow
 def test_failures_of_tracing_are_no_findings() -> None:
     """Neither of the call that is not traced, nor of one that shares a graph with it."""
     two, one = tensor([2, 2], 1.0), tensor([3], 1.0)

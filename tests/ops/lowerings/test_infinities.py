@@ -77,6 +77,7 @@ def test_means_whose_last_number_alone_is_infinite(row: int) -> None:
     same_by_plans(lambda x: list(torch.var_mean(x, 0)), x, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_means_that_are_rests_of_large_numbers(dtype: torch.dtype) -> None:
     """Of 16-bit numbers they are computed in double precision."""
@@ -149,6 +150,7 @@ def test_bessel_functions_of_the_smallest_numbers() -> None:
     same_by_plans(compute, x, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_special_functions_at_their_ends() -> None:
     same_by_plans(lambda x: torch.polygamma(1, x), torch.tensor([inf, nan, 1.0, 0.25]), rtol=1e-5)
     x = torch.tensor([0.5, 0.0, 1.0, nan], dtype=torch.float64)

@@ -137,6 +137,7 @@ def test_a_number_that_is_searched_for() -> None:
     same_by_plans(compute, torch.arange(5.0), torch.arange(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("low", [0, 3])
 def test_whole_numbers_out_of_as_many_as_a_size_says(
     low: int, caplog: pytest.LogCaptureFixture

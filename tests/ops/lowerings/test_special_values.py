@@ -322,6 +322,7 @@ def test_triangles_with_far_diagonals(run: Callable[..., Any]) -> None:
         assert got.tolist() == want.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_greatest_of_a_bag_with_nan(dtype: torch.dtype) -> None:
     """No number is less than NaN: one in the first row stays, and others do not count."""
@@ -366,6 +367,7 @@ def test_factors_of_a_product_of_nothing(alpha: float, beta: float) -> None:
     same_by_plans(sums, c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 def test_logarithms_of_complex_numbers(dtype: torch.dtype) -> None:
     """The absolute value may be beyond the range, and so close to 1 that it is 1."""
