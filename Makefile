@@ -38,8 +38,9 @@ NEWEST_TREE = build/torch-$(NEWEST)
 NEWEST_VENV = $(CURDIR)/.venv-torch-$(NEWEST)
 # Three processes of tests, a builder and its compilers share the processors, of which some tests
 # leave one idle: threads that wait for each other sleep. All of them read the same modules, so
-# bytecode is kept also where the environment says otherwise.
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist loadfile
+# bytecode is kept also where the environment says otherwise. tests/conftest.py orders the files.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist loadfile \
+	--no-loadscope-reorder
 # While the extension is built, `import torch` must not try to load it.
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])

@@ -2,10 +2,11 @@
 
 With TENON_TARGET the suite runs on another target than the cpu, less what has its own processes or
 is about the compiler and the tools. `--sample 3/8` takes the third of eight parts of the tests.
-A test of several execution modes runs each of its variations in one mode. Of these at most
-MOST_VARIATIONS run, or n where it is marked `sampled(n)`: which, `--seed` says. Of the cases within
-a test the fixture `some` takes a sample. Tests that are marked `slow` take turns: a third of them
-runs, another one with the next commit. `--whole` runs all.
+A test of several execution modes runs each of its variations in one mode. Of these a sample has
+MOST_VARIATIONS, or n where the test is marked `sampled(n)`: which, `--seed` says. Of the cases
+within a test the fixture `some` takes a sample. The sample takes turns, and the commit says whose
+turn it is. With each commit the other half of a test's variations runs, and another fifth of the
+tests that are marked `slow`. `--turn all` runs the whole sample, `--whole` all there is.
 """
 
 import os
@@ -23,6 +24,7 @@ import re
 import subprocess
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,6 +42,9 @@ from torch_tenon.pytorch import process
 T = TypeVar("T")
 
 TESTS = Path(__file__).parent
+
+# Until the tests are found: collections would walk over all of PyTorch, again and again.
+gc.disable()
 
 # pytest listens to loggers that do not propagate, and where somebody listens PyTorch's compiler
 # writes down each of its steps.
@@ -83,16 +88,24 @@ SMOKE = {
     *("builder/test_plan_files.py", "exporting/test_programs.py", "profiler/test_collect.py"),
     *("distributed/test_collectives.py", "testing/test_device_generic.py"),
 }
+# What one process would be left with at the end, if it began late.
+DEAREST = (
+    *("test_runtime.py", "targets/test_other_targets.py", "distributed/test_training.py"),
+    *("frontends/test_torch_compile.py", "exporting/test_programs.py", "test_aliases.py"),
+    *("distributed/test_collectives.py", "frontends/test_dynamo_on_device.py"),
+    *("profiler/test_page.py", "profiler/test_page_in_a_browser.py", "builder/test_standby.py"),
+    *("builder/test_plan_files.py", "builder/test_builder_process.py", "test_standalone_models.py"),
+)
 # All of whose tests are `long`.
 LONG = {TESTS / "ops" / "test_sizes_of_ops.py"}
 MOST_VARIATIONS = 2  # of a test, where it does not say how many
-TURNS = 3  # in so many commits each slow test runs once
+TURNS = 5  # in so many commits each slow test runs once; in twice as many, its whole sample
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", default="1/1", metavar="K/N", help="part K of N of the tests")
     parser.addoption("--seed", type=int, default=0, help="which variations a sample has")
-    parser.addoption("--turn", metavar="N|all", help="which slow tests run, not the commit's")
+    parser.addoption("--turn", metavar="N|all", help="whose turn it is, not the commit's")
     parser.addoption("--whole", action="store_true", help="all variations, and no sample of them")
 
 
@@ -117,18 +130,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Those that were asked for by their names all run.
         named = any("::" in argument for argument in config.invocation_params.args)
         if not named:
-            chosen = _sample(chosen, config.getoption("seed"))
-            turn = config.getoption("turn") or str(_commits())
-            chosen = chosen if turn == "all" else _in_turn(chosen, int(turn))
+            given = config.getoption("turn") or str(_commits())
+            turn = None if given == "all" else int(given)
+            if turn is not None:
+                chosen = _in_turn(chosen, turn)
+            chosen = _sample(chosen, config.getoption("seed"), turn)
     if len(chosen) < len(items):
         kept = set(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = chosen
+    items.sort(key=_begins(items))
 
 
 def pytest_collection_finish() -> None:
     """What collecting has loaded stays: the interpreter's collections, which tests ask for, need
     not walk over it."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
@@ -137,7 +154,16 @@ def _number(item: pytest.Item, seed: int = 0) -> int:
     return zlib.crc32((item.nodeid + (str(seed) if seed else "")).encode())
 
 
-def _sample(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
+def _begins(items: list[pytest.Item]) -> Callable[[pytest.Item], tuple[int, int]]:
+    """When a test's file begins, where processes share the files: the dearest first, then those of
+    many tests, so that no process is left alone at the end."""
+    tests = Counter(item.path for item in items)
+    dearest = {TESTS / name: k for k, name in enumerate(DEAREST)}
+    return lambda item: (dearest.get(item.path, len(DEAREST)), -tests[item.path])
+
+
+def _sample(items: list[pytest.Item], seed: int, turn: int | None) -> list[pytest.Item]:
+    """Some variations of each test, each in one mode; at a turn half of these."""
     variations: dict[tuple[str, tuple[str, ...]], list[pytest.Item]] = {}
     for item in items:
         variations.setdefault(_without_mode(item), []).append(item)
@@ -148,7 +174,8 @@ def _sample(items: list[pytest.Item], seed: int) -> list[pytest.Item]:
     for found in of_tests.values():
         mark = found[0].get_closest_marker("sampled")
         most = MOST_VARIATIONS if mark is None else mark.args[0]
-        kept.update(sorted(found, key=lambda item: _number(item, seed))[:most])
+        drawn = sorted(found, key=lambda item: _number(item, seed))[:most]
+        kept.update(drawn if turn is None else drawn[turn % min(2, len(drawn)) :: 2])
     return [item for item in items if item in kept]
 
 
@@ -160,20 +187,33 @@ def _commits() -> int:
 
 
 def _in_turn(items: list[pytest.Item], turn: int) -> list[pytest.Item]:
-    """Without the slow tests whose turn it is not; a test's variations have the same."""
-    return [
-        item
-        for item in items
-        if item.get_closest_marker("slow") is None
-        or zlib.crc32(item.nodeid.partition("[")[0].encode()) % TURNS == turn % TURNS
-    ]
+    """Without the slow tests whose turn it is not. A file's slow tests are dealt out, so that no
+    turn has all of them and each has one; a test's variations have the same turn."""
+    tests: dict[Path, dict[str, bool]] = {}
+    for item in items:
+        is_slow = item.get_closest_marker("slow") is not None
+        tests.setdefault(item.path, {})[_test(item)] = is_slow
+    waiting = set()
+    for path, found in tests.items():
+        first = zlib.crc32(path.name.encode())
+        slow = sorted((t for t in found if found[t]), key=lambda t: zlib.crc32(t.encode()))
+        late = {t for k, t in enumerate(slow) if (first + k) % TURNS != turn % TURNS}
+        if len(late) == len(found):
+            late.remove(slow[turn % len(slow)])
+        waiting |= late
+    return [item for item in items if _test(item) not in waiting]
+
+
+def _test(item: pytest.Item) -> str:
+    """Its name without that of the variation."""
+    return item.nodeid.partition("[")[0]
 
 
 def _without_mode(item: pytest.Item) -> tuple[str, tuple[str, ...]]:
     """Which test it is, and which of its variations, in whatever mode of execution."""
     parameters = item.callspec.indices if hasattr(item, "callspec") else {}
     others = (f"{name}={k}" for name, k in parameters.items() if not _is_mode(item, name))
-    return item.nodeid.partition("[")[0], tuple(sorted(others))
+    return _test(item), tuple(sorted(others))
 
 
 def _is_mode(item: pytest.Item, name: str) -> bool:
@@ -214,6 +254,16 @@ def some(request: pytest.FixtureRequest) -> Callable[[Iterable[T], int], list[T]
         return [found[k] for k in sorted(draw.sample(range(len(found)), most))]
 
     return choose
+
+
+@pytest.fixture(scope="session")
+def third_party() -> None:
+    """Third parties' ops: an extension in C++, built once and kept with PyTorch's others."""
+    from torch.utils.cpp_extension import load
+
+    os.environ.setdefault("MAX_JOBS", "1")
+    source = TESTS / "extension" / "third_party.cpp"
+    load("tenon_third_party", [str(source)], is_python_module=False, extra_cflags=["-O0", "-g0"])
 
 
 @pytest.fixture

@@ -2,11 +2,9 @@
 through it is seen."""
 
 import ctypes
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import needs
 import numpy as np
@@ -14,10 +12,7 @@ import pytest
 import torch
 from against_cpu import assert_same, executing
 from fresh_process import output
-from torch.utils.cpp_extension import load
 from turns import MODES, turns
-
-SOURCE = Path(__file__).parent / "extension" / "aliases.cpp"
 
 
 @pytest.fixture(params=MODES, autouse=True)
@@ -76,6 +71,7 @@ def test_a_write_through_the_alias_is_seen_and_overtakes_no_read(alias: str) -> 
         assert_same([x, z], [want, want[1:]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alias", ALIASES)
 def test_an_alias_outlives_its_tensor(alias: str) -> None:
     for turn in turns():
@@ -111,6 +107,7 @@ def test_a_gradient_is_written_where_the_alias_sees_it() -> None:
         assert_same([seen, leaf.grad], [2 * (data() + turn)] * 2)
 
 
+@pytest.mark.slow
 def test_the_bytes_of_a_storage() -> None:
     for turn in turns():
         x = data().to("tenon")
@@ -156,6 +153,7 @@ def test_a_pointer_points_to_what_was_recorded() -> None:
         assert at(y.untyped_storage().data_ptr()) == y.tolist()
 
 
+@pytest.mark.slow
 @needs.host_memory
 def test_a_pointer_after_an_op_that_looked_at_the_layout_alone(mode: str) -> None:
     """PyTorch's templates for random numbers ask for the address, and use it for nothing."""
@@ -182,6 +180,7 @@ def test_a_pointer_after_an_op_that_looked_at_the_layout_alone(mode: str) -> Non
     assert output(code, TENON_EXECUTE=mode) == "right"
 
 
+@pytest.mark.slow
 @needs.host_memory
 def test_a_pointer_is_asked_for_while_another_thread_records(mode: str) -> None:
     """Backward records without the interpreter's lock."""
@@ -281,17 +280,14 @@ def test_what_is_written_through_a_pointer() -> None:
         assert_same([x, x * 2], [want, want * 2])
 
 
-@pytest.fixture(scope="module")
-def extension() -> SimpleNamespace:
-    """A third party's kernels, built once and kept with PyTorch's other extensions."""
-    os.environ.setdefault("MAX_JOBS", "1")
-    load("tenon_aliases", [str(SOURCE)], is_python_module=False, extra_cflags=["-O1", "-g0"])
+@pytest.fixture
+def extension(third_party: None) -> Any:
+    """A third party's kernels."""
     return torch.ops.tenon_aliases
 
 
-@pytest.mark.slow
 @needs.host_memory
-def test_an_extension_that_reads_memory(extension: SimpleNamespace) -> None:
+def test_an_extension_that_reads_memory(extension: Any) -> None:
     for turn in turns():
         x = data().to("tenon") + turn
         assert extension.total(x) == 15 + 6 * turn
@@ -304,7 +300,7 @@ def test_an_extension_that_reads_memory(extension: SimpleNamespace) -> None:
 
 
 @needs.host_memory
-def test_an_extension_that_writes_memory(extension: SimpleNamespace) -> None:
+def test_an_extension_that_writes_memory(extension: Any) -> None:
     for turn in turns():
         x = data().to("tenon") + turn
         before = x * 3
@@ -321,7 +317,7 @@ def test_an_extension_that_writes_memory(extension: SimpleNamespace) -> None:
 
 
 @needs.host_memory
-def test_an_extension_that_makes_an_alias(extension: SimpleNamespace) -> None:
+def test_an_extension_that_makes_an_alias(extension: Any) -> None:
     for turn in turns():
         x = data().to("tenon") + turn
         z = extension.alias(x[1:])

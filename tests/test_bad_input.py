@@ -99,6 +99,7 @@ MIXED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", MIXED)
 def test_mixed_devices(name: str) -> None:
@@ -162,6 +163,7 @@ def test_a_result_on_another_device(inputs: str, result: str) -> None:
     assert all(not t.any() for t in out.values())
 
 
+@pytest.mark.slow
 def test_a_host_scalar_is_no_mixture() -> None:
     x = torch.ones(3, device="tenon:1")
     assert (x + torch.tensor(2.0)).tolist() == [3, 3, 3]

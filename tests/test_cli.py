@@ -50,6 +50,7 @@ def test_python_runs_the_package_as_the_command() -> None:
     assert "Usage: tenon" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["ops", "--help"], ["--version"], ["ops"]])
 def test_starts_without_pytorch(arguments: list[str]) -> None:
     done = _run_alone(*arguments)
@@ -62,6 +63,7 @@ def test_help_names_the_commands() -> None:
     assert all(command in text for command in ("ops", "doctor", "conformance"))
 
 
+@pytest.mark.slow
 def test_ops_counts_routes() -> None:
     answer = json.loads(_run("ops", "--json").output)
     routed = list(manifest.routed(manifest.load()))
@@ -218,6 +220,7 @@ def test_cache_shows_and_clears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert refused.exit_code == 1
 
 
+@pytest.mark.slow
 def test_ops_of_a_file_of_kernels(tmp_path: Path) -> None:
     def tenon(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         code = "import sys\nfrom torch_tenon.cli import app\napp(sys.argv[1:], prog_name='tenon')"

@@ -163,6 +163,7 @@ def test_large() -> None:
     assert torch.equal(y[::2].cpu(), x[::2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("source", "destination"), [("tenon:0", "tenon:1"), ("tenon:1", "tenon:0")]

@@ -1,17 +1,12 @@
 """Ops that are not PyTorch's: in Python, and in a third party's C++ extension."""
 
-import os
-from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from against_cpu import assert_same, same_on_both
-from torch.utils.cpp_extension import load
 
 import torch_tenon
-
-SOURCE = Path(__file__).parent / "extension" / "third_party.cpp"
 
 
 @torch.library.custom_op("tenon_tests::composed", mutates_args=())
@@ -57,6 +52,7 @@ def test_composed_of_aten_ops() -> None:
     same_on_both(compute, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_opcheck() -> None:
     x = torch.linspace(-1, 1, 6, device="tenon")
     # One more of its checks is written for the CPU, CUDA and XPU only.
@@ -175,48 +171,45 @@ def test_a_tensor_subclass() -> None:
     assert type(y) is Tagged and y.device.type == "tenon" and y.tolist() == [2, 2]
 
 
-@pytest.fixture(scope="module")
-def third_party() -> SimpleNamespace:
-    """The extension, built once and kept with PyTorch's other extensions."""
-    os.environ.setdefault("MAX_JOBS", "1")
-    load("tenon_third_party", [str(SOURCE)], is_python_module=False, extra_cflags=["-O1", "-g0"])
+@pytest.fixture
+def extension(third_party: None) -> Any:
+    """A third party's ops."""
     return torch.ops.third_party
 
 
-@pytest.mark.slow
-def test_an_extension_with_a_kernel_for_the_device(third_party: SimpleNamespace) -> None:
-    assert third_party.triple(torch.ones(2)).tolist() == [3, 3]
-    y = third_party.triple(torch.ones(2, device="tenon:1"))
+def test_an_extension_with_a_kernel_for_the_device(extension: Any) -> None:
+    assert extension.triple(torch.ones(2)).tolist() == [3, 3]
+    y = extension.triple(torch.ones(2, device="tenon:1"))
     assert y.tolist() == [1003, 1003] and y.device == torch.device("tenon:1")
 
 
-def test_an_extension_with_a_cpu_kernel(third_party: SimpleNamespace) -> None:
+def test_an_extension_with_a_cpu_kernel(extension: Any) -> None:
     torch_tenon.reset_counters()
     x = torch.arange(6.0).view(2, 3)
-    expected = third_party.host_only(x.t(), [x.t(), x.t()], 2.0)
+    expected = extension.host_only(x.t(), [x.t(), x.t()], 2.0)
     there = x.to("tenon:1").t()
-    y = third_party.host_only(there, [there, there], 2.0)
+    y = extension.host_only(there, [there, there], 2.0)
     assert y.device == torch.device("tenon:1")
     assert_same(y, expected)
     assert torch_tenon.counters()["fallback::third_party::host_only"] == 1
     assert "third_party::host_only" in str(torch_tenon.report())
     z = torch.arange(4.0, device="tenon")
-    third_party.host_only_(z[1:3])
+    extension.host_only_(z[1:3])
     assert z.tolist() == [0, 2, 2, 3]
     with pytest.raises(IndexError, match="host_only_: nothing to write to"):
-        third_party.host_only_(z[:0])
+        extension.host_only_(z[:0])
 
 
-def test_an_extension_composed_of_aten_ops(third_party: SimpleNamespace) -> None:
+def test_an_extension_composed_of_aten_ops(extension: Any) -> None:
     x = torch.linspace(0, 1, 5)
     y = x.to("tenon").requires_grad_()
-    third_party.composed(y).sum().backward()
+    extension.composed(y).sum().backward()
     assert_same(y.grad, x.cos() - x.sin(), rtol=1e-6, atol=1e-7)
 
 
-def test_an_extension_without_a_kernel(third_party: SimpleNamespace) -> None:
+def test_an_extension_without_a_kernel(extension: Any) -> None:
     with pytest.raises(NotImplementedError) as raised:
-        third_party.nowhere(torch.ones(2, device="tenon"))
+        extension.nowhere(torch.ones(2, device="tenon"))
     message = str(raised.value)
     assert "third_party::nowhere" in message and "tenon" in message
     assert "PrivateUse1" in message and "docs/adding-an-op.md" in message

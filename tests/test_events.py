@@ -1,12 +1,16 @@
 """Streams and events: an event tells when the work before it was done, not when it was recorded."""
 
-import time
+import ctypes
+import functools
 from collections.abc import Callable
 
 import pytest
 import torch
 from against_cpu import assert_same, executing
 from turns import MODES, turns
+from waiting import until
+
+import torch_tenon
 
 
 def of_pytorch(device: str) -> torch.Event:
@@ -26,59 +30,90 @@ def mode(request: pytest.FixtureRequest):
         yield request.param
 
 
-def heavy(x: torch.Tensor) -> torch.Tensor:
-    """Some milliseconds of work in one window."""
-    return torch.sort(x @ x / 500, dim=0)[0]
+class Work:
+    """Copies by a kernel that says how many it has made, and how long it took for them."""
+
+    def __init__(self) -> None:
+        self._said = (ctypes.c_double * 2)()
+
+    def copy(self, x: torch.Tensor) -> torch.Tensor:
+        """Recorded as any op; it takes some milliseconds."""
+        return copy_and_say()(x, ctypes.addressof(self._said))
+
+    @property
+    def done(self) -> int:
+        """How many copies are there."""
+        return int(self._said[0])
+
+    @property
+    def milliseconds(self) -> float:
+        """What all of them took."""
+        return self._said[1]
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+@functools.cache
+def copy_and_say() -> Callable[[torch.Tensor, int], torch.Tensor]:
+    """A copy that adds to two numbers at an address: 1, and its milliseconds."""
+    arguments = ["float32 result", "float32 x", "int64 said", "int64 numel(x)"]
+    return torch_tenon.custom_op(
+        "tenon_test::copy_and_say(Tensor x, int said) -> Tensor",
+        kernels=[torch_tenon.KernelSource("host", _COPY_AND_SAY, "copy_and_say", arguments)],
+    )(lambda x, said: x.new_empty(x.shape))
+
+
+_COPY_AND_SAY = """
+#include <stdint.h>
+#include <time.h>
+static double milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e3 * now.tv_sec + 1e-6 * now.tv_nsec;
+}
+void copy_and_say(float *out, const float *x, int64_t said, int64_t n) {
+    volatile double *copies = (volatile double *)said, *took = copies + 1;
+    const double begin = milliseconds();
+    const struct timespec pause = {0, 3000000};
+    nanosleep(&pause, 0);
+    for (int64_t i = 0; i < n; ++i) out[i] = x[i];
+    *took += milliseconds() - begin;
+    *copies += 1;
+}
+"""
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_the_time_between_two_events_is_that_of_the_work(event: str) -> None:
-    x = torch.rand(500, 500, device="tenon")
-    between, beside, later, kept = [], [], [], []
-    for _ in turns(5):
-        torch.tenon.synchronize()
-        begin = time.perf_counter()
-        kept.append(heavy(x))
-        torch.tenon.synchronize()
-        beside.append(time.perf_counter() - begin)
-        start, end = EVENTS[event]("tenon"), EVENTS[event]("tenon")
+def test_the_work_is_between_the_times_of_two_events(event: str) -> None:
+    x = torch.rand(50)
+    for turn in turns(5):
+        there = x.to("tenon") + turn
+        work = Work()
+        start, middle, end = (EVENTS[event]("tenon") for _ in range(3))
         start.record()
-        kept.append(heavy(x))
+        y = work.copy(there)
+        middle.record()
+        z = work.copy(y * 2)
         end.record()
         end.synchronize()
-        assert start.query() and end.query()
-        # The work is over: nothing is left to wait for.
-        later.append(seconds(torch.tenon.synchronize))
-        between.append(start.elapsed_time(end) / 1000)
-        assert end.elapsed_time(start) <= 0
-    assert max(between) >= min(beside) / 3
-    assert min(later) <= max(beside) / 3
-    assert_same(kept, [kept[0]] * len(kept), rtol=1e-4, atol=1e-6)
+        assert start.query() and middle.query() and end.query() and work.done == 2
+        first, second = start.elapsed_time(middle), middle.elapsed_time(end)
+        assert first > 0 and second > 0 and first + second >= work.milliseconds
+        assert start.elapsed_time(end) == pytest.approx(first + second)
+        assert end.elapsed_time(start) == -start.elapsed_time(end)
+        assert_same([y, z], [x + turn, (x + turn) * 2])
 
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_an_event_that_says_done_is_done(event: str) -> None:
-    x = torch.rand(500, 500, device="tenon")
-    beside, later = [], []
-    for _ in turns(4):
-        start = time.perf_counter()
-        y = heavy(x)
-        torch.tenon.synchronize()
-        beside.append(time.perf_counter() - start)
-        z = heavy(x)
+    x = torch.rand(50)
+    for turn in turns(4):
+        there = x.to("tenon") + turn
+        work = Work()
+        y = work.copy(there)
         done = EVENTS[event]("tenon")
         done.record()
-        while not done.query():
-            time.sleep(0.0005)
-        later.append(seconds(torch.tenon.synchronize))
-        assert_same(y, z, rtol=1e-4, atol=1e-6)
-    assert min(later) <= max(beside) / 3
+        until(done.query)
+        assert work.done == 1
+        assert_same(y, x + turn)
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -95,21 +130,18 @@ def test_an_event_without_work_before_it(event: str) -> None:
 
 
 def test_an_event_recorded_again_stands_for_the_later_work() -> None:
-    x = torch.rand(500, 500, device="tenon")
-    beside, later = [], []
-    for _ in turns(4):
-        start = time.perf_counter()
-        y = heavy(x)
-        torch.tenon.synchronize()
-        beside.append(time.perf_counter() - start)
+    x = torch.rand(50)
+    for turn in turns(4):
+        there = x.to("tenon") + turn
+        work = Work()
         event = torch.tenon.Event()
+        y = work.copy(there)
         event.record()
-        z = heavy(x)
+        z = work.copy(y + 1)
         event.record()
         event.synchronize()
-        later.append(seconds(torch.tenon.synchronize))
-        assert_same(y, z, rtol=1e-4, atol=1e-6)
-    assert min(later) <= max(beside) / 3
+        assert work.done == 2
+        assert_same([y, z], [x + turn, x + turn + 1])
 
 
 def test_values_across_two_streams() -> None:

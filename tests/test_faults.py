@@ -47,6 +47,7 @@ def _script(path: Path, body: str) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compiler", "mode"),
     [
@@ -88,6 +89,7 @@ def test_no_compiler(hidden: str, builder: str, expected: str, tmp_path: Path) -
     assert done == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "other"])
 def test_a_damaged_cache(damage: str, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
@@ -103,6 +105,7 @@ def test_a_damaged_cache(damage: str, tmp_path: Path) -> None:
     assert output(code, TENON_CACHE_DIR=str(cache)) == "True 0"
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
@@ -110,6 +113,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     assert output(code, TENON_CACHE_DIR=str(file / "cache")) == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["reference", "auto", "compiled"])
 def test_out_of_memory_within_a_window(mode: str) -> None:
     code = """
@@ -134,6 +138,7 @@ def test_out_of_memory_within_a_window(mode: str) -> None:
     assert _run(code, TENON_EXECUTE=mode) == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_no_memory_for_a_plan_s_temporaries(mode: str) -> None:
     # A sort is a call: what it sorts needs memory that eager code had given back by then.
@@ -166,6 +171,7 @@ def _run(code: str, **environment: str) -> str:
     return output(PREAMBLE + textwrap.dedent(code), **environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["reference", "auto", "compiled"])
 def test_an_exception_in_a_custom_op(mode: str) -> None:
     code = """
@@ -196,6 +202,7 @@ def test_an_exception_in_a_custom_op(mode: str) -> None:
     assert _run(code, TENON_EXECUTE=mode) == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["reference", "auto", "compiled"])
 def test_an_index_out_of_range(mode: str) -> None:
     code = """
@@ -243,6 +250,7 @@ def test_a_late_error_names_the_op() -> None:
     assert "aten::take, recorded before" in _run(code, TENON_EXECUTE="auto")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_fork_with_a_window_open(mode: str) -> None:
     code = """
@@ -265,6 +273,7 @@ def test_fork_with_a_window_open(mode: str) -> None:
     assert _run(code, TENON_EXECUTE=mode) == "right"
 
 
+@pytest.mark.slow
 def test_fork_while_plans_are_made(tmp_path: Path) -> None:
     code = """
     import os, signal
@@ -285,6 +294,7 @@ def test_fork_while_plans_are_made(tmp_path: Path) -> None:
     assert _run(code, TENON_CACHE_DIR=str(tmp_path / "cache")) == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("mode", "end", "status"),
@@ -304,6 +314,7 @@ def test_exit_with_work_pending(mode: str, end: str, status: int) -> None:
     assert "Fatal" not in done.stderr
 
 
+@pytest.mark.slow
 def test_exit_while_plans_are_made(tmp_path: Path) -> None:
     # Threads that still record are left out: they abort on PyTorch's CPU as well.
     code = """
@@ -318,6 +329,7 @@ def test_exit_while_plans_are_made(tmp_path: Path) -> None:
     assert "Fatal" not in done.stderr and "terminate" not in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_exit_while_the_compiler_never_ends(tmp_path: Path) -> None:
     slow = _script(tmp_path / "cc", f"echo $$ >> {tmp_path}/started; sleep 1000; exit 1")
     code = """
@@ -334,6 +346,7 @@ def test_exit_while_the_compiler_never_ends(tmp_path: Path) -> None:
         assert not Path(f"/proc/{line}").exists()
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_compiles(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     slow = _script(tmp_path / "cc", 'sleep 0.3; exec cc "$@"')

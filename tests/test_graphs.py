@@ -36,6 +36,7 @@ def any_mode(request: pytest.FixtureRequest):
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("any_mode", "nothing_leaked")
 def test_nothing_runs_until_it_is_replayed() -> None:
     x = torch.zeros(2000, device="tenon")
@@ -77,6 +78,7 @@ def test_memory_without_contents_may_be_written_between_replays() -> None:
     assert x.tolist() == [5] * 8
 
 
+@pytest.mark.slow
 def test_a_training_step() -> None:
     def step_of(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -321,6 +323,7 @@ def test_a_graph_may_go_while_it_is_captured() -> None:
     assert x.tolist() == [3, 6, 9, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_leaked")
 def test_a_graph_may_go_while_another_thread_captures_it() -> None:
     """The thread does not know, and keeps nothing of it."""

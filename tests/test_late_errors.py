@@ -143,6 +143,7 @@ def test_the_rest_has_its_values_and_what_failed_says_so(name: str, mode: str) -
             assert_same(rest.results(), want, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_the_rest_of_a_training_step_is_done(mode: str) -> None:
     """A wrong label loses the loss, and not the update of another model beside it."""
@@ -191,6 +192,7 @@ def test_a_library_call_that_fails_in_the_middle(bad_call: str, mode: str) -> No
             assert_same(there, m)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_what_is_overwritten_as_a_whole_can_be_read_again(mode: str) -> None:
     overwrites = (
@@ -276,6 +278,7 @@ def test_a_later_window_that_uses_what_failed_fails(mode: str) -> None:
                 assert_same(failed, x.gather(0, indices(False)).mul(4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_two_calls_that_fail_raise_their_own_errors(mode: str) -> None:
     with executing(mode):
@@ -299,6 +302,7 @@ def test_two_calls_that_fail_raise_their_own_errors(mode: str) -> None:
             assert_same(rest.results(), want, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 @pytest.mark.parametrize("name", FAILING)
 def test_the_message_names_the_op(name: str, mode: str) -> None:
@@ -416,6 +420,7 @@ def run_updates(code: str, mode: str, cache: Path) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "mode"),
     [("RuntimeError", "auto"), ("KeyboardInterrupt", "auto"), ("KeyboardInterrupt", "compiled")],
@@ -444,6 +449,7 @@ def test_a_builder_that_cannot_start_loses_no_update(error: str, mode: str, tmp_
     assert run_updates(code.replace("ERROR", error), mode, tmp_path) == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_an_interrupt_in_a_commit_loses_no_update(mode: str, tmp_path: Path) -> None:
     """Wherever the core enters the package's Python while it commits, an interrupt may be raised
@@ -474,6 +480,7 @@ def test_an_interrupt_in_a_commit_loses_no_update(mode: str, tmp_path: Path) -> 
     assert run_updates(code, mode, tmp_path) == "right"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_an_interrupt_from_the_keyboard_loses_no_update(mode: str, tmp_path: Path) -> None:
     """It comes while calls are recorded, while they run, or right after."""

@@ -208,6 +208,7 @@ def test_cached_memory_is_given_up_before_an_allocation_fails(nothing_leaked: No
     assert fill(55).numel() == 55 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "compute",
@@ -235,6 +236,7 @@ def test_out_of_memory_inside_an_op(compute, nothing_leaked: None) -> None:
     compute(x)
 
 
+@pytest.mark.slow
 def test_out_of_memory_leaves_what_a_call_was_to_write(nothing_leaked: None) -> None:
     torch.tenon.empty_cache()
     x = torch.rand(2048, 2048, device="tenon")

@@ -100,6 +100,7 @@ def written(x: Tensor, view: str) -> list[Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("view", VIEWS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
 import torch
 from fresh_process import output
 from plans import plans_made
@@ -124,6 +125,7 @@ def test_runs_of_many_sizes_that_take_longer_with_more_threads_get_one() -> None
     assert chosen[200:].count(1) / len(chosen[200:]) > 0.95
 
 
+@pytest.mark.slow
 def test_a_trial_asks_for_no_other_way_to_multiply() -> None:
     """Timing the ways takes long, and they round differently: they are chosen for all threads."""
     code = """

@@ -47,6 +47,7 @@ class Squares(torch.utils.data.Dataset):
         return torch.tensor(float(index)) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 @pytest.mark.parametrize("on_device", [False, True])
 def test_a_loader_with_workers(context: str, on_device: bool) -> None:
@@ -66,6 +67,7 @@ def test_a_loader_with_workers(context: str, on_device: bool) -> None:
     assert seen == [float(i * i) for i in range(12)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_a_worker_that_sends_tensors_of_the_device(context: str) -> None:
     loader = torch.utils.data.DataLoader(
@@ -152,6 +154,7 @@ def script(tmp_path):
     return run_script
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="fork")
 def test_a_forked_child_uses_the_device(script) -> None:
     # The parent has used the threads of OpenMP, of autograd and the device's memory.
@@ -177,6 +180,7 @@ backward()
     assert "Unable to handle autograd's threading in combination with fork" in error
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="fork")
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
@@ -302,6 +306,7 @@ def test_backward_in_a_forked_child_whose_parent_ran_none(script) -> None:
     assert script('forward()\nchild("fork", backward)') == "done"
 
 
+@pytest.mark.slow
 def test_a_spawned_child(script) -> None:
     assert script('backward()\nchild("spawn", forward)\nchild("spawn", backward)') == "512\ndone"
 

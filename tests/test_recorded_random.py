@@ -147,6 +147,7 @@ def steps(model: Model, x: torch.Tensor, count: int) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @needs.plans
 def test_training_with_dropout_runs_by_plans(compiled: None) -> None:
     model, x = Model().to("tenon"), torch.randn(8, 12, device="tenon")
@@ -197,6 +198,7 @@ def test_a_seed_set_before_the_commit_does_not_change_what_was_drawn(compiled: N
         assert torch.equal(work(lambda: torch.manual_seed(4)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @needs.host_memory  # as compiled graphs do
 @pytest.mark.parametrize("name", [*DRAWS, *USES])

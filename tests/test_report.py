@@ -75,6 +75,7 @@ def test_nothing_has_run():
     assert torch_tenon.counters() == {}
 
 
+@pytest.mark.slow
 def test_warns_once_for_each_op_where_asked():
     code = """
         import warnings, torch
@@ -102,6 +103,7 @@ STEPS = """
 """
 
 
+@pytest.mark.slow
 def test_recording_says_what_windows_did():
     code = f"""{STEPS}
     seen = torch_tenon.report().recording
@@ -156,6 +158,7 @@ def test_the_report_says_where_no_plan_ran(builder: str, said: str) -> None:
     assert said in output(code, TENON_EXECUTE=mode, TENON_BUILDER=builder)
 
 
+@pytest.mark.slow
 def test_recording_says_how_many_sizes_a_plan_was_for():
     code = """
     import time

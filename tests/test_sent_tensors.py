@@ -125,6 +125,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @of_host_memory
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_another_process_writes_what_it_was_sent(method: str, tmp_path: Path) -> None:
@@ -135,6 +136,7 @@ def test_another_process_writes_what_it_was_sent(method: str, tmp_path: Path) ->
     assert found.splitlines() == ["20000.0 20.0 [1, 2, 3] tenon:0", "[1, 2, 3] 20000.0"]
 
 
+@pytest.mark.slow
 def test_a_target_whose_memory_the_host_does_not_reach_says_so() -> None:
     code = """
         import torch, torch.multiprocessing as mp

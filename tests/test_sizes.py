@@ -197,6 +197,7 @@ FUNCTIONS = [
 LEAST = {images: 1, pictures: 1, sounds: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("mode", ["auto", "compiled", "verify"])
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -237,6 +238,7 @@ AT_ANY_SIZE: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.slow
 @needs.plans
 @pytest.mark.parametrize("name", AT_ANY_SIZE)
 def test_a_plan_for_any_size_has_loops(name: str) -> None:
@@ -253,6 +255,7 @@ def test_a_plan_for_any_size_has_loops(name: str) -> None:
     assert last_plan().fallbacks == {}
 
 
+@pytest.mark.slow
 @needs.plans
 def test_plans_stay_few_however_many_lengths() -> None:
     with executing("compiled"):
@@ -318,6 +321,7 @@ def test_a_growing_cache(mode: str) -> None:
         assert_same(grow("tenon"), grow("cpu"), **CLOSE)
 
 
+@pytest.mark.slow
 @needs.plans
 def test_sizes_that_come_often_have_plans_of_their_own() -> None:
     def run(n: int, m: int) -> None:
@@ -351,6 +355,7 @@ STEPS: list[Callable[[Tensor, Tensor], Tensor]] = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     chain=st.lists(st.integers(0, len(STEPS) - 1), min_size=1, max_size=8),

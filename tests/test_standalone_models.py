@@ -16,6 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 OTHERS = ("transformer_encoder", "multihead_attention", "bert", "gpt2", "llama")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_no_call_is_left(name: str) -> None:
     torch.manual_seed(0)
@@ -29,6 +30,7 @@ def test_no_call_is_left(name: str) -> None:
     assert_same(program(*args)[-1], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_call_is_left_of_the_models_that_are_trained(name: str) -> None:
     torch.manual_seed(0)

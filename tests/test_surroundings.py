@@ -188,6 +188,7 @@ CHANGES: dict[str, Callable[[], contextlib.AbstractContextManager]] = {
 NO_GRAD_MODES = ("no_grad", "inference_mode")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(12)
 @pytest.mark.filterwarnings("ignore:.*set_default_tensor_type.*")
 @pytest.mark.parametrize("change", CHANGES)
@@ -276,6 +277,7 @@ def test_fake_tensors_while_real_ones_are_computed() -> None:
         assert_same(y, x * 2, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_functorch_s_levels_while_a_window_runs() -> None:
     for turn in turns(4):
         x = torch.rand(4, 3) + turn

@@ -122,6 +122,7 @@ def test_no_function_is_left_out() -> None:
     assert used == set(accelerator.__all__)
 
 
+@pytest.mark.slow
 def test_the_host_s_cache_may_be_emptied_before_anything_else() -> None:
     assert (
         output("import torch; torch.accelerator.empty_host_cache(); print('on')", imports=True)

@@ -266,10 +266,12 @@ FORKS = """
 """
 
 
+@pytest.mark.slow
 def test_a_child_asks_again_for_what_its_parent_waits_for() -> None:
     assert output(FORKS, TENON_BUILDER="thread") == "True"
 
 
+@pytest.mark.slow
 def test_it_keeps_nothing_open_of_the_program_that_starts_it(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)

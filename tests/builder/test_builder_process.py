@@ -109,6 +109,7 @@ NEARLY = """
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_asks_for_what_had_no_time_to_pay(cache: Path) -> None:
     env = {"TENON_CACHE_DIR": str(cache), "TENON_PLAN_FILES": "1", "TENON_PLAN": "worthwhile"}
     done = fresh_process.run(NEARLY, **env, **PROCESS)

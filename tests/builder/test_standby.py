@@ -140,6 +140,7 @@ def test_where_it_is_gone_a_command_starts_the_builder(cache: Path) -> None:
         kill_builders(cache)
 
 
+@pytest.mark.slow
 def test_it_has_nothing_open_of_the_program(cache: Path) -> None:
     code = """
     kept = open(os.environ["TENON_CACHE_DIR"] + "-file", "w")
@@ -161,6 +162,7 @@ def test_it_has_nothing_open_of_the_program(cache: Path) -> None:
         kill_builders(cache)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "why, before, environment",
@@ -192,6 +194,7 @@ def test_none_stands_by_where(
     run(code, cache, **{"TENON_EXECUTE": "auto", **environment})
 
 
+@pytest.mark.slow
 def test_a_program_without_tensors_of_the_device_leaves_nothing(cache: Path) -> None:
     run("\n    import torch\n    torch.zeros(3).sum().item()\n", cache)
     assert not cache.exists()

@@ -126,6 +126,7 @@ SEEN: dict[str, tuple[Function, list[Callable[[], torch.Tensor]]]] = {
 ALL = ARITHMETIC | SEEN
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(12)
 @needs.plans
 @pytest.mark.parametrize("name", ALL)

@@ -142,6 +142,7 @@ def test_lgamma_between_its_poles(compiler: CpuCompiler) -> None:
     assert ulps(got, want).max() <= 4
 
 
+@pytest.mark.slow
 def test_erfinv_of_float64(compiler: CpuCompiler) -> None:
     rng = np.random.default_rng(1)
     tails = [1 - 2.0 ** -rng.uniform(1, 53, 1500), 1 - np.arange(64) * 2.0**-53]
@@ -156,6 +157,7 @@ def test_erfinv_of_float64(compiler: CpuCompiler) -> None:
     assert ulps(run(torch.erfinv, [torch.from_numpy(x)], compiler).numpy(), want).max() <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [32, 64])
 def test_the_rest_of_a_division_is_exact(bits: int, compiler: CpuCompiler) -> None:
     """Whatever the quotient, with the sign of a zero."""
@@ -240,6 +242,7 @@ def test_power(compiler: CpuCompiler) -> None:
     assert ulps(got, want).max() <= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64])
 def test_integer_division_and_remainder(dtype: torch.dtype, compiler: CpuCompiler) -> None:
     low = 0 if dtype is torch.uint8 else -20

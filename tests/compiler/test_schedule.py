@@ -62,6 +62,7 @@ def test_rows_that_nobody_else_sees_stay_on_the_stack() -> None:
     assert source.count("*const x") == 2
 
 
+@pytest.mark.slow
 def test_all_rows_of_a_kernel_take_little_of_the_stack() -> None:
     def centred_again_and_again(x: torch.Tensor) -> torch.Tensor:
         for _ in range(12):

@@ -76,6 +76,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, torch.d
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -385,6 +385,7 @@ def kept(folder: Path) -> bytes:
     return reader.raw()
 
 
+@pytest.mark.slow
 def test_the_core_reads_plans_and_keeps_their_bytes(
     windows: dict[bytes, Any], folder: Path
 ) -> None:
@@ -466,6 +467,7 @@ def a_value(type: Any, length: int | None, draw: random.Random) -> Any:
     return draw.choice(values.get(kind, [None]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(3))
 def test_the_core_reads_calls_of_every_op(turn: int) -> None:
     """Of each op with its defaults, then of some with others."""

@@ -333,6 +333,7 @@ def gaps() -> None:
         dist.all_reduce(repeated)
 
 
+@pytest.mark.slow
 def test_tensors_with_gaps(group: Ranks) -> None:
     group.run(gaps)
 
@@ -370,6 +371,7 @@ def resized_in_flight() -> None:
         dist.all_reduce(x)
 
 
+@pytest.mark.slow
 def test_memory_stays_where_a_storage_is_resized(group: Ranks) -> None:
     if group.variables:
         pytest.skip("copies are in flight there")

@@ -43,6 +43,7 @@ def test_no_backend_is_named(group: Ranks) -> None:
     group.run(default_group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["gloo", "cpu:gloo,tenon:gloo"])
 def test_a_backend_is_named(backend: str) -> None:
     with ranks(2, backend) as started:
@@ -161,6 +162,7 @@ def other_sizes(path: str) -> None:
     dist.all_reduce(torch.ones(4 + 4 * rank, device="tenon"))
 
 
+@pytest.mark.slow
 def test_sizes_that_differ_are_found(tmp_path: Path) -> None:
     with ranks(2) as started:
         for returned, error in started.outcomes(other_sizes, str(tmp_path / "store")):
@@ -223,6 +225,7 @@ def dies() -> None:
         dist.all_reduce(torch.ones(3, device=device))
 
 
+@pytest.mark.slow
 def test_the_rank_that_died_is_named(group: Ranks) -> None:
     outcomes = group.outcomes(dies)
     assert outcomes[1] == (False, "died")

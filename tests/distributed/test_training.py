@@ -60,28 +60,34 @@ def _data_parallel(tolerance: float, options: dict[str, Any]) -> None:
     training.equal_to_the_host(training.ddp, STEPS, tolerance, **options)
 
 
+@pytest.mark.slow
 def test_data_parallel_on_four(four: Ranks) -> None:
     four.run(training.equal_to_the_host, training.ddp, STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [training.fsdp, training.fsdp_offloaded])
 def test_fully_sharded(two: Ranks, train: Any) -> None:
     two.run(training.equal_to_the_host, train, STEPS)
 
 
+@pytest.mark.slow
 def test_fully_sharded_in_bfloat16(two: Ranks) -> None:
     two.run(training.equal_to_the_host, training.fsdp_mixed, STEPS, 2e-2)
 
 
+@pytest.mark.slow
 def test_fully_sharded_on_four(four: Ranks) -> None:
     four.run(training.equal_to_the_host, training.fsdp, STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [training.tensor_parallel, training.sequence_parallel])
 def test_tensor_parallel(two: Ranks, train: Any) -> None:
     two.run(training.equal_to_the_host, train, STEPS)
 
 
+@pytest.mark.slow
 def test_tensor_parallel_on_four(four: Ranks) -> None:
     four.run(training.equal_to_the_host, training.tensor_parallel, STEPS)
 
@@ -119,6 +125,7 @@ def statistics() -> dict[str, Any]:
     return parallel._get_ddp_logging_data()
 
 
+@pytest.mark.slow
 def test_statistics_of_steps(two: Ranks) -> None:
     """PyTorch says how long a step computes and sends, and how long it does both."""
     for found in two.run(statistics):
@@ -161,6 +168,7 @@ def sharded_tensors() -> None:
     assert rank == mesh.get_rank()
 
 
+@pytest.mark.slow
 def test_sharded_tensors_and_their_random_numbers(four: Ranks) -> None:
     four.run(sharded_tensors)
 
@@ -213,6 +221,7 @@ def _pipeline(schedule: str) -> None:
     assert len(got[0]) == (12 if dist.get_rank() == 1 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_pipelines(two: Ranks, schedule: str) -> None:
     two.run(_pipeline, schedule)

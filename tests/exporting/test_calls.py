@@ -85,6 +85,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_the_models(tmp_path: Path, name: str) -> None:
     make, sizes, calls = MODELS[name]
@@ -99,6 +100,7 @@ def test_results_are_the_models(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(array, program(x)[0].numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "views"])
 def test_any_sizes(tmp_path: Path, name: str) -> None:
     make, sizes, _ = MODELS[name]
@@ -152,6 +154,7 @@ class Whiten(nn.Module):
         return torch.linalg.inv(self.kept.root + torch.eye(4)) @ x.mT
 
 
+@pytest.mark.slow
 def test_methods_and_state(tmp_path: Path) -> None:
     model = Kept().eval()
     x, path = torch.randn(5, 4), tmp_path / "two.tenon"
@@ -171,6 +174,7 @@ def test_methods_and_state(tmp_path: Path) -> None:
         program.reset()
 
 
+@pytest.mark.slow
 def test_threads_run_one_program(tmp_path: Path) -> None:
     model = Solve(24)
     program = exported(tmp_path, model, (torch.randn(24, 24),))
@@ -222,6 +226,7 @@ class Ordered(nn.Module):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int16, torch.float64])
 def test_the_runtime_sorts(tmp_path: Path, dtype: torch.dtype) -> None:
     shapes = ({0: Dim.AUTO, 1: Dim.AUTO},)
@@ -234,6 +239,7 @@ def test_the_runtime_sorts(tmp_path: Path, dtype: torch.dtype) -> None:
         assert_same(program(x), Ordered()(x))
 
 
+@pytest.mark.slow
 def test_without_pytorch_it_says_what_is_missing(tmp_path: Path) -> None:
     exported(tmp_path, Solve(), (torch.randn(6, 6),))
     path = tmp_path / "model.tenon"
@@ -253,6 +259,7 @@ def test_without_pytorch_it_says_what_is_missing(tmp_path: Path) -> None:
     assert "calls aten::_linalg_check_errors, aten::_linalg_solve_ex, aten::fft_rfft of Py" in said
 
 
+@pytest.mark.slow
 def test_loading_it_loads_pytorch(tmp_path: Path) -> None:
     model = Solve()
     exported(tmp_path, model, (torch.randn(6, 6),))
@@ -299,6 +306,7 @@ def branches(x: Tensor) -> Tensor:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "words"),
     [
@@ -323,6 +331,7 @@ def test_the_error_says_the_way_out(tmp_path: Path) -> None:
         exported(tmp_path, Solve(), (torch.randn(6, 6),), host="numpy")
 
 
+@pytest.mark.slow
 def test_what_no_file_can_say_is_refused(tmp_path: Path) -> None:
     many = torch.randn(*[1] * 17)
     with pytest.raises(ExportError, match="'x' has 17 dimensions"):
@@ -350,6 +359,7 @@ MODEL = """
 """
 
 
+@pytest.mark.slow
 def test_commands(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
     path = str(tmp_path / "m.tenon")
@@ -386,6 +396,7 @@ class CallsAlone(nn.Module):
         return torch.linalg.solve(x, y)
 
 
+@pytest.mark.slow
 def test_a_changed_call_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, path = (torch.randn(4, 4), torch.randn(4, 4)), tmp_path / "model.tenon"
     files: list[ProgramFile] = []

@@ -44,6 +44,7 @@ class Mixed(nn.Module):
         return {"y": y, "mean": y.mean(0), "seven": 7, "nothing": None, "x": x, "turned": y.t()}
 
 
+@pytest.mark.slow
 def test_results_are_the_models(tmp_path: Path) -> None:
     model = Mixed()
     x, shift = torch.randn(5, 24), torch.tensor(0.5)
@@ -67,6 +68,7 @@ def test_arrays_give_arrays(tmp_path: Path) -> None:
     np.testing.assert_array_equal(program(x[:, ::-1])[0], program(x[:, ::-1].copy())[0])
 
 
+@pytest.mark.slow
 def test_sizes_within_their_bounds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = Mixed()
     batch = Dim("batch", min=1, max=64)
@@ -95,6 +97,7 @@ class Pairs(nn.Module):
         return x.view(-1, 2, 3).sum(1) + y.sum(0)
 
 
+@pytest.mark.slow
 def test_conditions_that_the_model_sets(tmp_path: Path) -> None:
     shapes = ({0: Dim.AUTO}, {0: Dim.AUTO})
     program = exported(
@@ -193,6 +196,7 @@ class Decoder(nn.Module):
         return self.cache.sum(0)
 
 
+@pytest.mark.slow
 def test_methods_share_weights_and_state(tmp_path: Path) -> None:
     model = Decoder().eval()
     prompt, token = (torch.arange(5), torch.arange(5)), (torch.tensor([7]), torch.tensor([5]))
@@ -233,6 +237,7 @@ class Tied(nn.Module):
         return self.head(x), self.channels.flatten(1)
 
 
+@pytest.mark.slow
 def test_weights_of_any_layout(tmp_path: Path) -> None:
     model = Tied().eval()
     program = exported(tmp_path, model, torch.arange(6))
@@ -242,6 +247,7 @@ def test_weights_of_any_layout(tmp_path: Path) -> None:
     assert not any(w[0] == "unused" for w in program.head.weights)
 
 
+@pytest.mark.slow
 def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
     model = nn.Linear(5, 4)
     x = torch.randn(2, 5)
@@ -265,6 +271,7 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
         torch_tenon.load(tmp_path / "model.tenon")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(16, 16), nn.SiLU()).to(dtype)
@@ -274,6 +281,7 @@ def test_other_dtypes(tmp_path: Path, dtype: torch.dtype) -> None:
     torch.testing.assert_close(got, model(x), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_threads_run_one_program(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64)).eval()
     program = exported(tmp_path, model, torch.randn(32, 64))
@@ -284,6 +292,7 @@ def test_threads_run_one_program(tmp_path: Path) -> None:
         torch.testing.assert_close(got, model(x))
 
 
+@pytest.mark.slow
 def test_without_pytorch(tmp_path: Path) -> None:
     model = Mixed()
     torch_tenon.export(model.eval(), (torch.randn(5, 24), torch.tensor(0.5)), tmp_path / "m.tenon")

@@ -1,18 +1,25 @@
-// What a third party's extension looks like that knows nothing of torch_tenon: an op with a kernel
-// for PrivateUse1, one with a CPU kernel only, one composed of ATen ops, and one with no kernel.
+// What third parties' extensions look like that know nothing of torch_tenon. `third_party`: an op
+// with a kernel for PrivateUse1, one with a CPU kernel only, one composed of ATen ops, and one with
+// no kernel. `tenon_aliases`: ops that use a tensor's memory on the calling thread. They read it,
+// write it, and make another tensor of it.
+//
+// A compiler reads all of PyTorch's headers for 25 s: one file, with the headers that it needs.
 
-#include <ATen/ATen.h>
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 #include <torch/library.h>
 
 namespace {
 
 at::Tensor triple_cpu(const at::Tensor& x) {
-  return x * 3;
+  return x.mul(3);
 }
 
 at::Tensor triple_device(const at::Tensor& x) {
   TORCH_CHECK(x.device().type() == c10::DeviceType::PrivateUse1, "not on the device");
-  return x * 3 + 1000;  // tells the kernel that ran
+  return x.mul(3).add(1000);  // tells the kernel that ran
 }
 
 at::Tensor host_only(const at::Tensor& x, at::TensorList more, double factor) {
@@ -23,7 +30,7 @@ at::Tensor host_only(const at::Tensor& x, at::TensorList more, double factor) {
   for (int64_t i = 0; i < x.numel(); ++i)
     out[i] = in[i] * static_cast<float>(factor);
   for (const auto& m : more)
-    y += m;
+    y.add_(m);
   return y;
 }
 
@@ -35,7 +42,25 @@ void host_only_(at::Tensor& x) {
 }
 
 at::Tensor composed(const at::Tensor& x) {
-  return at::sin(x) + at::cos(x);
+  return x.sin().add(x.cos());
+}
+
+double total(const at::Tensor& x) {
+  const auto* values = x.data_ptr<float>();
+  double sum = 0;
+  for (int64_t i = 0; i < x.numel(); ++i)
+    sum += values[i];
+  return sum;
+}
+
+void count_up(at::Tensor& x) {
+  auto* values = x.data_ptr<float>();
+  for (int64_t i = 0; i < x.numel(); ++i)
+    values[i] += 1;
+}
+
+at::Tensor alias(const at::Tensor& x) {
+  return at::from_blob(x.data_ptr<float>(), x.sizes(), [x](void*) {}, x.options());
 }
 
 }  // namespace
@@ -56,4 +81,16 @@ TORCH_LIBRARY_IMPL(third_party, CPU, m) {
 
 TORCH_LIBRARY_IMPL(third_party, PrivateUse1, m) {
   m.impl("triple", &triple_device);
+}
+
+TORCH_LIBRARY(tenon_aliases, m) {
+  m.def("total(Tensor x) -> float");
+  m.def("count_up(Tensor(a!) x) -> ()");
+  m.def("alias(Tensor(a) x) -> Tensor(a)");
+}
+
+TORCH_LIBRARY_IMPL(tenon_aliases, PrivateUse1, m) {
+  m.impl("total", &total);
+  m.impl("count_up", &count_up);
+  m.impl("alias", &alias);
 }

@@ -19,6 +19,7 @@ def _compiled(function):
     return torch.compile(function, backend="tenon")
 
 
+@pytest.mark.slow
 def test_forward_and_backward():
     def attention(x, w):
         return torch.nn.functional.gelu(x @ w).softmax(-1) * 2
@@ -35,6 +36,7 @@ def test_forward_and_backward():
     assert_same(results[1], results[0], **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -58,6 +60,7 @@ def test_attention(dtype, masked, dynamic):
     assert_same(results[1], results[0], **close)
 
 
+@pytest.mark.slow
 def test_training_steps():
     def train(device):
         torch.manual_seed(1)
@@ -90,6 +93,7 @@ def test_writes_to_an_input_and_a_view_of_it():
     assert turned.tolist() == [[5, 5]] * 3
 
 
+@pytest.mark.slow
 def test_sizes_at_run_time():
     compiled = torch.compile(lambda x: (x.exp() + 1).sum(0), backend="tenon", dynamic=True)
     for n in (3, 7, 50):
@@ -129,6 +133,7 @@ def test_index_out_of_range():
     assert compiled(x, torch.tensor([1, 2], device="tenon")).tolist() == [2, 4]
 
 
+@pytest.mark.slow
 def test_a_target_without_a_backend_runs_graphs_op_by_op():
     done = run(
         """
@@ -152,6 +157,7 @@ def test_what_cannot_be_compiled_runs_by_reference(caplog):
     assert "runs by reference" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_log_shows_the_generated_source(tmp_path):
     done = run(
         """
@@ -165,6 +171,7 @@ def test_the_log_shows_the_generated_source(tmp_path):
     assert "[tenon torch_tenon.code]" in done.stderr and "exp" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_log_has_every_stage(tmp_path):
     done = run(
         """
@@ -181,6 +188,7 @@ def test_the_log_has_every_stage(tmp_path):
         assert f"[tenon torch_tenon.{stage}]" in done.stderr
 
 
+@pytest.mark.slow
 def test_numbers_of_one_storage_on_the_host():
     code = """
         import torch

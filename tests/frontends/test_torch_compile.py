@@ -53,6 +53,7 @@ def same(function: Callable[..., Any], *args: Any, backward: bool = False, **opt
 # The doors.
 
 
+@pytest.mark.slow
 def test_no_backend_named_reaches_the_compiler(monkeypatch):
     from torch._inductor import compile_fx
 
@@ -159,6 +160,7 @@ def test_autocast_inside_and_outside():
         torch.testing.assert_close(got.float().cpu(), x @ w, rtol=5e-2, atol=5e-2)
 
 
+@pytest.mark.slow
 def test_autocast_training():
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 2)).to("tenon")
     compiled = torch.compile(model, backend="tenon")
@@ -245,6 +247,7 @@ def test_a_custom_op_that_writes():
 # Sizes.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [None, True, False])
 def test_many_sizes(dynamic):
     f = lambda x: (x.softmax(-1) * x.shape[0], x[1:].t().reshape(-1))  # noqa: E731
@@ -336,6 +339,7 @@ def test_the_generator_advances_by_ops():
     assert generator.get_offset() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outside", [False, True])
 def test_a_checkpoint_repeats_its_dropout(outside):
     def block(x):
@@ -369,6 +373,7 @@ def test_cond():
     assert_same(compiled((-x).to("tenon")), f(-x), **CLOSE)
 
 
+@pytest.mark.slow
 def test_cond_with_gradients():
     def f(x):
         return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos() * 2, (x,))
@@ -376,6 +381,7 @@ def test_cond_with_gradients():
     same(f, torch.rand(3, 4, requires_grad=True), backward=True)
 
 
+@pytest.mark.slow
 def test_while_loop():
     from torch._higher_order_ops import while_loop
 
@@ -385,6 +391,7 @@ def test_while_loop():
     same(f, torch.tensor(4), torch.randn(3, 2))
 
 
+@pytest.mark.slow
 def test_scan():
     from torch._higher_order_ops import scan
 
@@ -394,6 +401,7 @@ def test_scan():
     same(f, torch.randn(4), torch.randn(5, 4))
 
 
+@pytest.mark.slow
 def test_associative_scan():
     from torch._higher_order_ops import associative_scan
 
@@ -445,6 +453,7 @@ def test_a_higher_order_op_of_one_tensor():
     assert torch.equal(found, f(x, y)[0])
 
 
+@pytest.mark.slow
 def test_flex_attention():
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -466,6 +475,7 @@ def test_flex_attention():
     same(f, q, k, v)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [lambda v: v, lambda v: v.add_(1)], ids=["none", "in place"])
 def test_derivatives_of_derivatives(change):
     """A trace knows the tensors of each as wrappers, which have no memory of their own."""
@@ -485,6 +495,7 @@ def test_derivatives_of_derivatives(change):
         )
 
 
+@pytest.mark.slow
 def test_quantised_tensors_within_a_graph():
     """A trace takes them for what they are made of."""
 
@@ -497,6 +508,7 @@ def test_quantised_tensors_within_a_graph():
         torch.testing.assert_close(found.cpu(), function(x))
 
 
+@pytest.mark.slow
 def test_vmap_and_grad():
     def loss(w, x):
         return (x @ w).tanh().square().sum()
@@ -508,6 +520,7 @@ def test_vmap_and_grad():
 # Training.
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("arguments", [{}, {"foreach": False}])

@@ -28,6 +28,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer_steps(name: str) -> None:
     start = [torch.randn(5, 3), torch.randn(7)]
@@ -154,6 +155,7 @@ def test_labels_end_at_the_first_that_is_negative(shape: tuple[int, ...]) -> Non
         same_on_both(compute, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("op", ["_fused_adam_", "_fused_adamw_"])
 def test_the_first_steps_of_a_fused_optimizer(op: str, dtype: torch.dtype, compiled: None) -> None:

@@ -114,6 +114,7 @@ def test_is_a_step_between_generated_ones(scale, compiled):
     assert not any(name.startswith("fallback") for name in torch_tenon.counters())
 
 
+@pytest.mark.slow
 @needs.plans
 def test_is_a_step_of_a_compiled_graph(scale):
     def compute(x, n):
@@ -198,6 +199,7 @@ def test_counts_as_kernel(scale):
     assert torch_tenon.counters()["kernel::tenon_test::scale"] == before + 1
 
 
+@pytest.mark.slow
 def test_can_be_traced(scale):
     meta = scale(torch.ones(3, 2, device="meta"))
     assert meta.shape == (3, 2) and meta.device.type == "meta"

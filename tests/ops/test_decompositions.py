@@ -87,6 +87,7 @@ def _double(size: tuple[int, ...]) -> Tensor:
     return torch.randn(size, dtype=torch.double, device="tenon", requires_grad=True)
 
 
+@pytest.mark.slow
 def test_second_derivatives() -> None:
     torch.manual_seed(0)
     sizes = [(N, 4 * HIDDEN)] * 2 + [(N, HIDDEN)] + [(4 * HIDDEN,)] * 2

@@ -214,6 +214,7 @@ def test_indices_on_the_host(index: Tensor) -> None:
     torch.testing.assert_close(there.cpu(), x)
 
 
+@pytest.mark.slow
 def test_ops_whose_devices_pytorch_does_not_check_say_what_may_be_on_the_host() -> None:
     """`device_check: NoCheck`: the kernel looks itself, or takes tensors of any device. Where the
     op is composed of others, its parts are asked (csrc/pytorch/execute/reference.cpp)."""

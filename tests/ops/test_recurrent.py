@@ -56,6 +56,7 @@ def test_only_some_results_are_used() -> None:
             torch.testing.assert_close(got, want)
 
 
+@pytest.mark.slow
 def test_gradients_of_gradients() -> None:
     lstm = nn.LSTM(3, 4, dtype=torch.float64).to("tenon")
     x = torch.randn(3, 2, 3, dtype=torch.float64).to("tenon").requires_grad_()
@@ -163,6 +164,7 @@ def _results(module: Any, x: torch.Tensor, how: str) -> list[torch.Tensor]:
     return [*found, x.grad, *(p.grad for p in module.parameters())]
 
 
+@pytest.mark.slow
 @needs.plans
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("how", ["no_grad", "inference_mode", "gradients"])

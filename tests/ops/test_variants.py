@@ -95,6 +95,7 @@ def test_all_variants_are_registered(library: dict[str, list[str]]) -> None:
     assert sum(map(len, library.values())) == len(SCHEMAS)
 
 
+@pytest.mark.slow
 def test_derive_agrees_with_the_code_generator_for_every_op() -> None:
     groups = 0
     for name, op in native.load().items():

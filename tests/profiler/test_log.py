@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 import torch
 from against_cpu import executing
 from fresh_process import ASYNCHRONOUS_TARGET, TESTS, output
@@ -143,6 +144,7 @@ def test_the_names_of_activities_are_the_core_s():
         assert name in log.ACTIVITIES
 
 
+@pytest.mark.slow
 def test_times_are_an_asynchronous_device_s():
     code = """
         import time, torch
@@ -175,6 +177,7 @@ def test_times_are_an_asynchronous_device_s():
     assert found.splitlines()[-1] == "fine"
 
 
+@pytest.mark.slow
 def test_each_kernel_has_its_time_on_the_device_s_clock():
     """A command takes 1/256 of a second there, whatever it takes."""
     code = """
@@ -210,6 +213,7 @@ def test_each_kernel_has_its_time_on_the_device_s_clock():
     assert found.splitlines()[-1] == "fine"
 
 
+@pytest.mark.slow
 @opencl
 def test_a_device_that_was_idle_has_the_right_clock():
     """Its last commit is then long ago."""

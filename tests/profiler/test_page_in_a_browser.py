@@ -44,6 +44,7 @@ def test_a_person_clicks_through_it(written, tmp_path, width, dark):
     assert (tmp_path / "page.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_everything(written, tmp_path):
     folder, _ = written
     with Browser(tmp_path) as browser:
@@ -64,6 +65,7 @@ def test_the_keyboard_reaches_everything(written, tmp_path):
         assert browser.errors == []
 
 
+@pytest.mark.slow
 def test_an_error_in_a_page_would_be_seen(tmp_path):
     (tmp_path / "page.html").write_text("<script>console.error('a'); throw Error('b')</script>")
     with Browser(tmp_path) as browser:
@@ -89,6 +91,7 @@ def test_a_profile_that_is_too_large_is_thinned_and_says_so(tmp_path):
         assert browser.errors == []
 
 
+@pytest.mark.slow
 def test_a_run_of_nothing_has_a_page(tmp_path):
     torch.tenon.synchronize()
     profile = profile_of(10, MILLION)
@@ -98,6 +101,7 @@ def test_a_run_of_nothing_has_a_page(tmp_path):
         assert browser.errors == []
 
 
+@pytest.mark.slow
 def test_beside_another_run(written, tmp_path):
     folder, _ = written
     profile = json.loads((folder / "page.json").read_text())

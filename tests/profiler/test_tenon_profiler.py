@@ -183,6 +183,7 @@ def test_blocking_runs_every_op_at_once():
     assert (x + y).tolist() == [3.0, 3.0, 3.0]
 
 
+@pytest.mark.slow
 @host_memory
 def test_waits_and_calls_at_once_have_their_lines():
     code = """

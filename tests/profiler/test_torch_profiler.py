@@ -49,6 +49,7 @@ def of(trace, category):
     return [e for e in trace if e.get("cat") == category and e["ph"] == "X"]
 
 
+@pytest.mark.slow
 def test_every_kernel_has_an_arrow_from_an_op_and_a_backward_op_too(training, tmp_path):
     with profile(activities=BOTH) as found:
         for _ in range(2):

@@ -102,6 +102,7 @@ def test_another_version_of_the_interface(tmp_path: Path) -> None:
     assert "this is of version 2 of the interface, and not 1" in opened(path)
 
 
+@pytest.mark.slow
 @library_targets
 def test_hardware_that_is_not_there(tmp_path: Path) -> None:
     path = shared_object(REFUSES, tmp_path / "libnpu.so")

@@ -143,6 +143,7 @@ except torch.OutOfMemoryError:
 """
 
 
+@pytest.mark.slow
 @library_targets
 @pytest.mark.parametrize("execute", ["auto", "compiled", "reference"])
 def test_pytorch_runs_on_it(path: Path, execute: str) -> None:
@@ -157,6 +158,7 @@ def test_a_relative_path(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert output(code, TENON_TARGET=f"./{relative}") == "3.0"
 
 
+@pytest.mark.slow
 @library_targets
 def test_the_class_of_the_page(path: Path) -> None:
     """Its `mm` is the library's kernel."""
@@ -171,6 +173,7 @@ def test_the_class_of_the_page(path: Path) -> None:
     assert int(output(PROGRAM, TENON_TARGET=f"{file}:ToyInC").split()[1]) >= 4
 
 
+@pytest.mark.slow
 @library_targets
 def test_the_doctor_says_what_it_is(path: Path) -> None:
     code = """

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch.testing import make_tensor
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from torch_tenon.testing.conformance.accuracy import as_accurate
 from torch_tenon.testing.conformance.case import Case, CaseResult, CheckResult, Status
@@ -23,9 +22,16 @@ from torch_tenon.testing.conformance.randomness import (
     critical_value,
     mann_whitney,
 )
-from torch_tenon.testing.conformance.suite import run_case
 
 
+def run_case(case: Case, device: str, limit: int) -> CaseResult:
+    """As the suite runs it, which imports PyTorch's databases for seconds."""
+    from torch_tenon.testing.conformance import suite
+
+    return suite.run_case(case, device, limit=limit)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "dtype", "checks"),
     [
@@ -78,6 +84,7 @@ class AlternateOp:
 
 def check_op(op: Callable[..., Any], **info: Any) -> dict[str, CheckResult]:
     """The checks of `op` on one input of shape (3, 4), CPU against CPU."""
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
     def samples(info: Any, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any) -> Any:
         x = make_tensor((3, 4), device=device, dtype=dtype, requires_grad=requires_grad, low=0.5)
@@ -149,6 +156,7 @@ def test_a_missing_error_fails() -> None:
     assert check.reason == "does not raise"
 
 
+@pytest.mark.slow
 def test_bad_input_is_reported_and_does_not_decide() -> None:
     result = run_case(Case("ops", "cat", "float32"), "cpu", limit=1)
     assert result.checks["errors"].status is Status.PASS

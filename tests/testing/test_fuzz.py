@@ -24,6 +24,7 @@ from torch_tenon.testing.fuzz.worker import check
 from torch_tenon.testing.fuzz.workers import Worker, shrink
 
 
+@pytest.mark.slow
 def test_programs_on_the_device() -> None:
     # The same programs every time: fresh ones are for `tenon fuzz`, where a person sees them.
     for seed in range(6):
@@ -56,6 +57,7 @@ def test_programs_of_every_kind_that_run_at_once() -> None:
         worker.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [[], list(SHARES)], ids=["plain", "every kind"])
 def test_a_seed_tells_the_program(kinds: list[str]) -> None:
     for seed in range(20):

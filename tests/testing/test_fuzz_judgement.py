@@ -258,6 +258,7 @@ def test_a_fused_loop_need_not_round_to_16_bits() -> None:
     assert found[0] == 0 and set(found) == {0, 1}
 
 
+@pytest.mark.slow
 def test_vectors_and_single_numbers_may_differ() -> None:
     """The remainder of the largest number is NaN for the CPU's vectors."""
     program = Program(

@@ -37,6 +37,7 @@ def test_a_number_tells_the_calls(op: str) -> None:
         compile(script([case]), "<script>", "exec")
 
 
+@pytest.mark.slow
 def test_a_number_has_its_whole_domain() -> None:
     drawn = calls("aten.mul.Scalar", 0, 400, ["reference"])
     others = [c["args"][1] for c in drawn]
@@ -50,6 +51,7 @@ def test_a_number_has_its_whole_domain() -> None:
     assert {len(c["tensors"][0]["shape"]) for c in drawn} >= {0, 1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_most_calls_of_usual_ops_are_not_refused() -> None:
     for op in ("aten.add.Tensor", "aten.mm.default", "aten.gather.default", "aten.index.Tensor"):
         drawn = [c for c in calls(op, 1, 40, ["reference"]) if c["right"]]
@@ -138,6 +140,7 @@ def test_errors_and_warnings_are_compared() -> None:
     assert found is not None and found.kind == "error"
 
 
+@pytest.mark.slow
 def test_failures_of_tracing_are_no_findings() -> None:
     """Neither of the call that is not traced, nor of one that shares a graph with it."""
     two, one = tensor([2, 2], 1.0), tensor([3], 1.0)

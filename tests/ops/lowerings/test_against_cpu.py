@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compiler.op_db import DTYPES, check, chosen
-
 FAMILIES = {
     "pointwise": ["floor_divide", "pow", "frexp"],
     "views": ["roll", "slice_scatter"],
@@ -25,6 +23,8 @@ FAMILIES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family(family: str) -> None:
+    from tests.compiler.op_db import DTYPES, check, chosen  # PyTorch's database takes seconds
+
     dtypes = ["float32"] if family == "grid" else DTYPES
     for case in check(chosen(FAMILIES[family]), dtypes, 1):
         assert case.status == "right", (case.name, case.dtype, [s.reason for s in case.samples])

@@ -74,6 +74,7 @@ def test_slices_of_other_dtypes(dtype: torch.dtype) -> None:
     same_by_plans(compute, x, tensor([2, 0, 2]), torch.ones(3, 3).to(dtype))
 
 
+@pytest.mark.slow
 def test_gradients_of_slices() -> None:
     def compute(x: Tensor, i: Tensor, s: Tensor) -> Tensor:
         y = x.index_add(1, i, s, alpha=0.5) + x.index_copy(1, i, s) + x.index_fill(1, i, 2.0)
@@ -145,6 +146,7 @@ def test_what_is_in_a_set_is_in_order() -> None:
         assert compiled(torch.isin)(*on_tenon([x, some])).stride() == (torch.isin(x, some).stride())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_what_is_combined_in_sixteen_bits(dtype: torch.dtype) -> None:
     """The CPU's kernels of scatters round once, those of slices after each of them."""
@@ -168,6 +170,7 @@ def test_what_is_combined_in_sixteen_bits(dtype: torch.dtype) -> None:
     same_by_plans(combined, x, torch.randint(0, 4, s.shape, generator=generator), s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_what_is_added_in_sixteen_bits(dtype: torch.dtype) -> None:
     def added(x: Tensor, i: Tensor, s: Tensor) -> list[Tensor]:

@@ -19,6 +19,7 @@ aten = torch.ops.aten
 inf, nan = math.inf, math.nan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", [torch.cummax, torch.cummin])
 def test_signs_of_running_extremes(op: Callable[..., Any]) -> None:
     """A zero that is as great as the one before has its place and its sign."""
@@ -55,6 +56,7 @@ def test_products_of_nothing(alpha: float) -> None:
     same_by_plans(compute, *(torch.ones(s) for _, sizes in shapes for s in sizes))
 
 
+@pytest.mark.slow
 def test_means_of_infinities() -> None:
     """The host's mean moves from number to number."""
     x = torch.tensor([[-inf, -inf, inf, 1, nan], [1, -inf, -inf, 2, 1]])
@@ -75,6 +77,7 @@ def test_means_whose_last_number_alone_is_infinite(row: int) -> None:
     same_by_plans(lambda x: list(torch.var_mean(x, 0)), x, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_means_that_are_rests_of_large_numbers(dtype: torch.dtype) -> None:
     """Of 16-bit numbers they are computed in double precision."""
@@ -88,6 +91,7 @@ def test_means_that_are_rests_of_large_numbers(dtype: torch.dtype) -> None:
     same_by_plans(compute, x.to(dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 2.0, 3.0, inf, -inf, -1.0])
 def test_gradients_of_distances(p: float) -> None:
@@ -146,6 +150,7 @@ def test_bessel_functions_of_the_smallest_numbers() -> None:
     same_by_plans(compute, x, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_special_functions_at_their_ends() -> None:
     same_by_plans(lambda x: torch.polygamma(1, x), torch.tensor([inf, nan, 1.0, 0.25]), rtol=1e-5)
     x = torch.tensor([0.5, 0.0, 1.0, nan], dtype=torch.float64)

@@ -25,6 +25,7 @@ SPECIAL = torch.tensor([0.0, -0.0, 1, -1, 2.5, -2.5, 0.5, -0.5, inf, -inf, nan, 
 CORRECTIONS = (0, 1, 1.5, 2.75, -1, -0.5, 5, 9, 9.5, 100, inf, -inf, nan, True, None)
 
 
+@pytest.mark.slow
 def test_corrections_of_variances() -> None:
     def compute(x: Tensor) -> list[Tensor]:
         found = [x.var(0, correction=c) for c in CORRECTIONS]
@@ -43,6 +44,7 @@ def test_corrections_where_sizes_change() -> None:
     same_at_sizes(compute, lambda n: [torch.randn(n, 4)], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_corrections_that_follow_from_sizes() -> None:
     def compute(x: Tensor) -> list[Tensor]:
         n = x.shape[0]
@@ -54,6 +56,7 @@ def test_corrections_that_follow_from_sizes() -> None:
         assert_same(run(x.to("tenon")), compute(x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_exponents() -> None:
     exponents = (inf, -inf, nan, 1e300, -1e300, 10**18, 0.0, -0.0, 4.5, -3, 4, 5, True, -0.5, 1 / 3)
 
@@ -81,6 +84,7 @@ def test_orders_of_norms() -> None:
     same_by_plans(compute, x, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_constants_that_are_converted() -> None:
     """Beyond the whole numbers a plan's maker converts as the processor does."""
     whole = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -205,6 +209,7 @@ def test_a_number_that_is_searched_for() -> None:
     same_by_plans(compute, torch.arange(5.0), torch.arange(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("low", [0, 3])
 def test_whole_numbers_out_of_as_many_as_a_size_says(
     low: int, caplog: pytest.LogCaptureFixture
@@ -232,6 +237,7 @@ def test_whole_numbers_out_of_as_many_as_a_size_says(
     assert not caplog.messages  # that the graph runs by reference
 
 
+@pytest.mark.slow
 def test_whole_numbers_between_two_sizes() -> None:
     """Draws that have numbers between their bounds as the graph's guards say, and one after them,
     are those of eager code with the same seed."""
@@ -326,6 +332,7 @@ def test_the_extreme_of_nothing() -> None:
         run(torch.zeros(0, 3, device="tenon"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["layer", "group", "instance", "batch"])
 def test_one_number_deviates_by_nothing(norm: str) -> None:
     """Of one number its mean is that number, also where it is computed again for the gradients."""
@@ -406,6 +413,7 @@ def test_progressions_of_whole_numbers_between_fractions(dtype: torch.dtype) -> 
     same_by_plans(progressions, torch.ones(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_long_whole_numbers_are_rounded_once(dtype: torch.dtype) -> None:
     halfway = [2**60 + 2**36, 2**62 + 3 * 2**38, 2**53 + 2**29]
@@ -422,6 +430,7 @@ NARROW = (torch.int8, torch.uint8, torch.int16, torch.bool)
 WIDER = (torch.int16, torch.int32, torch.int64, torch.uint8, torch.float32, torch.bool)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [40, 700])
 def test_positions_in_narrow_dtypes_begin_again(count: int) -> None:
     """Of a progression, whose numbers are places in a loop, only the last bits are left."""

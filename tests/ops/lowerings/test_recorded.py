@@ -109,6 +109,7 @@ def test_a_scaled_sum_is_rounded_once(dtype: torch.dtype) -> None:
         same_on_both(lambda device: torch.add(x.to(device), x.to(device), alpha=-0.999))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_what_is_compared_is_what_memory_holds(dtype: torch.dtype) -> None:
     """Registers keep more digits than memory: no number would be the greatest of its row."""

@@ -167,6 +167,7 @@ def test_exponential_numbers_are_fractions() -> None:
             torch.ones(2, dtype=torch.int64, device=device).exponential_()
 
 
+@pytest.mark.slow
 def test_numbers_that_may_be_drawn_are() -> None:
     """What checks them lets them through, at the ends of their range too."""
     p = torch.tensor([0.0, 1.0, 0.0, 1.0], device="tenon")
@@ -361,6 +362,7 @@ BYTES, WIDER = [torch.uint8, torch.int8], [torch.uint16, torch.uint64]
 FILLED = [(d, k) for k in range(len(FILLS)) for d in (BYTES + WIDER if k < 3 else BYTES)]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("dtype", "k"), FILLED)
 def test_numbers_that_a_dtype_has_not(dtype: torch.dtype, k: int) -> None:
@@ -435,6 +437,7 @@ def test_bits_of_fractions_are_refused() -> None:
         run(torch.ones(3, device="tenon"))
 
 
+@pytest.mark.slow
 def test_dtypes_that_have_none_in_common(caplog: pytest.LogCaptureFixture) -> None:
     """That is no fault of a lowering's."""
     x, y = torch.tensor([3], dtype=torch.int16), torch.tensor([5], dtype=torch.uint64)

@@ -55,6 +55,7 @@ def neutral(x: torch.Tensor) -> Results:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_special_values_go_through(dtype: torch.dtype, run: Callable[..., Results]) -> None:
@@ -79,6 +80,7 @@ def sums_of_ends(x: torch.Tensor) -> Results:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_sums_at_the_ends_of_the_range(dtype: torch.dtype, run: Callable[..., Results]) -> None:
@@ -130,6 +132,7 @@ def test_dropout_multiplies(p: float, dtype: torch.dtype, run: Callable[..., Res
         assert not columns[:, 3].signbit().any()
 
 
+@pytest.mark.slow
 def test_numbers_equal_to_python_stay_apart(run: Callable[..., Results]) -> None:
     """In a graph with gradients, whose equal nodes become one."""
     x = torch.tensor([1.0, -2.0, 0.5, 3.0])
@@ -150,6 +153,7 @@ def test_numbers_equal_to_python_stay_apart(run: Callable[..., Results]) -> None
         assert torch.equal(got.signbit()[number], want.signbit()[number])
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_gradients_of_logit_outside_of_its_domain(
@@ -192,6 +196,7 @@ def test_ldexp_by_powers_that_overflow(
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_gradients_of_activations(dtype: torch.dtype, run: Callable[..., Results]) -> None:
@@ -258,6 +263,7 @@ def test_products_times_0(k: int, dtype: torch.dtype) -> None:
 BOUNDS = [0.1, 0.5, 0.6, 1, 2.0, -0.1, NAN]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_numbers_beside_tensors(dtype: torch.dtype) -> None:
@@ -331,6 +337,7 @@ def test_triangles_with_far_diagonals(run: Callable[..., Any]) -> None:
         assert got.tolist() == want.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_greatest_of_a_bag_with_nan(dtype: torch.dtype) -> None:
     """No number is less than NaN: one in the first row stays, and others do not count."""
@@ -375,6 +382,7 @@ def test_factors_of_a_product_of_nothing(alpha: float, beta: float) -> None:
     same_by_plans(sums, c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 def test_logarithms_of_complex_numbers(dtype: torch.dtype) -> None:
     """The absolute value may be beyond the range, and so close to 1 that it is 1."""

@@ -336,6 +336,7 @@ void shares(int64_t *out, int64_t n, int64_t some) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [GCC, "clang", f"{config.compiler_of_package()}"])
 def test_loops_of_threads_by_each_compiler(folder: Path, command: str) -> None:
     """By the OpenMP runtime that PyTorch has loaded, whichever calls the compiler makes."""
@@ -388,6 +389,7 @@ STOPPED = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["--version", "-fopenmp"])
 def test_a_process_that_ends_stops_its_compilers(asked: str, tmp_path: Path) -> None:
     script(

@@ -213,6 +213,7 @@ def test_a_kernel_from_source(library: Library, block: int) -> None:
     library.unload(kernel)
 
 
+@pytest.mark.slow
 def test_a_kernel_from_a_binary(library: Library, block: int) -> None:
     import pyopencl
 

@@ -187,6 +187,7 @@ def hold_against_cpu(part: int) -> None:
     print("agrees")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("part", (0, 1))
@@ -232,6 +233,7 @@ def compute_special_functions() -> None:
     print("agree")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_special_functions_are_computed_on_the_device(layout: str) -> None:
@@ -304,6 +306,7 @@ def draw() -> None:
     print(found.sum().item())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_random_numbers_are_those_of_the_core(layout: str) -> None:
     assert there("draw()", layout) == there("draw()", TENON_EXECUTE="reference")
