@@ -14,6 +14,7 @@ anything is traced.
 from __future__ import annotations
 
 import inspect
+import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,6 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon.compiler.parts import is_dense, may_overlap
-from torch_tenon.ir.index import product
 from torch_tenon.ir.values import Layout
 from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.ops.variants import is_written
@@ -130,30 +130,42 @@ def _meets_what_it_reads(n: Node, written: set[Node]) -> bool:
 
 
 class _Seen(NamedTuple):
-    """How a tensor lies in its memory, with sizes that it has or may have."""
+    """How a tensor lies in its memory, with numbers that it has or may have."""
 
-    layout: Layout
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
     itemsize: int
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it has elements, which lie side by side."""
+        return 0 not in self.sizes and is_dense(Layout(self.sizes, self.strides))
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first byte of a dense one, and the one after the last."""
+        first = self.offset * self.itemsize
+        return first, first + math.prod(self.sizes) * self.itemsize
 
 
 def _seen(t: torch.Tensor) -> _Seen:
     sizes, strides = (tuple(map(_example, numbers)) for numbers in (t.shape, t.stride()))
-    return _Seen(Layout(sizes, strides, _example(t.storage_offset())), t.itemsize)
+    return _Seen(sizes, strides, _example(t.storage_offset()), t.itemsize)
 
 
 def _part_written(n: Node, x: Node, t: torch.Tensor) -> _Seen:
     """What a node writes of a tensor: all of it, or what its subscript shows."""
     seen = _seen(t)
-    if n.target is not operator.setitem or n.args[0] is not x:
+    if n.target is not operator.setitem or n.args[0] is not x or 0 in seen.sizes:
         return seen
     at = map_arg(n.args[1], lambda k: k.meta.get("example_value"))
     if not all(k is None or k is ... or isinstance(k, int | slice) for k in tree_leaves(at)):
         return seen  # which elements depends on data
-    at = tree_map(_subscript, at)
-    sizes, strides, offset = seen.layout.sizes, seen.layout.strides, seen.layout.offset
-    span = torch.empty(offset + seen.layout.span(), device="meta")
-    part = span.as_strided(sizes, strides, offset)[at]
-    return _Seen(Layout(tuple(part.shape), part.stride(), part.storage_offset()), t.itemsize)
+    sizes, strides, offset, itemsize = seen
+    span = offset + 1 + sum((n - 1) * k for n, k in zip(sizes, strides, strict=True))
+    whole = torch.empty(span, device="meta").as_strided(sizes, strides, offset)
+    return _seen(whole[tree_map(_subscript, at)])._replace(itemsize=itemsize)
 
 
 def _subscript(k: Any) -> Any:
@@ -165,19 +177,11 @@ def _subscript(k: Any) -> Any:
 def _overlap_in_part(a: _Seen, b: _Seen) -> bool:
     """Whether two dense tensors of one memory overlap, and are not the same elements in the same
     order."""
-    spans = [
-        (x.layout.offset * x.itemsize, (x.layout.offset + product(x.layout.sizes)) * x.itemsize)
-        for x in (a, b)
-    ]
-    if any(0 in x.layout.sizes or not _is_dense(x.layout) for x in (a, b)):
+    if not (a.is_dense and b.is_dense):
         return False
-    (first, end), (other_first, other_end) = spans
+    (first, end), (other_first, other_end) = a.span, b.span
     meet = first < other_end and other_first < end
-    return meet and (spans[0] != spans[1] or a.layout.strides != b.layout.strides)
-
-
-def _is_dense(layout: Layout) -> bool:
-    return is_dense(Layout(layout.sizes, layout.strides))
+    return meet and (a.span != b.span or a.strides != b.strides)
 
 
 def _meet(spans: list[tuple[int, int, int]]) -> bool:

@@ -72,8 +72,6 @@ def _all() -> dict[Any, Callable[..., Any]]:
     table.update(COMPOSITIONS)
     fractions = [op for op in table if known_of(op).takes == "fractions"]
     table.update((op, _of_fractions(table[op])) for op in fractions)
-    numbers = [op for op in table if known_of(op).takes == "numbers"]
-    table.update((op, _of_numbers(table[op])) for op in numbers)
     table.update((op, _of_fitting(op, f)) for op, f in table.items() if known_of(op).numbers_fit)
     in_order = [op for op in table if known_of(op).in_order and not op._schema.is_mutable]
     table.update((op, _in_order(table[op])) for op in in_order)
@@ -158,18 +156,6 @@ def _of_fractions(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **keywords: Any) -> Any:
         tensors = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
         if not any(x.dtype.is_floating_point or x.dtype.is_complex for x in tensors):
-            return NotImplemented
-        return function(*args, **keywords)
-
-    return run
-
-
-def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, but for tensors of truth values, which the CPU's kernel refuses."""
-
-    def run(*args: Any, **keywords: Any) -> Any:
-        tensors = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
-        if all(x.dtype is torch.bool for x in tensors):
             return NotImplemented
         return function(*args, **keywords)
 

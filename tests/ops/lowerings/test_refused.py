@@ -484,7 +484,11 @@ OF_UNSIGNED: list[Callable[[Tensor], Any]] = [
     *(lambda x: x.gather(0, _at(x)[:, None]), lambda x: x.take(_at(x)), lambda x: x.cummax(0)),
     *(lambda x: x.scatter(0, _at(x)[:, None], 1), lambda x: x.index_add(0, _at(x), x[:2])),
     *(lambda x: x.masked_fill(x == 1, 1), lambda x: torch.where(x == 1, x, x), lambda x: x @ x),
-    *(lambda x: torch.gcd(x, x), lambda x: F.threshold(x, 1, 0), lambda x: F.max_pool2d(x, 2)),
+    *(
+        lambda x: torch.gcd(x, x),
+        lambda x: F.threshold(x, 1, 0),
+        lambda x: F.max_pool2d(x[None], 2),
+    ),
     *(lambda x: torch._foreach_add([x], [x]), lambda x: torch.searchsorted(x, x)),
     lambda x: torch.arange(3, dtype=x.dtype, device=x.device),
     lambda x: torch.eye(3, dtype=x.dtype, device=x.device),
