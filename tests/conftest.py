@@ -91,6 +91,7 @@ SMOKE = {
 # What one process would be left with at the end, if it began late.
 DEAREST = (
     *("test_runtime.py", "targets/test_other_targets.py", "distributed/test_training.py"),
+    *("targets/opencl/test_opencl.py", "test_sizes.py"),
     *("frontends/test_torch_compile.py", "exporting/test_programs.py", "test_aliases.py"),
     *("distributed/test_collectives.py", "frontends/test_dynamo_on_device.py"),
     *("profiler/test_page.py", "profiler/test_page_in_a_browser.py", "builder/test_standby.py"),
