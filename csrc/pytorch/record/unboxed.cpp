@@ -178,8 +178,7 @@ std::string spelled(const c10::FunctionSchema& schema, const std::vector<bool>& 
 // ... and as C++ types do. PyTorch's own schema of them takes as long to compile as the kernels.
 template <class A>
 std::string name_of() {
-  return c10::getTypePtrCopy<std::decay_t<A>>()->str() +
-      (std::is_same_v<A, Tensor&> ? "!," : ",");
+  return c10::getTypePtrCopy<std::decay_t<A>>()->str() + (std::is_same_v<A, Tensor&> ? "!," : ",");
 }
 template <class R>
 struct Results {
