@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
-
-aten = torch.ops.aten
-_EFFECTS = (aten.copy_.default, aten._assert_async.default, aten._assert_async.msg)
 
 
 @dataclass
@@ -49,5 +46,10 @@ class Graph:
     def drop_dead(self) -> None:
         """Drops what no result needs, but for nodes that write an input or check values."""
         self.module.graph.eliminate_dead_code(
-            lambda n: n.op in ("placeholder", "output") or n.target in _EFFECTS
+            lambda n: n.op in ("placeholder", "output") or _has_effect(n.target)
         )
+
+
+def _has_effect(target: Any) -> bool:
+    schema = target._schema if isinstance(target, OpOverload) else None
+    return schema is not None and (schema.is_mutable or not schema.returns)

@@ -111,6 +111,12 @@ def grouped_mm(
     return torch.where(of_group[:, None, :, None], products, 0).sum(2).to(dtype)
 
 
+@standalone(aten._assert_async.default)
+def assert_async(x: Tensor) -> None:
+    """A check of a value (1 element), with PyTorch's text: its trace drops checks without one."""
+    torch._assert_async(x, "Expected Tensor with single nonzero value, but got zero")
+
+
 @standalone(aten._assert_tensor_metadata.default)
 def assert_tensor_metadata(*args: Any, **keywords: Any) -> None:
     """Nothing: a program is made for the dtypes and devices that its trace has seen."""
