@@ -490,3 +490,26 @@ def test_conformance_starts_its_processes_anew() -> None:
     chosen = ["--ops", "abs,cumsum", "--dtype", "float32", "--target", "opencl", "--jobs", "1"]
     done = python(*command, *chosen)
     assert done.returncode == 0 and "2 of 2 cases" in done.stdout, done.stdout + done.stderr
+
+
+class Exported(torch.nn.Module):
+    """Row operations, a product, and values that are checked."""
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((w > 0).all(), "weights are positive")
+        return x.softmax(1) @ w + 1
+
+
+def exported(path: str) -> None:
+    x, w = torch.randn(50, 70), torch.rand(70, 30) + 0.1
+    torch_tenon.export(Exported().eval(), (x, w), path)
+    library = Path(torch_tenon.__file__).parent / "targets/opencl/libtenon_opencl.so"
+    program = torch_tenon.load(path, target=str(library))
+    torch.testing.assert_close(program(x, w), Exported()(x, w))
+    with pytest.raises(RuntimeError, match="weights are positive"):
+        program(x, w - 1)
+    torch.testing.assert_close(program(x, w), Exported()(x, w))
+
+
+def test_a_program_runs_on_the_library_alone(tmp_path: Path) -> None:
+    there(f"exported({str(tmp_path / 'model.tenon')!r})")
