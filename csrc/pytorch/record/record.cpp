@@ -84,45 +84,79 @@ bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
   return true;
 }
 
-// What all floating dtypes of some tensors have, float32 among them.
-double greatest_of(c10::ArrayRef<IValue> arguments) {
-  double most = std::numeric_limits<float>::max();
-  const auto note = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.scalar_type() == at::kHalf)
-      most = std::min<double>(most, std::numeric_limits<c10::Half>::max());
-    else if (tensor.defined() && tensor.scalar_type() == at::kBFloat16)
-      most = std::min<double>(most, std::numeric_limits<c10::BFloat16>::max());
-  };
+// The numbers that all of some dtypes have.
+struct Range {
+  double least = -std::numeric_limits<float>::max(), most = std::numeric_limits<float>::max();
+  bool whole = false;
+
+  void keep_to(const at::Tensor& tensor) {
+    if (!tensor.defined())
+      return;
+    const auto dtype = tensor.scalar_type();
+    if (dtype == at::kHalf) {
+      keep_to(std::numeric_limits<c10::Half>::lowest(), std::numeric_limits<c10::Half>::max());
+    } else if (dtype == at::kBFloat16) {
+      keep_to(
+          std::numeric_limits<c10::BFloat16>::lowest(), std::numeric_limits<c10::BFloat16>::max());
+    } else if (c10::isIntegralType(dtype, /*includeBool=*/false)) {
+      const int bits = 8 * static_cast<int>(c10::elementSize(dtype));
+      whole = true;
+      if (c10::isSignedType(dtype))
+        keep_to(-std::ldexp(1., bits - 1), std::ldexp(1., bits - 1) - 1);
+      else
+        keep_to(0, std::ldexp(1., bits) - 1);
+    }
+  }
+  bool has(double number) const {
+    return std::isfinite(number) ? number >= least && number <= most : !whole;
+  }
+
+ private:
+  void keep_to(double from, double to) {
+    least = std::max(least, from);
+    most = std::min(most, to);
+  }
+};
+
+Range range_of(c10::ArrayRef<IValue> arguments) {
+  Range range;
   for (const auto& value : arguments) {
     if (value.isTensor())
-      note(value.toTensor());
+      range.keep_to(value.toTensor());
     else if (value.isTensorList())
       for (const IValue& element : value.toListRef())
-        note(element.toTensor());
+        range.keep_to(element.toTensor());
   }
-  return most;
+  return range;
 }
 
-bool has_number_above(const IValue& value, double most) {
+template <class Condition>
+bool any_number(const IValue& value, const Condition& condition) {
   if (value.isDouble())
-    return std::isfinite(value.toDouble()) && std::abs(value.toDouble()) > most;
+    return condition(value.toDouble());
+  if (value.isInt())
+    return condition(static_cast<double>(value.toInt()));
   if (!value.isList())
     return false;
   const auto elements = value.toListRef();
   return std::any_of(elements.begin(), elements.end(), [&](const IValue& element) {
-    return element.isDouble() && has_number_above(element, most);
+    return (element.isDouble() || element.isInt()) && any_number(element, condition);
   });
 }
 
 // A number that the dtypes of a call do not have, which most kernels refuse, is no run-time value:
 // what is known of calls with other numbers does not hold for it.
 bool has_no_place(c10::ArrayRef<IValue> arguments) {
-  const auto any_above = [&](double most) {
+  const auto any = [&](const auto& condition) {
     return std::any_of(arguments.begin(), arguments.end(), [&](const IValue& value) {
-      return has_number_above(value, most);
+      return any_number(value, condition);
     });
   };
-  return any_above(std::numeric_limits<c10::Half>::max()) && any_above(greatest_of(arguments));
+  // Every dtype has those from 0 to 127, so that nearly all calls end here.
+  if (!any([](double number) { return !(number >= 0 && number <= 127); }))
+    return false;
+  const auto range = range_of(arguments);
+  return any([&](double number) { return !range.has(number); });
 }
 
 c10::StorageImpl& storage_of(const at::Tensor& tensor) {
