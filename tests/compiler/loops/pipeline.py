@@ -24,7 +24,7 @@ from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
 from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
-from torch_tenon.compiler.loops.place import place_values
+from torch_tenon.compiler.loops.place import place_inside, place_values
 from torch_tenon.compiler.loops.rows import keep_rows
 from torch_tenon.compiler.loops.share import share_stores
 from torch_tenon.compiler.loops.show import show
@@ -67,6 +67,8 @@ def rewrites(case: Case, rng: random.Random) -> Iterator[Rewrite]:
     if lane is not None and coordinate is not None and rng.random() < 0.7:
         yield "share_stores", lambda t: share_stores(t, lane, coordinate, Symbol("shares", lower=1))
     if lane is not None and across is None:
+        if rng.random() < 0.7:
+            yield "place_inside", lambda t: place_inside(t, lambda loop: loop.symbol is lane)
         yield "sink", lambda t: sink(t, lane, WIDTH)
     count = rng.randint(0, len(first) + len(tiles))
     yield "share_out", lambda t: share_out(t, count)
@@ -93,7 +95,7 @@ def fast(
         yield "scans_apart", lambda t: scans_apart(t, width, is_innermost)
         yield "side_by_side", lambda t: side_by_side(t, 2, adds_up)
     else:
-        yield "jam", lambda t: jam(t, 2, adds_up_columns)
+        yield "jam", lambda t: jam(t, lambda loop: 2 if adds_up_columns(loop) else 1)
     yield "collect_checks", lambda t: collect_checks(t, in_pass)
     yield "draw_before", lambda t: draw_before(t, rng.choice([WIDTH, 100]), is_innermost)
     if not in_rows and not inner and rng.random() < 0.5:

@@ -18,6 +18,7 @@ REWRITES = {
     "tile",
     "interchange",
     "share_stores",
+    "place_inside",
     "sink",
     "share_out",
     "as_lanes",

@@ -21,7 +21,7 @@ from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import axes, lower, read_later
 from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
 from torch_tenon.compiler.loops.parameters import parameters
-from torch_tenon.compiler.loops.place import place_values
+from torch_tenon.compiler.loops.place import place_inside, place_values
 from torch_tenon.compiler.loops.rows import keep_rows
 from torch_tenon.compiler.loops.share import share_stores
 from torch_tenon.compiler.loops.show import show
@@ -159,6 +159,38 @@ def test_values_between_passes_are_one_for_each_lane() -> None:
     assert ", lane[i0])" in text
 
 
+def test_what_is_one_for_all_rows_is_computed_before_them() -> None:
+    tree, (lane,), _ = plain(
+        lambda x, w, y: (x - x.sum(0).sqrt() * w * y[0]) * w, randn(5, 6), randn(6), randn(5, 6)
+    )
+    prints(
+        sink(place_inside(tree, lambda loop: loop.symbol is lane), lane, 6),
+        """
+        lane: f32[6]
+        acc: f32[6] of sum
+        reduce j0 from 0 to 5:
+          parallel i0 from 0 to 6:
+            t0: f32 = in0[6*j0 + i0]
+            acc[i0] sum= t0
+        barrier
+        parallel i0 from 0 to 6:
+          t1: f32 = sqrt(acc[i0])
+          t2: f32 = in1[i0]
+          t3: f32 = mul(t1, t2)
+          t4: f32 = in2[i0]
+          t5: f32 = mul(t3, t4)
+          lane[i0] = t5
+        parallel j0 from 0 to 5 again:
+          parallel i0 from 0 to 6:
+            t6: f32 = in1[i0]
+            t7: f32 = in0[6*j0 + i0]
+            t8: f32 = sub(t7, lane[i0])
+            t9: f32 = mul(t8, t6)
+            buf4[6*j0 + i0] = t9
+        """,
+    )
+
+
 def test_tiles_that_are_never_cut_have_no_other_end() -> None:
     tree, (s,), _ = plain(lambda x: x * 2, randn(8))
     assert "from tile to tile + 4:" in show(tile(tree, s, 4, Symbol("tile", 8)))
@@ -191,7 +223,10 @@ def test_rows_of_a_column_are_jammed() -> None:
     tree, lane, rows = column()
     tree = as_lanes(tree, lambda loop: loop.symbol is lane)
     prints(
-        jam(split_reductions(tree, rows, 100), 2, adds_up_columns),
+        jam(
+            split_reductions(tree, rows, 100),
+            lambda loop: 2 if adds_up_columns(loop) else 1,
+        ),
         """
         parallel tile from 0 to 6 by 4:
           acc: f64[4] of sum

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 from torch_tenon.compiler.loops.copy import Copy, Moved
 from torch_tenon.compiler.loops.tree import (
@@ -21,10 +22,13 @@ from torch_tenon.compiler.loops.tree import (
     Store,
     Tree,
     Value,
+    changed,
     operands,
     used,
+    walk,
 )
-from torch_tenon.ir.index import Index, Symbol, var
+from torch_tenon.ir.index import Index, Symbol, symbols, var
+from torch_tenon.ir.values import Buffer
 
 
 def interchange(tree: Tree, order: Sequence[Symbol]) -> Tree:
@@ -45,8 +49,9 @@ def sink(tree: Tree, symbol: Symbol, width: int) -> Tree:
     """The loop with this symbol inside of the loops that it holds, around their statements.
 
     Local arrays get an element for each of its iterations, `width` at most, and so do values that
-    are used after the loops in which they are computed. It has to hold iterations that do not
-    depend on each other.
+    are used after the loops in which they are computed. What is only loaded, from memory that
+    nothing inside changes, is loaded again instead. It has to hold iterations that do not depend on
+    each other.
     """
     return tree.replacing(lambda loop: loop.symbol is symbol, lambda loop: _Sink(loop, width).run())
 
@@ -59,6 +64,10 @@ class _Sink:
         self.varying: set[object] = {loop.symbol}
         self.home: dict[Value, int] = {}  # the run of statements that computes a value
         self.across: dict[Value, Array] = {}  # values that other runs need
+        self.again: dict[Load, set[int]] = {}  # those that they load for themselves
+        inside = list(walk(loop.body))
+        self.changed = {memory for s in inside for memory in changed(s)}
+        self.computed = {s.symbol for s in inside if isinstance(s, Let)}
         self.runs = 0
 
     def run(self) -> list[Statement]:
@@ -139,14 +148,29 @@ class _Sink:
                 self.home[s] = self.runs
             for x in operands(s):
                 if isinstance(x, VALUES) and self.home.get(x, self.runs) != self.runs:
-                    self.across.setdefault(x, Array("lane", x.dtype, self.width))
+                    if self._is_loaded_again(x):
+                        self.again.setdefault(x, set()).add(self.runs)
+                    else:
+                        self.across.setdefault(x, Array("lane", x.dtype, self.width))
         return []
+
+    def _is_loaded_again(self, x: Value) -> TypeGuard[Load]:
+        return (
+            isinstance(x, Load)
+            and isinstance(x.memory, Buffer)
+            and x.memory not in self.changed
+            and x.mask is None
+            and symbols(x.index).isdisjoint(self.computed)
+        )
 
     def _around(self, run: list[Statement]) -> list[Statement]:
         for x, array in self.across.items():
             if self.home[x] != self.runs:
                 self.copy.values[x] = Read(array, self.position, x.dtype)
-        inside = self.copy.body(run)
+        if all(s in self.again for s in run):
+            return []
+        again = [x for x, runs in self.again.items() if self.runs in runs]
+        inside = self.copy.body([*again, *run])
         for x, array in self.across.items():
             if self.home[x] == self.runs:
                 inside.append(Store(array, self.position, self.copy.values[x]))

@@ -23,10 +23,11 @@ from torch_tenon.compiler.loops.tree import (
 from torch_tenon.ir.index import Index, Symbol, floordiv, var
 
 
-def jam(tree: Tree, few: int, chosen: Callable[[For], bool]) -> Tree:
-    """The chosen loops, which end with a loop over lanes, in steps of `few` rows: these are inside
-    of the lanes, and what is left goes row by row. A lane has to add to one element."""
-    return tree.replacing(chosen, lambda loop: _jammed(loop, few))
+def jam(tree: Tree, rows: Callable[[For], int]) -> Tree:
+    """Loops that end with a loop over lanes, in steps of so many rows as `rows` says, where these
+    are several: they are inside of the lanes, and what is left goes row by row. A lane has to add
+    to one element."""
+    return tree.replacing(lambda loop: rows(loop) > 1, lambda loop: _jammed(loop, rows(loop)))
 
 
 def _jammed(loop: For, few: int) -> list[Statement]:

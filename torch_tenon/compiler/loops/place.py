@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,11 @@ def place_values(tree: Tree) -> Tree:
     that are equal. Nothing comes to stand between the loops of the grid, and nothing that may fail
     leaves an `If`."""
     return tree.having(_Placement().run(tree.body))
+
+
+def place_inside(tree: Tree, chosen: Callable[[For], bool]) -> Tree:
+    """The same inside of the chosen loops, which nothing leaves."""
+    return tree.replacing(chosen, lambda loop: [loop.holding(_Placement().run(loop.body))])
 
 
 @dataclass

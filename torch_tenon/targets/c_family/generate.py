@@ -10,7 +10,7 @@ from torch_tenon.compiler.loops.interchange import interchange, sink
 from torch_tenon.compiler.loops.jam import jam
 from torch_tenon.compiler.loops.lower import lower
 from torch_tenon.compiler.loops.numbers import numbers_as_arguments
-from torch_tenon.compiler.loops.place import place_values
+from torch_tenon.compiler.loops.place import place_inside, place_values
 from torch_tenon.compiler.loops.rows import keep_rows
 from torch_tenon.compiler.loops.share import share_stores
 from torch_tenon.compiler.loops.side_by_side import side_by_side
@@ -48,6 +48,9 @@ def _ordered(tree: Tree, layout: Layout) -> Tree:
     tree = interchange(tree, [*layout.order, *tiles, *inside])
     if layout.coordinate is not None and lane is not None:
         tree = share_stores(tree, lane, layout.coordinate, Symbol("shares", lower=1))
+    if lane is not None and layout.kind == "column":
+        # What does not change from row to row is computed before the rows.
+        tree = place_inside(tree, lambda loop: loop.symbol is lane)
     if lane is not None and layout.kind != "flat":
         tree = sink(tree, lane, layout.lanes)
     tree = share_out(tree, layout.grid(tree))
@@ -60,7 +63,7 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
         block = decide.BLOCK if layout.kind == "row" else decide.BLOCK // 8
         tree = split_reductions(tree, layout.inner[-1], block)
     if layout.kind == "column" and not layout.runs_on:
-        tree = jam(tree, decide.JAM, decide.is_jammed)
+        tree = jam(tree, decide.rows_at_once)
     elif layout.kind == "row":
         tree = scans_apart(tree, decide.FISSION, decide.is_scan_apart)
         tree = side_by_side(tree, decide.SIDE_BY_SIDE, layout.is_side_by_side)

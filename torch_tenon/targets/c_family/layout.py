@@ -43,10 +43,11 @@ MOST_PIECES = 8  # of a loop that is cut where it starts to compute something el
 WORTH_CUTTING = 64  # iterations from which it is
 SIDE_BY_SIDE = 4  # pieces of a cached row that are added up side by side
 WORTH_SIDE_BY_SIDE = 64  # iterations of a piece from which it is
-JAM = 8  # rows of a column that are added up in registers
+JAM, JAM_LONG = 8, 2  # rows of a column that are added up in registers; of a long iteration
 DRAWN = 1024  # random numbers that are made before the loop that uses them
 WORTH_DRAWING = 32  # iterations of a loop from which its random numbers are made before it
 MOST_STATEMENTS = 12  # of an iteration that is short enough to be repeated
+FEW_STATEMENTS = 3  # ... and so often that loads and stores of its totals hardly matter
 
 
 class Layout:
@@ -263,17 +264,19 @@ def common_coordinate(group: Group, lane: Symbol) -> Symbol | None:
     return None
 
 
-def is_jammed(loop: For) -> bool:
-    """Whether the rows of a column are to be added up a few at a time: not where an iteration is so
-    long that loading and storing the accumulators does not matter."""
+def rows_at_once(loop: For) -> int:
+    """How many rows of a column are to be added up in registers; 1 where an iteration is so long
+    that loading and storing the accumulators does not matter. The longer an iteration, the fewer:
+    the C compiler takes about as long as what it writes out."""
     lanes = loop.body[-1] if loop.body else None
     if loop.kind != "reduce" or not isinstance(lanes, For) or lanes.kind != "lane":
-        return False
+        return 1
     body = [*loop.body[:-1], *lanes.body]
+    few = JAM if len(body) <= FEW_STATEMENTS else JAM_LONG
     extent = loop.axis.extent
-    if len(body) > MOST_STATEMENTS or (isinstance(extent, int) and extent < JAM):
-        return False
-    return is_innermost(lanes) and _only_reduces(body)
+    if len(body) > MOST_STATEMENTS or (isinstance(extent, int) and extent < few):
+        return 1
+    return few if is_innermost(lanes) and _only_reduces(body) else 1
 
 
 def is_short_reduction(loop: For) -> bool:
