@@ -201,6 +201,8 @@ class Layout:
             self.lanes = min(most, max(64, 1 << (-(-hint // wanted)).bit_length() - 1))
             if isinstance(lane.extent, int):
                 self.lanes = min(self.lanes, lane.extent)
+                if self.kind == "column":
+                    self.lanes = _without_rest(lane.extent, self.lanes)
 
     def _transposed(self, lane: Symbol) -> Symbol | None:
         """The dimension that some dense access runs along other than the lanes', if any."""
@@ -247,6 +249,13 @@ class Layout:
         count = size_hint(product(s.extent for s in self.group.symbols()))
         dense = self.lanes == whole and any(k.get(rows) == whole for k in loads)
         return dense and count > CACHED
+
+
+def _without_rest(extent: int, most: int) -> int:
+    """The most lanes of a tile, more than half of `most`, that leave no shorter tile at the end:
+    for one the C compiler writes each loop twice more. `most` where there are none."""
+    fits = (n for n in range(most, most // 2, -1) if extent % n == 0 and n % 4 == 0)
+    return next(fits, most)
 
 
 def common_coordinate(group: Group, lane: Symbol) -> Symbol | None:

@@ -22,8 +22,13 @@ from torch_tenon.targets.target import CompileError, CompilerMissing
 # gcc 12 makes wrong code of `x[j / 16]` in a loop over bytes where its table for a processor says
 # that gathers are fast. The general table says that they are not.
 TUNE = "-mtune=generic"
+# gcc takes a fifth less time than by `-O3`, and what it makes is as fast. clang has no such model:
+# it makes vectors by `-O2` as it does by `-O3`.
+VECTORS = "-fvect-cost-model=dynamic"
 FLAGS = (
-    "-O3",
+    "-O2",
+    "-ftree-vectorize",
+    VECTORS,
     "-march=native",
     *((TUNE, "-mprefer-vector-width=512") if platform.machine() in ("x86_64", "AMD64") else ()),
     "-fno-math-errno",
@@ -125,7 +130,7 @@ class Toolchain:
         """Flags as this compiler writes them: zig has names of its own for processors, and gathers
         are right in clang's code."""
         is_zig = Path(self.words[0]).name == "zig"
-        found = [f for f in flags if f != TUNE or not self.is_clang]
+        found = [f for f in flags if f not in (TUNE, VECTORS) or not self.is_clang]
         return [f.replace("x86-64-v", "x86_64_v") if is_zig else f for f in found]
 
     @functools.cached_property
