@@ -30,6 +30,8 @@ double as_double(int64_t bits) {
 IValue number_like(const IValue& like, int64_t bits) {
   if (like.isDouble())
     return as_double(bits);
+  if (like.isInt())
+    return bits;
   const auto& t = like.toTensor();
   at::Tensor made = number_kind(t) == kDouble ? at::full({}, as_double(bits), t.options())
                                               : at::full({}, bits, t.options());

@@ -124,7 +124,8 @@ int64_t next_pattern() {
 
 bool build_pattern_key(
     OpKey& key, const OpInfo& op, bool open_scalars, c10::ArrayRef<IValue> arguments) {
-  if (!op.sizes.follow || !key.build_without_sizes(arguments, open_scalars, op.sizes.arguments))
+  if (!op.sizes.follow ||
+      !key.build_without_sizes(arguments, op.numbers, open_scalars, op.sizes.arguments))
     return false;
   if (op.sizes.more != nullptr) {
     for (const auto size : op.sizes.more(arguments))

@@ -43,8 +43,21 @@ bool layouts_follow(const c10::OperatorHandle& op, const OpRule& rule) {
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
+NumberArgument number_argument(const c10::Argument& argument) {
+  auto type = argument.type();
+  if (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType)
+    type = type->containedType(0);
+  NumberArgument found{type->kind() == c10::TypeKind::NumberType, std::nullopt};
+  if (found.is_one && argument.default_value() && argument.default_value()->isInt())
+    found.usual = argument.default_value()->toInt();
+  return found;
+}
+
 ArgumentPlan plan_argument(
-    const IValue& value, bool open_scalars, std::vector<TensorLayout>& tensors) {
+    const IValue& value,
+    const NumberArgument& number,
+    bool open_scalars,
+    std::vector<TensorLayout>& tensors) {
   ArgumentPlan plan;
   if (value.isTensor() && value.toTensor().defined()) {
     const auto& tensor = value.toTensor();
@@ -61,12 +74,12 @@ ArgumentPlan plan_argument(
     return plan;
   }
   plan.value = value;
-  if (value.isDouble() && open_scalars) {
+  if ((value.isDouble() || number.takes(value)) && open_scalars) {
     plan.kind = ArgumentPlan::number;
   } else if (value.isList()) {
     bool plain = true;
     for (const IValue& element : value.toListRef()) {
-      plan.elements.push_back(plan_argument(element, open_scalars, tensors));
+      plan.elements.push_back(plan_argument(element, number, open_scalars, tensors));
       plain = plain && plan.elements.back().kind == ArgumentPlan::constant;
     }
     if (plain) {
@@ -135,6 +148,7 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
   const auto& rule = op_rule(name);
   for (const auto& argument : op.schema().arguments()) {
     const bool indices = argument.type()->isSubtypeOf(*c10::ListType::ofOptionalTensors());
+    numbers.push_back(number_argument(argument));
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
   may_be_direct = recordable && lasts && !counts_writes;
@@ -246,7 +260,8 @@ std::unique_ptr<OpEntry> entry_of(
   entry->hash = key.hash() ^ std::hash<std::string>{}(op.name);
   entry->key = key.words();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    entry->arguments.push_back(plan_argument(arguments[i], open_scalars, entry->tensors));
+    entry->arguments.push_back(
+        plan_argument(arguments[i], op.numbers[i], open_scalars, entry->tensors));
     entry->written.resize(entry->tensors.size(), op.written[i]);
     entry->overwritten.resize(entry->tensors.size(), op.replaced[i]);
   }

@@ -82,6 +82,7 @@ struct OpInfo {
   std::vector<bool> replaced;             // by argument: written, and not read
   bool counts_writes;                     // in tensors' versions, since autograd does not
   bool may_be_direct;                     // it writes nothing, or its first argument in place
+  std::vector<NumberArgument> numbers;    // by argument
   std::vector<int64_t> returned;          // by result: the argument that it is, or -1
   OpSizes sizes;                          // which may differ where results are foretold
   Counter* counter;                       // of recorded calls, ...

@@ -125,27 +125,36 @@ void OpKey::clear() {
   sizes_.clear();
   without_sizes_ = shares_ = false;
   differing_ = Differing::kNothing;
+  number_ = {};
   hash_ = 0;
   device_ = -1;
 }
 
-bool OpKey::build(c10::ArrayRef<IValue> arguments, bool open_scalars) {
+bool OpKey::build(
+    c10::ArrayRef<IValue> arguments,
+    const std::vector<NumberArgument>& numbers,
+    bool open_scalars) {
   clear();
   put(surroundings());
-  for (const auto& argument : arguments) {
-    if (!add(argument, open_scalars))
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    number_ = numbers[i];
+    if (!add(arguments[i], open_scalars))
       return false;
   }
   return device_ >= 0;
 }
 
 bool OpKey::build_without_sizes(
-    c10::ArrayRef<IValue> arguments, bool open_scalars, const std::vector<Differing>& differing) {
+    c10::ArrayRef<IValue> arguments,
+    const std::vector<NumberArgument>& numbers,
+    bool open_scalars,
+    const std::vector<Differing>& differing) {
   clear();
   without_sizes_ = true;
   put(surroundings());
   for (size_t i = 0; i < arguments.size(); ++i) {
     differing_ = differing[i];
+    number_ = numbers[i];
     if (!add(arguments[i], open_scalars))
       return false;
   }
@@ -270,6 +279,9 @@ bool OpKey::add(const IValue& value, bool open_scalars) {
   } else if (value.isComplexDouble()) {
     put(kComplex);
     add_complex(value.toComplexDouble());
+  } else if (number_.takes(value)) {
+    put(kNumber | kInt << 8 | 1 << 17);
+    add_number(kInt, value.toInt(), open_scalars);
   } else if (value.isInt()) {
     // Not a run-time value: most are dimensions, sizes and counts.
     const auto number = value.toInt();

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
+#include <optional>
 #include <vector>
 
 #include "record/op_sizes.h"
@@ -19,16 +20,30 @@ bool is_recordable(const at::Tensor& tensor);
 std::vector<c10::IValue> as_memory_has_them(
     c10::ArrayRef<c10::IValue> arguments, const std::vector<bool>& written);
 
+// What a `Scalar` argument may be: whole numbers are numbers there, and no sizes or dimensions.
+struct NumberArgument {
+  bool is_one = false;
+  std::optional<int64_t> usual;  // what it is where nothing is given, which is no run-time value
+
+  bool takes(const c10::IValue& value) const {
+    return is_one && value.isInt() && value.toInt() != usual;
+  }
+};
+
 class OpKey {
  public:
   // Takes in the arguments of a call. False for a call that is not recorded: no tensor of the
   // device, or one that is not plain strided memory, tensors of several devices, a generator.
   // With `open_scalars` the values of numbers are left out of the key: they are run-time values.
-  bool build(c10::ArrayRef<c10::IValue> arguments, bool open_scalars);
+  bool build(
+      c10::ArrayRef<c10::IValue> arguments,
+      const std::vector<NumberArgument>& numbers,
+      bool open_scalars);
   // The key of all calls that differ from this one in sizes alone: sizes, strides and offsets from
   // 2 on, and whole numbers, are left out of it where `differing` lets them differ.
   bool build_without_sizes(
       c10::ArrayRef<c10::IValue> arguments,
+      const std::vector<NumberArgument>& numbers,
       bool open_scalars,
       const std::vector<Differing>& differing);
 
@@ -80,8 +95,10 @@ class OpKey {
   std::vector<int64_t> scalars_;
   std::vector<int64_t> sizes_;
   bool without_sizes_ = false;
-  bool shares_ = false;                        // has a storage come twice?
-  Differing differing_ = Differing::kNothing;  // of the argument in work
+  bool shares_ = false;  // has a storage come twice?
+  // Of the argument in work.
+  Differing differing_ = Differing::kNothing;
+  NumberArgument number_;
   uint64_t hash_ = 0;
   c10::DeviceIndex device_ = -1;
 };

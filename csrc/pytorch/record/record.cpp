@@ -50,7 +50,7 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
   const auto& schema = info.op.schema();
   const std::vector<IValue> arguments(stack->end() - schema.arguments().size(), stack->end());
   OpKey key;  // over arguments that live until the end
-  key.build(arguments, open);
+  key.build(arguments, info.numbers, open);
   OpKey without;
   const bool of_pattern = build_pattern_key(without, info, open, arguments);
   std::vector<TensorBefore> before;
@@ -314,9 +314,9 @@ const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> argum
     return nullptr;
   OpKey without;
   if (!build_pattern_key(without, info_, true, arguments))
-    without.build(arguments, true);
+    without.build(arguments, info_.numbers, true);
   OpKey opened;
-  opened.build(arguments, true);
+  opened.build(arguments, info_.numbers, true);
   std::lock_guard<std::mutex> lock(record_mutex());
   if (info_.spread.size() >= kMostSpread)
     info_.spread.clear();
@@ -332,7 +332,7 @@ const OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments,
   if (!open && info_.may_open && !key.scalars().empty() && !has_no_place(arguments) &&
       were_open(info_)) {
     info_.open_scalars = open = true;
-    key.build(arguments, open);
+    key.build(arguments, info_.numbers, open);
   }
   auto made = tenon::recall(info_, key, open, arguments);
   if (made == nullptr)
@@ -361,9 +361,9 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   KeyInUse in_use;
   OpKey& key = *in_use;
   call.open = info_.open_scalars.load(std::memory_order_relaxed) && !has_no_place(arguments);
-  if (!key.build(arguments, call.open)) {
+  if (!key.build(arguments, info_.numbers, call.open)) {
     call.instead = as_memory_has_them(arguments, info_.written);
-    if (call.instead.empty() || !key.build(call.instead, call.open)) {
+    if (call.instead.empty() || !key.build(call.instead, info_.numbers, call.open)) {
       call.why = "an argument is no plain tensor of one device";
       return call;
     }

@@ -110,7 +110,7 @@ Value value_of(const IValue& value, bool any_number) {
     data.kind = Kind::nothing;
   } else if (value.isInt()) {
     data.kind = Kind::integer;
-    data.integer = value.toInt();
+    data.integer = any_number ? 0 : value.toInt();
   } else if (value.isDouble()) {
     data.kind = Kind::real;
     data.real = any_number ? 0.0 : value.toDouble();

@@ -211,7 +211,9 @@ class _WindowReader:
             return "constant", _constant(value, facts.named)
         if kind == NUMBER_ARGUMENT:
             place, self.next_number = self.next_number, self.next_number + 1
-            if not isinstance(value, HostNumber):  # a number for an op that takes it as such
+            if isinstance(value, int):  # a number for an op that takes it as such
+                return "number", place, torch.int64, True, False
+            if not isinstance(value, HostNumber):
                 return "number", place, torch.float64, True, True
             return "number", place, value.dtype, value.wrapped, value.dtype.is_floating_point
         if not self.is_sized and elements and not any(elements):
