@@ -73,6 +73,10 @@ def _linear(
         if _is_copied(size, count, None if align_corners else scale):
             sides.append([(place, None)])
             continue
+        # Of as many elements as there were, each is on both sides of itself.
+        step_up: Any = 1
+        if not (isinstance(size, int) and isinstance(count, int)):
+            step_up = (x.new_full((), count - size, dtype=torch.int64) != 0).to(torch.int64)
         if align_corners:
             at = place.to(wide) * ((size - 1) / (count - 1) if count > 1 else 0.0)
         else:
@@ -81,7 +85,7 @@ def _linear(
         low = at.to(torch.int64).clamp(max=size - 1)
         weight = (at - low).clamp(0, 1).to(of_weights)
         sides.append(
-            [(low, (1 - weight).to(wide)), ((low + 1).clamp(max=size - 1), weight.to(wide))]
+            [(low, (1 - weight).to(wide)), ((low + step_up).clamp(max=size - 1), weight.to(wide))]
         )
 
     def between(*places: Tensor) -> Tensor:
@@ -92,7 +96,8 @@ def _linear(
         parts = []
         for place, weight in sides[d]:
             part = between(*places, place.view(shape))
-            parts.append(part if weight is None else part * weight.view(shape))
+            # With a weight of 0 it counts a second time: infinities become NaN.
+            parts += [part, part * 0] if weight is None else [part * weight.view(shape)]
         return sum(parts[1:], parts[0])
 
     found = between().to(x.dtype)
