@@ -128,6 +128,27 @@ def test_as_many_elements_as_there_were(mode: str, rank: int, align_corners: boo
     same_at_sizes(resized, images, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "rank"), [("nearest", 1), ("nearest-exact", 2), ("linear", 1), ("bicubic", 2)]
+)
+def test_images_of_no_element_are_refused(mode: str, rank: int, dynamic: bool) -> None:
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=0.4, mode=mode)
+
+    graph = compiled(resized, dynamic)
+    for sizes in ((2, 3, 7, 8), (2, 3, 2, 2), (2, 0, 7, 8), (0, 3, 7, 8)):
+        x = torch.randn(sizes[: 2 + rank])
+        try:
+            want = resized(x)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                graph(x.to("tenon"))
+        else:
+            assert_same(graph(x.to("tenon")), want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear"])
 def test_gradients_of_images(mode: str) -> None:
     def loss(x: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,8 @@ def _nearest(exact: bool) -> Callable[..., Tensor]:
     def upsample(x: Tensor, output_size: Sequence[int], *scales: float | None) -> Tensor:
         if not x.dtype.is_floating_point and x.dtype is not torch.uint8:
             return NotImplemented  # the CPU refuses them
+        if _is_nothing(x, output_size):
+            return NotImplemented
         scales = (*scales, *[None] * (len(output_size) - len(scales)))
         places: list[Any] = [None, None]
         for d, (count, scale) in enumerate(zip(output_size, scales, strict=True)):
@@ -51,6 +53,12 @@ def _nearest(exact: bool) -> Callable[..., Tensor]:
     return upsample
 
 
+def _is_nothing(x: Tensor, output_size: Sequence[int]) -> bool:
+    """Whether images have no element, or come to have none: the CPU refuses both, but not a batch
+    without any image."""
+    return 0 in (*x.shape[1:], *output_size)
+
+
 def _has_its_own_way(size: int, count: int, scale: float) -> bool:
     """Whether some of the CPU's kernels take no notice of a scale, since there are as many elements
     as there were, or twice as many."""
@@ -62,7 +70,7 @@ def _linear(
 ) -> Tensor:
     """Between the two elements on either side, along each dimension. Of 16-bit images all but some
     weights is float32. Whole numbers have an algorithm of their own."""
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point or _is_nothing(x, output_size):
         return NotImplemented
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     of_weights = x.dtype if _rounds_weights(x, output_size) else wide
@@ -106,12 +114,12 @@ def _linear(
     return found
 
 
-def _cubic(x: Tensor, *arguments: Any) -> Tensor:
+def _cubic(x: Tensor, output_size: Sequence[int], *arguments: Any) -> Tensor:
     """Between sixteen elements, by PyTorch's decomposition. Whole numbers have an algorithm of
     their own."""
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point or _is_nothing(x, output_size):
         return NotImplemented
-    found: Tensor = upsample_bicubic2d_default(x, *arguments)
+    found: Tensor = upsample_bicubic2d_default(x, output_size, *arguments)
     return found
 
 
