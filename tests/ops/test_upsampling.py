@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from against_cpu import assert_same
-from ops.lowerings.by_plan import compiled, on_tenon, same_by_plans, with_gradients
+from ops.lowerings.by_plan import (
+    compiled,
+    on_tenon,
+    same_at_sizes,
+    same_by_plans,
+    with_gradients,
+)
 
 pytestmark = needs.plans
 
@@ -102,6 +109,44 @@ def test_images_of_bytes_and_scales_of_as_many_elements(mode: str) -> None:
     same_by_plans(compute, whole)
     same_by_plans(compute, whole.to(memory_format=torch.channels_last))
     same_by_plans(compute, torch.randn(1, 4, 7, 5), rtol=1e-5, atol=1e-5, dynamic=True)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize(("mode", "rank"), [("linear", 1), ("bilinear", 2), ("trilinear", 3)])
+def test_as_many_elements_as_there_were(mode: str, rank: int, align_corners: bool) -> None:
+    """Each counts twice, the second time with a weight of 0, and none of its neighbours does."""
+
+    def resized(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, like.shape[2:], None, mode, align_corners)
+
+    def images(n: int) -> list[torch.Tensor]:
+        x = torch.randn(1, 2, *(n, 4, 5)[:rank])
+        x.view(-1)[[1, 6, -1]] = torch.tensor([math.inf, math.nan, -math.inf])
+        return [x, torch.empty(1, 1, *(6, 9, 5)[:rank])]
+
+    same_by_plans(resized, *images(6), rtol=1e-5, atol=1e-5)
+    same_at_sizes(resized, images, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "rank"), [("nearest", 1), ("nearest-exact", 2), ("linear", 1), ("bicubic", 2)]
+)
+def test_images_of_no_element_are_refused(mode: str, rank: int, dynamic: bool) -> None:
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=0.4, mode=mode)
+
+    graph = compiled(resized, dynamic)
+    for sizes in ((2, 3, 7, 8), (2, 3, 2, 2), (2, 0, 7, 8), (0, 3, 7, 8)):
+        x = torch.randn(sizes[: 2 + rank])
+        try:
+            want = resized(x)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                graph(x.to("tenon"))
+        else:
+            assert_same(graph(x.to("tenon")), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear"])

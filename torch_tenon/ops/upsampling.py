@@ -30,6 +30,8 @@ def _nearest(exact: bool) -> Callable[..., Tensor]:
     def upsample(x: Tensor, output_size: Sequence[int], *scales: float | None) -> Tensor:
         if not x.dtype.is_floating_point and x.dtype is not torch.uint8:
             return NotImplemented  # the CPU refuses them
+        if _is_nothing(x, output_size):
+            return NotImplemented
         scales = (*scales, *[None] * (len(output_size) - len(scales)))
         places: list[Any] = [None, None]
         for d, (count, scale) in enumerate(zip(output_size, scales, strict=True)):
@@ -51,6 +53,12 @@ def _nearest(exact: bool) -> Callable[..., Tensor]:
     return upsample
 
 
+def _is_nothing(x: Tensor, output_size: Sequence[int]) -> bool:
+    """Whether images have no element, or come to have none: the CPU refuses both, but not a batch
+    without any image."""
+    return 0 in (*x.shape[1:], *output_size)
+
+
 def _has_its_own_way(size: int, count: int, scale: float) -> bool:
     """Whether some of the CPU's kernels take no notice of a scale, since there are as many elements
     as there were, or twice as many."""
@@ -62,7 +70,7 @@ def _linear(
 ) -> Tensor:
     """Between the two elements on either side, along each dimension. Of 16-bit images all but some
     weights is float32. Whole numbers have an algorithm of their own."""
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point or _is_nothing(x, output_size):
         return NotImplemented
     wide = torch.float64 if x.dtype is torch.float64 else torch.float32
     of_weights = x.dtype if _rounds_weights(x, output_size) else wide
@@ -73,6 +81,10 @@ def _linear(
         if _is_copied(size, count, None if align_corners else scale):
             sides.append([(place, None)])
             continue
+        # Of as many elements as there were, each is on both sides of itself.
+        step_up: Any = 1
+        if not (isinstance(size, int) and isinstance(count, int)):
+            step_up = (x.new_full((), count - size, dtype=torch.int64) != 0).to(torch.int64)
         if align_corners:
             at = place.to(wide) * ((size - 1) / (count - 1) if count > 1 else 0.0)
         else:
@@ -81,7 +93,7 @@ def _linear(
         low = at.to(torch.int64).clamp(max=size - 1)
         weight = (at - low).clamp(0, 1).to(of_weights)
         sides.append(
-            [(low, (1 - weight).to(wide)), ((low + 1).clamp(max=size - 1), weight.to(wide))]
+            [(low, (1 - weight).to(wide)), ((low + step_up).clamp(max=size - 1), weight.to(wide))]
         )
 
     def between(*places: Tensor) -> Tensor:
@@ -92,7 +104,8 @@ def _linear(
         parts = []
         for place, weight in sides[d]:
             part = between(*places, place.view(shape))
-            parts.append(part if weight is None else part * weight.view(shape))
+            # With a weight of 0 it counts a second time: infinities become NaN.
+            parts += [part, part * 0] if weight is None else [part * weight.view(shape)]
         return sum(parts[1:], parts[0])
 
     found = between().to(x.dtype)
@@ -101,12 +114,12 @@ def _linear(
     return found
 
 
-def _cubic(x: Tensor, *arguments: Any) -> Tensor:
+def _cubic(x: Tensor, output_size: Sequence[int], *arguments: Any) -> Tensor:
     """Between sixteen elements, by PyTorch's decomposition. Whole numbers have an algorithm of
     their own."""
-    if not x.dtype.is_floating_point:
+    if not x.dtype.is_floating_point or _is_nothing(x, output_size):
         return NotImplemented
-    found: Tensor = upsample_bicubic2d_default(x, *arguments)
+    found: Tensor = upsample_bicubic2d_default(x, output_size, *arguments)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass
 from typing import Any
@@ -157,6 +158,16 @@ def test_values_between_passes_are_one_for_each_lane() -> None:
     assert "lane: f32[6]\n" in text
     assert "lane[i0] = t" in text
     assert ", lane[i0])" in text
+
+
+def test_a_place_that_is_one_for_all_rows_has_a_symbol_in_each_loop() -> None:
+    tree, (lane,), _ = plain(lambda x, i: x[i].sum(1), randn(7, 5), torch.arange(6))
+    text = show(sink(place_inside(tree, lambda loop: loop.symbol is lane), lane, 6))
+    lines = [line.strip() for line in text.splitlines()]
+    (load,) = (line for line in lines if "in0[" in line)
+    (symbol,) = re.findall(r"5\*(\w+)", load)
+    loop = max(k for k in range(lines.index(load)) if lines[k].startswith("parallel"))
+    assert f"{symbol}: i64 = copy(lane[i0])" in lines[loop : lines.index(load)], text
 
 
 def test_what_is_one_for_all_rows_is_computed_before_them() -> None:

@@ -23,6 +23,7 @@ from torch_tenon.compiler.loops.tree import (
     Tree,
     Value,
     changed,
+    indices,
     operands,
     used,
     walk,
@@ -50,8 +51,8 @@ def sink(tree: Tree, symbol: Symbol, width: int) -> Tree:
 
     Local arrays get an element for each of its iterations, `width` at most, and so do values that
     are used after the loops in which they are computed. What is only loaded, from memory that
-    nothing inside changes, is loaded again instead. It has to hold iterations that do not depend on
-    each other.
+    nothing inside changes, is loaded again instead. A value that stands in indices gets a symbol in
+    each loop that uses it. It has to hold iterations that do not depend on each other.
     """
     return tree.replacing(lambda loop: loop.symbol is symbol, lambda loop: _Sink(loop, width).run())
 
@@ -67,7 +68,8 @@ class _Sink:
         self.again: dict[Load, set[int]] = {}  # those that they load for themselves
         inside = list(walk(loop.body))
         self.changed = {memory for s in inside for memory in changed(s)}
-        self.computed = {s.symbol for s in inside if isinstance(s, Let)}
+        self.named = {s.symbol: s for s in inside if isinstance(s, Let) and s.symbol is not None}
+        self.renamed: dict[Let, set[int]] = {}  # the runs that need another's symbol
         self.runs = 0
 
     def run(self) -> list[Statement]:
@@ -151,8 +153,16 @@ class _Sink:
                     if self._is_loaded_again(x):
                         self.again.setdefault(x, set()).add(self.runs)
                     else:
-                        self.across.setdefault(x, Array("lane", x.dtype, self.width))
+                        self._keep(x)
+            for name in set().union(*map(symbols, indices(s))):
+                named = self.named.get(name)
+                if named is not None and self.home.get(named, self.runs) != self.runs:
+                    self._keep(named)
+                    self.renamed.setdefault(named, set()).add(self.runs)
         return []
+
+    def _keep(self, x: Value) -> None:
+        self.across.setdefault(x, Array("lane", x.dtype, self.width))
 
     def _is_loaded_again(self, x: Value) -> TypeGuard[Load]:
         return (
@@ -160,7 +170,7 @@ class _Sink:
             and isinstance(x.memory, Buffer)
             and x.memory not in self.changed
             and x.mask is None
-            and symbols(x.index).isdisjoint(self.computed)
+            and symbols(x.index).isdisjoint(self.named)
         )
 
     def _around(self, run: list[Statement]) -> list[Statement]:
@@ -170,8 +180,17 @@ class _Sink:
         if all(s in self.again for s in run):
             return []
         again = [x for x, runs in self.again.items() if self.runs in runs]
-        inside = self.copy.body([*again, *run])
+        names = [self._renamed(x) for x, runs in self.renamed.items() if self.runs in runs]
+        inside = [*names, *self.copy.body([*again, *run])]
         for x, array in self.across.items():
             if self.home[x] == self.runs:
                 inside.append(Store(array, self.position, self.copy.values[x]))
         return [self.loop.holding(inside)]
+
+    def _renamed(self, x: Let) -> Statement:
+        """A value of another run, which a symbol of this run's own stands for."""
+        old = x.symbol
+        assert old is not None
+        new = Symbol(old.name, old.extent, scalar=old.scalar)
+        self.copy.symbols[old] = var(new)
+        return Let("copy", (Read(self.across[x], self.position, x.dtype),), x.dtype, new)
