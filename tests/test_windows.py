@@ -1,6 +1,7 @@
 """Where windows end: at the same places of a loop, whatever came before."""
 
 import random
+from typing import Any
 
 import needs
 import pytest
@@ -10,6 +11,7 @@ from fresh_process import output
 from torch import nn
 from torch.nn import functional as F
 
+from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
 
 WIDTH = 22
