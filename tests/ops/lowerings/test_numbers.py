@@ -181,6 +181,8 @@ CHANGING: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "clamp_": lambda x, k: x.clone().clamp_(k, 3),
     "clamp_min": torch.clamp_min,
     "clamp_max.out": lambda x, k: torch.clamp_max(x, k, out=torch.zeros_like(x)),
+    "_foreach_clamp_min": lambda x, k: torch.stack(torch._foreach_clamp_min([x, x * 3], k)),
+    "_foreach_minimum": lambda x, k: torch.stack(torch._foreach_minimum([x, x * 3], [k, 2.5])),
     "leaky_relu": lambda x, k: torch.nn.functional.leaky_relu(x - 1, k) * 3,
     "where": lambda x, k: torch.where(x > 0, x, k),
     "where of numbers": lambda x, k: torch.where(x > 0, k, 0.5),
@@ -290,8 +292,14 @@ def test_numbers_that_change_are_one_structure() -> None:
     def leaky(x: Tensor, k: float) -> Tensor:
         return _gradient(lambda t: torch.nn.functional.leaky_relu(t, k), x)
 
+    def clipped(x: Tensor, k: float) -> Tensor:
+        return torch._foreach_clamp_max([x], k)[0]
+
+    def raised(x: Tensor, k: float) -> Tensor:
+        return torch.maximum(x, torch.tensor(k))
+
     x = torch.randn(64).to("tenon")
-    for compute in (leaky, torch.clamp_min, lambda x, k: torch.maximum(x, torch.tensor(k))):
+    for compute in (leaky, torch.clamp_min, clipped, raised):
         for k in range(4):
             compute(x, 0.25 + k / 8).cpu()
         before = _C.structure_counts()[0]
