@@ -193,6 +193,9 @@ CHANGING: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "gradient of leaky_relu": lambda x, k: _gradient(
         lambda t: torch.nn.functional.leaky_relu(t, k), x
     ),
+    "gradient of leaky_relu_": lambda x, k: _gradient(
+        lambda t: torch.nn.functional.leaky_relu_(t * 1, k), x
+    ),
     "gradient of where": lambda x, k: _gradient(lambda t: torch.where(t > k, t, k), x),
     "gradient of masked_fill": lambda x, k: _gradient(lambda t: t.masked_fill(x > 0, k), x),
     "gradient of rsub": lambda x, k: _gradient(lambda t: torch.rsub(t, 2, alpha=k), x),

@@ -70,7 +70,7 @@ def leaky_relu_backward(b: Build, g: Value, x: Value, slope: Any, is_result: boo
     dtype = promote(g, x)
     if not dtype.is_floating_point:
         raise CannotLower(f"a gradient of {dtype}")
-    if is_result and (is_run_time_number(slope) or slope < 0):
+    if is_result and (is_run_time_number(slope) or not slope >= 0):
         raise CannotLower("a result of a slope that may be negative")
     f = lambda d, a, k: ops.where(ops.gt(a, 0), d, ops.mul(d, k))  # noqa: E731
     return elementwise(f, (g, x, slope), dtype, dtype, 2, (2,))
