@@ -131,26 +131,28 @@ Range range_of(c10::ArrayRef<IValue> arguments) {
 }
 
 template <class Condition>
-bool any_number(const IValue& value, const Condition& condition) {
+bool any_number(const IValue& value, const NumberArgument& number, const Condition& condition) {
   if (value.isDouble())
     return condition(value.toDouble());
   if (value.isInt())
-    return condition(static_cast<double>(value.toInt()));
+    return number.is_one && condition(static_cast<double>(value.toInt()));
   if (!value.isList())
     return false;
   const auto elements = value.toListRef();
   return std::any_of(elements.begin(), elements.end(), [&](const IValue& element) {
-    return (element.isDouble() || element.isInt()) && any_number(element, condition);
+    return (element.isDouble() || element.isInt()) && any_number(element, number, condition);
   });
 }
 
 // A number that the dtypes of a call do not have, which most kernels refuse, is no run-time value:
 // what is known of calls with other numbers does not hold for it.
-bool has_no_place(c10::ArrayRef<IValue> arguments) {
+bool has_no_place(const OpInfo& info, c10::ArrayRef<IValue> arguments) {
   const auto any = [&](const auto& condition) {
-    return std::any_of(arguments.begin(), arguments.end(), [&](const IValue& value) {
-      return any_number(value, condition);
-    });
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (any_number(arguments[i], info.numbers[i], condition))
+        return true;
+    }
+    return false;
   };
   // Every dtype has those from 0 to 127, so that nearly all calls end here.
   if (!any([](double number) { return !(number >= 0 && number <= 127); }))
@@ -310,7 +312,7 @@ const OpEntry* RecordKernel::keep(std::shared_ptr<OpEntry> made, const OpKey& ke
 
 // The second value of a number opens the op's numbers.
 const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (!info_.may_open || open || key.scalars().empty() || has_no_place(arguments))
+  if (!info_.may_open || open || key.scalars().empty() || has_no_place(info_, arguments))
     return nullptr;
   OpKey without;
   if (!build_pattern_key(without, info_, true, arguments))
@@ -329,7 +331,7 @@ const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> argum
 
 // What another process knows of a call with that key; nullptr: nothing either.
 const OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (!open && info_.may_open && !key.scalars().empty() && !has_no_place(arguments) &&
+  if (!open && info_.may_open && !key.scalars().empty() && !has_no_place(info_, arguments) &&
       were_open(info_)) {
     info_.open_scalars = open = true;
     key.build(arguments, info_.numbers, open);
@@ -360,7 +362,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
   }
   KeyInUse in_use;
   OpKey& key = *in_use;
-  call.open = info_.open_scalars.load(std::memory_order_relaxed) && !has_no_place(arguments);
+  call.open = info_.open_scalars.load(std::memory_order_relaxed) && !has_no_place(info_, arguments);
   if (!key.build(arguments, info_.numbers, call.open)) {
     call.instead = as_memory_has_them(arguments, info_.written);
     if (call.instead.empty() || !key.build(call.instead, info_.numbers, call.open)) {

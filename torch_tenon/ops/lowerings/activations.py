@@ -10,7 +10,14 @@ import torch
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Value
 from torch_tenon.ops.lowerings.pointwise import clamp
-from torch_tenon.ops.lowerings.table import Build, CannotLower, elementwise, lowering, promote
+from torch_tenon.ops.lowerings.table import (
+    Build,
+    CannotLower,
+    elementwise,
+    is_run_time_number,
+    lowering,
+    promote,
+)
 
 
 @lowering("aten.relu")
@@ -55,6 +62,18 @@ def leaky_relu(b: Build, x: Value, slope: Any = 0.01) -> Value:
     """x, times the slope where negative."""
     f = lambda a, k: ops.where(ops.gt(a, 0), a, ops.mul(a, k))  # noqa: E731
     return elementwise(f, (x, slope), x.dtype, x.dtype, 2, (1,))
+
+
+@lowering("aten.leaky_relu_backward")
+def leaky_relu_backward(b: Build, g: Value, x: Value, slope: Any, is_result: bool) -> Value:
+    """The gradient of leaky_relu by its input, or by its result, which a slope below 0 hides."""
+    dtype = promote(g, x)
+    if not dtype.is_floating_point:
+        raise CannotLower(f"a gradient of {dtype}")
+    if is_result and (is_run_time_number(slope) or not slope >= 0):
+        raise CannotLower("a result of a slope that may be negative")
+    f = lambda d, a, k: ops.where(ops.gt(a, 0), d, ops.mul(d, k))  # noqa: E731
+    return elementwise(f, (g, x, slope), dtype, dtype, 2, (2,))
 
 
 @lowering("aten.elu")

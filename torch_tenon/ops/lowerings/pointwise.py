@@ -19,6 +19,7 @@ from torch_tenon.ops.lowerings.table import (
     CannotLower,
     elementwise,
     float_type,
+    is_run_time_number,
     lowering,
     of_fractions,
     promote,
@@ -391,11 +392,16 @@ def clamp(b: Build, x: Value, low: Any = None, high: Any = None) -> Value:
     """x kept between low and high; NaN stays."""
     compute = promote(x, low, high)
     low, high = b.fitting(low, compute), b.fitting(high, compute)
+    # Of two zeros these give the second, and beside a number that the compiler knows the first. By
+    # a number PyTorch's kernel leaves a zero as it is.
+    changes = [is_run_time_number(bound) for bound in (low, high)]
 
     def f(a: Scalar, lo: Scalar | None, hi: Scalar | None) -> Scalar:
         if lo is not None:
-            a = ops.maximum(a, lo)
-        return a if hi is None else ops.minimum(a, hi)
+            a = ops.maximum(lo, a) if changes[0] else ops.maximum(a, lo)
+        if hi is not None:
+            a = ops.minimum(hi, a) if changes[1] else ops.minimum(a, hi)
+        return a
 
     return elementwise(f, (x, low, high), compute, compute, 2)
 

@@ -72,8 +72,7 @@ class Build:
         """A number as `fitting` has it. One that is known only when the program runs is looked at
         before each run."""
         is_known = not isinstance(value, Expr | Value)
-        is_number = isinstance(value, Expr) or (isinstance(value, Value) and value.is_number)
-        if is_number and not has_all_numbers(dtype, isinstance(value, Expr)):
+        if is_run_time_number(value) and not has_all_numbers(dtype, isinstance(value, Expr)):
             self.program.fitting.append((value, dtype))
         return fitting(value, dtype) if is_known else value
 
@@ -276,6 +275,11 @@ def elementwise(
         return function(*operands)
 
     return Lazy(sizes, dtype, body, values, cost)
+
+
+def is_run_time_number(x: Any) -> bool:
+    """Whether an operand is a number that is known only when the program runs."""
+    return isinstance(x, Expr) or (isinstance(x, Value) and x.is_number)
 
 
 def real_if_it_is(x: Any) -> Any:
