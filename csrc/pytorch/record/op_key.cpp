@@ -279,7 +279,7 @@ bool OpKey::add(const IValue& value, bool open_scalars) {
   } else if (value.isComplexDouble()) {
     put(kComplex);
     add_complex(value.toComplexDouble());
-  } else if (number_.takes(value)) {
+  } else if (number_.takes(value) && (open_scalars || differing_ != Differing::kSizes)) {
     put(kNumber | kInt << 8 | 1 << 17);
     add_number(kInt, value.toInt(), open_scalars);
   } else if (value.isInt()) {
