@@ -108,7 +108,8 @@ struct Range {
     }
   }
   bool has(double number) const {
-    return std::isfinite(number) ? number >= least && number <= most : !whole;
+    return std::isfinite(number) ? number >= least && number <= most
+                                 : !whole && !std::isnan(number);
   }
 
  private:
@@ -144,8 +145,17 @@ bool any_number(const IValue& value, const NumberArgument& number, const Conditi
   });
 }
 
+bool is_nan(const IValue& value) {
+  if (!value.isTensor() || !value.toTensor().defined())
+    return false;
+  const auto& tensor = value.toTensor();
+  return tensor.is_cpu() && tensor.dim() == 0 && number_kind(tensor) == kDouble &&
+         std::isnan(tensor.item<double>());
+}
+
 // A number that the dtypes of a call do not have, which most kernels refuse, is no run-time value:
-// what is known of calls with other numbers does not hold for it.
+// what is known of calls with other numbers does not hold for it. Nor is a NaN: the C compiler sees
+// that it is one, and makes another whole number of it than the processor does.
 bool has_no_place(const OpInfo& info, c10::ArrayRef<IValue> arguments) {
   const auto any = [&](const auto& condition) {
     for (size_t i = 0; i < arguments.size(); ++i) {
@@ -154,6 +164,8 @@ bool has_no_place(const OpInfo& info, c10::ArrayRef<IValue> arguments) {
     }
     return false;
   };
+  if (std::any_of(arguments.begin(), arguments.end(), is_nan))
+    return true;
   // Every dtype has those from 0 to 127, so that nearly all calls end here.
   if (!any([](double number) { return !(number >= 0 && number <= 127); }))
     return false;

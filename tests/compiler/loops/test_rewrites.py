@@ -35,17 +35,23 @@ from torch_tenon.compiler.loops.tree import (
     Constant,
     For,
     Let,
+    Load,
     Node,
     Operand,
+    Statement,
+    Store,
     Tree,
     changed,
     indices,
     is_innermost,
+    map_loops,
     operands,
     read,
     used,
+    walk,
 )
 from torch_tenon.ir.index import Index, Symbol, var
+from torch_tenon.ir.values import Buffer
 from torch_tenon.targets.c_family.layout import common_coordinate
 
 randn = torch.randn
@@ -200,6 +206,28 @@ def test_what_is_one_for_all_rows_is_computed_before_them() -> None:
             buf4[6*j0 + i0] = t9
         """,
     )
+
+
+def test_what_a_later_version_replaces_is_not_loaded_again() -> None:
+    tree, (lane,), _ = plain(lambda x, w: (x - x.sum(0) * w) * w, randn(5, 6), randn(6))
+    (load,) = (s for s in walk(tree.body) if isinstance(s, Load) and s.index == var(lane))
+    assert isinstance(load.memory, Buffer)
+    after = Buffer("in1_v1", load.dtype, load.memory.storage, load.memory, 1)
+
+    def loads(write: list[Statement]) -> int:
+        inside = map_loops(
+            tree.body,
+            lambda loop: (
+                [loop.holding([*loop.body[:-1], *write, loop.body[-1]])]
+                if loop.symbol is lane
+                else [loop]
+            ),
+        )
+        placed = place_inside(Tree(inside), lambda loop: loop.symbol is lane)
+        return show(sink(placed, lane, 6)).count("in1[i0]")
+
+    assert loads([]) == 2
+    assert loads([Store(after, var(lane), Constant(0.0, load.dtype))]) == 1
 
 
 def test_tiles_that_are_never_cut_have_no_other_end() -> None:

@@ -67,7 +67,9 @@ class _Sink:
         self.across: dict[Value, Array] = {}  # values that other runs need
         self.again: dict[Load, set[int]] = {}  # those that they load for themselves
         inside = list(walk(loop.body))
-        self.changed = {memory for s in inside for memory in changed(s)}
+        # Of all versions of their contents: one is stored where another was.
+        written = (memory for s in inside for memory in changed(s))
+        self.changed = {memory.storage for memory in written if isinstance(memory, Buffer)}
         self.named = {s.symbol: s for s in inside if isinstance(s, Let) and s.symbol is not None}
         self.renamed: dict[Let, set[int]] = {}  # the runs that need another's symbol
         self.runs = 0
@@ -168,7 +170,7 @@ class _Sink:
         return (
             isinstance(x, Load)
             and isinstance(x.memory, Buffer)
-            and x.memory not in self.changed
+            and x.memory.storage not in self.changed
             and x.mask is None
             and symbols(x.index).isdisjoint(self.named)
         )
