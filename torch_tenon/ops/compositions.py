@@ -36,7 +36,7 @@ from torch_tenon.ops.lowerings.table import CannotLower, find, fitting, real_if_
 from torch_tenon.ops.manifest import PYTORCH, names_with, of
 from torch_tenon.ops.standalone import STANDALONE, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
-from torch_tenon.ops.traced import above_gradients, stays_whole
+from torch_tenon.ops.traced import above_gradients, lies_as_on_the_cpu, stays_whole
 from torch_tenon.ops.variants import known_of, overload
 
 aten = torch.ops.aten
@@ -283,6 +283,9 @@ def _are_bytes(*matrices: Tensor) -> bool:
 
 
 stays_whole(*(overload(op) for op in names_with("traced_whole")))
+lies_as_on_the_cpu(
+    aten.convolution.default, aten._convolution.default, aten.convolution_backward.default
+)
 
 # Layers of eager code are kernels of C++ by their data's dtype and gradients, for one call of the
 # library or for its steps one by one. Neither is what a trace can look into.

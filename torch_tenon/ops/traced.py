@@ -1,7 +1,8 @@
-"""Which function a trace takes for an op of the device, where PyTorch decomposes it too early.
+"""What a trace takes for an op of the device, where PyTorch's own way does not fit it.
 
 PyTorch registers some decompositions where gradients are taken, for every device. A trace meets
-these before it asks the table of compositions.
+these before it asks the table of compositions. And some results that stand in for the device's lie
+otherwise than eager code's.
 """
 
 from __future__ import annotations
@@ -9,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch._C import DispatchKey
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_impls import op_implementations_dict
+from torch.utils._pytree import tree_map_only
 
 _GRADIENTS = DispatchKey.AutogradPrivateUse1
 _IMPLICIT = DispatchKey.CompositeImplicitAutograd
@@ -43,3 +48,31 @@ def stays_whole(*ops: Any) -> None:
     """Has traces of the device meet these ops, as the table of compositions has them."""
     for op in ops:
         above_gradients(op, lambda *args, **keywords: NotImplemented)
+
+
+def lies_as_on_the_cpu(*ops: Any) -> None:
+    """Has results of these ops lie in memory as eager code's do, which are the CPU's.
+
+    PyTorch asks itself which of its kernels would run, and so which order the result has. For a
+    device of others' it knows no kernel, and takes the dimensions in order.
+    """
+    for op in ops:
+        op_implementations_dict[op] = _on_the_cpu(op_implementations_dict[op])
+
+
+def _on_the_cpu(usual: Callable[..., Any]) -> Callable[..., Any]:
+    def run(mode: FakeTensorMode, op: Any, *args: Any, **keywords: Any) -> Any:
+        def moved(x: Tensor, device: torch.device | str) -> Tensor:
+            return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+
+        given = [a for a in args if isinstance(a, FakeTensor)]
+        device = given[0].fake_device if given else None
+        if device is None or device.type != "tenon":
+            return usual(mode, op, *args, **keywords)
+        with mode:
+            args, keywords = tree_map_only(Tensor, lambda x: moved(x, "cpu"), (args, keywords))
+        found = usual(mode, op, *args, **keywords)
+        with mode:
+            return tree_map_only(Tensor, lambda x: moved(x, device), found)
+
+    return run

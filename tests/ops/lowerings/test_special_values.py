@@ -429,3 +429,25 @@ def test_divisors_of_the_least_numbers(dtype: torch.dtype) -> None:
         return [torch.gcd(x, y), torch.lcm(z, w)]
 
     same_by_plans(compute, x, y, x[defined], y[defined])
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("number", [NAN, INF, -INF, 3e9, -1e20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_literals_without_place_among_whole_numbers(
+    dtype: torch.dtype, number: float, run: Callable[..., Results]
+) -> None:
+    """What the compiler sees in a branch is converted as what the processor reads."""
+
+    def function(x: torch.Tensor) -> Results:
+        chosen = [
+            torch.where(x > 1, x, number), torch.where(x > 1, number, x), x.masked_fill(x > 1, number),
+            x.clamp(min=number), F.threshold(x, 1.0, number), torch.full_like(x, number),
+        ]  # fmt: skip
+        kinds = [torch.int32, torch.int64, torch.int16, torch.bool]
+        return [y.to(kind) for y in chosen for kind in kinds]
+
+    x = torch.linspace(-3, 3, 72, dtype=dtype)
+    for k, (got, want) in enumerate(zip(run(function, x), function(x), strict=True)):
+        assert torch.equal(got, want), k

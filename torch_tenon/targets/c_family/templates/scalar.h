@@ -122,6 +122,16 @@ INLINE int64_t floor_mod_i64(int64_t x, int64_t y) { return remainder_i64(x, y);
 INLINE bool_t minimum_bool(bool_t x, bool_t y) { return x & y; }
 INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
 
+/* A float as a whole number. What has no place, and NaN, gives the least number, as the processor
+ * does: a compiler has others where it sees a literal. What is whole and becomes a float again is
+ * trunc(x) to gcc, which has negative zeros where integers have one: it does not see through this. */
+#define SIGNED_WHOLE(x, T) (x > 0 ? (T)x : -(T) - x)
+#if defined(__x86_64__)
+#define WHOLE(x, F, LIMIT, T, LEAST) (__builtin_fabs##F(x) < LIMIT ? SIGNED_WHOLE(x, T) : LEAST)
+#else
+#define WHOLE(x, F, LIMIT, T, LEAST) SIGNED_WHOLE(x, T)
+#endif
+
 /* 64-bit integers and floats. AVX2 has no instruction for a vector of them: the halves of an integer
  * become the last bits of a float64 whose exponent makes them whole numbers. */
 #if defined(__AVX2__) && !defined(__AVX512DQ__)
@@ -150,8 +160,8 @@ INLINE int64_t whole_i64_f32(float x) { return whole_i64_f64((double)x); }
 #else
 INLINE double f64_of_i64(int64_t x) { return (double)x; }
 INLINE float f32_of_i64(int64_t x) { return (float)x; }
-INLINE int64_t whole_i64_f64(double x) { return x > 0 ? (int64_t)x : -(int64_t)-x; }
-INLINE int64_t whole_i64_f32(float x) { return x > 0 ? (int64_t)x : -(int64_t)-x; }
+INLINE int64_t whole_i64_f64(double x) { return WHOLE(x, , 0x1p63, int64_t, INT64_MIN); }
+INLINE int64_t whole_i64_f32(float x) { return WHOLE(x, f, 0x1p63f, int64_t, INT64_MIN); }
 #endif
 
 /* fmod: each step takes away a multiple of y. In float64 a step of float32 numbers is exact and
@@ -167,10 +177,9 @@ INLINE float fmod_f32(float x, float y) {
 }
 INLINE double fmod_f64(double x, double y) { return fmod(x, y); } /* of vectors: fmod.h */
 
-/* Both floating types. What is whole and becomes a float again is trunc(x) to gcc, which has negative
- * zeros where integers have one: it does not see through this. */
+/* Both floating types. */
 #define FLOATING(T, S, F)                                                                         \
-  INLINE int32_t whole_i32_##S(T x) { return x > 0 ? (int32_t)x : -(int32_t)-x; }                 \
+  INLINE int32_t whole_i32_##S(T x) { return WHOLE(x, F, (T)0x1p31, int32_t, INT32_MIN); }           \
   /* One instruction beside a number that is no NaN, and of two zeros x, as PyTorch's clamp. */    \
   INLINE T minimum_##S(T x, T y) {                                                                \
     T z = x < y ? x : y;                                                                          \
