@@ -218,14 +218,18 @@ static void narrow_finish(const tenon_matmul_t *p, const float *sums, int64_t st
 NARROW_BYTES(int8)
 NARROW_BYTES(uint8)
 
-/* Four bits, less 8, as floats: those at `shift` in each of the numbers. */
+/* Four bits of each of some bytes as floats, less 8 or as they are: NARROW_ABOVE too many. */
 #if NARROW_LANES == 16 && !defined(__clang__)
 #define NARROW_TABLE                                                                               \
   const narrow_t table = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-#define NARROW_NIBBLE(x, shift) __builtin_shuffle(table, (x) >> shift)
+#define NARROW_LOW(x) __builtin_shuffle(table, x)
+#define NARROW_HIGH(x) __builtin_shuffle(table, (x) >> 4)
+#define NARROW_ABOVE 0.0f
 #else
 #define NARROW_TABLE
-#define NARROW_NIBBLE(x, shift) NARROW_F32((((x) >> shift) & 15) - 8)
+#define NARROW_LOW(x) NARROW_F32((x) & 15)
+#define NARROW_HIGH(x) NARROW_F32((x) >> 4)
+#define NARROW_ABOVE 8.0f /* taken off the sums of a group */
 #endif
 
 /* A group of rows of a whole block of four bits, times R rows of A: added to their sums, if that is not
@@ -244,7 +248,7 @@ NARROW_BYTES(uint8)
       __builtin_prefetch(b + 4096); /* the next page, where processors stop to look ahead */       \
       _Pragma("GCC unroll 8") for (int v = 0; v < V; ++v) {                                        \
         const narrow_i32_t both = narrow_of_uint8(b + v * NARROW_LANES);                           \
-        const narrow_t low = NARROW_NIBBLE(both, 0), high = NARROW_NIBBLE(both, 4);                \
+        const narrow_t low = NARROW_LOW(both), high = NARROW_HIGH(both);                           \
         _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) {                                      \
           sum[i][v] += a[i * ai + k] * low;                                                        \
           sum[i][V + v] += a[i * ai + k] * high;                                                   \
@@ -256,7 +260,8 @@ NARROW_BYTES(uint8)
       const narrow_t zero = *(const narrow_t *)(zeros + v * NARROW_LANES);                         \
       _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) {                                        \
         narrow_t *const to = (narrow_t *)(c + i * step + v * NARROW_LANES);                        \
-        const narrow_t scaled = sum[i][v] * scale + totals[i * groups] * zero;                     \
+        const float total = totals[i * groups];                                                    \
+        const narrow_t scaled = (sum[i][v] - NARROW_ABOVE * total) * scale + total * zero;         \
         *to = is_first ? scaled : *to + scaled;                                                    \
       }                                                                                            \
     }                                                                                              \
