@@ -22,6 +22,7 @@ from torch._decomp import (
 )
 from torch._decomp.decompositions import lstm_impl
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
+from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves
 
 import torch_tenon.ops.activations
@@ -261,7 +262,7 @@ def _unpooled(op: Any) -> Callable[..., Tensor]:
         count = math.prod(output_size)
         torch._assert_async(((places >= 0) & (places < count)).all(), "found an invalid max index")
         found: Tensor = scattered(x, places, output_size, *how)
-        return found
+        return found.contiguous(memory_format=suggest_memory_format(x))
 
     return unpool
 

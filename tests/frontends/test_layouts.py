@@ -1,0 +1,73 @@
+"""Results of compiled graphs lie in memory as eager code's, so that what reads them by strides reads
+the same elements."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+IMAGES = torch.channels_last
+VOLUMES = torch.channels_last_3d
+Op = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+# Of x (2, 4, 6, 6) and w (4, 4, 3, 3), or both with a dimension more.
+OPS: dict[str, Op] = {
+    "plain": lambda x, w: (F.conv2d if x.dim() == 4 else F.conv3d)(x, w),
+    "strided": lambda x, w: (F.conv2d if x.dim() == 4 else F.conv3d)(x, w, stride=2, padding=1),
+    "bias": lambda x, w: (F.conv2d if x.dim() == 4 else F.conv3d)(x, w, w.flatten(1).sum(1)) + 1,
+    "groups": lambda x, w: (F.conv2d if x.dim() == 4 else F.conv3d)(x, w[:, :2], groups=2),
+    "transposed": lambda x, w: (F.conv_transpose2d if x.dim() == 4 else F.conv_transpose3d)(x, w),
+    "one": lambda x, w: F.conv1d(x.flatten(2), w.flatten(2)[..., :3]),
+}
+
+
+def laid(x: torch.Tensor, by_channel: bool) -> torch.Tensor:
+    format = IMAGES if x.dim() == 4 else VOLUMES
+    return x.contiguous(memory_format=format) if by_channel else x
+
+
+@pytest.mark.slow
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("by_channel", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("name", OPS)
+def test_convolutions_lie_as_eager_code_has_them(
+    name: str, dims: int, by_channel: tuple[bool, bool], dynamic: bool | None
+) -> None:
+    def strided(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = OPS[name](x, w)
+        return found, found.as_strided((20,), (1,), 2)
+
+    torch.manual_seed(0)
+    x = laid(torch.randn(2, 4, *[6] * dims), by_channel[0])
+    w = laid(torch.randn(4, 4, *[3] * dims), by_channel[1])
+    torch._dynamo.reset()
+    compiled = torch.compile(strided, backend="tenon", dynamic=dynamic)
+    got, want = compiled(x.to("tenon"), w.to("tenon")), strided(x, w)
+    assert got[0].stride() == want[0].stride()
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+    # Gradients lie as their tensors' own, whatever the kernels give.
+    grads = []
+    for run, device in ((compiled, "tenon"), (strided, "cpu")):
+        leaves = [t.detach().to(device).requires_grad_() for t in (x, w)]
+        run(*leaves)[0].square().sum().backward()
+        grads.append([leaf.grad for leaf in leaves])
+    for ours, theirs in zip(*grads, strict=True):
+        assert ours is not None and theirs is not None and ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-3)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_pooling_left_lies_by_channel(dynamic: bool | None) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        found = F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)
+        return found.as_strided((30,), (1,))
+
+    x = laid(torch.randn(3, 4, 6, 6), True)
+    torch._dynamo.reset()
+    got = torch.compile(function, backend="tenon", dynamic=dynamic)(x.to("tenon"))
+    assert torch.equal(got.cpu(), function(x))
+    torch._dynamo.reset()
