@@ -1,5 +1,5 @@
-"""Results of compiled graphs lie in memory as eager code's, so that what reads them by strides reads
-the same elements."""
+"""Results of compiled graphs lie in memory as eager code's, so that strides lead to the same
+elements."""
 
 from collections.abc import Callable
 

@@ -442,8 +442,9 @@ def test_literals_without_place_among_whole_numbers(
 
     def function(x: torch.Tensor) -> Results:
         chosen = [
-            torch.where(x > 1, x, number), torch.where(x > 1, number, x), x.masked_fill(x > 1, number),
-            x.clamp(min=number), F.threshold(x, 1.0, number), torch.full_like(x, number),
+            torch.where(x > 1, x, number), torch.where(x > 1, number, x),
+            x.masked_fill(x > 1, number), x.clamp(min=number),
+            F.threshold(x, 1.0, number), torch.full_like(x, number),
         ]  # fmt: skip
         kinds = [torch.int32, torch.int64, torch.int16, torch.bool]
         return [y.to(kind) for y in chosen for kind in kinds]
