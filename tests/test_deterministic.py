@@ -57,6 +57,7 @@ def test_a_training_loop_while_plans_take_over() -> None:
     assert train(6, patient=False) == first
 
 
+@pytest.mark.slow
 def test_a_training_loop_in_fresh_processes() -> None:
     """In a hurry, and with time for every plan."""
     code = """

@@ -27,6 +27,7 @@ def target_of(text: str, targets: set[str]) -> str | None:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p)], ids=lambda p: p.name)
 def test_python_blocks_run(page, tmp_path):
     """Each page's blocks, in order; one that begins with `# NAME.py` is that file, or more of it.

@@ -41,6 +41,7 @@ def _has(target: str) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["cpu", "opencl"])
 def test_softshrink(target):
@@ -59,6 +60,7 @@ def test_softshrink(target):
     assert not any(key.startswith("fallback::softshrink") for key in counts)
 
 
+@pytest.mark.slow
 def test_an_opencl_kernel_that_takes_something_else():
     if not _has("opencl"):
         pytest.skip("the target opencl is not here")

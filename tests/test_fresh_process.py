@@ -98,6 +98,7 @@ def test_what_is_read_at_the_start_needs_a_new_process(tmp_path: Path) -> None:
         assert isinstance(process, Forked) is is_forked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", [False, True])
 def test_one_that_hangs_is_killed(tmp_path: Path, imports: bool) -> None:
     code = "import time; print('begins', flush=True); time.sleep(1000)"

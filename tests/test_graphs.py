@@ -127,6 +127,7 @@ def test_random_numbers_are_drawn_at_each_replay() -> None:
     assert torch.tenon.get_rng_state().equal(after)
 
 
+@pytest.mark.slow
 def test_what_a_checkpoint_draws_again_is_what_it_drew() -> None:
     x = torch.ones(1000, device="tenon", requires_grad=True)
     made: list[torch.Tensor] = []
@@ -149,6 +150,7 @@ def test_what_a_checkpoint_draws_again_is_what_it_drew() -> None:
         assert_same(made[0] == 0, made[1].cpu() == 0)
 
 
+@pytest.mark.slow
 def test_numbers_that_others_draw_during_a_capture_are_not_drawn_again() -> None:
     drawn, made = [], []
 
@@ -183,6 +185,7 @@ def test_more_calls_than_a_window_has() -> None:
         assert_same(made[0], calls(host))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_leaked")
 def test_what_dies_within_a_graph_takes_no_memory() -> None:
     nbytes = 4 << 20

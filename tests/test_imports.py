@@ -88,6 +88,7 @@ def circle(found: Graph) -> str | None:
     return None
 
 
+@pytest.mark.slow
 def test_no_circle() -> None:
     found = circle(graph(PACKAGE))
     assert found is None, f"these import one another:\n{found}"

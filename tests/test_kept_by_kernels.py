@@ -86,6 +86,7 @@ def library() -> Iterator[None]:
     defined._destroy()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", KERNELS)

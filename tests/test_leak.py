@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from fresh_process import output
 
 
+@pytest.mark.slow
 def test_a_thousand_steps_hold_what_a_hundred_did() -> None:
     soak = Path(__file__).with_name("soak.py")
     text = output(

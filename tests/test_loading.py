@@ -53,6 +53,7 @@ def test_an_extension_for_another_pytorch_is_not_loaded(other_pytorch: str) -> N
     assert "`pip install torch==2.99.0`" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [

@@ -194,6 +194,7 @@ def test_inference(name: str) -> None:
             assert_same(out, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_generation() -> None:
     torch.manual_seed(0)
     model = transformer("llama").eval()

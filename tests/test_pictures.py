@@ -40,6 +40,7 @@ def test_a_picture_is_one_svg_with_a_tip_for_each_part(which):
     assert len(tips) - tips.count(None) == measured
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("which", ["bars", "lines"])
 def test_a_picture_is_dark_where_the_reader_has_it_so(which, tmp_path):

@@ -271,6 +271,7 @@ def test_a_fork_while_other_threads_use_the_device(busy: tuple, mode: str) -> No
     assert output(code, *busy, TENON_EXECUTE=mode) == "right"
 
 
+@pytest.mark.slow
 def test_a_fork_takes_each_lock_of_the_core_or_it_says_why_not() -> None:
     """One that a fork leaves to a thread which the child does not have is waited for without end.
 
@@ -321,6 +322,7 @@ ENDINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_end_of_a_process_is_clean(ending: str) -> None:
     code = f"""

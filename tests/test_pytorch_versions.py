@@ -30,6 +30,7 @@ def _asks_for_the_version(path: Path) -> bool:
     return any(re.search(r"torch\.__version__|torch\.version\b", ast.unparse(n)) for n in compared)
 
 
+@pytest.mark.slow
 def test_differences_between_releases_are_in_one_place() -> None:
     package = Path(torch_tenon.__file__).parent
     asking = {p.name for p in package.rglob("*.py") if _asks_for_the_version(p)}

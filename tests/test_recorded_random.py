@@ -75,6 +75,7 @@ USES: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [*DRAWS, *USES])
 def test_a_plan_draws_what_a_call_that_runs_at_once_draws(name: str) -> None:

@@ -51,6 +51,7 @@ def steps(x: torch.Tensor) -> list[torch.Tensor]:
     return [y, *z, values, places, values.sum(), torch.stack([y, y]).relu()]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_collection")
 @pytest.mark.parametrize("read", [False, True])
 def test_a_finalizer_that_the_collector_runs_while_calls_are_recorded(read: bool) -> None:

@@ -142,6 +142,7 @@ def test_recording_says_what_windows_did():
     ], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("builder", "said"),
     [("off", "The host computed all that was recorded: no plan ran."), ("thread", "No op fell")],
@@ -177,6 +178,7 @@ def test_recording_says_how_many_sizes_a_plan_was_for():
     assert "Windows whose sizes are symbols:" in text and "by one plan" in text
 
 
+@pytest.mark.slow
 def test_commit_runs_what_was_recorded():
     code = f"""{STEPS}
     before = sum(_C.record_counts()[1])

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1] / "torch_tenon"
 ROOMS = ("ir", "compiler", "frontends", "ops")
 NAMES = {
@@ -63,6 +65,7 @@ def of_one_target(module: str) -> bool:
     return parts[:2] == ["torch_tenon", "targets"] and parts[2:3] not in ([], ["target"])
 
 
+@pytest.mark.slow
 def test_the_rooms_know_no_target() -> None:
     found = set()
     for file, text in sources():

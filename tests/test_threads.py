@@ -60,6 +60,7 @@ def test_each_its_own_loop() -> None:
         assert_same(together(lambda number: train(number, "tenon")), want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_plans_serve_every_thread(mode: str) -> None:
     for _ in turns(3):
         together(lambda number: train(number, "tenon"))
@@ -205,6 +206,7 @@ def test_nothing_is_left_of_threads_that_ended_with_work_pending(nothing_leaked:
     assert [t.tolist() for t in kept] == [[50.0 * k + 1] * 2 for k in range(8)]
 
 
+@pytest.mark.slow
 def test_what_a_thread_recorded_while_a_window_of_it_ran() -> None:
     """The thread has ended when the window has: who ran it forgets nothing that came later."""
     x = torch.arange(4.0)

@@ -74,6 +74,7 @@ def test_equal_layers_share_plans_and_a_changed_one_costs_a_few() -> None:
     assert 0 < asked() - before <= windows // 4
 
 
+@pytest.mark.slow
 @needs.plans
 @pytest.mark.parametrize("period", [90, 410, 700])
 def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
@@ -99,6 +100,7 @@ def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
     torch.testing.assert_close(x.cpu(), steps(copy, 40))
 
 
+@pytest.mark.slow
 def test_a_window_holds_no_more_than_eager_code_would() -> None:
     """The input and the result of each layer, beside the weights; what died is let go of, though
     the calls that read it run later."""

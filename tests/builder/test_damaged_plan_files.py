@@ -191,6 +191,7 @@ def use(code: str, learned: Path, tmp_path: Path, *arguments: str, **environment
     )
 
 
+@pytest.mark.slow
 def test_each_bit_is_looked_at(learned: Path, tmp_path: Path) -> None:
     read, accepted = map(int, use(READ, learned, tmp_path, "noticed").split())
     assert read > 1000 and accepted == 0
@@ -203,6 +204,7 @@ def test_what_is_damaged_under_a_checksum_that_fits_is_read_without_harm(
     assert read > 2000 and accepted < read / 2
 
 
+@pytest.mark.slow
 def test_what_is_damaged_under_a_checksum_that_fits_runs_without_harm(
     learned: Path, tmp_path: Path
 ) -> None:

@@ -72,6 +72,7 @@ class Machine:
         return len(self.tries.read_text().splitlines()) if self.tries.exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("way", "builder"), [(KILLED, "thread"), (FULL, "thread"), (KILLED, "process")]
@@ -85,6 +86,7 @@ def test_it_is_tried_again_and_not_too_often(tmp_path: Path, way: str, builder: 
     assert second["hits"] > 0 and machine.compilations() == 3
 
 
+@pytest.mark.slow
 def test_another_process_tries_as_well(tmp_path: Path) -> None:
     machine = Machine(tmp_path, KILLED, failures=1)
     first = machine.run("thread", once=True)
@@ -92,6 +94,7 @@ def test_another_process_tries_as_well(tmp_path: Path) -> None:
     assert machine.run("thread")["hits"] > 0
 
 
+@pytest.mark.slow
 def test_a_reason_that_holds_is_kept(tmp_path: Path) -> None:
     machine = Machine(tmp_path, REFUSED, failures=1000)
     assert machine.run("thread", once=True)["failed"] > 0

@@ -54,6 +54,7 @@ print(not p.yields or int(watcher.communicate()[0]) == os.SCHED_OTHER)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="policies of threads are Linux's")
 def test_a_busy_interpreter_has_its_share_back() -> None:
     assert output(STARVED, TENON_BUILDER="off") == "True"

@@ -49,6 +49,7 @@ CODE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_those_go_that_were_used_least_recently(tmp_path: Path) -> None:
     settings = {

@@ -124,6 +124,7 @@ def test_a_group_that_it_has_no_code_for_runs_by_reference(
     assert "the target 'without' writes no kernels" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_target_without_a_backend_runs_op_by_op() -> None:
     code = """
         import torch, torch_tenon

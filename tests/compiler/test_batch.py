@@ -43,6 +43,7 @@ def test_every_tensor_gets_its_own_result(
     torch.testing.assert_close(plan.run(inputs), update(*inputs))
 
 
+@pytest.mark.slow
 def test_products_run_one_by_one(tmp_path: Path) -> None:
     def f(*tensors: torch.Tensor) -> list[torch.Tensor]:
         return [torch.relu(a @ b) for a, b in zip(tensors[::2], tensors[1::2], strict=True)]

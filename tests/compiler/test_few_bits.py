@@ -39,6 +39,7 @@ def _columns(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     return (x @ w.to(x.dtype).mT) * s
 
 
+@pytest.mark.slow
 @needs.plans
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", [_rows, _columns])

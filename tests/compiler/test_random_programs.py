@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -88,6 +89,7 @@ def _broadcast(a: torch.Size, b: torch.Size, into: bool = False) -> bool:
     return shape == b if into else shape.numel() <= 20_000
 
 
+@pytest.mark.slow
 def test_random_programs(tmp_path: Path) -> None:
     backend = CpuBackend(CpuCompiler(Cache(tmp_path / "cache")))
     made = []

@@ -82,6 +82,7 @@ def load(path: str, device: str) -> dict[str, torch.Tensor]:
     return whole({"model": of_module, "optimizer": of_optimizer})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "asynchronously"])
 def test_a_checkpoint_is_loaded_by_other_ranks(
     two: Ranks, three: Ranks, tmp_path: Path, later: bool
@@ -92,12 +93,14 @@ def test_a_checkpoint_is_loaded_by_other_ranks(
         torch.testing.assert_close(found, saved, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_host_is_loaded_by_the_device(two: Ranks, tmp_path: Path) -> None:
     saved = two.run(save, str(tmp_path), "cpu", False)[0]
     for found in two.run(load, str(tmp_path), "tenon"):
         torch.testing.assert_close(found, saved, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_one_of_its_files(two: Ranks, tmp_path: Path) -> None:
     two.run(save, str(tmp_path), "tenon", False)
     next(iter(tmp_path.glob("__1_*.distcp"))).unlink()

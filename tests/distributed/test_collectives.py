@@ -198,6 +198,7 @@ def in_order_with_what_is_recorded() -> None:
         assert x[7, 7].item() == expected
 
 
+@pytest.mark.slow
 def test_what_was_recorded_comes_first(group: Ranks) -> None:
     group.run(in_order_with_what_is_recorded)
 
@@ -250,6 +251,7 @@ def objects() -> None:
     dist.monitored_barrier()
 
 
+@pytest.mark.slow
 def test_objects_and_barriers(group: Ranks) -> None:
     group.run(objects)
 

@@ -22,6 +22,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor
     return killed.undisturbed(tmp_path_factory.mktemp("undisturbed") / "digits.pt", SIZE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", range(SIZE))
 def test_a_rank_is_killed(tmp_path: Path, expected: dict[str, torch.Tensor], victim: int) -> None:
     checkpoint = tmp_path / "digits.pt"

@@ -52,6 +52,7 @@ def test_processes_of_this_machine(store: Store) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_rank_of_another_machine_that_does_not_answer(store: Store) -> None:
     store.put(2, machine="another", host="far")
     assert store.explain() == "rank 2 on far does not answer"

@@ -50,6 +50,7 @@ DDP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", DDP.values(), ids=DDP)
 def test_data_parallel(two: Ranks, options: dict[str, Any]) -> None:
     tolerance = 2e-2 if options.get("hook") is default_hooks.fp16_compress_hook else 1e-4

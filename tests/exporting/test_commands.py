@@ -76,6 +76,7 @@ def test_run(program: Path, tmp_path: Path) -> None:
     assert found["median_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_sizes_are_chosen_by_their_names(program: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "pair.tenon")
     arguments = ["export", f"{tmp_path}/model.py:pair", "-o", path, "--cpu", "native"]

@@ -68,6 +68,7 @@ class Layers(nn.Module):
         return [*y, self.few(x[:, 4:7]), self.groups(F.relu(x[:, 1:]))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cpu", ["native", "x86-64-v2", "x86-64-v3"])
 def test_convolutions(tmp_path: Path, cpu: str) -> None:
     torch.manual_seed(0)
@@ -126,6 +127,7 @@ class Network(nn.Module):
         return scores, self.last(tokens), normed, *others
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 21, 40), (3, 32, 15)])
 def test_networks(tmp_path: Path, size: tuple[int, int, int]) -> None:
     torch.manual_seed(0)
@@ -178,6 +180,7 @@ class Heads(nn.Module):
         return [norm(self.one(x + k)) for k, norm in enumerate(self.norms)]
 
 
+@pytest.mark.slow
 def test_weights_of_several_norms_and_methods(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = trained(Heads()).eval()
@@ -192,6 +195,7 @@ def test_weights_of_several_norms_and_methods(tmp_path: Path) -> None:
     assert len(load_file(path.with_suffix(".safetensors"))) == 6
 
 
+@pytest.mark.slow
 def test_loops_go_over_channels(tmp_path: Path) -> None:
     """A block of MobileNetV2 has no step that only moves images inside, but for borders."""
     model = nn.Sequential(

@@ -33,6 +33,7 @@ def test_without_a_compiler_graphs_run_by_reference(tmp_path):
     assert "runs by reference: no C compiler" in errors and "apt install gcc" in errors
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_leaves_its_source(tmp_path):
     broken = tmp_path / "cc"
     broken.write_text("#!/bin/sh\necho cannot go on >&2\nexit 3\n")

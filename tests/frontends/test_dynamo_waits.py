@@ -36,6 +36,7 @@ print(loaded())
     assert output(TRAIN + code).strip() == "False"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",
     [
@@ -62,6 +63,7 @@ print(torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(2)).tolist())
     assert output(TRAIN + code).strip() == "[1.0, 1.0]"
 
 
+@pytest.mark.slow
 def test_a_program_that_imports_it_has_it_before_it_trains() -> None:
     code = "import torch._dynamo; print(loaded()); step(); print(type(torch._dynamo).__name__)"
     assert output(TRAIN + code).split() == ["True", "module"]
@@ -78,6 +80,7 @@ print(loaded())
     assert output(TRAIN + code).split() == ["False", "False"]
 
 
+@pytest.mark.slow
 def test_what_it_is_not_to_look_at_is_hidden_from_it_later() -> None:
     code = """
 step()
@@ -103,6 +106,7 @@ print(importlib.util.find_spec("torch._dynamo") is not None, torch._dynamo.__fil
     assert output(TRAIN + code).split() == ["True", "__init__.py", "False"]
 
 
+@pytest.mark.slow
 def test_the_builder_loads_what_symbolic_sizes_need_of_it_and_all_when_asked() -> None:
     code = """
 import sys, torch

@@ -83,6 +83,7 @@ def test_memory_that_is_written_later(
         assert plan_counts()["failed"] == failed
 
 
+@pytest.mark.slow
 @needs.plans
 def test_what_results_have_in_common_is_computed_once(tmp_path: Path) -> None:
     log = run(

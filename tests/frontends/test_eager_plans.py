@@ -25,6 +25,7 @@ def all_by_plans(compiled: None) -> Iterator[None]:
     assert after["reference"] == before["reference"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_gradients_that_are_scaled(dtype: torch.dtype) -> None:
     """Two steps have gradients that are not finite: they are left out and the scale shrinks."""
@@ -140,6 +141,7 @@ def test_a_diagonal_beside_rows_that_are_read_as_columns() -> None:
         same_on_both(compute, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_changes() -> None:
     start = torch.rand(7)
 

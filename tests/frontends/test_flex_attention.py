@@ -57,6 +57,7 @@ def _expected(
     return torch.where(mask.any(-1, keepdim=True), weights, 0) @ v
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("score_mod", "mask_mod", "shape", "dtype"),
@@ -100,6 +101,7 @@ def test_values_and_gradients(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("needed", [5, 4])
 def test_what_a_score_reads_has_gradients_and_other_results_are_there(needed: int) -> None:
     torch.manual_seed(0)
@@ -146,6 +148,7 @@ def test_the_graph_around_it_is_fused(caplog: pytest.LogCaptureFixture) -> None:
     assert all(not g.calls and not g.fallbacks for g in graphs)
 
 
+@pytest.mark.slow
 def test_lengths_that_change() -> None:
     f = torch.compile(
         lambda q, k, v: flex_attention(q, k, v, _distance), backend="tenon", dynamic=True

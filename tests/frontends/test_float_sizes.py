@@ -27,6 +27,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_floats_that_follow_from_sizes(name: str, caplog: pytest.LogCaptureFixture) -> None:
     function = FUNCTIONS[name]

@@ -1,5 +1,6 @@
 """What a target's library has kernels for is called by compiled graphs, between their plans."""
 
+import pytest
 from fresh_process import TESTS, output
 
 WITH_LIBRARY = f"{TESTS / 'targets' / 'with_library.py'}:WithLibrary"
@@ -42,6 +43,7 @@ def run(code: str) -> None:
     assert output(COMPARE + code + '\n    print("told")', TENON_TARGET=WITH_LIBRARY) == "told"
 
 
+@pytest.mark.slow
 def test_a_network_and_its_gradients() -> None:
     """`addmm` follows from `mm`. A result that the library lays out in another order of memory is
     put into the order that the parts are compiled for."""
@@ -75,6 +77,7 @@ def test_factors_of_another_kind() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_any_sizes() -> None:
     """A part gets the sizes that it needs, also where none of its tensors has them."""
     run("""
@@ -91,6 +94,7 @@ def test_any_sizes() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_what_is_written_in_place() -> None:
     """A part reads a view of what the last part writes, and both see the same memory."""
     run("""
@@ -106,6 +110,7 @@ def test_what_is_written_in_place() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_random_numbers_are_those_of_eager_code() -> None:
     run("""
     def function(x, y):
@@ -121,6 +126,7 @@ def test_random_numbers_are_those_of_eager_code() -> None:
     """)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_gives_something_else() -> None:
     """The error says what was to be made: plans would read memory that is not there."""
     run("""

@@ -83,6 +83,7 @@ def test_a_function_that_makes_its_tensors():
     assert made.device.type == "tenon" and made.tolist() == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_importing_torch_loads_no_compiler():
     loaded = output(
         "import sys, torch; print([m for m in sys.modules if m in "

@@ -282,6 +282,7 @@ def _alone(x: torch.Tensor) -> torch.Tensor:
     return (x * 2).add_(1).mul_(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("composed", [_part, _whole, _flat, _alone])
 def test_a_decomposition_that_writes_what_it_made(composed: Any) -> None:
     """Views of it see that."""

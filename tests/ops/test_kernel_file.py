@@ -257,6 +257,7 @@ CHANGES = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 def test_what_changes_between_processes_is_seen(tmp_path, mode):
     """Nothing that is kept of an op's calls, and no plan with its kernel, outlives the process."""

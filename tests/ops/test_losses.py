@@ -134,6 +134,7 @@ def test_strides_of_gradients_in_graphs() -> None:
         assert [t.stride() for t in got] == [t.stride() for t in want]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_losses_of_16_bits_are_rounded_as_on_the_cpu(dtype: torch.dtype) -> None:
     def losses(x: torch.Tensor, target: torch.Tensor) -> list[torch.Tensor]:

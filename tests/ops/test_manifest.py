@@ -31,6 +31,7 @@ def _about(problems: list[str], op: str) -> list[str]:
     return [p for p in problems if p.startswith(f"{op}: ")]
 
 
+@pytest.mark.slow
 def test_the_manifest_itself_is_right() -> None:
     entries = manifest.read()
     assert len(entries) > 40

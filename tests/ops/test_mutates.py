@@ -46,6 +46,7 @@ def _update_out(x: Tensor, mean: Tensor, var: Tensor, outs: list[Tensor]) -> lis
     return outs[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["reference", "compiled"])
 @pytest.mark.parametrize(
     "call",

@@ -1,10 +1,12 @@
 """What is read from native_functions.yaml is what the dispatcher does."""
 
+import pytest
 import torch
 
 from torch_tenon.ops import manifest, native
 
 
+@pytest.mark.slow
 def test_required_is_what_the_dispatcher_has_no_kernel_for() -> None:
     ours = {op for entry in manifest.read() if entry.route == "decomposed" for op in entry.ops}
     for name, op in native.load().items():

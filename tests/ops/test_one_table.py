@@ -132,6 +132,7 @@ def _sources() -> list[Path]:
     return [p for p in sorted(PACKAGE.rglob("*.py")) if "testing" not in p.parts]
 
 
+@pytest.mark.slow
 def test_python_has_no_other_table_of_ops() -> None:
     found = [name for file in _sources() for name in _lists_in(file)]
     assert [name for name in found if name not in OTHERS] == []

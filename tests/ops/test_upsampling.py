@@ -27,6 +27,7 @@ aten = torch.ops.aten
 SCALES = (None, 0.5, 0.1, 1.0, 2.0, 3.0, 1.7, -1.0, 0.0, 1e9)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["upsample_nearest", "_upsample_nearest_exact"])
 @pytest.mark.parametrize(
@@ -70,6 +71,7 @@ def test_between_elements_of_the_image(align_corners: bool, some: Callable[..., 
     same_by_plans(compute, torch.randn(1, 2, 3, 4, 5), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     ("mode", "sizes", "channels_last"),

@@ -1,5 +1,6 @@
 """What a profile says of one plan that runs for sizes of several values."""
 
+import pytest
 import torch
 from fresh_process import output
 from plans import plans_made
@@ -67,6 +68,7 @@ def check_a_window(n, weight):
     assert 0 <= chain.bytes - 2 * 4 * n * 24 <= 16
 
 
+@pytest.mark.slow
 def test_a_window_s_steps_are_of_the_sizes_at_hand(compiled):
     weight = torch.randn(48, 16, device="tenon")
     for n in (32, 32, 21, 50, 17):
@@ -77,6 +79,7 @@ def test_a_window_s_steps_are_of_the_sizes_at_hand(compiled):
     assert plans_made() == made
 
 
+@pytest.mark.slow
 def test_a_window_s_steps_are_so_in_the_next_process(tmp_path):
     code = """
         import sys, torch

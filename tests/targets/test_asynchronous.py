@@ -139,10 +139,12 @@ def index_out_of_range() -> None:
         )
 
 
+@pytest.mark.slow
 def test_an_index_out_of_range_arrives_with_the_event() -> None:
     run_here("index_out_of_range()")
 
 
+@pytest.mark.slow
 def test_a_graph_keeps_what_it_reads() -> None:
     run_here("test_graphs.test_a_graph_keeps_what_it_reads(False)")
     run_here("test_graphs.test_a_graph_keeps_what_it_reads(True)")

@@ -176,6 +176,7 @@ const tenon_target_functions *tenon_target(uint32_t interface, tenon_status *sta
 """
 
 
+@pytest.mark.slow
 @library_targets
 def test_a_library_that_libtenon_rt_has_open_is_not_opened_anew(tmp_path: Path) -> None:
     """Queues of the device's core take turns with those of a program that was there before."""

@@ -107,6 +107,7 @@ def copies_are_lost(says_so: str) -> str:
     return "told"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says_so", ["wait", "done"])
 def test_copies_and_graphs_that_are_lost(says_so: str) -> None:
     assert run_there(f"copies_are_lost({says_so!r})", TENON_EXECUTE="compiled") == "told"
@@ -148,6 +149,7 @@ def an_event_tells(says_so: str) -> str:
     return "told"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("says_so", ["wait", "done"])
 def test_an_event_tells_what_the_device_failed_with(says_so: str) -> None:
     assert run_there(f"an_event_tells({says_so!r})", TENON_EXECUTE="compiled") == "told"
@@ -182,6 +184,7 @@ def a_window_raises_while_earlier_ones_run() -> str:
     return "in order"
 
 
+@pytest.mark.slow
 def test_a_window_that_raises_waits_for_those_before_it() -> None:
     call = "a_window_raises_while_earlier_ones_run()"
     assert run_there(call, TENON_EXECUTE="compiled") == "in order"
@@ -210,6 +213,7 @@ def assert_lost_with(x: torch.Tensor, text: str) -> None:
         x.cpu()
 
 
+@pytest.mark.slow
 def test_whatever_a_command_raises_in_the_queues_thread_is_told() -> None:
     assert run_there("commands_fail()", THREADED_TARGET, TENON_EXECUTE="compiled") == "told"
 

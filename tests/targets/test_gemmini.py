@@ -56,6 +56,7 @@ def _run(code: str, execute: str = "compiled", *arguments: str) -> str:
     return output(start + code, *arguments, TENON_TARGET=TARGET, TENON_EXECUTE=execute)
 
 
+@pytest.mark.slow
 def test_products_and_their_cycles() -> None:
     code = f"""
         for m, k, n, *_ in {PRODUCTS}:
@@ -77,6 +78,7 @@ def test_products_and_their_cycles() -> None:
     assert _run(code) == "".join(f"{row}, " for row in PRODUCTS).strip()
 
 
+@pytest.mark.slow
 def test_convolutions_and_their_cycles() -> None:
     code = f"""
         for images, channels, size, results, kernel, stride, _ in {CONVOLUTIONS}:
@@ -121,6 +123,7 @@ MODELS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["cnn", "transformer"])
 def test_models(model: str, tmp_path: Path) -> None:
     code = f"""{MODELS}
@@ -138,6 +141,7 @@ def test_models(model: str, tmp_path: Path) -> None:
     assert _run(code, "compiled", model, str(tmp_path / "model.tenon")).endswith("True")
 
 
+@pytest.mark.slow
 def test_strides_batches_and_nothing() -> None:
     code = """
         def multiply(a, b):
@@ -165,6 +169,7 @@ def test_strides_batches_and_nothing() -> None:
     assert _run(code) == "1"  # of bytes; nothing is launched without elements
 
 
+@pytest.mark.slow
 def test_layers_of_bytes(tmp_path: Path) -> None:
     code = """
         sys.path.insert(0, sys.argv[1])

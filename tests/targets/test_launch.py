@@ -134,6 +134,7 @@ class Grids(AsynchronousTarget):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", ["0", "1"])
 def test_a_queue_gets_a_launch_as_a_record(files: str, tmp_path: Path) -> None:
     """Of a kernel by hand, of a generated one at sizes of any value, and of a library's."""

@@ -11,6 +11,7 @@ from fresh_process import ASYNCHRONOUS_TARGET, REMOTE_TARGET, output, python
 TARGETS = {"remote": REMOTE_TARGET, "asynchronous": ASYNCHRONOUS_TARGET}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_host_cannot_reach_the_memory(name: str) -> None:
     """Without this, the rest of this file would say nothing."""

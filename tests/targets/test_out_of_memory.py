@@ -47,6 +47,7 @@ CODE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "compiled"])
 @pytest.mark.parametrize("target", [REMOTE_TARGET, ASYNCHRONOUS_TARGET])
 def test_what_has_no_memory_is_lost_and_nothing_else(target: str, mode: str) -> None:
@@ -97,6 +98,7 @@ SCANS = """
 """
 
 
+@pytest.mark.slow
 def test_a_plan_keeps_the_memory_of_steps_that_are_not_enqueued_yet() -> None:
     assert output(SCANS, TENON_TARGET=ASYNCHRONOUS_TARGET, TENON_EXECUTE="compiled") == "True"
 

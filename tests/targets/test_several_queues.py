@@ -122,6 +122,7 @@ def training_with_batches_on_their_way() -> str:
     return "right"
 
 
+@pytest.mark.slow
 def test_training_with_batches_on_their_way() -> None:
     assert run_there("training_with_batches_on_their_way()") == "right"
 
@@ -153,6 +154,7 @@ def copies_wait_on_the_device() -> str:
     return "right"
 
 
+@pytest.mark.slow
 def test_copies_to_memory_in_use_wait_on_the_device() -> None:
     call = "copies_wait_on_the_device()"
     assert run_there(call, TENON_EXECUTE="compiled", TENON_DEVICES="1") == "right"

@@ -21,6 +21,7 @@ def test_conformance_reports_on_it(tmp_path: Path) -> None:
     assert found["cases"] >= 8 and found["pass"] == found["cases"], found
 
 
+@pytest.mark.slow
 def test_the_toy_and_the_host_share_a_plan() -> None:
     code = """
         import torch, torch_tenon
@@ -51,6 +52,7 @@ def test_the_toy_and_the_host_share_a_plan() -> None:
     assert "out of" in text
 
 
+@pytest.mark.slow
 def test_a_graph_calls_the_library() -> None:
     """A product between two plans: nothing of it is the host's."""
     code = """

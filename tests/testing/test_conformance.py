@@ -216,6 +216,7 @@ def test_the_command_reports_and_judges(tmp_path: Path) -> None:
     assert "</script>" in embedded["results"][2]["c"]["forward"]["message"]
 
 
+@pytest.mark.slow
 def test_without_a_baseline_nothing_is_worse_and_the_line_that_repeats_has_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

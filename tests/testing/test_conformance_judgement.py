@@ -58,6 +58,7 @@ def test_the_cpu_conforms_to_itself(kind: str, name: str, dtype: str, checks: li
     assert 0 < result.samples <= result.samples_available
 
 
+@pytest.mark.slow
 def test_what_the_cpu_cannot_run_is_not_applicable() -> None:
     result = run_case(Case("modules", "nn.AvgPool3d", "float16"), "cpu", limit=2)
     assert result.status is Status.NOT_APPLICABLE

@@ -65,6 +65,7 @@ def shown(browser):
     return browser.evaluate("document.getElementById('shown').textContent")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "dark"), [(1200, False), (400, True)])
 def test_a_person_clicks_through_it(page, tmp_path, width, dark):
     path, results = page

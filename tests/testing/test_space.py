@@ -25,6 +25,7 @@ def asking() -> Iterator[Asking]:
 SAMPLE = {"window": (4, 24), "sized": (24, 12), "compiled": (46, 12), "dynamic": (82, 8)}
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", SAMPLE)
 def test_a_sample_of_all_ops(asking: Asking, mode: str) -> None:

@@ -65,6 +65,7 @@ def test_right_plans_pass(verify: None) -> None:
     assert plan_counts()["hits"] > hits
 
 
+@pytest.mark.slow
 def test_the_first_wrong_op_is_named(verify: None, wrong_cosh: None) -> None:
     found = _warnings(43)
     assert found, "no plan was found to differ"

@@ -59,6 +59,7 @@ def test_images_of_one_element(rank: int, sizes: tuple[int, ...]) -> None:
     same_by_plans(sampled, x, grid, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_coordinates_that_are_no_numbers(rank: int, dtype: torch.dtype) -> None:
@@ -66,6 +67,7 @@ def test_coordinates_that_are_no_numbers(rank: int, dtype: torch.dtype) -> None:
     same_by_plans(sampled, image(rank, dtype), grid, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("padding", PADDINGS)
@@ -88,6 +90,7 @@ def test_gradients(rank: int, dtype: torch.dtype, padding: str) -> None:
     same_by_plans(gradients, g, x, grid, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Since version 1.3.0")
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (3, 1), (1, 1, 1), (2, 1, 3), (1, 3, 4)])

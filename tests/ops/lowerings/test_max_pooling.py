@@ -31,6 +31,7 @@ def pools(draw: Any) -> tuple[int, list[int], dict[str, Any]]:
     return rank, each(5, 9), options
 
 
+@pytest.mark.slow
 @given(
     pool=pools(),
     dtype=st.sampled_from(DTYPES),

@@ -67,6 +67,7 @@ def test_exponents() -> None:
     same_by_plans(compute, SPECIAL, torch.tensor([0, 1, -1, 2, -3, 2**40]), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_decimals() -> None:
     def compute(x: Tensor) -> list[Tensor]:
         return [x.round(decimals=d) for d in (1, -1, 5, 10, -10, 39, -39, 400, -400)]
@@ -152,6 +153,7 @@ FACTORS: list[Callable[[Tensor, float], Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_factors_beyond_a_dtype_in_windows(dtype: torch.dtype) -> None:
     """Also where an op's numbers have become run-time values."""

@@ -91,6 +91,7 @@ def test_sums_at_the_ends_of_the_range(dtype: torch.dtype, run: Callable[..., Re
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_zeros_of_exponential_units(dtype: torch.dtype, run: Callable[..., Results]) -> None:
     """They keep their signs, and nothing infinite is multiplied by them."""
@@ -172,6 +173,7 @@ def test_gradients_of_logit_outside_of_its_domain(
         torch.testing.assert_close(got, want, rtol=1e-6, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("exponents", [torch.int64, torch.int32, torch.int8, torch.uint8])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -129,6 +129,7 @@ def test_sizes_that_are_known_at_run_time() -> None:
         compare(program, network, torch.randn(shape))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("causal", "mask"), [(False, None), (True, None), (False, torch.bool), (False, torch.float32)]
@@ -179,6 +180,7 @@ def test_layers_of_images() -> None:
     check(others, x)
 
 
+@pytest.mark.slow
 def test_sequences() -> None:
     torch.manual_seed(0)
     x, at = torch.randn(6, 5), torch.tensor([1, 0, 5, 3])

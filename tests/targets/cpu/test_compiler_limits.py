@@ -34,6 +34,7 @@ def compiler(folder: Path, script: str, seconds: int) -> CpuCompiler:
     return CpuCompiler(Cache(folder / "cache"), str(command), seconds)
 
 
+@pytest.mark.slow
 def test_a_compiler_may_take_so_much_time_and_no_more(tmp_path: Path) -> None:
     endless = compiler(tmp_path, "while :; do :; done", seconds=0)
     with pytest.raises(CompileError, match="source is in"):

@@ -29,6 +29,7 @@ SANITIZED += ["-fsanitize=address,bounds"]
 PROCESSORS = {"AVX512": "x86-64-v4", "AVX2": "x86-64-v3", "any": "x86-64-v2"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="it compiles for kinds of x86-64")
 @pytest.mark.parametrize("capability", PROCESSORS)
 def test_driver_stays_within_its_memory(capability: str, tmp_path: Path) -> None:

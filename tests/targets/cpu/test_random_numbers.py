@@ -80,6 +80,7 @@ def call(library: ctypes.CDLL, name: str, *arguments: torch.Tensor | int) -> Non
     getattr(library, name)(*map(ctypes.c_int64, given))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("flags", ["-O0", "-O2", "-O3 -march=native"])
 @pytest.mark.parametrize(("kind", "s"), KINDS)

@@ -340,6 +340,7 @@ def look_up() -> None:
     print("late")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_index_out_of_range_is_told_when_the_result_is_read(layout: str) -> None:
     assert there("look_up()", layout) == "late"
@@ -365,6 +366,7 @@ def test_a_source_that_does_not_build_is_told_with_the_build_log() -> None:
     assert there(code) == "told"
 
 
+@pytest.mark.slow
 def test_binaries_are_kept(tmp_path: Path) -> None:
     code = """
         import torch
@@ -382,6 +384,7 @@ def test_binaries_are_kept(tmp_path: Path) -> None:
     assert "__kernel" in first.stderr and "__kernel" not in second.stderr
 
 
+@pytest.mark.slow
 def test_a_kept_plan_has_its_groups_on_the_host_in_another_process(tmp_path: Path) -> None:
     code = """
         x = torch.rand(100).to("tenon")
@@ -421,6 +424,7 @@ def print_waits_of_a_step() -> None:
     print(waits - {"wait::an event"} or "none")
 
 
+@pytest.mark.slow
 def test_a_training_step_waits_for_nothing_unless_it_is_told_to() -> None:
     assert there("print_waits_of_a_step()") == "none"
     # One that is over before the host looks is none: where the processors are busy, all may be.
@@ -428,11 +432,13 @@ def test_a_training_step_waits_for_nothing_unless_it_is_told_to() -> None:
     assert any(found == "{'wait::each step'}" for found in told)
 
 
+@pytest.mark.slow
 def test_a_process_ends_while_the_device_computes() -> None:
     for _ in range(3):
         assert there("steps()", TENON_COMMIT="each") == ""
 
 
+@pytest.mark.slow
 def test_a_compiled_graph_changes_a_number_of_the_host() -> None:
     """As an optimizer's does, which counts its steps there."""
     code = """
@@ -511,5 +517,6 @@ def exported(path: str) -> None:
     torch.testing.assert_close(program(x, w), Exported()(x, w))
 
 
+@pytest.mark.slow
 def test_a_program_runs_on_the_library_alone(tmp_path: Path) -> None:
     there(f"exported({str(tmp_path / 'model.tenon')!r})")
