@@ -5,7 +5,7 @@ is about the compiler and the tools. `--sample 3/8` takes the third of eight par
 A test of several execution modes runs each of its variations in one mode. Of these a sample has
 MOST_VARIATIONS, or n where the test is marked `sampled(n)`: which, `--seed` says. Of the cases
 within a test the fixture `some` takes a sample. The sample takes turns, and the commit says whose
-turn it is. With each commit the other half of a test's variations runs, and another fifth of the
+turn it is. With each commit the other half of a test's variations runs, and another seventh of the
 tests that are marked `slow`. `--turn all` runs the whole sample, `--whole` all there is.
 """
 
@@ -100,7 +100,7 @@ DEAREST = (
 # All of whose tests are `long`.
 LONG = {TESTS / "ops" / "test_sizes_of_ops.py"}
 MOST_VARIATIONS = 2  # of a test, where it does not say how many
-TURNS = 5  # in so many commits each slow test runs once; in twice as many, its whole sample
+TURNS = 7  # in so many commits each slow test runs once; in twice as many, its whole sample
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
