@@ -5,6 +5,7 @@
 # make test-frameworks     accelerate, transformers and Lightning on the device; installs them
 # make test-torchcts       TorchCTS, a conformance suite by others; installs it apart. A part of it:
 #              `make test-torchcts TORCHCTS_OPTIONS='-k quantized'` (see --help)
+# make test-pytorch PYTORCH_SOURCES=path   PyTorch's device-generic test files, out of its sources
 # make smoke   two minutes of the tests
 # make test-newest         the tests with the newest PyTorch, gigabytes that it installs apart;
 #              `make test-newest NEWEST=2.14.1` takes another release (docs/versions.md)
@@ -45,8 +46,8 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pyte
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
 
-.PHONY: demo test smoke runtime test-long test-slow test-targets test-distributed test-frameworks test-torchcts \
-	test-newest smoke-newest check format docs bench \
+.PHONY: demo test smoke runtime test-long test-slow test-targets test-distributed test-frameworks \
+	test-torchcts test-pytorch test-newest smoke-newest check format docs bench \
 	bench-scripts bench-export wheel clean
 .DELETE_ON_ERROR:
 
@@ -83,7 +84,11 @@ test-frameworks: $(BUILT) $(FRAMEWORKS)
 # It says that it is for older releases of PyTorch, and needs nothing that is not there.
 test-torchcts: $(BUILT) $(TORCHCTS)/installed
 	OMP_WAIT_POLICY=passive PYTHONPATH=$(CURDIR)/$(TORCHCTS) \
-		$(BIN)/python -m torch_tenon.testing.torchcts $(TORCHCTS_OPTIONS)
+		$(BIN)/python -m torch_tenon.testing.others torchcts $(TORCHCTS_OPTIONS)
+
+test-pytorch: $(BUILT)
+	OMP_WAIT_POLICY=passive PYTORCH_SOURCES="$(PYTORCH_SOURCES)" \
+		$(BIN)/python -m torch_tenon.testing.others pytorch $(PYTORCH_OPTIONS)
 
 # The copy keeps its objects and the sources keep their times: ninja rebuilds what changed.
 test-newest smoke-newest: %-newest:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from torch_tenon.testing.torchcts import suite
-from torch_tenon.testing.torchcts.workers import Outcome, Suite
+from torch_tenon.testing.others import torchcts
+from torch_tenon.testing.others.workers import Outcome, Runner
 
 FILES = {
     "__init__.py": "",
@@ -83,7 +83,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.long
 def test_crashes_and_hangs_are_outcomes_and_the_rest_runs(fake: Path) -> None:
-    found = Suite(fake, processes=2, seconds_for_one=8).run("cpu")
+    found = Runner("torchcts", fake, processes=2, seconds_for_one=8).run("cpu")
     names = {node.split("::")[1]: outcome for node, outcome in found.items()}
     assert [names.pop(f"test_passes[{n}]").passed for n in range(6)] == [True] * 6
     assert names["test_fails"].outcome == "failed" and "another" in names["test_fails"].why
@@ -92,25 +92,25 @@ def test_crashes_and_hangs_are_outcomes_and_the_rest_runs(fake: Path) -> None:
     assert names["test_skips"].outcome == "skipped" and names["test_hashes"].passed
     # Some of the nodes, and a sample of them.
     some = {node for node in found if "passes" in node}
-    assert set(Suite(fake, processes=1).run("cpu", some)) == some
-    part = Suite(fake, processes=1, select="passes", sample=2).run("cpu")
+    assert set(Runner("torchcts", fake, processes=1).run("cpu", some)) == some
+    part = Runner("torchcts", fake, processes=1, select="passes", sample=2).run("cpu")
     assert 0 < len(part) < 6 and set(part) < some
 
 
 def test_the_cpu_is_compared_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each exemption of the CPU is lifted, once, and another number of them is an error."""
     folder = tmp_path / "torchcts"
-    monkeypatch.setattr(suite, "folder", lambda: folder)
+    monkeypatch.setattr(torchcts, "folder", lambda: folder)
     for name in ("autograd", "generated", "operators", "opinfo", "workloads"):
         (folder / name).mkdir(parents=True)
     path = folder / "operators" / "test_a.py"
     path.write_text('if torch.device(device).type == "cpu":\n    return\n' * 40)
     with pytest.raises(RuntimeError, match="in 40 places"):
-        suite.lift_exemptions()
+        torchcts.lift_exemptions()
     assert '"cpu"' in path.read_text()
     other = folder / "opinfo" / "test_b.py"
     other.write_text('    and device != "cpu"\n    if err_device == "cpu":\n')
-    suite.lift_exemptions()
-    suite.lift_exemptions()
+    torchcts.lift_exemptions()
+    torchcts.lift_exemptions()
     assert path.read_text() == "if False:\n    return\n" * 40
     assert other.read_text() == '    and True\n    if err_device == "cpu":\n'

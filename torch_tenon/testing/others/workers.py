@@ -1,4 +1,4 @@
-"""The processes that run the suite. One that crashes or hangs gives a result and is replaced."""
+"""The processes that run a suite. One that crashes or hangs gives a result and is replaced."""
 
 import os
 import subprocess
@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_tenon.testing.torchcts import suite
-from torch_tenon.testing.torchcts.lines import (
+from torch_tenon.testing.others.lines import (
     BEGUN,
     CRASHED,
     FINISHED,
@@ -19,11 +18,13 @@ from torch_tenon.testing.torchcts.lines import (
     LINES,
     NODES,
     SHARE,
+    SUITE,
     append,
     read,
 )
+from torch_tenon.testing.others.suites import suite_of
 
-# The ways to run the suite, and the variables of each.
+# The ways to run a suite, and the variables of each.
 CPU = "cpu"
 MODES = {
     CPU: {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
@@ -46,10 +47,11 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Suite:
-    """How the suite is run: `folder` takes what the processes write, `select` is pytest's `-k`,
-    and one node of `sample` runs."""
+class Runner:
+    """How a suite is run: `folder` takes what the processes write, `select` is pytest's `-k`, and
+    one node of `sample` runs."""
 
+    suite: str
     folder: Path
     processes: int = 2
     select: str = ""
@@ -59,7 +61,7 @@ class Suite:
 
     def run(self, mode: str, nodes: Iterable[str] | None = None) -> dict[str, Outcome]:
         """Runs these nodes, all by default, in one of the `MODES`."""
-        suite.lift_exemptions()
+        suite_of(self.suite).prepare()
         self.folder.mkdir(parents=True, exist_ok=True)
         listed = None
         if nodes is not None:
@@ -84,10 +86,10 @@ class Suite:
 
     def _run_share(self, mode: str, lines: Path, share: int, listed: Path | None) -> None:
         """Starts processes until one has come to the end of the share."""
-        # The suite seeds its inputs by hashes of names. As a child of itself, it neither probes
-        # the device nor starts more processes.
-        environment = os.environ | MODES[mode]
-        environment |= {"PYTHONHASHSEED": "0", "_TORCHCTS_SUBPROCESS": "1"}
+        device = CPU if mode == CPU else "tenon"
+        # Some inputs are seeded by hashes of names.
+        environment = os.environ | MODES[mode] | {"PYTHONHASHSEED": "0"}
+        environment |= suite_of(self.suite).environment(device) | {SUITE: self.suite}
         environment |= {LINES: str(lines), SHARE: f"{share}/{self.processes}/{self.sample}"}
         if listed is not None:
             environment[NODES] = str(listed)
@@ -96,7 +98,6 @@ class Suite:
         while True:
             before = len(read(lines))
             with tempfile.TemporaryDirectory() as scratch, output.open("w") as file:
-                device = CPU if mode == CPU else "tenon"
                 command = self._command(Path(scratch), device, listed)
                 process = subprocess.Popen(
                     command, cwd=scratch, env=environment, stdout=file, stderr=file
@@ -122,29 +123,13 @@ class Suite:
                     append(lines, node, CRASHED, f"exit status {process.returncode}")
 
     def _command(self, scratch: Path, device: str, listed: Path | None) -> list[str]:
-        """One process of the suite; it reads its manifest from where it is started."""
-        (scratch / "manifest.py").write_text(
-            "from torch_tenon.testing.torchcts.suite import manifest as of\n"
-            f"manifest = of({device!r})\n"
-        )
+        """One process of the suite."""
         (scratch / "pytest.ini").write_text("[pytest]\n")
-        home = suite.folder()
-        where = {home}
-        if listed is not None:
-            nodes = listed.read_text(encoding="utf-8").splitlines()
-            where = {home.parent / node.split("::")[0] for node in nodes}
-        command = [sys.executable, "-m", "pytest", "-q", "--device", device]
-        command += [
-            *map(str, sorted(where)),
-            "-c",
-            str(scratch / "pytest.ini"),
-            "--rootdir",
-            str(home.parent),
-        ]
-        command += ["-p", "torch_tenon.testing.torchcts.plugin", "-p", "no:cacheprovider"]
-        command += ["--known-segfault-policy", "off", "--adaptive-isolation", "off"]
-        command += ["--level", "8", "--results-dir", str(scratch / "results")]
-        command += ["--ignore", str(home / "selftest"), "--continue-on-collection-errors"]
+        nodes = None if listed is None else listed.read_text(encoding="utf-8").splitlines()
+        command = [sys.executable, "-m", "pytest", "-q", "-c", str(scratch / "pytest.ini")]
+        command += ["-p", "torch_tenon.testing.others.plugin", "-p", "no:cacheprovider"]
+        command += ["--continue-on-collection-errors"]
+        command += suite_of(self.suite).arguments(scratch, device, nodes)
         return command + (["-k", self.select] if self.select else [])
 
     def _wait(self, process: subprocess.Popen[bytes], lines: Path) -> bool:

@@ -1,25 +1,25 @@
-"""Within a process that runs a share of the suite: a plugin of pytest."""
+"""Within a process that runs a share of a suite: a plugin of pytest."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from torch_tenon.testing.torchcts import suite
-from torch_tenon.testing.torchcts.lines import (
+from torch_tenon.testing.others.lines import (
     BEGUN,
     FINISHED,
     LINES,
     NODES,
     SHARE,
+    SUITE,
     append,
     place,
     read,
 )
+from torch_tenon.testing.others.suites import suite_of
 
-suite.take_newer_for_newest()
-suite.look_at_no_stack()
-
+_suite = suite_of(os.environ[SUITE])
+_suite.begin()
 _lines = Path(os.environ[LINES])
 
 
@@ -27,31 +27,29 @@ _lines = Path(os.environ[LINES])
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves this process's share, without what one before it has begun.
 
-    It comes first, since the suite then tries the CPU's kernel for each node that is left.
+    It comes first, since TorchCTS then tries the CPU's kernel for each node that is left.
     """
-    for module in config.pluginmanager.get_plugins():
-        # The suite writes all results down after each node.
-        if hasattr(module, "flush_results_to_disk"):
-            module._ARTIFACT_WRITES_ENABLED = False
+    _suite.collected(config)
     begun = {line["node"] for line in read(_lines)}
     share, shares, sample = map(int, os.environ[SHARE].split("/"))
     wanted = None
     if NODES in os.environ:
         wanted = set(Path(os.environ[NODES]).read_text(encoding="utf-8").splitlines())
-    kept: list[pytest.Item] = []
-    left: list[pytest.Item] = []
+    kept: dict[pytest.Item, str] = {}
     for item in items:
-        node = item.nodeid
+        node = _suite.name_of(item.nodeid)
+        if node is None or node in begun or (wanted is not None and node not in wanted):
+            continue
         turn, rest = divmod(place(node), sample)
-        mine = rest == 0 and turn % shares == share and node not in begun
-        (kept if mine and (wanted is None or node in wanted) else left).append(item)
-    config.hook.pytest_deselected(items=left)
-    items[:] = sorted(kept, key=lambda item: place(item.nodeid))
+        if rest == 0 and turn % shares == share:
+            kept[item] = node
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = sorted(kept, key=lambda item: place(kept[item]))
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
     """Before a node."""
-    append(_lines, nodeid, BEGUN)
+    append(_lines, _name(nodeid), BEGUN)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -61,7 +59,11 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     text = report.longreprtext.strip().splitlines()
     errors = [line[2:] for line in text if line.startswith("E ")] or text[-1:]
     why = "" if report.passed else " ".join(line.strip() for line in errors[:4])
-    append(_lines, report.nodeid, report.outcome, why[:600])
+    append(_lines, _name(report.nodeid), report.outcome, why[:600])
+
+
+def _name(node: str) -> str:
+    return _suite.name_of(node) or node
 
 
 @pytest.hookimpl(trylast=True)

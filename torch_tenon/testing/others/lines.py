@@ -7,12 +7,13 @@ import json
 import zlib
 from pathlib import Path
 
-# Variables that say what a process does: the file of its lines; which share of the nodes is its
-# own, and of how many nodes one runs ("0/2/1"); a file with the nodes to run, one a line (not set:
-# all).
-LINES = "TENON_TORCHCTS_LINES"
-SHARE = "TENON_TORCHCTS_SHARE"
-NODES = "TENON_TORCHCTS_NODES"
+# Variables that say what a process does: the suite's name; the file of its lines; which share of
+# the nodes is its own, and of how many nodes one runs ("0/2/1"); a file with the nodes to run, one
+# a line (not set: all).
+SUITE = "TENON_OTHERS_SUITE"
+LINES = "TENON_OTHERS_LINES"
+SHARE = "TENON_OTHERS_SHARE"
+NODES = "TENON_OTHERS_NODES"
 
 # What a line says beside pytest's "passed", "failed" and "skipped".
 BEGUN = "begun"

@@ -1,4 +1,4 @@
-"""The installed suite: where it is, and what has to change for a fair comparison."""
+"""TorchCTS: where it is, and what has to change for a fair comparison."""
 
 import functools
 import importlib.util
@@ -6,6 +6,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+BARS = {"auto": 0.9995, "compiled": 0.999}
+SKIPPED_COUNTS = True
 
 # The newest release of PyTorch that the suite has contracts for.
 _NEWEST_CONTRACTS = "2.12.1"
@@ -23,6 +28,48 @@ def folder() -> Path:
     if found is None or found.origin is None:
         raise ModuleNotFoundError("TorchCTS is not installed: `make test-torchcts` installs it")
     return Path(found.origin).parent
+
+
+def prepare() -> None:
+    """Has the installed suite compare on the CPU as well."""
+    lift_exemptions()
+
+
+def environment(device: str) -> dict[str, str]:
+    """As a child of itself, it neither probes the device nor starts more processes."""
+    return {"_TORCHCTS_SUBPROCESS": "1"}
+
+
+def arguments(scratch: Path, device: str, nodes: list[str] | None) -> list[str]:
+    """It reads its manifest from where it is started."""
+    (scratch / "manifest.py").write_text(
+        "from torch_tenon.testing.others.torchcts import manifest as of\n"
+        f"manifest = of({device!r})\n"
+    )
+    home = folder()
+    where = {home} if nodes is None else {home.parent / node.split("::")[0] for node in nodes}
+    options = ["--device", device, "--rootdir", str(home.parent)]
+    options += ["--known-segfault-policy", "off", "--adaptive-isolation", "off"]
+    options += ["--level", "8", "--results-dir", str(scratch / "results")]
+    return [*map(str, sorted(where)), *options, "--ignore", str(home / "selftest")]
+
+
+def begin() -> None:
+    """Has the suite take a newer PyTorch, and spend no time on stacks."""
+    take_newer_for_newest()
+    look_at_no_stack()
+
+
+def collected(config: pytest.Config) -> None:
+    """The suite would write all results down after each node."""
+    for module in config.pluginmanager.get_plugins():
+        if hasattr(module, "flush_results_to_disk"):
+            module._ARTIFACT_WRITES_ENABLED = False
+
+
+def name_of(node: str) -> str | None:
+    """The same on each device."""
+    return node
 
 
 def lift_exemptions() -> None:
