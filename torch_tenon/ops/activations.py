@@ -10,7 +10,9 @@ from torch import Tensor
 from torch._decomp import _core_aten_decompositions_post_autograd
 from torch._decomp.decompositions import pw_cast_for_opmath
 
+from torch_tenon.ir.sixteen_bits import rounded_number
 from torch_tenon.ops.composition_table import composition
+from torch_tenon.pytorch.versions import rounds_limit_of_softshrink
 
 aten = torch.ops.aten
 
@@ -74,5 +76,7 @@ def elu_backward(
 @composition(aten.softshrink.default)
 def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
     """x moved to 0 by a limit (any shape): 16-bit numbers in float32, and rounded once."""
+    if x.dtype.itemsize == 2 and x.dtype.is_floating_point and rounds_limit_of_softshrink():
+        limit = rounded_number(float(limit), x.dtype)
     shrink = _core_aten_decompositions_post_autograd()[aten.softshrink.default]
     return pw_cast_for_opmath(shrink)(x, limit)

@@ -12,3 +12,8 @@ def is_removed(op: str) -> bool:
     """
     namespace, _, base = op.partition("::")
     return bool(manifest.of(op).removed_in) and not hasattr(getattr(torch.ops, namespace), base)
+
+
+def rounds_limit_of_softshrink() -> bool:
+    """Whether the CPU's softshrink of 16-bit numbers takes a limit of 16 bits: from 2.14 on."""
+    return torch.__version__ >= "2.14"
