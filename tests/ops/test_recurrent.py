@@ -196,3 +196,22 @@ def test_compiled_layers_at_sizes(kind: Any) -> None:
         for how in ("no_grad", "gradients"):
             want = _results(cpu, x, how)
             assert_same(_results(compiled, x.to("tenon"), how), want, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_batch_of_gradients(layer: type[nn.RNNBase], dtype: torch.dtype) -> None:
+    """As `gradcheck` and `torch.autograd.functional.jacobian` ask for by one call."""
+    torch.manual_seed(0)
+    on_cpu = layer(3, 4, num_layers=2).to(dtype)
+    here = copy.deepcopy(on_cpu).to("tenon")
+    x, grads = torch.randn(5, 2, 3, dtype=dtype), torch.randn(3, 5, 2, 4, dtype=dtype)
+    found = []
+    for model, device in ((here, "tenon"), (on_cpu, "cpu")):
+        given = x.to(device).requires_grad_()
+        outputs = [given, *model.parameters()]
+        found.append(
+            torch.autograd.grad(model(given)[0], outputs, grads.to(device), is_grads_batched=True)
+        )
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got.cpu(), want)

@@ -149,7 +149,9 @@ struct LstmSteps : torch::autograd::Function<LstmSteps> {
     }
     const auto gates = at::stack(of_gates);
     const auto hidden = at::cat({saved[2].unsqueeze(0), output.narrow(0, 0, steps - 1)});
-    const auto of_weight = gates.flatten(0, 1).t().mm(hidden.flatten(0, 1));
+    // Gradients may come as a batch of them, for which PyTorch has no rule of `flatten`.
+    const auto rows = [](const Tensor& x) { return x.reshape({-1, x.size(-1)}); };
+    const auto of_weight = rows(gates).t().mm(rows(hidden));
     return {gates, of_weight, of_h, of_c};
   }
 };
