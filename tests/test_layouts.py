@@ -287,3 +287,20 @@ def test_nested_attention() -> None:
         return [part.transpose(0, 1) for part in out.transpose(1, 2).unbind()]
 
     same_on_both(compute, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("values", [(3,), (3, 2)])
+def test_a_sparse_tensor_that_is_said_to_be_coalesced_is_looked_at(values: tuple[int, ...]) -> None:
+    x, size = torch.randn(values), (3, 4, *values[1:])
+    for indices in ([[0, 1, 2], [3, 0, 1]], [[2, 1, 0], [0, 1, 2]], [[1, 1, 1], [2, 2, 3]]):
+        found: list[object] = []
+        for device in ("cpu", "tenon"):
+            at = torch.tensor(indices, device=device)
+            try:
+                made = torch.sparse_coo_tensor(
+                    at, x.to(device), size, is_coalesced=True, check_invariants=True
+                )
+                found.append(made.to_dense().tolist())
+            except RuntimeError as error:
+                found.append(str(error))
+        assert found[0] == found[1]

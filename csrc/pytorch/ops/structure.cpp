@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/native/DispatchStub.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_foreach_copy_native.h>
@@ -18,6 +19,7 @@
 #include <ATen/ops/resize_as_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/tensor_split_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
@@ -37,6 +39,11 @@
 #include "record/execution.h"
 #include "record/graph.h"
 #include "record/record.h"
+
+// PyTorch installs no header that declares it.
+namespace at::native {
+DECLARE_DISPATCH(Tensor (*)(const Tensor&, IntArrayRef), flatten_indices_stub)
+}  // namespace at::native
 
 namespace tenon {
 namespace {
@@ -372,5 +379,17 @@ TORCH_LIBRARY_IMPL(aten, SparsePrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type);
 }
 
+// Where elements with these indices (D, N) lie in a dense tensor (N). PyTorch asks it by no op of
+// its own, and its kernels cannot be called from here.
+at::Tensor flatten_indices(const at::Tensor& indices, at::IntArrayRef size) {
+  const auto strides = c10::contiguous_strides(size);
+  const auto factors = at::tensor(at::IntArrayRef(strides), at::kLong).unsqueeze(1);
+  return indices.cpu().mul(factors).sum(0).to(indices.device());
+}
+
 }  // namespace
 }  // namespace tenon
+
+namespace at::native {
+REGISTER_PRIVATEUSE1_DISPATCH(flatten_indices_stub, &tenon::flatten_indices);
+}  // namespace at::native
