@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.fake_impls import op_implementations_dict
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 _GRADIENTS = DispatchKey.AutogradPrivateUse1
 _IMPLICIT = DispatchKey.CompositeImplicitAutograd
@@ -65,8 +65,8 @@ def _on_the_cpu(usual: Callable[..., Any]) -> Callable[..., Any]:
         def moved(x: Tensor, device: torch.device | str) -> Tensor:
             return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
 
-        given = [a for a in args if isinstance(a, FakeTensor)]
-        device = given[0].fake_device if given else None
+        given = (x for x in tree_leaves((args, keywords)) if isinstance(x, FakeTensor))
+        device = next((x.fake_device for x in given), None)
         if device is None or device.type != "tenon":
             return usual(mode, op, *args, **keywords)
         with mode:
