@@ -11,6 +11,7 @@
 #include "device/fork.h"
 #include "device/generator.h"
 #include "device/guard.h"
+#include "device/interpreter.h"
 #include "device/target.h"
 #include "record/execution.h"
 #include "record/op_rules.h"
@@ -41,11 +42,11 @@ void bind_device(py::module_& m) {
     return check_index(static_cast<c10::DeviceIndex>(index));
   });
   m.def("stop_autograd_threads", [] {
-    py::gil_scoped_release no_gil;
+    ReleasedInterpreter no_gil;
     torch::autograd::Engine::get_default_engine().stop();
   });
   m.def("take_long_held_locks", &take_long_held_locks, "Until the fork that follows.");
-  m.def("synchronize", &synchronize, py::call_guard<py::gil_scoped_release>());
+  m.def("synchronize", &synchronize, py::call_guard<ReleasedInterpreter>());
   m.def("default_generator", &default_generator);
   m.def("set_memory_limit", [](c10::DeviceIndex index, std::optional<size_t> nbytes) {
     device_allocator().set_limit(index, nbytes);

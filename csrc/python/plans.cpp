@@ -1,6 +1,7 @@
 #include <omp.h>
 #include <torch/csrc/Exceptions.h>
 
+#include "device/interpreter.h"
 #include "execute/launch.h"
 #include "execute/plan.h"
 #include "execute/room.h"
@@ -88,7 +89,7 @@ void bind_plans(py::module_& m) {
           torch::wrap_pybind_function([](const Plan& plan, py::list inputs, c10::Device device) {
             auto tensors = inputs.cast<std::vector<at::Tensor>>();
             inputs.attr("clear")();
-            const py::gil_scoped_release no_gil;
+            const ReleasedInterpreter no_gil;
             return plan.run(std::move(tensors), device);
           }),
           "Runs once; `inputs` is empty then, so that its tensors can be let go of.")

@@ -3,6 +3,7 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "device/interpreter.h"
 #include "device/pending.h"
 #include "device/profile.h"
 #include "execute/ceilings.h"
@@ -40,7 +41,7 @@ std::vector<std::string> commit_reasons() {
 }
 
 const RegisterBindings profile_bindings([](py::module_& m) {
-  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  const auto no_gil = py::call_guard<ReleasedInterpreter>();
   py::class_<ProfileLog>(m, "ProfileLog", "Events of the device, from its making on.")
       .def(py::init<size_t>(), py::arg("most"), no_gil)
       .def("stop", &ProfileLog::stop, no_gil)
@@ -50,7 +51,7 @@ const RegisterBindings profile_bindings([](py::module_& m) {
           [](ProfileLog& log, bool all) {
             std::deque<ProfileEvent> events;
             {
-              const py::gil_scoped_release released;
+              const ReleasedInterpreter released;
               events = log.take(all);
             }
             return bytes_of(events);

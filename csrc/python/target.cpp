@@ -6,6 +6,7 @@
 
 #include "device/allocator.h"
 #include "device/fork.h"
+#include "device/interpreter.h"
 #include "device/interrupts.h"
 #include "device/target.h"
 #include "device/waits.h"
@@ -184,7 +185,7 @@ class PythonQueue final : public Queue {
       std::vector<void*> memory;
       for (const auto address : addresses)
         memory.push_back(reinterpret_cast<void*>(address));
-      const py::gil_scoped_release no_gil;
+      const ReleasedInterpreter no_gil;
       work(memory);
     });
     (**queue_).attr("call")(run, places(pointers));
@@ -278,7 +279,7 @@ LoadedKernel load_by(
 
 void bind_library(py::module_& m) {
   using Kernel = TargetLibrary::Kernel;
-  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  const auto no_gil = py::call_guard<ReleasedInterpreter>();
   py::class_<Kernel, KernelOwner, std::shared_ptr<Kernel>>(
       m, "LibraryKernel", "A kernel that a target's library loaded, while this is there.")
       .def("address", &Kernel::address, "What a launch takes it by.");
@@ -301,7 +302,7 @@ void bind_library(py::module_& m) {
           "load",
           [](TargetLibrary& library, const py::bytes& code, const std::string& entry) {
             const std::string_view text = code;
-            const py::gil_scoped_release released;
+            const ReleasedInterpreter released;
             return library.load(text, entry);
           },
           "The kernel of that name in a binary or a source.");

@@ -1,6 +1,7 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/Exceptions.h>
 
+#include "device/interpreter.h"
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
@@ -37,7 +38,7 @@ Structure read_structure(const py::bytes& data) {
 
 void bind_windows(py::module_& m) {
   m.def("set_execute_mode", [](int mode) {
-    py::gil_scoped_release no_gil;
+    ReleasedInterpreter no_gil;
     set_execute_mode(static_cast<ExecuteMode>(mode));
   });
   m.def("execute_mode", [] { return static_cast<int>(execute_mode()); });
@@ -52,7 +53,7 @@ void bind_windows(py::module_& m) {
   m.def(
       "put_into",
       [](const at::Tensor& tensor, const at::Tensor& host) {
-        py::gil_scoped_release no_gil;
+        ReleasedInterpreter no_gil;
         auto& storage = *tensor.storage().unsafeGetStorageImpl();
         const auto device = tensor.device().index();
         TORCH_CHECK(target().host_memory, "the host does not reach the memory of this target");
@@ -103,7 +104,7 @@ void bind_windows(py::module_& m) {
       "window_runs",
       [] {
         {
-          py::gil_scoped_release no_gil;
+          ReleasedInterpreter no_gil;
           hear_builder();
         }
         return window_runs();
@@ -173,11 +174,11 @@ void bind_windows(py::module_& m) {
   m.def(
       "ask_for_later",
       &ask_for_later,
-      py::call_guard<py::gil_scoped_release>(),
+      py::call_guard<ReleasedInterpreter>(),
       "Asks for plans that did not pay in this process, and may in others.");
   m.def("builder_state", &builder_state, "How often it was started, and how many plans it owes.");
   m.def("keep_known_calls", [] {
-    py::gil_scoped_release no_gil;
+    ReleasedInterpreter no_gil;
     return keep_known_calls();
   });
   m.def(
@@ -204,7 +205,7 @@ void bind_windows(py::module_& m) {
       .def_property_readonly(
           "waits",
           [](const WindowPlan& window) {
-            py::gil_scoped_release no_gil;
+            ReleasedInterpreter no_gil;
             return waits_for_plan(window);
           },
           "Whether its plan was asked for, and nothing came of that yet.")
@@ -220,7 +221,7 @@ void bind_windows(py::module_& m) {
              std::string facts,
              std::string extras,
              const std::string& bytes) {
-            py::gil_scoped_release no_gil;
+            ReleasedInterpreter no_gil;
             finish_window(
                 window,
                 {std::move(plan),
@@ -250,7 +251,7 @@ void bind_windows(py::module_& m) {
       .def(
           "find_kept",
           [](WindowPlan& window) {
-            py::gil_scoped_release no_gil;
+            ReleasedInterpreter no_gil;
             return find_kept(window);
           },
           "Whether its plan, or the reason why it has none, was kept.");

@@ -194,3 +194,47 @@ def test_a_library_that_libtenon_rt_has_open_is_not_opened_anew(tmp_path: Path) 
         print(ctypes.c_int.in_dll(ctypes.CDLL(path), "opened").value)
     """
     assert output(code, imports=True, TENON_TARGET=str(path)) == "1"
+
+
+SLOW = f"""
+#include <unistd.h>
+#define tenon_target toy_target
+#include "{ROOT / "examples" / "toy.c"}"
+#undef tenon_target
+
+static int32_t slowly(
+    void *context, const void *code, uint64_t nbytes, const char *entry, uint64_t *kernel,
+    tenon_status *status) {{
+  sleep(2);
+  return load(context, code, nbytes, entry, kernel, status);
+}}
+
+const tenon_target_functions *tenon_target(uint32_t interface, tenon_status *status) {{
+  static tenon_target_functions made;
+  const tenon_target_functions *toy = toy_target(interface, status);
+  if (!toy)
+    return 0;
+  made = *toy;
+  made.load = slowly;
+  return &made;
+}}
+"""
+
+
+def test_a_program_ends_while_a_thread_of_it_compiles(tmp_path: Path) -> None:
+    """The interpreter stops the thread once the library is done, in the middle of C++."""
+    path = shared_object(SLOW, tmp_path / "libslow.so")
+    code = f"""
+    import threading, time
+    from torch_tenon.targets.library import LibraryTarget
+
+    class Last:
+        def __del__(self, wait=time.sleep):
+            wait(3)  # while modules go, the thread comes back
+
+    native = LibraryTarget({str(path)!r}).native
+    threading.Thread(target=native.load, args=(b"", "matmul"), daemon=True).start()
+    last = Last()
+    print("over")
+    """
+    assert output(code) == "over"

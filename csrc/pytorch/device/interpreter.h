@@ -1,23 +1,42 @@
 // The interpreter's lock, as the core treats it: let go of before a lock of the core's is waited
 // for and before anything runs, so that no thread waits for the one while it holds the other.
+//
+// Where a program is over, the interpreter ends a thread that wants the lock back. It unwinds the
+// thread's stack, and a destructor lets that through only if it says that it may throw.
 #pragma once
 
-#include <pybind11/gil_simple.h>
-
-#include <optional>
+#include <Python.h>
 
 namespace tenon {
 
-// Lets go of the lock, if this thread holds it, until the end of the scope.
-class WithoutInterpreter {
+// Lets go of the lock, which this thread holds, until the end of the scope.
+class ReleasedInterpreter {
  public:
-  WithoutInterpreter() {
-    if (Py_IsInitialized() && PyGILState_Check())
-      released_.emplace();
+  ReleasedInterpreter() : state_(PyEval_SaveThread()) {}
+  ~ReleasedInterpreter() noexcept(false) {
+    PyEval_RestoreThread(state_);
   }
+  ReleasedInterpreter(const ReleasedInterpreter&) = delete;
+  ReleasedInterpreter& operator=(const ReleasedInterpreter&) = delete;
 
  private:
-  std::optional<pybind11::gil_scoped_release_simple> released_;
+  PyThreadState* state_;
+};
+
+// The same, if this thread holds it.
+class WithoutInterpreter {
+ public:
+  WithoutInterpreter()
+      : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutInterpreter() noexcept(false) {
+    if (state_ != nullptr)
+      PyEval_RestoreThread(state_);
+  }
+  WithoutInterpreter(const WithoutInterpreter&) = delete;
+  WithoutInterpreter& operator=(const WithoutInterpreter&) = delete;
+
+ private:
+  PyThreadState* state_;
 };
 
 }  // namespace tenon

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "device/interpreter.h"
 #include "distributed/device_backend.h"
 
 namespace py = pybind11;
@@ -39,9 +40,9 @@ const RegisterBindings bindings([](py::module_& m) {
           py::arg("store"),
           py::arg("rank"),
           py::arg("size"),
-          py::call_guard<py::gil_scoped_release>())
-      .def("meet", &RollCall::meet, py::call_guard<py::gil_scoped_release>())
-      .def("explain", &RollCall::explain, py::call_guard<py::gil_scoped_release>());
+          py::call_guard<ReleasedInterpreter>())
+      .def("meet", &RollCall::meet, py::call_guard<ReleasedInterpreter>())
+      .def("explain", &RollCall::explain, py::call_guard<ReleasedInterpreter>());
   // PyTorch's own classes are there where it was built with them.
   if (!py::module_::import("torch.distributed").attr("is_available")().cast<bool>())
     return;
