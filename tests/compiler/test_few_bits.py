@@ -146,3 +146,23 @@ def test_weights_are_not_widened_in_memory(compiled: None) -> None:
 
 def _packed(weights: torch.Tensor) -> torch.Tensor:
     return aten._convert_weight_to_int4pack_for_cpu(weights.to(torch.int32), 1)
+
+
+@pytest.mark.parametrize("greatest", [1e30, 2e37, 1e38])
+def test_four_bits_times_numbers_near_the_end_of_the_range(greatest: float) -> None:
+    """Products with the bits alone would be infinite."""
+    torch.manual_seed(0)
+    weights = torch.randint(0, 16, (64, 128), dtype=torch.int32)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weights, 1)
+    scales, x = torch.randn(1, 64, 2) * 0.01, (torch.rand(1, 128) * 2 - 1) * greatest
+
+    def function(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x, w, 128, s)
+        return found
+
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="tenon")
+    got = compiled(*(t.to("tenon") for t in (x, packed, scales))).cpu()
+    want = function(x, packed, scales)
+    assert want.isfinite().all()
+    torch.testing.assert_close(got / greatest, want / greatest)

@@ -61,12 +61,14 @@ def test_convolutions_lie_as_eager_code_has_them(
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_what_pooling_left_lies_by_channel(dynamic: bool | None) -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
-        found = F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)
-        return found.as_strided((30,), (1,))
+@pytest.mark.parametrize("dims", [2, 3])
+def test_what_pooling_left_lies_as_eager_code_has_it(dims: int, dynamic: bool | None) -> None:
+    pool, unpool = (F.max_pool2d, F.max_unpool2d) if dims == 2 else (F.max_pool3d, F.max_unpool3d)
 
-    x = laid(torch.randn(3, 4, 6, 6), True)
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return unpool(*pool(x, 2, return_indices=True), 2).as_strided((30,), (1,))
+
+    x = laid(torch.randn(3, 4, *[6] * dims), True)
     torch._dynamo.reset()
     got = torch.compile(function, backend="tenon", dynamic=dynamic)(x.to("tenon"))
     assert torch.equal(got.cpu(), function(x))

@@ -262,7 +262,8 @@ def _unpooled(op: Any) -> Callable[..., Tensor]:
         count = math.prod(output_size)
         torch._assert_async(((places >= 0) & (places < count)).all(), "found an invalid max index")
         found: Tensor = scattered(x, places, output_size, *how)
-        return found.contiguous(memory_format=suggest_memory_format(x))
+        by_channel = x.dim() == 4 and suggest_memory_format(x) is torch.channels_last
+        return found.contiguous(memory_format=torch.channels_last) if by_channel else found
 
     return unpool
 

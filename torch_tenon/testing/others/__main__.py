@@ -33,7 +33,11 @@ def main(
 
     The exit status is 1 where too few pass.
     """
-    suite, wanted = suite_of(name), modes.split(",")
+    try:
+        suite, wanted = suite_of(name), modes.split(",")
+        suite.prepare()
+    except (FileNotFoundError, ModuleNotFoundError) as error:
+        raise typer.BadParameter(str(error)) from error
     for mode in wanted:
         if mode not in suite.BARS:
             raise typer.BadParameter(f"{mode!r} is none of {', '.join(suite.BARS)}")

@@ -125,7 +125,7 @@ INLINE bool_t maximum_bool(bool_t x, bool_t y) { return x | y; }
 /* A float as a whole number. What has no place, and NaN, gives the least number, as the processor
  * does: a compiler has others where it sees a literal. What is whole and becomes a float again is
  * trunc(x) to gcc, which has negative zeros where integers have one: it does not see through this. */
-#define SIGNED_WHOLE(x, T) (x > 0 ? (T)x : -(T) - x)
+#define SIGNED_WHOLE(x, T) ((x) > 0 ? (T)(x) : -(T)(-(x)))
 #if defined(__x86_64__)
 #define WHOLE(x, F, LIMIT, T, LEAST) (__builtin_fabs##F(x) < LIMIT ? SIGNED_WHOLE(x, T) : LEAST)
 #else
@@ -179,7 +179,7 @@ INLINE double fmod_f64(double x, double y) { return fmod(x, y); } /* of vectors:
 
 /* Both floating types. */
 #define FLOATING(T, S, F)                                                                         \
-  INLINE int32_t whole_i32_##S(T x) { return WHOLE(x, F, (T)0x1p31, int32_t, INT32_MIN); }           \
+  INLINE int32_t whole_i32_##S(T x) { return WHOLE(x, F, (T)0x1p31, int32_t, INT32_MIN); }        \
   /* One instruction beside a number that is no NaN, and of two zeros x, as PyTorch's clamp. */    \
   INLINE T minimum_##S(T x, T y) {                                                                \
     T z = x < y ? x : y;                                                                          \

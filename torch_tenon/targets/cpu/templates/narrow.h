@@ -58,7 +58,8 @@ static inline float narrow_element(const void *x, int64_t i, int64_t dtype) {
 }
 
 /* The rows of A as float32, dense: where they lie, or in memory that `made` has to be freed of. For
- * weights of four bits the sums of each row's groups follow. */
+ * weights of four bits the sums of each row's groups follow, infinite where products with bare bits
+ * could be. */
 static const float *narrow_rows(const tenon_matmul_t *p, const tenon_four_bits_t *w, float **made) {
   const int64_t *s = p->a_strides, rows = p->batch * p->m;
   const int dense = (p->m == 1 || s[1] == p->k) && (p->batch == 1 || s[0] == p->m * p->k);
@@ -73,8 +74,10 @@ static const float *narrow_rows(const tenon_matmul_t *p, const tenon_four_bits_t
       for (int64_t k = 0; k < p->k; ++k) to[k] = narrow_element(p->a, start + k * s[2], p->dtype);
   }
   for (const float *x = *made; w != NULL && x != *made + rows * p->k; x += w->group) {
+    float most = 0; /* that the sum of a group can be, with weights up to 15 and 8 taken off */
     *to = 0;
-    for (int64_t k = 0; k < w->group; ++k) *to += x[k];
+    for (int64_t k = 0; k < w->group; ++k) *to += x[k], most += 32 * __builtin_fabsf(x[k]);
+    if (!(most < INFINITY)) *to = INFINITY;
     ++to;
   }
   return *made;
