@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torch_tenon.compiler.loops.interchange import sink
 from torch_tenon.compiler.loops.lower import axes, lower
+from torch_tenon.compiler.loops.show import show
+from torch_tenon.compiler.loops.tile import tile
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group, schedule
 from torch_tenon.frontends.dynamo import decompositions
@@ -49,3 +53,14 @@ def plain(
         [found[s] for s in group.outer],
         [found[s] for s in group.inner],
     )
+
+
+def prints(tree: Tree, text: str) -> None:
+    """Asserts how a tree is printed."""
+    assert show(tree) == textwrap.dedent(text).lstrip("\n")
+
+
+def column() -> tuple[Tree, Symbol, Symbol]:
+    """Column sums of 5 rows in tiles of 4 columns, with the lane and the reduced loop."""
+    tree, (lane,), (rows,) = plain(lambda x: x.sum(0), torch.randn(5, 6))
+    return sink(tile(tree, lane, 4, Symbol("tile", 6)), lane, 4), lane, rows
