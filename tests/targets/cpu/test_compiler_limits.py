@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
@@ -49,22 +50,43 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+def running(folder: Path) -> list[str]:
+    """The command lines that name a file in the folder, once their processes had time to end."""
+
+    def found() -> list[str]:
+        lines = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                lines.append(path.read_text(errors="replace").replace("\0", " "))
+        return [line for line in lines if str(folder) in line]
+
+    deadline = time.monotonic() + 60
+    while found() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found()
+
+
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_ends_the_compiler(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delay", [0, 0.0002, 0.0005, 0.001, 0.002, 0.005, None])
+def test_an_interrupt_ends_the_compiler(tmp_path: Path, delay: float | None) -> None:
+    """Whenever it comes: also while the process is started, so long after the call; None is when
+    the compiler runs."""
     started = tmp_path / "started"
     asleep = compiler(tmp_path, f"echo $$ > {started}; sleep 1000; exit 1", seconds=60)
-
+    made = plan(asleep, lambda x: [x * 3 + 1], torch.randn(40))
     main = threading.get_ident()
 
     def interrupt() -> None:
-        while not started.exists() or not started.read_text():
+        while delay is None and not (started.exists() and started.read_text()):
             time.sleep(0.01)
+        time.sleep(delay or 0)
         signal.pthread_kill(main, signal.SIGINT)
 
-    threading.Thread(target=interrupt, daemon=True).start()
+    thread = threading.Thread(target=interrupt, daemon=True)
     with pytest.raises(KeyboardInterrupt):
-        plan(asleep, lambda x: [x * 3 + 1], torch.randn(40)).compile()
-    assert not Path(f"/proc/{started.read_text().strip()}").exists()
+        thread.start()
+        made.compile()
+    assert not running(tmp_path)
 
 
 def batch_norm(x: torch.Tensor, *vectors: torch.Tensor) -> list[torch.Tensor]:

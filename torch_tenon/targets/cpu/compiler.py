@@ -79,7 +79,7 @@ class Run:
     unit: Unit
     folder: tempfile.TemporaryDirectory[str]
     target: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None = None
 
 
 class CpuCompiler:
@@ -242,8 +242,11 @@ class CpuCompiler:
                 source = Path(folder.name) / "unit.c"
                 source.write_text(unit.text)
                 target = source.with_suffix(".so")
-                process = self.toolchain.compile(source, target, len(unit.symbols), unit.by_hand)
-                started.append(Run(unit, folder, target, process))
+                run = Run(unit, folder, target)
+                started.append(run)
+                run.process = self.toolchain.compile(
+                    source, target, len(unit.symbols), unit.by_hand
+                )
         except BaseException:
             _end(started)
             raise
@@ -253,10 +256,12 @@ class CpuCompiler:
         made: dict[str, Function] = {}
         try:
             for run in started:
-                errors = run.process.communicate()[1].decode(errors="replace")
-                toolchain.require_running(run.process)
-                if run.process.returncode != 0:
-                    why = f"failed ({run.process.returncode})"
+                process = run.process
+                assert process is not None, "it was started"
+                errors = process.communicate()[1].decode(errors="replace")
+                toolchain.require_running(process)
+                if process.returncode != 0:
+                    why = f"failed ({process.returncode})"
                     raise self._failure(run.unit.text, why, errors, is_of_source(errors))
                 made.update(self._keep(run.unit, run.target))
             return made
@@ -320,8 +325,9 @@ def set_up(sources: Sequence[str], toolchain: Toolchain) -> Path:
 
 def _end(started: Sequence[Run]) -> None:
     for run in started:
-        toolchain.end(run.process)
-        run.process.wait()
+        if run.process is not None:
+            toolchain.end(run.process)
+            run.process.wait()
         run.folder.cleanup()
 
 

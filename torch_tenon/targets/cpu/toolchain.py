@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import os
@@ -177,11 +178,41 @@ def start(
     command: Sequence[str], seconds: int, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
     """Starts a compiler that may take so much processor time, for `end` or `stop` to end; its
-    environment is this process's, with `environment` added.
+    environment is this process's, with `environment` added. An interrupt ends it, or comes when the
+    caller has it.
 
     Raises CompileError once `stop` was called.
     """
     limited = ["/bin/sh", "-c", _LIMITED, str(max(seconds, 1)), *command]
+    if threading.current_thread() is not threading.main_thread():
+        return _start(limited, environment)
+    # Python interrupts the main thread alone. There, one between the fork and the assignment would
+    # leave a compiler that nobody knows.
+    made: concurrent.futures.Future[subprocess.Popen[bytes]] = concurrent.futures.Future()
+
+    def make() -> None:
+        try:
+            made.set_result(_start(limited, environment))
+        except BaseException as error:
+            made.set_exception(error)
+
+    try:
+        threading.Thread(target=make, daemon=True).start()
+        return made.result()
+    except BaseException:
+        made.add_done_callback(_give_up)
+        raise
+
+
+def _give_up(made: concurrent.futures.Future[subprocess.Popen[bytes]]) -> None:
+    if made.exception() is None:
+        end(made.result())
+        made.result().wait()
+
+
+def _start(
+    limited: Sequence[str], environment: Mapping[str, str] | None
+) -> subprocess.Popen[bytes]:
     with _lock:
         if _stopped:
             raise CompileError(_ENDS)
