@@ -1,7 +1,8 @@
 /* Runs an exported program, with ones as its inputs: it needs libtenon_rt and the C library alone.
  *
  * cc -O2 -Iinclude examples/run_program.c -Lbuild/runtime -ltenon_rt -o run_program
- * ./run_program model.tenon 100 */
+ * ./run_program model.tenon 100                        on this processor
+ * ./run_program model.tenon 100 libtenon_opencl.so     on the device of a target's library */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -20,9 +21,10 @@ static void check(int32_t code) {
 int main(int count, char **arguments) {
   tenon_program *program;
   if (count < 2)
-    return fprintf(stderr, "usage: run_program FILE [RUNS]\n"), 2;
+    return fprintf(stderr, "usage: run_program FILE [RUNS [LIBRARY]]\n"), 2;
   const int runs = count > 2 ? atoi(arguments[2]) : 10;
-  check(tenon_open_program(arguments[1], NULL, &program, &status));
+  const tenon_options options = {sizeof(options), .library = count > 3 ? arguments[3] : NULL};
+  check(tenon_open_program(arguments[1], &options, &program, &status));
   const size_t inputs = tenon_program_inputs(program, 0), outputs = tenon_program_outputs(program, 0);
   tenon_tensor *in = calloc(inputs + 1, sizeof(*in)), *out = calloc(outputs + 1, sizeof(*out));
   for (size_t k = 0; k < inputs; ++k) {

@@ -83,10 +83,17 @@ std::string json_text(std::string_view text) {
 // The last one that fits; null: none does.
 const Code* fitting(const std::vector<Code>& codes, bool is_library) {
   const auto fits = [&](const Code& code) {
-    return code.processor == "source" ? is_library : Processor::here().runs(code.processor);
+    return code.processor == kSource ? is_library : Processor::here().runs(code.processor);
   };
   const auto found = std::find_if(codes.rbegin(), codes.rend(), fits);
   return found == codes.rend() ? nullptr : &*found;
+}
+
+std::shared_ptr<SharedObject> host_object(std::string_view code) {
+  auto object = SharedObject::of_bytes(code);
+  if (void* host = object->find("tenon_host"))
+    *static_cast<const tenon_host_t**>(host) = &kHostThreads;
+  return object;
 }
 
 std::string names_of(const std::vector<Code>& codes) {
@@ -150,15 +157,14 @@ Program::Program(const std::string& path, const ProgramOptions& options)
 }
 
 void Program::load_kernels() {
-  bool has_kernels = false;
+  bool is_code_wanted = false;
   for (auto& method : file_.methods) {
     resolve_calls(method.plan.plan, method);
-    has_kernels = has_kernels || !method.plan.plan.kernels.empty();
+    for (const auto& kernel : method.plan.plan.kernels)
+      is_code_wanted = is_code_wanted || kernel.object.empty();
   }
-  if (!has_kernels)
-    return;
   code_ = fitting(file_.codes, library_ != nullptr);
-  if (code_ == nullptr)
+  if (is_code_wanted && code_ == nullptr)
     fail(
         ErrorKind::unsupported,
         file_.path(),
@@ -167,20 +173,23 @@ void Program::load_kernels() {
         "; this processor is ",
         Processor::here().name(),
         ": export it for that one too");
-  const auto bytes = file_.code(*code_);
   std::shared_ptr<SharedObject> object;
-  if (library_ == nullptr) {
-    object = SharedObject::of_bytes(bytes);
-    if (void* host = object->find("tenon_host"))
-      *static_cast<const tenon_host_t**>(host) = &kHostThreads;
-  }
   for (auto& method : file_.methods) {
     for (const auto& kernel : method.plan.plan.kernels) {
-      if (object != nullptr) {
+      const auto& code = kernel.object.empty() ? *code_ : *file_.source_of(kernel);
+      if (library_ == nullptr) {
+        check_data(
+            kernel.object.empty(),
+            method.name,
+            ": the kernel ",
+            kernel.symbol,
+            " is in a source, and this processor runs machine code");
+        if (object == nullptr)
+          object = host_object(file_.code(code));
         method.functions.push_back(reinterpret_cast<KernelFunction>(object->symbol(kernel.symbol)));
         method.owners.push_back(object);
       } else {
-        auto loaded = library_->load(bytes, kernel.symbol);
+        auto loaded = library_->load(file_.code(code), kernel.symbol);
         method.functions.push_back(reinterpret_cast<KernelFunction>(loaded->address()));
         method.owners.push_back(std::move(loaded));
       }

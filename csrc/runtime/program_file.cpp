@@ -1,6 +1,7 @@
 #include "runtime/program_file.h"
 
 #include <array>
+#include <charconv>
 #include <map>
 
 namespace tenon {
@@ -109,6 +110,15 @@ ProgramFile::ProgramFile(
         checksum(this->code(code)) == code.checksum, path, ": the code of its kernels is damaged");
   for (auto& method : methods)
     check_method(method, *this);
+}
+
+const Code* ProgramFile::source_of(const KernelName& kernel) const {
+  const char* const end = kernel.object.data() + kernel.object.size();
+  size_t number = 0;
+  const auto [behind, error] = std::from_chars(kernel.object.data(), end, number);
+  const bool is_one = error == std::errc{} && behind == end && number < codes.size() &&
+                      codes[number].processor == kSource;
+  return is_one ? &codes[number] : nullptr;
 }
 
 void ProgramFile::read_head() {

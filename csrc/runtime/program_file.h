@@ -25,6 +25,8 @@ struct ProgramState {
 };
 
 // The kernels for one processor, where they lie in the file.
+constexpr std::string_view kSource = "source";  // instead of a processor
+
 struct Code {
   std::string processor;
   int64_t begin = 0, nbytes = 0;
@@ -100,6 +102,8 @@ class ProgramFile {
   std::string_view code(const Code& code) const {
     return file_.bytes().substr(static_cast<size_t>(code.begin), static_cast<size_t>(code.nbytes));
   }
+  // The source that a kernel names by its number among the codes; null: it names none.
+  const Code* source_of(const KernelName& kernel) const;
   std::string_view weights() const {
     return weights_;
   }

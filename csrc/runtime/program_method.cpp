@@ -105,7 +105,7 @@ class MethodCheck {
     auto& plan = method_.plan;
     for (const auto& kernel : plan.plan.kernels)
       check_data(
-          kernel.object.empty() && kernel.checksum == 0,
+          kernel.checksum == 0 && (kernel.object.empty() || file_.source_of(kernel) != nullptr),
           method_.name,
           ": a kernel that is not in the program");
     check_plan(plan, /*calls=*/0, /*in_files=*/false);

@@ -402,6 +402,13 @@ TEST(what_cannot_be_opened_says_why) {
   refused("has no nothing", draft);
   draft.methods[0].plan.kernels[0].object = "k.so";
   refused("a kernel that is not in the program", draft);
+  draft.codes.push_back({"source", "x"});
+  for (const char* number : {"0", "2", "-1", "1 ", "18446744073709551617"}) {
+    draft.methods[0].plan.kernels[0].object = number;
+    refused("a kernel that is not in the program", draft);
+  }
+  draft.methods[0].plan.kernels[0].object = "1";
+  refused("is in a source, and this processor runs machine code", draft);
   draft = example_program();
   draft.methods[0].plan.steps.push_back({tests::Call{"aten::relu\n", {tests::floats(2, 4)}, {}}});
   draft.methods[0].plan.steps[1].released = {};
@@ -496,7 +503,7 @@ TEST(a_device_has_its_own_weights_and_state) {
   draft.target = "toy";
   draft.weights = {{"w", {1, 2, 3, 4}}};
   draft.states = {{"s", {2, 2}, -1}, {"t", {4}, 0}};
-  draft.codes = {{"source", "matmul"}};
+  draft.codes = {{"source", "another"}, {"source", "matmul"}};
   // r = x @ w; s += 0 by being copied; outputs: r, x, w, t, and r again.
   ProgramDraft::Method method{"product"};
   method.symbols = {{"rows", 0, 64}};
@@ -516,7 +523,7 @@ TEST(a_device_has_its_own_weights_and_state) {
   method.plan.slots = {{Kind::input, 0, 0}, {Kind::input, 0, 16}, {Kind::output, 0}};
   method.plan.inputs = {0, 1};
   method.plan.outputs = {2};
-  method.plan.kernels = {{"", "matmul", 0}};
+  method.plan.kernels = {{"1", "matmul", 0}};
   method.plan.steps.push_back({tests::Kernel{0, {2, 0, 1}, {0, 2, 2}, {}}, {2}, {0, 1}});
   method.plan.numbers = {
       {Where::kernel, 0, 0, {}, 0, tests::symbol(0)},

@@ -148,7 +148,7 @@ def run(
     ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="How often.")] = 1,
     threads: Annotated[int, typer.Option(min=0, help="0: as many as processors.")] = 0,
-    target: Annotated[str | None, typer.Option(help="The library of a target.")] = None,
+    target: Annotated[str | None, typer.Option(help="The library of a target, or opencl.")] = None,
     commit: Annotated[
         str, typer.Option(help="adaptive, or each: wait after each step.")
     ] = "adaptive",

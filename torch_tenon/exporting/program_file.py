@@ -134,8 +134,7 @@ class ProgramFile:
             out.number(comparison)
             out.numbers(right)
         out.text(json.dumps(method.facts()))
-        # The runtime loads the first code; it refuses a kernel that lies in another one.
-        files = [KernelFile(str(k.code or ""), k.symbol, 0) for k in kernels]
+        files = [KernelFile("" if k.code is None else str(k.code), k.symbol, 0) for k in kernels]
         try:
             out.text(method.plan.sized_bytes(files))
         except WireError as error:  # an argument that no file can hold

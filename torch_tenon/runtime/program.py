@@ -200,8 +200,9 @@ def load(
     """A program that `torch_tenon.export` wrote, ready to run. It neither needs nor loads PyTorch,
     but where the program calls PyTorch's ops (`host="torch"`).
 
-    `threads` share out the work of each run, 0: as many as there are processors. `target` is the
-    path of a target's library for a program that is not of this processor, `device` its number.
+    `threads` share out the work of each run, 0: as many as there are processors. A program that is
+    not of this processor needs its target's library: `target` is the path of one, or "opencl" for
+    this package's own, which is also taken where nothing is said. `device` is the device's number.
     `weights` is where a program's safetensors file is, if not beside it. A file has machine code:
     with `digest`, the SHA-256 of the file in hexadecimal, another one is refused. `commit="each"`
     waits after each step, to compare. `check_weights=False` leaves out their checksums.
@@ -221,9 +222,10 @@ def load(
         head = read_head_of(file, str(path))
         if head.weight_file and weights is None:
             weights = where.parent / head.weight_file
+        library_path = _target_library(target, head.target)
         options = Options(
             size=sizeof(Options),
-            library=target.encode() if target is not None else None,
+            library=os.fsencode(library_path) if library_path is not None else None,
             device=device,
             threads=threads,
             weights=os.fsencode(weights) if weights is not None else None,
@@ -233,13 +235,23 @@ def load(
         handle = c_void_p()
         # What was read is what is opened, whatever becomes of the path.
         name = f"/proc/self/fd/{file.fileno()}".encode()
-        found = _library_for(head, str(path), target)
+        found = _library_for(head, str(path), library_path)
         try:
             found.tenon_open_program(name, byref(options), byref(handle))
         except (ProgramError, ValueError) as error:
             error.args = (str(error).replace(name.decode(), str(path)),)
             raise
     return Program(found, handle, head, str(path))
+
+
+def _target_library(given: str | None, of_program: str) -> str | None:
+    """The path of a target's library: what was given, or this package's own of that name."""
+    name = of_program if given is None else given
+    if name.isidentifier():  # no path: a file does not say what is loaded from where
+        own = Path(__file__).parents[1] / "targets" / name / f"libtenon_{name}.so"
+        if own.exists():
+            return str(own)
+    return given
 
 
 def _library_for(head: Head, path: str, target: str | None) -> Library:
