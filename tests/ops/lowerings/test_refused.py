@@ -54,6 +54,11 @@ def test_factors_of_sums(alpha: Any) -> None:
                 _refused_in_graphs(lambda x, op=op: op(x, x, alpha=alpha), x)
 
 
+@pytest.mark.parametrize("p", [-1, 0, 1, 3])
+def test_degrees_of_the_gamma_function(p: int) -> None:
+    _as_on_the_cpu(lambda x: torch.mvlgamma(x + p, p), torch.rand(5) + 1)
+
+
 NUMBERS: list[Callable[[Tensor, Any], Any]] = [
     lambda x, k: x.index_add(0, torch.tensor([1, 1], device=x.device), x[:2], alpha=k),
     lambda x, k: x.scatter(0, torch.tensor([1, 1], device=x.device), k, reduce="add"),

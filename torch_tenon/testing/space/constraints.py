@@ -414,3 +414,14 @@ def _matrix(d: Drawing) -> None:
 def _cross(d: Drawing) -> None:
     dim = d.given["dim"] = d.dim()
     d.shape = replaced(d.shape, dim, Size((3, 3, 3)))
+
+
+@rule("_trilinear", 1, 4)
+def _trilinear(d: Drawing) -> None:
+    """Each tensor lacks some of the dimensions; the CPU's kernel does not look whether the others
+    fit."""
+    for k in ("1", "2", "3"):
+        lacks = d.given["expand" + k] = [i for i in range(len(d.shape)) if d.chance(3)]
+        d.given["i" + k] = d.tensor([n for i, n in enumerate(d.shape) if i not in lacks])
+    d.given["sumdim"] = [i for i in range(len(d.shape)) if d.chance(3)]
+    d.given["unroll_dim"] = d.whole(0, len(d.shape) - 1)

@@ -33,6 +33,7 @@ class Seen:
     strides: tuple[int, ...]
     offset: int
     shares: int | None  # the first argument or earlier result whose memory it has
+    with_nothing: bool  # that one has no elements
     bits: tuple[bool, bool]
     requires_grad: bool
     value: torch.Tensor | None = None  # on the CPU; where reading it raised, `error`
@@ -178,6 +179,7 @@ def seen(x: torch.Tensor, known: Sequence[torch.Tensor]) -> Seen:
         tuple(x.stride()) if x.layout == torch.strided else (),
         int(x.storage_offset()) if x.layout == torch.strided else 0,
         shares[0] if shares else None,
+        bool(shares) and known[shares[0]].numel() == 0,
         (x.is_conj(), x.is_neg()),
         x.requires_grad,
     )
