@@ -370,6 +370,16 @@ def trilinear(
     return (x * z * y).sum(list(sumdim)) if sumdim else x * z * y
 
 
+@composition(aten.mvlgamma.default)
+def mvlgamma(x: Tensor, p: int) -> Tensor:
+    """The logarithm of the multivariate gamma function, 16-bit numbers rounded after each step.
+    Raises RuntimeError for p below 1."""
+    torch._check(p >= 1, lambda: "p has to be greater than or equal to 1")
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    terms = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=x.dtype, device=x.device)
+    return (terms + x.unsqueeze(-1)).lgamma().sum(-1) + p * (p - 1) * math.log(math.pi) / 4
+
+
 @composition(aten._pdist_forward.default)
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     """Distances between the rows of x, each pair once. The greatest difference is NaN if one is,

@@ -228,14 +228,6 @@ def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return total if keepdim else total.squeeze(dims or list(range(x.dim())))
 
 
-@steps(aten.mvlgamma.default)
-def mvlgamma(x: Tensor, p: int) -> Tensor:
-    """The logarithm of the multivariate gamma function. Raises RuntimeError for p below 1."""
-    torch._check(p >= 1, lambda: "p has to be greater than or equal to 1")
-    terms = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=x.dtype, device=x.device)
-    return (terms + x.unsqueeze(-1)).lgamma().sum(-1) + p * (p - 1) * math.log(math.pi) / 4
-
-
 @steps(aten.native_dropout_backward.default)
 def native_dropout_backward(g: Tensor, mask: Tensor, scale: float) -> Tensor:
     """The gradient of dropout."""

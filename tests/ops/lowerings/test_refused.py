@@ -54,9 +54,10 @@ def test_factors_of_sums(alpha: Any) -> None:
                 _refused_in_graphs(lambda x, op=op: op(x, x, alpha=alpha), x)
 
 
-@pytest.mark.parametrize("p", [-1, 0, 1, 3])
+@pytest.mark.parametrize("p", [-1, 0])
 def test_degrees_of_the_gamma_function(p: int) -> None:
-    _as_on_the_cpu(lambda x: torch.mvlgamma(x + p, p), torch.rand(5) + 1)
+    for x in (torch.rand(5) + 1, torch.arange(4), torch.rand(5).bfloat16()):
+        _refused_in_graphs(lambda x: torch.mvlgamma(x, p), x)
 
 
 NUMBERS: list[Callable[[Tensor, Any], Any]] = [
