@@ -73,3 +73,18 @@ def test_what_pooling_left_lies_as_eager_code_has_it(dims: int, dynamic: bool | 
     got = torch.compile(function, backend="tenon", dynamic=dynamic)(x.to("tenon"))
     assert torch.equal(got.cpu(), function(x))
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", ["plain", "transposed", "bias"])
+@pytest.mark.parametrize("on_host", ["images", "weight"])
+def test_convolutions_of_two_devices(name: str, on_host: str) -> None:
+    """They are refused, as in eager code, and nothing is copied without a word."""
+    x, w = torch.randn(2, 4, 6, 6), torch.randn(4, 4, 3, 3)
+    if on_host == "images":
+        w = w.to("tenon")
+    else:
+        x = x.to("tenon")
+    with pytest.raises(RuntimeError):
+        OPS[name](x, w)
+    with pytest.raises(RuntimeError, match="tenon:0"):
+        torch.compile(OPS[name], backend="tenon")(x, w)

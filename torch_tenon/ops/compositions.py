@@ -285,9 +285,7 @@ def _are_bytes(*matrices: Tensor) -> bool:
 
 
 stays_whole(*(overload(op) for op in names_with("traced_whole")))
-lies_as_on_the_cpu(
-    aten.convolution.default, aten._convolution.default, aten.convolution_backward.default
-)
+lies_as_on_the_cpu(*(overload(op) for op in names_with("lies_as_on_cpu")))
 
 # Layers of eager code are kernels of C++ by their data's dtype and gradients, for one call of the
 # library or for its steps one by one. Neither is what a trace can look into.

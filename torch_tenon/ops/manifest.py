@@ -43,6 +43,7 @@ class Entry(NamedTuple):
     needs_eps: bool = False
     in_order: bool = False
     traced_whole: bool = False
+    lies_as_on_cpu: bool = False
     index_check: str = ""
     each: str = ""
     library: str = ""

@@ -54,7 +54,8 @@ def lies_as_on_the_cpu(*ops: Any) -> None:
     """Has results of these ops lie in memory as eager code's do, which are the CPU's.
 
     PyTorch asks itself which of its kernels would run, and so which order the result has. For a
-    device of others' it knows no kernel, and takes the dimensions in order.
+    device of others' it knows no kernel, and takes the dimensions in order. Nor does it ask whether
+    all tensors are of one device: tensors of several raise RuntimeError, as in eager code.
     """
     for op in ops:
         op_implementations_dict[op] = _on_the_cpu(op_implementations_dict[op])
@@ -65,10 +66,13 @@ def _on_the_cpu(usual: Callable[..., Any]) -> Callable[..., Any]:
         def moved(x: Tensor, device: torch.device | str) -> Tensor:
             return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
 
-        given = (x for x in tree_leaves((args, keywords)) if isinstance(x, FakeTensor))
-        device = next((x.fake_device for x in given), None)
-        if device is None or device.type != "tenon":
+        given = [x for x in tree_leaves((args, keywords)) if isinstance(x, FakeTensor)]
+        devices = dict.fromkeys(x.fake_device for x in given)
+        device = next((d for d in devices if d.type == "tenon"), None)
+        if device is None:
             return usual(mode, op, *args, **keywords)
+        if len(devices) > 1:
+            raise RuntimeError(f"{op}: its tensors are on {' and '.join(map(str, devices))}")
         with mode:
             args, keywords = tree_map_only(Tensor, lambda x: moved(x, "cpu"), (args, keywords))
         found = usual(mode, op, *args, **keywords)
