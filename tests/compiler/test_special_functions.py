@@ -106,6 +106,15 @@ def test_polygamma_at_and_between_its_poles_is_as_pytorch_has_it(dtype: torch.dt
     assert_same(got, orders(x), rtol=rtol)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_digamma_between_its_poles(dtype: torch.dtype) -> None:
+    """However far from 0: beside a large number its fraction has few digits."""
+    poles = -(2.0 ** torch.arange(1, 23 if dtype is torch.float32 else 50)).double()
+    x = (poles[:, None] + torch.tensor([0.25, 0.5, 0.75])).to(dtype).ravel()
+    found = torch.compile(torch.digamma, backend="tenon")(x.to("tenon"))
+    assert_same(found, torch.digamma(x), rtol=1e-12 if dtype is torch.float64 else 1e-5)
+
+
 def test_at_infinity_as_pytorch_has_it() -> None:
     """No number, mostly: a result is not to change when a plan takes over."""
     x = torch.tensor([torch.inf, -torch.inf, torch.nan]).repeat(3)

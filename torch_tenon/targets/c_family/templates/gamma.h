@@ -72,7 +72,7 @@ INLINE double digamma_f64(double x) {
   if (x < 0 && trunc(x) == x) return NAN;
   double reflected = 0;
   if (x < 0) {
-    reflected = -3.14159265358979323846 / tan(3.14159265358979323846 * x);
+    reflected = -3.14159265358979323846 / tan(3.14159265358979323846 * (x - trunc(x)));
     x = 1 - x;
   }
   double sum = 0;
