@@ -116,7 +116,9 @@ def logit_backward(g: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
 def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     """x * 2**exponent. For a whole exponent the power may overflow where the product does not."""
     if exponent.dtype.is_floating_point or exponent.dtype.is_complex:
-        return x * torch.pow(x.new_full((), 2.0), exponent)
+        whole = not (x.dtype.is_floating_point or x.dtype.is_complex)
+        two = 2.0 if whole or x.dtype is torch.float32 else x.new_full((), 2.0)
+        return x * torch.pow(two, exponent)
     found, left = x.double(), exponent.double().clamp(-2100, 2100)  # beyond, 0 or infinite
     powers = []
     for _ in range(3):  # each a normal number

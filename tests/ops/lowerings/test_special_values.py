@@ -198,6 +198,23 @@ def test_ldexp_by_powers_that_overflow(
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float16, torch.float64])
+@pytest.mark.parametrize("exponents", [torch.float16, torch.bfloat16, torch.float32])
+def test_ldexp_by_powers_that_are_fractions(
+    dtype: torch.dtype, exponents: torch.dtype, run: Callable[..., Results]
+) -> None:
+    """The power of 2 has the exponent's dtype, whatever is multiplied by it."""
+    powers = torch.tensor([0.5, -1.5, 2.25, -0.125]).to(exponents)
+
+    def scaled(x: torch.Tensor) -> Results:
+        there = powers.to(x.device)
+        return [torch.ldexp(x, there), torch.ldexp(x[1], there), torch.ldexp(x[1], there[1])]
+
+    x = torch.tensor([0, 1, 1, 3]).to(dtype)
+    for got, want in zip(run(scaled, x), scaled(x), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-6 if got.itemsize > 2 else 0, atol=0)
+
+
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
