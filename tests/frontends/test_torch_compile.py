@@ -304,6 +304,24 @@ def test_an_output_twice_and_an_input_back():
     assert got[3].data_ptr() == got[0].data_ptr()
 
 
+def test_views_of_equal_layout_are_tensors_of_their_own():
+    """What is changed of one is its own: shape, and whether it needs gradients."""
+
+    def f(x):
+        y = x + 1
+        return y, y.view(-1), y.detach(), y[:]
+
+    x = torch.randn(6)
+    got, want = torch.compile(f, backend="tenon")(x.to("tenon")), f(x)
+    for y, flat, detached, _ in (got, want):
+        flat.resize_(3)
+        detached.requires_grad_()
+        y.unsqueeze_(0)
+    assert_same(got, want)
+    assert [t.requires_grad for t in got] == [t.requires_grad for t in want]
+    assert len({t.untyped_storage().data_ptr() for t in got}) == 1
+
+
 def test_results_for_the_host():
     compiled = torch.compile(lambda x: (x * 2, (x + 1).cpu(), x.sum()), backend="tenon")
     x = torch.randn(3)

@@ -388,7 +388,8 @@ class _Graph:
                 layout = Layout(meta.sizes, meta.strides)
                 # Memory is shared exactly where the graph's own tensors share it.
                 stored = self.builder.own(memory_of(item), self.builder.current(held), layout)
-            key = (stored.buffer, stored.layout)
+            # Views of equal layout are tensors of their own: each may get another shape in place.
+            key = (item, stored.buffer, stored.layout)
             if key not in numbers:
                 numbers[key] = len(self.program.outputs)
                 self.program.outputs.append(stored)
