@@ -8,7 +8,7 @@ are of 16 bits, or of the dtypes that it names.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,15 +23,35 @@ STEPS: dict[Any, tuple[Composition, tuple[torch.dtype, ...]]] = {}
 
 
 def steps(
-    *overloads: Any, dtypes: tuple[torch.dtype, ...] = (HALF, BFLOAT16)
+    *overloads: Any, dtypes: tuple[torch.dtype, ...] = (HALF, BFLOAT16), mixed: bool = False
 ) -> Callable[[Composition], Composition]:
-    """Enters a function for each of some overloads."""
+    """Enters a function for each of some overloads: for tensors of one dtype, or `mixed` for those
+    of several."""
 
     def enter(function: Composition) -> Composition:
-        STEPS.update((op, (function, dtypes)) for op in overloads)
+        entered = function if mixed else _of_one_dtype(function)
+        STEPS.update((op, (entered, dtypes)) for op in overloads)
         return function
 
     return enter
+
+
+def _floats(args: Sequence[Any]) -> set[torch.dtype]:
+    return {a.dtype for a in args if isinstance(a, Tensor) and a.dtype.is_floating_point}
+
+
+def _of_one_dtype(function: Composition) -> Composition:
+    """The function, where whole numbers and truth values become what the others are; and not the
+    op that it is for where these are of two dtypes, whose results are wider."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        dtypes = _floats(args)
+        if len(dtypes) > 1:
+            return NotImplemented
+        (dtype,) = dtypes
+        return function(*[a.to(dtype) if isinstance(a, Tensor) else a for a in args], **keywords)
+
+    return run
 
 
 def in_steps(op: Any, otherwise: Composition) -> Composition:
@@ -39,9 +59,12 @@ def in_steps(op: Any, otherwise: Composition) -> Composition:
     function, dtypes = STEPS[op]
 
     def run(*args: Any, **keywords: Any) -> Any:
-        tensors = [a for a in args if isinstance(a, Tensor) and a.dtype.is_floating_point]
-        known = tensors and all(t.dtype in dtypes for t in tensors)
-        return (function if known else otherwise)(*args, **keywords)
+        given = _floats(args)
+        if given and given <= set(dtypes):
+            found = function(*args, **keywords)
+            if found is not NotImplemented:
+                return found
+        return otherwise(*args, **keywords)
 
     return run
 
@@ -112,7 +135,7 @@ def logit_backward(g: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
     return torch.where((x >= eps) & (x <= 1 - eps), found, 0)
 
 
-@steps(aten.ldexp.Tensor, dtypes=(HALF, BFLOAT16, torch.float32, torch.float64))
+@steps(aten.ldexp.Tensor, dtypes=(HALF, BFLOAT16, torch.float32, torch.float64), mixed=True)
 def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     """x * 2**exponent. For a whole exponent the power may overflow where the product does not."""
     if exponent.dtype.is_floating_point or exponent.dtype.is_complex:

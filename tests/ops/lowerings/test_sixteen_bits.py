@@ -320,3 +320,28 @@ def test_a_bound_of_another_dtype(compiled: None) -> None:
         found = compute(x.to("tenon"), low.to("tenon"))
         _C.commit_all()
         assert torch.equal(found.cpu(), compute(x, low))
+
+
+@pytest.mark.slow
+@DTYPES
+@pytest.mark.parametrize("other", [torch.bool, torch.int32, torch.bfloat16, torch.float16])
+def test_an_op_of_two_dtypes(
+    dtype: torch.dtype, other: torch.dtype, run: Callable[..., Results]
+) -> None:
+    """Whole numbers become what the other operand has; of two fractions a wider one is made."""
+    x = numbers(dtype)[0]
+    y = (torch.rand(N, generator=torch.Generator().manual_seed(1)) * 3).to(other)
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> Results:
+        found: Results = []
+        for a, b in ((x, y), (y, x)):
+            found += [
+                F.smooth_l1_loss(a, b, reduction="none", beta=0.7), torch.special.xlog1py(a, b),
+                F.mse_loss(a, b, reduction="none"),
+            ]  # fmt: skip
+        return found
+
+    for k, (got, want) in enumerate(zip(run(both, x, y), both(x, y), strict=True)):
+        assert got.dtype is want.dtype
+        loose = {"rtol": 2e-2, "atol": 2e-2} if got.itemsize == 2 else {"rtol": 1e-5, "atol": 1e-6}
+        torch.testing.assert_close(got, want, **loose, equal_nan=True, msg=str(k))
