@@ -103,7 +103,7 @@ def _pair(numbers: Any) -> list[int]:
 
 def _is_served(c: _Convolution, held: dict[Node, Held]) -> bool:
     images, found = c.images.meta["val"], held.get(c.weight)
-    if found is None or not _has_value(found) or (c.bias is not None and c.bias not in held):
+    if found is None or not found.has_value or (c.bias is not None and c.bias not in held):
         return False
     w = found.tensor
     if w.dtype is not torch.float32 or w.dim() != 4 or images.dim() != 4:
@@ -111,11 +111,6 @@ def _is_served(c: _Convolution, held: dict[Node, Held]) -> bool:
     if c.groups == 1:
         return w.numel() > 0
     return c.groups == len(w) == images.shape[1] and 0 < w[0].numel() <= LARGEST_KERNEL
-
-
-def _has_value(held: Held) -> bool:
-    x = held.tensor
-    return x.device.type != "meta" and not isinstance(x, torch._subclasses.FakeTensor)
 
 
 def _replace(

@@ -19,10 +19,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
+from torch_tenon.exporting.graphs import prepare
 from torch_tenon.exporting.held import Held
-from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method
+from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method, takes_host_kernels
 from torch_tenon.exporting.program_file import ProgramFile
-from torch_tenon.exporting.weights import Shared
+from torch_tenon.exporting.weights import Shared, key_of, share_state
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -82,7 +83,10 @@ def export(
         # What PyTorch's trace says of PyTorch's own code.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
         programs = _programs(model, args, kwargs, dynamic_shapes)
-        methods = [build_method(m, p, backend, laid_out, host) for m, p in programs.items()]
+        by_hand = takes_host_kernels(backend)
+        graphs = {name: prepare(p, by_hand) for name, p in programs.items()}
+        share_state([p for p in g.placeholders if isinstance(p, Held)] for g in graphs.values())
+        methods = [build_method(m, g, backend, laid_out, host) for m, g in graphs.items()]
     shared = Shared()
     shared.add(_unique_names(methods))
     processors = [p.strip() for p in cpu.split(",")] if cpu else []
@@ -170,10 +174,9 @@ def _unique_names(methods: Sequence[Method]) -> list[list[Held]]:
     known: dict[str, Any] = {}
     for method in methods:
         for held in method.held:
-            memory = (held.tensor.data_ptr(), held.tensor.dtype, tuple(held.tensor.shape))
-            if known.setdefault(held.name, memory) != memory:
+            memory = key_of(held.tensor)
+            while known.setdefault(held.name, memory) != memory:
                 held.name = f"{method.name}.{held.name}"
-                known[held.name] = memory
     return [m.held for m in methods]
 
 

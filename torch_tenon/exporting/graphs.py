@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import (
+    ConstantArgument,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    TensorArgument,
+)
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
-from torch_tenon.exporting.channels import NORM, convolve_by_channel
-from torch_tenon.exporting.held import Given, Graph, Held
+from torch_tenon.exporting.channels import NORM
+from torch_tenon.exporting.held import Given, Graph, Held, overlap
 from torch_tenon.exporting.recurrent import RECURRENT, compositions
 from torch_tenon.ops.compositions import decompositions
 
@@ -40,52 +47,63 @@ class Result:
     number: int
 
 
-def prepare(
-    program: ExportedProgram, by_hand: bool = False, laid_out: dict[bytes, Tensor] | None = None
-) -> Graph:
+def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     """The graph of a program, decomposed; the program stays as it is. `by_hand`: the target takes
-    kernels for the host, so that recurrent layers have theirs, and products with the windows of
-    images by channel. `laid_out`: see `convolve_by_channel`. Raises ExportError."""
+    kernels for the host, so that recurrent layers have theirs. Raises ExportError."""
     table = dict(decompositions(standalone=True))
     if by_hand:
         table.pop(NORM, None)  # which may become part of a convolution
     if by_hand and any(n.target in RECURRENT for n in program.graph.nodes):
         table = table | compositions()
-    with torch.no_grad():
-        lowered = program.run_decompositions(table)
+    try:
+        with torch.no_grad():
+            lowered = program.run_decompositions(table)
+    except AssertionError as error:
+        _refuse_aliases(program, error)
+        raise
     module = lowered.graph_module  # which is nobody else's
     graph = Graph(module)
     _take_inputs(graph, lowered)
     _take_outputs(graph, lowered)
     graph.conditions += _guards(module)
     _drop_checks(graph)
-    if by_hand:
-        convolve_by_channel(graph, {} if laid_out is None else laid_out)
-    for node in module.graph.find_nodes(op="placeholder"):
-        if not node.users and not isinstance(_of(graph, node), Given):
-            graph.placeholders.remove(_of(graph, node))
-            module.graph.erase_node(node)
+    graph.drop_unused()
     return graph
 
 
-def _of(graph: Graph, node: Node) -> Given | Held:
-    return next(p for p in graph.placeholders if p.node is node)
+def _refuse_aliases(program: ExportedProgram, error: AssertionError) -> None:
+    """Raises ExportError for a program with tensors that share memory: PyTorch fails where one of
+    them is written."""
+    specs = [s for s in program.graph_signature.input_specs if s.kind in _WEIGHTS]
+    nodes = program.graph.find_nodes(op="placeholder")  # the model's own come first
+    held = [_held(program, n, s) for n, s in zip(nodes, specs, strict=False)]
+    for one, other in itertools.combinations(held, 2):
+        if overlap(one, other):
+            raise ExportError(
+                f"the model's {one.name!r} and {other.name!r} share memory, of which PyTorch's "
+                "trace cannot tell what writes change: let one of them be a view that is taken "
+                "where it is needed"
+            ) from error
+
+
+def _held(program: ExportedProgram, node: Node, spec: InputSpec) -> Held:
+    name = str(spec.target)
+    found = program.state_dict.get(name)
+    if found is None:
+        found = program.constants.get(name)
+    if not isinstance(found, Tensor):
+        raise ExportError(f"the model's {name!r} is {type(found).__name__}, no tensor")
+    if found.layout is not torch.strided or found.is_quantized:
+        kind = "quantized" if found.is_quantized else str(found.layout)
+        raise ExportError(f"the model's {name!r} is a {kind} tensor: export a dense one")
+    return Held(name, node, found.detach())
 
 
 def _take_inputs(graph: Graph, program: ExportedProgram) -> None:
     nodes = graph.module.graph.find_nodes(op="placeholder")
     for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True):
         if spec.kind in _WEIGHTS:
-            name = str(spec.target)
-            found = program.state_dict.get(name)
-            if found is None:
-                found = program.constants.get(name)
-            if not isinstance(found, Tensor):
-                raise ExportError(f"the model's {name!r} is {type(found).__name__}, no tensor")
-            if found.layout is not torch.strided or found.is_quantized:
-                kind = "quantized" if found.is_quantized else str(found.layout)
-                raise ExportError(f"the model's {name!r} is a {kind} tensor: export a dense one")
-            graph.placeholders.append(Held(name, node, found.detach()))
+            graph.placeholders.append(_held(program, node, spec))
         elif spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument):
             graph.placeholders.append(Given(spec.arg.name, node))
         elif spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, ConstantArgument):

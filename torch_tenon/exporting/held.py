@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
@@ -25,7 +26,13 @@ class Held:
     name: str
     node: Node
     tensor: Tensor
-    is_written: bool = False
+    is_written: bool = False  # by a method of the program
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is anything in its memory."""
+        x = self.tensor
+        return x.device.type != "meta" and not isinstance(x, torch._subclasses.FakeTensor)
 
 
 @dataclass
@@ -43,6 +50,13 @@ class Graph:
     is_single: bool = False  # there is one result, and no tuple around it
     conditions: list[Any] = field(default_factory=list)  # on sizes, as SymPy has them
 
+    def drop_unused(self) -> None:
+        """Drops the model's own tensors that nothing takes."""
+        unused = [p for p in self.placeholders if isinstance(p, Held) and not p.node.users]
+        for p in unused:
+            self.placeholders.remove(p)
+            self.module.graph.erase_node(p.node)
+
     def drop_dead(self) -> None:
         """Drops what no result needs, but for nodes that write an input or check values."""
         self.module.graph.eliminate_dead_code(
@@ -53,3 +67,34 @@ class Graph:
 def _has_effect(target: Any) -> bool:
     schema = target._schema if isinstance(target, OpOverload) else None
     return schema is not None and (schema.is_mutable or not schema.returns)
+
+
+def length_of(x: Tensor) -> int:
+    """From the first of its elements in memory to the last one."""
+    if not x.numel():
+        return 0
+    return 1 + sum((n - 1) * k for n, k in zip(x.shape, x.stride(), strict=True))
+
+
+def overlap(one: Held, other: Held) -> bool:
+    """Whether there is a byte that both have."""
+    x, y = one.tensor, other.tensor
+    if not one.has_value or not other.has_value or x.device != y.device:
+        return False
+    (begin, end), (other_begin, other_end) = _stretch(x), _stretch(y)
+    if min(end, other_end) <= max(begin, other_begin):
+        return False
+    first = min(begin, other_begin)
+    touched = torch.zeros(max(end, other_end) - first, dtype=torch.bool)
+    _bytes_in(touched, x, begin - first).fill_(True)
+    return bool(_bytes_in(touched, y, other_begin - first).any())
+
+
+def _stretch(x: Tensor) -> tuple[int, int]:
+    return x.data_ptr(), x.data_ptr() + length_of(x) * x.dtype.itemsize
+
+
+def _bytes_in(memory: Tensor, x: Tensor, begin: int) -> Tensor:
+    """The bytes of a tensor, where its first one is `memory[begin]`."""
+    size = x.dtype.itemsize
+    return memory.as_strided((*x.shape, size), (*(k * size for k in x.stride()), 1), begin)

@@ -10,13 +10,13 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.export import ExportedProgram
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import tree_leaves
 
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
-from torch_tenon.exporting.graphs import ExportError, Result, prepare
+from torch_tenon.exporting.channels import convolve_by_channel
+from torch_tenon.exporting.graphs import ExportError, Result
 from torch_tenon.exporting.held import Given, Graph, Held
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
@@ -103,17 +103,24 @@ class Method:
         }
 
 
+def takes_host_kernels(backend: Backend) -> bool:
+    """Whether some ops have kernels of their own there, written by hand."""
+    return backend.name == "cpu"
+
+
 def build_method(
     name: str,
-    program: ExportedProgram,
+    graph: Graph,
     backend: Backend,
     laid_out: dict[bytes, Tensor],
     host: str = RUNTIME,
 ) -> Method:
-    """The method that an exported program is. `laid_out` are weights that were laid out anew for
-    other methods, and then for this one too. With the host TORCH it may call PyTorch's ops. Raises
-    ExportError."""
-    graph = prepare(program, backend.name == "cpu", laid_out)
+    """The method that a prepared graph is, which knows what any method writes. `laid_out` are
+    weights that were laid out anew for other methods, and then for this one too. With the host
+    TORCH it may call PyTorch's ops. Raises ExportError."""
+    if takes_host_kernels(backend):
+        convolve_by_channel(graph, laid_out)
+        graph.drop_unused()
     for p in graph.placeholders:
         if isinstance(p, Given) and not p.node.meta["val"].is_contiguous():
             raise ExportError(

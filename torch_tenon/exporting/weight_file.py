@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -32,7 +33,10 @@ def weights_apart(shared: Shared, path: Path) -> tuple[int, int]:
                         "another file for the weights"
                     )
     else:
-        save_file(tensors, path)
+        # The library refuses tensors of one storage.
+        storages = Counter(_storage(t) for t in tensors.values())
+        apart = {k: t.clone() if storages[_storage(t)] > 1 else t for k, t in tensors.items()}
+        save_file(apart, path)
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         entries = json.loads(file.read(length))
@@ -40,6 +44,10 @@ def weights_apart(shared: Shared, path: Path) -> tuple[int, int]:
         weight.offset = entries[weight.name]["data_offsets"][0]
     begin = 8 + length
     return begin, path.stat().st_size - begin
+
+
+def _storage(x: torch.Tensor) -> int:
+    return x.untyped_storage().data_ptr()
 
 
 def _same(x: torch.Tensor, y: torch.Tensor) -> bool:
