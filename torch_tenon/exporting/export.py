@@ -14,12 +14,12 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map_only
 
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
-from torch_tenon.exporting.graphs import prepare
+from torch_tenon.exporting.graphs import ExportError, prepare
 from torch_tenon.exporting.held import Held
 from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method, takes_host_kernels
 from torch_tenon.exporting.program_file import ProgramFile
@@ -144,8 +144,11 @@ def _programs(
                 )
         if not model:
             raise ValueError("a program has at least one method")
+        for name, program in model.items():
+            _refuse_one_for_two(str(name), program)
         return {str(name): program for name, program in model.items()}
     if isinstance(model, ExportedProgram):
+        _refuse_one_for_two("forward", model)
         return {"forward": model}
     if not isinstance(model, nn.Module):
         raise TypeError(f"a model is a module or an ExportedProgram, not {type(model).__name__}")
@@ -160,13 +163,41 @@ def _programs(
                 "a second method for it (docs/export.md)",
                 size,
             )
-    dense = lambda x: x.contiguous()  # noqa: E731
-    given, named = tree_map_only(torch.Tensor, dense, (tuple(args), dict(kwargs or {})))
+    given, named = tree_map_only(torch.Tensor, _Examples(model), (tuple(args), dict(kwargs or {})))
     with torch.no_grad():
         program = torch.export.export(
             model, given, named or None, dynamic_shapes=dynamic_shapes, strict=False
         )
     return {"forward": program}
+
+
+class _Examples:
+    """Examples as programs take them. PyTorch's trace takes two inputs for one where they are one
+    tensor, and an input for a weight: the second one is another object."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.known = {id(x) for x in (*model.parameters(), *model.buffers())}
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        found = x.contiguous()
+        if id(found) in self.known:
+            found = found.detach().requires_grad_(x.requires_grad)
+        self.known.add(id(found))
+        return found
+
+
+def _refuse_one_for_two(method: str, program: ExportedProgram) -> None:
+    """Raises ExportError for a program that was traced with one tensor in two places."""
+    known = {
+        id(x): f"the model's {k!r}" for k, x in (program.constants | program.state_dict).items()
+    }
+    for path, x in tree_leaves_with_path(program.example_inputs or ()):
+        name = f"the example {keystr(path)}"
+        if isinstance(x, torch.Tensor) and known.setdefault(id(x), name) != name:
+            raise ExportError(
+                f"{method}: {name} is the same tensor as {known[id(x)]}, and PyTorch's trace "
+                "takes them for one input: give torch.export.export a copy"
+            )
 
 
 def _unique_names(methods: Sequence[Method]) -> list[list[Held]]:

@@ -1,0 +1,52 @@
+"""What an exported program is given: examples when it is made, and arrays when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from against_cpu import assert_same
+from torch import Tensor, nn
+
+import torch_tenon
+from torch_tenon.exporting.graphs import ExportError
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4))
+        self.register_buffer("shift", torch.randn(4))
+
+    def forward(self, x: Tensor, y: Tensor, *, z: list[Tensor]) -> tuple[Tensor, ...]:
+        return x * self.weight + y, z[0] + self.shift, x, y, z[0]
+
+
+def examples(model: Scaled) -> dict[str, tuple[Any, ...]]:
+    x, y = torch.randn(4), torch.randn(4)
+    return {
+        "input": (x, x, [x]),
+        "parameter": (model.weight, y, [x]),
+        "buffer": (x, y, [model.shift]),
+    }
+
+
+@pytest.mark.parametrize("kind", ["input", "parameter", "buffer"])
+def test_an_example_that_is_another_tensor_too(tmp_path: Path, kind: str) -> None:
+    model = Scaled().eval()
+    x, y, z = examples(model)[kind]
+    path = tmp_path / "model.tenon"
+    torch_tenon.export(model, (x, y), path, {"z": z}, cpu="native")
+    given = [torch.randn(4) for _ in range(3)]
+    expected = model(*given[:2], z=given[2:])
+    assert_same(torch_tenon.load(path)(*given), [t.detach() for t in expected])
+    program = torch.export.export(model, (x, y), {"z": z})
+    other = tmp_path / "other.tenon"
+    for given_program in (program, {"forward": program}):
+        with pytest.raises(ExportError, match=r"forward: the example .* is the same tensor as"):
+            torch_tenon.export(given_program, path=other)
+    assert not other.exists()
