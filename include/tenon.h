@@ -209,6 +209,8 @@ typedef const tenon_target_functions* (*tenon_target_function)(
     uint32_t interface, tenon_status* status);
 
 /* --------------------------------------------------------- what a program that embeds it calls ---
+ *
+ * Null is an error where something has to be given. Functions without a status then give 0 or null.
  */
 
 /* The runtime's version: TENON_INTERFACE times 1000, and how often it has grown since. */

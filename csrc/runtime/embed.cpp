@@ -227,6 +227,7 @@ uint32_t tenon_version(void) {
 int32_t tenon_open_device(
     const char* library, int32_t device, tenon_device** found, tenon_status* status) {
   return told(status, [&] {
+    given(found, "found");
     auto made = std::make_unique<tenon_device>();
     made->library = open_target(
         library != nullptr ? std::optional<std::string>(library) : std::nullopt, device);
@@ -253,6 +254,11 @@ int32_t tenon_read_plan(
     tenon_plan** found,
     tenon_status* status) {
   return told(status, [&] {
+    given(device, "device");
+    given(found, "found");
+    given(folder, "folder");
+    if (nbytes > 0)
+      given(static_cast<const char*>(bytes), "bytes");
     auto read = read_plan({static_cast<const char*>(bytes), nbytes});
     check_plan(read, /*calls=*/0);
     if (!read.numbers.empty())
@@ -273,31 +279,41 @@ void tenon_free_plan(tenon_plan* plan) {
 }
 
 size_t tenon_input_count(const tenon_plan* plan) {
-  return plan->data.inputs.size();
+  return plan != nullptr ? plan->data.inputs.size() : 0;
 }
 
 size_t tenon_output_count(const tenon_plan* plan) {
-  return plan->data.outputs.size();
+  return plan != nullptr ? plan->data.outputs.size() : 0;
 }
 
 uint64_t tenon_input_bytes(const tenon_plan* plan, size_t input) {
-  return input < plan->data.inputs.size() ? plan->data.slots[plan->data.inputs[input]].nbytes : 0;
+  return input < tenon_input_count(plan) ? plan->data.slots[plan->data.inputs[input]].nbytes : 0;
 }
 
 uint64_t tenon_output_bytes(const tenon_plan* plan, size_t output) {
-  return output < plan->data.outputs.size() ? plan->data.slots[plan->data.outputs[output]].number
-                                            : 0;
+  return output < tenon_output_count(plan) ? plan->data.slots[plan->data.outputs[output]].number
+                                           : 0;
 }
 
 int32_t tenon_run_plan(
     tenon_plan* plan, const void* const* inputs, void* const* outputs, tenon_status* status) {
   return told(status, [&] {
-    const auto& data = plan->data;
+    const auto& data = given(plan, "plan").data;
+    if (!data.inputs.empty())
+      given(inputs, "inputs");
+    if (!data.outputs.empty())
+      given(outputs, "outputs");
     TouchedMemory touched;
-    for (size_t k = 0; k < data.inputs.size(); ++k)
-      touched.add(inputs[k], data.slots[data.inputs[k]].nbytes);
+    for (size_t k = 0; k < data.inputs.size(); ++k) {
+      const auto nbytes = data.slots[data.inputs[k]].nbytes;
+      if (inputs[k] == nullptr && nbytes > 0)
+        fail(ErrorKind::error, "input ", k, " is null, and takes ", nbytes, " bytes");
+      touched.add(inputs[k], nbytes);
+    }
     for (size_t k = 0; k < data.outputs.size(); ++k) {
       const auto nbytes = data.slots[data.outputs[k]].number;
+      if (outputs[k] == nullptr && nbytes > 0)
+        fail(ErrorKind::error, "output ", k, " is null, and takes ", nbytes, " bytes");
       if (touched.overlaps(outputs[k], nbytes))
         fail(ErrorKind::error, "output ", k, " overlaps an input or another output");
       touched.add(outputs[k], nbytes);

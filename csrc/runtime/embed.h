@@ -26,4 +26,12 @@ int32_t told(tenon_status* status, Work&& work) {
   }
 }
 
+// What a caller has to give. Raises where it is null.
+template <class T>
+T& given(T* pointer, const char* name) {
+  if (pointer == nullptr)
+    fail(ErrorKind::error, "the argument '", name, "' is null");
+  return *pointer;
+}
+
 }  // namespace tenon

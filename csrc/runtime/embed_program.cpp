@@ -61,10 +61,11 @@ ProgramOptions options_of(const tenon_options* given) {
 template <class T, class Byte>
 class Tensors {
  public:
-  Tensors(T* first, size_t count) : first_(reinterpret_cast<Byte*>(first)), count_(count) {
+  Tensors(T* first, size_t count, const char* name)
+      : first_(reinterpret_cast<Byte*>(first)), count_(count) {
     if (count == 0)
       return;
-    size_ = first->size;
+    size_ = given(first, name).size;
     for (size_t k = 0; k < count; ++k) {
       check_size((*this)[k].size, kTensor, "tenon_tensor");
       if ((*this)[k].size != size_)
@@ -86,7 +87,8 @@ class Tensors {
 using Inputs = Tensors<const tenon_tensor, const char>;
 using Outputs = Tensors<tenon_tensor, char>;
 
-const Method& method_of(const tenon_program& program, size_t method) {
+const Method& method_of(const tenon_program* of, size_t method) {
+  const auto& program = given(of, "program");
   const auto& methods = program.program.file().methods;
   if (method >= methods.size())
     fail(ErrorKind::out_of_range, "the program has ", methods.size(), " methods, and no ", method);
@@ -94,18 +96,18 @@ const Method& method_of(const tenon_program& program, size_t method) {
 }
 
 std::shared_ptr<const MethodPlan> plan_of(
-    tenon_program& program, size_t method, const Inputs& inputs, const Outputs& outputs) {
+    tenon_program* program, size_t method, const Inputs& inputs, const Outputs& outputs) {
   const auto& called = method_of(program, method);
-  std::vector<GivenTensor> given;
+  std::vector<GivenTensor> all;
   for (size_t k = 0; k < inputs.count(); ++k) {
     const auto& [size, data, nbytes, dtype, rank, sizes] = inputs[k];
     if (rank < 0 || rank > TENON_MOST_DIMENSIONS)
       fail(ErrorKind::error, called.name, ": input ", k, " has ", rank, " dimensions");
     // What is no dtype at all is none of the method's.
     const auto number = std::clamp<int32_t>(dtype, -1, static_cast<int32_t>(kNoDType));
-    given.push_back({static_cast<DType>(number), {sizes, static_cast<size_t>(rank)}});
+    all.push_back({static_cast<DType>(number), {sizes, static_cast<size_t>(rank)}});
   }
-  auto plan = program.program.plan(method, given);
+  auto plan = program->program.plan(method, all);
   if (outputs.count() != called.outputs.size())
     fail(
         ErrorKind::error,
@@ -143,7 +145,7 @@ void check_bytes(
         tensor.data == nullptr ? 0 : tensor.nbytes);
 }
 
-void run(tenon_program& program, size_t number, const Inputs& inputs, const Outputs& outputs) {
+void run(tenon_program* program, size_t number, const Inputs& inputs, const Outputs& outputs) {
   const auto plan = plan_of(program, number, inputs, outputs);
   const auto& method = method_of(program, number);
   std::vector<const void*> in;
@@ -180,7 +182,7 @@ void run(tenon_program& program, size_t number, const Inputs& inputs, const Outp
     made.emplace_back(is_given ? nullptr : make_memory(layout.nbytes), &std::free);
     out.push_back(is_given ? data : made[k].get());
   }
-  program.program.run(number, *plan, in, out);
+  program->program.run(number, *plan, in, out);
   for (size_t k = 0; k < outputs.count(); ++k) {
     const auto& layout = plan->outputs[k];
     write_sizes(layout, outputs[k]);
@@ -201,7 +203,7 @@ void describe(
     size_t which,
     tenon_tensor_info* info,
     const char* what) {
-  check_size(info->size, kInfo, "tenon_tensor_info");
+  check_size(given(info, "info").size, kInfo, "tenon_tensor_info");
   if (which >= tensors.size())
     fail(
         ErrorKind::out_of_range,
@@ -229,7 +231,11 @@ extern "C" {
 
 int32_t tenon_open_program(
     const char* path, const tenon_options* options, tenon_program** found, tenon_status* status) {
-  return told(status, [&] { *found = new tenon_program{{path, options_of(options)}}; });
+  return told(status, [&] {
+    given(found, "found");
+    given(path, "path");
+    *found = new tenon_program{{path, options_of(options)}};
+  });
 }
 
 void tenon_close_program(tenon_program* program) {
@@ -237,22 +243,25 @@ void tenon_close_program(tenon_program* program) {
 }
 
 size_t tenon_method_count(const tenon_program* program) {
-  return program->program.file().methods.size();
+  return program != nullptr ? program->program.file().methods.size() : 0;
 }
 
 const char* tenon_method_name(const tenon_program* program, size_t method) {
-  const auto& methods = program->program.file().methods;
-  return method < methods.size() ? methods[method].name.c_str() : nullptr;
+  if (method >= tenon_method_count(program))
+    return nullptr;
+  return program->program.file().methods[method].name.c_str();
 }
 
 size_t tenon_program_inputs(const tenon_program* program, size_t method) {
-  const auto& methods = program->program.file().methods;
-  return method < methods.size() ? methods[method].inputs.size() : 0;
+  if (method >= tenon_method_count(program))
+    return 0;
+  return program->program.file().methods[method].inputs.size();
 }
 
 size_t tenon_program_outputs(const tenon_program* program, size_t method) {
-  const auto& methods = program->program.file().methods;
-  return method < methods.size() ? methods[method].outputs.size() : 0;
+  if (method >= tenon_method_count(program))
+    return 0;
+  return program->program.file().methods[method].outputs.size();
 }
 
 int32_t tenon_describe_input(
@@ -262,7 +271,7 @@ int32_t tenon_describe_input(
     tenon_tensor_info* info,
     tenon_status* status) {
   return told(status, [&] {
-    const auto& found = method_of(*program, method);
+    const auto& found = method_of(program, method);
     describe(found, found.inputs, input, info, "input");
   });
 }
@@ -274,7 +283,7 @@ int32_t tenon_describe_output(
     tenon_tensor_info* info,
     tenon_status* status) {
   return told(status, [&] {
-    const auto& found = method_of(*program, method);
+    const auto& found = method_of(program, method);
     describe(found, found.outputs, output, info, "output");
   });
 }
@@ -288,8 +297,8 @@ int32_t tenon_output_sizes(
     size_t output_count,
     tenon_status* status) {
   return told(status, [&] {
-    const Outputs all(outputs, output_count);
-    const auto plan = plan_of(*program, method, {inputs, input_count}, all);
+    const Outputs all(outputs, output_count, "outputs");
+    const auto plan = plan_of(program, method, {inputs, input_count, "inputs"}, all);
     for (size_t k = 0; k < output_count; ++k) {
       write_sizes(plan->outputs[k], all[k]);
       all[k].nbytes = plan->outputs[k].nbytes;
@@ -305,8 +314,9 @@ int32_t tenon_run(
     tenon_tensor* outputs,
     size_t output_count,
     tenon_status* status) {
-  return told(
-      status, [&] { run(*program, method, {inputs, input_count}, {outputs, output_count}); });
+  return told(status, [&] {
+    run(program, method, {inputs, input_count, "inputs"}, {outputs, output_count, "outputs"});
+  });
 }
 
 void tenon_free(void* data) {
@@ -314,10 +324,12 @@ void tenon_free(void* data) {
 }
 
 int32_t tenon_reset(tenon_program* program, tenon_status* status) {
-  return told(status, [&] { program->program.reset(); });
+  return told(status, [&] { given(program, "program").program.reset(); });
 }
 
 const char* tenon_program_json(tenon_program* program) {
+  if (program == nullptr)
+    return nullptr;
   return program->facts.use([&](std::string& facts) {
     facts = program->program.facts();
     return facts.c_str();

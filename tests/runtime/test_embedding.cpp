@@ -141,6 +141,42 @@ TEST(what_cannot_run_is_refused_with_a_reason) {
   CHECK(has(refusal(other.bytes(), kernels.folder, TENON_UNSUPPORTED), "any sizes"));
 }
 
+TEST(null_is_no_plan_and_no_argument) {
+  CHECK(tenon_input_count(nullptr) == 0 && tenon_output_count(nullptr) == 0);
+  CHECK(tenon_input_bytes(nullptr, 0) == 0 && tenon_output_bytes(nullptr, 0) == 0);
+  tenon_free_plan(nullptr);
+  tenon_close_device(nullptr);
+  const Kernels kernels;
+  const Device device;
+  const auto bytes = plus_one(kernels).bytes();
+  const auto size = bytes.size();
+  const auto* folder = kernels.folder.c_str();
+  tenon_plan* plan = nullptr;
+  tenon_status status{};
+  CHECK(tenon_read_plan(device.device, bytes.data(), size, folder, &plan, &status) == TENON_OK);
+  alignas(64) float memory[8] = {};
+  const void* inputs[] = {nullptr};
+  void* outputs[] = {memory};
+  const auto lacks = [&](const char* name, int32_t code) {
+    CHECK(code == TENON_ERROR && std::strstr(status.text, name) != nullptr);
+    CHECK(std::strstr(status.text, "is null") != nullptr);
+    status = {};
+  };
+  lacks("'found'", tenon_open_device(nullptr, 0, nullptr, &status));
+  lacks("'device'", tenon_read_plan(nullptr, bytes.data(), size, folder, &plan, &status));
+  lacks("'bytes'", tenon_read_plan(device.device, nullptr, size, folder, &plan, &status));
+  lacks("'folder'", tenon_read_plan(device.device, bytes.data(), size, nullptr, &plan, &status));
+  lacks("'found'", tenon_read_plan(device.device, bytes.data(), size, folder, nullptr, &status));
+  lacks("'plan'", tenon_run_plan(nullptr, inputs, outputs, &status));
+  lacks("'inputs'", tenon_run_plan(plan, nullptr, outputs, &status));
+  lacks("'outputs'", tenon_run_plan(plan, inputs, nullptr, &status));
+  lacks("input 0", tenon_run_plan(plan, inputs, outputs, &status));
+  inputs[0] = memory;
+  outputs[0] = nullptr;
+  lacks("output 0", tenon_run_plan(plan, inputs, outputs, &status));
+  tenon_free_plan(plan);
+}
+
 TEST(a_file_of_kernels_may_be_replaced_while_it_is_in_use) {
   Kernels kernels;
   const tests::TemporaryFile file(*read_whole(kernels.folder + "/" + kernels.name), kernels.name);

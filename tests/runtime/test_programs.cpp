@@ -142,6 +142,43 @@ TEST(a_program_describes_itself) {
   CHECK(tenon_version() == TENON_INTERFACE * 1000 + 2);
 }
 
+TEST(null_is_no_program_and_no_argument) {
+  CHECK(tenon_method_count(nullptr) == 0 && tenon_method_name(nullptr, 0) == nullptr);
+  CHECK(tenon_program_inputs(nullptr, 0) == 0 && tenon_program_outputs(nullptr, 0) == 0);
+  CHECK(tenon_program_json(nullptr) == nullptr);
+  tenon_close_program(nullptr);
+  const TemporaryFile file(example_program().bytes());
+  const Opened opened(file.path);
+  const auto* path = file.path.c_str();
+  auto* const program = opened.program;
+  tenon_program* found = nullptr;
+  float values[16] = {};
+  auto x = tensor_of(values, {4});
+  Outputs out(3);
+  auto* const made = out.all.data();
+  tenon_tensor_info info{};
+  info.size = sizeof(info);
+  tenon_status status{};
+  const auto lacks = [&](const char* name, int32_t code) {
+    CHECK(code == TENON_ERROR && std::strstr(status.text, name) != nullptr);
+    CHECK(std::strstr(status.text, "is null") != nullptr);
+    status = {};
+  };
+  lacks("'path'", tenon_open_program(nullptr, nullptr, &found, &status));
+  lacks("'found'", tenon_open_program(path, nullptr, nullptr, &status));
+  lacks("'program'", tenon_reset(nullptr, &status));
+  lacks("'program'", tenon_run(nullptr, kAccumulate, &x, 1, made, 3, &status));
+  lacks("'inputs'", tenon_run(program, kAccumulate, nullptr, 1, made, 3, &status));
+  lacks("'outputs'", tenon_run(program, kAccumulate, &x, 1, nullptr, 3, &status));
+  lacks("'program'", tenon_output_sizes(nullptr, kAccumulate, &x, 1, made, 3, &status));
+  lacks("'inputs'", tenon_output_sizes(program, kAccumulate, nullptr, 1, made, 3, &status));
+  lacks("'outputs'", tenon_output_sizes(program, kAccumulate, &x, 1, nullptr, 3, &status));
+  lacks("'program'", tenon_describe_input(nullptr, kScale, 0, &info, &status));
+  lacks("'info'", tenon_describe_input(program, kScale, 0, nullptr, &status));
+  lacks("'info'", tenon_describe_output(program, kScale, 0, nullptr, &status));
+  CHECK(tenon_run(nullptr, kAccumulate, &x, 1, made, 3, nullptr) == TENON_ERROR);
+}
+
 TEST(outputs_are_known_before_a_run) {
   const TemporaryFile file(example_program().bytes());
   const Opened opened(file.path);
