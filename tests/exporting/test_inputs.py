@@ -50,3 +50,18 @@ def test_an_example_that_is_another_tensor_too(tmp_path: Path, kind: str) -> Non
         with pytest.raises(ExportError, match=r"forward: the example .* is the same tensor as"):
             torch_tenon.export(given_program, path=other)
     assert not other.exists()
+
+
+class Products(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x * x.conj(), x.real + 1, x.mH
+
+
+def test_examples_that_are_complex_views(tmp_path: Path) -> None:
+    model, path = Products().eval(), tmp_path / "model.tenon"
+    x = torch.view_as_complex(torch.randn(3, 4, 2))
+    for example in (x, x.conj(), x.clone().conj()):
+        torch_tenon.export(model, (example,), path, cpu="native")
+        program = torch_tenon.load(path)
+        for given in (x, x.conj(), x.clone()):
+            assert_same(program(given), model(given), rtol=1e-5, atol=1e-5)

@@ -180,6 +180,8 @@ class _Examples:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         found = x.contiguous()
+        if found.is_complex() and found._is_view():
+            found = found.clone()  # of one that is a view of real numbers the trace asks for these
         if id(found) in self.known:
             found = found.detach().requires_grad_(x.requires_grad)
         self.known.add(id(found))
