@@ -13,19 +13,26 @@ from pathlib import Path
 
 import torch
 
+from tests.distributed.held import hold
 from tests.distributed.ranks import processes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_ddp.py"
 #: Seconds that a rank waits for another one; the others have to end by then.
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 STEPS = 24
 
 
-def free_port() -> int:
-    """One that nobody listens at now."""
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
+class Port:
+    """The number of a port that the system gives to nobody else while this is there.
+
+    Nobody listens at it but who knows the number: its socket does not, and lets others do so.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", 0))
+        self.number = int(self._socket.getsockname()[1])
 
 
 def command(checkpoint: Path, device: str = "tenon") -> list[str]:
@@ -42,32 +49,42 @@ def command(checkpoint: Path, device: str = "tenon") -> list[str]:
     return [str(EXAMPLE), *(text for k, v in options.items() for text in (f"--{k}", str(v)))]
 
 
-def _train(arguments: list[str], variables: dict[str, object], log: str) -> None:
+def _train(
+    arguments: list[str], variables: dict[str, object], log: str, released: Path | None
+) -> None:
     # As the interpreter does with a script, whose output goes to a file.
     file = os.open(log, os.O_WRONLY | os.O_CREAT)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.environ.update({name: str(value) for name, value in variables.items()})
     sys.argv = arguments
+    if released is not None:
+        hold(released, STEPS - 1)
     torch.set_num_threads(1)
     runpy.run_path(arguments[0], run_name="__main__")
 
 
 class Run:
-    """Ranks that train; each is a process of its own."""
+    """Ranks that train; each is a process of its own. With `held` they wait before the last step
+    until one is killed."""
 
-    def __init__(self, size: int, checkpoint: Path, device: str = "tenon") -> None:
-        common = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    def __init__(
+        self, size: int, checkpoint: Path, device: str = "tenon", held: bool = False
+    ) -> None:
+        self._port = Port()
+        common = {"WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self._port.number}
         folder = Path(tempfile.mkdtemp(dir=checkpoint.parent))
+        self._released = folder / "released"
         self.logs = [folder / f"rank{rank}.txt" for rank in range(size)]
         self.ranks = []
         for rank, log in enumerate(self.logs):
             variables = {"RANK": rank, "LOCAL_RANK": rank, **common}
-            arguments = (command(checkpoint, device), variables, str(log))
+            released = self._released if held else None
+            arguments = (command(checkpoint, device), variables, str(log), released)
             self.ranks.append(processes().Process(target=_train, args=arguments, daemon=True))
             self.ranks[rank].start()
 
-    def wait_for_step(self, step: int, timeout: float = 120) -> None:
+    def wait_for_step(self, step: int, timeout: float = 300) -> None:
         """Returns when rank 0 has done it; raises AssertionError if it ends before."""
         deadline = time.monotonic() + timeout
         while f"step {step} " not in (text := self.output(0)):
@@ -77,8 +94,9 @@ class Run:
     def kill(self, rank: int) -> None:
         """As the system does when it has no memory left."""
         self.ranks[rank].kill()
+        self._released.touch()
 
-    def wait(self, timeout: float = 120) -> list[int]:
+    def wait(self, timeout: float = 300) -> list[int]:
         """The exit statuses when all have ended. Raises TimeoutError, and kills them."""
         deadline = time.monotonic() + timeout
         for process in self.ranks:
@@ -108,7 +126,7 @@ def parameters(checkpoint: Path) -> dict[str, torch.Tensor]:
 def check_killed(checkpoint: Path, size: int, victim: int, step: int) -> float:
     """Kills a rank after a step; the others have to end with an error that names it. Returns the
     seconds until all had ended."""
-    run = Run(size, checkpoint)
+    run = Run(size, checkpoint, held=True)
     run.wait_for_step(step)
     run.kill(victim)
     killed_at = time.monotonic()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 #: Seconds that a collective waits for the other ranks.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def processes() -> Any:
@@ -95,7 +95,7 @@ class Ranks:
             os.environ.update(before)
 
     def outcomes(
-        self, function: Callable[..., Any], *arguments: Any, timeout: float = 90
+        self, function: Callable[..., Any], *arguments: Any, timeout: float = 180
     ) -> list[tuple[bool, Any]]:
         """By rank: whether `function(*arguments)` returned, and the result or the error's text.
 
@@ -122,7 +122,7 @@ class Ranks:
             self.stop(at_once=True)  # they are out of step
         return found
 
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float = 90) -> list[Any]:
+    def run(self, function: Callable[..., Any], *arguments: Any, timeout: float = 180) -> list[Any]:
         """The results of `function(*arguments)`, by rank; raises AssertionError if one failed."""
         found = self.outcomes(function, *arguments, timeout=timeout)
         errors = [f"rank {k}: {text}" for k, (returned, text) in enumerate(found) if not returned]

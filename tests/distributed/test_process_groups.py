@@ -15,7 +15,7 @@ from torch.distributed._local_tensor import LocalTensorMode
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tests.distributed.killed import free_port
+from tests.distributed.killed import Port
 from tests.distributed.ranks import Ranks, ranks
 
 
@@ -199,8 +199,9 @@ def a_store_that_nobody_serves(port: int) -> str:
 
 
 def test_a_store_that_nobody_serves() -> None:
+    port = Port()
     with ranks(1) as started:
-        (error,) = started.run(a_store_that_nobody_serves, free_port())
+        (error,) = started.run(a_store_that_nobody_serves, port.number)
         assert "client socket has timed out after 1000ms" in error
 
 
