@@ -41,15 +41,22 @@ class Priority:
 
     def newcomer(self) -> None:
         """From now on the builder works while a processor is idle, for some seconds."""
+        if self._tell_keeper():
+            _schedule(os.getpid(), os.SCHED_IDLE, self._keeper)
+            # That may have lasted until the share was given back, of what was idle by then.
+            self._tell_keeper()
+
+    def _tell_keeper(self) -> bool:
+        """Whether it will give the share back."""
         if self._newcomers is None:
-            return
+            return False
         try:
             os.write(self._newcomers, b"\0")
         except BlockingIOError:
             pass  # it has been told often enough
         except BrokenPipeError:
-            return  # somebody ended it: nobody would give the share back
-        _schedule(os.getpid(), os.SCHED_IDLE, self._keeper)
+            return False  # somebody ended it
+        return True
 
 
 def _start_keeper() -> tuple[int, int]:
