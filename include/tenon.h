@@ -327,7 +327,8 @@ TENON_EXPORT void tenon_close_program(tenon_program* program);
 TENON_EXPORT size_t tenon_method_count(const tenon_program* program);
 /* Lives as long as the program; null beyond the last method. */
 TENON_EXPORT const char* tenon_method_name(const tenon_program* program, size_t method);
-/* How many inputs and outputs a method has; 0 beyond the last method. */
+/* How many inputs and outputs a method has; 0 beyond the last method. One that has several forms,
+ * for other sizes, is one method: a run takes the form that fits. */
 TENON_EXPORT size_t tenon_program_inputs(const tenon_program* program, size_t method);
 TENON_EXPORT size_t tenon_program_outputs(const tenon_program* program, size_t method);
 /* The caller sets `size` of `info`. */

@@ -89,10 +89,10 @@ using Outputs = Tensors<tenon_tensor, char>;
 
 const Method& method_of(const tenon_program* of, size_t method) {
   const auto& program = given(of, "program");
-  const auto& methods = program.program.file().methods;
-  if (method >= methods.size())
-    fail(ErrorKind::out_of_range, "the program has ", methods.size(), " methods, and no ", method);
-  return methods[method];
+  const auto& file = program.program.file();
+  if (method >= file.names)
+    fail(ErrorKind::out_of_range, "the program has ", file.names, " methods, and no ", method);
+  return file.methods[method];
 }
 
 std::shared_ptr<const MethodPlan> plan_of(
@@ -182,7 +182,7 @@ void run(tenon_program* program, size_t number, const Inputs& inputs, const Outp
     made.emplace_back(is_given ? nullptr : make_memory(layout.nbytes), &std::free);
     out.push_back(is_given ? data : made[k].get());
   }
-  program->program.run(number, *plan, in, out);
+  program->program.run(*plan, in, out);
   for (size_t k = 0; k < outputs.count(); ++k) {
     const auto& layout = plan->outputs[k];
     write_sizes(layout, outputs[k]);
@@ -199,11 +199,12 @@ void run(tenon_program* program, size_t number, const Inputs& inputs, const Outp
 
 void describe(
     const Method& method,
-    const std::vector<SizedTensor>& tensors,
+    std::vector<SizedTensor> Method::* kind,
     size_t which,
     tenon_tensor_info* info,
     const char* what) {
   check_size(given(info, "info").size, kInfo, "tenon_tensor_info");
+  const auto& tensors = method.*kind;
   if (which >= tensors.size())
     fail(
         ErrorKind::out_of_range,
@@ -219,9 +220,14 @@ void describe(
   info->dtype = static_cast<int32_t>(tensor.dtype);
   info->rank = static_cast<int32_t>(tensor.sizes.size());
   for (size_t d = 0; d < tensor.sizes.size(); ++d) {
-    const auto bounds = bounds_of(tensor.sizes[d], method.symbols);
-    info->least[d] = std::max<int64_t>(bounds.value().least, 0);
-    info->greatest[d] = std::max<int64_t>(bounds.value().greatest, 0);
+    auto [least, greatest] = bounds_of(tensor.sizes[d], method.symbols).value();
+    for (const auto* form : method.forms) {
+      const auto others = bounds_of((form->*kind)[which].sizes[d], form->symbols).value();
+      least = std::min(least, others.least);
+      greatest = std::max(greatest, others.greatest);
+    }
+    info->least[d] = std::max<int64_t>(least, 0);
+    info->greatest[d] = std::max<int64_t>(greatest, 0);
   }
 }
 
@@ -243,7 +249,7 @@ void tenon_close_program(tenon_program* program) {
 }
 
 size_t tenon_method_count(const tenon_program* program) {
-  return program != nullptr ? program->program.file().methods.size() : 0;
+  return program != nullptr ? program->program.file().names : 0;
 }
 
 const char* tenon_method_name(const tenon_program* program, size_t method) {
@@ -272,7 +278,7 @@ int32_t tenon_describe_input(
     tenon_status* status) {
   return told(status, [&] {
     const auto& found = method_of(program, method);
-    describe(found, found.inputs, input, info, "input");
+    describe(found, &Method::inputs, input, info, "input");
   });
 }
 
@@ -284,7 +290,7 @@ int32_t tenon_describe_output(
     tenon_status* status) {
   return told(status, [&] {
     const auto& found = method_of(program, method);
-    describe(found, found.outputs, output, info, "output");
+    describe(found, &Method::outputs, output, info, "output");
   });
 }
 

@@ -96,6 +96,25 @@ std::shared_ptr<SharedObject> host_object(std::string_view code) {
   return object;
 }
 
+// The one that takes such inputs. Raises where several forms do not.
+const Method& form_for(const Method& first, std::span<const GivenTensor> inputs) {
+  if (first.forms.empty() || inputs.size() != first.inputs.size() || has_sizes(first, inputs))
+    return first;
+  for (const auto* form : first.forms) {
+    if (has_sizes(*form, inputs))
+      return *form;
+  }
+  try {
+    symbols_of(first, inputs);
+  } catch (const Error& error) {
+    std::string text = error.what();
+    for (const auto* form : first.forms)
+      text += "; or " + sizes_of_inputs(*form);
+    fail(error.kind, text);
+  }
+  return first;
+}
+
 std::string names_of(const std::vector<Code>& codes) {
   std::string names;
   for (const auto& code : codes)
@@ -225,21 +244,19 @@ void Program::first_state() {
 
 std::shared_ptr<const MethodPlan> Program::plan(
     size_t method, std::span<const GivenTensor> inputs) {
-  auto symbols = symbols_of(file_.methods[method], inputs);
-  auto found = plans_[method].find(symbols);
+  const auto& form = form_for(file_.methods[method], inputs);
+  auto symbols = symbols_of(form, inputs);
+  auto& plans = plans_[static_cast<size_t>(&form - file_.methods.data())];
+  auto found = plans.find(symbols);
   if (found == nullptr) {
-    found =
-        std::make_shared<MethodPlan>(plan_for(file_, file_.methods[method], std::move(symbols)));
-    plans_[method].keep(found);
+    found = std::make_shared<MethodPlan>(plan_for(file_, form, std::move(symbols)));
+    plans.keep(found);
   }
   return found;
 }
 
 void Program::run(
-    size_t method,
-    const MethodPlan& plan,
-    std::span<const void* const> inputs,
-    std::span<void* const> outputs) {
+    const MethodPlan& plan, std::span<const void* const> inputs, std::span<void* const> outputs) {
   std::optional<StateLock> lock;
   if (!file_.state_list.empty()) {
     lock.emplace(*this);
@@ -252,16 +269,14 @@ void Program::run(
   }
   planned_bytes_ = plan.placement.nbytes;
   if (device_ != nullptr)
-    device_->run(file_, file_.methods[method], plan, inputs, outputs);
+    device_->run(file_, plan, inputs, outputs);
   else
-    run_here(file_.methods[method], plan, inputs, outputs);
+    run_here(plan, inputs, outputs);
 }
 
 void Program::run_here(
-    const Method& method,
-    const MethodPlan& plan,
-    std::span<const void* const> inputs,
-    std::span<void* const> outputs) {
+    const MethodPlan& plan, std::span<const void* const> inputs, std::span<void* const> outputs) {
+  const auto& method = *plan.method;
   const auto& data = plan.data;
   const auto address = [&](const Source& source) -> const void* {
     switch (source.kind) {

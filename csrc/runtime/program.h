@@ -30,14 +30,11 @@ class Program final : Forked {
   const ProgramFile& file() const {
     return file_;
   }
-  // Raises where a method takes no inputs of such sizes.
+  // Raises where no form of a method takes inputs of such sizes.
   std::shared_ptr<const MethodPlan> plan(size_t method, std::span<const GivenTensor> inputs);
   // Memory of the host for each input and output, aligned to the elements. Any thread may run it.
   void run(
-      size_t method,
-      const MethodPlan& plan,
-      std::span<const void* const> inputs,
-      std::span<void* const> outputs);
+      const MethodPlan& plan, std::span<const void* const> inputs, std::span<void* const> outputs);
   // The state becomes what it was first.
   void reset();
   // JSON: include/tenon.h has the names.
@@ -50,17 +47,14 @@ class Program final : Forked {
   void align_weights();
   void first_state();
   void run_here(
-      const Method& method,
-      const MethodPlan& plan,
-      std::span<const void* const> inputs,
-      std::span<void* const> outputs);
+      const MethodPlan& plan, std::span<const void* const> inputs, std::span<void* const> outputs);
 
   ProgramFile file_;
   ThreadPool pool_;
   const Code* code_ = nullptr;
   std::shared_ptr<TargetLibrary> library_;
   std::unique_ptr<ProgramDevice> device_;  // null: the host reaches the memory
-  std::vector<MethodPlans> plans_;         // by method
+  std::vector<MethodPlans> plans_;         // by method, each form by itself
   std::atomic<size_t> planned_bytes_{0};   // of the last run
   std::mutex state_mutex_;  // of runs that may change it; not of forks: a child has a new one
   std::atomic<std::thread::id> changes_state_{};  // which thread has it

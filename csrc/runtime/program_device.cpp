@@ -127,11 +127,11 @@ void ProgramDevice::first_state(const ProgramFile& file) {
 
 void ProgramDevice::run(
     const ProgramFile& file,
-    const Method& method,
     const MethodPlan& plan,
     std::span<const void* const> inputs,
     std::span<void* const> outputs) {
   using Kind = Source::Kind;
+  const auto& method = *plan.method;
   library_->check_is_here();
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto& data = plan.data;

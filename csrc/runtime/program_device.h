@@ -17,7 +17,6 @@ class ProgramDevice {
   // Runs a method, and waits for its outputs, which go to memory of the host.
   void run(
       const ProgramFile& file,
-      const Method& method,
       const MethodPlan& plan,
       std::span<const void* const> inputs,
       std::span<void* const> outputs);

@@ -1,5 +1,6 @@
 #include "runtime/program_file.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <map>
@@ -110,6 +111,7 @@ ProgramFile::ProgramFile(
         checksum(this->code(code)) == code.checksum, path, ": the code of its kernels is damaged");
   for (auto& method : methods)
     check_method(method, *this);
+  find_forms();
 }
 
 const Code* ProgramFile::source_of(const KernelName& kernel) const {
@@ -195,6 +197,31 @@ void ProgramFile::check_tensors() const {
         "the state '",
         tensor.name,
         "' begins as a weight of other sizes");
+  }
+}
+
+void ProgramFile::find_forms() {
+  const auto are_alike = [](const std::vector<SizedTensor>& one,
+                            const std::vector<SizedTensor>& other) {
+    return std::equal(
+        one.begin(), one.end(), other.begin(), other.end(), [](const auto& a, const auto& b) {
+          return a.name == b.name && a.dtype == b.dtype && a.sizes.size() == b.sizes.size();
+        });
+  };
+  for (size_t k = 0; k < methods.size(); ++k) {
+    auto& method = methods[k];
+    auto* known = methods.data();
+    while (known != methods.data() + names && known->name != method.name)
+      ++known;
+    if (known == methods.data() + names) {
+      check_data(names++ == k, method.name, " comes behind forms of other methods");
+      continue;
+    }
+    check_data(
+        are_alike(known->inputs, method.inputs) && are_alike(known->outputs, method.outputs),
+        method.name,
+        ": its forms take or give other tensors");
+    known->forms.push_back(&method);
   }
 }
 

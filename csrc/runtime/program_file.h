@@ -67,6 +67,7 @@ struct SizeCheck {
   SizeExpression right;
 };
 
+// Methods of one name are forms of one method, for other sizes.
 struct Method {
   // Where a symbol is found: in which input, at which dimension.
   struct Found {
@@ -84,6 +85,7 @@ struct Method {
   PlanOfAnySize plan;                                // whose kernels have no functions yet
   std::vector<KernelFunction> functions;             // of its kernels, once they are loaded
   std::vector<std::shared_ptr<KernelOwner>> owners;  // of these
+  std::vector<const Method*> forms;                  // of the first one of a name: the others
 };
 
 class ProgramFile {
@@ -118,11 +120,13 @@ class ProgramFile {
   std::vector<ProgramState> state_list;
   std::vector<Code> codes;
   std::vector<Method> methods;
+  size_t names = 0;  // of methods: so many are first ones, and the forms of these come behind them
 
  private:
   void read_head();
   void check_sections(size_t end_of_head) const;
   void check_tensors() const;
+  void find_forms();
   void map_weights(const std::optional<std::string>& path);
 
   const MappedFile file_;

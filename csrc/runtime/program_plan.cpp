@@ -29,6 +29,7 @@ size_t bytes_of(const Source& source, const ProgramFile& file, const MethodPlan&
 
 MethodPlan plan_for(const ProgramFile& file, const Method& method, std::vector<int64_t> symbols) {
   MethodPlan made;
+  made.method = &method;
   made.symbols = std::move(symbols);
   for (const auto& tensor : method.inputs)
     made.inputs.push_back(layout_of(tensor, method, made.symbols));

@@ -10,6 +10,7 @@
 namespace tenon {
 
 struct MethodPlan {
+  const Method* method = nullptr;
   std::vector<int64_t> symbols;
   std::vector<TensorLayout> inputs, outputs;  // of the method
   PlanData data;

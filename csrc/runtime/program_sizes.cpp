@@ -172,6 +172,34 @@ std::string spelled(const SizeExpression& value, std::span<const Symbol> symbols
   return text->starts_with('(') ? text->substr(1, text->size() - 2) : *text;
 }
 
+bool has_sizes(const Method& method, std::span<const GivenTensor> inputs) {
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (inputs[k].sizes.size() != method.inputs[k].sizes.size())
+      return false;
+  }
+  std::vector<int64_t> symbols;
+  for (const auto& [input, dimension] : method.found) {
+    const auto& [name, least, greatest] = method.symbols[symbols.size()];
+    symbols.push_back(inputs[input].sizes[dimension]);
+    if (symbols.back() < least || symbols.back() > greatest)
+      return false;
+  }
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    for (size_t d = 0; d < inputs[k].sizes.size(); ++d) {
+      if (method.inputs[k].sizes[d].evaluate(symbols) != inputs[k].sizes[d])
+        return false;
+    }
+  }
+  return true;
+}
+
+std::string sizes_of_inputs(const Method& method) {
+  std::string text;
+  for (const auto& input : method.inputs)
+    text += text_of(text.empty() ? "" : ", ", "'", input.name, "' ", list_of(input, method));
+  return text;
+}
+
 std::vector<int64_t> symbols_of(const Method& method, std::span<const GivenTensor> inputs) {
   if (inputs.size() != method.inputs.size())
     fail(

@@ -25,6 +25,13 @@ struct GivenTensor {
 // the input, the dimension, and what is expected there.
 std::vector<int64_t> symbols_of(const Method& method, std::span<const GivenTensor> inputs);
 
+// Whether the method takes inputs of these sizes, as far as its bounds say. There are as many
+// inputs as it has.
+bool has_sizes(const Method& method, std::span<const GivenTensor> inputs);
+
+// The sizes of a method's inputs, as people write them.
+std::string sizes_of_inputs(const Method& method);
+
 // A dense tensor of an input or output for these symbols. Raises where no tensor is so.
 TensorLayout layout_of(
     const SizedTensor& tensor, const Method& method, std::span<const int64_t> symbols);

@@ -69,17 +69,15 @@ def test_arrays_give_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sizes_within_their_bounds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sizes_within_their_bounds(tmp_path: Path) -> None:
     model = Mixed()
-    batch = Dim("batch", min=1, max=64)
+    batch = Dim("batch", min=2, max=64)
     program = exported(
         tmp_path, model, torch.randn(5, 24), torch.tensor(0.5), dynamic_shapes=({0: batch}, None)
     )
-    assert "is at least 2 in the program" in caplog.text
     for n in (2, 17, 64):
         x, shift = torch.randn(n, 24), torch.randn(())
         torch.testing.assert_close(program(x, shift)[0], model(x, shift)["y"])
-    # One row is another matter to PyTorch's trace than several.
     assert program.forward.inputs[0].sizes == ((2, 64), 24)
     for n in (0, 1, 65):
         with pytest.raises(ProgramError, match=f"'x' has size {n} at dimension 0.*64"):

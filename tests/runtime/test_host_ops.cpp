@@ -200,7 +200,7 @@ TEST(who_embeds_it_has_ops_of_its_own) {
     int64_t places[8];
     const std::array<const void*, 1> inputs{x};
     const std::array<void*, 2> outputs{values, places};
-    program.run(0, *program.plan(0, {&given, 1}), inputs, outputs);
+    program.run(*program.plan(0, {&given, 1}), inputs, outputs);
     CHECK(values[7] == -8 && places[7] == 7);
   }
   call.op = "aten::nothing\n";

@@ -113,6 +113,52 @@ TEST(a_program_runs_for_sizes_within_bounds) {
     check_scaled(opened, rows);
 }
 
+TEST(a_method_has_forms_for_other_sizes) {
+  auto draft = example_program();
+  auto form = draft.methods[kScale];
+  form.symbols = {{"rows", 1, 1}};
+  draft.methods.push_back(form);
+  form.symbols = {{"rows", 200, 300}};
+  draft.methods.push_back(form);
+  const TemporaryFile file(draft.bytes());
+  const Opened opened(file.path);
+  for (const int64_t rows : {1, 2, 1, 100, 200, 300, 1, 50})
+    check_scaled(opened, rows);
+  auto* program = opened.program;
+  CHECK(tenon_method_count(program) == 4 && tenon_method_name(program, 4) == nullptr);
+  tenon_status status{};
+  tenon_tensor_info info{};
+  info.size = sizeof(info);
+  for (const auto describe : {tenon_describe_input, tenon_describe_output}) {
+    CHECK(describe(program, kScale, 0, &info, &status) == TENON_OK);
+    CHECK(info.least[0] == 1 && info.greatest[0] == 300);
+    CHECK(info.least[1] == 4 && info.greatest[1] == 4);
+  }
+  const auto refused = [&](const char* text, int64_t rows, int64_t columns) {
+    std::vector<float> x(4096);
+    Outputs out(2);
+    const auto said =
+        tests::error_of([&] { opened.run(kScale, {tensor_of(x.data(), {rows, columns})}, out); });
+    if (said.find(text) == std::string::npos)
+      tests::failed(__FILE__, __LINE__, "the error is '" + said + "', and no '" + text + "'");
+  };
+  refused("at least 2 and at most 100; or 'x' [rows, 4]", 150, 4);
+  refused("at least 2 and at most 100; or 'x' [rows, 4]", 0, 4);
+  refused("its sizes are [rows, 4] with rows = 3; or 'x' [rows, 4]", 3, 5);
+  refused("rows != 13", 13, 4);
+
+  form.outputs.pop_back();
+  form.copies.pop_back();
+  draft.methods.push_back(form);
+  const TemporaryFile other(draft.bytes());
+  CHECK_RAISES("its forms take or give other tensors", Opened(other.path));
+  draft.methods.back() = draft.methods[kScale];
+  draft.methods.push_back(draft.methods[kSpread]);
+  draft.methods.back().name = "last";
+  const TemporaryFile late(draft.bytes());
+  CHECK_RAISES("last comes behind forms of other methods", Opened(late.path));
+}
+
 TEST(a_program_describes_itself) {
   const TemporaryFile file(example_program().bytes());
   const Opened opened(file.path);

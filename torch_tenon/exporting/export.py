@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,14 +14,15 @@ from typing import Any, cast
 import torch
 from torch import nn
 from torch.export import ExportedProgram
-from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map_only
+from torch.utils._pytree import keystr, tree_leaves_with_path, tree_map_only
 
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
 from torch_tenon.exporting.graphs import ExportError, prepare
-from torch_tenon.exporting.held import Held
+from torch_tenon.exporting.held import Graph, Held
 from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method, takes_host_kernels
+from torch_tenon.exporting.ones import MOST, choices, sizes_of_one, with_ones
 from torch_tenon.exporting.program_file import ProgramFile
 from torch_tenon.exporting.weights import Shared, key_of, share_state
 
@@ -62,7 +63,8 @@ def export(
     `model` is a module, called with `args` and `kwargs` as `torch.export.export` does, or what that
     gave; or several methods of one file by name, each an ExportedProgram: what they share of
     weights and buffers is there once. Buffers that the model writes are the loaded program's state.
-    `dynamic_shapes` is as for `torch.export.export`.
+    `dynamic_shapes` is as for `torch.export.export`. Where a size may be 1, the model is traced
+    once more for that.
 
     `target` is "cpu" or the device's own target (the default). On cpu, kernels are compiled for the
     processors of `cpu`, comma-separated: "x86-64-v3,x86-64-v4" where nothing is said, "native" for
@@ -78,15 +80,11 @@ def export(
     if host not in (RUNTIME, TORCH):
         raise ValueError(f"host={host!r} is neither {RUNTIME!r} nor {TORCH!r}")
     backend, name = _backend(target)
-    laid_out: dict[bytes, torch.Tensor] = {}
     with warnings.catch_warnings():
         # What PyTorch's trace says of PyTorch's own code.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
         programs = _programs(model, args, kwargs, dynamic_shapes)
-        by_hand = takes_host_kernels(backend)
-        graphs = {name: prepare(p, by_hand) for name, p in programs.items()}
-        share_state([p for p in g.placeholders if isinstance(p, Held)] for g in graphs.values())
-        methods = [build_method(m, g, backend, laid_out, host) for m, g in graphs.items()]
+        methods = _methods(model, programs, backend, host)
     shared = Shared()
     shared.add(_unique_names(methods))
     processors = [p.strip() for p in cpu.split(",")] if cpu else []
@@ -156,19 +154,56 @@ def _programs(
         raise TypeError("args: a module is exported by an example of its arguments")
     if model.training:
         log.warning("the model is exported as it trains; model.eval() makes it ready for use")
-    for size in tree_leaves(dynamic_shapes):
-        if getattr(size, "min", None) == 1:
-            log.warning(
-                "%s is at least 2 in the program: PyTorch's trace treats a size of 1 apart; export "
-                "a second method for it (docs/export.md)",
-                size,
-            )
     given, named = tree_map_only(torch.Tensor, _Examples(model), (tuple(args), dict(kwargs or {})))
     with torch.no_grad():
         program = torch.export.export(
             model, given, named or None, dynamic_shapes=dynamic_shapes, strict=False
         )
     return {"forward": program}
+
+
+def _methods(
+    model: Any, programs: Mapping[str, ExportedProgram], backend: Backend, host: str
+) -> list[Method]:
+    """The methods, and behind them their forms for sizes of 1."""
+    by_hand = takes_host_kernels(backend)
+    graphs = {(name, ""): prepare(p, by_hand) for name, p in programs.items()}
+    for name, program in programs.items():
+        module = model if isinstance(model, nn.Module) else program.module()
+        graphs |= {(name, which): g for which, g in _forms(name, module, program, by_hand)}
+    share_state([p for p in g.placeholders if isinstance(p, Held)] for g in graphs.values())
+    laid_out: dict[bytes, torch.Tensor] = {}
+    methods: dict[tuple[str, str], Method] = {}
+    for (name, which), graph in graphs.items():
+        first = methods.get((name, ""))
+        try:
+            made = build_method(name, graph, backend, laid_out, host)
+            methods[name, which] = made if first is None else made.as_form_of(first)
+        except ExportError as reason:
+            if first is None:
+                raise
+            _is_without(name, which, reason)
+    return list(methods.values())
+
+
+def _forms(
+    name: str, model: nn.Module, program: ExportedProgram, by_hand: bool
+) -> Iterator[tuple[str, Graph]]:
+    """The graphs of a method for sizes of 1, where it may have these, and which sizes are 1."""
+    symbols = sizes_of_one(program)
+    for left in symbols[MOST:]:
+        _is_without(name, f"{left} = 1", f"{MOST} other sizes may be 1")
+    for ones in choices(symbols[:MOST]):
+        which = ", ".join(f"{s} = 1" for s in ones)
+        try:
+            yield which, prepare(with_ones(model, program, ones), by_hand)
+        except Exception as reason:  # of the model's own, or of PyTorch's trace
+            _is_without(name, which, reason)
+
+
+def _is_without(name: str, which: str, reason: object) -> None:
+    said = (str(reason).strip() or type(reason).__name__).splitlines()[0]
+    log.warning("%s does not take the size %s: %s (docs/export.md)", name, which, said)
 
 
 class _Examples:

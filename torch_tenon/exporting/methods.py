@@ -85,22 +85,41 @@ class Method:
     plan: Plan
     calls: list[str]  # ops that PyTorch alone has
 
+    def as_form_of(self, first: Method) -> Method:
+        """This method, with the names that another one gives its results. Raises ExportError where
+        it takes or gives something else than other sizes."""
+
+        def kinds(specs: Sequence[TensorSpec]) -> list[tuple[torch.dtype, int]]:
+            return [(s.dtype, len(s.sizes)) for s in specs]
+
+        mine, theirs = (
+            ([s.name for s in m.inputs], kinds(m.inputs), kinds(m.outputs), m._returned())
+            for m in (self, first)
+        )
+        if mine != theirs:
+            raise ExportError("the model returns something else for it")
+        pairs = zip(self.outputs, first.outputs, strict=True)
+        self.outputs = [s._replace(name=other.name) for s, other in pairs]
+        return self
+
     def facts(self) -> dict[str, Any]:
         """What the model returns, and what a run does, for who looks at the file; as JSON has it.
 
         Raises ExportError for a constant result that is no plain data.
         """
+        return {
+            **self._returned(),
+            "steps": [k.origin for k in self.plan.kernels],
+            "calls": self.calls,
+        }
+
+    def _returned(self) -> dict[str, Any]:
         results = []
         for x in self.results:
             if not isinstance(x, Result | bool | int | float | str | None):
                 raise ExportError(f"{self.name}: a result is a constant {type(x).__name__}")
             results.append({"output": x.number} if isinstance(x, Result) else {"value": x})
-        return {
-            "results": results,
-            "is_single": self.is_single,
-            "steps": [k.origin for k in self.plan.kernels],
-            "calls": self.calls,
-        }
+        return {"results": results, "is_single": self.is_single}
 
 
 def takes_host_kernels(backend: Backend) -> bool:

@@ -143,7 +143,10 @@ class Program:
         self._library, self._handle, self._path, self.head = library, handle, path, head
         self._close = weakref.finalize(self, library.tenon_close_program, handle)
         self._close.atexit = False  # threads may still run it
-        self.methods = {m.name: Method(self, k, m) for k, m in enumerate(head.methods)}
+        self.methods: dict[str, Method] = {}
+        for k, m in enumerate(head.methods):
+            if m.name not in self.methods:  # what has the same name are other forms of it
+                self.methods[m.name] = Method(self, k, m)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         name = next(iter(self.methods)) if len(self.methods) == 1 else "forward"

@@ -61,7 +61,7 @@ void run(Program& program, size_t number) {
       }
     }
   }
-  program.run(number, *plan, inputs, outputs);
+  program.run(*plan, inputs, outputs);
 }
 
 }  // namespace

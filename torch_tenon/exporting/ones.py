@@ -1,0 +1,96 @@
+"""Forms of a method for sizes of 1, which PyTorch's trace treats apart.
+
+A trace takes a dynamic size for 2 at least, as a dimension of 1 broadcasts. What it found out so
+need not hold of 1. So the model is traced again for each choice of the sizes that may be 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, ShapesCollection
+from torch.export.graph_signature import InputKind, TensorArgument
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+MOST = 2  # sizes that are taken so: each doubles the traces
+Values = dict[sympy.Symbol, int]
+
+
+def sizes_of_one(program: ExportedProgram) -> list[sympy.Symbol]:
+    """The sizes of a program's inputs that may be 1, as they were asked for, in their order."""
+    bounds = program.range_constraints
+    found = dict.fromkeys(
+        e for shape in _shapes(program) for e in shape if isinstance(e, sympy.Symbol)
+    )
+    return [s for s in found if s in bounds and bounds[s].lower <= 1 <= bounds[s].upper]
+
+
+def choices(symbols: Sequence[sympy.Symbol]) -> Iterator[Values]:
+    """Which of some sizes are 1, in each way but that none is."""
+    for count in range(1, len(symbols) + 1):
+        for chosen in itertools.combinations(symbols, count):
+            yield dict.fromkeys(chosen, 1)
+
+
+def with_ones(model: nn.Module, program: ExportedProgram, ones: Values) -> ExportedProgram:
+    """The program of a model for sizes of 1, others as they are in `program`, which is of that
+    model too. Raises ValueError where its examples have no such part, and whatever PyTorch raises
+    where the model takes no such sizes."""
+    if program.example_inputs is None:
+        raise ValueError("the program has no examples of its inputs")
+    leaves, structure = tree_flatten(program.example_inputs)
+    tensors = [k for k, x in enumerate(leaves) if isinstance(x, Tensor)]
+    dims: dict[sympy.Symbol, Any] = {}
+    shapes: Any = ShapesCollection()
+    for k, shape in zip(tensors, _shapes(program), strict=True):
+        x = leaves[k]
+        sizes = [e.subs(ones) if isinstance(e, sympy.Basic) else e for e in shape]
+        for d, size in enumerate(sizes):
+            if not getattr(size, "free_symbols", ()):
+                if not 0 <= int(size) <= x.shape[d]:
+                    raise ValueError(f"an example has no part of size {size}")
+                x = x.narrow(d, 0, int(size))
+        leaves[k] = x.clone(memory_format=torch.contiguous_format)
+        dynamic = {
+            d: _dim(size, program, dims)
+            for d, size in enumerate(sizes)
+            if getattr(size, "free_symbols", ())
+        }
+        if dynamic:
+            shapes[leaves[k]] = dynamic
+    args, kwargs = tree_unflatten(leaves, structure)
+    with torch.no_grad():
+        return torch.export.export(
+            model, args, kwargs or None, dynamic_shapes=shapes if dims else None, strict=False
+        )
+
+
+def _shapes(program: ExportedProgram) -> list[list[Any]]:
+    """The sizes of each tensor among the inputs, in their order, as numbers and expressions."""
+    values = {n.name: n.meta["val"] for n in program.graph.find_nodes(op="placeholder")}
+    return [
+        [n.node.expr if isinstance(n, torch.SymInt) else n for n in values[s.arg.name].shape]
+        for s in program.graph_signature.input_specs
+        if s.kind is InputKind.USER_INPUT and isinstance(s.arg, TensorArgument)
+    ]
+
+
+def _dim(size: Any, program: ExportedProgram, dims: dict[sympy.Symbol, Any]) -> Any:
+    """A size as `torch.export` takes it. Raises ValueError for one that it does not take."""
+    (symbol, *others) = size.free_symbols
+    if others:
+        raise ValueError(f"the size {size} is of several others")
+    if symbol not in dims:
+        bounds = program.range_constraints[symbol]
+        upper = int(bounds.upper) if bounds.upper.is_Integer else None
+        dims[symbol] = Dim(str(symbol), min=max(int(bounds.lower), 2), max=upper)
+    if not size.is_polynomial(symbol) or sympy.degree(size, symbol) != 1:
+        raise ValueError(f"the size {size} is no multiple of another")
+    factor, rest = (int(c) for c in sympy.Poly(size, symbol).all_coeffs())
+    found = factor * dims[symbol] if factor != 1 else dims[symbol]
+    return found + rest if rest else found
