@@ -7,6 +7,7 @@ imports it: PyTorch loads the device then, as its own import does. A child ends 
 The server computes nothing: what OpenMP has of threads does not survive a fork.
 """
 
+import contextlib
 import gc
 import importlib.abc
 import importlib.machinery
@@ -97,7 +98,8 @@ def child(connection: socket.socket) -> dict[str, Any] | None:
             if ready in running:
                 pid, hears = running.pop(ready)
                 status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                os.write(hears, str(status).encode())
+                with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+                    os.write(hears, str(status).encode())
                 waits.unregister(ready)
                 os.close(ready)
                 os.close(hears)
@@ -115,7 +117,8 @@ def child(connection: socket.socket) -> dict[str, Any] | None:
                 return json.loads(message)
             for file in outputs:
                 os.close(file)
-            os.write(hears, f"{pid}\n".encode())
+            with contextlib.suppress(BrokenPipeError):
+                os.write(hears, f"{pid}\n".encode())
             ends = os.pidfd_open(pid)
             waits.register(ends, select.POLLIN)
             running[ends] = pid, hears

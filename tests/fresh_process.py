@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -17,6 +18,8 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
+# Seconds: a program that compiles takes ten times as long on a busy machine as on an idle one.
+TIMEOUT = 240
 REMOTE_TARGET = f"{TESTS / 'targets' / 'remote.py'}:RemoteTarget"
 ASYNCHRONOUS_TARGET = f"{TESTS / 'targets' / 'asynchronous.py'}:AsynchronousTarget"
 
@@ -35,7 +38,7 @@ _READ_LATER = ("PYTHONPATH", "TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCH_TEST_DEVICE
 def run(
     code: str,
     *arguments: str,
-    timeout: float = 120,
+    timeout: float = TIMEOUT,
     imports: bool = False,
     **environment: str | None,
 ) -> subprocess.CompletedProcess[str]:
@@ -61,7 +64,7 @@ def python(
     *command: str,
     cwd: str | Path = ROOT,
     env: Mapping[str, str] | None = None,
-    timeout: float = 120,
+    timeout: float = TIMEOUT,
     imports: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python with a command line of its own and returns what it did, as `subprocess.run` does.
@@ -134,7 +137,8 @@ class Forked:
     def kill(self) -> None:
         """Ends it, if it has not ended."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(self.pid, signal.SIGKILL)
 
     def _wait(self, timeout: float | None) -> int | None:
         if self.returncode is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from waiting import start_of, until
+from waiting import TIMEOUT, start_of, until
 
 from torch_tenon.builder.counts import plan_counts
 
@@ -49,7 +49,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=body, daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(TIMEOUT)
     assert done, "the thread does not come back"
     until(lambda: not start or start_of(thread.native_id) != start)
     value, error = done[0]

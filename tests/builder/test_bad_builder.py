@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from builder.test_builder_process import builders, kill_builders
 from fresh_process import output
+from waiting import TIMEOUT, until
 
 from torch_tenon import _C
 from torch_tenon.builder.server import HEADER, Server
@@ -85,7 +87,7 @@ def serving(folder: Path, serve: Callable[[socket.socket], None]) -> Iterator[li
         listener.shutdown(socket.SHUT_RDWR)
         for connection in open_ones:
             connection.close()
-        thread.join(10)
+        thread.join(TIMEOUT)
         listener.close()
 
 
@@ -133,8 +135,8 @@ def test_who_waits_for_a_plan_gets_it_by_a_thread(
 ) -> None:
     with serving(folder, serve) as met:
         before = sum(run.by_plan for run in _C.window_runs())
-        assert run_windows(2) < 60
-        assert met
+        assert run_windows(2) < TIMEOUT
+        until(lambda: met)
         assert sum(run.by_plan for run in _C.window_runs()) >= before + 2
 
 
@@ -142,7 +144,7 @@ def test_who_waits_for_a_plan_gets_it_by_a_thread(
 def test_nobody_else_waits(folder: Path, serve: Callable[[socket.socket], None]) -> None:
     run_windows()
     with serving(folder, serve):
-        assert run_windows(4) < 10
+        assert run_windows(4) < 60
 
 
 def test_a_builder_that_accepts_nobody_blocks_nobody(folder: Path, waits: None) -> None:
@@ -157,30 +159,45 @@ def test_a_builder_that_accepts_nobody_blocks_nobody(folder: Path, waits: None) 
         _C.set_builder(str(folder / "builder"), ["/bin/false"], PATIENCE)
         start = time.monotonic()
         _C.start_builder()
-        assert time.monotonic() - start < 1
-        assert run_windows(2) < 60
+        assert time.monotonic() - start < 60
+        assert run_windows(2) < TIMEOUT
 
 
 def test_a_command_that_starts_nothing_is_given_up(folder: Path, waits: None) -> None:
     _C.set_builder(str(folder / "builder"), ["/bin/false"], PATIENCE)
     before = sum(run.by_plan for run in _C.window_runs())
-    assert run_windows(2) < 60
+    assert run_windows(2) < TIMEOUT
     assert sum(run.by_plan for run in _C.window_runs()) >= before + 2
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e300, -1.0])
 def test_a_pace_that_cannot_be_is_not_believed(folder: Path, seconds: float) -> None:
+    try:
+        (folder / "first").mkdir()
+        tell_the_pace(folder / "first", seconds)
+        assert all(0 < run.price <= 1000 for run in _C.window_runs() if run.number >= 0)
+    finally:  # by which tests after this one say which plans pay
+        (folder / "last").mkdir()
+        tell_the_pace(folder / "last", USUAL_PACE)
+        assert all(0 < run.price < 1 for run in _C.window_runs() if run.number >= 0)
+
+
+USUAL_PACE = 0.01  # what the core takes it for until it is told
+
+
+def tell_the_pace(folder: Path, seconds: float) -> None:
+    """A builder says what a call costs it."""
+
     def answer(connection: socket.socket) -> None:
         number, size, _ = HEADER.unpack(connection.recv(HEADER.size, socket.MSG_WAITALL))
         connection.recv(size, socket.MSG_WAITALL)
         connection.sendall(HEADER.pack(number, 0, seconds))
 
+    folder.chmod(0o700)
+    torch.ones(8, device="tenon").sin().cpu()  # the first call of an op runs at once
     with serving(folder, answer) as met:
         run_windows()
-        deadline = time.monotonic() + 5
-        while _C.builder_state()[1] and time.monotonic() < deadline:
-            _C.window_runs()  # which hears it
-        assert met and all(0 < run.price <= 1000 for run in _C.window_runs() if run.number >= 0)
+        until(lambda: _C.window_runs() and met and not _C.builder_state()[1])  # the first hears it
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
@@ -211,7 +228,7 @@ def test_a_builder_of_another_user_is_told_nothing(folder: Path, waits: None) ->
     try:
         assert other.stdout.readline() == "\n"
         _C.set_builder(str(folder / "builder"), ["/bin/false"], PATIENCE)
-        assert run_windows(2) < 60
+        assert run_windows(2) < TIMEOUT
         assert other.stdout.readline() == "0\n"
     finally:
         other.kill()
@@ -221,7 +238,7 @@ def test_a_builder_of_another_user_is_told_nothing(folder: Path, waits: None) ->
 def test_a_folder_that_others_may_write_has_no_builder(folder: Path, waits: None) -> None:
     folder.chmod(0o777)
     with serving(folder, reads_alone) as met:
-        assert run_windows(1) < 60
+        assert run_windows(1) < TIMEOUT
         assert not met
 
 
@@ -252,11 +269,14 @@ FORKS = """
         x = torch.arange(8.0)
         assert ((x.to("tenon") * 2 + 1).cpu() == x * 2 + 1).all()
 
-    for _ in range(4):
+    deadline = time.monotonic() + 100
+    step()
+    while True:  # until the patience with the builder is over, and from then on for a thread
         step()
-    assert plan_counts()["waiting"], plan_counts()
+        if plan_counts()["waiting"]:
+            break
+        assert not plan_counts()["ready"] and time.monotonic() < deadline, plan_counts()
     if os.fork() == 0:
-        deadline = time.monotonic() + 30
         while not plan_counts()["hits"] and time.monotonic() < deadline:
             step()
             time.sleep(0.01)
@@ -284,12 +304,20 @@ def test_it_keeps_nothing_open_of_the_program_that_starts_it(tmp_path: Path) -> 
     )
     os.close(writer)
     os.set_blocking(reader, False)
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            assert os.read(reader, 1) == b""
-            break
-        except BlockingIOError:
-            assert time.monotonic() < deadline, "somebody holds the pipe"
+    try:
+        until(lambda: builders(tmp_path / "cache"))
+        while not is_over(reader):
+            assert builders(tmp_path / "cache"), "it held the pipe as long as it was there"
             time.sleep(0.05)
-    os.close(reader)
+        assert builders(tmp_path / "cache"), "nobody is there any more"
+    finally:
+        kill_builders(tmp_path / "cache")
+        os.close(reader)
+
+
+def is_over(reader: int) -> bool:
+    """Whether nobody has the other end of a pipe, to which nobody writes."""
+    try:
+        return os.read(reader, 1) == b""
+    except BlockingIOError:
+        return False

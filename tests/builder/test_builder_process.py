@@ -14,6 +14,7 @@ from pathlib import Path
 import fresh_process
 import pytest
 from builder.whole_scripts import finish, in_step, run, start
+from waiting import TIMEOUT, until
 
 
 def builders(cache: Path) -> list[int]:
@@ -59,8 +60,10 @@ def test_killed_again_and_again(cache: Path) -> None:
     process = start(cache, WAITS="1", **PROCESS)
     killed = 0
     while process.poll() is None:
-        time.sleep(1.5)
+        if killed:  # the first at once, the others with some of their work done
+            time.sleep(1.5)
         killed += kill_builders(cache)
+        time.sleep(0.01)
     finish(process)
     assert killed > 0
     assert in_step(run(cache, WAITS="1", **PROCESS), 5)[0] > 0
@@ -94,30 +97,41 @@ NEARLY = """
     import torch
     from torch_tenon import _C, config
 
-    x = torch.ones(1013, device="tenon")
-    share, deadline = 0.0, time.monotonic() + 60
-    while share < 0.3 and time.monotonic() < deadline:  # a tenth is enough, 1 too much
+    x, deadline = torch.ones(1013, device="tenon"), time.monotonic() + 100
+    while True:
         y = x
         for k in range(120):
             y = (y * 2 if k % 3 else y - 1).relu()
         y.cpu()
-        share = max(w.saving / w.price for w in _C.window_runs())
-        assert not any(w.state for w in _C.window_runs()), "this machine is too slow"
+        found = [w for w in _C.window_runs() if w.saving >= 0.3 * w.price]
+        if any(w.state for w in _C.window_runs()):
+            raise SystemExit(75)  # a run that was held up has had time to pay
+        if any(w.by_reference > 1 for w in found):  # a tenth is enough, 1 too much
+            break
+        assert time.monotonic() < deadline
     cache = Path(config.cache_directory())
-    while not any(p.is_socket() for p in cache.glob("builder-*")) and time.monotonic() < deadline:
+    while not any(p.is_socket() for p in cache.glob("builder-*")):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 """
 
 
 @pytest.mark.slow
-def test_a_process_that_ends_asks_for_what_had_no_time_to_pay(cache: Path) -> None:
-    env = {"TENON_CACHE_DIR": str(cache), "TENON_PLAN_FILES": "1", "TENON_PLAN": "worthwhile"}
-    done = fresh_process.run(NEARLY, **env, **PROCESS)
-    assert done.returncode == 0, done.stderr
-    deadline = time.monotonic() + 60
-    while not list(cache.glob("plans/*.plan")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert len(list(cache.glob("plans/*.plan"))) == 1
+def test_a_process_that_ends_asks_for_what_had_no_time_to_pay(tmp_path: Path) -> None:
+    for number in range(20):
+        cache = tmp_path / str(number)
+        env = {"TENON_CACHE_DIR": str(cache), "TENON_PLAN_FILES": "1", "TENON_PLAN": "worthwhile"}
+        try:
+            done = fresh_process.run(NEARLY, **env, **PROCESS)
+            if done.returncode == 75:
+                continue
+            assert done.returncode == 0, done.stderr
+            until(lambda cache=cache: list(cache.glob("plans/*.plan")))
+            assert len(list(cache.glob("plans/*.plan"))) == 1
+            return
+        finally:
+            kill_builders(cache)
+    raise AssertionError("each run was held up")
 
 
 @pytest.mark.slow
@@ -136,11 +150,11 @@ def starts_with_the_first_tensor(cache: Path, **environment: str) -> bool:
         stdin=subprocess.PIPE,
     )
     try:
-        deadline = time.monotonic() + (60 if not environment else 5)
+        deadline = time.monotonic() + (TIMEOUT if not environment else 5)
         while not (found := builders(cache)) and time.monotonic() < deadline:
             time.sleep(0.05)
     finally:
-        process.communicate(b"\n", timeout=60)
+        process.communicate(b"\n", timeout=TIMEOUT)
     return bool(found)
 
 

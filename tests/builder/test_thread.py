@@ -37,7 +37,7 @@ def test_a_window_that_is_asked_for_again_while_it_is_given_up(
     monkeypatch.setattr(planning, "plan_window", plan_window)
     builder.ask(window, wait=False)  # type: ignore[arg-type]
     try:
-        assert done.wait(20), "the second time is forgotten"
+        assert done.wait(120), "the second time is forgotten"
     finally:
-        builder.stop(5)
+        builder.stop(60)
     assert not builder.waiting

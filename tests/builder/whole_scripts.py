@@ -42,7 +42,7 @@ SCRIPT = """
     count = int(given.get("STEPS", 6))
     expected = list(steps("cpu", count))
     found, windows = [], []
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     for loss in steps("tenon", count):
         found.append(loss)
         counts = plan_counts()
@@ -63,7 +63,7 @@ def start(cache: Path, **given: str) -> fresh_process.Process:
 
 def finish(process: fresh_process.Process) -> list[list[int]]:
     """After each step: windows by plan, by reference, first calls. The losses were the CPU's."""
-    out, errors = process.communicate(timeout=150)
+    out, errors = process.communicate(timeout=fresh_process.TIMEOUT)
     assert process.returncode == 0, errors
     found: list[list[int]] = json.loads(out.splitlines()[-1])
     return found
