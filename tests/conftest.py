@@ -230,10 +230,16 @@ def _mode_rank(item: pytest.Item, seed: int) -> tuple[bool, int]:
     return by_reference and number % 4 > 0, number
 
 
+# Of a test that looks at what plans in the background do as well: the background is quiet before.
+LOOKS_AT_ALL = {"caplog", "compiled", "recwarn"}
+
+
 @pytest.fixture(autouse=True)
-def same_device_and_seed() -> Iterator[None]:
+def same_device_and_seed(request: pytest.FixtureRequest) -> Iterator[None]:
     """Every test starts on tenon:0 with the same random numbers, whatever the one before did, and
     its calls are recorded, however many windows there were that did not come again."""
+    if not LOOKS_AT_ALL.isdisjoint(request.fixturenames):
+        wait_for_plans()
     _C.set_execute_mode(_C.execute_mode())
     torch.tenon.set_device(0)
     torch.manual_seed(0)

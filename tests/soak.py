@@ -64,7 +64,7 @@ def soak(steps: int, report_every: int = 0) -> tuple[Held, Held]:
             loss.backward()
             optimizer.step()
             step += 1
-            if step == WARM_UP:
+            if step in (WARM_UP // 2, WARM_UP):  # for the second time plans have run, not only come
                 del loss
                 while plan_counts()["waiting"]:  # what compiles holds memory of its own
                     time.sleep(0.05)

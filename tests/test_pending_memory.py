@@ -1,5 +1,7 @@
 """The memory of results that are recorded and did not run yet: it counts like any other."""
 
+import gc
+
 import pytest
 import torch
 from against_cpu import assert_same, executing
@@ -11,7 +13,8 @@ pytestmark = pytest.mark.usefixtures("memory_limit")
 
 
 @pytest.fixture(params=MODES, autouse=True)
-def mode(request: pytest.FixtureRequest):
+def mode(request: pytest.FixtureRequest, no_plan_in_work: None):
+    gc.collect()  # what other tests left in circles
     with executing(request.param):
         yield request.param
 

@@ -102,7 +102,7 @@ def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_window_holds_no_more_than_eager_code_would() -> None:
+def test_a_window_holds_no_more_than_eager_code_would(no_plan_in_work: None) -> None:
     """The input and the result of each layer, beside the weights; what died is let go of, though
     the calls that read it run later."""
     weights = [torch.rand(512, 512, device="tenon") / 512 for _ in range(6)]
@@ -122,7 +122,7 @@ def test_a_window_holds_no_more_than_eager_code_would() -> None:
         assert [forward() for _ in range(3)][-1] <= 2
 
 
-def test_what_always_dies_unwritten_takes_no_memory() -> None:
+def test_what_always_dies_unwritten_takes_no_memory(no_plan_in_work: None) -> None:
     """A list of results that dies in the window that made it: no memory is had for it."""
     tensors = [torch.rand(512, 1024, device="tenon") for _ in range(4)]
     torch.tenon.synchronize()

@@ -35,7 +35,8 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> CpuCompiler:
 
 
 @pytest.fixture(autouse=True)
-def untuned() -> Iterator[None]:
+def untuned(no_plan_in_work: None) -> Iterator[None]:
+    """A plan in work would ask the test's tuner as well."""
     yield
     _C.set_matmul_tuner(None)
 

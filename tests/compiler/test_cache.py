@@ -19,6 +19,9 @@ from torch_tenon.targets.cpu.backend import CpuBackend
 from torch_tenon.targets.cpu.compiler import CpuCompiler
 from torch_tenon.targets.target import CompileError, CompilerMissing
 
+# What is patched is patched for a plan in work as well.
+pytestmark = pytest.mark.usefixtures("no_plan_in_work")
+
 
 def plan(compiler: CpuCompiler) -> Plan:
     module = make_fx(lambda x: [x * 3 + 1], tracing_mode="fake")(torch.randn(40))
