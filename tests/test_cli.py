@@ -34,7 +34,7 @@ def _run_alone(*arguments: str, **environment: str) -> subprocess.CompletedProce
         env={"PATH": "/usr/bin:/bin", **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=fresh_process.TIMEOUT,
     )
 
 
@@ -44,7 +44,7 @@ def test_python_runs_the_package_as_the_command() -> None:
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=fresh_process.TIMEOUT,
     )
     assert done.returncode == 0, done.stderr
     assert "Usage: tenon" in done.stdout

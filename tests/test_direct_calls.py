@@ -9,6 +9,7 @@ import torch
 from against_cpu import assert_same, executing, same_error_on_both
 from needs import host_memory, plans
 from torch import Tensor
+from waiting import TIMEOUT
 
 from torch_tenon.builder.counts import plan_counts
 from torch_tenon.reports.recording import calls_at_once
@@ -164,7 +165,7 @@ def test_a_loop_after_them_gets_its_plan() -> None:
     x = torch.randn(16)
     for turn in range(120):
         changing(turn, x.to("tenon")).cpu()
-    hits, deadline = plan_counts()["hits"], time.monotonic() + 60
+    hits, deadline = plan_counts()["hits"], time.monotonic() + TIMEOUT
     while plan_counts()["hits"] < hits + 20 and time.monotonic() < deadline:
         assert_same(changing(-1, x.to("tenon")), changing(-1, x), rtol=1e-4, atol=1e-5)
     assert plan_counts()["hits"] >= hits + 20

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fresh_process import output, run
+from waiting import has_ended, until
 
 # A chain that is recorded, comes again, and so gets a plan; `settle` waits until that is made.
 PREAMBLE = """
@@ -26,7 +27,7 @@ def step(x):
 
 def settle():
     _C.commit_all()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 200
     while plan_counts()["waiting"]:
         assert time.monotonic() < end, "a plan is never made"
         time.sleep(0.005)
@@ -260,7 +261,7 @@ def test_fork_with_a_window_open(mode: str) -> None:
     pending = step(x.to("tenon"))
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(200)
         torch.testing.assert_close(pending.cpu(), step(x))
         torch.testing.assert_close((pending * 2).cpu(), step(x) * 2)
         work()
@@ -284,7 +285,7 @@ def test_fork_while_plans_are_made(tmp_path: Path) -> None:
             _C.commit_all()
         child = os.fork()
         if child == 0:
-            signal.alarm(60)
+            signal.alarm(200)
             work(2)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
@@ -309,7 +310,7 @@ def test_fork_while_plans_are_made(tmp_path: Path) -> None:
 )
 def test_exit_with_work_pending(mode: str, end: str, status: int) -> None:
     code = PREAMBLE + f"work()\nkept = step(torch.rand(16, 24, device='tenon'))\n{end}\n"
-    done = run(code, timeout=100, TENON_EXECUTE=mode)
+    done = run(code, TENON_EXECUTE=mode)
     assert done.returncode == status, done.stderr
     assert "Fatal" not in done.stderr
 
@@ -324,7 +325,7 @@ def test_exit_while_plans_are_made(tmp_path: Path) -> None:
             _C.commit_all()
     """
     code = PREAMBLE + textwrap.dedent(code)
-    done = run(code, timeout=100, TENON_CACHE_DIR=str(tmp_path / "cache"))
+    done = run(code, TENON_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, f"{done.returncode}\n{done.stderr}"
     assert "Fatal" not in done.stderr and "terminate" not in done.stderr, done.stderr
 
@@ -340,10 +341,10 @@ def test_exit_while_the_compiler_never_ends(tmp_path: Path) -> None:
     code = PREAMBLE + "import os\n" + textwrap.dedent(code)
     code = code.replace("STARTED", repr(str(tmp_path / "started")))
     cache = str(tmp_path / "cache")
-    done = run(code, timeout=100, TENON_CACHE_DIR=cache, TENON_CC=slow)
+    done = run(code, TENON_CACHE_DIR=cache, TENON_CC=slow)
     assert done.returncode == 0 and done.stderr == ""
     for line in (tmp_path / "started").read_text().split():
-        assert not Path(f"/proc/{line}").exists()
+        until(lambda pid=int(line): has_ended(pid))  # killed just now
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from turns import in_thread, turns
+from waiting import TIMEOUT
 
 import torch_tenon
 from torch_tenon import _C
@@ -110,7 +111,7 @@ def test_threads_find_and_forget() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
     assert not errors
     in_thread(lambda: work(5000))

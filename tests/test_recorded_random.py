@@ -191,7 +191,7 @@ def test_seeds_and_states_repeat_recorded_numbers(compiled: None) -> None:
         assert len(numbers) == len(drawn) == 8
         assert all(torch.equal(a, b) for a, b in zip(numbers, drawn, strict=True))
         # The first call of a kind runs by the CPU's kernel, and its products add in another order.
-        assert found == pytest.approx(first, rel=1e-6)
+        assert found == pytest.approx(first, rel=1e-5)
     with executing("reference"):
         numbers, at_once = losses()
     assert all(torch.equal(a, b) for a, b in zip(numbers, drawn, strict=True))

@@ -106,7 +106,7 @@ def work(there, back, done):
     x = there.get()
     x.mul_(10)
     back.put((x.sum().item(), torch.arange(3, device="tenon")))
-    done.wait(60)
+    done.wait(200)
 
 if __name__ == "__main__":
     context = mp.get_context(METHOD)
@@ -115,11 +115,11 @@ if __name__ == "__main__":
     process.start()
     x = torch.ones(1000, device="tenon") + 1
     there.put(x)
-    total, made = back.get(timeout=60)
+    total, made = back.get(timeout=200)
     made += 1
     print(total, x[7].item(), made.tolist(), made.device)
     done.set()
-    process.join(60)
+    process.join(200)
     assert process.exitcode == 0
     print(made.tolist(), x.sum().item())
 """

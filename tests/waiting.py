@@ -31,6 +31,15 @@ def until_asleep(thread: threading.Thread) -> None:
         asleep = asleep + 1 if _stat(thread.native_id)[:1] in ([b"S"], []) else 0
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is no more, or waits for somebody to ask how it ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return True
+    return text.rpartition(b")")[2].split()[0] in (b"Z", b"X")
+
+
 def start_of(native_id: int | None) -> bytes:
     """When the system's thread was started, which tells it from a later one of that number; nothing
     where there is none."""

@@ -34,7 +34,7 @@ def test_programs_on_the_device() -> None:
 
 @pytest.mark.slow
 def test_programs_where_the_host_cannot_reach_the_memory() -> None:
-    worker = Worker({"TENON_TARGET": REMOTE_TARGET, "TENON_DEVICES": "2"}, 120)
+    worker = Worker({"TENON_TARGET": REMOTE_TARGET, "TENON_DEVICES": "2"}, 240)
     try:
         for seed in range(12):
             request = {"seed": seed, "length": 25, "modes": ["reference", "auto"]}
@@ -46,7 +46,7 @@ def test_programs_where_the_host_cannot_reach_the_memory() -> None:
 
 @pytest.mark.slow
 def test_programs_of_every_kind_that_run_at_once() -> None:
-    worker = Worker({"TENON_EXECUTE": "reference", "TENON_DEVICES": "2"}, 120)
+    worker = Worker({"TENON_EXECUTE": "reference", "TENON_DEVICES": "2"}, 240)
     try:
         for kind in SHARES:
             for seed in range(2):
@@ -148,7 +148,7 @@ def test_memory_behind_a_result_is_nobodys() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_crashes_is_a_finding() -> None:
-    worker = Worker({"TENON_TARGET": "no-such-target"}, 60)
+    worker = Worker({"TENON_TARGET": "no-such-target"}, 240)
     answer = worker.ask({"seed": 1, "length": 3, "modes": ["auto"]})
     assert "Failed to load the backend extension" in answer["failure"]
     assert worker.process is None

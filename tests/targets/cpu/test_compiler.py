@@ -376,7 +376,8 @@ STOPPED = """
     backend = CpuBackend(CpuCompiler(Cache(folder / "cache"), str(folder / "cc")))
 
     def stop():
-        while not (folder / "started").exists():
+        started = folder / "started"
+        while not (started.exists() and started.read_text()):  # the shell opens it, then writes
             time.sleep(0.01)
         backend.stop()
 

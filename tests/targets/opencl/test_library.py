@@ -9,12 +9,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from needs import opencl
+from waiting import TIMEOUT
 
 import torch_tenon.targets.opencl
 
@@ -82,7 +82,7 @@ def there(code: str, **environment: str) -> str:
         env={**os.environ, "TENON_DEVICES": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=TIMEOUT,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -114,12 +114,17 @@ def test_tickets(library: Library, block: int) -> None:
     start = library.commit()
     assert library.passed(start) and library.commit() == start  # nothing was enqueued
     kernel = library.load(SLOW, "slow_1_0")
-    library.launch(kernel, [(block, 0)], [1, 30_000_000])
-    first = library.commit()
-    library.launch(kernel, [(block, 0)], [1, 10])
-    second = library.commit()
-    assert start < first < second
-    assert not library.passed(first) and not library.passed(second)
+    for turn in range(10):  # whoever looks late finds it over
+        library.launch(kernel, [(block, 0)], [1, 30_000_000 << min(turn, 4)])
+        first = library.commit()
+        library.launch(kernel, [(block, 0)], [1, 10])
+        second = library.commit()
+        assert start < first < second
+        later, earlier = library.passed(second), library.passed(first)
+        if not earlier:
+            break
+        library.wait(second)
+    assert not earlier and not later
     library.wait(second)
     assert library.passed(first) and library.passed(second)
     assert 0 < library.seconds(first) <= library.seconds(second)
@@ -182,7 +187,7 @@ def test_threads_wait_while_another_enqueues(library: Library, block: int) -> No
         threads.append(threading.Thread(target=wait, args=(library.commit(),)))
         threads[-1].start()
     for thread in threads:
-        thread.join(60)
+        thread.join(TIMEOUT)
     library.unload(kernel)
     assert not errors and not any(t.is_alive() for t in threads)
 
@@ -270,6 +275,8 @@ def test_ten_thousand_commits_leave_nothing_behind() -> None:
                 ticket = library.commit()
                 if forget:
                     library.forget(ticket)
+                if ticket % 100 == 0:  # else a device that is slower has much to do yet
+                    library.wait(ticket)
             library.wait(ticket)
             return ticket
         commit(2000, True)
@@ -313,6 +320,4 @@ def test_a_process_ends_while_the_device_computes() -> None:
         library.launch(kernel, [(block, 0)], [1, 200_000_000])
         print(library.commit())
     """
-    start = time.monotonic()
-    assert there(code) == "1"
-    assert time.monotonic() - start < 60
+    assert there(code) == "1"  # in time

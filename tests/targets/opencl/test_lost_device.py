@@ -57,7 +57,7 @@ def there(driver: Path, code: str) -> str:
         env={**os.environ, "TENON_DEVICES": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
