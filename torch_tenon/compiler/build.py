@@ -437,9 +437,7 @@ class ProgramBuilder:
             or made.buffer.base is not storage.current
             or not whole
         ):
-            copy = self.program.temporary(value.dtype, layout)
-            self.program.fill(copy, made)
-            made = copy
+            made = self.program.copy_as(made, layout)
         self.owners[made.buffer.storage] = memory
         self._lies_in(value, made)
         return made
@@ -452,9 +450,7 @@ class ProgramBuilder:
         at = stored.layout.offset
         if same_places(stored.layout, Layout(layout.sizes, layout.strides, at)):
             return Stored(stored.buffer, Layout(layout.sizes, layout.strides, at))
-        made = self.program.temporary(value.dtype, Layout(layout.sizes, layout.strides))
-        self.program.fill(made, stored)
-        return made
+        return self.program.copy_as(stored, Layout(layout.sizes, layout.strides))
 
     def _lies_in(self, value: Value, memory: Stored) -> None:
         """From now on `value` is read from memory that is some tensor's own."""

@@ -24,6 +24,7 @@ from torch_tenon.ir.values import (
     Stored,
     Value,
     dense_layout,
+    in_loops,
     loop_symbol,
     memory_order,
     neutral,
@@ -344,7 +345,7 @@ class Program:
         """Whether a write would have to put aside a value almost as large as all of the tensor, of
         that many elements, since it reads what it overwrites: making the tensor anew moves less."""
         large = 4 * size_hint(product(target.sizes)) >= 3 * size_hint(whole)
-        return large and not _reads_in_place(value, target)
+        return large and not _reads_in_place(in_loops(value), target)
 
     def write(self, target: Stored, value: Value) -> Stored:
         """Writes `value` (broadcast already) into existing memory; returns the new version."""
@@ -353,14 +354,17 @@ class Program:
             target.layout,
         ):
             return value  # it lies there already
-        if not _reads_in_place(value, target):
+        moved = in_loops(value)
+        place = (
+            target if moved is value else Stored(target.buffer.seen_as(moved.dtype), target.layout)
+        )
+        if not _reads_in_place(moved, place):
             # A read of what is being written: safe in one loop only at the same place.
-            value = self.copy(value)
-        fresh = self._version(target.dtype, target.buffer.storage)
-        new = Stored(fresh, target.layout)
+            moved = self.copy(moved)
+        fresh = self._version(place.dtype, target.buffer.storage)
         if product(target.sizes) != 0:
-            self.fill(new, value)
-        return new
+            self.fill(Stored(fresh, target.layout), moved)
+        return Stored(fresh.seen_as(target.dtype), target.layout)
 
     def realise(self, value: Value, like: Sequence[Index] | None = None) -> Stored:
         """Memory for `value`; `like` gives the strides wanted where the value has none yet."""
@@ -402,11 +406,15 @@ class Program:
 
     def copy(self, value: Value, like: Sequence[Index] | None = None) -> Stored:
         """`value` in fresh memory."""
-        layout = dense_layout(value.sizes, like)
-        new = self.temporary(value.dtype, layout)
+        return self.copy_as(value, dense_layout(value.sizes, like))
+
+    def copy_as(self, value: Value, layout: Layout) -> Stored:
+        """`value` in fresh memory of that layout."""
+        moved = in_loops(value)
+        new = self.temporary(moved.dtype, layout)
         if product(value.sizes) != 0:
-            self.fill(new, value)
-        return new
+            self.fill(new, moved)
+        return Stored(new.buffer.seen_as(value.dtype), layout)
 
     def fill(self, target: Stored, value: Value) -> None:
         """A loop that stores `value` in memory that nothing reads yet."""

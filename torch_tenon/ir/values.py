@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import (
     Expr,
     Index,
@@ -378,6 +379,14 @@ def dense_layout(sizes: Sequence[Index], like: Sequence[Index] | None = None) ->
         found[d] = step
         step = step * sizes[d]
     return Layout(tuple(sizes), tuple(found))
+
+
+def in_loops(value: Value) -> Value:
+    """What loops move `value` as: where they have no numbers of its dtype, its bits in memory."""
+    if value.dtype in TABLE or not isinstance(value, Stored):
+        return value
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[value.dtype.itemsize]
+    return Stored(value.buffer.seen_as(bits), value.layout)
 
 
 def reindex(
