@@ -24,6 +24,13 @@ MODEL = """
             y = torch.cat([x * mask, x])
             return y, y, 3
 
+    class Named(nn.Module):
+        def forward(self, x):
+            return {"a/b": x + 1, "a_b": x + 2, "a_b1": x + 3}
+
+    def named():
+        return Named(), (torch.ones(2),)
+
     def pair():
         sizes = ({0: BATCH, 1: torch.export.Dim.AUTO}, {0: BATCH, 1: torch.export.Dim.AUTO})
         return torch.export.export(
@@ -76,6 +83,15 @@ def test_run(program: Path, tmp_path: Path) -> None:
     assert found["median_seconds"] > 0
 
 
+def test_each_result_has_a_file(program: Path, tmp_path: Path) -> None:
+    path, folder = f"{tmp_path}/named.tenon", tmp_path / "out"
+    arguments = ["export", f"{tmp_path}/model.py:named", "-o", path, "--cpu", "native"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert CliRunner().invoke(app, ["run", path, "-o", str(folder)]).exit_code == 0
+    found = {file.name: np.load(file).tolist() for file in folder.iterdir()}
+    assert found == {"a_b.npy": [2, 2], "a_b1.npy": [3, 3], "a_b11.npy": [4, 4]}
+
+
 @pytest.mark.slow
 def test_sizes_are_chosen_by_their_names(program: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "pair.tenon")
@@ -121,11 +137,15 @@ def test_expressions_of_sizes() -> None:
 def test_what_is_wrong_is_told(program: Path, tmp_path: Path) -> None:
     (tmp_path / "no.tenon").write_bytes(b"something else")
     (tmp_path / "empty.npy").write_bytes(b"")
+    np.savez(tmp_path / "two.npz", x=np.ones(3), y=np.ones(3))
+    (tmp_path / "half.npz").write_bytes((tmp_path / "two.npz").read_bytes()[:100])
     for arguments, words in [
         (["info", f"{tmp_path}/no.tenon"], "is no program"),
         (["run", f"{tmp_path}/no.tenon"], "is no program"),
         (["run", str(program), "--method", "decode"], "forward"),
         (["run", str(program), "-i", f"{tmp_path}/empty.npy"], "empty.npy: "),
+        (["run", str(program), "-i", f"{tmp_path}/two.npz"], "two.npz: it has several arrays"),
+        (["run", str(program), "-i", f"{tmp_path}/half.npz"], "half.npz: "),
         (["run", str(program), "--size", "n=3"], "forward has no size to choose"),
         (["export", "nowhere.py:f"], "FILE.py:NAME"),
         (["export", f"{tmp_path}/model.py:three"], "three of"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json as json_module
 import statistics
 import time
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -200,8 +202,9 @@ def run(
     arrays = [x for x in every if isinstance(x, np.ndarray)]
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        for spec, array in zip(called.outputs, arrays, strict=True):
-            np.save(output / f"{spec.name.replace('/', '_')}.npy", array)
+        names = _file_names([spec.name for spec in called.outputs])
+        for file, array in zip(names, arrays, strict=True):
+            np.save(output / file, array)
     if json:
         typer.echo(json_module.dumps(found))
         return
@@ -222,9 +225,23 @@ def _array(path: Path) -> Any:
     import numpy as np
 
     try:
-        return np.load(path)
-    except (EOFError, ValueError) as error:
+        found = np.load(path)
+    except (EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: {error}") from None
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"{path}: it has several arrays, and an input is one: give a .npy file")
+    return found
+
+
+def _file_names(names: Sequence[str]) -> list[str]:
+    """A file for each result, by its name; of several that would have one file, the later ones are
+    numbered."""
+    found: list[str] = []
+    for name in names:
+        plain = name.replace("/", "_")
+        numbered = (f"{plain}{k or ''}.npy" for k in itertools.count())
+        found.append(next(file for file in numbered if file not in found))
+    return found
 
 
 def _sizes(facts: MethodFacts, shapes: Sequence[Sequence[int]], chosen: list[str]) -> list[int]:
