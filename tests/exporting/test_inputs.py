@@ -65,3 +65,21 @@ def test_examples_that_are_complex_views(tmp_path: Path) -> None:
         program = torch_tenon.load(path)
         for given in (x, x.conj(), x.clone()):
             assert_same(program(given), model(given), rtol=1e-5, atol=1e-5)
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+def test_a_method_of_a_name_that_programs_have(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, path = torch.randn(3), tmp_path / "model.tenon"
+    method = torch.export.export(Twice(), (x,))
+    torch_tenon.export({"reset": method, "double": method}, path=path, cpu="native")
+    assert "program.methods['reset']" in caplog.text
+    assert "double" not in caplog.text
+    program = torch_tenon.load(path)
+    assert_same(program.methods["reset"](x), x * 2)
+    assert_same(program.double(x), x * 2)

@@ -25,6 +25,7 @@ from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method, 
 from torch_tenon.exporting.ones import MOST, choices, sizes_of_one, with_ones
 from torch_tenon.exporting.program_file import ProgramFile
 from torch_tenon.exporting.weights import Shared, key_of, share_state
+from torch_tenon.runtime.program import Program
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -144,6 +145,10 @@ def _programs(
             raise ValueError("a program has at least one method")
         for name, program in model.items():
             _refuse_one_for_two(str(name), program)
+            if hasattr(Program, str(name)):
+                log.warning(
+                    "program.%s is something else in Python: call program.methods[%r]", name, name
+                )
         return {str(name): program for name, program in model.items()}
     if isinstance(model, ExportedProgram):
         _refuse_one_for_two("forward", model)
