@@ -186,3 +186,33 @@ class TwoNames(nn.Module):
 def test_state_of_two_names_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="'one' and 'two' share memory"):
         program_of(tmp_path, {"forward": (TwoNames(), torch.ones(4))})
+
+
+class Averages(nn.Module):
+    """Writes a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean.lerp_(x, 0.25)
+        return self.mean * 2
+
+
+def test_parameters_may_be_state(tmp_path: Path) -> None:
+    model = Averages()
+    program = program_of(tmp_path, {"forward": (copy.deepcopy(model), torch.ones(4))})
+    for _ in range(3):
+        x = torch.randn(4)
+        assert_same(program(x), model(x).detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_weights_that_no_safetensors_file_has(tmp_path: Path) -> None:
+    model = Holds(COMPLEX.to(torch.complex128), multiply)
+    methods: dict[str, tuple[nn.Module, Tensor]] = {"forward": (model, COMPLEX)}
+    with pytest.raises(ExportError, match=r"no weights of torch\.complex128"):
+        program_of(tmp_path, methods, weights="apart")
+    assert not list(tmp_path.iterdir())
+    assert_same(program_of(tmp_path, methods)(COMPLEX), model(COMPLEX), rtol=1e-6, atol=1e-6)

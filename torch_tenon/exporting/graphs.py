@@ -123,7 +123,7 @@ def _take_outputs(graph: Graph, program: ExportedProgram) -> None:
     places = _output_names(program)
     with graph.module.graph.inserting_before(output):
         for value, spec in zip(output.args[0], program.graph_signature.output_specs, strict=True):
-            if spec.kind is OutputKind.BUFFER_MUTATION:
+            if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
                 owner = held[str(spec.target)]
                 owner.is_written = True
                 write = graph.module.graph.call_function(aten.copy_.default, (owner.node, value))

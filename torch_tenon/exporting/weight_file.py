@@ -36,7 +36,12 @@ def weights_apart(shared: Shared, path: Path) -> tuple[int, int]:
         # The library refuses tensors of one storage.
         storages = Counter(_storage(t) for t in tensors.values())
         apart = {k: t.clone() if storages[_storage(t)] > 1 else t for k, t in tensors.items()}
-        save_file(apart, path)
+        try:
+            save_file(apart, path)
+        except KeyError as error:  # a dtype that it has no name for
+            raise ExportError(
+                f"a safetensors file has no weights of {error}: keep them inside the program"
+            ) from error
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         entries = json.loads(file.read(length))
