@@ -83,3 +83,17 @@ def test_a_method_of_a_name_that_programs_have(
     program = torch_tenon.load(path)
     assert_same(program.methods["reset"](x), x * 2)
     assert_same(program.double(x), x * 2)
+
+
+def test_arguments_that_an_exported_program_has_no_use_for(tmp_path: Path) -> None:
+    x = torch.randn(3)
+    program = torch.export.export(Twice(), (x,))
+    for model in (program, {"double": program}):
+        for word, given in (
+            ("args", (x,)),
+            ("kwargs", {}),
+            ("dynamic_shapes", ({0: torch.export.Dim.AUTO},)),
+        ):
+            with pytest.raises(TypeError, match=word):
+                torch_tenon.export(model, path=tmp_path / "model.tenon", **{word: given})
+    assert not list(tmp_path.iterdir())

@@ -134,6 +134,10 @@ def _backend(target: str | None) -> tuple[Backend, str]:
 def _programs(
     model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> dict[str, ExportedProgram]:
+    is_exported = isinstance(model, Mapping | ExportedProgram)
+    for word, given in (("args", args), ("kwargs", kwargs), ("dynamic_shapes", dynamic_shapes)):
+        if is_exported and given is not None:
+            raise TypeError(f"{word}: give them to torch.export.export, which made the program")
     if isinstance(model, Mapping):
         for name, program in model.items():
             if not isinstance(program, ExportedProgram):
@@ -159,10 +163,12 @@ def _programs(
         raise TypeError("args: a module is exported by an example of its arguments")
     if model.training:
         log.warning("the model is exported as it trains; model.eval() makes it ready for use")
-    given, named = tree_map_only(torch.Tensor, _Examples(model), (tuple(args), dict(kwargs or {})))
+    examples, named = tree_map_only(
+        torch.Tensor, _Examples(model), (tuple(args), dict(kwargs or {}))
+    )
     with torch.no_grad():
         program = torch.export.export(
-            model, given, named or None, dynamic_shapes=dynamic_shapes, strict=False
+            model, examples, named or None, dynamic_shapes=dynamic_shapes, strict=False
         )
     return {"forward": program}
 
