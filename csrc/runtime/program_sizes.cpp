@@ -40,6 +40,12 @@ int64_t bounded(__int128 number) {
   return static_cast<int64_t>(std::clamp<__int128>(number, -kNoBound, kNoBound));
 }
 
+// Rounded down; what has no bound has none then either.
+int64_t divided(int64_t number, int64_t by) {
+  const bool is_bound = number > -kNoBound && number < kNoBound;
+  return is_bound ? number / by - (number % by < 0 ? 1 : 0) : number;
+}
+
 Bounds joined(Words::Word join, const Bounds& a, const Bounds& b) {
   const auto least = std::max<int64_t>(b.least, 1), greatest = std::max<int64_t>(b.greatest, 1);
   switch (join) {
@@ -57,8 +63,8 @@ Bounds joined(Words::Word join, const Bounds& a, const Bounds& b) {
       return {0, greatest - 1};
     default:
       return {
-          std::max<int64_t>(a.least, 0) / greatest,
-          a.greatest == kNoBound ? kNoBound : std::max<int64_t>(a.greatest, 0) / least};
+          divided(a.least, a.least < 0 ? least : greatest),
+          divided(a.greatest, a.greatest < 0 ? greatest : least)};
   }
 }
 

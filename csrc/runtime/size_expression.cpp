@@ -37,10 +37,10 @@ std::optional<int64_t> SizeExpression::evaluate(std::span<const int64_t> symbols
     } else if (word != divide && word != modulo && word != exactly) {
       return std::nullopt;
     } else {
-      // Of what is not negative, by what is positive: there is one way to round.
-      if (b <= 0 || a < 0 || (word == exactly && a % b != 0))
+      if (b <= 0 || (word == exactly && a % b != 0))
         return std::nullopt;
-      a = word == modulo ? a % b : a / b;
+      const auto rest = a % b < 0 ? a % b + b : a % b;
+      a = word == modulo ? rest : a / b - (a % b < 0 ? 1 : 0);
     }
   }
   return count == 1 ? std::optional(stack[0]) : std::nullopt;

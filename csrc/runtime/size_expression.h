@@ -19,7 +19,8 @@ struct SizeExpression {
     return {{kind, number}};
   }
   SizeExpression joined(Word join, const SizeExpression& other) const;
-  // None where a division leaves a rest that must not, or is by zero, and where a number overflows.
+  // None where a division leaves a rest that must not, or is by what is not positive, and where a
+  // number overflows.
   std::optional<int64_t> evaluate(std::span<const int64_t> symbols) const;
 };
 

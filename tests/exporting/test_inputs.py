@@ -97,3 +97,22 @@ def test_arguments_that_an_exported_program_has_no_use_for(tmp_path: Path) -> No
             with pytest.raises(TypeError, match=word):
                 torch_tenon.export(model, path=tmp_path / "model.tenon", **{word: given})
     assert not list(tmp_path.iterdir())
+
+
+class Thirds(nn.Module):
+    """The sizes of parts are divisions whose rest is negative."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        n = x.shape[0]
+        return *x.repeat(3, 1).chunk(3), x.new_zeros((3 * n - 1) // n, 2) + x[0, :2]
+
+
+def test_sizes_by_divisions_that_round_down(tmp_path: Path) -> None:
+    model, path = Thirds().eval(), tmp_path / "model.tenon"
+    shapes = ({0: torch.export.Dim.AUTO},)
+    torch_tenon.export(model, (torch.randn(11, 3),), path, dynamic_shapes=shapes, cpu="native")
+    program = torch_tenon.load(path)
+    for n in (2, 3, 11, 50):
+        x = torch.randn(n, 3)
+        assert_same(program(x), model(x))
+    assert [o.sizes[0] for o in program.forward.outputs] == [(2, None)] * 3 + [2]

@@ -29,6 +29,15 @@ TEST(an_expression_is_computed) {
   CHECK(!value({1, 0, 0, 4, 6}, {10}));
 }
 
+TEST(divisions_round_down) {
+  for (int64_t a = -9; a <= 9; ++a) {
+    const auto quotient = value({1, 0, 0, 4, 4}, {a}), rest = value({1, 0, 0, 4, 5}, {a});
+    CHECK(*quotient * 4 + *rest == a && *rest >= 0 && *rest < 4);
+    CHECK(value({1, 0, 0, 4, 6}, {a}).has_value() == (*rest == 0));
+  }
+  CHECK(value({0, INT64_MIN, 0, 1, 4}) == INT64_MIN && value({0, INT64_MIN, 0, 3, 5}) == 1);
+}
+
 TEST(an_expression_that_is_none_has_no_value) {
   CHECK(!value({}));
   CHECK(!value({0}));          // a constant without its number
@@ -38,7 +47,7 @@ TEST(an_expression_that_is_none_has_no_value) {
   CHECK(!value({0, 1, 0, 2}));      // two values
   CHECK(!value({0, 1, 0, 2, 99}));  // no such word
   CHECK(!value({0, 1, 0, 0, 4}));   // by zero
-  CHECK(!value({0, -1, 0, 2, 4}));  // of a negative number
+  CHECK(!value({0, 1, 0, -2, 4}));  // by a negative number
   CHECK(!value({0, INT64_MAX, 0, 1, 2}));
   CHECK(!value({0, INT64_MAX, 0, 2, 3}));
   Words deep;
