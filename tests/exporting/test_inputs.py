@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from against_cpu import assert_same
@@ -116,3 +117,13 @@ def test_sizes_by_divisions_that_round_down(tmp_path: Path) -> None:
         x = torch.randn(n, 3)
         assert_same(program(x), model(x))
     assert [o.sizes[0] for o in program.forward.outputs] == [(2, None)] * 3 + [2]
+
+
+def test_masked_arrays_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.tenon"
+    torch_tenon.export(Twice(), (torch.randn(3),), path, cpu="native")
+    program = torch_tenon.load(path)
+    x = np.ma.masked_less(np.array([1, -1, 2], "float32"), 0)
+    with pytest.raises(TypeError, match="masked"):
+        program(x)
+    np.testing.assert_array_equal(program(x.filled(0)), np.array([2, 0, 4], "float32"))

@@ -31,6 +31,8 @@ class Arrays:
             if not hasattr(x, "__dlpack__"):
                 raise TypeError(f"{type(x).__name__} is no array: it gives no DLPack")
             x = np.from_dlpack(x)
+        if isinstance(x, np.ma.MaskedArray):
+            raise TypeError("a masked array, of which a program would see all: give x.filled(...)")
         dense = np.ascontiguousarray(x).reshape(np.shape(x))
         if not dense.dtype.isnative:
             dense = dense.astype(dense.dtype.newbyteorder("="))
