@@ -17,6 +17,7 @@ from torch_tenon.compiler.composition import as_called
 from torch_tenon.compiler.failing import without_failing
 from torch_tenon.frontends.in_place import FUNCTIONALIZED, changed_base, writing_call
 from torch_tenon.frontends.sizes import SizeSource, SizeTable
+from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index, less, product
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Layout, Stored, Value
@@ -94,7 +95,8 @@ class _Graph:
         self.outputs: list[Any] = []
         nodes = list(module.graph.nodes)
         self.order: dict[Node, int] = {n: k for k, n in enumerate(nodes)}
-        self.stored = _memory_of_several(nodes)
+        self.makers = _memory_of_several(nodes)
+        self.stored = set(self.makers.values())
         self.in_place = _changed_in_place(nodes, self.order)
         # The memory of what is changed in place is the input's.
         self.same = {memory_of(n): held for n, held in self.in_place.items()}
@@ -383,17 +385,37 @@ class _Graph:
             if self.program.standalone:
                 stored = self._own_result(k, held)
             elif stored is None:
-                (meta,) = self._results(item)
-                assert meta is not None
-                layout = Layout(meta.sizes, meta.strides)
-                # Memory is shared exactly where the graph's own tensors share it.
-                stored = self.builder.own(memory_of(item), self.builder.current(held), layout)
+                maker = self.makers.get(memory_of(item), item)
+                whole = self._owned(maker)
+                stored = whole if maker is item else self._part_of(whole, maker, item)
+                stored = stored or self._owned(item)
             # Views of equal layout are tensors of their own: each may get another shape in place.
             key = (item, stored.buffer, stored.layout)
             if key not in numbers:
                 numbers[key] = len(self.program.outputs)
                 self.program.outputs.append(stored)
             self.outputs.append(Output(numbers[key]))
+
+    def _owned(self, n: Node) -> Stored:
+        """A node in memory. It is shared exactly where the graph's own tensors share it."""
+        (meta,) = self._results(n)
+        assert meta is not None
+        value = self.builder.current(self.env[n])
+        return self.builder.own(memory_of(n), value, Layout(meta.sizes, meta.strides))
+
+    def _part_of(self, whole: Stored, maker: Node, item: Node) -> Stored | None:
+        """`item`, a view, in the memory of what it is a view of: by the layout that the trace has,
+        whatever the ops between them compute. None where that may not lie within."""
+        (meta,), made, seen = self._results(item), maker.meta["val"], item.meta["val"]
+        if meta is None or meta.dtype not in TABLE or not _is_view(item, maker):
+            return None
+        if seen.is_conj() is not made.is_conj() or seen.is_neg() is not made.is_neg():
+            return None  # a plan has no bit for it: its numbers are computed
+        first = self.sizes.index(made.storage_offset()) - whole.layout.offset
+        if made.dtype.itemsize != seen.dtype.itemsize and first != 0:
+            return None
+        start = self.sizes.index(seen.storage_offset()) - first
+        return Stored(whole.buffer.seen_as(meta.dtype), Layout(meta.sizes, meta.strides, start))
 
     def _own_result(self, k: int, held: Contents) -> Stored:
         """Result `k`, dense, in memory that nothing else is in."""
@@ -418,8 +440,9 @@ class _Graph:
         return Stored(given.home, layout)
 
 
-def _memory_of_several(nodes: Sequence[Node]) -> set[Node]:
-    """Nodes whose memory several results are views of: as in eager code, they share it."""
+def _memory_of_several(nodes: Sequence[Node]) -> dict[int | None, Node]:
+    """Nodes whose memory several results are views of, by that memory: as in eager code, they share
+    it."""
     (output,) = (n for n in nodes if n.op == "output")
     results = dict.fromkeys(n for n in output.args[0] if isinstance(n, Node))  # type: ignore[union-attr]
     count = Counter(memory_of(n) for n in results)
@@ -427,7 +450,20 @@ def _memory_of_several(nodes: Sequence[Node]) -> set[Node]:
     for n in nodes:
         if n.op == "call_function":
             makers.setdefault(memory_of(n), n)
-    return {n for m, n in makers.items() if m is not None and count[m] > 1}
+    given = {memory_of(n) for n in nodes if n.op != "call_function"}
+    return {m: n for m, n in makers.items() if m not in given | {None} and count[m] > 1}
+
+
+def _is_view(n: Node, base: Node) -> bool:
+    """Whether a node is a view of another one, by ops that stay within what they are given."""
+    while n is not base:
+        if n.target is operator.getitem:
+            (n, _) = n.args  # type: ignore[assignment]
+        above = n.args[0] if n.args else None
+        if known_of(n.target).of_memory or not isinstance(above, Node):
+            return False
+        n = above
+    return True
 
 
 def _changed_in_place(nodes: Sequence[Node], order: Mapping[Node, int]) -> dict[Node, int | None]:
