@@ -88,3 +88,21 @@ def test_convolutions_of_two_devices(name: str, on_host: str) -> None:
         OPS[name](x, w)
     with pytest.raises(RuntimeError, match="tenon:0"):
         torch.compile(OPS[name], backend="tenon")(x, w)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_logsigmoid_lies_in_order(gradients: bool) -> None:
+    """As its kernel leaves it, whatever it is given."""
+
+    def strided(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = F.logsigmoid(x.transpose(0, 1))
+        return found, found.detach().as_strided((7,), (1,), 1)
+
+    x = torch.randn(4, 5).requires_grad_(gradients)
+    torch._dynamo.reset()
+    there = x.detach().to("tenon").requires_grad_(gradients)
+    got, want = torch.compile(strided, backend="tenon")(there), strided(x)
+    assert got[0].stride() == want[0].stride()
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-5, atol=1e-6)
+    torch._dynamo.reset()

@@ -23,7 +23,7 @@ from torch._decomp import (
 from torch._decomp.decompositions import lstm_impl
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 from torch._prims_common import suggest_memory_format
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import torch_tenon.ops.activations
 import torch_tenon.ops.image_grids
@@ -103,11 +103,11 @@ def other_way(op: Any) -> Callable[..., Any] | None:
 
 
 def _in_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The result's elements in order, whatever the strides of the arguments."""
+    """The results' elements in order, whatever the strides of the arguments."""
 
     def run(*args: Any, **keywords: Any) -> Any:
         found = function(*args, **keywords)
-        return found.contiguous() if isinstance(found, Tensor) else found
+        return tree_map_only(Tensor, Tensor.contiguous, found)
 
     return run
 
