@@ -126,6 +126,20 @@ def test_sizes_that_are_equal(tmp_path: Path) -> None:
         program(torch.ones(9, 2), torch.ones(8, 2))
 
 
+class Backwards(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.flip(0)[None]
+        return F.scaled_dot_product_attention(y, y, y)[0]
+
+
+def test_a_composition_of_what_is_turned(tmp_path: Path) -> None:
+    shapes = ({0: Dim.AUTO},)
+    program = exported(tmp_path, Backwards(), torch.randn(6, 4), dynamic_shapes=shapes)
+    for n in (2, 6, 9):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(program(x), Backwards()(x))
+
+
 class Counter(nn.Module):
     """What it has seen, in a ring; and a count that begins with three."""
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from torch_tenon.ir.arguments import key_of
-from torch_tenon.ir.index import Expr
+from torch_tenon.ir.index import Expr, nonnegative
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.values import Lazy, Stored, Value, dense_layout, weigh
 from torch_tenon.ops import variants
@@ -119,7 +119,17 @@ class Composition(TorchDispatchMode):
 
     def run(self, function: Any, positional: list[Any], keywords: dict[str, Any]) -> Any:
         """The function's results, as values."""
-        args, named = tree_map(self._tensor, (positional, keywords))
+        turned: dict[int, Stored] = {}
+
+        def tensor(x: Any) -> Any:
+            # No tensor of PyTorch's has negative strides, as a value that was flipped may have.
+            if isinstance(x, Stored) and not all(map(nonnegative, x.layout.strides)):
+                if id(x) not in turned:
+                    turned[id(x)] = self.builder.program.copy(x)
+                x = turned[id(x)]
+            return self._tensor(x)
+
+        args, named = tree_map(tensor, (positional, keywords))
         with self:
             result = function(*args, **named)
         if result is NotImplemented:
