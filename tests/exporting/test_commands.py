@@ -97,7 +97,8 @@ def test_sizes_are_chosen_by_their_names(program: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "pair.tenon")
     arguments = ["export", f"{tmp_path}/model.py:pair", "-o", path, "--cpu", "native"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
-    (method,) = json.loads(CliRunner().invoke(app, ["info", path, "--json"]).output)["methods"]
+    method, *ones = json.loads(CliRunner().invoke(app, ["info", path, "--json"]).output)["methods"]
+    assert {m["name"] for m in ones} == {"forward"}, "forms for sizes of 1"
     (rows, *_), (columns, *_) = method["symbols"]
     shown = CliRunner().invoke(app, ["info", path]).output
     assert f"x: float32[{rows}, {columns}], mask: float32[{rows}, {columns}]" in shown
