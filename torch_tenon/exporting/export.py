@@ -180,7 +180,7 @@ def _methods(
     by_hand = takes_host_kernels(backend)
     graphs = {(name, ""): prepare(p, by_hand) for name, p in programs.items()}
     for name, program in programs.items():
-        module = model if isinstance(model, nn.Module) else program.module()
+        module = model if isinstance(model, nn.Module) else None
         graphs |= {(name, which): g for which, g in _forms(name, module, program, by_hand)}
     share_state([p for p in g.placeholders if isinstance(p, Held)] for g in graphs.values())
     laid_out: dict[bytes, torch.Tensor] = {}
@@ -198,16 +198,20 @@ def _methods(
 
 
 def _forms(
-    name: str, model: nn.Module, program: ExportedProgram, by_hand: bool
+    name: str, model: nn.Module | None, program: ExportedProgram, by_hand: bool
 ) -> Iterator[tuple[str, Graph]]:
-    """The graphs of a method for sizes of 1, where it may have these, and which sizes are 1."""
+    """The graphs of a method for sizes of 1, where it may have these, and which sizes are 1.
+    Without the model itself it is what the program makes of it."""
     symbols = sizes_of_one(program)
+    if not symbols:
+        return
+    module = program.module() if model is None else model
     for left in symbols[MOST:]:
         _is_without(name, f"{left} = 1", f"{MOST} other sizes may be 1")
     for ones in choices(symbols[:MOST]):
         which = ", ".join(f"{s} = 1" for s in ones)
         try:
-            yield which, prepare(with_ones(model, program, ones), by_hand)
+            yield which, prepare(with_ones(module, program, ones), by_hand)
         except Exception as reason:  # of the model's own, or of PyTorch's trace
             _is_without(name, which, reason)
 
