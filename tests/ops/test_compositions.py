@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -293,3 +294,40 @@ def test_a_decomposition_that_writes_what_it_made(composed: Any) -> None:
     with executing("compiled"):
         for _ in range(3):
             assert_same(op(x.to("tenon")) + 1, composed(x) + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_norms_of_slices_that_are_single_numbers(dtype: torch.dtype) -> None:
+    """A vector's slices have no other dimensions to be summed up over."""
+    vector, g, matrix = (torch.randn(s, dtype=dtype) for s in ((5,), (5,), (5, 3)))
+    for dim, v in ((0, vector), (0, matrix), (1, matrix)):
+        size = g if v is vector else torch.randn(5, 1) if dim == 0 else torch.randn(1, 3)
+        size = size.to(dtype)
+        same_by_plans(
+            lambda v, g, dim=dim: torch.ops.aten._weight_norm_interface(v, g, dim),
+            v,
+            size,
+            rtol=1e-2 if dtype is torch.bfloat16 else 1e-6,
+        )
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_norms_that_add_nothing_to_a_variance(affine: bool) -> None:
+    """In use, compiled: of a variance of 0 the infinities and NaN of the CPU's kernel."""
+    model = torch.nn.BatchNorm2d(4, eps=0.0, affine=affine).eval()
+    assert model.running_var is not None and model.running_mean is not None
+    model.running_var.copy_(torch.tensor([0.0, 1, 2, 0]))
+    model.running_mean.copy_(torch.tensor([0.0, 1, 2, 3]))
+    there = copy.deepcopy(model).to("tenon")
+    x = torch.randn(2, 4, 3, 3)
+    x[0, 0] = 0
+    with torch.no_grad():
+        assert_same(torch.compile(there, backend="tenon")(x.to("tenon")), model(x), 1e-6, 1e-6)
+    results = []
+    for module, data in ((model, x), (torch.compile(there, backend="tenon"), x.to("tenon"))):
+        given = data.detach().clone().requires_grad_()
+        module(given)[:, 1:3].sum().backward()
+        assert given.grad is not None
+        results.append(given.grad[:, 1:3])
+    assert_same(results[1], results[0], 1e-5, 1e-6)
+    torch._dynamo.reset()

@@ -129,13 +129,22 @@ def _of_fitting(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _not_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Statistics of batches where something is added to variances: of equal numbers without it the
-    CPU's kernel makes no infinities."""
-    place = [a.name for a in op._schema.arguments].index("eps")
+    CPU's kernel makes no infinities. Without training it computes a factor and a summand for each
+    channel, of which other infinities and NaN come."""
+    names = [a.name for a in op._schema.arguments]
 
     def run(*args: Any, **keywords: Any) -> Any:
-        eps = args[place] if len(args) > place else keywords["eps"]
-        known = isinstance(eps, int | float)
-        return NotImplemented if known and eps == 0 else function(*args, **keywords)
+        given = dict(zip(names, args, strict=False)) | keywords
+        if not isinstance(given["eps"], int | float) or given["eps"] != 0:
+            return function(*args, **keywords)
+        if given.get("training", "no_" not in op.name()):
+            return NotImplemented
+        x, weight, bias, mean, variance = (given[name] for name in names[:5])
+        factor = variance.rsqrt() if weight is None else weight * variance.rsqrt()
+        summand = -mean * factor if bias is None else bias - mean * factor
+        shape = [-1, *[1] * (x.dim() - 2)]
+        result = (x * factor.view(shape) + summand.view(shape)).to(x.dtype)
+        return result, *function(*args, **keywords)[1:]
 
     return run
 
@@ -376,6 +385,17 @@ def mvlgamma(x: Tensor, p: int) -> Tensor:
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     terms = torch.arange(-p / 2 + 0.5, 0.5, 0.5, dtype=x.dtype, device=x.device)
     return (terms + x.unsqueeze(-1)).lgamma().sum(-1) + p * (p - 1) * math.log(math.pi) / 4
+
+
+@composition(aten._weight_norm_interface.default)
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """v times g over the norms of its slices, and the norms: of 16-bit numbers all in float32."""
+    if v.dtype in (torch.float16, torch.bfloat16):
+        result, norm = weight_norm(v.float(), g.float(), dim)
+        return result.to(v.dtype), norm
+    others = [d for d in range(v.dim()) if d != dim]
+    norm = v.norm(2, others, True) if others else v.abs()  # of no dimensions it would be of all
+    return v * (g / norm), norm
 
 
 @composition(aten._pdist_forward.default)

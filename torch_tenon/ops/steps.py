@@ -257,11 +257,3 @@ def logsumexp(x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 def native_dropout_backward(g: Tensor, mask: Tensor, scale: float) -> Tensor:
     """The gradient of dropout."""
     return g * mask * scale
-
-
-@steps(aten._weight_norm_interface.default)
-def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """v times g over the norms of its slices, and the norms: all in float32."""
-    wide = v.float()
-    norm = wide.norm(2, [d for d in range(v.dim()) if d != dim], True)
-    return (wide * (g.float() / norm)).to(v.dtype), norm
