@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.frontends.dynamo import decompositions
-from torch_tenon.frontends.graph import build
+from torch_tenon.frontends.graph import Output, build
 from torch_tenon.targets.c_family.headers import TEMPLATES
 from torch_tenon.targets.cpu.backend import cpu_backend
 from torch_tenon.targets.cpu.compiler import headers
@@ -147,3 +147,28 @@ def test_functions_over_vectors(name: str, processor: str, tmp_path: Path) -> No
     if kind != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
         pytest.skip("this C library has no functions over vectors")
     assert scalar_loops(OVER_VECTORS[name], tmp_path, processor) == []
+
+
+def doubled(x: torch.Tensor) -> list[torch.Tensor]:
+    y = x + x
+    made = torch.softmax(y, 0)
+    x.copy_(y)
+    return [made]
+
+
+def test_arrays_on_the_stack_are_aligned() -> None:
+    """gcc 12 took the stack for aligned to longer vectors, and did not align it: a crash with
+    AVX-512 of four rows of six, where vectors of 16 bytes were all that it used."""
+    for rows, columns in [(2, 4), (4, 6), (5, 6), (4, 7), (6, 10), (4, 12)]:
+        x = torch.randn(rows, columns)
+        module = make_fx(
+            torch.func.functionalize(doubled, remove="mutations_and_views"),
+            decomposition_table=decompositions(),
+            tracing_mode="fake",
+        )(x.clone())
+        ours, theirs = x.clone(), x.clone()
+        built = build(module)
+        answers = Plan(built.program, cpu_backend()).compile().run([ours])
+        got = [answers[o.number] for o in built.outputs if isinstance(o, Output)]
+        torch.testing.assert_close(got, doubled(theirs))
+        torch.testing.assert_close(ours, theirs)

@@ -23,7 +23,7 @@ from torch_tenon.targets.cpu import toolchain
 from torch_tenon.targets.cpu.autotune import DRIVER, INTERFACE
 from torch_tenon.targets.cpu.compiler import TEMPLATES, headers
 from torch_tenon.targets.cpu.handwritten import ENTRY
-from torch_tenon.targets.cpu.toolchain import FLAGS, STRICT, TUNE, Toolchain
+from torch_tenon.targets.cpu.toolchain import FLAGS, STRICT, X86_GCC, Toolchain
 from torch_tenon.targets.target import CompileError, CompilerMissing
 
 X86 = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
@@ -37,7 +37,7 @@ _HOSTS = {"x86_64": "x86_64-linux-gnu", "AMD64": "x86_64-linux-gnu"}
 # Which of a processor's features compiled code may use.
 _FEATURES = ("avx", "sse", "ssse3", "fma", "f16c", "bmi", "popcnt", "movbe", "amx", "vaes", "gfni")
 _COMMON = tuple(
-    f for f in FLAGS if f not in ("-march=native", TUNE, "-shared", "-w") and "width" not in f
+    f for f in FLAGS if f not in ("-march=native", *X86_GCC, "-shared", "-w") and "width" not in f
 )
 _DRIVER_NAME = "tenon_generated_matmul"
 # What an object shows of itself.
@@ -87,10 +87,10 @@ def _flags(name: str) -> tuple[str, list[str]]:
     if name == "native":
         words = {w for w in _features() if w.startswith(_FEATURES)}
         wide = ["-mprefer-vector-width=512"] if "avx512f" in words else []
-        return "x86-64:" + " ".join(sorted(words)), ["-march=native", TUNE, *wide]
+        return "x86-64:" + " ".join(sorted(words)), ["-march=native", *X86_GCC, *wide]
     if name in X86:
         wide = ["-mprefer-vector-width=512"] if name == X86[-1] else []
-        return name, [f"-march={name}", *wide]
+        return name, [f"-march={name}", *X86_GCC, *wide]
     return name, []
 
 
