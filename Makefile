@@ -40,8 +40,9 @@ NEWEST_VENV = $(CURDIR)/.venv-torch-$(NEWEST)
 # Three processes of tests, a builder and its compilers share the processors, of which some tests
 # leave one idle: threads that wait for each other sleep. All of them read the same modules, so
 # bytecode is kept also where the environment says otherwise. tests/conftest.py orders the files.
+# A process that crashes ends the run: with another one in its place the run would never end.
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 3 --dist loadfile \
-	--no-loadscope-reorder
+	--no-loadscope-reorder --max-worker-restart 0
 # While the extension is built, `import torch` must not try to load it.
 NO_AUTOLOAD := TORCH_DEVICE_BACKEND_AUTOLOAD=0
 BUILD_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])
