@@ -367,6 +367,13 @@ def map_loops(body: list[Statement], change: Callable[[For], list[Statement]]) -
     return body if made == body else made  # nodes are equal to themselves alone
 
 
+def kind_of_pieces(loop: For) -> Kind:
+    """The kind of a loop over pieces of one: there are no lanes around others."""
+    if loop.kind != "lane":
+        return loop.kind
+    return "reduce" if any(isinstance(s, Accumulate) for s in loop.body) else "parallel"
+
+
 def is_innermost(loop: For) -> bool:
     """Whether there is nothing but plain statements inside."""
     return not any(isinstance(s, NESTS) for s in loop.body)

@@ -32,6 +32,7 @@ from torch_tenon.compiler.loops.tree import (
     Statement,
     Store,
     Tree,
+    Wait,
     dtype_of,
     space_of,
     walk,
@@ -277,6 +278,9 @@ class Writer:
         bits = 8 * s.source.dtype.itemsize
         where = f"{self.names[s.memory]}, {source}, {self.index(step)}"
         return [f"turn_{bits}({where}, {columns}, {rows});"]
+
+    def _wait(self, s: Wait) -> list[str]:
+        raise NotImplementedError("asynchronous copies")
 
     def _draw(self, s: Draw) -> list[str]:
         count = extreme(list(map(self.index, s.counts)), "<")
