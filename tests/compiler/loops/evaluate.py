@@ -114,7 +114,7 @@ class _Run:
             self.symbols[tree.shares] = shares
         self.values: dict[Let | Load, Number] = {}
         self.local: dict[Array, torch.Tensor] = {}
-        self.begun: dict[Array, list[tuple[torch.Tensor, ...]]] = {}  # copies
+        self.started: dict[Array, list[tuple[torch.Tensor, ...]]] = {}  # copies
 
     def body(self, statements: Sequence[Statement]) -> None:
         for s in statements:
@@ -158,7 +158,7 @@ class _Run:
         elif isinstance(s, CopyBlock):
             self._copy(s)
         elif isinstance(s, Wait):
-            for to, places, values in self.begun.pop(s.memory, []):
+            for to, places, values in self.started.pop(s.memory, []):
                 to[places] = values
         elif isinstance(s, Draw):
             state = s.op, int(self._operand(s.seed)), int(self._operand(s.offset))
@@ -168,7 +168,7 @@ class _Run:
             assert isinstance(s, Barrier)
 
     def _copy(self, s: CopyBlock) -> None:
-        """Copies; where that is only begun, there is nothing of use before the wait."""
+        """Copies; where that is only started, there is nothing of use before the wait."""
         counts = [torch.arange(max(0, min(map(self._index, e)))) for e in (s.rows, s.columns)]
 
         def places(index: Index, strides: tuple[Index, Index]) -> torch.Tensor:
@@ -178,7 +178,7 @@ class _Run:
         values = self._elements(s.source)[places(s.source_index, s.source_strides)]
         to, where = self.local[s.memory], places(s.index, s.strides)
         if s.asynchronous:
-            self.begun.setdefault(s.memory, []).append((to, where, values))
+            self.started.setdefault(s.memory, []).append((to, where, values))
             values = torch.full_like(values, 1).neg()
         to[where] = values
 

@@ -138,13 +138,13 @@ def test_a_loop_in_tiles_has_two_buffers() -> None:
         double_buffer(stage(tree, "scratch", 240)),
         """
         staged: scratch f32[88]
-        staged[0] by 44, 1 = 1 by min(44, 100) of in0[0] by 0, 1, begun
+        staged[0] by 44, 1 = 1 by min(44, 100) of in0[0] by 0, 1, asynchronous
         wait staged
         serial i0_tile from 0 to 100 by 44:
           t0: bool = lt(i0_tile + 44, 100)
           if t0:
             staged[- 44*((((i0_tile) // (44))) % (2)) + 44] by 44, 1 = """
-        """1 by min(44, - i0_tile + 56) of in0[i0_tile + 44] by 0, 1, begun
+        """1 by min(44, - i0_tile + 56) of in0[i0_tile + 44] by 0, 1, asynchronous
           parallel i0 from i0_tile to min(i0_tile + 44, 100):
             t1: f32 = staged[i0 - i0_tile + 44*((((i0_tile) // (44))) % (2))]
             t2: f32 = add(t1, 1.0)

@@ -24,7 +24,7 @@ from torch_tenon.ir.index import Index, floordiv, less, mod, var
 
 def double_buffer(tree: Tree) -> Tree:
     """Loops that begin with copies into scratch, with two buffers for each. The copies of the next
-    iteration are begun before what this one computes, and waited for at its end."""
+    iteration are started before what this one computes, and waited for at its end."""
     return tree.replacing(lambda loop: bool(_copies(loop)), _doubled)
 
 
@@ -53,7 +53,7 @@ def _doubled(loop: For) -> list[Statement]:
     def half(number: Index) -> dict[Array, Moved]:
         return {a: _at(w, number * (a.length or 1)) for a, w in wide.items()}
 
-    def begun(at: Index, number: Index) -> list[Statement]:
+    def started(at: Index, number: Index) -> list[Statement]:
         """The copies of the iteration at a position, if there is one, into one of the buffers."""
         copy = Copy(symbols={loop.symbol: at}, arrays=half(number), fresh=False)
         body: list[Statement] = []
@@ -71,9 +71,9 @@ def _doubled(loop: For) -> list[Statement]:
     rest = here.body(loop.body[2 * len(copies) :])
     return [
         *(Declare(w) for w in wide.values()),
-        *begun(start, 0),
+        *started(start, 0),
         *waits,
-        loop.like(kind="serial", body=[*begun(position + loop.step, 1 - buffer), *rest, *waits]),
+        loop.like(kind="serial", body=[*started(position + loop.step, 1 - buffer), *rest, *waits]),
     ]
 
 

@@ -102,7 +102,7 @@ class _Printer:
                     (s.source, s.source_index, s.source_strides),
                 )
             )
-            return f"{to} = {block} of {source}" + (", begun" if s.asynchronous else "")
+            return f"{to} = {block} of {source}" + (", asynchronous" if s.asynchronous else "")
         if isinstance(s, Draw):
             state = f"{self.operand(s.seed)}, {self.operand(s.offset)}"
             count = self._bound("min", s.counts)

@@ -228,7 +228,7 @@ class CopyBlock(Node):
     source likewise. There are as many rows as the least of `rows` says, and as many columns; none
     where that is not positive. All iterations of a group see what is copied to shared memory.
 
-    An asynchronous copy is only begun. Until a `Wait` for `memory`, nobody touches what it writes,
+    An asynchronous copy is only started. Until a `Wait` for `memory`, nobody touches what it writes,
     nor changes what it reads.
     """
 
