@@ -65,12 +65,12 @@ def test_rows_that_fit_are_copied_together_once_for_all_passes() -> None:
           parallel i0 from i0_tile to min(i0_tile + 4, 20):
             acc: f32 of sum
             reduce j0 from 0 to 9:
-              t0: f32 = staged_1[j0 + 9*i0 - 9*i0_tile]
+              t0: f32 = staged_1[9*i0 - 9*i0_tile + j0]
               acc sum= t0
             barrier
             t1: f32 = div(acc, 9.0)
             parallel j0 from 0 to 9 again:
-              t2: f32 = staged_1[j0 + 9*i0 - 9*i0_tile]
+              t2: f32 = staged_1[9*i0 - 9*i0_tile + j0]
               t3: f32 = sub(t2, t1)
               t4: f32 = staged[j0]
               t5: f32 = mul(t3, t4)
@@ -90,7 +90,7 @@ def test_blocks_of_memory_that_is_read_across_are_rectangles() -> None:
     tree, loops, _ = plain(lambda x: (x.t() + 1).contiguous(), randn(20, 30))
     text = show(stage(interchange(tree, loops), "scratch", 500))
     assert "= 20 by min(5, - i0_tile + 30) of in0[i0_tile] by 30, 1" in text, text
-    assert "t0: f32 = staged[i0 - i0_tile + 5*i1]" in text, text
+    assert "t0: f32 = staged[5*i1 + i0 - i0_tile]" in text, text
 
 
 def test_a_step_of_the_grid_has_rows_of_its_own() -> None:

@@ -30,7 +30,7 @@ def addresses(tree: Tree, space: Space) -> tuple[dict[Array, int], int]:
             first, number = number, number + 1
             if isinstance(s, Declare):
                 own.append(s.array)
-                lives[s.array] = [first, first]
+                lives.setdefault(s.array, [first, first])
             if isinstance(s, NESTS):
                 number = visit(s.body, number)
             # What a loop uses of outside is there until it ends.

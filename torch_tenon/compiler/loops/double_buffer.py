@@ -18,6 +18,7 @@ from torch_tenon.compiler.loops.tree import (
     Statement,
     Tree,
     Wait,
+    changes,
 )
 from torch_tenon.ir.index import Index, floordiv, less, mod, var
 
@@ -37,6 +38,8 @@ def _copies(loop: For) -> list[CopyBlock]:
         if not (isinstance(declared, Declare) and isinstance(s, CopyBlock)):
             break
         if s.memory is not declared.array or s.memory.space != "scratch":
+            break
+        if changes(loop.body, s.source):
             break
         found.append(s)
     return found

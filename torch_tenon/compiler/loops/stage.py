@@ -6,7 +6,7 @@ nobody copied there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch_tenon.compiler.loops.copy import Copy
@@ -22,7 +22,7 @@ from torch_tenon.compiler.loops.tree import (
     Space,
     Statement,
     Tree,
-    changed,
+    changes,
     kind_of_pieces,
     walk,
 )
@@ -58,10 +58,15 @@ def _staged(body: Sequence[Statement], space: Space, room: int) -> list[Statemen
 @dataclass
 class _Block:
     """What a load reads in the loops of `dims`, each with its step in memory: rows and columns, or
-    columns alone."""
+    columns alone. Equal ones have equal keys."""
 
     load: Load
     dims: list[tuple[For, Index]]
+
+    @property
+    def key(self) -> Hashable:
+        ends = (end for loop, _ in self.dims for end in (loop.symbol, loop.starts, loop.stops))
+        return (self.load.memory, self.load.index, *ends)
 
     def nbytes(self, tiled: For, unknown: int) -> int:
         """Its bytes at most, for each iteration of one loop; `unknown` where nobody knows."""
@@ -78,7 +83,7 @@ class _Stage(Copy):
     def __init__(self, loop: For, space: Space, room: int) -> None:
         super().__init__(fresh=False)
         self.loop, self.space, self.room = loop, space, room
-        self.made: dict[object, Array] = {}  # by what is copied there
+        self.made: dict[Hashable, Array] = {}  # by the block that is copied there
         self.elements: dict[Load, Load] = {}  # those of arrays, for those of memory
 
     def run(self) -> list[Statement]:
@@ -143,7 +148,7 @@ class _Stage(Copy):
 
     def _nbytes(self, blocks: list[_Block]) -> list[int]:
         """The bytes of each block for an iteration, once for equal ones."""
-        equal = {(b.load.memory, b.load.index): b for b in blocks}
+        equal = {b.key: b for b in blocks}
         return [b.nbytes(self.loop, self.room + 1) for b in equal.values()]
 
     def _copies(self, blocks: list[_Block], inside: For) -> list[Statement]:
@@ -151,27 +156,21 @@ class _Stage(Copy):
         made: list[Statement] = []
         for b in blocks:
             dims = [(inside if x is self.loop else x, step) for x, step in b.dims]
-            first = {x.symbol: x.starts[0] for x, _ in dims}
-            index = substitute(b.load.index, first)
-            counts = [tuple(e - x.starts[0] for e in x.stops) for x, _ in dims]
-            rows, columns = counts if len(dims) == 2 else ((1,), counts[0])
-            steps = [step for _, step in dims]
-            down, across = steps if len(dims) == 2 else (0, steps[0])
-            most = [_most(x) for x, _ in dims]
-            height, width = most if len(dims) == 2 else (1, most[0])
-            assert height is not None and width is not None
-            memory = b.load.memory
-            key = (memory, index, down, across, rows, columns)
-            if key not in self.made:
+            # A block of columns alone has one row.
+            height, width = [1, *(_most(x) or 0 for x, _ in dims)][-2:]
+            if b.key not in self.made:
+                memory, index = b.load.memory, b.load.index
                 array = Array("staged", memory.dtype, height * width, space=self.space)
-                self.made[key] = array
-                block = CopyBlock(
-                    array, 0, (width, 1), memory, index, (down, across), rows, columns
-                )
-                made += [Declare(array), block]
-            place = [var(x.symbol) - x.starts[0] for x, _ in dims]
-            element = place[-1] + (place[0] * width if len(dims) == 2 else 0)
-            self.elements[b.load] = Load(self.made[key], element, b.load.dtype)
+                index = substitute(index, {x.symbol: x.starts[0] for x, _ in dims})
+                down, across = [0, *(step for _, step in dims)][-2:]
+                counts = (tuple(e - x.starts[0] for e in x.stops) for x, _ in dims)
+                rows, columns = [(1,), *counts][-2:]
+                source = memory, index, (down, across)
+                made += [Declare(array), CopyBlock(array, 0, (width, 1), *source, rows, columns)]
+                self.made[b.key] = array
+            row, column = [0, *(var(x.symbol) - x.starts[0] for x, _ in dims)][-2:]
+            element = row * width + column
+            self.elements[b.load] = Load(self.made[b.key], element, b.load.dtype)
         return made
 
 
@@ -190,13 +189,9 @@ def _block(load: Load, loops: Sequence[For]) -> _Block | None:
     """What a load reads in all of these loops, from the outermost; None for no rectangle that is
     known before them."""
     outer = loops[0]
-    storage = load.memory.storage  # type: ignore[union-attr]
-    inside = list(walk(outer.body))
-    if any(storage is getattr(m, "storage", None) for s in inside for m in changed(s)):
-        return None
     used, loops = symbols(load.index), [s for s in loops if s.kind != "grid"]
-    unknown = {s.symbol for s in inside if isinstance(s, Let)}
-    if not unknown.isdisjoint(used):
+    unknown = {s.symbol for s in walk(outer.body) if isinstance(s, Let)}
+    if not unknown.isdisjoint(used) or changes(outer.body, load.memory):
         return None
     unknown |= {s.symbol for s in loops}
     dims: list[tuple[For, Index]] = []

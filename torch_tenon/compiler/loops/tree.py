@@ -228,8 +228,8 @@ class CopyBlock(Node):
     source likewise. There are as many rows as the least of `rows` says, and as many columns; none
     where that is not positive. All iterations of a group see what is copied to shared memory.
 
-    An asynchronous copy is only started. Until a `Wait` for `memory`, nobody touches what it writes,
-    nor changes what it reads.
+    An asynchronous copy is only started. Until a `Wait` for `memory` nobody touches what it writes
+    or changes what it reads.
     """
 
     memory: Array
@@ -432,6 +432,12 @@ def needed(body: Sequence[Statement], wanted: Collection[object]) -> set[Stateme
 def changed(s: Statement) -> Iterator[Memory]:
     """The memory that a statement itself changes."""
     return _all(s, Role.CHANGED)
+
+
+def changes(body: Sequence[Statement], memory: Memory) -> bool:
+    """Whether statements, or what is inside of them, change memory: of a buffer any version."""
+    whole = getattr(memory, "storage", memory)
+    return any(getattr(m, "storage", m) is whole for s in walk(body) for m in changed(s))
 
 
 def read(s: Statement) -> Iterator[Memory]:
