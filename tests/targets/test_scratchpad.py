@@ -153,3 +153,27 @@ def test_programs_agree_with_the_cpu(capacity: int) -> None:
         print("agree")
     """
     assert _run(PROGRAMS, code) == "agree"
+
+
+@pytest.mark.slow
+def test_one_kernel_serves_many_sizes() -> None:
+    code = """
+        functions = {
+            "pointwise": lambda x: x.exp() * x + 1,
+            "rows": lambda x: x.softmax(1),
+            "columns": lambda x: x.sum(0),
+            "transposed": lambda x: x.t().contiguous() * 2,
+            "a view": lambda x: x[:, 1:] * 2,
+        }
+        for name, function in functions.items():
+            torch._dynamo.reset()
+            graph = torch.compile(function, backend="tenon", dynamic=True)
+            for rows, columns in ((33, 50), (7, 1003), (90, 9001)):
+                x = torch.randn(rows, columns)
+                target.counted()
+                torch.testing.assert_close(graph(x.to("tenon")).cpu(), function(x))
+                counted = target.counted()
+                assert counted.copies > 0 and counted.alone == 0, (name, rows, columns)
+        print("agree")
+    """
+    assert _run(code) == "agree"

@@ -157,6 +157,14 @@ def test_a_loop_in_tiles_has_two_buffers() -> None:
     assert show(double_buffer(shared)) == show(shared)
 
 
+def test_a_loop_around_one_with_two_buffers_has_none_of_its_own() -> None:
+    tree, _, _ = plain(lambda x: (x.t() + 1).contiguous(), randn(2000, 30))
+    tree = double_buffer(stage(tree, "scratch", 1000))
+    text = show(tree)
+    assert text.startswith("parallel i0 from 0 to 30:\n  staged: scratch f32[468]\n"), text
+    assert addresses(tree, "scratch")[1] <= 2000 and text.count("= 1 by min(234, ") == 2, text
+
+
 def test_nothing_is_there_before_the_wait() -> None:
     x = randn(50)
     tree, _, _ = plain(lambda x: x * 2, x)

@@ -39,7 +39,7 @@ def _copies(loop: For) -> list[CopyBlock]:
             break
         if s.memory is not declared.array or s.memory.space != "scratch":
             break
-        if changes(loop.body, s.source):
+        if s.asynchronous or changes(loop.body, s.source):
             break
         found.append(s)
     return found
