@@ -179,7 +179,7 @@ class _Run:
         to, where = self.local[s.memory], places(s.index, s.strides)
         if s.asynchronous:
             self.started.setdefault(s.memory, []).append((to, where, values))
-            values = torch.full_like(values, 1).neg()
+            values = values.logical_not().to(values.dtype)
         to[where] = values
 
     def _loop(self, s: For) -> None:

@@ -108,6 +108,16 @@ def test_an_index_that_is_known_before_the_loop_gives_a_block() -> None:
     assert "  staged[0] by 30, 1 = 1 by 30 of in0[30*t4] by 0, 1" in text, text
 
 
+def test_a_loop_that_never_runs_copies_nothing() -> None:
+    x = randn(9)
+    tree, _, _ = plain(lambda x: x + 1, x)
+    never = tree.replacing(lambda loop: True, lambda loop: [loop.like(stops=(-2,))])
+    made, out = double_buffer(stage(never, "scratch", 100)), torch.zeros(9)
+    assert "staged: scratch f32[1]\n" in show(made)
+    run(made, [x.view(torch.uint8), out.view(torch.uint8)], [], [])
+    assert not out.any()
+
+
 def test_what_stays_in_memory() -> None:
     in_place, (s,), _ = plain(lambda x: x + 1, randn(50))
     (load,) = (t for t in walk(in_place.body) if isinstance(t, Load))

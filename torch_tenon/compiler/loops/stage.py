@@ -209,6 +209,8 @@ def _block(load: Load, loops: Sequence[For]) -> _Block | None:
 
 
 def _most(loop: For) -> int | None:
-    """How many iterations a loop has at most, if that is a number."""
+    """How many iterations a loop has at most, if that is a number; 1 for one that never runs, which
+    has an array all the same."""
     counts = [e - loop.starts[0] for e in loop.stops]
-    return min((n for n in counts if isinstance(n, int)), default=None)
+    known = [max(n, 1) for n in counts if isinstance(n, int)]
+    return min(known, default=None)
