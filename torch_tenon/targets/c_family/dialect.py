@@ -46,7 +46,6 @@ from torch_tenon.targets.c_family import scalars as c
 # What a copy takes an element for, so that its bits stay and the compiler has vectors of them.
 TO_COPY = {torch.bfloat16: "uint16_t", torch.float16: "uint16_t", torch.complex64: "uint64_t"}
 
-
 TURNED = 64  # elements of a row of what `turn_32` of kernel.h and the like write
 
 

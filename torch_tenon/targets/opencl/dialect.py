@@ -335,6 +335,7 @@ class OpenCLWriter(Writer):
             first, side, second = ("row", most_rows, "column")
         count = most_rows * most
         return [
+            *([BARRIER] if self.in_pass else []),  # all are done with what the last iteration had
             f"for (int place = get_local_id(0); place < {count}; place += {self.local}) {{",
             f"  const int64_t {first} = place % {side}, {second} = place / {side};",
             f"  if (row < {rows} && column < {columns})",
