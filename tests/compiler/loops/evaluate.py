@@ -15,6 +15,7 @@ from torch_tenon.compiler.loops.tree import (
     Barrier,
     Check,
     Constant,
+    CopyBlock,
     Declare,
     Draw,
     For,
@@ -26,8 +27,8 @@ from torch_tenon.compiler.loops.tree import (
     Read,
     Statement,
     Store,
-    Transpose,
     Tree,
+    Wait,
 )
 from torch_tenon.ir.index import Index, Symbol, evaluate
 from torch_tenon.ir.scalar_ops import RANDOM_NUMBERS
@@ -113,6 +114,7 @@ class _Run:
             self.symbols[tree.shares] = shares
         self.values: dict[Let | Load, Number] = {}
         self.local: dict[Array, torch.Tensor] = {}
+        self.started: dict[Array, list[tuple[torch.Tensor, ...]]] = {}  # copies
 
     def body(self, statements: Sequence[Statement]) -> None:
         for s in statements:
@@ -153,18 +155,32 @@ class _Run:
             if low < 0 or high >= size:
                 number = self._run() * len(self.failures) + self.failures.index(s.failure)
                 self.status.append((number, low if low < 0 else high, size))
-        elif isinstance(s, Transpose):
-            memory = self._elements(s.memory)
-            first, step = self._index(s.index), self._index(s.step)
-            for r in range(min(map(self._index, s.rows))):
-                for c in range(min(map(self._index, s.columns))):
-                    self.local[s.array][r * s.width + c] = memory[first + c * step + r]
+        elif isinstance(s, CopyBlock):
+            self._copy(s)
+        elif isinstance(s, Wait):
+            for to, places, values in self.started.pop(s.memory, []):
+                to[places] = values
         elif isinstance(s, Draw):
             state = s.op, int(self._operand(s.seed)), int(self._operand(s.offset))
             for k in range(min(map(self._index, s.counts))):
                 self.local[s.array][k] = self.draw(*state, self._index(s.first) + k)
         else:
             assert isinstance(s, Barrier)
+
+    def _copy(self, s: CopyBlock) -> None:
+        """Copies; where that is only started, there is nothing of use before the wait."""
+        counts = [torch.arange(max(0, min(map(self._index, e)))) for e in (s.rows, s.columns)]
+
+        def places(index: Index, strides: tuple[Index, Index]) -> torch.Tensor:
+            row, column = (n * self._index(e) for n, e in zip(counts, strides, strict=True))
+            return self._index(index) + row[:, None] + column
+
+        values = self._elements(s.source)[places(s.source_index, s.source_strides)]
+        to, where = self.local[s.memory], places(s.index, s.strides)
+        if s.asynchronous:
+            self.started.setdefault(s.memory, []).append((to, where, values))
+            values = values.logical_not().to(values.dtype)
+        to[where] = values
 
     def _loop(self, s: For) -> None:
         start, stop = max(map(self._index, s.starts)), min(map(self._index, s.stops))

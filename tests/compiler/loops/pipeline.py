@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator
 import torch
 
 from tests.compiler.loops.programs import Case, cases
+from torch_tenon.compiler.loops.addresses import addresses
 from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
+from torch_tenon.compiler.loops.double_buffer import double_buffer
 from torch_tenon.compiler.loops.draws import draw_before
 from torch_tenon.compiler.loops.fission import fission, scans_apart
 from torch_tenon.compiler.loops.interchange import interchange, sink
@@ -30,6 +32,7 @@ from torch_tenon.compiler.loops.share import share_stores
 from torch_tenon.compiler.loops.show import show
 from torch_tenon.compiler.loops.side_by_side import side_by_side
 from torch_tenon.compiler.loops.split import split_reductions
+from torch_tenon.compiler.loops.stage import stage
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Accumulate, Check, For, Tree, is_innermost
@@ -108,7 +111,18 @@ def fast(
             "cut_where_conditions_change",
             lambda t: cut_where_conditions_change(t, 9, is_innermost),
         )
+    room = rng.choice([128, 200, 1000])
+    yield "stage", lambda t: staged(t, room)
+    yield "double_buffer", double_buffer
     yield "batched", lambda t: batched(t, 2)
+
+
+def staged(tree: Tree, room: int) -> Tree:
+    """A tree whose blocks lie in a scratchpad, where two of each have room."""
+    made = stage(tree, "scratch", room)
+    assert addresses(made, "scratch")[1] <= room, show(made)
+    assert addresses(double_buffer(made), "scratch")[1] <= 2 * room, show(made)
+    return made
 
 
 def adds_up(loop: For) -> bool:

@@ -33,6 +33,8 @@ REWRITES = {
     "draw_before",
     "fission",
     "cut_where_conditions_change",
+    "stage",
+    "double_buffer",
     "batched",
 }
 

@@ -342,7 +342,7 @@ def test_tiles_are_transposed() -> None:
         parallel a from 0 to 30 by 4:
           parallel b from 0 to 20 by 4:
             tile: f32[16]
-            tile = min(4, - a + 30) by 4 of in0[a + 30*b] by 30, transposed
+            tile[0] by 4, 1 = min(4, - a + 30) by 4 of in0[a + 30*b] by 1, 30
             parallel i0 from a to min(a + 4, 30):
               parallel i1 from b to b + 4:
                 t0: f32 = tile[4*i0 - 4*a + i1 - b]

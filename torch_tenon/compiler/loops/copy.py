@@ -59,13 +59,14 @@ class Copy:
     def statement(self, s: Statement) -> Statement:
         """A copy of one statement; itself where nothing differs, and it need not be fresh."""
         parts: list[Any] = []
-        element: Index = 0
+        at, element = None, None  # of the memory before: its field, and what is there in the copy
         same = not self.fresh
         for name, role in s.fields:
             old = new = getattr(s, name)
             if role is Role.CHANGED or role is Role.READ:
-                new, element = self._memory(old, getattr(s, "index", 0))
-            elif name == "index":
+                at = s.element.get(name)
+                new, element = self._memory(old, 0 if at is None else getattr(s, at))
+            elif name == at:
                 new = element
             elif role is Role.OPERAND:
                 new = _each(self.operand, old)

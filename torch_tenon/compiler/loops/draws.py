@@ -9,7 +9,6 @@ from collections.abc import Callable
 from torch_tenon.compiler.loops.copy import Copy
 from torch_tenon.compiler.loops.tree import (
     VALUES,
-    Accumulate,
     Array,
     Declare,
     Draw,
@@ -19,6 +18,7 @@ from torch_tenon.compiler.loops.tree import (
     Read,
     Statement,
     Tree,
+    kind_of_pieces,
 )
 from torch_tenon.ir.index import Expr, Symbol, strides, substitute, symbols, var
 from torch_tenon.ir.scalar_ops import RANDOM_NUMBERS
@@ -68,11 +68,8 @@ def _drawn(loop: For, found: dict[Let, Expr], width: int) -> list[Statement]:
     pieces = Symbol(f"{loop.symbol.name}_piece", loop.symbol.extent)
     start = var(pieces)
     piece = loop.like(starts=(start,), stops=(start + width, *loop.stops))
-    kind = loop.kind
-    if kind == "lane":  # of which there are none around others
-        kind = "reduce" if any(isinstance(s, Accumulate) for s in loop.body) else "parallel"
     around = loop.like(
-        kind=kind,
+        kind=kind_of_pieces(loop),
         symbol=pieces,
         step=width,
         body=_with_arrays(piece, found, width),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_tenon.compiler.loops.copy import Copy
-from torch_tenon.compiler.loops.tree import Array, Declare, For, Memory, Statement, Tree
+from torch_tenon.compiler.loops.tree import Array, Declare, For, Memory, Space, Statement, Tree
 from torch_tenon.ir.index import Index, Symbol, flat_index, product, var
 from torch_tenon.ir.values import Buffer
 
@@ -17,27 +17,33 @@ def keep_rows(
     inner: Sequence[Symbol],
     count: int = 1,
     number: Index = 0,
+    space: Space = "private",
 ) -> Tree:
-    """The buffers as local arrays, with an element for each position of the loops `inner`.
+    """The buffers as arrays in `space`, with an element for each position of the loops `inner`.
 
     They have to be read where they were written, and by nobody else. The arrays have `count` rows,
     where several positions share them; `number` is that of the one at hand.
     """
     if not buffers:
         return tree
-    return tree.having(_Rows(buffers, inner, count, number).around(tree.body))
+    return tree.having(_Rows(buffers, inner, count, number, space).around(tree.body))
 
 
 class _Rows(Copy):
     def __init__(
-        self, buffers: Sequence[Buffer], inner: Sequence[Symbol], count: int, number: Index
+        self,
+        buffers: Sequence[Buffer],
+        inner: Sequence[Symbol],
+        count: int,
+        number: Index,
+        space: Space,
     ) -> None:
         super().__init__(fresh=False)
         extents = [s.extent for s in inner]
         length = product(extents)
         assert isinstance(length, int)
         self.inner = inner
-        self.rows = {b: Array("row", b.dtype, length * count) for b in buffers}
+        self.rows = {b: Array("row", b.dtype, length * count, space=space) for b in buffers}
         self.element = number * length + flat_index([var(s) for s in inner], extents)
 
     def around(self, body: Sequence[Statement]) -> list[Statement]:

@@ -12,6 +12,7 @@ from torch_tenon.compiler.loops.tree import (
     Array,
     Check,
     Constant,
+    CopyBlock,
     Declare,
     Draw,
     For,
@@ -23,10 +24,11 @@ from torch_tenon.compiler.loops.tree import (
     Read,
     Statement,
     Store,
-    Transpose,
     Tree,
+    changed,
     indices,
     operands,
+    read,
 )
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Division, Index, Symbol
@@ -91,24 +93,30 @@ class _Printer:
             ends = dict.fromkeys((self.operand(s.low), self.operand(s.high)))
             size = self.index(s.size)
             return f"check {' to '.join(ends)} in {size} ({s.failure.message} of {calls})"
-        if isinstance(s, Transpose):
+        if isinstance(s, CopyBlock):
             block = " by ".join(self._bound("min", e) for e in (s.rows, s.columns))
-            source = self._element(s.memory, s.index)
-            return (
-                f"{self._name(s.array)} = {block} of {source} by {self.index(s.step)}, transposed"
+            to, source = (
+                f"{self._element(memory, index)} by {', '.join(map(self.index, strides))}"
+                for memory, index, strides in (
+                    (s.memory, s.index, s.strides),
+                    (s.source, s.source_index, s.source_strides),
+                )
             )
+            return f"{to} = {block} of {source}" + (", asynchronous" if s.asynchronous else "")
         if isinstance(s, Draw):
             state = f"{self.operand(s.seed)}, {self.operand(s.offset)}"
             count = self._bound("min", s.counts)
             return f"{self._name(s.array)} = {count} of {s.op}({state}, {self.index(s.first)} on)"
         # What has no form of its own here: its name, and what it uses.
         uses = [*map(self.operand, operands(s)), *map(self.index, indices(s))]
-        return " ".join([type(s).__name__.lower(), *uses])
+        memory = [self._memory(m) for m in (*changed(s), *read(s))]
+        return " ".join([type(s).__name__.lower(), *uses, *memory])
 
     def _declare(self, s: Declare) -> str:
         a = s.array
         length = "" if a.length is None else f"[{a.length}]"
-        text = f"{self._name(a)}: {TABLE[a.dtype].short}{length}"
+        space = "" if a.space == "private" else f" {a.space}"
+        text = f"{self._name(a)}:{space} {TABLE[a.dtype].short}{length}"
         if s.initial is not None:
             return f"{text} = {self.operand(s.initial)}"
         return f"{text} of {a.combine}" if isinstance(a, Accumulator) else text
@@ -125,8 +133,10 @@ class _Printer:
     def _element(self, memory: Memory, index: Index) -> str:
         if isinstance(memory, Array) and memory.length is None:
             return self._name(memory)
-        name = self._name(memory) if isinstance(memory, Array) else memory.name
-        return f"{name}[{self.index(index)}]"
+        return f"{self._memory(memory)}[{self.index(index)}]"
+
+    def _memory(self, memory: Memory) -> str:
+        return self._name(memory) if isinstance(memory, Array) else memory.name
 
     def _name(self, x: Array | Symbol) -> str:
         """The name of an array or a loop variable: its label, with a number from the second on."""

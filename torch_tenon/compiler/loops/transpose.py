@@ -10,11 +10,12 @@ from collections.abc import Callable
 from torch_tenon.compiler.loops.copy import Copy
 from torch_tenon.compiler.loops.tree import (
     Array,
+    CopyBlock,
     Declare,
     For,
     Load,
+    Space,
     Statement,
-    Transpose,
     Tree,
     map_loops,
 )
@@ -29,15 +30,16 @@ def transpose_tiles(
     side: int,
     chosen: Callable[[Load], bool],
     width: int = 0,
+    space: Space = "private",
 ) -> Tree:
     """In tiles of `side` by `side` iterations, a loop over `rows` around one over `lanes`, the
     chosen loads that are dense along the rows and not along the lanes, from a transposed copy.
 
-    `width` is how far apart the rows of the copy are, if not `side`.
+    `width` is how far apart the rows of the copy are, if not `side`; `space` is where it is.
     """
 
     def change(loop: For) -> list[Statement]:
-        transposing = _Transposing(loop, lanes, (side, width or side), chosen)
+        transposing = _Transposing(loop, lanes, (side, width or side), space, chosen)
         inside = map_loops(loop.body, transposing.lanes)
         return [*transposing.before, loop.holding(inside)]
 
@@ -46,10 +48,16 @@ def transpose_tiles(
 
 class _Transposing(Copy):
     def __init__(
-        self, rows: For, lanes: Symbol, sizes: tuple[int, int], chosen: Callable[[Load], bool]
+        self,
+        rows: For,
+        lanes: Symbol,
+        sizes: tuple[int, int],
+        space: Space,
+        chosen: Callable[[Load], bool],
     ) -> None:
         super().__init__(fresh=False)
         self.rows, self.lane, (self.side, self.width), self.chosen = rows, lanes, sizes, chosen
+        self.space: Space = space
         self.before: list[Statement] = []
 
     def lanes(self, loop: For) -> list[Statement]:
@@ -75,7 +83,7 @@ class _Transposing(Copy):
             return None
         if s.mask is not None or not isinstance(s.memory, Buffer) or not self.chosen(s):
             return None
-        tile = Array("tile", s.memory.dtype, self.side * self.width)
+        tile = Array("tile", s.memory.dtype, self.side * self.width, space=self.space)
         first: dict[Symbol, Index] = {row: self.rows.starts[0], lane: lanes.starts[0]}
         # Rows of the copy are the loop's, columns its lanes; in memory it is the other way.
         columns, rows = (
@@ -84,7 +92,7 @@ class _Transposing(Copy):
         index = substitute(s.index, first)
         self.before += [
             Declare(tile),
-            Transpose(tile, self.width, s.memory, index, steps[lane], rows, columns),
+            CopyBlock(tile, 0, (self.width, 1), s.memory, index, (1, steps[lane]), rows, columns),
         ]
         position = (var(row) - first[row]) * self.width + var(lane) - first[lane]
         return Load(tile, position, s.dtype)

@@ -17,6 +17,7 @@ A node is declared once: by the types of its fields it is walked here, copied by
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeAlias, Union
@@ -36,6 +37,13 @@ from torch_tenon.ir.values import Buffer
 #:   unrolled  serial, and few: written out one after the other
 Kind: TypeAlias = Literal["grid", "group", "lane", "parallel", "serial", "reduce", "unrolled"]
 
+#: Where memory is.
+#:   global   the device's memory: the kernel's arguments
+#:   shared   one for all iterations of the `group` loops of a step of the grid
+#:   private  of one iteration: registers and the stack
+#:   scratch  on the chip, at addresses of its own, and as large as the target declares
+Space: TypeAlias = Literal["global", "shared", "private", "scratch"]
+
 
 @dataclass(eq=False, slots=True)
 class Array:
@@ -48,6 +56,7 @@ class Array:
     label: str
     dtype: torch.dtype
     length: int | None
+    space: Space = field(default="private", kw_only=True)
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +79,7 @@ class Role(enum.Enum):
     """What a field is to its statement."""
 
     OPERAND = "a value that it uses, or several"
-    INDEX = "an index expression, or several; `index` is the element of the memory before it"
+    INDEX = "an index expression, or several; one right behind memory is the element of that"
     CHANGED = "memory that it changes"
     READ = "memory that it reads"
     BODY = "the statements inside"
@@ -94,6 +103,7 @@ class Node:
     __slots__ = ()
     fields: ClassVar[Sequence[tuple[str, Role | None]]]
     by_role: ClassVar[dict[Role, Sequence[str]]]
+    element: ClassVar[dict[str, str]]  # which field is the element of which memory
 
     def __init_subclass__(cls) -> None:
         cls.fields = tuple(
@@ -101,6 +111,12 @@ class Node:
             for name, declared in cls.__annotations__.items()
         )
         cls.by_role = {role: tuple(name for name, r in cls.fields if r is role) for role in Role}
+        memory = (*cls.by_role[Role.CHANGED], *cls.by_role[Role.READ])
+        cls.element = {
+            name: behind
+            for (name, _), (behind, declared) in itertools.pairwise(cls.__annotations__.items())
+            if name in memory and declared == "Index"
+        }
 
 
 @dataclass(eq=False, slots=True)
@@ -205,20 +221,33 @@ class Check(Node):
 
 
 @dataclass(eq=False, slots=True)
-class Transpose(Node):
-    """Copies a block out of memory with its rows and columns exchanged: element (r, c) of the
-    array, whose rows have `width` elements, is what memory has at `index + c*step + r`.
+class CopyBlock(Node):
+    """Copies a block of elements, a rectangle, from one memory to another of its dtype.
 
-    There are as many rows as the least of `rows` says, and as many columns.
+    Element (r, c) of it is at `index` and r and c times the `strides` of the memory, and in the
+    source likewise. There are as many rows as the least of `rows` says, and as many columns; none
+    where that is not positive. All iterations of a group see what is copied to shared memory.
+
+    An asynchronous copy is only started. Until a `Wait` for `memory` nobody touches what it writes
+    or changes what it reads.
     """
 
-    array: Array
-    width: int
-    memory: Source
+    memory: Array
     index: Index
-    step: Index
+    strides: tuple[Index, Index]
+    source: Source
+    source_index: Index
+    source_strides: tuple[Index, Index]
     rows: tuple[Index, ...]
     columns: tuple[Index, ...]
+    asynchronous: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Wait(Node):
+    """Waits until all asynchronous copies to an array are over."""
+
+    memory: Array
 
 
 @dataclass(eq=False, slots=True)
@@ -279,7 +308,7 @@ class For(Node):
 
 
 Statement: TypeAlias = (
-    Let | Load | Declare | Accumulate | Store | Check | Transpose | Draw | Barrier | If | For
+    Let | Load | Declare | Accumulate | Store | Check | CopyBlock | Wait | Draw | Barrier | If | For
 )
 
 # Made once: these are asked of every statement.
@@ -338,6 +367,13 @@ def map_loops(body: list[Statement], change: Callable[[For], list[Statement]]) -
     return body if made == body else made  # nodes are equal to themselves alone
 
 
+def kind_of_pieces(loop: For) -> Kind:
+    """The kind of a loop over pieces of one: there are no lanes around others."""
+    if loop.kind != "lane":
+        return loop.kind
+    return "reduce" if any(isinstance(s, Accumulate) for s in loop.body) else "parallel"
+
+
 def is_innermost(loop: For) -> bool:
     """Whether there is nothing but plain statements inside."""
     return not any(isinstance(s, NESTS) for s in loop.body)
@@ -346,6 +382,11 @@ def is_innermost(loop: For) -> bool:
 def dtype_of(x: Operand) -> torch.dtype:
     """The dtype of an operand."""
     return torch.int64 if isinstance(x, Expr | int) else x.dtype
+
+
+def space_of(memory: Memory) -> Space:
+    """Where memory is."""
+    return memory.space if isinstance(memory, Array) else "global"
 
 
 def operands(s: Statement) -> list[Operand]:
@@ -391,6 +432,12 @@ def needed(body: Sequence[Statement], wanted: Collection[object]) -> set[Stateme
 def changed(s: Statement) -> Iterator[Memory]:
     """The memory that a statement itself changes."""
     return _all(s, Role.CHANGED)
+
+
+def changes(body: Sequence[Statement], memory: Memory) -> bool:
+    """Whether statements, or what is inside of them, change memory: of a buffer any version."""
+    whole = getattr(memory, "storage", memory)
+    return any(getattr(m, "storage", m) is whole for s in walk(body) for m in changed(s))
 
 
 def read(s: Statement) -> Iterator[Memory]:

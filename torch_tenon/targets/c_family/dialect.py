@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -18,6 +18,7 @@ from torch_tenon.compiler.loops.tree import (
     Barrier,
     Check,
     Constant,
+    CopyBlock,
     Declare,
     Draw,
     For,
@@ -27,11 +28,13 @@ from torch_tenon.compiler.loops.tree import (
     Memory,
     Operand,
     Read,
+    Space,
     Statement,
     Store,
-    Transpose,
     Tree,
+    Wait,
     dtype_of,
+    space_of,
     walk,
 )
 from torch_tenon.compiler.schedule import Group
@@ -42,6 +45,8 @@ from torch_tenon.targets.c_family import scalars as c
 
 # What a copy takes an element for, so that its bits stay and the compiler has vectors of them.
 TO_COPY = {torch.bfloat16: "uint16_t", torch.float16: "uint16_t", torch.complex64: "uint64_t"}
+
+TURNED = 64  # elements of a row of what `turn_32` of kernel.h and the like write
 
 
 def indent(lines: Sequence[str]) -> list[str]:
@@ -60,7 +65,8 @@ class Names:
 class Writer:
     """Spells the statements of one tree; `given` are names of what the tree does not bind."""
 
-    memory_space = ""  # what a pointer to a buffer is marked with
+    # What memory is marked with, by where it is: the spaces that the language has.
+    spaces: ClassVar[Mapping[Space, str]] = {"global": "", "private": ""}
 
     def __init__(self, tree: Tree, given: Names | None = None) -> None:
         given = given or Names()
@@ -102,7 +108,7 @@ class Writer:
         """A pointer for each storage and dtype."""
         lines = []
         for (storage, dtype), name in self.memory.items():
-            pointer = f"{self.memory_space}{c.MEMORY[dtype]} *"
+            pointer = f"{self.spaces['global']}{c.MEMORY[dtype]} *"
             start = self._start(self.storages.index(storage), pointer)
             lines.append(f"{pointer}const {name} = {start};")
         return lines
@@ -195,8 +201,11 @@ class Writer:
     def _declare(self, s: Declare) -> list[str]:
         array = s.array
         name = self._new(array, array.label)
+        if array.space not in self.spaces:
+            raise NotImplementedError(f"{array.space} memory")
         if not isinstance(array, Accumulator):
-            return [f"{c.MEMORY[array.dtype]} {name}[{self._room(array.length)}];"]
+            ctype = f"{self.spaces[array.space]}{c.MEMORY[array.dtype]}"
+            return [f"{ctype} {name}[{self._room(array.length)}];"]
         ctype = c.accumulator_type(array.dtype)
         if s.initial is None:
             start = c.identity(array.combine, array.dtype)
@@ -247,7 +256,7 @@ class Writer:
         """An element as what a copy takes it for."""
         if not memory.dtype.is_complex:
             return element
-        return f"*({self.memory_space}{TO_COPY[memory.dtype]} *)&{element}"
+        return f"*({self.spaces[space_of(memory)]}{TO_COPY[memory.dtype]} *)&{element}"
 
     def _check(self, s: Check) -> list[str]:
         low, high, size = self.operand(s.low), self.operand(s.high), self.index(s.size)
@@ -258,12 +267,19 @@ class Writer:
         found = f"{low} < 0 ? {low} : {high}"
         return [f"if ({low} < 0 || {high} >= {size}) {report}, {found}, {size});"]
 
-    def _transpose(self, s: Transpose) -> list[str]:
+    def _copyblock(self, s: CopyBlock) -> list[str]:
+        (width, across), (along, step) = s.strides, s.source_strides
+        if (s.index, width, across, along) != (0, TURNED, 1, 1) or s.asynchronous:
+            raise NotImplementedError("a copy that exchanges no rows and columns")
         rows, columns = (extreme(list(map(self.index, e)), "<") for e in (s.rows, s.columns))
-        source = f"({self.memory_space}const void *)&{self._element(s.memory, s.index)}"
-        bits = 8 * s.memory.dtype.itemsize
-        where = f"{self.names[s.array]}, {source}, {self.index(s.step)}"
+        space = self.spaces[space_of(s.source)]
+        source = f"({space}const void *)&{self._element(s.source, s.source_index)}"
+        bits = 8 * s.source.dtype.itemsize
+        where = f"{self.names[s.memory]}, {source}, {self.index(step)}"
         return [f"turn_{bits}({where}, {columns}, {rows});"]
+
+    def _wait(self, s: Wait) -> list[str]:
+        raise NotImplementedError("asynchronous copies")
 
     def _draw(self, s: Draw) -> list[str]:
         count = extreme(list(map(self.index, s.counts)), "<")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch_tenon.compiler.backend import KernelFile, PackedCode, PackedKernel
+from torch_tenon.compiler.capabilities import Capabilities
 from torch_tenon.targets.c_family.backend import MANY_ELEMENTS, PIECE, CFamilyBackend
 from torch_tenon.targets.opencl.device import Shape
 
@@ -30,6 +31,7 @@ class OpenCLBackend(CFamilyBackend):
     def __init__(self, cl: Any, context: Any, shape: Shape, native: _C.TargetLibrary) -> None:
         self._cl, self._context, self.shape, self._native = cl, context, shape, native
         self.most_buffers = min(40, self.shape.parameters // (2 * ARGUMENT))
+        self.capabilities = Capabilities(spaces={"shared": shape.local})
 
     @functools.cached_property
     def compiler(self) -> OpenCLCompiler:

@@ -7,9 +7,9 @@ loops of kind group are what its work-items share out (`Shared`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,11 +17,13 @@ from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Accumulator,
     Barrier,
+    CopyBlock,
     Declare,
     For,
+    Memory,
+    Space,
     Statement,
     Store,
-    Transpose,
     Tree,
     walk,
 )
@@ -80,7 +82,11 @@ class OpenCLWriter(Writer):
     """Spells the statements of one tree. Where work-items of a work-group do a step of the grid
     together, `shared` says how; else each of `local` does one. `given` is as for `Writer`."""
 
-    memory_space = "__global "
+    spaces: ClassVar[Mapping[Space, str]] = {
+        "global": "__global ",
+        "shared": "__local ",
+        "private": "",
+    }
     local = 1
 
     def __init__(
@@ -303,24 +309,37 @@ class OpenCLWriter(Writer):
 
     def _declare(self, s: Declare) -> list[str]:
         lines = super()._declare(s)
-        if self.shared is None or isinstance(s.array, Accumulator):
+        if s.array.space != "shared":
             return lines
-        self.local_memory += [f"__local {text}" for text in lines]
+        self.local_memory += lines
         return []
 
-    def _transpose(self, s: Transpose) -> list[str]:
-        if self.shared is None:
-            return super()._transpose(s)
-        # Neighbours read neighbours: along the rows of the copy.
+    def _copyblock(self, s: CopyBlock) -> list[str]:
+        if s.memory.space != "shared":
+            return super()._copyblock(s)
         rows, columns = (extreme(list(map(self.index, e)), "<") for e in (s.rows, s.columns))
-        side, (row, column) = self.shared.side, (Symbol(name) for name in ("row", "column"))
-        self.names |= {row: "row", column: "column"}
-        element = self._element(s.memory, s.index + var(column) * s.step + var(row))
+        most_rows, most = (_most(e) for e in (s.rows, s.columns))
+        place = {Symbol(name): name for name in ("row", "column")}
+        self.names |= place
+
+        def element(memory: Memory, index: Index, strides: Sequence[Index]) -> str:
+            # What memory is dense along stands last.
+            terms = sorted(zip(place, strides, strict=True), key=lambda term: term[1] == 1)
+            return self._element(memory, index + sum(var(p) * step for p, step in terms))
+
+        to = element(s.memory, s.index, s.strides)
+        source = element(s.source, s.source_index, s.source_strides)
+        # Neighbours read neighbours.
+        first, side, second = ("column", most, "row")
+        if s.source_strides[0] == 1:
+            first, side, second = ("row", most_rows, "column")
+        count = most_rows * most
         return [
-            f"for (int place = get_local_id(0); place < {side * side}; place += {self.local}) {{",
-            f"  const int64_t row = place % {side}, column = place / {side};",
+            *([BARRIER] if self.in_pass else []),  # all are done with what the last iteration had
+            f"for (int place = get_local_id(0); place < {count}; place += {self.local}) {{",
+            f"  const int64_t {first} = place % {side}, {second} = place / {side};",
             f"  if (row < {rows} && column < {columns})",
-            f"    {self.names[s.array]}[row*{s.width} + column] = {element};",
+            f"    {to} = {source};",
             "}",
             BARRIER,
         ]
@@ -418,6 +437,11 @@ def once(lines: Sequence[str]) -> list[str]:
     """The lines, where several barriers follow each other one of them."""
     pairs = itertools.pairwise(["", *lines])
     return [line for before, line in pairs if line.strip() != BARRIER or before != line]
+
+
+def _most(counts: Sequence[Index]) -> int:
+    """How many rows or columns there are at most: tiles have a number for that."""
+    return min(n for n in counts if isinstance(n, int))
 
 
 def steps_of(loop: For) -> Index:

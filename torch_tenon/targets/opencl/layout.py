@@ -80,7 +80,7 @@ class GroupLayout:
         tree = numbers_as_arguments(place_values(tree), numbers)
         if self.across is not None and self.lane is not None and self.shared is not None:
             chosen = _has_room(shape.local)
-            tree = transpose_tiles(tree, self.across, self.lane, SIDE, chosen, SIDE + 1)
+            tree = transpose_tiles(tree, self.across, self.lane, SIDE, chosen, SIDE + 1, "shared")
         self.tree = tree.replacing(self._is_part, lambda loop: [loop.like(kind="group")])
 
     def in_pass(self, loop: For) -> bool:
@@ -142,9 +142,9 @@ class GroupLayout:
         position = self.shared.position
         if rows and position is not None:
             count, number = self.shared.parts[position].count, var(position) - var(tiles[position])
-            tree = keep_rows(tree, rows, self.inner, count, number)
+            tree = keep_rows(tree, rows, self.inner, count, number, "shared")
         else:
-            tree = keep_rows(tree, rows, self.inner)
+            tree = keep_rows(tree, rows, self.inner, space="shared")
         return share_out(tree, len(around) + len(tiles))
 
     def _rows(self, wanted: list[Buffer], shape: Shape) -> list[Buffer]:

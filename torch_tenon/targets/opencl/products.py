@@ -75,6 +75,7 @@ class OpenCLProduct(Product):
     def together(self) -> Kernel:
         """The kernel of tiles that a work-group has each. Its work-items have the sums in registers
         and exchange them in local memory, a part of the tile at a time."""
+        self.piece.space = "shared"
         down, across, tall, wide = self._of_items()
         height, width = down * tall, across * wide
         rows, columns = down * min(tall, BESIDE), across * min(wide, BESIDE)

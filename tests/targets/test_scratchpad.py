@@ -1,0 +1,179 @@
+"""The scratchpad of examples/scratchpad: right results, and copies that run behind computation."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from pathlib import Path
+
+import pytest
+from fresh_process import output
+
+ROOT = Path(__file__).parents[2]
+TARGET = f"{ROOT / 'examples' / 'scratchpad' / 'scratchpad.py'}:Scratchpad"
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cc") is None or shutil.which("gcc") is None, reason="there is no C compiler"
+)
+
+START = """
+    import torch, torch_tenon
+    import torch.nn.functional as F
+
+    target = torch_tenon.target()
+    backend = target.backend
+    torch.seed()
+
+    def ran(function, *given, name=""):
+        "What is counted of a compiled function, whose results are the CPU's."
+        torch._dynamo.reset()
+        graph = torch.compile(function, backend="tenon", dynamic=False)
+        moved = [x.to("tenon") for x in given]
+        target.counted()
+        found, expected = graph(*moved), function(*given)
+        counted = target.counted()
+        torch.testing.assert_close(
+            found.cpu(), expected, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}"
+        )
+        return counted
+"""
+
+
+def _run(*parts: str) -> str:
+    code = "".join(map(textwrap.dedent, (START, *parts)))
+    return output(code, TENON_TARGET=TARGET, TENON_EXECUTE="compiled")
+
+
+# Cycles of functions of matrices of 300 x 1000, which README.md has as well: each tile copied, then
+# computed, and the next one copied beside.
+CYCLES = [
+    ("x * y + 1", 333550, 170964),
+    ("(x * y).tanh().exp() + x", 371050, 208464),
+    ("x.softmax(1)", 344500, 267093),
+    ("F.layer_norm(x, (1000,))", 367100, 290438),
+    ("x.sum(0)", 121800, 82558),
+    ("(x.t() * 2).contiguous()", 213800, 134238),
+]
+
+
+@pytest.mark.slow
+def test_copies_run_behind_computation() -> None:
+    code = f"""
+        import sys
+        names = type(backend).kernel.__globals__
+        twice = names["double_buffer"]
+        x, y = torch.randn(300, 1000), torch.randn(300, 1000)
+        for text, *_ in {CYCLES}:
+            function = eval("lambda x, y: " + text)
+            names["double_buffer"] = lambda tree: tree
+            after = ran(function, x, y)
+            names["double_buffer"] = twice
+            beside = ran(function, x, y)
+            assert after.copying == beside.copying and after.alone == beside.alone == 0
+            computing = after.cycles - after.waiting
+            # Where a tile is waited for at once nothing is hidden. Else nothing is waited for but
+            # the first tile, or the engine, where that takes longer than the vector unit.
+            assert after.waiting == after.copying + 100 * after.copies, text
+            assert computing <= beside.cycles - beside.waiting < 1.002 * computing, text
+            first = 32768 / 16 + 200
+            assert beside.cycles < max(computing, beside.copying + 100 * beside.copies) + first
+            print((text, after.cycles, beside.cycles), end=", ")
+    """
+    assert _run(code) == "".join(f"{row}, " for row in CYCLES).strip()
+    page = (ROOT / "examples" / "scratchpad" / "README.md").read_text()
+    for text, after, beside in CYCLES:
+        assert f"| `{text}` | {after:,} | {beside:,} |" in page
+
+
+PROGRAMS = """
+    table = lambda *sizes, dtype=torch.float32: (torch.randn(sizes) * 3).to(dtype)
+    PROGRAMS = {
+        "not divided": (lambda x, y: x.exp() * y, table(10007), table(10007)),
+        "three dimensions": (lambda x, y: x[:, 1:] * y[:, None], table(7, 6, 31), table(7, 31)),
+        "every third": (lambda x: x[::3, 1::3] + 1, table(100, 301)),
+        "backwards": (lambda x: x.flip(0).flip(1) * 2, table(33, 501)),
+        "transposed": (lambda x, y: x.t() + y, table(70, 501), table(501, 70)),
+        "broadcast": (lambda x, y: x * y + y.amax(), table(50, 333), table(333)),
+        "mask": (lambda x, m: x.masked_fill(m, -1.0), table(90, 91), table(90, 91) > 0),
+        "where": (lambda x, y: torch.where(x > y, x, y.sin()), table(9000), table(9000)),
+        "long sums": (lambda x: x.sum(1), table(3, 20011)),
+        "long rows": (lambda x: x.log_softmax(1), table(3, 20011)),
+        "short rows": (lambda x: x.softmax(1), table(1001, 3)),
+        "columns": (lambda x: x.var(0), table(501, 77)),
+        "tall columns": (lambda x: x.amax(0), table(20011, 3)),
+        "two reduced": (lambda x: x.sum((0, 2)), table(9, 8, 103)),
+        "running": (lambda x: x.cumsum(1), table(5, 10007)),
+        "place of the greatest": (lambda x: x.argmax(1), table(50, 403)),
+        "norm": (lambda x, w: F.layer_norm(x, (403,), w), table(50, 403), table(403)),
+        "batch norm": (lambda x: F.batch_norm(x, None, None, training=True), table(9, 5, 211)),
+        "bytes": (lambda x: x * 2 + 1, table(5003, dtype=torch.int8)),
+        "whole numbers": (lambda x, y: x // y.abs().add(1), *(table(999, dtype=torch.int64),) * 2),
+        "half": (lambda x: (x.float() * 2).sum(1), table(50, 303, dtype=torch.float16)),
+        "bfloat16": (lambda x: x * 2, table(50, 303, dtype=torch.bfloat16)),
+        "doubles": (lambda x: x.exp().prod(1), table(50, 30, dtype=torch.float64)),
+        "looked up": (lambda x, k: x[k] * 2, table(50, 303), torch.randint(0, 50, (9,))),
+        "again": (lambda x: x.sigmoid() * x - x.mean(), table(9001)),
+    }
+    # What is read number by number: a load by a mask, an index that each number has, a scatter.
+    ALONE = {
+        "one number": (lambda x: x * 2, table(1)),
+        "joined": (lambda x, y: torch.cat([x.sin(), y], 1), table(9, 301), table(9, 7)),
+        "padded": (lambda x: F.pad(x, (1, 2)).exp(), table(9, 301)),
+        "gathered": (lambda x, k: x.gather(1, k), table(9, 301), torch.randint(0, 301, (9, 40))),
+        "scattered": (
+            lambda x, k, v: x.index_add(0, k, v),
+            table(7, 40), torch.randint(0, 7, (90,)), table(90, 40),
+        ),
+    }
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capacity", (1 << 16, 1 << 12))
+def test_programs_agree_with_the_cpu(capacity: int) -> None:
+    code = f"""
+        from torch_tenon.compiler.capabilities import Capabilities
+        backend.capabilities = Capabilities(spaces={{"scratch": {capacity}}})
+        write, failed = backend.kernel, []
+
+        def kernel(group, kept):
+            try:
+                return write(group, kept)
+            except NotImplementedError as error:
+                failed.append(str(error))
+                raise
+
+        backend.kernel = kernel
+        for name, (function, *given) in (PROGRAMS | ALONE).items():
+            counted = ran(function, *given, name=name)
+            assert counted.cycles > 0 and not failed, (name, failed)
+            assert (name in ALONE or counted.copies > 0), name
+            if name in PROGRAMS and name != "looked up":
+                assert counted.alone < 100, (name, counted.alone)
+        print("agree")
+    """
+    assert _run(PROGRAMS, code) == "agree"
+
+
+@pytest.mark.slow
+def test_one_kernel_serves_many_sizes() -> None:
+    code = """
+        functions = {
+            "pointwise": lambda x: x.exp() * x + 1,
+            "rows": lambda x: x.softmax(1),
+            "columns": lambda x: x.sum(0),
+            "transposed": lambda x: x.t().contiguous() * 2,
+            "a view": lambda x: x[:, 1:] * 2,
+        }
+        for name, function in functions.items():
+            torch._dynamo.reset()
+            graph = torch.compile(function, backend="tenon", dynamic=True)
+            for rows, columns in ((33, 50), (7, 1003), (90, 9001)):
+                x = torch.randn(rows, columns)
+                target.counted()
+                torch.testing.assert_close(graph(x.to("tenon")).cpu(), function(x))
+                counted = target.counted()
+                assert counted.copies > 0 and counted.alone == 0, (name, rows, columns)
+        print("agree")
+    """
+    assert _run(code) == "agree"
