@@ -84,7 +84,7 @@ test-frameworks: $(BUILT) $(FRAMEWORKS)
 
 # It says that it is for older releases of PyTorch, and needs nothing that is not there.
 test-torchcts: $(BUILT) $(TORCHCTS)/installed
-	OMP_WAIT_POLICY=passive PYTHONPATH=$(CURDIR)/$(TORCHCTS) \
+	OMP_WAIT_POLICY=passive PYTHONPATH=$(abspath $(TORCHCTS)) \
 		$(BIN)/python -m torch_tenon.testing.others torchcts $(TORCHCTS_OPTIONS)
 
 test-pytorch: $(BUILT)
