@@ -39,7 +39,9 @@ def headers(source: str) -> list[str]:
     return shared.headers(source, TEMPLATES, [f for f, name in products.items() if name in source])
 
 
-MOST_KERNELS = 4096  # that are found without a look at the cache on disk
+# That are found without a look at the cache on disk. PoCL keeps 2 MB for each kernel: plans own
+# theirs, and a builder's go with its plans.
+MOST_KERNELS = 256
 
 
 class Handle(int):
