@@ -74,7 +74,8 @@ typedef struct tenon_launch {
   const int64_t* numbers; /* arguments by value: one of float64 or float32 is its bits */
   size_t number_count;
   int64_t* status;     /* memory of the host for what the kernel's checks find; null: it has none.
-                        * It is zero now, and stays until the ticket of the next commit has passed. */
+                        * It is zero now, and stays until the ticket of the next commit has passed;
+                        * of a recorded kernel it is as `replay` says. */
   size_t status_count; /* words */
   int32_t next;        /* one of TENON_NEXT_* */
 
@@ -95,8 +96,8 @@ typedef void (*tenon_work)(void* data, void* const* addresses);
  *
  * A queue is in order: what is enqueued runs after what was enqueued before. `copy`, `launch` and
  * `call` enqueue and do not wait; `commit` starts what was enqueued, without waiting. Where one of
- * them fails, what was enqueued before stays so. Of these four, with `copy_on`, `commit_on` and
- * `after`, one runs at a time for a device. Any other function may be called by any thread at any
+ * them fails, what was enqueued before stays so. Of these four, with `copy_on`, `commit_on`,
+ * `after`, `begin_recording`, `end_recording` and `replay`, one runs at a time for a device. Any other function may be called by any thread at any
  * time. */
 typedef struct tenon_target_functions {
   size_t size;
@@ -197,6 +198,24 @@ typedef struct tenon_target_functions {
    * two. Optional: without it a kernel begins when it was enqueued, or when the one before ended.
    */
   double (*started)(void* context, int32_t device, uint64_t ticket);
+
+  /* Recordings: kernels that are recorded once, and then enqueued as one command. Optional, all four
+   * or none. Enqueueing them one by one is what the core does without these, and wherever one of
+   * the first two fails. */
+
+  /* Begins a recording, of any number but 0. From here to `end_recording` what is given to `launch`
+   * is recorded and not enqueued; no other function that enqueues is called for this device. One
+   * that cannot be recorded makes `launch` fail, and then the recording is let go of. */
+  int32_t (*begin_recording)(
+      void* context, int32_t device, uint64_t* recording, tenon_status* status);
+  int32_t (*end_recording)(
+      void* context, int32_t device, uint64_t recording, tenon_status* status);
+  /* Enqueues, in the queue of kernels, what was recorded. The device has passed the replay before.
+   * Blocks and kernels that it names are still there, and so is each `status`, which is zero. */
+  int32_t (*replay)(void* context, int32_t device, uint64_t recording, tenon_status* status);
+  /* Lets a recording go, of which nothing in a queue is left, or which has not ended: nothing is
+   * recorded then. Blocks that it names may have been released before. */
+  void (*free_recording)(void* context, int32_t device, uint64_t recording);
 } tenon_target_functions;
 
 /* What a target's library exports. `interface` is the TENON_INTERFACE of who opens it. The
@@ -290,7 +309,8 @@ typedef struct tenon_options {
   int32_t threads;     /* that a kernel may use; 0: as many as this process may use processors */
   const char* weights; /* path of the weight file; null: beside the program, by the name that the
                         * program gives. Only for a program whose weights lie in such a file. */
-  int32_t commit_each; /* not 0: the device is waited for after each step, to compare with */
+  int32_t commit_each; /* not 0: the device is waited for after each step, and nothing is recorded,
+                        * to compare with */
   int32_t unchecked_weights; /* not 0: the weights are not compared with their checksums. Opening
                               * is faster then, and damage in the weights is not found. */
 } tenon_options;
@@ -377,7 +397,7 @@ TENON_EXPORT int32_t tenon_reset(tenon_program* program, tenon_status* status);
 
 /* Facts for tools, as a JSON object: "producer", "target", "code" (the processor that the kernels
  * are for), "threads", "weights" (bytes), "state" (bytes), "planned" (bytes of temporaries of the
- * last run). It lives until the next call of this function with this program. */
+ * last run), "replays" (runs that a device replayed). It lives until the next call of this function with this program. */
 TENON_EXPORT const char* tenon_program_json(tenon_program* program);
 
 /* --------------------------------------------------------- what the code of a program is given ---

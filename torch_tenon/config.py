@@ -19,6 +19,7 @@ BUILDERS = ("process", "thread", "off")
 PLANS = ("worthwhile", "all")
 COMMITS = ("adaptive", "each")
 OPENCL_LAYOUTS = ("auto", "cpu", "gpu")
+OPENCL_REPLAYS = ("auto", "buffer", "kernels", "off")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILER_PACKAGE = "ziglang"  # of Python's, with a C compiler in it
 MOST_DEVICES = 64
@@ -100,6 +101,12 @@ def _parse_commits(text: str) -> str:
     if text.lower() not in COMMITS:
         raise ValueError
     return text.lower()
+
+
+def _parse_opencl_replay(text: str) -> str:
+    if text not in OPENCL_REPLAYS:
+        raise ValueError
+    return text
 
 
 def _parse_opencl_layout(text: str) -> str:
@@ -372,6 +379,18 @@ OPENCL_LAYOUT: Setting[str] = Setting(
     "whatever it is, to try the one on the other.",
 )
 
+OPENCL_REPLAY: Setting[str] = Setting(
+    "opencl_replay",
+    "TENON_OPENCL_REPLAY",
+    "kind",
+    lambda: "auto",
+    _parse_opencl_replay,
+    ", ".join(OPENCL_REPLAYS[:-1]) + f" or {OPENCL_REPLAYS[-1]}",
+    "How the opencl target replays what an exported program does in each run: `buffer`, as one "
+    "command of a driver with cl_khr_command_buffer; `kernels`, whose arguments are set once; "
+    "`auto`, the former but on a processor; `off`, not at all. Its library reads this.",
+)
+
 SETTINGS: tuple[Setting, ...] = (
     TARGET,
     EXECUTE,
@@ -389,6 +408,7 @@ SETTINGS: tuple[Setting, ...] = (
     STRUCTURES,
     COMMIT,
     OPENCL_LAYOUT,
+    OPENCL_REPLAY,
 )
 
 

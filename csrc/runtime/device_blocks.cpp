@@ -18,8 +18,11 @@ void* DeviceBlocks::take(size_t nbytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto& unused = unused_[nbytes];
   if (!unused.empty()) {
-    void* found = unused.back();
-    unused.pop_back();
+    // In the order of addresses, so that runs that take the same find the same; the highest first,
+    // as Linux gives them out.
+    const auto first = std::max_element(unused.begin(), unused.end());
+    void* found = *first;
+    unused.erase(first);
     return found;
   }
   void* made = make(nbytes);
@@ -75,6 +78,7 @@ DeviceBlocks::Hold::~Hold() {
 }
 
 void DeviceBlocks::release_unused() {
+  ++released_;
   for (auto& [nbytes, unused] : unused_) {
     std::erase_if(unused, [&](void* address) {
       if (std::find(held_.begin(), held_.end(), address) != held_.end())

@@ -24,6 +24,10 @@ class DeviceBlocks {
   void* take(size_t nbytes);
   void give_back(void* block);
   Place place_of(const void* address);
+  // How often blocks were released to the target: an address from before may have another place.
+  size_t released() const {
+    return released_;
+  }
 
   // While one lives, what is given back may be taken again, and the target keeps it: something in
   // the queue may still use it. It ends when the device has passed that. One at a time.
@@ -51,6 +55,7 @@ class DeviceBlocks {
   std::mutex mutex_;  // of what follows; not of forks: a child has no device
   std::map<const char*, Block> blocks_;
   std::unordered_map<size_t, std::vector<void*>> unused_;  // by bytes
+  size_t released_ = 0;
   bool holds_ = false;
   std::vector<void*> held_;  // what was given back since then
 };

@@ -343,6 +343,8 @@ std::string Program::facts() const {
       state,
       ", \"planned\": ",
       planned_bytes_.load(),
+      ", \"replays\": ",
+      device_ != nullptr ? device_->replays() : 0,
       "}");
 }
 

@@ -1,10 +1,18 @@
 #include "runtime/program_device.h"
 
 #include <algorithm>
-
-#include "runtime/run.h"
+#include <utility>
 
 namespace tenon {
+namespace {
+
+bool has_kernels_alone(const PlanData& plan) {
+  return std::all_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
+    return std::holds_alternative<KernelStep>(step.work);
+  });
+}
+
+}  // namespace
 
 class ProgramDevice::DeviceRun final : public RunHost {
  public:
@@ -13,7 +21,8 @@ class ProgramDevice::DeviceRun final : public RunHost {
         plan_(plan.data),
         offsets_(plan.placement.offsets),
         slots_(plan_.slots.size()),
-        piece_(device.take(plan.placement.nbytes)) {}
+        piece_(device.take(plan.placement.nbytes)),
+        taken{piece_.get()} {}
 
   void* arena(size_t) override {
     return piece_.get();
@@ -24,7 +33,7 @@ class ProgramDevice::DeviceRun final : public RunHost {
     auto& memory = slots_[slot];
     const bool is_output = plan_.slots[slot].kind == Slot::Kind::output;
     if (!is_output || memory == nullptr)
-      memory = device_.take(nbytes);
+      taken.push_back((memory = device_.take(nbytes)).get());
     return memory.get();
   }
   // An input may be copied to an output at the end.
@@ -54,6 +63,9 @@ class ProgramDevice::DeviceRun final : public RunHost {
   const std::vector<size_t>& offsets_;
   std::vector<Memory> slots_;
   const Memory piece_;  // the arena and the blocks
+
+ public:
+  std::vector<void*> taken;  // in order
 };
 
 ProgramDevice::ProgramDevice(
@@ -142,6 +154,7 @@ void ProgramDevice::run(
     made.push_back(host.allocate(slot, data.slots[slot].number));
   Run run(data, *queue_, /*at_once=*/false, host);
   std::vector<void*> placed(inputs.size());  // the method's inputs on the device
+  auto last = std::exchange(plan.last_run, nullptr);
   enqueue([&] {
     for (size_t k = 0; k < data.inputs.size(); ++k) {
       const auto slot = data.inputs[k];
@@ -158,7 +171,20 @@ void ProgramDevice::run(
       if (!is_symbol)
         placed[number] = there;
     }
-    run.execute();
+    if (last == nullptr || last->taken != host.taken || last->released != blocks_->released()) {
+      last = std::make_unique<LastRun>(std::move(host.taken), blocks_->released());
+    } else if (!last->recording.is_there() && !last->is_refused) {
+      if (!commit_each_ && has_kernels_alone(data))
+        queue_->record(last->recording, [&] { return run.record(); });
+      last->failures = run.failures();
+      last->is_refused = !last->recording.is_there();
+    }
+    if (last->recording.is_there()) {
+      queue_->replay(last->recording);
+      ++replays_;
+    } else {
+      run.execute();
+    }
     const auto copy_out = [&](void* to, const void* from, size_t nbytes) {
       if (nbytes > 0)
         queue_->copy(to, from, nbytes, CopyKind::device_to_host);
@@ -176,7 +202,8 @@ void ProgramDevice::run(
     }
   });
   queue_->finish(/*raises=*/true);
-  raise_first(run.failures()());
+  plan.last_run = std::move(last);
+  raise_first(plan.last_run->recording.is_there() ? plan.last_run->failures() : run.failures()());
   for (const auto& [output, source] : method.copies) {
     const void* from = nullptr;
     if (source.kind == Kind::weight)

@@ -2,6 +2,8 @@
 // are enqueued.
 #pragma once
 
+#include <atomic>
+
 #include "runtime/device_blocks.h"
 #include "runtime/program_plan.h"
 
@@ -20,6 +22,10 @@ class ProgramDevice {
       const MethodPlan& plan,
       std::span<const void* const> inputs,
       std::span<void* const> outputs);
+  // How many runs were replayed.
+  size_t replays() const {
+    return replays_;
+  }
 
  private:
   class DeviceRun;
@@ -36,6 +42,7 @@ class ProgramDevice {
   const std::shared_ptr<DeviceBlocks> blocks_;
   const std::unique_ptr<Queue> queue_;
   const bool commit_each_;
+  std::atomic<size_t> replays_{0};
   std::mutex mutex_;  // of the queue, and of what follows; not of forks: a child has no device
   std::vector<Memory> weights_, state_;
 };

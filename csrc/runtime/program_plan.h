@@ -5,9 +5,20 @@
 
 #include "runtime/forked.h"
 #include "runtime/program_file.h"
+#include "runtime/run.h"
 #include "runtime/run_memory.h"
 
 namespace tenon {
+
+// The last run of a plan on a device. One that finds memory where this one did can be recorded, and
+// the next one replays that.
+struct LastRun {
+  std::vector<void*> taken;  // memory of the device, in order
+  size_t released = 0;       // `DeviceBlocks::released`
+  bool is_refused = false;   // by the device: it is not recorded
+  RecordedLaunches recording{};
+  std::function<StepFailures()> failures{};  // of the recording
+};
 
 struct MethodPlan {
   const Method* method = nullptr;
@@ -15,6 +26,7 @@ struct MethodPlan {
   std::vector<TensorLayout> inputs, outputs;  // of the method
   PlanData data;
   Placement placement;
+  mutable std::unique_ptr<LastRun> last_run;  // by the lock of the device; nullptr: none went well
 };
 
 // The plan of a method whose kernels have functions. Raises where no such sizes can be.

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "runtime/failure.h"
+#include "runtime/touched_memory.h"
 
 namespace tenon {
 
@@ -76,6 +77,25 @@ struct Launch {
   Next next = Next::nothing;
 };
 
+class TargetLibrary;
+
+// Launches that a device has recorded, to be enqueued as one command.
+struct RecordedLaunches {
+  RecordedLaunches() = default;
+  ~RecordedLaunches();
+  RecordedLaunches(const RecordedLaunches&) = delete;
+  RecordedLaunches& operator=(const RecordedLaunches&) = delete;
+
+  bool is_there() const {
+    return number != 0;
+  }
+
+  uint64_t number = 0;  // of the device's; 0: it records nothing, or not that
+  const TargetLibrary* library = nullptr;
+  int32_t device = 0;
+  TouchedMemory touched;  // where there are several queues
+};
+
 // Addresses of a device are those of who embeds the queue, whether the host can dereference them or
 // not. What is enqueued starts at the next `commit`, which does not wait.
 class Queue {
@@ -91,6 +111,13 @@ class Queue {
   // Runs `work` with the addresses by which it reaches what lies at `pointers`. It does not raise.
   using Work = std::function<void(std::span<void* const>)>;
   virtual void call(Work work, std::span<void* const> pointers, std::span<const size_t> nbytes) = 0;
+
+  // Records what `launches` launches here, and enqueues nothing of it. It says whether all was
+  // taken, and does nothing else with this queue.
+  virtual void record(RecordedLaunches& made, const std::function<bool()>& launches);
+  // Enqueues a recording, once the device has passed the time before. All memory that it names is
+  // where it was, status words included; these are zero.
+  virtual void replay(const RecordedLaunches& recording);
 
   // What is enqueued from here on begins, on the device, once it has passed a commit of another of
   // its queues, well or not. The host does not wait. For a device of several queues alone.

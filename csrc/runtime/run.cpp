@@ -276,7 +276,17 @@ void Run::execute() {
   }
 }
 
+bool Run::record() {
+  try {
+    run_steps();
+    return true;
+  } catch (...) {  // `execute` runs them one by one
+    return false;
+  }
+}
+
 void Run::run_steps() {
+  next_status_ = 0;
   const bool watched = host_.watches();
   const bool each = !at_once_ && host_.waits_for_each();
   const auto made = at_once_ ? std::vector<void*>() : allocate_all();
@@ -309,14 +319,16 @@ void Run::run_steps() {
 std::function<StepFailures()> Run::failures() const {
   return [&steps = plan_.steps, outcome = outcome_] {
     StepFailures found;
-    const int64_t* status = outcome->status.data();
+    int64_t* status = outcome->status.data();
     auto raised = outcome->raised.begin();
     for (size_t index = 0; index < steps.size(); ++index) {
       const auto& step = steps[index];
       if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
         for (const auto& calls : kernel->checks) {
-          if (status[0] != 0) [[unlikely]]
+          if (status[0] != 0) [[unlikely]] {
             found.push_back({calls, Failure::of(failed_check({status, kStatusWords}, step.name))});
+            std::fill_n(status, kStatusWords, 0);
+          }
           status += kStatusWords;
         }
       } else if (raised != outcome->raised.end() && raised->first == index) {

@@ -75,8 +75,11 @@ class Run {
   // enqueued by then, and no input is done. Every step runs, also after one that failed: what
   // depends on that holds anything.
   void execute();
+  // Launches all steps, which are kernels, in a queue that records. False where it refuses one.
+  bool record();
   // What failed. Where the queue does not run at once it is asked once the device has passed the
-  // run: until then it holds memory of the host that the device uses. The plan outlives it.
+  // run: until then it holds memory of the host that the device uses. The plan outlives it. A
+  // replay of the run is asked by the same function, which sets back what it has found.
   std::function<StepFailures()> failures() const;
   // Where a slot lies now.
   void* address(size_t slot) const {

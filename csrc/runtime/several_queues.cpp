@@ -105,6 +105,18 @@ class SeveralQueues final : public Queue {
     lanes_[kKernels].queue->launch(launch);
   }
 
+  void record(RecordedLaunches& made, const std::function<bool()>& launches) override {
+    recording_ = &made;
+    lanes_[kKernels].queue->record(made, launches);
+    recording_ = nullptr;
+  }
+
+  void replay(const RecordedLaunches& recording) override {
+    recording.touched.for_each(
+        [&](const void* start, size_t nbytes) { touch(kKernels, start, nbytes, /*writes=*/true); });
+    lanes_[kKernels].queue->replay(recording);
+  }
+
   bool runs_calls() const override {
     return lanes_[kKernels].queue->runs_calls();
   }
@@ -138,6 +150,8 @@ class SeveralQueues final : public Queue {
 
   // Before something is enqueued that touches this memory.
   void touch(size_t number, const void* start, size_t nbytes, bool writes) {
+    if (recording_ != nullptr)
+      return recording_->touched.add(start, nbytes);
     auto& lane = lanes_[number];
     for (size_t other = 0; other < lanes_.size(); ++other) {
       if (other != number)
@@ -186,8 +200,9 @@ class SeveralQueues final : public Queue {
     return std::make_shared<CommitOfSeveral>(std::exchange(since_, {}), std::move(others));
   }
 
-  std::vector<Lane> lanes_;    // the first is for kernels
-  std::vector<Ticket> since_;  // commits of the queues since the last one of all
+  std::vector<Lane> lanes_;                // the first is for kernels
+  std::vector<Ticket> since_;              // commits of the queues since the last one of all
+  RecordedLaunches* recording_ = nullptr;  // of what is launched; nullptr: it is enqueued
 };
 
 }  // namespace

@@ -53,6 +53,11 @@ tenon_target_functions table_of(const tenon_target_functions& given, const std::
   lacks(table.commit != nullptr, "commit");
   lacks(table.passed != nullptr, "passed");
   lacks(table.wait != nullptr, "wait");
+  lacks(
+      table.begin_recording == nullptr ||
+          (table.end_recording != nullptr && table.replay != nullptr &&
+           table.free_recording != nullptr),
+      "end_recording', 'replay' or 'free_recording");
   if (table.copy_queues <= 0)
     return table;
   lacks(table.copy_on != nullptr, "copy_on");
@@ -167,6 +172,12 @@ class LibraryCommit final : public Commit {
   std::shared_ptr<Failure> failure_;
 };
 
+// Libraries stay open.
+RecordedLaunches::~RecordedLaunches() {
+  if (is_there())
+    library->let_go(*this);
+}
+
 // `number`: 0 is the queue of kernels, the others are for copies. Others may have queues of the
 // same device: what one of them has enqueued is committed before another enqueues, so a ticket
 // tells of the work of one alone.
@@ -240,6 +251,32 @@ class LibraryQueue final : public Queue {
     check(table_.launch(table_.context, device_, &launch, &status), status, name());
   }
 
+  // It has the lock from its begin to its end: what others launched would be recorded as well.
+  void record(RecordedLaunches& made, const std::function<bool()>& launches) override {
+    if (table_.begin_recording == nullptr)
+      return;
+    const auto lock = turn();
+    tenon_status status{};
+    made.library = library_.get();
+    made.device = device_;
+    if (table_.begin_recording(table_.context, device_, &made.number, &status) != TENON_OK) {
+      made.number = 0;
+      return;
+    }
+    records_ = true;
+    const bool is_whole = launches();
+    records_ = false;
+    if (!is_whole ||
+        table_.end_recording(table_.context, device_, made.number, &status) != TENON_OK)
+      library_->let_go(made);
+  }
+
+  void replay(const RecordedLaunches& recording) override {
+    tenon_status status{};
+    const auto lock = turn();
+    check(table_.replay(table_.context, device_, recording.number, &status), status, name());
+  }
+
   bool runs_calls() const override {
     return table_.call != nullptr;
   }
@@ -267,6 +304,8 @@ class LibraryQueue final : public Queue {
  private:
   // The lock of what enqueues, and nobody else has anything open.
   std::unique_lock<std::mutex> turn() {
+    if (records_)
+      return {};
     library_->check_is_here();
     std::unique_lock<std::mutex> lock(shared_.turns->mutex);
     check_starts();
@@ -348,7 +387,8 @@ class LibraryQueue final : public Queue {
   LibraryTurns::Line& line_;
   LibraryCommit::Parts parts_;  // of its work, since it was last asked to commit
   std::shared_ptr<LibraryCommit> last_;
-  bool fails_ = false;  // the commit before did
+  bool fails_ = false;    // the commit before did
+  bool records_ = false;  // what is launched, by the lock
 };
 
 TargetLibrary::TargetLibrary(const tenon_target_functions& table, const SharedTarget& shared)
@@ -485,6 +525,12 @@ uintptr_t TargetLibrary::allocate(size_t nbytes, int32_t device) const {
 void TargetLibrary::release(uintptr_t handle, int32_t device) const {
   if (is_here())
     table_.release(table_.context, device, handle);
+}
+
+void TargetLibrary::let_go(RecordedLaunches& recording) const {
+  if (is_here())
+    table_.free_recording(table_.context, recording.device, recording.number);
+  recording.number = 0;
 }
 
 std::unique_ptr<Queue> TargetLibrary::queue(int32_t device, PlaceOf place_of) {

@@ -78,6 +78,8 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
   uintptr_t allocate(size_t nbytes, int32_t device) const;
   void release(uintptr_t handle, int32_t device) const;
 
+  void let_go(RecordedLaunches& recording) const;
+
   // A device's queue, for who gives the places of its addresses. Where it has several, copies run
   // beside kernels.
   using PlaceOf = std::function<Place(const void*)>;

@@ -27,6 +27,12 @@ class TouchedMemory {
     stretches_.erase(first + 1, last);
   }
 
+  template <class F>
+  void for_each(F&& f) const {
+    for (const auto& [begin, end] : stretches_)
+      f(reinterpret_cast<const void*>(begin), end - begin);
+  }
+
   bool overlaps(const void* start, size_t nbytes) const {
     if (start == nullptr || nbytes == 0)
       return false;

@@ -80,6 +80,7 @@ def test_run(program: Path, tmp_path: Path) -> None:
     assert np.load(tmp_path / "out" / "output.npy").shape == (2, 3)
     found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).output)
     assert found["runs"] == 3
+    assert found["replays"] == 0  # the processor records nothing
     assert found["median_seconds"] > 0
 
 

@@ -1,4 +1,5 @@
-/* A target that says what its caller does wrong: "multiply" computes result = a * b over floats.
+/* A target that says what its caller does wrong: "multiply" computes result = a * b over floats. It
+ * has checks where it is given words for them: that the first float of a is not negative.
  *
  * Nothing runs before it is committed, and a ticket tells of what its own commit started. The test
  * sets how much memory there is and what fails. */
@@ -18,8 +19,9 @@ typedef struct {
   int is_launch, fails;
   char *to;
   const char *from, *other;
-  uint64_t handles[3];
+  uint64_t handles[3], serials[3];
   uint64_t nbytes, kernel;
+  int64_t *status;
 } command;
 
 static command commands[MOST];
@@ -33,9 +35,23 @@ static uint64_t kernels, used[MOST]; /* by kernel: the last ticket */
 static int unloaded;
 static int yields = 1; /* lets other threads in where they must not be */
 static uint64_t sizes[MOST];       /* by handle, 0: it is none */
+static uint64_t serials[MOST], serial; /* of the block that has a handle */
+static char is_unloaded[MOST];         /* by kernel */
 static char *memory[MOST];
 static uint64_t most = UINT64_MAX, taken;
 static int copies_left = -1, opened;
+static int commits_fail; /* what the next ones start */
+
+/* What is recorded. */
+typedef struct {
+  command commands[64];
+  size_t count;
+  uint64_t ticket; /* of the last replay */
+  int has_ended, is_enqueued;
+} recording;
+static recording *open_recording, *replayed[64]; /* since the last commit */
+static size_t replayed_count;
+static int recordings, replays, refused_step; /* how many there are, and were replayed */
 static atomic_int inside;
 static atomic_flag busy = ATOMIC_FLAG_INIT; /* of all of this */
 static _Atomic(const char *) wrong;
@@ -70,6 +86,20 @@ VISIBLE void strict_copies(int n) {
   copies_left = n;
 }
 
+VISIBLE void strict_fail_commits(int n) {
+  commits_fail = n;
+}
+/* What is refused of recordings. 0: nothing, 1: their begin, 2: their third kernel, 3: their end. */
+VISIBLE void strict_refuse_recordings(int step) {
+  refused_step = step;
+}
+VISIBLE int strict_recordings(void) {
+  return recordings;
+}
+VISIBLE int strict_replays(void) {
+  return replays;
+}
+
 static int32_t fail(tenon_status *status, int32_t code, const char *text) {
   status->code = code;
   snprintf(status->text, sizeof(status->text), "%s", text);
@@ -90,6 +120,11 @@ static void enter(void) {
   if (yields)
     sched_yield();
   lock();
+}
+static void enter_to_enqueue(void) {
+  enter();
+  if (open_recording)
+    wrong = "something is enqueued while kernels are recorded";
 }
 static int32_t leave(int32_t code) {
   unlock();
@@ -115,10 +150,11 @@ static int32_t allocate(
     void *context, int32_t device, uint64_t nbytes, uint64_t *handle, tenon_status *status) {
   lock();
   int32_t code = TENON_OUT_OF_MEMORY;
-  for (uint64_t k = 1; k < MOST && nbytes <= most - taken; ++k) {
+  for (uint64_t k = 1; k < MOST && taken <= most && nbytes <= most - taken; ++k) {
     if (sizes[k] != 0)
       continue;
     sizes[k] = nbytes;
+    serials[k] = ++serial;
     taken += nbytes;
     memory[k] = aligned_alloc(512, (nbytes + 511) / 512 * 512);
     *handle = k;
@@ -144,7 +180,7 @@ static void release(void *context, int32_t device, uint64_t handle) {
 static int32_t copy(
     void *context, int32_t device, const tenon_end *to, const tenon_end *from, uint64_t nbytes,
     tenon_status *status) {
-  enter();
+  enter_to_enqueue();
   if (copies_left == 0 || count == MOST)
     return leave(fail(status, TENON_ERROR, "it takes no copy"));
   copies_left -= copies_left > 0;
@@ -169,30 +205,107 @@ static int32_t launch(
         asked->scratch != (uint64_t)floats * 4)
       return leave(fail(status, TENON_ERROR, "multiply has one group of all its floats"));
   }
-  command *c = &commands[count++];
+  if (open_recording && (open_recording->count == 64 ||
+                         (refused_step == 2 && open_recording->count == 2)))
+    return leave(fail(status, TENON_UNSUPPORTED, "it records no third kernel"));
+  command *c = open_recording ? &open_recording->commands[open_recording->count++]
+                              : &commands[count++];
   const tenon_place *p = asked->places;
   *c = (command){.is_launch = 1, .fails = asked->numbers[0] < 0, .kernel = asked->kernel};
   for (int k = 0; k < 3; ++k)
-    c->handles[k] = p[k].handle;
+    c->handles[k] = p[k].handle, c->serials[k] = serials[p[k].handle % MOST];
+  c->status = asked->status;
+  for (size_t k = 0; k < asked->status_count; ++k)
+    if (asked->status[k] != 0)
+      wrong = "words for checks are not zero";
   c->to = address(p[0]), c->from = address(p[1]), c->other = address(p[2]);
   c->nbytes = c->fails ? 0 : (uint64_t)asked->numbers[0] * 4;
   return leave(TENON_OK);
 }
 
-static int32_t commit(void *context, int32_t device, uint64_t *ticket, tenon_status *status) {
+static int32_t begin_recording(
+    void *context, int32_t device, uint64_t *number, tenon_status *status) {
+  enter_to_enqueue();
+  if (refused_step == 1)
+    return leave(fail(status, TENON_UNSUPPORTED, "it records nothing"));
+  open_recording = calloc(1, sizeof(recording));
+  *number = (uintptr_t)open_recording;
+  ++recordings;
+  return leave(TENON_OK);
+}
+
+static int32_t end_recording(
+    void *context, int32_t device, uint64_t number, tenon_status *status) {
   enter();
+  if (open_recording != (recording *)(uintptr_t)number)
+    wrong = "a recording ends that has not begun";
+  if (refused_step == 3)
+    return leave(fail(status, TENON_ERROR, "it ends no recording"));
+  open_recording->has_ended = 1;
+  open_recording = NULL;
+  return leave(TENON_OK);
+}
+
+static int32_t replay(void *context, int32_t device, uint64_t number, tenon_status *status) {
+  enter_to_enqueue();
+  recording *r = (recording *)(uintptr_t)number;
+  if (!r->has_ended)
+    wrong = "a recording is replayed that has not ended";
+  if (r->is_enqueued || r->ticket > done)
+    wrong = "a recording is replayed before the device has passed the last time";
+  if (count + r->count > MOST)
+    return leave(fail(status, TENON_ERROR, "it has no room for a replay"));
+  for (size_t k = 0; k < r->count; ++k) {
+    const command *c = &r->commands[k];
+    for (int j = 0; j < 3; ++j)
+      if (c->handles[j] && (!sizes[c->handles[j]] || serials[c->handles[j]] != c->serials[j]))
+        wrong = "a replay names a block that was released";
+    if (is_unloaded[c->kernel % MOST])
+      wrong = "a replay names a kernel that was unloaded";
+    for (int j = 0; c->status && j < 4; ++j)
+      if (c->status[j] != 0)
+        wrong = "words for checks are not zero in a replay";
+    commands[count++] = *c;
+  }
+  r->is_enqueued = 1;
+  replayed[replayed_count++] = r;
+  ++replays;
+  return leave(TENON_OK);
+}
+
+static void free_recording(void *context, int32_t device, uint64_t number) {
+  lock();
+  recording *r = (recording *)(uintptr_t)number;
+  if (r->is_enqueued || r->ticket > done)
+    wrong = "a recording is let go of that is in the queue";
+  if (open_recording == r)
+    open_recording = NULL;
+  --recordings;
+  free(r);
+  unlock();
+}
+
+static int32_t commit(void *context, int32_t device, uint64_t *ticket, tenon_status *status) {
+  enter_to_enqueue();
   if (commits_refused > 0) {
     --commits_refused;
     return leave(fail(status, TENON_ERROR, "it starts nothing"));
   }
   if (count > 0 && ++last == TICKETS)
     wrong = "more tickets than this test has";
+  if (count > 0 && commits_fail > 0)
+    failed[last % TICKETS] = 1, --commits_fail;
+  for (size_t k = 0; k < replayed_count; ++k)
+    replayed[k]->is_enqueued = 0, replayed[k]->ticket = last;
+  replayed_count = 0;
   for (size_t k = 0; k < count; ++k) {
     const command *c = &commands[k];
     failed[last % TICKETS] |= (char)c->fails;
     used[c->kernel % MOST] = last;
     if (!c->is_launch && c->nbytes > 0)
       memmove(c->to, c->from, c->nbytes);
+    if (c->status && ((const float *)c->from)[0] < 0)
+      c->status[0] = 1, c->status[1] = -1, c->status[2] = 7;
     for (uint64_t j = 0; c->is_launch && j < c->nbytes / 4; ++j)
       ((float *)c->to)[j] = ((const float *)c->from)[j] * ((const float *)c->other)[j];
   }
@@ -248,6 +361,7 @@ static void unload(void *context, uint64_t kernel) {
   if (used[kernel % MOST] > done)
     wrong = "a kernel is unloaded that the device runs";
   ++unloaded;
+  is_unloaded[kernel % MOST] = 1;
   unlock();
 }
 
@@ -267,6 +381,10 @@ VISIBLE const tenon_target_functions *tenon_target(uint32_t interface, tenon_sta
       .launch = launch,
       .load = load,
       .unload = unload,
+      .begin_recording = begin_recording,
+      .end_recording = end_recording,
+      .replay = replay,
+      .free_recording = free_recording,
   };
   if (opened++ > 0)
     wrong = "it is opened twice";

@@ -1,189 +1,30 @@
 // Devices that others use as well, that have little memory, and that refuse what they are given.
 
-#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <thread>
 
 #include "check.h"
-#include "programs.h"
 #include "runtime/archive.h"
-#include "runtime/target_library.h"
-#include "tenon.h"
+#include "strict.h"
 
 using namespace tenon;
-using tests::Kernel;
-using tests::ProgramDraft;
+using tests::fails;
+using tests::kBlock;
+using tests::kBytes;
+using tests::kFloats;
+using tests::kStrict;
+using tests::OpenedOnDevice;
+using tests::powers;
+using tests::Strict;
 using tests::TemporaryFile;
-
-namespace {
-
-using Kind = Slot::Kind;
-using From = Source::Kind;
-
-const std::string kStrict = tests::folder_of_this() + "libstrict.so";
-
-// The target of strict.c, which is opened once.
-struct Strict {
-  const std::string path;
-  void* const library = dlopen(path.c_str(), RTLD_NOW);
-  explicit Strict(std::string path = kStrict) : path(std::move(path)) {}
-  ~Strict() {
-    memory(UINT64_MAX);
-    copies(-1);
-    late(false);
-    yields(true);
-  }
-  template <class Function>
-  Function* find(const char* name) const {
-    CHECK(library != nullptr);
-    return reinterpret_cast<Function*>(dlsym(library, name));
-  }
-  void memory(uint64_t nbytes) const {
-    find<void(uint64_t)>("strict_memory")(nbytes);
-  }
-  void copies(int count) const {
-    find<void(int)>("strict_copies")(count);
-  }
-  // Has a ticket pass when it is waited for.
-  void late(bool is) const {
-    find<void(int)>("strict_late")(is);
-  }
-  void yields(bool does) const {
-    find<void(int)>("strict_yields")(does);
-  }
-  void refuse_commits(int count) const {
-    find<void(int)>("strict_refuse_commits")(count);
-  }
-  bool is_right() const {
-    const char* wrong = find<const char*()>("strict_wrong")();
-    if (wrong != nullptr)
-      tests::failed(__FILE__, __LINE__, wrong);
-    return find<size_t()>("strict_enqueued")() == 0;
-  }
-};
-
-constexpr size_t kFloats = 256, kBytes = kFloats * sizeof(float), kBlock = 4096;
-
-// Outputs are (x * x)^2 and (x * x)^2 * c * w: by a block of two pages, and then one of four.
-tests::Draft powers() {
-  tests::Draft draft;
-  draft.slots = {
-      {Kind::input, 0, kBytes},
-      {Kind::input, 0, kBytes},
-      {Kind::output, kBytes},
-      {Kind::output, kBytes},
-      {Kind::block, 2 * kBlock},
-      {Kind::block, 4 * kBlock},
-      {Kind::constant, 0},
-      {Kind::constant, 1}};
-  draft.inputs = {0, 1};
-  draft.outputs = {2, 3};
-  draft.constants = {std::vector<float>(kFloats, 3), std::vector<float>(kFloats, 1)};
-  draft.kernels = {{"", "multiply", 0}};
-  const auto multiply = [](size_t to, size_t a, size_t b) {
-    return Kernel{0, {to, a, b}, {kFloats}, {}};
-  };
-  draft.steps = {
-      {multiply(4, 0, 0), {4}, {}},
-      {multiply(2, 4, 4), {2}, {4}},
-      {multiply(5, 2, 6), {5}, {}},
-      {multiply(5, 5, 7), {}, {}},
-      {multiply(3, 5, 1), {3}, {5, 0, 1}}};
-  return draft;
-}
-
-ProgramDraft program() {
-  ProgramDraft draft;
-  draft.target = "strict";
-  draft.weights = {{"v", std::vector<float>(kFloats, 2)}, {"w", std::vector<float>(kFloats, 5)}};
-  draft.states = {{"s", {kFloats}, -1}, {"t", {kFloats}, 0}};
-  draft.codes = {{"source", "multiply"}};
-  const std::vector<SizeExpression> sizes{tests::constant(kFloats)};
-  ProgramDraft::Method method{"powers"};
-  method.inputs = {{"x", DType{6}, sizes}};
-  method.outputs = {{"a", DType{6}, sizes}, {"b", DType{6}, sizes}};
-  method.plan_inputs = {{From::input, 0}, {From::weight, 1}};
-  method.plan_outputs = {0, 1};
-  method.plan = powers();
-  auto other = method;
-  other.name = "with the other weight";
-  other.plan_inputs[1].number = 0;
-  draft.methods = {method, other};
-  return draft;
-}
-
-struct OpenedOnDevice {
-  tenon_program* program = nullptr;
-  int32_t code;
-  OpenedOnDevice(const Strict& strict, const std::string& path) {
-    tenon_options options{sizeof(options), strict.path.c_str()};
-    tenon_status status{};
-    code = tenon_open_program(path.c_str(), &options, &program, &status);
-  }
-  ~OpenedOnDevice() {
-    tenon_close_program(program);
-  }
-  int32_t run(float value) const {
-    std::vector<float> x(kFloats, value), a(kFloats), b(kFloats);
-    const auto tensor_of = [](std::vector<float>& memory) {
-      return tenon_tensor{sizeof(tenon_tensor), memory.data(), kBytes, TENON_FLOAT32, 1, {kFloats}};
-    };
-    const auto input = tensor_of(x);
-    std::array outputs{tensor_of(a), tensor_of(b)};
-    tenon_status status{};
-    const auto found = tenon_run(program, 0, &input, 1, outputs.data(), 2, &status);
-    const auto power = value * value * value * value;
-    for (size_t k = 0; found == TENON_OK && k < kFloats; ++k)
-      CHECK(a[k] == power && b[k] == power * 15);
-    return found;
-  }
-};
-
-// Two queues of the device, over a block that each pointer is the start of.
-struct TwoQueues {
-  const std::shared_ptr<TargetLibrary> library;
-  const uintptr_t handle = library->allocate(kBytes, 0);
-  std::unique_ptr<Queue> one = make(), other = make();
-  std::shared_ptr<TargetLibrary::Kernel> kernel;
-
-  explicit TwoQueues(const Strict& strict) : library(TargetLibrary::open(strict.path)) {}
-  ~TwoQueues() {
-    one = nullptr;
-    other = nullptr;
-    library->release(handle, 0);
-  }
-  std::unique_ptr<Queue> make() const {
-    return library->queue(0, [handle = handle](const void*) { return Place{handle, 0}; });
-  }
-  // The device fails in one of a negative number.
-  void launch(Queue& queue, int64_t floats) const {
-    char place = 0;
-    void* const pointers[] = {&place, &place, &place};
-    const size_t nbytes[] = {kBytes, kBytes, kBytes};
-    const auto number = kernel != nullptr ? kernel->address() : 0;
-    queue.launch(
-        {.kernel = reinterpret_cast<KernelFunction>(number),
-         .pointers = pointers,
-         .nbytes = nbytes,
-         .numbers = std::span(&floats, 1)});
-  }
-};
-
-bool fails(const Ticket& ticket) {
-  ticket->wait();
-  CHECK(ticket->passed());
-  return ticket->failure() != nullptr;
-}
-
-}  // namespace
+using tests::TwoQueues;
 
 TEST(a_block_stays_on_the_device_while_the_queue_uses_it) {
   const Strict strict;
   // A program's blocks share memory.
-  const TemporaryFile file(program().bytes());
+  const TemporaryFile file(tests::strict_program().bytes());
   {
     const OpenedOnDevice opened(strict, file.path);
     CHECK(opened.code == TENON_OK);
@@ -220,7 +61,7 @@ TEST(a_block_stays_on_the_device_while_the_queue_uses_it) {
 
 TEST(nothing_is_left_in_the_queue_of_a_device_that_refuses_a_copy) {
   const Strict strict;
-  const TemporaryFile file(program().bytes());
+  const TemporaryFile file(tests::strict_program().bytes());
   int refused = 0;
   for (bool is_over = false; !is_over; ++refused) {
     strict.copies(refused);
@@ -245,7 +86,7 @@ TEST(nothing_is_left_in_the_queue_of_a_device_that_refuses_a_copy) {
 
 TEST(several_programs_use_one_device) {
   const Strict strict;
-  const TemporaryFile file(program().bytes());
+  const TemporaryFile file(tests::strict_program().bytes());
   const auto work = [&](float value) {
     for (int turn = 0; turn < 5; ++turn) {
       const OpenedOnDevice opened(strict, file.path);
@@ -267,7 +108,7 @@ TEST(a_failure_is_told_to_who_enqueued_the_work) {
   CHECK(queues.library == TargetLibrary::open(strict.path));
   auto &one = queues.one, &other = queues.other;
   const auto launch = [&](Queue& queue, int64_t floats) { queues.launch(queue, floats); };
-  const auto fails = [](Queue& queue) { return ::fails(queue.commit()); };
+  const auto fails = [](Queue& queue) { return tests::fails(queue.commit()); };
   CHECK(!fails(*one) && !fails(*other));
   for (int turn = 0; turn < 3; ++turn) {
     launch(*one, -1), launch(*other, 1), launch(*one, 1);
@@ -436,7 +277,7 @@ TEST(two_copies_of_the_runtime_take_turns_on_a_device) {
 
 TEST(a_child_of_a_fork_has_no_device) {
   const Strict strict;
-  const TemporaryFile file(program().bytes());
+  const TemporaryFile file(tests::strict_program().bytes());
   auto opened = std::make_unique<OpenedOnDevice>(strict, file.path);
   auto queues = std::make_unique<TwoQueues>(strict);
   queues->launch(*queues->one, 1);

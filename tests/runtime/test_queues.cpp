@@ -86,6 +86,16 @@ class Worker final : public Queue {
       work(all);
     });
   }
+  void record(RecordedLaunches& made, const std::function<bool()>& launches) override {
+    auto before = std::exchange(open_, {});
+    CHECK(launches());
+    recorded_.push_back(std::exchange(open_, std::move(before)));
+    made.number = recorded_.size();
+  }
+  void replay(const RecordedLaunches& recording) override {
+    for (const auto& command : recorded_.at(recording.number - 1))
+      enqueue(command);
+  }
   void after(const Ticket& ticket) override {
     if (orders_)
       enqueue([ticket] { ticket->wait(); });
@@ -135,6 +145,7 @@ class Worker final : public Queue {
   const bool orders_;
   double clock_ = 0;
   std::vector<Command> open_;
+  std::vector<std::vector<Command>> recorded_;
   std::mutex mutex_;
   std::condition_variable change_;
   std::deque<Command> committed_;
@@ -194,7 +205,7 @@ void run_program(Queue& queue, Numbers& device, Numbers& host, unsigned seed) {
     const auto [first, words] = stretch();
     const auto other = random() % (kWords - words);
     const auto nbytes = words * sizeof(uint32_t);
-    switch (random() % 8) {
+    switch (random() % 9) {
       case 0:
       case 1:
         queue.copy(&device[first], &host[other], nbytes, CopyKind::host_to_device);
@@ -221,6 +232,29 @@ void run_program(Queue& queue, Numbers& device, Numbers& host, unsigned seed) {
             static_cast<uint32_t*>(memory[0])[k] += 7;
         };
         queue.call(add, pointers, std::array{nbytes});
+        break;
+      }
+      case 7: {
+        const auto [from, count] = stretch();
+        void* const pointers[] = {&device[first], &device[from]};
+        const size_t touched[] = {nbytes, count * sizeof(uint32_t)};
+        const int64_t numbers[] = {static_cast<int64_t>(words), static_cast<int64_t>(count)};
+        const auto launches = [&] {
+          for (int k = 0; k < 2; ++k)
+            queue.launch(
+                {.kernel = mix, .pointers = pointers, .nbytes = touched, .numbers = numbers});
+          return true;
+        };
+        RecordedLaunches recording;
+        queue.record(recording, launches);
+        for (int k = 0; k < 2; ++k) {
+          queue.copy(&device[from], &host[other], 4, CopyKind::host_to_device);
+          recording.is_there() ? queue.replay(recording) : void(launches());
+          tickets.push_back(queue.commit());
+          if (k == 0 && tickets.back() != nullptr)
+            tickets.back()->wait();
+        }
+        recording.number = 0;  // it is the queue's
         break;
       }
       default:

@@ -113,7 +113,15 @@ def test_hardware_that_is_not_there(tmp_path: Path) -> None:
 
 @library_targets
 @pytest.mark.parametrize(
-    ("change", "lacks"), [("copy = 0", "'copy'"), ("copy_queues = 1", "'copy_on'")]
+    ("change", "lacks"),
+    [
+        ("copy = 0", "'copy'"),
+        ("copy_queues = 1", "'copy_on'"),
+        (
+            "begin_recording = (void *)made.allocate",
+            "'end_recording', 'replay' or 'free_recording'",
+        ),
+    ],
 )
 def test_a_queue_that_lacks_a_function(change: str, lacks: str, tmp_path: Path) -> None:
     path = shared_object(CHANGED.replace("CHANGE", change), tmp_path / "libnpu.so")

@@ -75,6 +75,10 @@ FIELDS: list[tuple[str, Any]] = [
     ("commit_on", _function(c_int32, c_int32, c_int32, _number, _status)),
     ("after", _function(c_int32, c_int32, c_int32, c_uint64, _status)),
     ("started", _function(c_double, c_int32, c_uint64)),
+    ("begin_recording", _function(c_int32, c_int32, _number, _status)),
+    ("end_recording", _function(c_int32, c_int32, c_uint64, _status)),
+    ("replay", _function(c_int32, c_int32, c_uint64, _status)),
+    ("free_recording", _function(None, c_int32, c_uint64)),
 ]
 
 
@@ -184,6 +188,20 @@ class Library:
             launch.status = ctypes.cast(status, ctypes.POINTER(c_int64))
             launch.status_count = len(status)
         self._checked("launch", device, launch)
+
+    def begin_recording(self, device: int = 0) -> int:
+        recording = c_uint64()
+        self._checked("begin_recording", device, recording)
+        return recording.value
+
+    def end_recording(self, recording: int, device: int = 0) -> None:
+        self._checked("end_recording", device, recording)
+
+    def replay(self, recording: int, device: int = 0) -> None:
+        self._checked("replay", device, recording)
+
+    def free_recording(self, recording: int, device: int = 0) -> None:
+        self.functions.free_recording(self.context, device, recording)
 
     def load(self, code: bytes, entry: str) -> int:
         kernel = c_uint64()

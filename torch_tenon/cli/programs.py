@@ -152,7 +152,7 @@ def run(
     threads: Annotated[int, typer.Option(min=0, help="0: as many as processors.")] = 0,
     target: Annotated[str | None, typer.Option(help="The library of a target, or opencl.")] = None,
     commit: Annotated[
-        str, typer.Option(help="adaptive, or each: wait after each step.")
+        str, typer.Option(help="adaptive, or each: wait after each step, and replay nothing.")
     ] = "adaptive",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder for the results, as .npy.")

@@ -218,6 +218,65 @@ def test_a_kernel_from_source(library: Library, block: int) -> None:
     library.unload(kernel)
 
 
+RECORDED = f"""
+    kernel = library.load({DOUBLED!r}, "doubled_4_1")
+    block, other = library.allocate(4096), library.allocate(4096)
+    words = [(c_int64 * 4)() for _ in range(3)]
+    def replayed(*numbers):
+        library.write(block, bytes((ctypes.c_float * 3)(*numbers)))
+        library.replay(recording)
+        library.wait(library.commit())
+        after = (ctypes.c_float * 3).from_buffer_copy(library.read(block, 12))
+        print(*(f"{{x:g}}" for x in after), *(status[0] for status in words), end="; ")
+        for status in words:
+            status[:] = 0, 0, 0, 0
+
+    recording = library.begin_recording()
+    library.launch(kernel, [(block, 0)], [1, 3], words[0])
+    library.launch(kernel, [(block, 0)], [0, 3], words[1])  # no work-groups
+    library.launch(kernel, [(block, 4)], [1, 1], words[2])
+    library.end_recording(recording)
+    replayed(1, 2, 3)
+    library.launch(kernel, [(other, 0)], [1, 2], words[1])  # sets the kernel's arguments anew
+    replayed(-1, 2, 3)
+    replayed(1, -2, 3)
+    replayed(1, 2, 4)
+    library.free_recording(recording)
+
+    recording = library.begin_recording()
+    library.end_recording(recording)  # of nothing
+    replayed(1, 2, 3)
+    library.free_recording(recording)
+
+    recording = library.begin_recording()
+    library.launch(kernel, [(block, 0)], [1, 3], words[0])
+    try:
+        library.launch(kernel, [(block, 0)], [1, 3, 3], words[0])
+    except Failed as error:
+        print("takes 4 arguments" in str(error))
+    library.free_recording(recording)  # before it has ended: what is launched now is enqueued
+    library.write(block, bytes((ctypes.c_float * 3)(5, 6, 7)))
+    library.launch(kernel, [(block, 0)], [1, 3], words[0])
+    library.wait(library.commit())
+    print(*(ctypes.c_float * 3).from_buffer_copy(library.read(block, 12)))
+"""
+
+
+@pytest.mark.parametrize("way", ["auto", "buffer", "kernels"])
+def test_kernels_are_recorded_and_replayed(way: str) -> None:
+    found = there(RECORDED, TENON_OPENCL_REPLAY=way)
+    assert found.split("\n") == [
+        "2 8 6 0 0 0; -2 8 6 7 0 0; 2 -8 6 7 0 7; 2 8 8 0 0 0; 1 2 3 0 0 0; True",
+        "10.0 12.0 14.0",
+    ]
+
+
+def test_a_setting_turns_recording_off() -> None:
+    code = "print(bool(library.functions.begin_recording), bool(library.functions.replay))"
+    assert there(code, TENON_OPENCL_REPLAY="off") == "False False"
+    assert there(code, TENON_OPENCL_REPLAY="") == "True True"
+
+
 @pytest.mark.slow
 def test_a_kernel_from_a_binary(library: Library, block: int) -> None:
     import pyopencl

@@ -20,7 +20,11 @@ constexpr uint32_t kExtensions = 0x1030;         // CL_DEVICE_EXTENSIONS
 constexpr uint32_t kPlatform = 0x1031;           // CL_DEVICE_PLATFORM
 constexpr intptr_t kContextPlatform = 0x1084;    // CL_CONTEXT_PLATFORM
 constexpr uint64_t kAllTypes = 0xFFFFFFFF;       // CL_DEVICE_TYPE_ALL
+constexpr uint64_t kCpu = 1 << 1;                // CL_DEVICE_TYPE_CPU
 constexpr uint64_t kGpu = 1 << 2;                // CL_DEVICE_TYPE_GPU
+constexpr uint64_t kOutOfOrder = 1 << 0;         // CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE
+// CL_DEVICE_COMMAND_BUFFER_REQUIRED_QUEUE_PROPERTIES_KHR
+constexpr uint32_t kQueuesOfCommandBuffers = 0x12AA;
 
 // What a device without an extension lacks, and what becomes of that.
 constexpr const char* kOptional[][2] = {
@@ -78,12 +82,36 @@ int note_opencl(struct dl_phdr_info* info, size_t, void* found) {
 Driver::Driver() {
   open();
   devices = find_devices();
-  const auto platform = reinterpret_cast<intptr_t>(number_of<Platform>(devices[0], kPlatform));
-  const intptr_t properties[] = {kContextPlatform, platform, 0};
+  auto* const platform = number_of<Platform>(devices[0], kPlatform);
+  const intptr_t properties[] = {kContextPlatform, reinterpret_cast<intptr_t>(platform), 0};
   Code code = 0;
   const auto count = static_cast<uint32_t>(devices.size());
   context = clCreateContext(properties, count, devices.data(), nullptr, nullptr, &code);
   check(code, "making a context");
+  is_processor = (number_of<uint64_t>(devices[0], kDeviceType) & kCpu) != 0;
+  find_command_buffers(platform);
+}
+
+// All of them or none.
+void Driver::find_command_buffers(Platform platform) {
+  // What its queues have to be: ours are in order, and are asked for times.
+  if (!has_extension("cl_khr_command_buffer") ||
+      (number_of<uint64_t>(devices[0], kQueuesOfCommandBuffers) & kOutOfOrder) != 0)
+    return;
+  bool has_all = true;
+#define TENON_OPENCL_FIND(name, ...)                                                               \
+  name =                                                                                           \
+      reinterpret_cast<decltype(name)>(clGetExtensionFunctionAddressForPlatform(platform, #name)); \
+  has_all = has_all && name != nullptr;
+  TENON_OPENCL_COMMAND_BUFFERS(TENON_OPENCL_FIND)
+#undef TENON_OPENCL_FIND
+  if (!has_all)
+    clReleaseCommandBufferKHR = nullptr;
+}
+
+bool Driver::has_extension(const char* name) const {
+  const auto extensions = " " + text_of(devices[0], kExtensions) + " ";
+  return extensions.find(std::string(" ") + name + " ") != std::string::npos;
 }
 
 void Driver::open() {
@@ -160,10 +188,9 @@ std::string Driver::facts() const {
   const auto version = stripped(text_by([&](size_t nbytes, void* text, size_t* needed) {
     return clGetPlatformInfo(platform, kPlatformVersion, nbytes, text, needed);
   }));
-  const auto extensions = " " + text_of(device, kExtensions) + " ";
   std::string lacks;
   for (const auto& [extension, text] : kOptional)
-    if (extensions.find(std::string(" ") + extension + " ") == std::string::npos)
+    if (!has_extension(extension))
       lacks += (lacks.empty() ? "" : "; ") + std::string(text);
   std::ostringstream facts;
   facts << "OpenCL device: " << text_of(device, kDeviceName) << ", "

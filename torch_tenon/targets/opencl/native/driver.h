@@ -22,6 +22,7 @@ using Memory = struct MemoryObject*;
 using Program = struct ProgramObject*;
 using KernelObject = struct KernelHandle*;
 using Event = struct EventObject*;
+using CommandBuffer = struct CommandBufferObject*;
 
 // Queues are in order, so waiting lists are empty but for a marker's.
 using Waits = const Event*;
@@ -41,6 +42,20 @@ using Binaries = const unsigned char**;
 using MakeContext = Context(const intptr_t*, uint32_t, Devices, void*, void*, Code*);
 using MakeProgram = Program(Context, uint32_t, Devices, Sizes, Binaries, Code*, Code*);
 using MakeProgramOfText = Program(Context, uint32_t, const char**, Sizes, Code*);
+
+using Record = Code(
+    CommandBuffer,
+    CommandQueue,
+    const uint64_t*,
+    KernelObject,
+    uint32_t,
+    Sizes,
+    Sizes,
+    Sizes,
+    uint32_t,
+    const uint32_t*,
+    uint32_t*,
+    void**);
 
 #define TENON_OPENCL_FUNCTIONS(F)                                                   \
   F(clGetPlatformIDs, Code(uint32_t, Platform*, uint32_t*))                         \
@@ -66,12 +81,23 @@ using MakeProgramOfText = Program(Context, uint32_t, const char**, Sizes, Code*)
   F(clEnqueueCopyBuffer, Change<Memory>)                                            \
   F(clEnqueueFillBuffer, Change<const void*>)                                       \
   F(clEnqueueMarkerWithWaitList, Code(CommandQueue, uint32_t, Waits, Event*))       \
+  F(clGetExtensionFunctionAddressForPlatform, void*(Platform, const char*))         \
   F(clFlush, Code(CommandQueue))                                                    \
   F(clFinish, Code(CommandQueue))                                                   \
   F(clWaitForEvents, Code(uint32_t, Waits))                                         \
   F(clGetEventInfo, Ask<Event>)                                                     \
   F(clGetEventProfilingInfo, Ask<Event>)                                            \
   F(clReleaseEvent, Code(Event))
+
+// Those of cl_khr_command_buffer whose arguments are the same in all its versions.
+#define TENON_OPENCL_COMMAND_BUFFERS(F)                                    \
+  F(clCreateCommandBufferKHR,                                              \
+    CommandBuffer(uint32_t, const CommandQueue*, const uint64_t*, Code*))  \
+  F(clCommandNDRangeKernelKHR, Record)                                     \
+  F(clFinalizeCommandBufferKHR, Code(CommandBuffer))                       \
+  F(clEnqueueCommandBufferKHR,                                             \
+    Code(uint32_t, CommandQueue*, CommandBuffer, uint32_t, Waits, Event*)) \
+  F(clReleaseCommandBufferKHR, Code(CommandBuffer))
 
 // Why a function of the interface fails. It does not leave the library: see target.cpp.
 struct Failed final : std::exception {
@@ -91,10 +117,15 @@ struct Driver {
 
 #define TENON_OPENCL_MEMBER(name, ...) std::add_pointer_t<__VA_ARGS__> name = nullptr;
   TENON_OPENCL_FUNCTIONS(TENON_OPENCL_MEMBER)
+  TENON_OPENCL_COMMAND_BUFFERS(TENON_OPENCL_MEMBER)
 #undef TENON_OPENCL_MEMBER
 
   std::vector<Device> devices;
   Context context = nullptr;
+  bool is_processor = false;  // the devices are the processor
+  bool has_command_buffers() const {
+    return clReleaseCommandBufferKHR != nullptr;
+  }
 
   // Raises Failed where that is an error of the driver's.
   void check(Code code, const char* what) const;
@@ -111,6 +142,8 @@ struct Driver {
 
  private:
   void open();
+  void find_command_buffers(Platform platform);
+  bool has_extension(const char* name) const;
   std::vector<Device> find_devices() const;
 };
 

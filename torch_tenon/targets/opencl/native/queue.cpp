@@ -80,7 +80,44 @@ void Queue::launch(const tenon_launch& launch) {
             std::to_string(given));
   if (launch.numbers[0] == 0)
     return;
-  auto* object = kernel.by_queue[number_];
+  const size_t global = static_cast<size_t>(launch.numbers[0]) * kernel.local;
+  if (recording_ != nullptr) {
+    auto* const object = recording_->object(kernel);
+    set_all(object, launch, words > 0 ? recording_->status(nbytes, launch.status) : nullptr);
+    return recording_->add({object, kernel.name.c_str(), global, kernel.local});
+  }
+  auto* const object = kernel.by_queue[number_];
+  set_all(object, launch, words > 0 ? status() : nullptr);
+  if (words > 0)
+    clear(status(), nbytes);
+  enqueue_kernel({object, kernel.name.c_str(), global, kernel.local});
+  if (words > 0)
+    read(status(), nbytes, launch.status);
+}
+
+std::unique_ptr<Recording> Queue::record(Replay how) {
+  auto made = std::make_unique<Recording>(driver_, queue_, how);
+  recording_ = made.get();
+  return made;
+}
+
+void Queue::end_recording(Recording& recording) {
+  recording_ = nullptr;
+  recording.end();
+}
+
+void Queue::replay(const Recording& recording) {
+  for (const auto& [memory, nbytes, host] : recording.statuses())
+    clear(memory, nbytes);
+  if (recording.buffer() != nullptr)
+    enqueue_buffer(recording.buffer());
+  for (const auto& command : recording.commands())
+    enqueue_kernel(command);
+  for (const auto& [memory, nbytes, host] : recording.statuses())
+    read(memory, nbytes, host);
+}
+
+void Queue::set_all(KernelObject object, const tenon_launch& launch, Memory status) const {
   uint32_t next = 0;
   for (size_t k = 0; k < launch.place_count; ++k) {
     set(object, next++, memory(launch.places[k]));
@@ -88,30 +125,46 @@ void Queue::launch(const tenon_launch& launch) {
   }
   for (size_t k = 1; k < launch.number_count; ++k)
     set(object, next++, launch.numbers[k]);
-  if (words > 0) {
-    const int64_t zero = 0;
-    set(object, next++, status());
-    enqueue(
-        "clearing",
-        driver_.clEnqueueFillBuffer,
-        status(),
-        static_cast<const void*>(&zero),
-        sizeof(zero),
-        size_t{0},
-        nbytes);
-  }
-  const size_t local = kernel.local, global = static_cast<size_t>(launch.numbers[0]) * local;
+  if (status != nullptr)
+    set(object, next++, status);
+}
+
+void Queue::enqueue_kernel(const Command& command) {
   enqueue_timed(
-      kernel.name.c_str(), driver_.clEnqueueNDRangeKernel, object, 1u, nullptr, &global, &local);
-  if (words > 0)
-    enqueue(
-        "reading checks",
-        driver_.clEnqueueReadBuffer,
-        status(),
-        0u,
-        size_t{0},
-        nbytes,
-        static_cast<void*>(launch.status));
+      command.name,
+      driver_.clEnqueueNDRangeKernel,
+      command.object,
+      1u,
+      nullptr,
+      &command.global,
+      &command.local);
+}
+
+void Queue::clear(Memory status, size_t nbytes) {
+  const int64_t zero = 0;
+  enqueue(
+      "clearing",
+      driver_.clEnqueueFillBuffer,
+      status,
+      static_cast<const void*>(&zero),
+      sizeof(zero),
+      size_t{0},
+      nbytes);
+}
+
+void Queue::read(Memory status, size_t nbytes, void* host) {
+  enqueue("reading checks", driver_.clEnqueueReadBuffer, status, 0u, size_t{0}, nbytes, host);
+}
+
+void Queue::enqueue_buffer(CommandBuffer buffer) {
+  Event event = nullptr;
+  open_ = true;
+  driver_.check(
+      driver_.clEnqueueCommandBufferKHR(0, nullptr, buffer, 0, nullptr, &event),
+      "enqueueing a buffer of commands");
+  const std::shared_ptr<EventObject> made(event, driver_.clReleaseEvent);
+  if (!first_)
+    first_ = made;
 }
 
 uint64_t Queue::commit() {

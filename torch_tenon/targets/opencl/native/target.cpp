@@ -38,6 +38,7 @@ struct Opened {
   Opened()
       : count(std::max(driver.devices.size(), wanted_devices())),
         facts(driver.facts()),
+        replay(replay_of(driver)),
         programs(driver, count) {
     for (size_t k = 0; k < count; ++k)
       queues.emplace_back(driver, device(k), k);
@@ -50,6 +51,7 @@ struct Opened {
   const Driver driver;
   const size_t count;
   const std::string facts;
+  const Replay replay;
   Programs programs;
   std::deque<Queues> queues;  // by device; they stay where they are
   tenon_target_functions functions{};
@@ -100,6 +102,32 @@ int32_t enqueued(void* context, int32_t device, tenon_status* status, const Work
     const std::lock_guard<std::mutex> lock(queues(context, device).mutex);
     work();
   });
+}
+
+int32_t begin_recording(void* context, int32_t device, uint64_t* recording, tenon_status* status) {
+  return enqueued(context, device, status, [&] {
+    *recording =
+        reinterpret_cast<uint64_t>(queue(context, device).record(of(context).replay).release());
+  });
+}
+
+int32_t end_recording(void* context, int32_t device, uint64_t recording, tenon_status* status) {
+  return enqueued(context, device, status, [&] {
+    queue(context, device).end_recording(*reinterpret_cast<Recording*>(recording));
+  });
+}
+
+int32_t replay(void* context, int32_t device, uint64_t recording, tenon_status* status) {
+  return enqueued(context, device, status, [&] {
+    queue(context, device).replay(*reinterpret_cast<const Recording*>(recording));
+  });
+}
+
+void free_recording(void* context, int32_t device, uint64_t recording) {
+  auto* const given = reinterpret_cast<Recording*>(recording);
+  const std::lock_guard<std::mutex> lock(queues(context, device).mutex);
+  queue(context, device).give_up(*given);
+  delete given;
 }
 
 uint64_t total_memory(void* context, int32_t device) {
@@ -240,6 +268,12 @@ void open() {
   f.commit_on = commit_on;
   f.after = after;
   f.started = started;
+  if (opened->replay != Replay::none) {
+    f.begin_recording = begin_recording;
+    f.end_recording = end_recording;
+    f.replay = replay;
+    f.free_recording = free_recording;
+  }
   opened_by = getpid();
   std::atexit(finish);  // it runs before what the driver has registered when it was opened
 }
