@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import torch_tenon.ops.activations
 import torch_tenon.ops.image_grids
 import torch_tenon.ops.losses
+import torch_tenon.ops.membership
 import torch_tenon.ops.optimizer_steps
 import torch_tenon.ops.upsampling  # noqa: F401  # the entries of all of them
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
@@ -69,6 +70,8 @@ def _all() -> dict[Any, Callable[..., Any]]:
             table[op] = _not_of(known.decomposition_except, op, function)
         if known.needs_eps:
             table[op] = _not_without_eps(op, function)
+        if any(a.name == "output_mask" for a in op._schema.arguments):
+            table[op] = _as_asked(op, table[op])
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update(COMPOSITIONS)
     fractions = [op for op in table if known_of(op).takes == "fractions"]
@@ -123,6 +126,21 @@ def _of_fitting(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         except CannotLower:
             return NotImplemented
         return function(*args, **keywords)
+
+    return run
+
+
+def _as_asked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Gradients, of which `output_mask` says which ones are asked for. PyTorch's decompositions
+    give some that are not."""
+    names = [a.name for a in op._schema.arguments]
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        found = function(*args, **keywords)
+        if found is NotImplemented:
+            return found
+        mask = (dict(zip(names, args, strict=False)) | keywords)["output_mask"]
+        return tuple(g if asked else None for g, asked in zip(found, mask, strict=True))
 
     return run
 
