@@ -1,4 +1,5 @@
-"""Which elements are among others, where PyTorch's decomposition finds other ones than its CPU."""
+"""Which elements are among others, and whether all are: where PyTorch has no decomposition, or one
+that finds other ones than its CPU."""
 
 from __future__ import annotations
 
@@ -53,3 +54,15 @@ def number_isin(
     first."""
     found = (among == number).any()
     return ~found if invert else found
+
+
+@composition(aten._is_all_true.default)
+def is_all_true(x: Tensor) -> Tensor:
+    """Whether all truth values (any shape) are true."""
+    return x.all() if x.dtype is torch.bool else NotImplemented
+
+
+@composition(aten._is_any_true.default)
+def is_any_true(x: Tensor) -> Tensor:
+    """Whether one of some truth values (any shape) is true."""
+    return x.any() if x.dtype is torch.bool else NotImplemented
