@@ -182,6 +182,26 @@ def test_values_are_checked(tmp_path: Path) -> None:
         torch.testing.assert_close(program(x, classes, chance), Checked()(x, classes, chance))
 
 
+class AllChecked(nn.Module):
+    """Truth values that are checked the way PyTorch's documents have it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._check_tensor_all(x > 0, lambda: "x is positive")
+        return x * 2
+
+
+@pytest.mark.parametrize("sizes", ["fixed", "any"])
+def test_truth_values_are_checked(tmp_path: Path, sizes: str) -> None:
+    """Of fixed sizes too, where nothing is left to check of sizes."""
+    dynamic = None if sizes == "fixed" else ({0: torch.export.Dim("n", min=2, max=64)},)
+    x = torch.rand(5) + 0.1
+    torch_tenon.export(AllChecked().eval(), (x,), tmp_path / "m.tenon", dynamic_shapes=dynamic)
+    program = torch_tenon.load(tmp_path / "m.tenon")
+    torch.testing.assert_close(program(x), x * 2)
+    with pytest.raises(ProgramError, match="a value is not what it has to be"):
+        program(x - 1)
+
+
 def test_buffers_are_state(tmp_path: Path) -> None:
     model = Counter()
     program = exported(tmp_path, model, torch.randn(1, 3))

@@ -106,3 +106,71 @@ def test_logsigmoid_lies_in_order(gradients: bool) -> None:
     for ours, theirs in zip(got, want, strict=True):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-5, atol=1e-6)
     torch._dynamo.reset()
+
+
+def turned(*sizes: int) -> torch.Tensor:
+    """Numbers whose first dimension lies closest."""
+    return torch.randn(*reversed(sizes)).permute(*reversed(range(len(sizes))))
+
+
+aten = torch.ops.aten
+# Of x (2, 4, 3), whose first dimension lies closest, and y (4, 3), in order.
+LYING: dict[str, Op] = {
+    "copysign": torch.copysign,
+    "copysign, a number": lambda x, y: torch.copysign(x, torch.ones((), device=x.device)),
+    "floor_divide": torch.floor_divide,
+    "div": lambda x, y: torch.div(x, y, rounding_mode="floor"),
+    "logical_and": torch.logical_and,
+    "xlogy": lambda x, y: torch.xlogy(x, y.abs()),
+    "xlog1py": lambda x, y: torch.special.xlog1py(x, y.abs()),
+    "heaviside": torch.heaviside,
+    "logaddexp": torch.logaddexp,
+    "pow": lambda x, y: 2.0**x,
+    "elu_backward": lambda x, y: aten.elu_backward(x, 1.0, 1.0, 1.0, False, y.expand(2, 4, 3)),
+    "hardtanh_backward": lambda x, y: aten.hardtanh_backward(x, y.expand(2, 4, 3), -1.0, 1.0),
+    "dropout": lambda x, y: aten.native_dropout_backward(x, x > 0, 2.0),
+    "nonzero_static": lambda x, y: torch.nonzero_static(x, size=5),
+    "interpolate": lambda x, y: F.interpolate(x, scale_factor=2.0),
+    "interpolate, linear": lambda x, y: F.interpolate(x, scale_factor=2.0, mode="linear"),
+    "batch_norm": lambda x, y: F.batch_norm(x, None, None, training=True),
+    "batch_norm, in use": lambda x, y: F.batch_norm(x, y[:, 0], y[:, 1].abs() + 1),
+}
+
+
+@pytest.mark.parametrize("name", LYING)
+def test_results_lie_as_eager_code_has_them(name: str) -> None:
+    """PyTorch's references, which its traces take, have some lie otherwise than its kernels."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = LYING[name](x, y)
+        return found, found.as_strided((4,), (1,), 1)
+
+    x, y = turned(2, 4, 3), torch.randn(4, 3)
+    torch._dynamo.reset()
+    got, want = (
+        torch.compile(function, backend="tenon")(x.to("tenon"), y.to("tenon")),
+        function(x, y),
+    )
+    assert got[0].stride() == want[0].stride()
+    for ours, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize("by_channel", [False, True])
+@pytest.mark.parametrize("dims", [1, 2])
+def test_images_lie_as_eager_code_has_them(dims: int, by_channel: bool, gradients: bool) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shuffled = F.channel_shuffle(x, 3) if x.dim() == 4 else x
+        return F.batch_norm(x * 2, None, None, training=True), shuffled * 2
+
+    x = turned(2, 6, *[3] * dims)
+    x = (laid(x, by_channel) if dims == 2 else x).requires_grad_(gradients)
+    there = x.detach().to("tenon").requires_grad_(gradients)
+    torch._dynamo.reset()
+    got, want = torch.compile(function, backend="tenon")(there), function(x)
+    for ours, theirs in zip(got, want, strict=True):
+        assert ours.stride() == theirs.stride()
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
+    torch._dynamo.reset()

@@ -175,3 +175,25 @@ def test_gradients_by_classes_that_are_none(plane: bool, reduction: int) -> None
             for run in (gradient, graph):
                 with pytest.raises(IndexError, match=f"Target {bad} is out of bounds"):
                     _ = run(x.to("tenon"), wrong.to("tenon")).cpu()
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_margins_that_do_not_count(reduction: str, p: int) -> None:
+    """A class beyond the margin adds nothing, whatever its weight, and neither does NaN."""
+    rows = torch.tensor([[0.1, 0.2, 0.9, -3.0], [0.4, 0.1, -5.0, 2.0], [3.0, math.nan, -0.5, -2.0]])
+    target, weight = torch.tensor([0, 1, 0]), torch.tensor([1.0, math.inf, 2.0, 0.0])
+
+    def loss(x: Any, target: Any, weight: Any) -> Any:
+        x = x.detach().requires_grad_()
+        found = F.multi_margin_loss(x, target, p, weight=weight, reduction=reduction)
+        (gradient,) = torch.autograd.grad(found.sum(), x)
+        return found.detach(), gradient
+
+    want, there = loss(rows, target, weight), [x.to("tenon") for x in (rows, target, weight)]
+    with executing("compiled"):
+        for _ in range(2):
+            assert_same(loss(*there), want, 1e-6, 0)
+    torch._dynamo.reset()
+    assert_same(torch.compile(loss, backend="tenon")(*there), want, 1e-6, 0)
+    torch._dynamo.reset()

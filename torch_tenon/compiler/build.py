@@ -233,6 +233,8 @@ class ProgramBuilder:
         schema = getattr(op, "_schema", None)
         if schema is not None and schema.is_mutable:
             raise NotImplementedError(f"{op} writes its arguments inside a compiled graph")
+        if known_of(op).of_memory:  # a call gets what an argument shows of its memory
+            raise CannotLower(f"{op} of more memory than its argument shows")
         if keywords.get("device") is not None:
             keywords = keywords | {"device": torch.device("cpu")}
         if schema is not None:
@@ -273,11 +275,15 @@ class ProgramBuilder:
 
     # Contents
 
+    def in_memory(self, contents: Contents, dtype: torch.dtype, layout: Layout) -> Stored:
+        """A view of the contents in their own memory."""
+        return Stored(self._in_memory(contents, dtype), layout)
+
     def to_be_written(self, contents: Contents, dtype: torch.dtype, layout: Layout) -> Stored:
         """A view of the contents in memory, which an op is about to write."""
-        buffer = self._in_memory(contents, dtype)
+        stored = self.in_memory(contents, dtype, layout)
         self._keep_old(contents)
-        return Stored(buffer, layout)
+        return stored
 
     def current(self, contents: Contents) -> Value:
         """All of the contents, as they are now."""

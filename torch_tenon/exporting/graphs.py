@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +34,7 @@ _CHECKS = (
     *(aten._assert_scalar.default, aten._assert_tensor_metadata.default),
     *(aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default),
 )
+_ITEMS = (aten.item.default, aten._local_scalar_dense.default)
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -183,8 +185,34 @@ def _guards(module: GraphModule) -> Iterator[Any]:
 def _drop_checks(graph: Graph) -> None:
     for node in list(graph.module.graph.nodes):
         if node.target in _CHECKS:
-            condition = node.args[0].meta.get("val") if isinstance(node.args[0], Node) else None
-            if isinstance(condition, torch.SymBool):
-                graph.conditions.append(condition.node.expr)
+            if isinstance(node.args[0], Node):
+                _keep_check(graph, node, node.args[0])
             graph.module.graph.erase_node(node)
     graph.drop_dead()
+
+
+def _keep_check(graph: Graph, check: Node, condition: Node) -> None:
+    """Keeps what a check asks: of a truth value in a tensor as an op, of sizes for their checks."""
+    truth, value = _truth_in_tensor(condition), condition.meta.get("val")
+    if truth is None:
+        if isinstance(value, torch.SymBool):
+            graph.conditions.append(value.node.expr)
+        return
+    if condition.target is operator.le:
+        return  # as it always is
+    with graph.module.graph.inserting_before(check):
+        text = check.args[1] if len(check.args) > 1 else "a value is not what it has to be"
+        graph.module.graph.call_function(aten._assert_async.msg, (truth, text))
+
+
+def _truth_in_tensor(condition: Node) -> Node | None:
+    """The tensor of one truth value that a condition compares with 1, as
+    `torch._check_tensor_all` has it: `sym_ite(x.item(), 1, 0) >= 1`, `<= 1` and `== 1`."""
+    if condition.target not in (operator.ge, operator.le, operator.eq) or condition.args[1] != 1:
+        return None
+    number = condition.args[0]
+    if not isinstance(number, Node) or number.target is not torch.sym_ite:
+        return None
+    item, *values = number.args
+    is_item = isinstance(item, Node) and item.target in _ITEMS
+    return item.args[0] if is_item and values == [1, 0] else None  # type: ignore[return-value,union-attr]

@@ -37,7 +37,8 @@ from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.derived_products import derived
 from torch_tenon.ops.lowerings.table import fits
-from torch_tenon.ops.variants import overload
+from torch_tenon.ops.traced import laid_out
+from torch_tenon.ops.variants import known_of, overload
 from torch_tenon.targets.target import TargetError
 
 log = logging.getLogger("torch_tenon.program")
@@ -328,11 +329,18 @@ def _autograd(forward: GraphCompiler, backward: GraphCompiler, inference: GraphC
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     """The table that a trace decomposes ops by: what the target's library has stays whole."""
-    table = {op: _or_whole(op, function) for op, function in decompositions().items()}
+    table = {op: _or_whole(op, _laid_out(op, f)) for op, f in decompositions().items()}
     library = devices.target().library
     for op in library:
         table.pop(overload(op), None)
     return table | {overload(op): function for op, function in derived(library).items()}
+
+
+@functools.cache
+def _laid_out(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose results lie as those of eager code."""
+    rule = known_of(op).lies_as_on_cpu
+    return laid_out(function, rule) if rule not in ("", "kernel") else function
 
 
 @functools.cache

@@ -165,6 +165,8 @@ class _Window:
             for i, (a, x) in enumerate(zip(schema, arguments, strict=True))
             if i not in outs
         }
+        if variants.known_of(functional).of_memory:
+            given[schema[0].name] = self._memory(arguments[0])
         targets = [arguments[i] for i in outs + [i for i in written if i not in outs]]
         in_place = written == [0] and variants.known_of(functional).partial
         changes = self.slots[arguments[0][1]] if in_place else None
@@ -262,6 +264,14 @@ class _Window:
             return self._number(*x[1:])
         value = x[1]
         return constant((), value.item(), value.dtype) if isinstance(value, torch.Tensor) else value
+
+    def _memory(self, t: Any) -> Value:
+        """A tensor as it lies in its storage, for an op that speaks of that."""
+        _, number, dtype, sizes, strides, offset = t
+        if product(sizes) == 0:
+            return self._argument(t)
+        layout = Layout(tuple(sizes), tuple(strides), offset)
+        return self.builder.in_memory(self.slots[number], dtype, layout)
 
     def _number(self, place: int, dtype: torch.dtype, wrapped: bool, real: bool) -> Value:
         found = self.numbers.get(place)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from torch_tenon.compiler.build import Contents, ProgramBuilder
 from torch_tenon.compiler.composition import as_called
@@ -95,6 +96,9 @@ class _Graph:
         self.outputs: list[Any] = []
         nodes = list(module.graph.nodes)
         self.order: dict[Node, int] = {n: k for k, n in enumerate(nodes)}
+        self.first: dict[int | None, Node] = {}  # the nodes that make memory, by it
+        for n in nodes:
+            self.first.setdefault(memory_of(n), n)
         self.makers = _memory_of_several(nodes)
         self.stored = set(self.makers.values())
         self.in_place = _changed_in_place(nodes, self.order)
@@ -331,12 +335,20 @@ class _Graph:
 
     def _lay_out(self, n: Node, args: list[Any]) -> None:
         """Prepares `as_strided`, which speaks of memory: that has to be laid out as the graph's
-        maker saw it."""
+        maker saw it, all of it that the op may reach."""
         base = n.args[0]
         assert isinstance(base, Node)
-        (meta,) = self._results(base)
-        assert meta is not None
-        stored = self.builder.laid_out(args[0], Layout(meta.sizes, meta.strides))
+        maker = self.first[memory_of(base)]
+        if maker.op != "call_function":
+            stored = self._laid_out(base, args[0])  # around it is more of what was given
+        elif not _is_all(maker):
+            raise CannotLower(f"{n.target} of memory of which the graph has a part")
+        else:
+            whole = self._laid_out(maker, self.builder.current(self.env[maker]))
+            part = whole if maker is base else self._part_of(whole, maker, base)
+            if part is None:
+                raise CannotLower(f"{n.target} of other numbers' memory")
+            stored = part
         args[0] = stored
         schema: Any = getattr(n.target, "_schema", None)
         offset = len(schema.arguments) - 1
@@ -344,6 +356,11 @@ class _Graph:
             # Counted from the start of the traced storage, of which we have a part.
             start = self.sizes.index(base.meta["val"].storage_offset())
             args[offset] = args[offset] - start + stored.layout.offset
+
+    def _laid_out(self, n: Node, value: Value) -> Stored:
+        (meta,) = self._results(n)
+        assert meta is not None
+        return self.builder.laid_out(value, Layout(meta.sizes, meta.strides))
 
     def _effect(self, args: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
         """A call for what it does (a check that raises); tokens only keep the order of such calls,
@@ -452,6 +469,17 @@ def _memory_of_several(nodes: Sequence[Node]) -> dict[int | None, Node]:
             makers.setdefault(memory_of(n), n)
     given = {memory_of(n) for n in nodes if n.op != "call_function"}
     return {m: n for m, n in makers.items() if m not in given | {None} and count[m] > 1}
+
+
+def _is_all(n: Node) -> bool:
+    """Whether a node's tensor reaches over all of its memory. That of a scatter is a copy of its
+    argument's, around what this shows as well, of which a trace knows nothing."""
+    if known_of(n.target).of_memory and not _is_all(n.args[0]):  # type: ignore[arg-type]
+        return False
+    t = n.meta["val"]
+    span = 1 + sum((n - 1) * k for n, k in zip(t.shape, t.stride(), strict=True))
+    fills = span * t.itemsize == t.untyped_storage().nbytes()
+    return statically_known_true(t.storage_offset() == 0) and statically_known_true(fills)
 
 
 def _is_view(n: Node, base: Node) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -28,13 +28,14 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import torch_tenon.ops.activations
 import torch_tenon.ops.image_grids
 import torch_tenon.ops.losses
+import torch_tenon.ops.membership
 import torch_tenon.ops.optimizer_steps
 import torch_tenon.ops.upsampling  # noqa: F401  # the entries of all of them
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import CannotLower, find, fitting, real_if_it_is
-from torch_tenon.ops.manifest import PYTORCH, names_with, of
+from torch_tenon.ops.manifest import PYTORCH, load, names_with, of
 from torch_tenon.ops.standalone import STANDALONE, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
 from torch_tenon.ops.traced import above_gradients, lies_as_on_the_cpu, stays_whole
@@ -69,6 +70,8 @@ def _all() -> dict[Any, Callable[..., Any]]:
             table[op] = _not_of(known.decomposition_except, op, function)
         if known.needs_eps:
             table[op] = _not_without_eps(op, function)
+        if any(a.name == "output_mask" for a in op._schema.arguments):
+            table[op] = _as_asked(op, table[op])
     table.update((op, in_steps(op, table[op])) for op in STEPS)
     table.update(COMPOSITIONS)
     fractions = [op for op in table if known_of(op).takes == "fractions"]
@@ -123,6 +126,21 @@ def _of_fitting(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         except CannotLower:
             return NotImplemented
         return function(*args, **keywords)
+
+    return run
+
+
+def _as_asked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Gradients, of which `output_mask` says which ones are asked for. PyTorch's decompositions
+    give some that are not."""
+    names = [a.name for a in op._schema.arguments]
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        found = function(*args, **keywords)
+        if found is NotImplemented:
+            return found
+        mask = (dict(zip(names, args, strict=False)) | keywords)["output_mask"]
+        return tuple(g if asked else None for g, asked in zip(found, mask, strict=True))
 
     return run
 
@@ -293,8 +311,25 @@ def _are_bytes(*matrices: Tensor) -> bool:
     return all(x.dtype is torch.int8 for x in matrices)
 
 
+def _functional_ops() -> Iterator[Any]:
+    """The overloads that write nothing of ops whose results lie as the table says."""
+    for name, entry in load().items():
+        rules = (entry, *entry.overloads.values())
+        if any(known.lies_as_on_cpu for known in rules):
+            namespace, _, base = name.partition("::")
+            packet = getattr(getattr(torch.ops, namespace), base)
+            ops = (getattr(packet, k) for k in packet.overloads())
+            yield from (op for op in ops if not op._schema.is_mutable and _makes_tensors(op))
+
+
+def _makes_tensors(op: Any) -> bool:  # and is none of TorchScript's, of numbers
+    return any(isinstance(result.type, torch.TensorType) for result in op._schema.returns)
+
+
 stays_whole(*(overload(op) for op in names_with("traced_whole")))
-lies_as_on_the_cpu(*(overload(op) for op in names_with("lies_as_on_cpu")))
+for _op in _functional_ops():
+    if _rule := known_of(_op).lies_as_on_cpu:
+        lies_as_on_the_cpu(_op, _rule)
 
 # Layers of eager code are kernels of C++ by their data's dtype and gradients, for one call of the
 # library or for its steps one by one. Neither is what a trace can look into.

@@ -116,6 +116,33 @@ def soft_margin_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: i
     return target * grown * factor / (grown + 1) * g
 
 
+@composition(aten.multi_margin_loss.default)
+def multi_margin_loss(
+    x: Tensor,
+    target: Tensor,
+    p: Any = 1,
+    margin: Any = 1,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+) -> Tensor:
+    """How far the scores of other classes (N, classes) come within a margin of the target's (N).
+    The CPU's kernel adds up only what is above 0: no NaN, and no 0 times a weight that is infinite,
+    which PyTorch's decomposition adds."""
+    if p not in (1, 2) or not 1 <= x.dim() <= 2 or x.shape[-1] == 0:
+        return NotImplemented  # the CPU refuses it, or knows what it is
+    rows, meant = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
+    gap = margin - rows.gather(1, meant) + rows
+    loss = gap if p == 1 else gap * gap
+    if weight is not None:
+        loss = loss * weight[meant]
+    others = torch.arange(rows.shape[1], device=x.device) != meant
+    loss = torch.where(others & (gap > 0), loss, 0)
+    if reduction == MEAN:
+        return loss.mean()
+    found = loss.mean(1)
+    return found.sum() if reduction else found.reshape(target.shape)
+
+
 @composition(aten.multilabel_margin_loss_forward.default)
 def multilabel_margin_loss_forward(
     x: Tensor, target: Tensor, reduction: int

@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     needs_eps: bool = False
     in_order: bool = False
     traced_whole: bool = False
-    lies_as_on_cpu: bool = False
+    lies_as_on_cpu: str = ""
     index_check: str = ""
     each: str = ""
     library: str = ""
@@ -93,6 +93,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "decomposition": (PYTORCH,),
     "library": ("convolution", "linear algebra", "Fourier transforms", "sorting", "attention"),
     "run_time_numbers": ("when_they_change", "in_graphs", "always"),
+    "lies_as_on_cpu": ("kernel", "operands", "in order", "images"),
     "takes": ("fractions", "numbers"),
     "complex": ("whole", "parts"),
     "sizes": ("follow", "batch"),

@@ -7,14 +7,18 @@ otherwise than eager code's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._prims_common import suggest_memory_format
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.fake_impls import op_implementations_dict
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 _GRADIENTS = DispatchKey.AutogradPrivateUse1
@@ -50,15 +54,81 @@ def stays_whole(*ops: Any) -> None:
         above_gradients(op, lambda *args, **keywords: NotImplemented)
 
 
-def lies_as_on_the_cpu(*ops: Any) -> None:
-    """Has results of these ops lie in memory as eager code's do, which are the CPU's.
+def lies_as_on_the_cpu(op: Any, rule: str) -> None:
+    """Has results of `op` lie in memory as eager code's do, which are the CPU's. `rule` is what the
+    table of ops says of them.
 
     PyTorch asks itself which of its kernels would run, and so which order the result has. For a
     device of others' it knows no kernel, and takes the dimensions in order. Nor does it ask whether
-    all tensors are of one device: tensors of several raise RuntimeError, as in eager code.
+    all tensors are of one device: tensors of several raise RuntimeError, as in eager code. Of other
+    ops it takes its reference in Python, whose results lie otherwise than the kernel's.
     """
-    for op in ops:
+    if rule == "kernel":
         op_implementations_dict[op] = _on_the_cpu(op_implementations_dict[op])
+        return
+    if op not in op_implementations_dict:
+        op_implementations_dict[op] = _by_rule(rule)
+    above = op.py_kernels.get(DispatchKey.Autograd, op.py_kernels.get(_IMPLICIT))
+    if above is None and op._can_decompose():
+        above = functools.partial(op._op_dk, _IMPLICIT)
+    if above is not None and _GRADIENTS not in op.py_kernels:
+        above_gradients(op, laid_out(above, rule))
+
+
+def laid_out(function: Callable[..., Any], rule: str) -> Callable[..., Any]:
+    """The function, with the first of its results as the rule for the op that it computes has it.
+    Sizes of any value stay as the function has them, but for results in order."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **keywords: Any) -> Any:
+        found = function(*args, **keywords)
+        first = found[0] if isinstance(found, tuple) else found
+        if not isinstance(first, Tensor):
+            return found
+        if rule == "operands":
+            strides = _of_sum([x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)])
+            if strides is None or strides == first.stride() or len(strides) != first.dim():
+                return found
+            order = sorted(range(first.dim()), key=lambda d: -strides[d])
+            back = [order.index(d) for d in range(first.dim())]
+            return first.permute(order).contiguous().permute(back)
+        laid = first.contiguous(memory_format=_format(rule, args))
+        return (laid, *found[1:]) if isinstance(found, tuple) else laid
+
+    return run
+
+
+def _format(rule: str, args: Sequence[Any]) -> torch.memory_format:
+    return suggest_memory_format(args[0]) if rule == "images" else torch.contiguous_format
+
+
+def _of_sum(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """The strides of the sum of tensors, by PyTorch's C++; None where sizes may have any value,
+    which that does not take."""
+    layouts = [(tuple(x.shape), x.stride()) for x in tensors]
+    if not all(type(n) is int for layout in layouts for numbers in layout for n in numbers):
+        return None
+    with _disable_current_modes():
+        total = [torch.empty_strided(*layout, device="meta") for layout in layouts]
+        return functools.reduce(torch.add, total).stride()
+
+
+_asked = threading.local()
+
+
+def _by_rule(rule: str) -> Callable[..., Any]:
+    def run(mode: FakeTensorMode, op: Any, *args: Any, **keywords: Any) -> Any:
+        given = [x for x in tree_leaves((args, keywords)) if isinstance(x, FakeTensor)]
+        if not any(x.fake_device.type == "tenon" for x in given) or getattr(_asked, "on", False):
+            return NotImplemented  # PyTorch goes on as ever
+        _asked.on = True
+        try:
+            with mode:
+                return laid_out(op, rule)(*args, **keywords)
+        finally:
+            _asked.on = False
+
+    return run
 
 
 def _on_the_cpu(usual: Callable[..., Any]) -> Callable[..., Any]:

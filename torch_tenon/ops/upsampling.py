@@ -46,9 +46,7 @@ def _nearest(exact: bool) -> Callable[..., Tensor]:
             place = place.clamp(max=size - 1)
             places.append(place.view(-1, *[1] * (len(output_size) - 1 - d)))
         found: Tensor = aten._unsafe_index(x, places)
-        if x.dim() > 3:
-            found = found.contiguous(memory_format=suggest_memory_format(x))
-        return found
+        return found.contiguous(memory_format=suggest_memory_format(x))
 
     return upsample
 
@@ -109,9 +107,7 @@ def _linear(
         return sum(parts[1:], parts[0])
 
     found = between().to(x.dtype)
-    if x.dim() > 3:
-        found = found.contiguous(memory_format=suggest_memory_format(x))
-    return found
+    return found.contiguous(memory_format=suggest_memory_format(x))
 
 
 def _cubic(x: Tensor, output_size: Sequence[int], *arguments: Any) -> Tensor:

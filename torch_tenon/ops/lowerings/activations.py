@@ -105,6 +105,8 @@ def gelu(b: Build, x: Value, *, approximate: str = "none") -> Value:
 @lowering("aten.gelu_backward")
 def gelu_backward(b: Build, g: Value, x: Value, *, approximate: str = "none") -> Value:
     """The gradient of gelu."""
+    if approximate not in ("none", "tanh"):
+        raise CannotLower("a form that PyTorch's kernel refuses")
 
     def exact(d: Scalar, a: Scalar) -> Scalar:
         cdf = ops.mul(ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0), 0.5)

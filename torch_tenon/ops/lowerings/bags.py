@@ -77,6 +77,8 @@ def embedding_bag(
     bags, width, rows = b.out.sizes[0], b.out.sizes[1], at.numel()
     if bags == 0 or width == 0:
         raise CannotLower("no bag, or rows of nothing")
+    if mode not in (SUM, MEAN, MAX):
+        raise CannotLower("a mode that PyTorch's kernel refuses")
     of_one_dtype(table, weights)
     padding = padding + table.sizes[0] if padding < -1 else padding  # type: ignore[assignment]
     wide = TABLE[table.dtype].compute

@@ -101,6 +101,8 @@ class _IndexPlan:
         at = [*at, *[None] * (len(x.sizes) - len(at))]
         if any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in at):
             raise CannotLower("a boolean index: the result's shape depends on data")
+        if any(t is not None and t.dtype not in (torch.int32, torch.int64) for t in at):
+            raise CannotLower("numbers that PyTorch's kernel does not take for indices")
         self.x, self.at = x, at
         self.tensors = [t for t in at if t is not None]
         self.shape = broadcast_sizes(*(t.sizes for t in self.tensors))

@@ -200,6 +200,8 @@ def hash_tensor(
     b: Build, x: Value, dim: Any = (), *, keepdim: bool = False, mode: int = 0
 ) -> Value:
     """The bits of all elements, as float64 or int64, joined by exclusive or."""
+    if mode != 0:
+        raise CannotLower("a mode that PyTorch's kernel refuses")
     wide = torch.float64 if x.dtype.is_floating_point else torch.int64
 
     def bits(p: Position) -> Scalar:

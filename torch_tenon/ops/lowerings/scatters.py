@@ -189,6 +189,8 @@ def _rows(x: Value, dim: int, at: Value, source: Any) -> tuple[Value, Value]:
     the sizes of these."""
     if len(at.sizes) > 1:
         raise CannotLower("an index of several dimensions")
+    if at.dtype not in (torch.int32, torch.int64):
+        raise CannotLower(f"indices of {at.dtype}")
     if isinstance(source, Value):
         of_one_dtype(x, source)
     sizes = list(one_d(x).sizes)

@@ -297,15 +297,26 @@ def as_strided_scatter(
     if product(source.sizes) == 0:
         return x
     stored = b.program.realise(x)
-    span = stored.layout.span()
-    place = as_strided(b, stored, sizes, steps, offset)
+    place, held = as_strided(b, stored, sizes, steps, offset), stored.layout
     assert isinstance(place, Stored)
     if not b.program.takes(stored):
-        if not less(place.layout.span(), span + 1):
-            raise CannotLower("a store beyond the tensor's own memory")
-        whole = b.program.copy(Stored(stored.buffer, Layout((span,), (1,))))
-        place = Stored(whole.buffer, place.layout)
-    return Stored(b.program.write(place, cast(source, x.dtype)).buffer, stored.layout)
+        # All that either of them reaches; memory that was given goes on around what x shows of it.
+        first = _least(place.layout.offset, held.offset)
+        end = -_least(-place.layout.span(), -held.span())
+        whole = b.program.copy(Stored(stored.buffer, Layout((end - first,), (1,), first)))
+        by = whole.layout.offset - first
+        held, there = (Layout(x.sizes, x.strides, x.offset + by) for x in (held, place.layout))
+        place = Stored(whole.buffer, there)
+    return Stored(b.program.write(place, cast(source, x.dtype)).buffer, held)
+
+
+def _least(a: Index, b: Index) -> Index:
+    """The smaller one of two indices. Raises CannotLower where that is not known."""
+    if nonnegative(b - a):
+        return a
+    if nonnegative(a - b):
+        return b
+    raise CannotLower("a store that may be beyond the tensor's own memory")
 
 
 @lowering("aten.cat")
