@@ -97,8 +97,8 @@ typedef void (*tenon_work)(void* data, void* const* addresses);
  * A queue is in order: what is enqueued runs after what was enqueued before. `copy`, `launch` and
  * `call` enqueue and do not wait; `commit` starts what was enqueued, without waiting. Where one of
  * them fails, what was enqueued before stays so. Of these four, with `copy_on`, `commit_on`,
- * `after`, `begin_recording`, `end_recording` and `replay`, one runs at a time for a device. Any other function may be called by any thread at any
- * time. */
+ * `after`, `begin_recording`, `end_recording` and `replay`, one runs at a time for a device. Any
+ * other function may be called by any thread at any time. */
 typedef struct tenon_target_functions {
   size_t size;
   const char* name;  /* in error messages and in `TENON_TARGET`; a word */
@@ -397,7 +397,8 @@ TENON_EXPORT int32_t tenon_reset(tenon_program* program, tenon_status* status);
 
 /* Facts for tools, as a JSON object: "producer", "target", "code" (the processor that the kernels
  * are for), "threads", "weights" (bytes), "state" (bytes), "planned" (bytes of temporaries of the
- * last run), "replays" (runs that a device replayed). It lives until the next call of this function with this program. */
+ * last run), "replays" (runs that a device replayed). It lives until the next call of this function
+ * with this program. */
 TENON_EXPORT const char* tenon_program_json(tenon_program* program);
 
 /* --------------------------------------------------------- what the code of a program is given ---
