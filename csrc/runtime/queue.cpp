@@ -58,7 +58,9 @@ Queue::~Queue() {
 
 void Queue::record(RecordedLaunches&, const std::function<bool()>&) {}
 
-void Queue::replay(const RecordedLaunches&) {}
+void Queue::replay(const RecordedLaunches&) {
+  fail(ErrorKind::unsupported, "a queue of this device replays nothing");
+}
 
 void Queue::after(const Ticket&) {
   fail(ErrorKind::unsupported, "a queue of this device waits for no other one");
