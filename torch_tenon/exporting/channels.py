@@ -7,8 +7,6 @@ becomes part of its weights. What lies between convolutions follows them (`Progr
 from __future__ import annotations
 
 import functools
-import hashlib
-import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -18,7 +16,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from torch_tenon.exporting.held import Graph, Held
-from torch_tenon.ir.program import PANEL
+from torch_tenon.exporting.laid_out import LaidOut, enter, in_panels
 
 aten = torch.ops.aten
 NORM = aten._native_batch_norm_legit_no_training.default
@@ -49,12 +47,8 @@ class _Convolution(NamedTuple):
     groups: int
 
 
-def convolve_by_channel(graph: Graph, laid_out: dict[bytes, Tensor]) -> None:
-    """Replaces the convolutions of float32 images by weights that runs do not change.
-
-    `laid_out` has the weights made for other methods of the program, by their contents: equal ones
-    are one.
-    """
+def convolve_by_channel(graph: Graph, laid_out: LaidOut) -> None:
+    """Replaces the convolutions of float32 images by weights that runs do not change."""
     held = {p.node: p for p in graph.placeholders if isinstance(p, Held) and not p.is_written}
     for node in list(graph.module.graph.nodes):
         found = _convolution(node)
@@ -118,7 +112,7 @@ def _replace(
     node: Node,
     c: _Convolution,
     held: dict[Node, Held],
-    laid_out: dict[bytes, Tensor],
+    laid_out: LaidOut,
 ) -> None:
     of = held[c.weight]
     w = of.tensor.detach().cpu().double()
@@ -130,23 +124,17 @@ def _replace(
         shift = before if shift is None else before + shift * scale
     w = w.float()
     depthwise = c.groups != 1
-    w_laid_out = w[:, 0].permute(1, 2, 0).contiguous() if depthwise else panels(w)
-    weights = _enter(graph, of, "by_channel", _one_of_equal(w_laid_out, laid_out))
+    by_place = w.permute(2, 3, 1, 0)
+    made = by_place[:, :, 0].contiguous() if depthwise else in_panels(by_place.reshape(-1, len(w)))
+    weights = enter(graph, of, "by_channel", laid_out.equal(made))
     bias = None
     if shift is not None:
-        bias = _enter(graph, of, "shift", _one_of_equal(shift.float(), laid_out))
+        bias = enter(graph, of, "shift", laid_out.equal(shift.float()))
     with graph.module.graph.inserting_before(last):
         how = ([*w.shape[2:]], c.stride, c.padding, c.dilation, depthwise)
         new = graph.module.graph.call_function(_op(), (c.images, weights, bias, *how))
     new.meta = dict(node.meta)
     last.replace_all_uses_with(new)
-
-
-def panels(w: Tensor) -> Tensor:
-    """Weights (A, C, H, W) as panels (A / PANEL, H * W * C, PANEL), the last one filled up."""
-    rows = w.permute(2, 3, 1, 0).reshape(-1, len(w))
-    rows = torch.nn.functional.pad(rows, (0, -len(w) % PANEL))
-    return rows.reshape(len(rows), -1, PANEL).transpose(0, 1).contiguous()
 
 
 def _norm_of(node: Node, held: dict[Node, Held]) -> tuple[Node, tuple[Tensor, Tensor] | None]:
@@ -171,22 +159,3 @@ def _norm_of(node: Node, held: dict[Node, Held]) -> tuple[Node, tuple[Tensor, Te
     scale = scale if weight is None else scale * weight
     shift = -mean * scale
     return found[0], (scale, shift if bias is None else shift + bias)
-
-
-def _one_of_equal(x: Tensor, known: dict[bytes, Tensor]) -> Tensor:
-    key = repr(tuple(x.shape)).encode() + hashlib.sha256(x.numpy().tobytes()).digest()
-    return known.setdefault(key, x)
-
-
-def _enter(graph: Graph, like: Held, kind: str, tensor: Tensor) -> Node:
-    """A new weight, made of another one. Weights that differ have different names, as where norms
-    of their own follow one convolution that is called several times."""
-    others = {p.name for p in graph.placeholders if isinstance(p, Held) and p.tensor is not tensor}
-    names = (f"{like.name}.{kind}{k or ''}" for k in itertools.count())
-    name = next(n for n in names if n not in others)
-    with graph.module.graph.inserting_after(like.node):
-        node = graph.module.graph.placeholder(f"{like.node.name}_{kind}")
-    node.meta["val"] = like.node.meta["val"].fake_mode.from_tensor(tensor, static_shapes=True)
-    at = next(k for k, p in enumerate(graph.placeholders) if p.node is like.node)
-    graph.placeholders.insert(at + 1, Held(name, node, tensor))
-    return node

@@ -19,8 +19,11 @@ from torch.utils._pytree import keystr, tree_leaves_with_path, tree_map_only
 from torch_tenon import device as devices
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import HOST
+from torch_tenon.exporting.constants import fold_constants
 from torch_tenon.exporting.graphs import ExportError, prepare
 from torch_tenon.exporting.held import Graph, Held
+from torch_tenon.exporting.laid_out import LaidOut
+from torch_tenon.exporting.linear import lay_out_products
 from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method, takes_host_kernels
 from torch_tenon.exporting.ones import MOST, choices, sizes_of_one, with_ones
 from torch_tenon.exporting.program_file import ProgramFile
@@ -183,7 +186,11 @@ def _methods(
         module = model if isinstance(model, nn.Module) else None
         graphs |= {(name, which): g for which, g in _forms(name, module, program, by_hand)}
     share_state([p for p in g.placeholders if isinstance(p, Held)] for g in graphs.values())
-    laid_out: dict[bytes, torch.Tensor] = {}
+    laid_out = LaidOut()
+    for graph in graphs.values():
+        fold_constants(graph, laid_out)
+    if by_hand:
+        lay_out_products(list(graphs.values()), laid_out)
     methods: dict[tuple[str, str], Method] = {}
     for (name, which), graph in graphs.items():
         first = methods.get((name, ""))

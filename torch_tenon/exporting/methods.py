@@ -18,6 +18,7 @@ from torch_tenon.compiler.plan import Plan
 from torch_tenon.exporting.channels import convolve_by_channel
 from torch_tenon.exporting.graphs import ExportError, Result
 from torch_tenon.exporting.held import Given, Graph, Held
+from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Index, var
@@ -131,7 +132,7 @@ def build_method(
     name: str,
     graph: Graph,
     backend: Backend,
-    laid_out: dict[bytes, Tensor],
+    laid_out: LaidOut,
     host: str = RUNTIME,
 ) -> Method:
     """The method that a prepared graph is, which knows what any method writes. `laid_out` are

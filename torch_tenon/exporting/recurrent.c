@@ -3,96 +3,162 @@
 
 enum { TANH, RELU, LSTM, GRU };
 
-/* e to the x by a polynomial, to 2 ULP, so that the compiler makes vectors of it. */
-static inline float exponential(float x) {
-  x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-  const float scaled = x * 1.44269504f;
-  const int32_t whole = (int32_t)(scaled + (scaled < 0 ? -0.5f : 0.5f));
-  const float n = (float)whole, r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float y = 1.9875691500e-4f;
+/* Weights lie as (pieces, size, parts, UNITS): for each number of the hidden state those of all gates
+ * of a piece's units side by side, so that they are read in order. */
+enum { UNITS = 16, MOST_PARTS = 4 };
+#if defined(__AVX512F__)
+#define LANES 16
+#define MOST_ROWS 4 /* of a batch that are summed together: their sums are in registers */
+#elif defined(__AVX__)
+#define LANES 8
+#define MOST_ROWS 1
+#else
+#define LANES 4
+#define MOST_ROWS 1
+#endif
+typedef float lanes_t __attribute__((vector_size(LANES * 4), aligned(4)));
+typedef int32_t bits_t __attribute__((vector_size(LANES * 4)));
+#ifdef __clang__
+#define CONTRACTED noinline
+#pragma clang fp contract(fast)
+#else
+#define CONTRACTED noinline, optimize("fp-contract=fast")
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define ALL(x) ((lanes_t){0} + (x))
+
+/* `first` in the lanes where a comparison holds, else `second`. */
+INLINE lanes_t choose(bits_t holds, lanes_t first, lanes_t second) {
+  return (lanes_t)(((bits_t)first & holds) | ((bits_t)second & ~holds));
+}
+
+/* e to the x by a polynomial, to 2 ULP. */
+INLINE lanes_t exponential(lanes_t x) {
+  x = choose(x < -87.0f, ALL(-87.0f), x);
+  x = choose(x > 88.0f, ALL(88.0f), x);
+  const lanes_t scaled = x * 1.44269504f;
+  const bits_t whole =
+      __builtin_convertvector(scaled + choose(scaled < 0, ALL(-0.5f), ALL(0.5f)), bits_t);
+  const lanes_t n = __builtin_convertvector(whole, lanes_t);
+  const lanes_t r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  lanes_t y = ALL(1.9875691500e-4f);
   y = y * r + 1.3981999507e-3f;
   y = y * r + 8.3334519073e-3f;
   y = y * r + 4.1665795894e-2f;
   y = y * r + 1.6666665459e-1f;
   y = y * r + 5.0000001201e-1f;
   y = y * r * r + r + 1.0f;
-  const union { int32_t bits; float value; } power = {(whole + 127) << 23};
-  return y * power.value;
+  return y * (lanes_t)((whole + 127) << 23);
 }
 
-static inline float sigmoid(float x) {
-  const float y = 1.0f / (1.0f + exponential(-x));
-  return x != x ? x : y;
-}
+INLINE lanes_t sigmoid(lanes_t x) { return 1.0f / (1.0f + exponential(-x)); }
 
-static inline float hyperbolic(float x) {
-  const float size = x < 0 ? -x : x, square = x * x;
+INLINE lanes_t hyperbolic(lanes_t x) {
+  const lanes_t size = choose(x < 0, -x, x), square = x * x;
   /* Near zero 1 - 2 / (1 + e^2x) has lost its last bits. */
-  float small = -5.70498872745e-3f;
+  lanes_t small = ALL(-5.70498872745e-3f);
   small = small * square + 2.06390887954e-2f;
   small = small * square - 5.37397155531e-2f;
   small = small * square + 1.33314422036e-1f;
   small = small * square - 3.33332819422e-1f;
   small = small * square * x + x;
-  const float large = 1.0f - 2.0f / (1.0f + exponential(2.0f * size));
-  const float y = size < 0.625f ? small : x < 0 ? -large : large;
-  return x != x ? x : y;
+  const lanes_t large = 1.0f - 2.0f / (1.0f + exponential(2.0f * size));
+  return choose(size < 0.625f, small, choose(x < 0, -large, large));
 }
 
-/* Four rows of a matrix times a vector. */
-static inline void four_dots(const float *rows, int64_t size, const float *x, float *to) {
-  const float *a = rows, *b = a + size, *c = b + size, *d = c + size;
-  float p = 0, q = 0, r = 0, s = 0;
-#pragma omp simd reduction(+ : p, q, r, s)
-  for (int64_t k = 0; k < size; ++k) {
-    p += a[k] * x[k];
-    q += b[k] * x[k];
-    r += c[k] * x[k];
-    s += d[k] * x[k];
+/* Sums over the hidden states of R rows for one piece. A sum waits for the one before it, so those
+ * of STEPS numbers of the state are apart. */
+#define SUMS(PARTS, R, STEPS)                                                                      \
+  static __attribute__((CONTRACTED)) void sums_##PARTS##_##R(const float *weight, int64_t size,    \
+                                                             const float *before, float *to) {     \
+    enum { VECTORS = PARTS * UNITS / LANES };                                                      \
+    lanes_t sum[R][STEPS][VECTORS];                                                                \
+    _Pragma("GCC unroll 4") for (int r = 0; r < R; ++r)                                            \
+        _Pragma("GCC unroll 4") for (int s = 0; s < STEPS; ++s)                                    \
+            _Pragma("GCC unroll 16") for (int v = 0; v < VECTORS; ++v) sum[r][s][v] = (lanes_t){0}; \
+    int64_t k = 0;                                                                                 \
+    for (; k + STEPS <= size; k += STEPS)                                                          \
+      _Pragma("GCC unroll 4") for (int s = 0; s < STEPS; ++s)                                      \
+          _Pragma("GCC unroll 16") for (int v = 0; v < VECTORS; ++v) {                             \
+        const lanes_t w = *(const lanes_t *)(weight + (k + s) * PARTS * UNITS + v * LANES);        \
+        _Pragma("GCC unroll 4") for (int r = 0; r < R; ++r) sum[r][s][v] +=                        \
+            before[r * size + k + s] * w;                                                          \
+      }                                                                                            \
+    for (; k < size; ++k)                                                                          \
+      _Pragma("GCC unroll 16") for (int v = 0; v < VECTORS; ++v)                                   \
+          _Pragma("GCC unroll 4") for (int r = 0; r < R; ++r) sum[r][0][v] +=                      \
+          before[r * size + k] * *(const lanes_t *)(weight + k * PARTS * UNITS + v * LANES);       \
+    _Pragma("GCC unroll 4") for (int r = 0; r < R; ++r)                                            \
+        _Pragma("GCC unroll 16") for (int v = 0; v < VECTORS; ++v) {                               \
+      _Pragma("GCC unroll 4") for (int s = 1; s < STEPS; ++s) sum[r][0][v] += sum[r][s][v];        \
+      *(lanes_t *)(to + r * MOST_PARTS * UNITS + v * LANES) = sum[r][0][v];                        \
+    }                                                                                              \
   }
-  to[0] = p, to[1] = q, to[2] = r, to[3] = s;
+SUMS(1, 1, 4)
+SUMS(3, 1, 1)
+SUMS(4, 1, 1)
+#if MOST_ROWS == 4
+SUMS(1, 4, 1)
+SUMS(3, 4, 1)
+SUMS(4, 4, 1)
+#else
+#define sums_1_4 sums_1_1
+#define sums_3_4 sums_3_1
+#define sums_4_4 sums_4_1
+#endif
+
+/* What a piece's units become, from arrays of UNITS. */
+INLINE void become(int64_t kind, const float *sums, const float *given, const float *before,
+                   float *cell, float *after) {
+#define AT(x) (*(const lanes_t *)((x) + u))
+  const float *in = sums, *forget = in + UNITS, *third = forget + UNITS, *out = third + UNITS;
+  for (int u = 0; u < UNITS; u += LANES) {
+    lanes_t y;
+    if (kind == LSTM) {
+      const lanes_t kept =
+          sigmoid(AT(forget)) * AT(cell) + sigmoid(AT(in)) * hyperbolic(AT(third));
+      *(lanes_t *)(cell + u) = kept;
+      y = sigmoid(AT(out)) * hyperbolic(kept);
+    } else if (kind == GRU) {
+      const lanes_t fresh = hyperbolic(AT(given) + sigmoid(AT(in)) * AT(third));
+      y = fresh + sigmoid(AT(forget)) * (AT(before) - fresh);
+    } else if (kind == TANH) {
+      y = hyperbolic(AT(in));
+    } else {
+      y = choose(AT(in) < 0, ALL(0), AT(in));
+    }
+    *(lanes_t *)(after + u) = y;
+  }
 }
 
-static inline float dot(const float *row, int64_t size, const float *x) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t k = 0; k < size; ++k) sum += row[k] * x[k];
-  return sum;
-}
-
-enum { UNITS = 16 }; /* computed at a time, all of their gates */
-
-/* Units first to last of one element of the batch at one step. */
-static void units(int64_t kind, int64_t first, int64_t last, int64_t size, const float *gates,
-                  const float *weight, const float *bias, const float *before, float *cell,
+/* Units `first` to `last` of one element of the batch, whose sums are there. */
+static void units(int64_t kind, int64_t first, int64_t last, int64_t size, float *sums,
+                  const float *gates, const float *bias, const float *before, float *cell,
                   float *after) {
   const int64_t parts = kind == LSTM ? 4 : kind == GRU ? 3 : 1, count = last - first;
-  float sums[4][UNITS];
+  float given[UNITS] = {0}, earlier[UNITS] = {0}, cells[UNITS] = {0}, fresh[UNITS];
   for (int64_t part = 0; part < parts; ++part) {
-    const float *rows = weight + (part * size + first) * size;
-    int64_t u = 0;
-    for (; u + 4 <= count; u += 4) four_dots(rows + u * size, size, before, sums[part] + u);
-    for (; u < count; ++u) sums[part][u] = dot(rows + u * size, size, before);
-    for (u = 0; u < count; ++u) sums[part][u] += bias[part * size + first + u];
+    float *to = sums + part * UNITS;
+    const float *add = bias + part * size + first, *input = gates + part * size + first;
+    for (int64_t u = 0; u < count; ++u) to[u] += add[u];
     if (kind != GRU || part < 2)
-      for (u = 0; u < count; ++u) sums[part][u] += gates[part * size + first + u];
+      for (int64_t u = 0; u < count; ++u) to[u] += input[u];
   }
-  for (int64_t u = 0; u < count; ++u) {
-    const int64_t at = first + u;
-    if (kind == LSTM) {
-      const float kept = sigmoid(sums[1][u]) * cell[at];
-      cell[at] = kept + sigmoid(sums[0][u]) * hyperbolic(sums[2][u]);
-      after[at] = sigmoid(sums[3][u]) * hyperbolic(cell[at]);
-    } else if (kind == GRU) {
-      const float reset = sigmoid(sums[0][u]), update = sigmoid(sums[1][u]);
-      const float fresh = hyperbolic(gates[2 * size + at] + reset * sums[2][u]);
-      after[at] = fresh + update * (before[at] - fresh);
-    } else if (kind == TANH) {
-      after[at] = hyperbolic(sums[0][u]);
-    } else {
-      after[at] = sums[0][u] < 0 ? 0 : sums[0][u];
-    }
+  if (kind == LSTM)
+    for (int64_t u = 0; u < count; ++u) cells[u] = cell[first + u];
+  if (kind == GRU)
+    for (int64_t u = 0; u < count; ++u)
+      given[u] = gates[2 * size + first + u], earlier[u] = before[first + u];
+  switch (kind) {
+    case LSTM: become(LSTM, sums, given, earlier, cells, fresh); break;
+    case GRU: become(GRU, sums, given, earlier, cells, fresh); break;
+    case TANH: become(TANH, sums, given, earlier, cells, fresh); break;
+    default: become(RELU, sums, given, earlier, cells, fresh);
   }
+  for (int64_t u = 0; u < count; ++u) after[first + u] = fresh[u];
+  if (kind == LSTM)
+    for (int64_t u = 0; u < count; ++u) cell[first + u] = cells[u];
 }
 
 void recurrent_steps(float *out, float *hidden, float *cell, const float *gates,
@@ -101,6 +167,10 @@ void recurrent_steps(float *out, float *hidden, float *cell, const float *gates,
                      int64_t kind, int64_t reversed) {
   const int64_t parts = kind == LSTM ? 4 : kind == GRU ? 3 : 1;
   const int64_t pieces = (size + UNITS - 1) / UNITS;
+  void (*const one)(const float *, int64_t, const float *, float *) =
+      parts == 4 ? sums_4_1 : parts == 3 ? sums_3_1 : sums_1_1;
+  void (*const several)(const float *, int64_t, const float *, float *) =
+      parts == 4 ? sums_4_4 : parts == 3 ? sums_3_4 : sums_1_4;
   for (int64_t k = 0; k < batch * size; ++k) cell[k] = first_cell[k];
   const float *before = first_hidden;
   for (int64_t step = 0; step < steps; ++step) {
@@ -110,9 +180,16 @@ void recurrent_steps(float *out, float *hidden, float *cell, const float *gates,
 #pragma omp parallel for schedule(static) if (batch * parts * size * size >= 1 << 17)
     for (int64_t piece = 0; piece < pieces; ++piece) {
       const int64_t first = piece * UNITS, last = first + UNITS < size ? first + UNITS : size;
-      for (int64_t n = 0; n < batch; ++n)
-        units(kind, first, last, size, now + n * parts * size, weight, bias, before + n * size,
-              cell + n * size, after + n * size);
+      const float *of_piece = weight + piece * size * parts * UNITS;
+      for (int64_t n = 0, rows; n < batch; n += rows) {
+        float sums[MOST_ROWS * MOST_PARTS * UNITS];
+        rows = batch - n >= MOST_ROWS ? MOST_ROWS : 1;
+        (rows == 1 ? one : several)(of_piece, size, before + n * size, sums);
+        for (int64_t r = n; r < n + rows; ++r)
+          units(kind, first, last, size, sums + (r - n) * MOST_PARTS * UNITS,
+                now + r * parts * size, bias, before + r * size, cell + r * size,
+                after + r * size);
+      }
     }
     before = after;
   }

@@ -17,6 +17,7 @@ from torch_tenon.ops.kernel_file import load_kernels
 aten = torch.ops.aten
 
 TANH, RELU, LSTM, GRU = range(4)
+UNITS = 16  # whose weights lie side by side
 
 
 def shapes(
@@ -112,7 +113,7 @@ def _layers(
             gates = torch.nn.functional.linear(x, w_input, b_input)
             out, h, c = steps_op()(
                 gates.contiguous(),
-                w_hidden.contiguous(),
+                _in_pieces(w_hidden),
                 b_hidden.contiguous(),
                 hidden[k].contiguous(),
                 cells[k].contiguous(),
@@ -125,6 +126,16 @@ def _layers(
         x = torch.cat(outputs, -1) if bidirectional else outputs[0]
     x = x.transpose(0, 1) if batch_first else x
     return x, torch.stack(last_hidden), torch.stack(last_cells)
+
+
+def _in_pieces(weight: Tensor) -> Tensor:
+    """The hidden state's weights (G, H) as the kernel reads them. It is computed once, where the
+    weights are the model's own."""
+    size = weight.shape[1]
+    gates = weight.view(-1, size, size)
+    gates = torch.nn.functional.pad(gates, (0, 0, 0, -size % UNITS))
+    pieces = gates.view(len(gates), -1, UNITS, size)
+    return pieces.permute(1, 3, 0, 2).contiguous()
 
 
 # Of padded sequences; those that are packed are composed step by step.

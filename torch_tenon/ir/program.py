@@ -86,7 +86,7 @@ class Loop(Node):
         return self.value.dtype
 
 
-PANEL = 32  # columns that weights for an image's windows have side by side
+PANEL = 32  # columns that weights which were laid out once have side by side
 # What the operands of a product may be made of; a target may have kernels for fewer.
 MATMUL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -129,9 +129,10 @@ class Matmul(Loop):
     It may also be bytes, which are numbers of the left operand's dtype, or `weights` of four bits,
     packed into bytes.
 
-    With `places` the left operand is an image (N, B, H, W) whose channels are dense in memory. Its
-    matrix has a row for each place of the kernel. The right operand is weights in panels
-    (A / PANEL, H * W * B of the kernel, PANEL).
+    With `panels` the right operand (K, A) lies in panels (A / PANEL, K, PANEL). The last one is
+    filled up with zeros. With `places` it does as well, and the left operand is an image
+    (N, B, H, W) whose channels are dense in memory. Its matrix has a row for each place of the
+    kernel, and K is H * W * B of the kernel.
     """
 
     def __init__(
@@ -142,9 +143,10 @@ class Matmul(Loop):
         rows: int = 1,
         weights: FourBits | None = None,
         places: Places | None = None,
+        panels: bool = False,
     ) -> None:
         self.left, self.right, self.out, self.rows = left, right, out, rows
-        self.weights, self.places = weights, places
+        self.weights, self.places, self.panels = weights, places, panels or places is not None
         found = [loop_symbol("p", k, n) for k, n in enumerate(out.sizes)]
         axes: list[Symbol | None] = [None if s.extent == 1 else s for s in found]
         self.axes: list[Symbol | None] = [*[None] * (3 - len(axes)), *axes]
@@ -467,10 +469,11 @@ class Program:
         rows: int = 1,
         weights: FourBits | None = None,
         places: Places | None = None,
+        panels: bool = False,
     ) -> Stored:
         """The product of two matrices, or of two batches of them, in fresh memory; see `Matmul`."""
         out = self.temporary(left.dtype, Layout.contiguous(sizes))
-        self.add(Matmul(left, right, out, rows, weights, places))
+        self.add(Matmul(left, right, out, rows, weights, places, panels))
         return out
 
     def call(

@@ -20,6 +20,7 @@ from torch_tenon.ir.values import (
     Stored,
     Value,
     loop_symbol,
+    reshape,
     size_hint,
     steps_read,
 )
@@ -213,6 +214,21 @@ def _added(target: Any) -> Callable[..., Value]:
         return elementwise(f, (c, _product(b, target, [x, y])), b.out.dtype, b.out.dtype, 2)
 
     return lower
+
+
+@lowering("tenon.multiply_by_panels")
+def multiply_by_panels(b: Build, x: Value, panels: Value, added: Value | None) -> Value:
+    """x (..., K) times a matrix (K, A) in panels (see `Matmul`), in exported programs."""
+    *rows, depth = x.sizes
+    columns = b.out.sizes[-1]
+    sizes = (product(rows), columns)
+    if product(b.out.sizes) == 0:
+        return constant(b.out.sizes, 0, b.out.dtype)
+    left, right = _in_memory(b, reshape(x, (sizes[0], depth))), b.concrete(panels)
+    found: Value = b.program.matmul(left, right, sizes, panels=True)
+    if added is not None:
+        found = elementwise(ops.add, (added, found), b.out.dtype, b.out.dtype, 2)
+    return reshape(found, b.out.sizes)
 
 
 lowering("aten.mm")(_plain(aten.mm))

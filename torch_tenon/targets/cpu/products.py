@@ -105,6 +105,8 @@ class CProduct(Product):
             fields["windows"] = "&windows"
         if places:
             fields["places"] = "&places"
+        if node.panels:
+            fields["panels"] = "1"
         text = [f".{name} = {value}," for name, value in fields.items()]
         run = [f"((void (*)(const tenon_matmul_t *)){self.driver})(&product);"]
         if node.is_narrow:

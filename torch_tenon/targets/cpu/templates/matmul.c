@@ -18,6 +18,7 @@
 #endif
 #define COLUMNS (2 * LANES)
 #define DEPTH 384               /* of a packed panel: COLUMNS x DEPTH floats stay in the L1 cache */
+#define DEPTH_OF_PANELS 1024    /* of panels that lie so in memory, which the L2 cache keeps */
 #define HEIGHT (ROWS * (96 / ROWS)) /* rows of packed A: HEIGHT x DEPTH floats stay in L2 */
 #define WIDTH 1024              /* columns of packed B, of windows half as many: they stay in L2 */
 #define BAND (HEIGHT * 8)       /* rows for which B is packed once */
@@ -36,6 +37,14 @@ typedef int32_t pick_t __attribute__((vector_size(16)));
 #define CONTRACTED noinline, optimize("fp-contract=fast")
 #endif
 
+/* Where a block takes a part of a panel's row, memory is asked for the next part as well: blocks to
+ * come find it in the cache. */
+#if COLUMNS < TENON_PANEL
+#define AHEAD(b) __builtin_prefetch((b) + COLUMNS)
+#else
+#define AHEAD(b)
+#endif
+
 /* R rows of COLUMNS: C = or += A B. Element (i, k) of A is a[i * AI + k * AK]. Multiplied and added in
  * one rounding. */
 #define BLOCK(NAME, R, AI, AK)                                                                     \
@@ -46,6 +55,7 @@ typedef int32_t pick_t __attribute__((vector_size(16)));
     _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) sum[i][0] = sum[i][1] = (lanes_t){0};     \
     for (int64_t k = 0; k < depth; ++k, a += AK, b += bk) {                                        \
       const lanes_t left = *(const lanes_t *)b, right = *(const lanes_t *)(b + LANES);             \
+      AHEAD(b);                                                                                    \
       _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) {                                       \
         sum[i][0] += a[i * (AI)] * left;                                                           \
         sum[i][1] += a[i * (AI)] * right;                                                          \
@@ -247,6 +257,12 @@ static void finish(const tenon_matmul_t *p, const float *sums, int64_t step, flo
   if (p->epilogue != NULL) p->epilogue(piece, step, box, p->arguments, p->sizes, p->status);
 }
 
+/* Where row k and column j of B are, which lies in panels. */
+static inline const float *in_panels(const tenon_matmul_t *p, int64_t k, int64_t j) {
+  return (const float *)p->b + j / TENON_PANEL * TENON_PANEL * p->k + k * TENON_PANEL +
+         j % TENON_PANEL;
+}
+
 /* Rows r0 to r1 and columns c0 to c1 of one matrix of the product, on this thread. */
 static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64_t r1, int64_t c0,
                       int64_t c1) {
@@ -255,16 +271,19 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
   const int64_t a0 = number * p->a_strides[0], b0 = number * p->b_strides[0];
   const pack_t pack = packers[p->dtype];
   const int64_t rows = r1 - r0, columns = c1 - c0;
-  const int64_t slices = (p->k + DEPTH - 1) / DEPTH, depth_most = slices ? (p->k + slices - 1) / slices : 1;
+  const int64_t deepest = p->panels ? DEPTH_OF_PANELS : DEPTH;
+  const int64_t slices = (p->k + deepest - 1) / deepest, depth_most = slices ? (p->k + slices - 1) / slices : 1;
   const int into = p->dtype == 0 && p->c != NULL;
   const int whole = slices > 1; /* sums of several slices: they need memory for a band */
   const int64_t most = p->windows != NULL ? WIDTH / 2 : WIDTH;
   const int64_t width_most = smaller(most, (columns + COLUMNS - 1) / COLUMNS * COLUMNS);
   const int read_a = p->dtype == 0 && (rows * p->k <= SMALL || rows <= ROWS) && columns <= 8 * COLUMNS;
-  const int read_b = p->windows == NULL && p->dtype == 0 && bj == 1 && (columns * p->k <= SMALL || rows <= 4 * ROWS);
-  float *panels = room(width_most * depth_most + LANES + HEIGHT * depth_most + HEIGHT * GROUP +
+  const int read_b = p->panels || (p->windows == NULL && p->dtype == 0 && bj == 1 &&
+                                   (columns * p->k <= SMALL || rows <= 4 * ROWS));
+  const int64_t packed = p->panels ? 0 : width_most * depth_most + LANES;
+  float *panels = room(packed + HEIGHT * depth_most + HEIGHT * GROUP +
                        (into ? 0 : (whole ? smaller(BAND, rows) * width_most : HEIGHT * GROUP)));
-  float *left = panels + width_most * depth_most + LANES, *narrow = left + HEIGHT * depth_most;
+  float *left = panels + packed, *narrow = left + HEIGHT * depth_most;
   float *own = narrow + HEIGHT * GROUP;
   for (int64_t j0 = c0; j0 < c1; j0 += most) {
     const int64_t width = smaller(most, c1 - j0);
@@ -277,7 +296,7 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
           const int64_t some = smaller(COLUMNS, width - j);
           if (p->windows != NULL)
             pack_windows(panels + j * depth_most, p, b0, k0, depth, j0 + j, some);
-          else if (!read_b || some < COLUMNS)
+          else if (!read_b || (some < COLUMNS && !p->panels))
             pack(panels + j * depth_most, p->b, b0 + k0 * bk + (j0 + j) * bj, bk, bj, depth, some, COLUMNS);
         }
         for (int64_t i0 = band; i0 < band_end; i0 += HEIGHT) {
@@ -306,14 +325,16 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
             for (int64_t j = g; j < end; j += COLUMNS) {
               const int64_t some = smaller(COLUMNS, width - j);
               const int direct = read_b && some == COLUMNS;
-              const float *right = direct ? (const float *)p->b + b0 + k0 * bk + j0 + j : panels + j * depth_most;
+              const float *right = p->panels ? in_panels(p, k0, j0 + j)
+                                   : direct  ? (const float *)p->b + b0 + k0 * bk + j0 + j
+                                             : panels + j * depth_most;
+              const int64_t down = p->panels ? TENON_PANEL : direct ? bk : COLUMNS;
               for (int64_t i = 0; i < height; i += high) {
                 const int64_t r = smaller(high, height - i);
                 const float *from = read_a ? (const float *)p->a + a0 + (i0 + i) * ai + k0 * ak
                                            : left + i * depth_most;
                 (read_a ? strided_blocks : packed_blocks)[r - 1](
-                    from, ai, ak, right, direct ? bk : COLUMNS, depth, sums + i * step + j - g, step,
-                    some, k0 == 0);
+                    from, ai, ak, right, down, depth, sums + i * step + j - g, step, some, k0 == 0);
               }
             }
             if (last && (p->dtype != 0 || p->epilogue != NULL)) {
@@ -381,8 +402,7 @@ static void places(const tenon_matmul_t *p, int64_t number, int64_t r0, int64_t 
       float *sums = own != NULL ? own
                                 : (float *)p->c + number * p->c_strides[0] + band * step + g;
       for (int64_t j = g; j < end; j += COLUMNS) {
-        const float *panel =
-            (const float *)p->b + j / TENON_PANEL * TENON_PANEL * p->k + j % TENON_PANEL;
+        const float *panel = in_panels(p, 0, j);
         for (int64_t start = band, run; start < band_end; start += run) {
           run = smaller(across - start % across, band_end - start);
           const int64_t blocks = (run + ROWS - 1) / ROWS, high = (run + blocks - 1) / blocks;
@@ -503,8 +523,63 @@ static void strips(const tenon_matmul_t *p, const float *a, const float *b, int6
     }
 }
 
+/* R rows times a whole panel. A sum waits for the one before it, so there are as many of them at
+ * once as hide that: STEPS rows of the panel are read together. */
+#define VECTORS (TENON_PANEL / LANES)
+#define OF_PANEL(R, STEPS)                                                                         \
+  static __attribute__((CONTRACTED)) void of_panel_##R(                                            \
+      const float *a, int64_t ai, int64_t ak, const float *b, int64_t depth, float *c,             \
+      int64_t stride, int64_t columns) {                                                           \
+    lanes_t sum[R][STEPS][VECTORS];                                                                \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                            \
+        _Pragma("GCC unroll 8") for (int s = 0; s < STEPS; ++s)                                    \
+            _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS; ++v) sum[i][s][v] = (lanes_t){0}; \
+    int64_t k = 0;                                                                                 \
+    for (; k + STEPS <= depth; k += STEPS, a += STEPS * ak, b += STEPS * TENON_PANEL)              \
+      _Pragma("GCC unroll 8") for (int s = 0; s < STEPS; ++s)                                      \
+          _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS; ++v) {                              \
+        const lanes_t right = LOAD_F32(b + s * TENON_PANEL + v * LANES);                           \
+        _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                        \
+            sum[i][s][v] += a[i * ai + s * ak] * right;                                            \
+      }                                                                                            \
+    for (; k < depth; ++k, a += ak, b += TENON_PANEL)                                              \
+      _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS; ++v)                                    \
+          _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                      \
+              sum[i][0][v] += a[i * ai] * LOAD_F32(b + v * LANES);                                 \
+    float whole[TENON_PANEL];                                                                      \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) {                                          \
+      float *to = columns == TENON_PANEL ? c + i * stride : whole;                                 \
+      _Pragma("GCC unroll 8") for (int v = 0; v < VECTORS; ++v) {                                  \
+        lanes_t total = sum[i][0][v];                                                              \
+        _Pragma("GCC unroll 8") for (int s = 1; s < STEPS; ++s) total += sum[i][s][v];             \
+        *(lanes_t *)(to + v * LANES) = total;                                                      \
+      }                                                                                            \
+      for (int64_t j = 0; to == whole && j < columns; ++j) c[i * stride + j] = whole[j];           \
+    }                                                                                              \
+  }
+#define STEPS(R) (8 / VECTORS / R > 1 ? 8 / VECTORS / R : 1)
+OF_PANEL(1, STEPS(1))
+OF_PANEL(2, STEPS(2))
+OF_PANEL(3, STEPS(3))
+OF_PANEL(4, STEPS(4))
+#define FEW_OF_PANELS (LANES == 16 ? 4 : 8) /* rows that are multiplied by whole panels */
+
+static void by_panels(const tenon_matmul_t *p, const float *a, int64_t j0, int64_t columns,
+                      float *c, int64_t step) {
+  static void (*const of_rows[])(const float *, int64_t, int64_t, const float *, int64_t, float *,
+                                 int64_t, int64_t) = {of_panel_1, of_panel_2, of_panel_3,
+                                                      of_panel_4};
+  const int64_t ai = p->a_strides[1];
+  for (int64_t j = 0; j < columns; j += TENON_PANEL)
+    for (int64_t i = 0; i < p->m; i += 4)
+      of_rows[smaller(p->m - i, 4) - 1](a + i * ai, ai, p->a_strides[2], in_panels(p, 0, j0 + j),
+                                        p->k, c + i * step + j, step,
+                                        smaller(TENON_PANEL, columns - j));
+}
+
 /* Whether few rows are multiplied without packing. */
 static int without_packing(const tenon_matmul_t *p) {
+  if (p->panels) return p->m <= FEW_OF_PANELS && p->places == NULL;
   if (p->windows != NULL || p->places != NULL) return 0;
   if (p->dtype < 2 && p->m <= FEW && p->a_strides[2] == 1 && p->b_strides[1] == 1) return 1;
   return p->dtype == 0 && p->m <= 3 && p->b_strides[2] == 1;
@@ -522,6 +597,8 @@ static void few_rows(const tenon_matmul_t *p, int64_t number, int64_t c0, int64_
     if (p->dtype == 1)
       dots_bf16(p, (const uint16_t *)p->a + a0, (const uint16_t *)p->b + b0 + j * bj, p->m, columns,
                 c, step);
+    else if (p->panels)
+      by_panels(p, (const float *)p->a + a0, j, columns, c, step);
     else
       (p->b_strides[2] == 1 && p->m <= 3 ? strips : dots_f32)(
           p, (const float *)p->a + a0, (const float *)p->b + b0 + j * bj, p->m, columns, c, step);
@@ -573,7 +650,8 @@ void @NAME@(const tenon_matmul_t *p) {
     cut.columns = threads / cut.rows;
   }
   cut.high = ((p->m + cut.rows - 1) / cut.rows + ROWS - 1) / ROWS * ROWS;
-  cut.wide = ((p->n + cut.columns - 1) / cut.columns + COLUMNS - 1) / COLUMNS * COLUMNS;
+  const int64_t unit = COLUMNS > TENON_PANEL ? COLUMNS : TENON_PANEL;
+  cut.wide = ((p->n + cut.columns - 1) / cut.columns + unit - 1) / unit * unit;
   const int64_t parts = p->batch * cut.rows * cut.columns;
   if (threads <= 1) { /* a team of one thread costs as much as a small product */
     for (int64_t t = 0; t < parts; ++t) part(p, &cut, t);

@@ -16,10 +16,13 @@ typedef struct {
   int64_t length; /* elements that may be read from where a matrix of the batch begins */
 } tenon_windows_t;
 
+/* Weights that were laid out once lie in panels of so many columns each, one after the other, the
+ * last one filled up with zeros: row k of a panel begins at element k * TENON_PANEL of it. */
+#define TENON_PANEL 32
+
 /* A as the windows of an image whose channels are dense in memory: row i of A is what place i of
  * `places` meets, by rows and columns of the kernel and then by channels. Beyond the image are zeros.
- * B lies in panels of TENON_PANEL columns each, one after the other, the last one filled up. */
-#define TENON_PANEL 32
+ * B lies in panels. */
 typedef struct {
   int64_t size[2], step[2]; /* of the image: rows and columns, and elements from one to the next */
   int64_t places[2], kernel[2], stride[2], padding[2], dilation[2];
@@ -40,6 +43,7 @@ typedef struct {
   int64_t *status;
   const tenon_windows_t *windows; /* null: B lies by its strides */
   const tenon_places_t *places;   /* null: A lies by its strides */
+  int64_t panels; /* whether B, of float32, lies in panels */
 } tenon_matmul_t;
 
 /* Too small for a second thread, whatever multiplies: waking that takes as long as it saves, and,
