@@ -72,7 +72,8 @@ def test_products(
     torch.manual_seed(0)
     model, x = Products(depth, columns), torch.randn(*(rows or (1,)), depth)
     program = exported(tmp_path, model, x, cpu=cpu)
-    assert sum(name.endswith(".panels") for name in names(program)) == 9  # a permutation is no product
+    # All but `permute(0, 1)`, which is no transpose.
+    assert sum(name.endswith(".panels") for name in names(program)) == 9
     for found, expected in zip(program(x), model(x), strict=True):
         # A sum of so many products: its rounding grows with the root of that.
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=4e-6 * math.sqrt(depth))
