@@ -450,6 +450,23 @@ STRIP(3, 4)
   ((lanes_t)(__builtin_convertvector(*(const half_lanes_t *)(p), bit_lanes_t) << 16))
 typedef uint16_t half_lanes_t __attribute__((vector_size(LANES * 2), aligned(2)));
 typedef uint32_t bit_lanes_t __attribute__((vector_size(LANES * 4)));
+static inline float sum_of_lanes(lanes_t x) {
+  typedef float half_t __attribute__((vector_size(LANES * 2)));
+  union {
+    lanes_t whole;
+    half_t half[2];
+    four_t four[LANES / 4];
+    float one[LANES];
+  } u = {x};
+#if LANES > 4
+  u.half[0] += u.half[1];
+#endif
+#if LANES > 8
+  u.four[0] += u.four[1];
+#endif
+  return (u.one[0] + u.one[1]) + (u.one[2] + u.one[3]);
+}
+
 #define DOTS(NAME, TYPE, LOAD, ONE, R, C)                                                          \
   static __attribute__((CONTRACTED)) void NAME(                                                    \
       const TYPE *a, int64_t ai, const TYPE *b, int64_t bj, int64_t depth, float *c,               \
@@ -463,21 +480,25 @@ typedef uint32_t bit_lanes_t __attribute__((vector_size(LANES * 4)));
       _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) left[i] = LOAD(a + i * ai + k);          \
       _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j) {                                        \
         const lanes_t right = LOAD(b + j * bj + k);                                                \
+        if (R > 1) __builtin_prefetch(b + (j + C) * bj + k); /* of the next columns */             \
         _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) sum[i][j] += left[i] * right;          \
       }                                                                                            \
     }                                                                                              \
-    for (int i = 0; i < R; ++i)                                                                    \
-      for (int j = 0; j < C; ++j) {                                                                \
-        float total = 0;                                                                           \
-        for (int l = 0; l < LANES; ++l) total += sum[i][j][l];                                     \
+    _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i)                                            \
+        _Pragma("GCC unroll 8") for (int j = 0; j < C; ++j) {                                      \
+        float total = sum_of_lanes(sum[i][j]);                                                     \
         for (int64_t q = k; q < depth; ++q) total += ONE(a[i * ai + q]) * ONE(b[j * bj + q]);      \
         c[i * stride + j] = total;                                                                 \
       }                                                                                            \
   }
 DOTS(dots_f32_1, float, LOAD_F32, , 1, 6)
+DOTS(dots_f32_2, float, LOAD_F32, , 2, 4)
+DOTS(dots_f32_3, float, LOAD_F32, , 3, 2)
 DOTS(dots_f32_4, float, LOAD_F32, , 4, 2)
 DOTS(dots_f32_rest, float, LOAD_F32, , 1, 1)
 DOTS(dots_bf16_1, uint16_t, LOAD_BF16, from_bf16, 1, 6)
+DOTS(dots_bf16_2, uint16_t, LOAD_BF16, from_bf16, 2, 4)
+DOTS(dots_bf16_3, uint16_t, LOAD_BF16, from_bf16, 3, 2)
 DOTS(dots_bf16_4, uint16_t, LOAD_BF16, from_bf16, 4, 2)
 DOTS(dots_bf16_rest, uint16_t, LOAD_BF16, from_bf16, 1, 1)
 
@@ -485,22 +506,19 @@ DOTS(dots_bf16_rest, uint16_t, LOAD_BF16, from_bf16, 1, 1)
 #define ALL_DOTS(TYPE, SHORT)                                                                      \
   static void dots_##SHORT(const tenon_matmul_t *p, const TYPE *a, const TYPE *b, int64_t rows,    \
                            int64_t columns, float *c, int64_t step) {                              \
+    static void (*const blocks[])(const TYPE *, int64_t, const TYPE *, int64_t, int64_t, float *,  \
+                                  int64_t) = {dots_##SHORT##_1, dots_##SHORT##_2,                  \
+                                              dots_##SHORT##_3, dots_##SHORT##_4};                 \
+    static const int64_t wide[] = {6, 4, 2, 2}; /* columns of a block */                           \
     const int64_t ai = p->a_strides[1], bj = p->b_strides[2], depth = p->k;                        \
-    int64_t i = 0;                                                                                 \
-    for (; i + 4 <= rows; i += 4) {                                                                \
+    for (int64_t i = 0; i < rows; i += 4) {                                                        \
+      const int64_t high = smaller(rows - i, 4), some = wide[high - 1];                            \
       int64_t j = 0;                                                                               \
-      for (; j + 2 <= columns; j += 2)                                                             \
-        dots_##SHORT##_4(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);           \
-      for (int64_t e = 0; j < columns && e < 4; ++e)                                               \
-        dots_##SHORT##_rest(a + (i + e) * ai, ai, b + j * bj, bj, depth, c + (i + e) * step + j,   \
-                            step);                                                                 \
-    }                                                                                              \
-    for (; i < rows; ++i) {                                                                        \
-      int64_t j = 0;                                                                               \
-      for (; j + 6 <= columns; j += 6)                                                             \
-        dots_##SHORT##_1(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);           \
+      for (; j + some <= columns; j += some)                                                       \
+        blocks[high - 1](a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);           \
       for (; j < columns; ++j)                                                                     \
-        dots_##SHORT##_rest(a + i * ai, ai, b + j * bj, bj, depth, c + i * step + j, step);        \
+        for (int64_t e = i; e < i + high; ++e)                                                     \
+          dots_##SHORT##_rest(a + e * ai, ai, b + j * bj, bj, depth, c + e * step + j, step);      \
     }                                                                                              \
   }
 ALL_DOTS(float, f32)
