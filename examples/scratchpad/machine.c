@@ -1,4 +1,5 @@
-/* A vector machine with a scratchpad, which a DMA engine fills: its memory, and its cycles.
+/* A machine with a scratchpad, which a DMA engine fills, and a vector and a matrix unit, which read
+ * it: their memory, and their cycles.
  *
  * Kernels run as functions of the host. What takes cycles on the machine is told here. */
 
@@ -12,24 +13,27 @@ enum {
   BEAT = 16,     /* bytes that cross the bus in a cycle */
   LATENCY = 100, /* cycles from a copy's last beat until the vector unit may read it */
   ALONE = 40,    /* cycles for a number that is read from memory by itself */
-  PENDING = 64   /* copies that are started at once */
+  PENDING = 64,  /* copies that are started at once */
+  SIDE = 16      /* rows and columns of the matrix unit's tiles, and cycles for a product of two */
 };
 
 typedef struct {
   char *array, *to;
   const char *from;
-  int64_t to_steps[2], from_steps[2], rows, columns, nbytes, arrival;
+  int64_t to_steps[2], from_steps[2], rows, columns, nbytes, filled[2], arrival;
 } copy;
 
 typedef struct {
-  int64_t cycles;  /* in all */
-  int64_t waiting; /* ... of them, in which the vector unit waited for a copy */
-  int64_t copying; /* in which the DMA engine moved something */
-  int64_t copies;  /* blocks */
-  int64_t alone;   /* numbers that were read from memory by themselves */
+  int64_t cycles;      /* in all */
+  int64_t waiting;     /* ... of them, in which the vector unit waited for a copy */
+  int64_t copying;     /* in which the DMA engine moved something */
+  int64_t copies;      /* blocks */
+  int64_t alone;       /* numbers that were read from memory by themselves */
+  int64_t multiplying; /* of the cycles, those of the matrix unit */
 } counters;
 
 _Alignas(64) char machine_scratch[1 << 16];
+_Alignas(64) char machine_sums[1 << 16]; /* what the matrix unit adds up */
 static counters counted;
 static copy started[PENDING];
 static int pending;
@@ -85,11 +89,30 @@ void machine_wait(void *array) {
         const int64_t from = row * c->from_steps[0] + column * c->from_steps[1];
         memcpy(element(c, row, column), c->from + from * c->nbytes, c->nbytes);
       }
+    for (int64_t row = 0; row < c->filled[0]; ++row)
+      for (int64_t column = 0; column < c->filled[1]; ++column)
+        if (row >= c->rows || column >= c->columns)
+          memset(element(c, row, column), 0, c->nbytes);
   }
   pending = left;
 }
 
-/* What the engine writes is of no use before the wait; what it reads is read then. */
+static int64_t greater(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+static void stop(const char *why) {
+  fprintf(stderr, "%s\n", why);
+  abort();
+}
+
+static void look(const void *from, const void *to, const char *memory) {
+  if ((const char *)from < memory || (const char *)to > memory + (1 << 16))
+    stop("the machine has no memory there");
+}
+
+/* What the engine writes is of no use before the wait; what it reads is read then. Zeros do not
+ * cross the bus. */
 void machine_start(
     void *array,
     void *to,
@@ -100,19 +123,28 @@ void machine_start(
     int64_t from_across,
     int64_t rows,
     int64_t columns,
-    int64_t nbytes) {
+    int64_t nbytes,
+    int64_t filled_rows,
+    int64_t filled_columns) {
   copy c = {
-      array, to, from, {to_down, to_across}, {from_down, from_across}, rows, columns, nbytes, 0};
+      array,
+      to,
+      from,
+      {to_down, to_across},
+      {from_down, from_across},
+      rows,
+      columns,
+      nbytes,
+      {filled_rows, filled_columns},
+      0};
   if (rows <= 0 || columns <= 0)
     return;
-  const char *last = element(&c, rows - 1, columns - 1) + nbytes;
-  if (pending == PENDING || c.to < machine_scratch ||
-      last > machine_scratch + sizeof(machine_scratch)) {
-    fprintf(stderr, "the machine has no room for a copy\n");
-    abort();
-  }
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t column = 0; column < columns; ++column)
+  const int64_t below = greater(rows, filled_rows), beyond = greater(columns, filled_columns);
+  if (pending == PENDING)
+    stop("the machine has no room for a copy");
+  look(to, element(&c, below - 1, beyond - 1) + nbytes, machine_scratch);
+  for (int64_t row = 0; row < below; ++row)
+    for (int64_t column = 0; column < beyond; ++column)
       memset(element(&c, row, column), 0xA5, nbytes);
   const int64_t start = engine > counted.cycles ? engine : counted.cycles;
   engine = start + beats_of(&c);
@@ -120,4 +152,47 @@ void machine_start(
   counted.copying += engine - start;
   counted.copies += 1;
   started[pending++] = c;
+}
+
+static float number(const void *from, int64_t element, int64_t nbytes) {
+  if (nbytes == 4)
+    return ((const float *)from)[element];
+  const uint32_t bits = (uint32_t)((const uint16_t *)from)[element] << 16;
+  float found;
+  memcpy(&found, &bits, sizeof(found));
+  return found;
+}
+
+/* Adds the product of two tiles of float32 or bfloat16 to a tile of sums, which begin with it
+ * where nothing was added before. */
+void machine_multiply(
+    float *sums,
+    int64_t down,
+    int64_t across,
+    const void *left,
+    int64_t left_down,
+    int64_t left_across,
+    const void *right,
+    int64_t right_down,
+    int64_t right_across,
+    int64_t before,
+    int64_t nbytes) {
+  const int64_t end = SIDE - 1;
+  look(sums, sums + end * (down + across) + 1, machine_sums);
+  look(left, (const char *)left + (end * (left_down + left_across) + 1) * nbytes, machine_scratch);
+  look(
+      right,
+      (const char *)right + (end * (right_down + right_across) + 1) * nbytes,
+      machine_scratch);
+  for (int64_t i = 0; i < SIDE; ++i)
+    for (int64_t j = 0; j < SIDE; ++j) {
+      float *sum = &sums[i * down + j * across];
+      float total = before ? *sum : 0;
+      for (int64_t k = 0; k < SIDE; ++k)
+        total += number(left, i * left_down + k * left_across, nbytes) *
+            number(right, k * right_down + j * right_across, nbytes);
+      *sum = total;
+    }
+  counted.cycles += SIDE;
+  counted.multiplying += SIDE;
 }

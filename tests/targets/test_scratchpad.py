@@ -24,7 +24,7 @@ START = """
     backend = target.backend
     torch.seed()
 
-    def ran(function, *given, name=""):
+    def ran(function, *given, name="", rtol=1e-4, atol=1e-5):
         "What is counted of a compiled function, whose results are the CPU's."
         torch._dynamo.reset()
         graph = torch.compile(function, backend="tenon", dynamic=False)
@@ -33,7 +33,7 @@ START = """
         found, expected = graph(*moved), function(*given)
         counted = target.counted()
         torch.testing.assert_close(
-            found.cpu(), expected, rtol=1e-4, atol=1e-5, msg=lambda text: f"{name}: {text}"
+            found.cpu(), expected, rtol=rtol, atol=atol, msg=lambda text: f"{name}: {text}"
         )
         return counted
 """
@@ -83,6 +83,101 @@ def test_copies_run_behind_computation() -> None:
     page = (ROOT / "examples" / "scratchpad" / "README.md").read_text()
     for text, after, beside in CYCLES:
         assert f"| `{text}` | {after:,} | {beside:,} |" in page
+
+
+# Cycles of products, which README.md has as well: each step along the sums copied, then multiplied;
+# with the next one copied beside; and that with loops before and after in kernels of their own.
+PRODUCTS = [
+    ("x @ y", "float32", (256, 256, 256), 162048, 101536, 101536),
+    ("x @ y", "float32", (256, 1024, 256), 574464, 307840, 307840),
+    ("x @ y", "bfloat16", (256, 1024, 256), 422400, 287184, 287184),
+    ("x @ y", "float32", (300, 100, 200), 85264, 65280, 65280),
+    ("F.gelu(x @ y + y[0])", "float32", (256, 256, 256), 191248, 130736, 156977),
+    ("torch.relu(x) @ y", "float32", (256, 256, 128), 96512, 59624, 81593),
+    ("torch.relu((x * 2) @ y + y[0])", "float32", (256, 512, 64), 114036, 68088, 122316),
+]
+
+
+@pytest.mark.slow
+def test_a_matrix_unit_multiplies_with_what_is_before_and_after() -> None:
+    code = f"""
+        from unittest import mock
+        names = type(backend).kernel.__globals__
+        twice = names["double_buffer"]
+        refuse = lambda *given: "each by itself"
+        for text, dtype, (m, k, n), *_ in {PRODUCTS}:
+            function = eval("lambda x, y: " + text)
+            x, y = torch.randn(m, k) / 8, torch.randn(k, n) / 8
+            x, y = x.to(getattr(torch, dtype)), y.to(getattr(torch, dtype))
+            most = 2e-2 if dtype == "bfloat16" else 1e-4
+            close = dict(rtol=most, atol=most)
+            with mock.patch.dict(names, double_buffer=lambda tree: tree):
+                after = ran(function, x, y, **close)
+            beside = ran(function, x, y, **close)
+            with mock.patch.object(type(backend), "fusion_problem", refuse):
+                with mock.patch.object(type(backend), "prologue_problem", refuse):
+                    apart = ran(function, x, y, **close)
+            tiles = -(-m // 16) * -(-k // 16) * -(-n // 16)
+            for counted in (after, beside, apart):
+                assert counted.multiplying == 16 * tiles and counted.alone == 0, text
+            assert after.copying == beside.copying <= apart.copying, text
+            assert after.waiting == after.copying + 100 * after.copies, text
+            row = text, dtype, (m, k, n), *(c.cycles for c in (after, beside, apart))
+            print(row, end=", ")
+    """
+    assert _run(code) == "".join(f"{row}, " for row in PRODUCTS).strip()
+    page = (ROOT / "examples" / "scratchpad" / "README.md").read_text()
+    for text, dtype, sizes, *cycles in PRODUCTS:
+        row = [f"`{text}`", dtype, " x ".join(map(str, sizes)), *(f"{c:,}" for c in cycles)]
+        assert f"| {' | '.join(row)} |" in page
+
+
+@pytest.mark.slow
+def test_products_of_any_shape_agree_with_the_cpu() -> None:
+    code = """
+        r = lambda *sizes: torch.randn(sizes) / 4
+        bytes = torch.arange(80).view(40, 2).to(torch.int8)
+        PRODUCTS = {
+            "matrices": (lambda x, y: x @ y, r(1, 1), r(1, 1)),
+            "a row": (lambda x, y: x @ y, r(1, 300), r(300, 70)),
+            "edges": (lambda x, y: torch.relu(x) @ y.exp(), r(33, 47), r(47, 65)),
+            "turned": (lambda x, y: (x.t() @ y.t()) * 2, r(47, 33), r(65, 47)),
+            "views": (lambda x, y: x[1:, ::2] @ y[3:, 1:], r(20, 40), r(23, 30)),
+            "batches": (lambda x, y: torch.baddbmm(x[..., :1], x, y), r(3, 20, 40), r(3, 40, 50)),
+            "linear": (lambda x, y: F.linear(x, y, y[:, 0]).tanh() + 1, r(2, 7, 30), r(9, 30)),
+            "bytes": (lambda x, y: x @ (y.float() * 0.01), r(30, 40), bytes),
+            "images": (lambda x, y: F.conv2d(x, y, padding=1) + 1, r(2, 3, 9, 9), r(5, 3, 3, 3)),
+            "attention": (lambda x, y: (x @ y.mT).softmax(-1) @ y, r(2, 20, 24), r(2, 20, 24)),
+            "twice": (lambda x, y: torch.relu(x @ y) @ y.t(), r(40, 50), r(50, 60)),
+        }
+        for name, (function, *given) in PRODUCTS.items():
+            counted = ran(function, *given, name=name, rtol=1e-4, atol=1e-4)
+            assert counted.multiplying > 0, name
+        # What the unit has no numbers for is the host's, as it was.
+        for dtype, most in ((torch.float64, 1e-9), (torch.float16, 1e-2)):
+            given = r(5, 6).to(dtype), r(6, 7).to(dtype)
+            assert ran(lambda x, y: x @ y, *given, rtol=most, atol=most).multiplying == 0
+        # One kernel for many sizes.
+        graph = torch.compile(lambda x, y: torch.relu(x) @ y + 1, backend="tenon", dynamic=True)
+        for m, k, n in ((33, 50, 70), (7, 64, 16), (200, 9, 31)):
+            x, y = r(m, k), r(k, n)
+            target.counted()
+            found = graph(x.to("tenon"), y.to("tenon")).cpu()
+            torch.testing.assert_close(found, torch.relu(x) @ y + 1, rtol=1e-4, atol=1e-4)
+            assert target.counted().multiplying == -(-m // 16) * -(-k // 16) * -(-n // 16) * 16
+        # Gradients are products as well.
+        x, w = r(30, 40), r(50, 40)
+        def loss(x, w):
+            return F.gelu(F.linear(x, w)).square().sum()
+        def gradients(function, x, w):
+            w = w.clone().requires_grad_()
+            function(x, w).backward()
+            return w.grad.cpu()
+        found = gradients(torch.compile(loss, backend="tenon"), x.to("tenon"), w.to("tenon"))
+        torch.testing.assert_close(found, gradients(loss, x, w), rtol=1e-4, atol=1e-4)
+        print("agree")
+    """
+    assert _run(code) == "agree"
 
 
 PROGRAMS = """

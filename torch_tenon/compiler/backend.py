@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch_tenon.compiler.plan import Plan
     from torch_tenon.compiler.schedule import Group, Member, Schedule
     from torch_tenon.ir.index import Index
+    from torch_tenon.ir.program import Loop, Matmul
     from torch_tenon.ir.values import Buffer
 
 
@@ -87,6 +88,15 @@ class Backend:
         Their dependencies are looked at elsewhere. A product is a member of kind "matmul".
         """
         return None
+
+    def prologue_problem(self, loop: Loop, product: Matmul) -> str | None:
+        """Why the kernel of a product cannot compute an operand as it reads it, in a few words;
+        None if it can. `loop` is pointwise, and nobody else reads what it makes.
+
+        The kernel's group has it in `prologue`. A part of the operand is computed again for each
+        piece of the product that needs it.
+        """
+        return "the target reads operands from memory"
 
     def piece_length(self, rows: int, length: int, rows_lie_dense: bool) -> int:
         """The elements that each partial result of a reduction should take, 0 for one step.

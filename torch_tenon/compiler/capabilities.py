@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 # Not PyTorch: backends are there before it is loaded whole.
 if TYPE_CHECKING:
@@ -15,6 +15,30 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Tiles:
+    """A matrix unit: what `TileProduct` may be.
+
+    rows, columns, depth  of a tile of the sums, and what each is a sum over
+    operands    the dtype of both operands
+    sums        the dtype that products are added in
+    reads       the memory space of the operands
+    adds        the memory space of the sums
+    by_columns  which of the tiles have neighbours in memory along their columns, not their rows
+
+    One matrix unit with several dtypes is several of these.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    operands: torch.dtype
+    sums: torch.dtype
+    reads: Space = "scratch"
+    adds: Space = "accumulator"
+    by_columns: frozenset[Literal["left", "right", "sums"]] = frozenset()
+
+
+@dataclass(frozen=True)
 class Capabilities:
     """What kernels may use. A loop that needs more is the host's, and does not fuse with others.
 
@@ -22,6 +46,7 @@ class Capabilities:
     arithmetic  dtypes that numbers have in registers: 16-bit floats are float32 there
     spaces      bytes of each memory space beside global and private memory: of a group's `shared`
                 memory, of a `scratch` memory; none of a space that is not there
+    tiles       its matrix units
 
     None stands for all of them. Products of matrices have `Backend.product_dtypes`.
     """
@@ -29,6 +54,7 @@ class Capabilities:
     storage: frozenset[torch.dtype] | None = None
     arithmetic: frozenset[torch.dtype] | None = None
     spaces: Mapping[Space, int] = field(default_factory=dict)
+    tiles: tuple[Tiles, ...] = ()
 
     def lacking(self, loop: Loop) -> str | None:
         """What a loop needs and there is not; None where there is all of it."""
@@ -50,6 +76,10 @@ class Capabilities:
         found = [self.lacking(loop) for loop in loops]
         missing = next((text for text in found if text is not None), None)
         return f"the target has {missing}" if missing is not None and None in found else None
+
+    def tiles_of(self, dtype: torch.dtype) -> Tiles | None:
+        """The first matrix unit that multiplies numbers of a dtype."""
+        return next((t for t in self.tiles if t.operands is dtype), None)
 
     def addresses(self, tree: Tree, space: Space) -> dict[Array, int]:
         """Where the arrays of a kernel lie in a space: their offsets in bytes.

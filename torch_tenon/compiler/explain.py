@@ -161,7 +161,7 @@ def _kernel_line(k: Kernel, group: Group) -> str:
     if k.code is not None:
         return f"  kernel {k.layout:7} {k.code.entry}: {k.origin} ({size})"
     passes = max(m.stage for m in group.members) + 1
-    nodes = f"{len(group.members)} nodes, {max(passes, 1)} passes"
+    nodes = f"{len(list(group.nodes()))} nodes, {max(passes, 1)} passes"
     return f"  kernel {k.layout:7} {loops_of(k, group)}: {k.origin} ({nodes}, {size})"
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from torch_tenon.compiler.loops.tree import Tree
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.index import Index, Symbol, product, strides
-from torch_tenon.ir.program import Matmul
-from torch_tenon.ir.values import Buffer, Storage
+from torch_tenon.ir.program import Loop, Matmul
+from torch_tenon.ir.values import Buffer, Layout, Storage, size_hint
 
 if TYPE_CHECKING:
     from torch_tenon.compiler.handwritten import Asked, Code
@@ -70,12 +70,17 @@ class Kernel:
     ) -> Kernel:
         """The kernel of a group without checks, for a backend that shares out no work by size."""
         moved = bytes_moved(group, kept)
-        return Kernel(source, storages, sizes, origin_of(group.members), moved, "loop", 0, [])
+        origin = _each_once(n.origin for n in group.nodes())
+        return Kernel(source, storages, sizes, origin, moved, "loop", 0, [])
 
 
 def origin_of(members: Sequence[Member]) -> str:
     """The ops that a kernel came from, each once."""
-    names = (name for m in members for name in m.node.origin.split(", "))
+    return _each_once(m.node.origin for m in members)
+
+
+def _each_once(origins: Iterable[str]) -> str:
+    names = (name for origin in origins for name in origin.split(", "))
     return ", ".join(dict.fromkeys(filter(None, names)))
 
 
@@ -94,6 +99,32 @@ def operations_of(group: Group, work: Index) -> Index:
     return 2 * steps + work
 
 
+def operand_bytes(node: Matmul, prologue: Sequence[Loop] = ()) -> Index:
+    """Bytes of a product's operands, or of what a prologue computes them of: windows that overlap
+    read the same ones."""
+    loops = {loop.buffer: loop for loop in prologue}
+
+    def least(layout: Layout) -> Index:
+        count, span = product(layout.sizes), layout.span()
+        return span if size_hint(span) < size_hint(count) else count
+
+    moved: Index = 0
+    for v in (node.left, node.right):
+        if (loop := loops.get(v.buffer)) is None:
+            moved += least(v.layout) * v.dtype.itemsize
+            continue
+        for b, e in {(s.args[0], s.args[1]) for s in loop.loads}:
+            moved += _elements(e, loop.outer) * b.dtype.itemsize
+    return moved
+
+
+def _elements(index: Index, loops: Sequence[Symbol]) -> Index:
+    """How many elements loops touch."""
+    steps = strides(index)
+    used = loops if steps is None else [s for s in loops if steps.get(s, 0) != 0]
+    return product(s.extent for s in used)
+
+
 def bytes_moved(group: Group, kept: set[Buffer]) -> Index:
     """Bytes that have to cross memory: each distinct element read or written once."""
     seen: dict[tuple[Buffer, Index], Index] = {}
@@ -103,7 +134,5 @@ def bytes_moved(group: Group, kept: set[Buffer]) -> Index:
         for b, e in [*m.loads, (m.node.buffer, m.index)]:
             if b in made and b not in kept:
                 continue
-            steps = strides(e)
-            used = loops if steps is None else [s for s in loops if steps.get(s, 0) != 0]
-            seen[b, e] = product(s.extent for s in used) * b.dtype.itemsize
+            seen[b, e] = _elements(e, loops) * b.dtype.itemsize
     return sum(seen.values())

@@ -34,7 +34,7 @@ from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.compiler.wire import plan_bytes
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate, var
-from torch_tenon.ir.program import Extern, Program
+from torch_tenon.ir.program import Extern, Loop, Program
 from torch_tenon.ir.size_words import words_of
 from torch_tenon.ir.values import Buffer, Storage, Stored
 
@@ -263,7 +263,8 @@ def _by_hand(program: Program, call: Extern, backend: Backend) -> Kernel | None:
 
 
 def _kernel(backend: Backend, group: Group, kept: set[Buffer]) -> Kernel:
-    lacking = (backend.capabilities.lacking(m.node) for m in group.members)
+    loops = (n for n in group.nodes() if isinstance(n, Loop))
+    lacking = map(backend.capabilities.lacking, loops)
     if missing := next(filter(None, lacking), None):
         raise NotImplementedError(f"the target {backend.name!r} has {missing}")
     kernel = backend.kernel(group, kept)

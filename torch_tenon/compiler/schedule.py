@@ -22,6 +22,8 @@ from torch_tenon.ir.index import (
     Expr,
     Index,
     Symbol,
+    floordiv,
+    mod,
     never_meet,
     product,
     strides,
@@ -30,7 +32,7 @@ from torch_tenon.ir.index import (
     var,
 )
 from torch_tenon.ir.program import Extern, Loop, Matmul, Node, Program
-from torch_tenon.ir.values import Buffer, Storage, size_hint
+from torch_tenon.ir.values import Buffer, Storage, Stored, size_hint
 
 RECENT_READERS = 3
 
@@ -63,18 +65,23 @@ class Member:
 
 @dataclass(eq=False)
 class Group:
-    """A kernel in the making, or one call on whole tensors."""
+    """A kernel in the making, or one call on whole tensors.
+
+    `prologue` are loops over an operand of its product, which is computed as it is read.
+    """
 
     position: int
     members: list[Member] = field(default_factory=list)
     outer: list[Symbol] = field(default_factory=list)
     inner: list[Symbol] = field(default_factory=list)
     call: Extern | None = None
+    prologue: list[Loop] = field(default_factory=list)
 
     def nodes(self) -> Iterator[Node]:
         """The nodes that run here."""
         if self.call is not None:
             yield self.call
+        yield from self.prologue
         for m in self.members:
             yield m.node
 
@@ -313,6 +320,9 @@ def fuse(first: Group, second: Group, backend: Backend) -> Group | str:
         return "the kernel would be too large"
     if any(m.node.kind == "scatter" for g in (first, second) for m in g.members):
         return "a scatter"
+    if (matmul := _product_of(first, second)) is not None:
+        return _with_prologue(first, second, matmul, backend)
+    prologue = first.prologue + second.prologue
     vertical, horizontal = _shared(first, second)
     pairs = vertical + horizontal
     if not pairs:
@@ -331,11 +341,77 @@ def fuse(first: Group, second: Group, backend: Backend) -> Group | str:
         members.sort(key=lambda m: m.node.number)
         problem = backend.capabilities.parting([m.node for m in members])
         problem = problem or backend.fusion_problem(members)
+        problem = problem or _overwritten(prologue, members)
         problem = problem or _stages(members, backend.most_buffers)
         if problem is None:
-            return Group(0, members, outer, inner)
+            return Group(0, members, outer, inner, prologue=prologue)
         why = problem
     return why
+
+
+def _product_of(first: Group, second: Group) -> Matmul | None:
+    """The product of the second group, where the first computes an operand of it."""
+    made = {m.node.buffer.base for m in first.members}
+    for m in second.members:
+        if isinstance(m.node, Matmul) and not made.isdisjoint(m.node.reads):
+            return m.node
+    return None
+
+
+def _with_prologue(first: Group, second: Group, matmul: Matmul, backend: Backend) -> Group | str:
+    """The second group with the first as its prologue, or the reason why that is none."""
+    loop = first.members[0].node
+    if len(first.members) > 1 or loop.kind != "pointwise" or loop.asserts:
+        return "more than a pointwise loop before a product"
+    b = loop.buffer
+    is_own = b.storage.kind == "temporary" and b.previous is None and b.storage.current is b
+    if not is_own or any(r is not matmul for r in b.readers):
+        return "somebody else reads the operand"
+    if any(s.op == "check" for s in loop.trace):
+        return "a check, which has to be made once"
+    if (problem := backend.prologue_problem(loop, matmul)) is not None:
+        return problem
+    for operand in (matmul.left, matmul.right):
+        if operand.buffer.base is b and operand_loops(loop, operand, operand.sizes) is None:
+            return "the operand is read in other loops"
+    problem = backend.capabilities.parting([loop, *(m.node for m in second.members)])
+    problem = problem or _overwritten([loop], second.members)
+    if problem is not None:
+        return problem
+    prologue = [*second.prologue, loop]
+    return Group(0, second.members, second.outer, second.inner, prologue=prologue)
+
+
+def _overwritten(prologue: Sequence[Loop], members: Sequence[Member]) -> str | None:
+    """The reason why these members cannot run with a prologue, which reads its memory for each
+    piece of the product again."""
+    read = {b.storage for loop in prologue for b in loop.reads}
+    if any(m.node.buffer.storage in read for m in members):
+        return "it writes what the prologue reads"
+    return None
+
+
+def operand_loops(
+    loop: Loop, operand: Stored, position: Sequence[Index]
+) -> dict[Symbol, Index] | None:
+    """The loops of what computes an operand, at a position in it. None where its memory is not gone
+    through by what both are loops over."""
+    if operand.buffer is not loop.buffer:
+        return None
+    along = [Symbol("d", n) for n in operand.sizes]
+    index = operand.layout.index([0 if s.extent == 1 else var(s) for s in along])
+    found = refine(loop.outer, [s for s in along if s.extent != 1], loop.index, index)
+    if found is None:
+        return None
+    mine, theirs = found
+    pieces: dict[Symbol, Index] = {}
+    for d, at in zip(along, position, strict=True):
+        for s, step in ((strides(theirs[d]) or {}) if d in theirs else {}).items():
+            assert s.extent is not None
+            pieces[s] = floordiv(at, step)
+            if step * s.extent != d.extent:
+                pieces[s] = mod(pieces[s], s.extent)
+    return {s: substitute(e, pieces) for s, e in mine.items()}
 
 
 def _sizeable(pairs: Sequence[Pair], first: Group, second: Group) -> list[Pair]:

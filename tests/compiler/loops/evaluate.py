@@ -27,6 +27,7 @@ from torch_tenon.compiler.loops.tree import (
     Read,
     Statement,
     Store,
+    TileProduct,
     Tree,
     Wait,
 )
@@ -160,6 +161,8 @@ class _Run:
         elif isinstance(s, Wait):
             for to, places, values in self.started.pop(s.memory, []):
                 to[places] = values
+        elif isinstance(s, TileProduct):
+            self._multiply(s)
         elif isinstance(s, Draw):
             state = s.op, int(self._operand(s.seed)), int(self._operand(s.offset))
             for k in range(min(map(self._index, s.counts))):
@@ -169,18 +172,36 @@ class _Run:
 
     def _copy(self, s: CopyBlock) -> None:
         """Copies; where that is only started, there is nothing of use before the wait."""
-        counts = [torch.arange(max(0, min(map(self._index, e)))) for e in (s.rows, s.columns)]
-
-        def places(index: Index, strides: tuple[Index, Index]) -> torch.Tensor:
-            row, column = (n * self._index(e) for n, e in zip(counts, strides, strict=True))
-            return self._index(index) + row[:, None] + column
-
-        values = self._elements(s.source)[places(s.source_index, s.source_strides)]
-        to, where = self.local[s.memory], places(s.index, s.strides)
+        counts = [max(0, min(map(self._index, e))) for e in (s.rows, s.columns)]
+        source = self._places(s.source_index, s.source_strides, counts)
+        filled = [max(n, self._index(e)) for n, e in zip(counts, s.filled or counts, strict=True)]
+        values = torch.zeros(filled, dtype=s.memory.dtype)
+        values[: counts[0], : counts[1]] = self._elements(s.source)[source]
+        to, where = self.local[s.memory], self._places(s.index, s.strides, filled)
         if s.asynchronous:
             self.started.setdefault(s.memory, []).append((to, where, values))
             values = values.logical_not().to(values.dtype)
         to[where] = values
+
+    def _places(
+        self, index: Index, strides: Sequence[Index], counts: Sequence[int]
+    ) -> torch.Tensor:
+        """Where the elements of a block are."""
+        row, column = (
+            torch.arange(n) * self._index(e) for n, e in zip(counts, strides, strict=True)
+        )
+        return self._index(index) + row[:, None] + column
+
+    def _multiply(self, s: TileProduct) -> None:
+        """Each operand's tile as numbers of the sums' dtype, whatever is beyond the edge."""
+        rows, columns, depth = s.sizes
+        left = self._places(s.left_index, s.left_strides, (rows, depth))
+        right = self._places(s.right_index, s.right_strides, (depth, columns))
+        to, where = self.local[s.memory], self._places(s.index, s.strides, (rows, columns))
+        found = self._elements(s.left)[left].to(to.dtype) @ self._elements(s.right)[right].to(
+            to.dtype
+        )
+        to[where] = found + to[where] if self._index(s.before) else found
 
     def _loop(self, s: For) -> None:
         start, stop = max(map(self._index, s.starts)), min(map(self._index, s.stops))
@@ -190,7 +211,10 @@ class _Run:
 
     def _declare(self, s: Declare) -> None:
         a = s.array
-        self.local[a] = torch.empty(1 if a.length is None else a.length, dtype=a.dtype)
+        # What nobody has written is no number.
+        length = 1 if a.length is None else a.length
+        self.local[a] = torch.full((length * a.dtype.itemsize,), 255, dtype=torch.uint8)
+        self.local[a] = self.local[a].view(a.dtype)
         if s.initial is not None:
             self.local[a].fill_(self._operand(s.initial))
         elif isinstance(a, Accumulator):

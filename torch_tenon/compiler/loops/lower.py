@@ -29,7 +29,17 @@ from torch_tenon.compiler.loops.tree import (
 )
 from torch_tenon.compiler.schedule import Group, Member
 from torch_tenon.ir.dtypes import compute_dtype
-from torch_tenon.ir.index import Expr, Index, Symbol, substitute, symbols, var
+from torch_tenon.ir.index import (
+    Expr,
+    Index,
+    Symbol,
+    floordiv,
+    mod,
+    strides,
+    substitute,
+    symbols,
+    var,
+)
 from torch_tenon.ir.program import Loop
 from torch_tenon.ir.scalar import Scalar
 from torch_tenon.ir.sixteen_bits import ROUNDING
@@ -73,6 +83,29 @@ def over(index: Index, kind: Kind, body: list[Statement], again: bool = False) -
     (symbol,) = symbols(index)
     assert symbol.extent is not None
     return For(symbol, kind, symbol, (0,), (symbol.extent,), body, again=again)
+
+
+def joined_loops(
+    product: Member, whole: Symbol | None, axis: Symbol, loops: dict[Symbol, Index]
+) -> list[Statement]:
+    """Adds to `loops` the group's loops of which one of a product, `whole`, is a join, for `axis`
+    in its place. Gives what computes them where they are several."""
+    if whole is None:
+        return []
+    steps = strides(product.values[whole]) or {}
+    if len(steps) == 1:
+        loops[next(iter(steps))] = var(axis)
+        return []
+    computed: list[Statement] = []
+    for s, step in steps.items():
+        assert s.extent is not None
+        position = floordiv(var(axis), step)
+        if step * s.extent != whole.extent:
+            position = mod(position, s.extent)
+        symbol = loop_symbol(axis.name, len(computed), s.extent)
+        computed.append(Let("index", (position,), torch.int64, symbol))
+        loops[s] = var(symbol)
+    return computed
 
 
 class Lowering:

@@ -24,6 +24,7 @@ from torch_tenon.compiler.loops.tree import (
     Read,
     Statement,
     Store,
+    TileProduct,
     Tree,
     changed,
     indices,
@@ -95,14 +96,13 @@ class _Printer:
             return f"check {' to '.join(ends)} in {size} ({s.failure.message} of {calls})"
         if isinstance(s, CopyBlock):
             block = " by ".join(self._bound("min", e) for e in (s.rows, s.columns))
-            to, source = (
-                f"{self._element(memory, index)} by {', '.join(map(self.index, strides))}"
-                for memory, index, strides in (
-                    (s.memory, s.index, s.strides),
-                    (s.source, s.source_index, s.source_strides),
-                )
-            )
-            return f"{to} = {block} of {source}" + (", asynchronous" if s.asynchronous else "")
+            to = self._block(s.memory, s.index, s.strides)
+            source = self._block(s.source, s.source_index, s.source_strides)
+            filled = f", 0 up to {' by '.join(map(self.index, s.filled))}" if s.filled else ""
+            text = f"{to} = {block} of {source}{filled}"
+            return text + (", asynchronous" if s.asynchronous else "")
+        if isinstance(s, TileProduct):
+            return self._tile_product(s)
         if isinstance(s, Draw):
             state = f"{self.operand(s.seed)}, {self.operand(s.offset)}"
             count = self._bound("min", s.counts)
@@ -111,6 +111,17 @@ class _Printer:
         uses = [*map(self.operand, operands(s)), *map(self.index, indices(s))]
         memory = [self._memory(m) for m in (*changed(s), *read(s))]
         return " ".join([type(s).__name__.lower(), *uses, *memory])
+
+    def _block(self, memory: Memory, index: Index, strides: Sequence[Index]) -> str:
+        return f"{self._element(memory, index)} by {', '.join(map(self.index, strides))}"
+
+    def _tile_product(self, s: TileProduct) -> str:
+        to = self._block(s.memory, s.index, s.strides)
+        left = self._block(s.left, s.left_index, s.left_strides)
+        right = self._block(s.right, s.right_index, s.right_strides)
+        rows, columns, depth = s.sizes
+        sizes = f"{rows} by {depth} times {depth} by {columns}"
+        return f"{to} += {sizes} of {left} times {right}, after {self.index(s.before)}"
 
     def _declare(self, s: Declare) -> str:
         a = s.array

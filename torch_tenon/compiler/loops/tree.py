@@ -42,7 +42,8 @@ Kind: TypeAlias = Literal["grid", "group", "lane", "parallel", "serial", "reduce
 #:   shared   one for all iterations of the `group` loops of a step of the grid
 #:   private  of one iteration: registers and the stack
 #:   scratch  on the chip, at addresses of its own, and as large as the target declares
-Space: TypeAlias = Literal["global", "shared", "private", "scratch"]
+#:   accumulator  the same, beside a matrix unit, for the sums of its products
+Space: TypeAlias = Literal["global", "shared", "private", "scratch", "accumulator"]
 
 
 @dataclass(eq=False, slots=True)
@@ -228,6 +229,9 @@ class CopyBlock(Node):
     source likewise. There are as many rows as the least of `rows` says, and as many columns; none
     where that is not positive. All iterations of a group see what is copied to shared memory.
 
+    With `filled`, which is a number of rows and of columns, the elements of a block of that size
+    that are not copied become 0.
+
     An asynchronous copy is only started. Until a `Wait` for `memory` nobody touches what it writes
     or changes what it reads.
     """
@@ -241,6 +245,7 @@ class CopyBlock(Node):
     rows: tuple[Index, ...]
     columns: tuple[Index, ...]
     asynchronous: bool = False
+    filled: tuple[Index, ...] = ()
 
 
 @dataclass(eq=False, slots=True)
@@ -248,6 +253,28 @@ class Wait(Node):
     """Waits until all asynchronous copies to an array are over."""
 
     memory: Array
+
+
+@dataclass(eq=False, slots=True)
+class TileProduct(Node):
+    """Adds the product of two tiles to a tile of sums: one step of a matrix unit.
+
+    `sizes` are the rows of the sums, their columns, and what each is a sum over. Element (r, c) of
+    a tile is at its index and r and c times its strides. Numbers are multiplied as `memory` has
+    them. Where `before` is 0, nothing was added before: what is there does not count.
+    """
+
+    memory: Array
+    index: Index
+    strides: tuple[Index, Index]
+    left: Source
+    left_index: Index
+    left_strides: tuple[Index, Index]
+    right: Source
+    right_index: Index
+    right_strides: tuple[Index, Index]
+    before: Index
+    sizes: tuple[int, int, int]
 
 
 @dataclass(eq=False, slots=True)
@@ -308,7 +335,19 @@ class For(Node):
 
 
 Statement: TypeAlias = (
-    Let | Load | Declare | Accumulate | Store | Check | CopyBlock | Wait | Draw | Barrier | If | For
+    Let
+    | Load
+    | Declare
+    | Accumulate
+    | Store
+    | Check
+    | CopyBlock
+    | Wait
+    | TileProduct
+    | Draw
+    | Barrier
+    | If
+    | For
 )
 
 # Made once: these are asked of every statement.

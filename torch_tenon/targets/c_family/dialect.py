@@ -31,6 +31,7 @@ from torch_tenon.compiler.loops.tree import (
     Space,
     Statement,
     Store,
+    TileProduct,
     Tree,
     Wait,
     dtype_of,
@@ -269,7 +270,7 @@ class Writer:
 
     def _copyblock(self, s: CopyBlock) -> list[str]:
         (width, across), (along, step) = s.strides, s.source_strides
-        if (s.index, width, across, along) != (0, TURNED, 1, 1) or s.asynchronous:
+        if (s.index, width, across, along) != (0, TURNED, 1, 1) or s.asynchronous or s.filled:
             raise NotImplementedError("a copy that exchanges no rows and columns")
         rows, columns = (extreme(list(map(self.index, e)), "<") for e in (s.rows, s.columns))
         space = self.spaces[space_of(s.source)]
@@ -280,6 +281,9 @@ class Writer:
 
     def _wait(self, s: Wait) -> list[str]:
         raise NotImplementedError("asynchronous copies")
+
+    def _tileproduct(self, s: TileProduct) -> list[str]:
+        raise NotImplementedError("products of tiles")
 
     def _draw(self, s: Draw) -> list[str]:
         count = extreme(list(map(self.index, s.counts)), "<")

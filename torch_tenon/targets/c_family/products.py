@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
-from torch_tenon.compiler.kernel import Kernel
+from torch_tenon.compiler.kernel import Kernel, operand_bytes
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.cut import cut_where_conditions_change
-from torch_tenon.compiler.loops.lower import Lowering
+from torch_tenon.compiler.loops.lower import Lowering, joined_loops
 from torch_tenon.compiler.loops.numbers import Arguments, Numbers
 from torch_tenon.compiler.loops.place import place_values
 from torch_tenon.compiler.loops.tree import (
     Array,
     For,
     Kind,
-    Let,
     Load,
     Statement,
     Tree,
 )
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, Symbol, floordiv, mod, product, strides, var
+from torch_tenon.ir.index import Index, Symbol, product, var
 from torch_tenon.ir.program import Matmul
 from torch_tenon.ir.scalar_ops import PLAIN_OPS
-from torch_tenon.ir.values import Buffer, Layout, loop_symbol, size_hint
+from torch_tenon.ir.values import Buffer
 from torch_tenon.targets.c_family import layout as decide
 from torch_tenon.targets.c_family.dialect import Names, Writer
 
@@ -62,9 +59,7 @@ class Product:
         those of its arguments."""
         numbers, work = self.arguments.numbers, product(s.extent for s in self.whole.symbols())
         kernel = writer.made(source, self.whole, self.kept, numbers, "matmul", work, first)
-        operands = (self.node.left, self.node.right)
-        read = sum(_least(v.layout) * v.dtype.itemsize for v in operands)
-        kernel.bytes_moved = read + kernel.bytes_moved
+        kernel.bytes_moved = operand_bytes(self.node) + kernel.bytes_moved
         return kernel
 
     def _is_columns(self, loop: For) -> bool:
@@ -77,7 +72,8 @@ class Product:
         loops: dict[Symbol, Index] = {}
         axes = (self.given["b"], self.row, self.column)
         of_axis = [
-            self._loops_of(axis, s, loops) for axis, s in zip(axes, self.node.axes, strict=True)
+            joined_loops(self.matmul, s, axis, loops)
+            for axis, s in zip(axes, self.node.axes, strict=True)
         ]
         dtype = TABLE[self.node.buffer.dtype].compute
         row, column = var(self.row) - var(self.given["top"]), var(self.column)
@@ -100,28 +96,6 @@ class Product:
         kind: Kind = "lane" if symbol is self.column else "parallel"
         return For(symbol, kind, symbol, ends[:1], ends[1:], body)
 
-    def _loops_of(
-        self, axis: Symbol, whole: Symbol | None, loops: dict[Symbol, Index]
-    ) -> list[Statement]:
-        """Adds the group's loops of which one of the product is a join, and computes them from it
-        where they are several."""
-        if whole is None:
-            return []
-        steps = strides(self.matmul.values[whole]) or {}
-        if len(steps) == 1:
-            loops[next(iter(steps))] = var(axis)
-            return []
-        computed: list[Statement] = []
-        for s, step in steps.items():
-            assert s.extent is not None
-            position = floordiv(var(axis), step)
-            if step * s.extent != whole.extent:
-                position = mod(position, s.extent)
-            symbol = loop_symbol(axis.name, len(computed), s.extent)
-            computed.append(Let("index", (position,), torch.int64, symbol))
-            loops[s] = var(symbol)
-        return computed
-
     def target(self) -> Buffer | None:
         """Where the product goes: its own memory, or that of a result which takes its place."""
         if not self.members or self.node.buffer in self.kept:
@@ -133,12 +107,6 @@ class Product:
             if b in self.kept and fresh and same:
                 return b
         return None
-
-
-def _least(layout: Layout) -> Index:
-    """The elements that are read of an operand: windows that overlap read the same ones."""
-    count, span = product(layout.sizes), layout.span()
-    return span if size_hint(span) < size_hint(count) else count
 
 
 def three(parts: tuple[Index, ...], first: Index) -> tuple[Index, ...]:
