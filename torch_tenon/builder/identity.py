@@ -10,10 +10,12 @@ from torch_tenon.targets.target import Target, TargetError
 
 def identity(target: Target) -> str | None:
     """Versions, the target and what its code depends on; None where it compiles nothing."""
+    backend = target.backend
+    if backend is None:
+        return None
     try:
-        code = target.backend.identity() if target.backend is not None else None
+        code = backend.identity()
     except TargetError:
         return None
-    if code is None:
-        return None
-    return "\n".join([torch.__version__, str(torch.version.git_version), sources(), code])
+    parts = [torch.__version__, str(torch.version.git_version), sources(), code]
+    return "\n".join([*parts, backend.capabilities.identity()])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 # Not PyTorch: backends are there before it is loaded whole.
 if TYPE_CHECKING:
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from torch_tenon.compiler.loops.tree import Array, Space, Tree
     from torch_tenon.ir.program import Loop
+
+
+ALIGNMENT = 64  # bytes: a cache line, of which memory is a multiple everywhere
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,13 @@ class Capabilities:
     spaces      bytes of each memory space beside global and private memory: of a group's `shared`
                 memory, of a `scratch` memory; none of a space that is not there
     tiles       its matrix units
+    rank        loops of a kernel at most, two or more: over results and over what is reduced,
+                before tiles. Where an op has more, some are joined, with divisions in their place
+    alignment   bytes of which the address of a kernel's memory is a multiple: 64, 128, 256 or 512.
+                It is for memory that the host cannot reach: what a target with `host_memory` runs
+                on may be anybody's
+    denormals   whether numbers below the least normal one are told from 0. Where they are not,
+                `tenon conformance --db space` gives the device none
 
     None stands for all of them. Products of matrices have `Backend.product_dtypes`.
     """
@@ -55,6 +65,19 @@ class Capabilities:
     arithmetic: frozenset[torch.dtype] | None = None
     spaces: Mapping[Space, int] = field(default_factory=dict)
     tiles: tuple[Tiles, ...] = ()
+    rank: int | None = None
+    alignment: int = ALIGNMENT
+    denormals: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rank is not None and self.rank < 2:
+            raise ValueError(f"a rank of {self.rank}: a reduction has two loops")
+        if self.alignment not in (64, 128, 256, 512):
+            raise ValueError(f"an alignment of {self.alignment} bytes is none of 64, 128, 256, 512")
+
+    def identity(self) -> str:
+        """All of this as text, the same in every process: plans that are kept depend on it."""
+        return str(_plain(self))
 
     def lacking(self, loop: Loop) -> str | None:
         """What a loop needs and there is not; None where there is all of it."""
@@ -94,3 +117,14 @@ class Capabilities:
                 f"{nbytes} bytes of {space} memory, of which there are {most}"
             )
         return offsets
+
+
+def _plain(x: Any) -> Any:
+    """What is printed alike in every process: sets have no order."""
+    if is_dataclass(x):
+        return [_plain(getattr(x, f.name)) for f in fields(x)]
+    if isinstance(x, frozenset):
+        return sorted(map(str, x))
+    if isinstance(x, Mapping):
+        return sorted(x.items())
+    return [_plain(y) for y in x] if isinstance(x, tuple) else x

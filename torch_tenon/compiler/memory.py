@@ -5,19 +5,22 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-ALIGNMENT = 64
+from torch_tenon.compiler.capabilities import ALIGNMENT
 
 
-def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to whole cache lines (at least one)."""
-    return max(-(-nbytes // ALIGNMENT), 1) * ALIGNMENT
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
+    """`nbytes` rounded up to whole cache lines (at least one), or what else memory comes in."""
+    return max(-(-nbytes // alignment), 1) * alignment
 
 
-def place(blocks: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+def place(
+    blocks: Sequence[tuple[int, int, int]], alignment: int = ALIGNMENT
+) -> tuple[list[int], int]:
     """Offsets for blocks of `(bytes, first step, last step)`, and the arena's size in bytes.
 
     Blocks whose steps overlap (both ends included) do not overlap in memory. Taken in the order of
-    their first step, each goes into the smallest free piece that holds it.
+    their first step, each goes into the smallest free piece that holds it. Each offset is a
+    multiple of `alignment`.
     """
     offsets = [0] * len(blocks)
     order = sorted(range(len(blocks)), key=lambda k: (blocks[k][1], -blocks[k][0]))
@@ -25,7 +28,7 @@ def place(blocks: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     free: list[tuple[int, int]] = []  # (offset, bytes), sorted, never adjacent
     top = 0
     for k in order:
-        nbytes, first, last = aligned(blocks[k][0]), blocks[k][1], blocks[k][2]
+        nbytes, first, last = aligned(blocks[k][0], alignment), blocks[k][1], blocks[k][2]
         while ends and ends[0][0] < first:
             _, offset, size = ends.pop(0)
             _release(free, offset, size)

@@ -308,7 +308,8 @@ class _Instance:
             if s.kind == "temporary" and nbytes[s] < OWN_BYTES and self._is_known(s)
         ]
         blocks = [(nbytes[s], *ranges[s]) for s in temporaries]
-        places, arena_bytes = place(blocks)  # type: ignore[arg-type]
+        alignment = self.plan.backend.capabilities.alignment
+        places, arena_bytes = place(blocks, alignment)  # type: ignore[arg-type]
         offsets = dict(zip(temporaries, places, strict=True))
         memory_log.debug(
             "arena of %d bytes for %d; at (bytes, first step, last step): %s",

@@ -199,7 +199,7 @@ class _Scheduler:
             return
         assert isinstance(node, Loop)
         if not isinstance(node, Matmul):  # its rows and columns stay apart
-            node = simplify(node)
+            node = collapse(simplify(node), self.backend.capabilities.rank)
         own: dict[Symbol, Index] = {s: var(s) for s in node.outer + node.inner}
         group = Group(position, [Member.of(node, own, True)], node.outer, node.inner)
         self._keep(group)
@@ -304,6 +304,20 @@ def _join(node: Loop, loops: list[Symbol], indices: list[Index]) -> list[Symbol]
     return joined
 
 
+def collapse(node: Loop, most: int | None) -> Loop:
+    """The node with the outermost loops joined until there are `most`, two at least (in place).
+    Their variables become quotients and remainders."""
+    while most is not None and len(node.outer) + len(node.inner) > most:
+        loops = node.outer if len(node.outer) > 1 else node.inner
+        first, second = loops[:2]
+        assert first.extent is not None and second.extent is not None
+        whole = Symbol("j", first.extent * second.extent)
+        loops[:2] = [whole]
+        quotient, rest = floordiv(var(whole), second.extent), mod(var(whole), second.extent)
+        rewrite(node, {first: quotient, second: rest})
+    return node
+
+
 def rewrite(node: Loop, values: dict[Symbol, Index]) -> None:
     """Replaces loop variables in a node's trace, keeping the scalars' identities."""
     for s in node.trace:
@@ -333,7 +347,11 @@ def fuse(first: Group, second: Group, backend: Backend) -> Group | str:
     if large and not written and not read:
         return "little shared"
     why = "different loops"
+    most = backend.capabilities.rank
     for outer, inner, a, b, first_full, second_full in _alignments(first, second, pairs):
+        if most is not None and len(outer) + len(inner) > most:
+            why = "more loops than the target has"
+            continue
         if large and not written and _apart(read, a, b):
             why = "other parts of what both read"
             continue
