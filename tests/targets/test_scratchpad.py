@@ -180,6 +180,36 @@ def test_products_of_any_shape_agree_with_the_cpu() -> None:
     assert _run(code) == "agree"
 
 
+@pytest.mark.slow
+def test_what_a_prologue_reads_stays_until_the_last_piece() -> None:
+    code = """
+        write, prologues = backend.kernel, []
+
+        def kernel(group, kept):
+            prologues.append(len(group.prologue))
+            return write(group, kept)
+
+        backend.kernel = kernel
+        functions = [
+            lambda x, y: x.add_(torch.relu(x) @ y),
+            lambda x, y: x.copy_(torch.relu(x) @ y),
+            lambda x, y: x.mul_(2).sub_(torch.relu(x) @ y).mul_(3),
+        ]
+        for function in functions:
+            graph = torch.compile(function, backend="tenon", dynamic=False)
+            for run in (function, graph):
+                for _ in range(3):
+                    x, y = torch.randn(256, 256) / 16, torch.randn(256, 256) / 16
+                    moved = x.to("tenon")
+                    run(moved, y.to("tenon"))
+                    function(x, y)
+                    torch.testing.assert_close(moved.cpu(), x, rtol=1e-4, atol=1e-4)
+        assert sum(prologues) >= 3, prologues
+        print("agree")
+    """
+    assert _run(code) == "agree"
+
+
 PROGRAMS = """
     table = lambda *sizes, dtype=torch.float32: (torch.randn(sizes) * 3).to(dtype)
     PROGRAMS = {

@@ -28,7 +28,8 @@ class Tiles:
     adds        the memory space of the sums
     by_columns  which of the tiles have neighbours in memory along their columns, not their rows
 
-    One matrix unit with several dtypes is several of these.
+    The bytes of both spaces are in `Capabilities.spaces`, of private memory too. One matrix unit
+    with several dtypes is several of these.
     """
 
     rows: int

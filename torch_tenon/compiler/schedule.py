@@ -422,6 +422,8 @@ def operand_loops(
     if found is None:
         return None
     mine, theirs = found
+    if substitute(loop.index, mine) != substitute(index, theirs):
+        return None
     pieces: dict[Symbol, Index] = {}
     for d, at in zip(along, position, strict=True):
         for s, step in ((strides(theirs[d]) or {}) if d in theirs else {}).items():

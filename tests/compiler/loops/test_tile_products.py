@@ -15,6 +15,7 @@ from tests.compiler.loops.trees import prints
 from tests.targets.tree import TreeBackend
 from torch_tenon.compiler.capabilities import Capabilities, Tiles
 from torch_tenon.compiler.kernel import Kernel
+from torch_tenon.compiler.loops.addresses import addresses
 from torch_tenon.compiler.loops.double_buffer import double_buffer
 from torch_tenon.compiler.loops.parameters import parameters
 from torch_tenon.compiler.loops.show import show
@@ -51,8 +52,8 @@ class Multiplying(TreeBackend):
         if not any(isinstance(m.node, Matmul) for m in group.members):
             return super().kernel(group, kept)  # type: ignore[no-any-return, no-untyped-call]
         tree = tile_product(group, kept, self.capabilities, double_buffer)
-        for space in ("scratch", "accumulator"):
-            self.capabilities.addresses(tree, space)  # type: ignore[arg-type]
+        for t in self.capabilities.tiles:
+            self.capabilities.addresses(tree, t.reads), self.capabilities.addresses(tree, t.adds)
         self.trees.append(tree)
         found = parameters(tree)
         made = Kernel.of(group, kept, "", found.storages, found.sizes)
@@ -208,15 +209,16 @@ def test_an_operand_that_somebody_else_reads_is_in_memory() -> None:
     assert len(backend.groups) == 2
 
 
-def test_a_group_that_writes_what_the_prologue_reads() -> None:
-    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        z = x * 1
-        z.copy_(torch.relu(z) @ y)
-        return z
-
-    agree(
-        Multiplying(unit(), spaces={"scratch": 600, "accumulator": 64}), function, *[rand(9, 9)] * 2
-    )
+def test_spaces_are_the_units() -> None:
+    x, y = rand(9, 30), rand(30, 10)
+    for tiles, spaces in (
+        (unit(adds="scratch"), {"scratch": 700}),
+        (unit(reads="shared", adds="private"), {"shared": 600, "private": 128}),
+    ):
+        backend = Multiplying(tiles, spaces=spaces)
+        (tree,) = agree(backend, lambda x, y: torch.relu(x) @ y + 1, x, y)
+        for space, most in spaces.items():
+            assert 0 < addresses(tree, space)[1] <= most  # type: ignore[arg-type]
 
 
 def test_one_number_twice() -> None:

@@ -58,7 +58,7 @@ def tile_product(
     for piece in pieces(matmul.node, group.prologue, tiles, capabilities):
         tree = rewrite(_Product(group, matmul, kept, tiles, piece, capabilities).tree())
         try:
-            for space in {tiles.reads, tiles.adds} & {"scratch", "accumulator"}:
+            for space in {tiles.reads, tiles.adds}:
                 capabilities.addresses(tree, space)
         except NotImplementedError:
             continue
@@ -96,9 +96,11 @@ def pieces(
     left, right = (_bytes_of(x, prologue) for x in (node.left, node.right))
     found = []
     for a, b in itertools.product(_multiples(m, tiles.rows), _multiples(n, tiles.columns)):
-        if a * b * tiles.sums.itemsize > sums:
+        nbytes = a * b * tiles.sums.itemsize
+        if nbytes > sums:
             continue
-        steps = room // ((a * left + b * right) * tiles.depth)
+        left_over = room - nbytes if tiles.reads == tiles.adds else room
+        steps = left_over // ((a * left + b * right) * tiles.depth)
         if steps > 0:
             step = min(steps, -(-k // tiles.depth)) * tiles.depth
             moved = -(-n // b) * m * left + -(-m // a) * n * right
