@@ -163,6 +163,11 @@ class Matmul(Loop):
         """Whether the right operand is of bytes."""
         return self.right.dtype is not self.left.dtype
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the operands are matrices of one dtype, whose elements lie by strides."""
+        return self.rows == 1 and not (self.is_narrow or self.panels or self.weights is not None)
+
 
 @dataclass(eq=False)
 class Extern(Node):

@@ -19,12 +19,12 @@ from torch_tenon.compiler.loops.addresses import addresses
 from torch_tenon.compiler.loops.double_buffer import double_buffer
 from torch_tenon.compiler.loops.parameters import parameters
 from torch_tenon.compiler.loops.show import show
-from torch_tenon.compiler.loops.tile_product import tile_product
+from torch_tenon.compiler.loops.tile_product import tile_product, tiles_for
 from torch_tenon.compiler.loops.tree import CopyBlock, TileProduct, Tree, walk
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.frontends.dynamo import compile_graph, decompositions
-from torch_tenon.ir.program import Loop, Matmul
-from torch_tenon.ir.values import Buffer
+from torch_tenon.ir.program import Loop, Matmul, Program
+from torch_tenon.ir.values import Buffer, Layout, Stored
 from torch_tenon.targets.c_family.fusion import epilogue_problem
 
 Function = Callable[..., torch.Tensor]
@@ -264,3 +264,20 @@ def test_products_that_no_unit_is_for(caplog: pytest.LogCaptureFixture) -> None:
     # Others are calls, as before.
     backend = Multiplying(unit(dtype=torch.bfloat16))
     assert agree(backend, lambda x, y: (x @ y).exp(), rand(4, 4), rand(4, 4)) == []
+
+
+def test_operands_that_lie_otherwise_are_for_no_unit() -> None:
+    program, capabilities = Program(), Capabilities(tiles=(unit(),))
+
+    def stored(*sizes: int, dtype: torch.dtype = torch.float32) -> Stored:
+        return program.temporary(dtype, Layout.contiguous(sizes))
+
+    out, left = stored(2, 6, 5), stored(2, 6, 9)
+    plain = Matmul(left, stored(2, 9, 5), out)
+    assert tiles_for(plain, capabilities) == unit()
+    for other in (
+        Matmul(left, stored(2, 1, 3, 3, 5, 1), out, rows=3),
+        Matmul(left, stored(2, 9, 5, dtype=torch.int8), out),
+        Matmul(left, stored(2, 1, 9, 32), out, panels=True),
+    ):
+        assert tiles_for(other, capabilities) is None

@@ -69,7 +69,7 @@ def tile_product(
 def tiles_for(node: Matmul, capabilities: Capabilities) -> Tiles | None:
     """The matrix unit for a product of two matrices as they lie in memory; None where there is
     none."""
-    if node.rows > 1 or node.is_narrow or node.weights is not None or node.places is not None:
+    if not node.is_plain:
         return None
     tiles = capabilities.tiles_of(node.left.dtype)
     same = tiles is not None and tiles.sums is TABLE[node.buffer.dtype].compute
