@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -281,3 +282,38 @@ def test_operands_that_lie_otherwise_are_for_no_unit() -> None:
         Matmul(left, stored(2, 1, 9, 32), out, panels=True),
     ):
         assert tiles_for(other, capabilities) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 60, 15))
+def test_random_products(first: int) -> None:
+    """Any sizes, units, memories, layouts, and loops before and after."""
+    before = [
+        lambda x: x,
+        *PROLOGUES.values(),
+        lambda x: x.mT.contiguous().mT * 2,
+        lambda x: x[..., :1].expand_as(x) * 1.5,
+        lambda x: torch.cat([x[..., :1], x[..., 1:] * 2], -1),
+    ]
+    after = [*EPILOGUES.values(), lambda v: v.softmax(-1), lambda v: v.sum(0)]
+    multiplied = 0
+    for seed in range(first, first + 15):
+        rng = random.Random(seed)
+        torch.manual_seed(seed)
+        m, k, n = (rng.choice([1, 2, 3, 5, 8, 9, 13, 17]) for _ in range(3))
+        batch = rng.choice([(), (), (2,), (3,)])
+        x = rand(*batch, m, k) if rng.random() < 0.6 else rand(*batch, k, m).mT
+        y = rand(*batch, k, n) if rng.random() < 0.6 else rand(*batch, n, k).mT
+        by_columns = frozenset(rng.sample(["left", "right", "sums"], rng.randint(0, 3)))
+        tiles = unit(*(rng.choice([1, 2, 3, 4, 5]) for _ in range(3)), by_columns=by_columns)
+        spaces = {"scratch": rng.choice([900, 2000, 8000])}
+        spaces["accumulator"] = rng.choice([100, 400, 2000])
+        p, q, e = rng.choice(before), rng.choice(before), rng.choice(after)
+        trees = agree(
+            Multiplying(tiles, spaces=spaces),
+            lambda x, y, p=p, q=q, e=e: e(p(x) @ q(y)),  # type: ignore[misc]
+            x,
+            y,
+        )
+        multiplied += bool(trees)
+    assert multiplied >= 10
