@@ -39,7 +39,7 @@ from torch_tenon.ops.manifest import PYTORCH, load, names_with, of
 from torch_tenon.ops.standalone import STANDALONE, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
 from torch_tenon.ops.traced import above_gradients, lies_as_on_the_cpu, stays_whole
-from torch_tenon.ops.variants import known_of, overload
+from torch_tenon.ops.variants import known_of, overload, refused_dtype
 
 aten = torch.ops.aten
 Tensors = Sequence[Tensor]
@@ -77,6 +77,10 @@ def _all() -> dict[Any, Callable[..., Any]]:
     fractions = [op for op in table if known_of(op).takes == "fractions"]
     table.update((op, _of_fractions(table[op])) for op in fractions)
     table.update((op, _of_fitting(op, f)) for op, f in table.items() if known_of(op).numbers_fit)
+    reduced = [op for op in table if known_of(op).unknown_reduction]
+    table.update((op, _of_known_reductions(op, table[op])) for op in reduced)
+    chosen = [op for op in table if known_of(op).argument_dtypes]
+    table.update((op, _of_taken_dtypes(op, table[op])) for op in chosen)
     in_order = [op for op in table if known_of(op).in_order and not op._schema.is_mutable]
     table.update((op, _in_order(table[op])) for op in in_order)
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
@@ -126,6 +130,34 @@ def _of_fitting(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
         except CannotLower:
             return NotImplemented
         return function(*args, **keywords)
+
+    return run
+
+
+def _of_known_reductions(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss, as the CPU's kernel has it for a reduction that is none of PyTorch's."""
+    place = [a.name for a in op._schema.arguments].index("reduction")
+    is_sum = known_of(op).unknown_reduction == "sum"
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        given = args[place] if len(args) > place else keywords.get("reduction", 1)
+        if given in (0, 1, 2):
+            return function(*args, **keywords)
+        if not is_sum:
+            return NotImplemented
+        if len(args) > place:
+            return function(*args[:place], 2, *args[place + 1 :], **keywords)
+        return function(*args, **keywords | {"reduction": 2})
+
+    return run
+
+
+def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, but for arguments of a dtype that the table of ops does not have for them."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        refused = refused_dtype(op, args, keywords)
+        return NotImplemented if refused else function(*args, **keywords)
 
     return run
 
