@@ -23,6 +23,7 @@ from torch._decomp import (
 from torch._decomp.decompositions import lstm_impl
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import torch_tenon.ops.activations
@@ -69,7 +70,7 @@ def _all() -> dict[Any, Callable[..., Any]]:
         if known.decomposition_except:
             table[op] = _not_of(known.decomposition_except, op, function)
         if known.needs_eps:
-            table[op] = _not_without_eps(op, function)
+            table[op] = _saved_as_eager(op, _not_without_eps(op, function))
         if any(a.name == "output_mask" for a in op._schema.arguments):
             table[op] = _as_asked(op, table[op])
     table.update((op, in_steps(op, table[op])) for op in STEPS)
@@ -195,6 +196,35 @@ def _not_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any
         shape = [-1, *[1] * (x.dim() - 2)]
         result = (x * factor.view(shape) + summand.view(shape)).to(x.dtype)
         return result, *function(*args, **keywords)[1:]
+
+    return run
+
+
+def _saved_as_eager(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Statistics of batches as the CPU's kernel saves them: none without training, else in the
+    dtype of the numbers where the weights have that as well. Moving ones keep their dtype, and
+    nothing has none."""
+    names = [a.name for a in op._schema.arguments]
+    trains = "training" not in names and "no_" not in op.name()
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | keywords
+        x, weight = args[0], given["weight"]
+        training = given.get("training", trains)
+        if training and statically_known_true(x.numel() == 0):
+            return NotImplemented
+        found = function(*args, **keywords)
+        if found is NotImplemented:
+            return found
+        result, *saved = found
+        if not training:
+            saved[:2] = x.new_empty(0), x.new_empty(0)
+        elif weight is None or weight.dtype is x.dtype:
+            saved[:2] = saved[0].to(x.dtype), saved[1].to(x.dtype)
+        if "functional" in op.name():
+            moving = given["running_mean"], given["running_var"]
+            saved[-2:] = (new.to(old.dtype) for new, old in zip(saved[-2:], moving, strict=True))
+        return result, *saved
 
     return run
 

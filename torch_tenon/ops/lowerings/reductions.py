@@ -278,12 +278,13 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     rest = reduce(b, x, dims, "sum", True, deviation)
     squares = reduce(b, x, dims, "sum", True, square)
     left = elementwise(ops.div, (rest, number_value(count)), dtype, dtype)
-    # The deviations from an infinite mean have none.
-    average = b.program.realise(
-        elementwise(
-            lambda f, a: ops.where(ops.isnan(a), f, ops.add(f, a)), (first, left), dtype, dtype
-        )
-    )
+
+    def mended(f: Scalar, a: Scalar) -> Scalar:
+        # An infinite mean stays: the deviations from it have none, or, where the sum alone left the
+        # range, an infinite one of the other sign.
+        return ops.where(ops.logical_or(ops.isinf(f), ops.isnan(a)), f, ops.add(f, a))
+
+    average = b.program.realise(elementwise(mended, (first, left), dtype, dtype))
 
     def centred(s: Scalar, r: Scalar, a: Scalar) -> Scalar:
         # Where squares overflow, what mends them may as well.
