@@ -252,7 +252,7 @@ class SquareChecked(nn.Module):
 
 
 def test_a_check_that_no_program_makes(tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="the model checks .*, which a program cannot"):
+    with pytest.raises(ExportError, match=r"the model checks .*, which a program cannot"):
         torch_tenon.export(SquareChecked().eval(), (torch.arange(9),), tmp_path / "m.tenon")
 
 

@@ -59,9 +59,9 @@ for _name, _function in OF_INDICES.items():
         REFUSED[f"{_name}, {_dtype}"] = lambda d, f=_function, dtype=_dtype: f(  # type: ignore[misc]
             torch.ones(3, dtype=dtype, device=d), torch.ones(3, 3, device=d)
         )
-for _loss in ("mse_loss", "smooth_l1_loss"):
+for _loss in (aten.mse_loss, aten.smooth_l1_loss):
     for _reduction in (-1, 3):
-        REFUSED[f"{_loss}, {_reduction}"] = lambda d, f=getattr(aten, _loss), k=_reduction: f(  # type: ignore[misc]
+        REFUSED[f"{_loss.__name__}, {_reduction}"] = lambda d, f=_loss, k=_reduction: f(  # type: ignore[misc]
             torch.ones(3, device=d), torch.ones(3, device=d), k
         )
 

@@ -1,5 +1,7 @@
-"""Numbers that a model takes out of its tensors, put back into tensors: a program has no others that
-are known only in a run."""
+"""Numbers that a model takes out of its tensors, put back into tensors.
+
+A program has no other numbers that are known only in a run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 aten = torch.ops.aten
 ITEMS = (aten.item.default, aten._local_scalar_dense.default)
-_OPS = {
+_OPS: dict[Any, Any] = {
     operator.eq: aten.eq.Tensor,
     operator.ne: aten.ne.Tensor,
     operator.lt: aten.lt.Tensor,
