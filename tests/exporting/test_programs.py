@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import textwrap
@@ -200,6 +201,59 @@ def test_truth_values_are_checked(tmp_path: Path, sizes: str) -> None:
     torch.testing.assert_close(program(x), x * 2)
     with pytest.raises(ProgramError, match="a value is not what it has to be"):
         program(x - 1)
+
+
+class NumbersChecked(nn.Module):
+    """Numbers that are taken out of tensors and checked, each in another way."""
+
+    def forward(self, whole: Tensor, real: Tensor, many: Tensor, x: Tensor) -> Tensor:
+        n, (first, second) = whole.item(), many.tolist()
+        torch._check(n > 2, lambda: "whole")
+        torch._check(n * 2 + 1 <= 41)
+        torch._check(n % 3 != 1)
+        torch._check(real.item() < 2.5)
+        torch._check(first <= second)
+        torch._check(second < x.shape[0])
+        return x * 2
+
+
+@pytest.mark.parametrize("device", ["cpu", "tenon"])
+@pytest.mark.parametrize("sizes", ["fixed", "any"])
+def test_numbers_of_tensors_are_checked(tmp_path: Path, sizes: str, device: str) -> None:
+    """They once were not, where all sizes are fixed."""
+    model = NumbersChecked().eval()
+    dynamic = None if sizes == "fixed" else (None, None, None, {0: torch.export.Dim("n", max=64)})
+    right = {
+        "whole": torch.tensor([5], dtype=torch.int16),
+        "real": torch.tensor(2.25),
+        "many": torch.tensor([1, 3]),
+        "x": torch.rand(5),
+    }
+    given = tuple(t.to(device) for t in right.values())
+    torch_tenon.export(model, given, tmp_path / "m.tenon", dynamic_shapes=dynamic)
+    program = torch_tenon.load(tmp_path / "m.tenon")
+    torch.testing.assert_close(program(*right.values()), model(*right.values()))
+    for wrong in (
+        *({"whole": torch.tensor([n], dtype=torch.int16)} for n in (2, 21, 7, -300)),
+        *({"real": torch.tensor(x)} for x in (2.5, math.inf, math.nan)),
+        *({"many": torch.tensor(pair)} for pair in ([4, 3], [0, 5])),
+    ):
+        with pytest.raises(RuntimeError):
+            model(*(right | wrong).values())
+        with pytest.raises(ProgramError, match="a value is not what it has to be"):
+            program(*(right | wrong).values())
+    torch.testing.assert_close(program(*right.values()), model(*right.values()))
+
+
+class SquareChecked(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        torch._check(x.max().item() ** 2 > 1)
+        return x + 1
+
+
+def test_a_check_that_no_program_makes(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=r"the model checks .*, which a program cannot"):
+        torch_tenon.export(SquareChecked().eval(), (torch.arange(9),), tmp_path / "m.tenon")
 
 
 def test_buffers_are_state(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from against_cpu import assert_same
 
 aten = torch.ops.aten
 HALF = torch.float16
@@ -39,6 +41,30 @@ REFUSED: dict[str, Callable[[torch.device], Any]] = {
     ),
 }  # fmt: skip
 
+# Of classes or indices (3) and of floats (3, 3).
+OF_INDICES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "one_hot": lambda at, x: F.one_hot(at, 4),
+    "nll_loss": lambda at, x: F.nll_loss(x, at),
+    "nll_loss2d": lambda at, x: F.nll_loss(x[None, :, None], at[None, None]),
+    "cross_entropy": lambda at, x: F.cross_entropy(x, at),
+    "nll_loss_backward": lambda at, x: aten.nll_loss_backward(x[0, 0], x, at, None, 2, -1, x[0, 0]),
+    "multi_margin_loss": lambda at, x: F.multi_margin_loss(x, at),
+    "multilabel_margin_loss": lambda at, x: F.multilabel_margin_loss(x[0], at),
+    "embedding_dense_backward": lambda at, x: aten.embedding_dense_backward(x, at, 3, -1, False),
+    "masked_scatter": lambda at, x: x.masked_scatter(at, x),
+}
+_ANOTHER = {"embedding_dense_backward": torch.int16, "masked_scatter": torch.uint8}
+for _name, _function in OF_INDICES.items():
+    for _dtype in (_ANOTHER.get(_name, torch.int32), torch.float32):
+        REFUSED[f"{_name}, {_dtype}"] = lambda d, f=_function, dtype=_dtype: f(  # type: ignore[misc]
+            torch.ones(3, dtype=dtype, device=d), torch.ones(3, 3, device=d)
+        )
+for _loss in (aten.mse_loss, aten.smooth_l1_loss):
+    for _reduction in (-1, 3):
+        REFUSED[f"{_loss.__name__}, {_reduction}"] = lambda d, f=_loss, k=_reduction: f(  # type: ignore[misc]
+            torch.ones(3, device=d), torch.ones(3, device=d), k
+        )
+
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_arguments_that_a_kernel_refuses(name: str) -> None:
@@ -67,4 +93,43 @@ def test_gradients_that_nobody_asks_for(name: str, training: bool) -> None:
         torch._dynamo.reset()
         got = torch.compile(function, backend="tenon")(*(t.to("tenon") for t in (x, ones, *more)))
         assert [g is not None for g in got] == mask
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 4, 1, 2)])
+def test_a_reduction_that_a_kernel_takes_for_a_sum(shape: tuple[int, ...]) -> None:
+    op = aten.nll_loss_forward if len(shape) == 2 else aten.nll_loss2d_forward
+    x, at = torch.randn(shape), torch.zeros(shape[:1] + shape[2:], dtype=torch.int64)
+
+    def function(x: torch.Tensor, at: torch.Tensor) -> Any:
+        return op(x, at, None, 7, -100)
+
+    torch._dynamo.reset()
+    got = torch.compile(function, backend="tenon")(x.to("tenon"), at.to("tenon"))
+    assert_same(got, function(x, at), rtol=1e-5, atol=1e-6)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_statistics_that_batch_norms_save(dtype: torch.dtype, training: bool) -> None:
+    """They have the sizes and the dtype of eager code's; those of nothing are refused."""
+    x, w = torch.randn(4, 3, 5).to(dtype), torch.rand(3).to(dtype)
+    ops: list[Callable[..., Any]] = [
+        lambda x, w: aten._native_batch_norm_legit_functional(x, w, w, w, w, training, 0.5, 1e-3),
+        lambda x, w: (
+            aten._batch_norm_with_update_functional(x, w, w, w, w, 0.5, 1e-3)
+            if training
+            else aten._native_batch_norm_legit_no_training(x, w, w, w, w, 0.5, 1e-3)
+        ),
+    ]
+    for op in ops:
+        torch._dynamo.reset()
+        compiled = torch.compile(op, backend="tenon")
+        got = compiled(x.to("tenon"), w.to("tenon"))
+        for ours, theirs in zip(got, op(x, w), strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-2, atol=1e-2)
+        if training:
+            with pytest.raises(RuntimeError):
+                compiled(x[:0].to("tenon"), w.to("tenon"))
     torch._dynamo.reset()

@@ -58,7 +58,7 @@ from torch_tenon.ops.lowerings.table import (
     find,
     promote,
 )
-from torch_tenon.ops.variants import is_out, known_of
+from torch_tenon.ops.variants import is_out, known_of, refused_dtype
 
 log = logging.getLogger("torch_tenon.program")
 
@@ -163,6 +163,8 @@ class ProgramBuilder:
             given = _values([positional, list(keywords.values())])
             if any(v.is_number for v in given) and not known_of(op).run_time_numbers:
                 raise CannotLower("a number that is known only when it runs")
+            if why := refused_dtype(op, positional, keywords):
+                raise CannotLower(why)
             if known_of(op).numbers_fit and results and results[0] is not None:
                 for number in tree_leaves((positional, list(keywords.values()))):
                     build.fitting(number, results[0].dtype)

@@ -19,10 +19,12 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from torch_tenon.exporting.channels import NORM
 from torch_tenon.exporting.held import Given, Graph, Held, overlap
+from torch_tenon.exporting.numbers import ITEMS, NoTensor, in_tensor
 from torch_tenon.exporting.recurrent import RECURRENT, compositions
 from torch_tenon.ops.compositions import decompositions
 
@@ -34,7 +36,6 @@ _CHECKS = (
     *(aten._assert_scalar.default, aten._assert_tensor_metadata.default),
     *(aten.sym_constrain_range.default, aten.sym_constrain_range_for_size.default),
 )
-_ITEMS = (aten.item.default, aten._local_scalar_dense.default)
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -188,20 +189,32 @@ def _drop_checks(graph: Graph) -> None:
             if isinstance(node.args[0], Node):
                 _keep_check(graph, node, node.args[0])
             graph.module.graph.erase_node(node)
+    # What holds of numbers that are known only in a run, the nodes kept for it look at.
+    graph.conditions = [c for c in graph.conditions if not free_unbacked_symbols(c)]
     graph.drop_dead()
 
 
 def _keep_check(graph: Graph, check: Node, condition: Node) -> None:
-    """Keeps what a check asks: of a truth value in a tensor as an op, of sizes for their checks."""
+    """Keeps what a check asks: of a value in a tensor as an op, of sizes for their checks."""
     truth, value = _truth_in_tensor(condition), condition.meta.get("val")
-    if truth is None:
-        if isinstance(value, torch.SymBool):
-            graph.conditions.append(value.node.expr)
-        return
-    if condition.target is operator.le:
+    if truth is not None and condition.target is operator.le:
         return  # as it always is
+    if truth is None:
+        if not isinstance(value, torch.SymBool):
+            return  # a range, of which there are comparisons as well
+        if not free_unbacked_symbols(value):
+            graph.conditions.append(value.node.expr)
+            return
     with graph.module.graph.inserting_before(check):
         text = check.args[1] if len(check.args) > 1 else "a value is not what it has to be"
+        if truth is None:
+            try:
+                truth = in_tensor(condition)
+            except NoTensor as reason:
+                raise ExportError(
+                    f"the model checks {condition.meta['val']}, which a program cannot: {reason}; "
+                    "check a tensor instead (torch._assert_async)"
+                ) from None
         graph.module.graph.call_function(aten._assert_async.msg, (truth, text))
 
 
@@ -214,5 +227,5 @@ def _truth_in_tensor(condition: Node) -> Node | None:
     if not isinstance(number, Node) or number.target is not torch.sym_ite:
         return None
     item, *values = number.args
-    is_item = isinstance(item, Node) and item.target in _ITEMS
+    is_item = isinstance(item, Node) and item.target in ITEMS
     return item.args[0] if is_item and values == [1, 0] else None  # type: ignore[return-value,union-attr]

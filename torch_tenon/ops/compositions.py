@@ -23,6 +23,7 @@ from torch._decomp import (
 from torch._decomp.decompositions import lstm_impl
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 from torch._prims_common import suggest_memory_format
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import torch_tenon.ops.activations
@@ -39,7 +40,7 @@ from torch_tenon.ops.manifest import PYTORCH, load, names_with, of
 from torch_tenon.ops.standalone import STANDALONE, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
 from torch_tenon.ops.traced import above_gradients, lies_as_on_the_cpu, stays_whole
-from torch_tenon.ops.variants import known_of, overload
+from torch_tenon.ops.variants import known_of, overload, refused_dtype
 
 aten = torch.ops.aten
 Tensors = Sequence[Tensor]
@@ -69,7 +70,7 @@ def _all() -> dict[Any, Callable[..., Any]]:
         if known.decomposition_except:
             table[op] = _not_of(known.decomposition_except, op, function)
         if known.needs_eps:
-            table[op] = _not_without_eps(op, function)
+            table[op] = _saved_as_eager(op, _not_without_eps(op, function))
         if any(a.name == "output_mask" for a in op._schema.arguments):
             table[op] = _as_asked(op, table[op])
     table.update((op, in_steps(op, table[op])) for op in STEPS)
@@ -77,6 +78,10 @@ def _all() -> dict[Any, Callable[..., Any]]:
     fractions = [op for op in table if known_of(op).takes == "fractions"]
     table.update((op, _of_fractions(table[op])) for op in fractions)
     table.update((op, _of_fitting(op, f)) for op, f in table.items() if known_of(op).numbers_fit)
+    reduced = [op for op in table if known_of(op).unknown_reduction]
+    table.update((op, _of_known_reductions(op, table[op])) for op in reduced)
+    chosen = [op for op in table if known_of(op).argument_dtypes]
+    table.update((op, _of_taken_dtypes(op, table[op])) for op in chosen)
     in_order = [op for op in table if known_of(op).in_order and not op._schema.is_mutable]
     table.update((op, _in_order(table[op])) for op in in_order)
     table.update((overload(op), f) for op, f in DECOMPOSITIONS.items() if not of(op).at_once)
@@ -130,6 +135,34 @@ def _of_fitting(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _of_known_reductions(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss, as the CPU's kernel has it for a reduction that is none of PyTorch's."""
+    place = [a.name for a in op._schema.arguments].index("reduction")
+    is_sum = known_of(op).unknown_reduction == "sum"
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        given = args[place] if len(args) > place else keywords.get("reduction", 1)
+        if given in (0, 1, 2):
+            return function(*args, **keywords)
+        if not is_sum:
+            return NotImplemented
+        if len(args) > place:
+            return function(*args[:place], 2, *args[place + 1 :], **keywords)
+        return function(*args, **keywords | {"reduction": 2})
+
+    return run
+
+
+def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, but for arguments of a dtype that the table of ops does not have for them."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        refused = refused_dtype(op, args, keywords)
+        return NotImplemented if refused else function(*args, **keywords)
+
+    return run
+
+
 def _as_asked(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """Gradients, of which `output_mask` says which ones are asked for. PyTorch's decompositions
     give some that are not."""
@@ -163,6 +196,35 @@ def _not_without_eps(op: Any, function: Callable[..., Any]) -> Callable[..., Any
         shape = [-1, *[1] * (x.dim() - 2)]
         result = (x * factor.view(shape) + summand.view(shape)).to(x.dtype)
         return result, *function(*args, **keywords)[1:]
+
+    return run
+
+
+def _saved_as_eager(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Statistics of batches as the CPU's kernel saves them: none without training, else in the
+    dtype of the numbers where the weights have that as well. Moving ones keep their dtype, and
+    nothing has none."""
+    names = [a.name for a in op._schema.arguments]
+    trains = "training" not in names and "no_" not in op.name()
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        given = dict(zip(names, args, strict=False)) | keywords
+        x, weight = args[0], given["weight"]
+        training = given.get("training", trains)
+        if training and statically_known_true(x.numel() == 0):
+            return NotImplemented
+        found = function(*args, **keywords)
+        if found is NotImplemented:
+            return found
+        result, *saved = found
+        if not training:
+            saved[:2] = x.new_empty(0), x.new_empty(0)
+        elif weight is None or weight.dtype is x.dtype:
+            saved[:2] = saved[0].to(x.dtype), saved[1].to(x.dtype)
+        if "functional" in op.name():
+            moving = given["running_mean"], given["running_var"]
+            saved[-2:] = (new.to(old.dtype) for new, old in zip(saved[-2:], moving, strict=True))
+        return result, *saved
 
     return run
 

@@ -68,6 +68,8 @@ class Entry(NamedTuple):
     numbers_fit: bool = False
     ends_range: bool = False
     takes: str = ""
+    unknown_reduction: str = ""
+    argument_dtypes: tuple[str, ...] = ()
     unsigned: bool = False
     product: str = ""
     complex: str = ""
@@ -95,6 +97,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "run_time_numbers": ("when_they_change", "in_graphs", "always"),
     "lies_as_on_cpu": ("kernel", "operands", "in order", "images"),
     "takes": ("fractions", "numbers"),
+    "unknown_reduction": ("refused", "sum"),
     "complex": ("whole", "parts"),
     "sizes": ("follow", "batch"),
     "host_layouts": ("Sparse", "SparseCsr", "NestedTensor", "Quantized"),

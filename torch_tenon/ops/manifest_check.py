@@ -10,7 +10,7 @@ from torch_tenon.ops.manifest import THE_SAME, Entry, Problem, nearest, of
 if TYPE_CHECKING:
     from torch_tenon.ops.native import NativeOp
 
-_ARGUMENTS = ("host_arguments", "mutates", "size_arguments")
+_ARGUMENTS = ("host_arguments", "mutates", "argument_dtypes", "size_arguments")
 _WORDS = {
     "kernel": "a kernel registered for the device",
     "library": "a library kernel",
@@ -130,7 +130,8 @@ def _check_arguments(
             else tensors
         )
         kind = "number" if numbers else "tensor argument"
-        for argument in getattr(entry, field):
+        for given in getattr(entry, field):
+            argument = given.partition(" ")[0]
             if argument not in known:
                 text = f"`{field}` names {argument}, which is no {kind} of {ops[0].schema}"
                 yield Problem(name, text + nearest(argument, known))

@@ -21,6 +21,8 @@ from torch._subclasses.fake_impls import op_implementations_dict
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from torch_tenon.ops.variants import refused_dtype
+
 _GRADIENTS = DispatchKey.AutogradPrivateUse1
 _IMPLICIT = DispatchKey.CompositeImplicitAutograd
 
@@ -66,13 +68,24 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
     if rule == "kernel":
         op_implementations_dict[op] = _on_the_cpu(op_implementations_dict[op])
         return
-    if op not in op_implementations_dict:
+    if op not in op_implementations_dict and _IMPLICIT not in op.py_kernels:
         op_implementations_dict[op] = _by_rule(rule)
     above = op.py_kernels.get(DispatchKey.Autograd, op.py_kernels.get(_IMPLICIT))
     if above is None and op._can_decompose():
         above = functools.partial(op._op_dk, _IMPLICIT)
     if above is not None and _GRADIENTS not in op.py_kernels:
-        above_gradients(op, laid_out(above, rule))
+        above_gradients(op, laid_out(_of_taken_dtypes(op, above), rule))
+
+
+def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that computes an op. Raises RuntimeError for dtypes that eager code refuses."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        if why := refused_dtype(op, args, keywords):
+            raise RuntimeError(why)
+        return function(*args, **keywords)
+
+    return run
 
 
 def laid_out(function: Callable[..., Any], rule: str) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ PyTorch's code generator makes, for every op.
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -124,6 +124,20 @@ def overload(name: str) -> OpOverload:
 def known_of(target: Any) -> manifest.Entry:
     """What the table of ops says of the target of a call: nothing of what is no `OpOverload`."""
     return manifest.of(target.name()) if isinstance(target, OpOverload) else manifest.NOTHING
+
+
+def refused_dtype(op: Any, args: Sequence[Any], keywords: Mapping[str, Any]) -> str:
+    """The first argument of a dtype that the CPU's kernel does not take, in words; empty where
+    there is none. The arguments are tensors, or anything else that has a dtype."""
+    rules = known_of(op).argument_dtypes
+    if not rules:
+        return ""
+    given = dict(zip((a.name for a in op._schema.arguments), args, strict=False)) | dict(keywords)
+    for name, *taken in map(str.split, rules):
+        dtype = getattr(given.get(name), "dtype", None)
+        if dtype is not None and dtype not in [getattr(torch, word) for word in taken]:
+            return f"{op.name()} takes `{name}` of {' or '.join(taken)}, and not of {dtype}"
+    return ""
 
 
 def _derived_kernel(

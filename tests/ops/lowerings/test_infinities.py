@@ -115,6 +115,18 @@ def test_batches_with_infinities() -> None:
     )
 
 
+def test_batches_whose_sum_alone_is_infinite() -> None:
+    """The mean is infinite, and no rest of deviations from it makes it no number."""
+    greatest, ones = torch.finfo(torch.float64).max, torch.ones(2, dtype=torch.float64)
+    x = torch.tensor([[greatest, -greatest], [greatest, -greatest], [1, 2]], dtype=torch.float64)
+
+    def compute(x: Tensor, ones: Tensor) -> list[Tensor]:
+        found = aten._batch_norm_with_update_functional(x, ones, ones, ones, ones, 1.0, 1.0)
+        return [found[1], found[-2]]
+
+    same_by_plans(compute, x, ones)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_gradients_of_cross_entropies_at_the_ends(dtype: torch.dtype) -> None:
     x = torch.tensor([0, 1, 0.5, 0.25] * 8, dtype=dtype)

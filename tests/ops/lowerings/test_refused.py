@@ -103,6 +103,39 @@ def test_numbers_beyond_the_range_of_a_dtype(k: int) -> None:
     _as_on_the_cpu(lambda x: compute(x, number), x)
 
 
+FILLS: list[Callable[[Tensor, Tensor], Tensor]] = [
+    lambda x, value: x.masked_fill(x > 0, value),
+    lambda x, value: x.clone().masked_fill_(x > 0, value),
+    lambda x, value: x.index_fill(0, torch.tensor([1], device=x.device), value),
+]
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize(
+    ("dtype", "wrong"),
+    [
+        (torch.int8, torch.tensor(300)),
+        (torch.uint8, torch.tensor(-0.5)),
+        (torch.int32, torch.tensor(nan)),
+        (torch.int32, torch.tensor(-(2**31) - 1)),
+        (torch.float16, torch.tensor(-1e5)),
+        (torch.float16, torch.tensor(70000)),
+        (torch.bfloat16, torch.tensor(-1.7e308, dtype=torch.float64)),
+        (torch.float32, torch.tensor(1e39, dtype=torch.float64)),
+    ],
+)
+def test_tensors_that_fill_beyond_the_range_of_a_dtype(
+    fill: Callable[..., Tensor], dtype: torch.dtype, wrong: Tensor
+) -> None:
+    """They once wrapped, or became infinite."""
+    x = torch.tensor([1, 0, 3]).to(dtype)
+    same_error_by_plans(fill, (x, wrong.new_ones(())), (x, wrong))
+    right = [2, -inf, nan] if wrong.is_floating_point() and dtype.is_floating_point else [2, 0]
+    for number in right:
+        same_by_plans(fill, x, wrong.new_full((), number))
+
+
 def test_a_source_without_dimensions() -> None:
     x, at, source = torch.randn(4), torch.tensor([0]), torch.tensor(2.0)
     _refused_in_graphs(lambda x, i, s: aten.index_add(x, 0, i, s), x, at, source)

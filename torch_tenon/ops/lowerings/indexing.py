@@ -12,6 +12,7 @@ from torch_tenon.ir.index import Index, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Stored, Value, reindex, reshape
 from torch_tenon.ops import manifest
+from torch_tenon.ops.lowerings.reductions import fitting_tensor
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
@@ -253,7 +254,7 @@ def _masked_put(x: Value, mask: Value, value: Value) -> Value:
 @lowering("aten.masked_fill")
 def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
     """x with a number where the mask holds."""
-    sizes, value = b.out.sizes, b.fitting(value, x.dtype)
+    sizes, value = b.out.sizes, fitting_tensor(b, value, x.dtype)
 
     def body(p: Position) -> Scalar:
         fill = cast(value, x.dtype).load(()) if isinstance(value, Value) else value

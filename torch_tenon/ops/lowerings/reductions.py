@@ -34,6 +34,7 @@ from torch_tenon.ops.lowerings.table import (
     cast,
     elementwise,
     float_type,
+    has_all_numbers,
     lowering,
     number,
 )
@@ -142,6 +143,43 @@ def check_all(b: Build, x: Value, holds: Callable[[Scalar], Any], otherwise: str
         return
     found = reduce(b, x, range(len(x.sizes)), "all", False, lambda p: holds(x.load(p)))
     Build(b.program, []).call(torch.ops.aten._assert_async.msg, [found, otherwise], {}, "effect")
+
+
+def fitting_tensor(b: Build, value: Any, dtype: torch.dtype) -> Any:
+    """A number, or a tensor of one, that an op converts to a dtype, as `fitting` has it: what a
+    tensor has is looked at in the run."""
+    if not isinstance(value, Value) or value.is_number:
+        return b.fitting(value, dtype)
+    given, kinds = value.dtype, ("int", "uint", "float")
+    if given not in TABLE or TABLE[given].kind not in kinds or _has_all_of(dtype, given):
+        return value
+    if isinstance(value, Lazy) and value.constant is not None:
+        b.fitting(value.constant, dtype)
+        return value
+    wide = torch.float64 if given.is_floating_point else torch.int64
+    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    # A whole number below 0 wraps where there is none.
+    least = info.min or (0 if given.is_floating_point else -info.max)
+
+    def fits(x: Scalar) -> Any:
+        x = ops.to(x, wide)
+        inside = ops.logical_and(ops.ge(x, number(least, wide)), ops.le(x, number(info.max, wide)))
+        if not dtype.is_floating_point:
+            return inside
+        return ops.logical_or(inside, ops.logical_or(ops.isinf(x), ops.isnan(x)))
+
+    check_all(b, value, fits, f"value cannot be converted to type {dtype} without overflow")
+    return value
+
+
+def _has_all_of(dtype: torch.dtype, given: torch.dtype) -> bool:
+    """Whether each real number of a dtype is one of another, but for rounding."""
+    if dtype is given or has_all_numbers(dtype, not given.is_floating_point):
+        return True
+    if given.is_floating_point and not dtype.is_floating_point:
+        return False
+    most, mine = (torch.finfo(d) if d.is_floating_point else torch.iinfo(d) for d in (dtype, given))
+    return most.max >= mine.max and (most.min <= mine.min or most.min == 0)
 
 
 def typed(x: Value, dtype: torch.dtype) -> Element:
@@ -278,12 +316,13 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     rest = reduce(b, x, dims, "sum", True, deviation)
     squares = reduce(b, x, dims, "sum", True, square)
     left = elementwise(ops.div, (rest, number_value(count)), dtype, dtype)
-    # The deviations from an infinite mean have none.
-    average = b.program.realise(
-        elementwise(
-            lambda f, a: ops.where(ops.isnan(a), f, ops.add(f, a)), (first, left), dtype, dtype
-        )
-    )
+
+    def mended(f: Scalar, a: Scalar) -> Scalar:
+        # An infinite mean stays: the deviations from it have none, or, where the sum alone left the
+        # range, an infinite one of the other sign.
+        return ops.where(ops.logical_or(ops.isinf(f), ops.isnan(a)), f, ops.add(f, a))
+
+    average = b.program.realise(elementwise(mended, (first, left), dtype, dtype))
 
     def centred(s: Scalar, r: Scalar, a: Scalar) -> Scalar:
         # Where squares overflow, what mends them may as well.

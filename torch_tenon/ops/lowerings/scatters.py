@@ -13,6 +13,7 @@ from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.sixteen_bits import rounded_number
 from torch_tenon.ir.values import Lazy, Position, Value, neutral, reshape
 from torch_tenon.ops.lowerings.indexing import one_d, scatter_node
+from torch_tenon.ops.lowerings.reductions import fitting_tensor
 from torch_tenon.ops.lowerings.table import (
     Build,
     CannotLower,
@@ -243,7 +244,7 @@ def index_copy(b: Build, x: Value, dim: int, at: Value, source: Value) -> Value:
 def index_fill(b: Build, x: Value, dim: int, at: Value, value: Any) -> Value:
     """x with a number (or a tensor without dimensions) at positions of a dimension."""
     rows, _ = _rows(x, dim, _of_64_bits(at), 0)
-    value = b.fitting(value, x.dtype)
+    value = fitting_tensor(b, value, x.dtype)
     source = broadcast_to(value, rows.sizes) if isinstance(value, Value) else value
     return _scatter_along(b, x, dim, rows, source, "store", places=_Places("index", wrap=True))
 
