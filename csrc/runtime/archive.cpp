@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
+#include <memory>
 
 namespace tenon {
 
@@ -22,11 +21,12 @@ uint64_t checksum(std::string_view bytes, uint64_t seed) {
 
 bool write_whole(const std::string& path, std::string_view bytes) {
   static std::atomic<int> count{0};
-  const auto fresh = text_of(path, ".", getpid(), ".", count++);
-  std::ofstream file(fresh, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (file && std::rename(fresh.c_str(), path.c_str()) == 0)
+  const auto fresh = text_of("{}.{}.{}", path, getpid(), count++);
+  auto* const file = std::fopen(fresh.c_str(), "wbe");
+  if (file == nullptr)
+    return false;
+  const bool is_whole = std::fwrite(bytes.data(), 1, bytes.size(), file) == bytes.size();
+  if (std::fclose(file) == 0 && is_whole && std::rename(fresh.c_str(), path.c_str()) == 0)
     return true;
   std::remove(fresh.c_str());
   return false;
@@ -35,7 +35,7 @@ bool write_whole(const std::string& path, std::string_view bytes) {
 bool write_checked(const std::string& path, std::string_view kind, std::string_view body) {
   const auto sum = checksum(body);
   const std::string_view bytes(reinterpret_cast<const char*>(&sum), sizeof(sum));
-  return write_whole(path, text_of(kind, bytes, body));
+  return write_whole(path, text_of("{}{}{}", kind, bytes, body));
 }
 
 std::optional<std::string_view> checked(std::string_view bytes, std::string_view kind) {
@@ -48,10 +48,15 @@ std::optional<std::string_view> checked(std::string_view bytes, std::string_view
 }
 
 std::optional<std::string> read_whole(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      std::fopen(path.c_str(), "rbe"), &std::fclose);
+  if (file == nullptr)
     return std::nullopt;
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  std::string bytes;
+  char piece[4096];
+  while (const auto count = std::fread(piece, 1, sizeof(piece), file.get()))
+    bytes.append(piece, count);
+  return bytes;
 }
 
 }  // namespace tenon

@@ -87,14 +87,13 @@ class Reader {
   }
 
   // Values and arguments lie within one another: not so deep that reading them needs much stack.
-  template <class Read>
-  auto within(Read read) {
+  template <class T>
+  void within(std::vector<T>& elements) {
     constexpr int kDeepest = 16;
     check_data(depth_ < kDeepest, "lists lie too deep within one another");
     ++depth_;
-    auto found = read();
+    get(elements);
     --depth_;
-    return found;
   }
 
  private:
@@ -115,24 +114,31 @@ class Reader {
     }
     fail(ErrorKind::damaged, "a number is too long");
   }
-  // Each element takes a byte at least.
-  size_t count() {
-    const auto found = number();
+  // Each element takes a byte at least, and one that takes much memory has many fields. So there is
+  // no more memory than there is data for it.
+  size_t count(size_t size_of_element = 1) {
+    constexpr size_t kMostToByte = 128;
+    const auto found = static_cast<uint64_t>(number());
     check_data(
-        found >= 0 && static_cast<size_t>(found) <= left_.size(), "a list is longer than the data");
-    return static_cast<size_t>(found);
+        found <= left_.size() / (size_of_element / kMostToByte + 1),
+        "a list is longer than the data");
+    return found;
   }
 
   template <class T>
   void get(T& x);
   template <class T>
   void get(std::vector<T>& all) {
-    // No more memory than there is data for it.
-    all.clear();
-    for (auto left = count(); left > 0; --left) {
-      T x{};
-      get(x);
-      all.push_back(std::move(x));
+    all = std::vector<T>(count(sizeof(T)));
+    if constexpr (std::is_same_v<T, bool>) {
+      for (auto x : all) {  // what stands for a bit
+        bool found = false;
+        get(found);
+        x = found;
+      }
+    } else {
+      for (auto& x : all)
+        get(x);
     }
   }
   template <class T>

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace tenon {
 
@@ -16,15 +17,8 @@ void* DeviceBlocks::take(size_t nbytes) {
   constexpr size_t kRounding = 4096;
   nbytes = (nbytes + kRounding - 1) / kRounding * kRounding;
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto& unused = unused_[nbytes];
-  if (!unused.empty()) {
-    // In the order of addresses, so that runs that take the same find the same; the highest first,
-    // as Linux gives them out.
-    const auto first = std::max_element(unused.begin(), unused.end());
-    void* found = *first;
-    unused.erase(first);
+  if (void* found = take_unused(nbytes))
     return found;
-  }
   void* made = make(nbytes);
   if (made == nullptr) {
     release_unused();
@@ -33,27 +27,44 @@ void* DeviceBlocks::take(size_t nbytes) {
   if (made == nullptr)
     fail(
         ErrorKind::out_of_memory,
+        "{} has no {} bytes left on device {}",
         library_->name(),
-        " has no ",
         nbytes,
-        " bytes left on device ",
         device_);
   return made;
+}
+
+std::vector<DeviceBlocks::Block>::iterator DeviceBlocks::block_at(const void* address) {
+  return std::ranges::lower_bound(
+      blocks_, static_cast<const char*>(address), std::greater<>(), &Block::start);
+}
+
+// In the order of addresses, so that runs that take the same find the same; the highest first, as
+// Linux gives them out.
+void* DeviceBlocks::take_unused(size_t nbytes) {
+  auto found = unused_.end();
+  for (auto one = unused_.begin(); one != unused_.end(); ++one) {
+    if (block_at(*one)->nbytes == nbytes && (found == unused_.end() || *one > *found))
+      found = one;
+  }
+  if (found == unused_.end())
+    return nullptr;
+  void* const taken = *found;
+  unused_.erase(found);
+  return taken;
 }
 
 void* DeviceBlocks::make(size_t nbytes) {
   const auto handle = library_->allocate(nbytes, device_);
   if (handle == 0)
     return nullptr;
-  void* address = reinterpret_cast<void*>(handle);
-  if (!library_->host_memory()) {
-    address = mmap(nullptr, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (address == MAP_FAILED) {
-      library_->release(handle, device_);
-      return nullptr;
-    }
+  void* const address =
+      mmap(nullptr, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    library_->release(handle, device_);
+    return nullptr;
   }
-  blocks_[static_cast<const char*>(address)] = {nbytes, handle};
+  blocks_.insert(block_at(address), {static_cast<const char*>(address), nbytes, handle});
   return address;
 }
 
@@ -61,7 +72,7 @@ void DeviceBlocks::give_back(void* block) {
   if (block == nullptr || !library_->is_here())
     return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  unused_[blocks_.at(static_cast<const char*>(block)).nbytes].push_back(block);
+  unused_.push_back(block);
   if (holds_)
     held_.push_back(block);
 }
@@ -79,31 +90,29 @@ DeviceBlocks::Hold::~Hold() {
 
 void DeviceBlocks::release_unused() {
   ++released_;
-  for (auto& [nbytes, unused] : unused_) {
-    std::erase_if(unused, [&](void* address) {
-      if (std::find(held_.begin(), held_.end(), address) != held_.end())
-        return false;
-      const auto found = blocks_.find(static_cast<const char*>(address));
-      library_->release(found->second.handle, device_);
-      if (!library_->host_memory())
-        munmap(address, nbytes);
-      blocks_.erase(found);
-      return true;
-    });
+  auto kept = unused_.begin();
+  for (void* const address : unused_) {
+    if (std::ranges::find(held_, address) != held_.end()) {
+      *kept++ = address;
+      continue;
+    }
+    const auto found = block_at(address);
+    library_->release(found->handle, device_);
+    munmap(address, found->nbytes);
+    blocks_.erase(found);
   }
+  unused_.erase(kept, unused_.end());
 }
 
 Place DeviceBlocks::place_of(const void* address) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto* wanted = static_cast<const char*>(address);
-  const auto after = blocks_.upper_bound(wanted);
-  if (after != blocks_.begin()) {
-    const auto& [start, block] = *std::prev(after);
-    const auto offset = static_cast<size_t>(wanted - start);
-    if (offset < block.nbytes)
-      return {block.handle, offset};
+  const auto found = block_at(address);
+  if (found != blocks_.end()) {
+    const auto offset = static_cast<size_t>(static_cast<const char*>(address) - found->start);
+    if (offset < found->nbytes)
+      return {found->handle, offset};
   }
-  fail(ErrorKind::error, "an address that is not in the memory of ", library_->name());
+  fail(ErrorKind::error, "an address that is not in the memory of {}", library_->name());
 }
 
 }  // namespace tenon

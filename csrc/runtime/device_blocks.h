@@ -2,9 +2,7 @@
 // the next that asks for as much.
 #pragma once
 
-#include <map>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
 
 #include "runtime/target_library.h"
@@ -19,8 +17,8 @@ class DeviceBlocks {
   DeviceBlocks(const DeviceBlocks&) = delete;
   DeviceBlocks& operator=(const DeviceBlocks&) = delete;
 
-  // At least so many bytes; null for none. Raises where the device has no more. Where the host does
-  // not reach the memory, the address is one of a reservation without access rights.
+  // At least so many bytes; null for none. Raises where the device has no more. The address
+  // is one of a reservation without access rights.
   void* take(size_t nbytes);
   void give_back(void* block);
   Place place_of(const void* address);
@@ -44,17 +42,21 @@ class DeviceBlocks {
 
  private:
   struct Block {
+    const char* start;
     size_t nbytes;
     uintptr_t handle;
   };
+  // The last one that begins there or before; the end: there is none.
+  std::vector<Block>::iterator block_at(const void* address);
   void* make(size_t nbytes);
+  void* take_unused(size_t nbytes);
   void release_unused();
 
   const std::shared_ptr<TargetLibrary> library_;
   const int32_t device_;
-  std::mutex mutex_;  // of what follows; not of forks: a child has no device
-  std::map<const char*, Block> blocks_;
-  std::unordered_map<size_t, std::vector<void*>> unused_;  // by bytes
+  std::mutex mutex_;           // of what follows; not of forks: a child has no device
+  std::vector<Block> blocks_;  // by address, the highest first
+  std::vector<void*> unused_;
   size_t released_ = 0;
   bool holds_ = false;
   std::vector<void*> held_;  // what was given back since then

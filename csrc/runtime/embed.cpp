@@ -4,11 +4,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "runtime/device_blocks.h"
 #include "runtime/embed.h"
 #include "runtime/plan_check.h"
-#include "runtime/run.h"
-#include "runtime/run_memory.h"
+#include "runtime/program_runner.h"
 #include "runtime/shared_object.h"
 #include "runtime/touched_memory.h"
 #include "tenon.h"
@@ -18,22 +16,22 @@ using namespace tenon;
 // A device: this processor, or one of a target's library.
 struct tenon_device {
   std::shared_ptr<TargetLibrary> library;  // null: this processor
-  std::shared_ptr<DeviceBlocks> blocks;
-  std::unique_ptr<Queue> queue;
-  // What one run enqueues stays together. Not of forks: a child has no device.
-  std::mutex mutex;
-
-  bool at_once() const {
-    return library == nullptr || library->host_memory();
-  }
+  std::unique_ptr<ProgramRunner> runner;
 };
 
+// A plan by itself runs as that of a method which passes on its inputs and outputs.
 struct tenon_plan {
-  tenon_device* device;
-  PlanData data;
+  tenon_device* device = nullptr;
+  Method method;
+  MethodPlan plan;
 };
 
 namespace tenon {
+
+void check_given(const void* pointer, const char* name) {
+  if (pointer == nullptr)
+    fail(ErrorKind::error, "the argument '{}' is null", name);
+}
 
 int32_t tell(tenon_status* status, int32_t code, const char* text) {
   if (status == nullptr)
@@ -78,28 +76,31 @@ constexpr uint32_t kGrown = 3;  // times that the interface has grown
 
 // Finds the plan's kernels in files below a folder.
 void load_kernels(PlanData& plan, const tenon_device& device, const std::string& folder) {
-  std::vector<KernelFunction> found;
-  for (const auto& kernel : plan.kernels) {
-    const auto path = folder + "/" + kernel.object;
+  const auto count = plan.kernels.size();
+  std::vector<KernelFunction> found(count);
+  plan.owners = std::vector<std::shared_ptr<KernelOwner>>(count);
+  for (size_t k = 0; k < count; ++k) {
+    const auto& kernel = plan.kernels[k];
+    const auto path = text_of("{}/{}", folder, kernel.object);
     const auto bytes = read_whole(path);
     if (!bytes)
-      fail(ErrorKind::error, "there is no file of kernels at ", path);
-    check_data(checksum(*bytes) == kernel.checksum, path, " is another file than the plan's");
+      fail(ErrorKind::error, "there is no file of kernels at {}", path);
+    check_data(checksum(*bytes) == kernel.checksum, "{} is another file than the plan's", path);
     if (device.library != nullptr) {
       auto loaded = device.library->load(*bytes, kernel.symbol);
-      found.push_back(reinterpret_cast<KernelFunction>(loaded->address()));
-      plan.owners.push_back(std::move(loaded));
+      found[k] = reinterpret_cast<KernelFunction>(loaded->address());
+      plan.owners[k] = std::move(loaded);
     } else {
       // By its path the loader would find the file that was there before, while that is open.
       std::shared_ptr<SharedObject> object;
-      for (size_t k = 0; k < found.size() && object == nullptr; ++k) {
-        if (plan.kernels[k].object == kernel.object)
-          object = std::static_pointer_cast<SharedObject>(plan.owners[k]);
+      for (size_t j = 0; j < k && object == nullptr; ++j) {
+        if (plan.kernels[j].object == kernel.object)
+          object = std::static_pointer_cast<SharedObject>(plan.owners[j]);
       }
       if (object == nullptr)
         object = SharedObject::of_bytes(*bytes);
-      found.push_back(reinterpret_cast<KernelFunction>(object->symbol(kernel.symbol)));
-      plan.owners.push_back(std::move(object));
+      found[k] = reinterpret_cast<KernelFunction>(object->symbol(kernel.symbol));
+      plan.owners[k] = std::move(object);
     }
   }
   for (auto& step : plan.steps) {
@@ -107,113 +108,36 @@ void load_kernels(PlanData& plan, const tenon_device& device, const std::string&
     if (kernel == nullptr)
       fail(
           ErrorKind::unsupported,
-          "the plan calls ",
-          std::get<CallStep>(step.work).counted,
-          ", which runs by PyTorch alone");
-    kernel->function = found.at(kernel->kernel);
+          "the plan calls {}, which runs by PyTorch alone",
+          std::get_if<CallStep>(&step.work)->counted);
+    kernel->function = found[kernel->kernel];
   }
 }
 
-// Memory for one run.
-class EmbeddedRun final : public RunHost {
- public:
-  EmbeddedRun(const PlanData& plan, tenon_device& device)
-      : device_(device), slots_(plan.slots.size()) {}
-  ~EmbeddedRun() override {
-    for (void* slot : slots_)
-      free(slot);
-    free(arena_);
+// The run of a method that passes on the plan's inputs and outputs. Raises where a tensor lies
+// beyond these.
+void pass_on(tenon_plan& made) {
+  auto& [device, method, plan] = made;
+  plan.method = &method;
+  const auto& slots = plan.data.slots;
+  const auto &in = plan.data.inputs, &out = plan.data.outputs;
+  std::vector<int64_t> inputs(in.size()), outputs(out.size());
+  method.plan_inputs = std::vector<Source>(in.size());
+  method.plan_outputs = std::vector<size_t>(out.size());
+  plan.inputs = std::vector<TensorLayout>(in.size());
+  plan.outputs = std::vector<TensorLayout>(out.size());
+  for (size_t k = 0; k < in.size(); ++k) {
+    method.plan_inputs[k].number = k;
+    plan.inputs[k].nbytes = slots[in[k]].nbytes;
+    inputs[k] = static_cast<int64_t>(plan.inputs[k].nbytes);
   }
-  EmbeddedRun(const EmbeddedRun&) = delete;
-  EmbeddedRun& operator=(const EmbeddedRun&) = delete;
-
-  void* arena(size_t nbytes) override {
-    return arena_ = make(nbytes);
+  for (size_t k = 0; k < out.size(); ++k) {
+    method.plan_outputs[k] = k;
+    plan.outputs[k].nbytes = slots[out[k]].number;
+    outputs[k] = static_cast<int64_t>(plan.outputs[k].nbytes);
   }
-  void* allocate(size_t slot, size_t nbytes) override {
-    if (given != nullptr && (*given)[slot] != nullptr)
-      return (*given)[slot];
-    free(slots_[slot]);
-    return slots_[slot] = make(nbytes);
-  }
-  void release(size_t slot) override {
-    free(slots_[slot]);
-    slots_[slot] = nullptr;
-  }
-  void wait(const char*, bool raises) override {
-    device_.queue->finish(raises);
-  }
-  void drain() noexcept override {
-    device_.queue->drain();
-  }
-
-  // By slot: the caller's memory.
-  const std::vector<void*>* given = nullptr;
-
- private:
-  void* make(size_t nbytes) {
-    return device_.blocks != nullptr ? device_.blocks->take(nbytes) : make_memory(nbytes);
-  }
-  void free(void* memory) {
-    if (device_.blocks != nullptr)
-      device_.blocks->give_back(memory);
-    else
-      std::free(memory);
-  }
-
-  tenon_device& device_;
-  void* arena_ = nullptr;
-  std::vector<void*> slots_;
-};
-
-// On memory that the host reaches.
-void run_at_once(tenon_plan& plan, const void* const* inputs, void* const* outputs) {
-  EmbeddedRun host(plan.data, *plan.device);
-  std::vector<void*> given(plan.data.slots.size());
-  for (size_t k = 0; k < plan.data.outputs.size(); ++k)
-    given[plan.data.outputs[k]] = outputs[k];
-  host.given = &given;
-  Run run(plan.data, *plan.device->queue, /*at_once=*/true, host);
-  for (size_t k = 0; k < plan.data.inputs.size(); ++k)
-    run.place(plan.data.inputs[k], const_cast<void*>(inputs[k]));
-  run.execute();
-  raise_first(run.failures()());
-}
-
-// On copies in the device's memory.
-void run_on_device(tenon_plan& plan, const void* const* inputs, void* const* outputs) {
-  auto& device = *plan.device;
-  device.library->check_is_here();
-  const auto& data = plan.data;
-  const std::lock_guard<std::mutex> lock(device.mutex);
-  const DeviceBlocks::Hold hold(*device.blocks);
-  EmbeddedRun host(data, device);
-  std::vector<void*> given(data.slots.size());
-  for (const auto slot : data.outputs)
-    given[slot] = host.allocate(slot, data.slots[slot].number);
-  host.given = &given;
-  Run run(data, *device.queue, /*at_once=*/false, host);
-  try {
-    for (size_t k = 0; k < data.inputs.size(); ++k) {
-      const auto slot = data.inputs[k];
-      const auto nbytes = data.slots[slot].nbytes;
-      run.place(slot, host.allocate(slot, nbytes));
-      if (nbytes > 0)
-        device.queue->copy(run.address(slot), inputs[k], nbytes, CopyKind::host_to_device);
-    }
-    run.execute();
-    for (size_t k = 0; k < data.outputs.size(); ++k) {
-      const auto slot = data.outputs[k];
-      if (data.slots[slot].number > 0)
-        device.queue->copy(
-            outputs[k], given[slot], data.slots[slot].number, CopyKind::device_to_host);
-    }
-  } catch (...) {
-    device.queue->drain();
-    throw;
-  }
-  device.queue->finish(/*raises=*/true);
-  raise_first(run.failures()());
+  check_data(check_memory(plan.data, inputs, outputs), "a tensor lies beyond its memory");
+  plan.placement = place_blocks(plan.data);
 }
 
 }  // namespace
@@ -231,13 +155,7 @@ int32_t tenon_open_device(
     auto made = std::make_unique<tenon_device>();
     made->library = open_target(
         library != nullptr ? std::optional<std::string>(library) : std::nullopt, device);
-    if (made->library != nullptr)
-      made->blocks = std::make_shared<DeviceBlocks>(made->library, device);
-    made->queue = made->at_once()
-                      ? host_queue()
-                      : made->library->queue(device, [blocks = made->blocks](const void* address) {
-                          return blocks->place_of(address);
-                        });
+    made->runner = runner_for(made->library, device, /*commit_each=*/false);
     *found = made.release();
   });
 }
@@ -259,18 +177,17 @@ int32_t tenon_read_plan(
     given(folder, "folder");
     if (nbytes > 0)
       given(static_cast<const char*>(bytes), "bytes");
-    auto read = read_plan({static_cast<const char*>(bytes), nbytes});
-    check_plan(read, /*calls=*/0);
-    if (!read.numbers.empty())
+    auto made = std::make_unique<tenon_plan>();
+    made->device = device;
+    auto& plan = made->plan.data;
+    std::vector<SizedNumber> numbers;
+    read_plan({static_cast<const char*>(bytes), nbytes}, plan, numbers);
+    check_plan(plan, numbers, /*calls=*/0);
+    if (!numbers.empty())
       fail(ErrorKind::unsupported, "a plan for any sizes: give it sizes before it is written");
-    std::vector<int64_t> inputs, outputs;
-    for (const auto slot : read.plan.inputs)
-      inputs.push_back(static_cast<int64_t>(read.plan.slots[slot].nbytes));
-    for (const auto slot : read.plan.outputs)
-      outputs.push_back(static_cast<int64_t>(read.plan.slots[slot].number));
-    check_data(check_memory(read.plan, inputs, outputs), "a tensor lies beyond its memory");
-    load_kernels(read.plan, *device, folder);
-    *found = new tenon_plan{device, std::move(read.plan)};
+    pass_on(*made);
+    load_kernels(plan, *device, folder);
+    *found = made.release();
   });
 }
 
@@ -279,26 +196,29 @@ void tenon_free_plan(tenon_plan* plan) {
 }
 
 size_t tenon_input_count(const tenon_plan* plan) {
-  return plan != nullptr ? plan->data.inputs.size() : 0;
+  return plan != nullptr ? plan->plan.data.inputs.size() : 0;
 }
 
 size_t tenon_output_count(const tenon_plan* plan) {
-  return plan != nullptr ? plan->data.outputs.size() : 0;
+  return plan != nullptr ? plan->plan.data.outputs.size() : 0;
 }
 
 uint64_t tenon_input_bytes(const tenon_plan* plan, size_t input) {
-  return input < tenon_input_count(plan) ? plan->data.slots[plan->data.inputs[input]].nbytes : 0;
+  return input < tenon_input_count(plan)
+             ? plan->plan.data.slots[plan->plan.data.inputs[input]].nbytes
+             : 0;
 }
 
 uint64_t tenon_output_bytes(const tenon_plan* plan, size_t output) {
-  return output < tenon_output_count(plan) ? plan->data.slots[plan->data.outputs[output]].number
-                                           : 0;
+  return output < tenon_output_count(plan)
+             ? plan->plan.data.slots[plan->plan.data.outputs[output]].number
+             : 0;
 }
 
 int32_t tenon_run_plan(
     tenon_plan* plan, const void* const* inputs, void* const* outputs, tenon_status* status) {
   return told(status, [&] {
-    const auto& data = given(plan, "plan").data;
+    const auto& data = given(plan, "plan").plan.data;
     if (!data.inputs.empty())
       given(inputs, "inputs");
     if (!data.outputs.empty())
@@ -307,21 +227,19 @@ int32_t tenon_run_plan(
     for (size_t k = 0; k < data.inputs.size(); ++k) {
       const auto nbytes = data.slots[data.inputs[k]].nbytes;
       if (inputs[k] == nullptr && nbytes > 0)
-        fail(ErrorKind::error, "input ", k, " is null, and takes ", nbytes, " bytes");
+        fail(ErrorKind::error, "input {} is null, and takes {} bytes", k, nbytes);
       touched.add(inputs[k], nbytes);
     }
     for (size_t k = 0; k < data.outputs.size(); ++k) {
       const auto nbytes = data.slots[data.outputs[k]].number;
       if (outputs[k] == nullptr && nbytes > 0)
-        fail(ErrorKind::error, "output ", k, " is null, and takes ", nbytes, " bytes");
+        fail(ErrorKind::error, "output {} is null, and takes {} bytes", k, nbytes);
       if (touched.overlaps(outputs[k], nbytes))
-        fail(ErrorKind::error, "output ", k, " overlaps an input or another output");
+        fail(ErrorKind::error, "output {} overlaps an input or another output", k);
       touched.add(outputs[k], nbytes);
     }
-    if (plan->device->at_once())
-      run_at_once(*plan, inputs, outputs);
-    else
-      run_on_device(*plan, inputs, outputs);
+    plan->device->runner->run(
+        plan->plan, {inputs, data.inputs.size()}, {outputs, data.outputs.size()});
   });
 }
 

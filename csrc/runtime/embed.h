@@ -27,10 +27,10 @@ int32_t told(tenon_status* status, Work&& work) {
 }
 
 // What a caller has to give. Raises where it is null.
+void check_given(const void* pointer, const char* name);
 template <class T>
 T& given(T* pointer, const char* name) {
-  if (pointer == nullptr)
-    fail(ErrorKind::error, "the argument '", name, "' is null");
+  check_given(pointer, name);
   return *pointer;
 }
 

@@ -28,11 +28,9 @@ void check_size(size_t size, size_t least, const char* name) {
   if (size < least || size > size_t{1} << 16)
     fail(
         ErrorKind::error,
-        "set the field 'size' of each ",
+        "set the field 'size' of each {} to sizeof({}): it is {}",
         name,
-        " to sizeof(",
         name,
-        "): it is ",
         size);
 }
 
@@ -44,7 +42,7 @@ ProgramOptions options_of(const tenon_options* given) {
   }
   constexpr int32_t kMostThreads = 1024;
   if (all.threads < 0 || all.threads > kMostThreads)
-    fail(ErrorKind::error, "from 0 to ", kMostThreads, " threads, and not ", all.threads);
+    fail(ErrorKind::error, "from 0 to {} threads, and not {}", kMostThreads, all.threads);
   ProgramOptions options;
   if (all.library != nullptr)
     options.library = all.library;
@@ -91,30 +89,29 @@ const Method& method_of(const tenon_program* of, size_t method) {
   const auto& program = given(of, "program");
   const auto& file = program.program.file();
   if (method >= file.names)
-    fail(ErrorKind::out_of_range, "the program has ", file.names, " methods, and no ", method);
+    fail(ErrorKind::out_of_range, "the program has {} methods, and no {}", file.names, method);
   return file.methods[method];
 }
 
 std::shared_ptr<const MethodPlan> plan_of(
     tenon_program* program, size_t method, const Inputs& inputs, const Outputs& outputs) {
   const auto& called = method_of(program, method);
-  std::vector<GivenTensor> all;
+  std::vector<GivenTensor> all(inputs.count());
   for (size_t k = 0; k < inputs.count(); ++k) {
     const auto& [size, data, nbytes, dtype, rank, sizes] = inputs[k];
     if (rank < 0 || rank > TENON_MOST_DIMENSIONS)
-      fail(ErrorKind::error, called.name, ": input ", k, " has ", rank, " dimensions");
+      fail(ErrorKind::error, "{}: input {} has {} dimensions", called.name, k, rank);
     // What is no dtype at all is none of the method's.
     const auto number = std::clamp<int32_t>(dtype, -1, static_cast<int32_t>(kNoDType));
-    all.push_back({static_cast<DType>(number), {sizes, static_cast<size_t>(rank)}});
+    all[k] = {static_cast<DType>(number), {sizes, static_cast<size_t>(rank)}};
   }
   auto plan = program->program.plan(method, all);
   if (outputs.count() != called.outputs.size())
     fail(
         ErrorKind::error,
+        "{} has {} outputs, and is given {}",
         called.name,
-        " has ",
         called.outputs.size(),
-        " outputs, and is given ",
         outputs.count());
   return plan;
 }
@@ -134,35 +131,37 @@ void check_bytes(
   if (tensor.nbytes < least || (tensor.data == nullptr && least > 0))
     fail(
         ErrorKind::error,
+        "{}: {} '{}' takes {} bytes, and there are {}",
         method.name,
-        ": ",
         what,
-        " '",
         expected.name,
-        "' takes ",
         least,
-        " bytes, and there are ",
         tensor.data == nullptr ? 0 : tensor.nbytes);
 }
 
 void run(tenon_program* program, size_t number, const Inputs& inputs, const Outputs& outputs) {
   const auto plan = plan_of(program, number, inputs, outputs);
   const auto& method = method_of(program, number);
-  std::vector<const void*> in;
-  std::vector<void*> out;
+  std::vector<const void*> in(inputs.count());
+  std::vector<void*> out(outputs.count());
   std::vector<std::shared_ptr<void>> aligned;  // copies of what is not
   TouchedMemory read, written;
   for (size_t k = 0; k < inputs.count(); ++k) {
     const auto nbytes = plan->inputs[k].nbytes;
     check_bytes(inputs[k], nbytes, method, method.inputs[k], "input");
     read.add(inputs[k].data, nbytes);
-    in.push_back(inputs[k].data);
+    in[k] = inputs[k].data;
     if (!is_aligned(in[k], plan->inputs[k].dtype) && nbytes > 0) {
       in[k] = aligned.emplace_back(aligned_memory(nbytes)).get();
       std::memcpy(const_cast<void*>(in[k]), inputs[k].data, nbytes);
     }
   }
-  std::vector<std::unique_ptr<void, void (*)(void*)>> made;
+  struct Free {
+    void operator()(void* memory) const {
+      std::free(memory);
+    }
+  };
+  std::vector<std::unique_ptr<void, Free>> made(outputs.count());
   for (size_t k = 0; k < outputs.count(); ++k) {
     const auto& layout = plan->outputs[k];
     auto* const data = outputs[k].data;
@@ -171,16 +170,16 @@ void run(tenon_program* program, size_t number, const Inputs& inputs, const Outp
     if (written.overlaps(data, layout.nbytes))
       fail(
           ErrorKind::error,
+          "{}: output '{}' overlaps another output",
           method.name,
-          ": output '",
-          method.outputs[k].name,
-          "' overlaps another output");
+          method.outputs[k].name);
     written.add(data, layout.nbytes);
     // An input is read until the run is over.
     const bool is_given =
         data != nullptr && is_aligned(data, layout.dtype) && !read.overlaps(data, layout.nbytes);
-    made.emplace_back(is_given ? nullptr : make_memory(layout.nbytes), &std::free);
-    out.push_back(is_given ? data : made[k].get());
+    if (!is_given)
+      made[k].reset(make_memory(layout.nbytes));
+    out[k] = is_given ? data : made[k].get();
   }
   program->program.run(*plan, in, out);
   for (size_t k = 0; k < outputs.count(); ++k) {
@@ -208,21 +207,19 @@ void describe(
   if (which >= tensors.size())
     fail(
         ErrorKind::out_of_range,
+        "{} has {} {}s, and no {}",
         method.name,
-        " has ",
         tensors.size(),
-        " ",
         what,
-        "s, and no ",
         which);
   const auto& tensor = tensors[which];
   info->name = tensor.name.c_str();
   info->dtype = static_cast<int32_t>(tensor.dtype);
   info->rank = static_cast<int32_t>(tensor.sizes.size());
   for (size_t d = 0; d < tensor.sizes.size(); ++d) {
-    auto [least, greatest] = bounds_of(tensor.sizes[d], method.symbols).value();
+    auto [least, greatest] = *bounds_of(tensor.sizes[d], method.symbols);
     for (const auto* form : method.forms) {
-      const auto others = bounds_of((form->*kind)[which].sizes[d], form->symbols).value();
+      const auto others = *bounds_of((form->*kind)[which].sizes[d], form->symbols);
       least = std::min(least, others.least);
       greatest = std::max(greatest, others.greatest);
     }

@@ -6,14 +6,15 @@ namespace tenon {
 namespace {
 
 std::function<void()> captured(const std::string& where) {
+  auto raised = std::current_exception();
   try {
     throw;
   } catch (const Error& error) {
-    const auto text = where.empty() ? error.what() : text_of(error.what(), "\n", where);
-    return [kind = error.kind, text] { throw Error(kind, text); };
+    if (!where.empty())
+      raised = std::make_exception_ptr(Error(error.kind, text_of("{}\n{}", error.what(), where)));
   } catch (...) {
-    return [raised = std::current_exception()] { std::rethrow_exception(raised); };
   }
+  return [raised] { std::rethrow_exception(raised); };
 }
 
 std::atomic<Failure::Capture> g_capture{&captured};

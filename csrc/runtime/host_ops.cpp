@@ -21,14 +21,14 @@ ResolveCall g_resolve_call = nullptr;
 // A run changes its own memory, outputs and state. Weights are the file's, and inputs the caller's.
 void check_may_be_written(size_t slot, const PlanData& plan, const Method& method) {
   const auto kind = plan.slots[slot].kind;
-  const auto input = std::find(plan.inputs.begin(), plan.inputs.end(), slot);
+  const auto input = std::ranges::find(plan.inputs, slot);
   check_data(
       kind != Slot::Kind::constant &&
           (kind != Slot::Kind::input ||
            method.plan_inputs[static_cast<size_t>(input - plan.inputs.begin())].kind ==
                Source::Kind::state),
-      method.name,
-      ": a call writes what a run may not change");
+      "{}: a call writes what a run may not change",
+      method.name);
 }
 
 }  // namespace
@@ -46,13 +46,10 @@ CallStep::Function find_host_op(const std::string& op) {
 }
 
 std::string name_of_op(const std::string& op) {
-  auto name = op;
-  const auto end = name.find('\n');
-  if (end + 1 == name.size())
-    name.pop_back();
-  else if (end != std::string::npos)
-    name[end] = '.';
-  return name;
+  const auto end = std::min(op.find('\n'), op.size());
+  const auto name = std::string_view(op).substr(0, end);
+  return end + 1 < op.size() ? text_of("{}.{}", name, std::string_view(op).substr(end + 1))
+                             : std::string(name);
 }
 
 void resolve_calls(PlanData& plan, const Method& method) {
@@ -61,11 +58,11 @@ void resolve_calls(PlanData& plan, const Method& method) {
     auto* call = std::get_if<CallStep>(&step.work);
     if (call == nullptr)
       continue;
-    call->written.assign(call->tensors.size(), false);
+    call->written = Flags(call->tensors.size());
     call->function = find_host_op(call->op);
     if (call->function == nullptr) {
       if (g_resolve_call == nullptr) {
-        lacking += (lacking.empty() ? "" : ", ") + name_of_op(call->op);
+        add_to_list(lacking, name_of_op(call->op));
         continue;
       }
       g_resolve_call(*call);
@@ -82,10 +79,9 @@ void resolve_calls(PlanData& plan, const Method& method) {
   if (!lacking.empty())
     fail(
         ErrorKind::unsupported,
+        "{} calls {}, which this runtime does not have: PyTorch has it, with torch_tenon.load",
         method.name,
-        " calls ",
-        lacking,
-        ", which this runtime does not have: PyTorch has it, with torch_tenon.load");
+        lacking);
 }
 
 }  // namespace tenon

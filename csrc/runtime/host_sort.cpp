@@ -3,8 +3,17 @@
 #include <algorithm>
 
 #include "runtime/host_ops.h"
+#include "runtime/keyed.h"
 
 namespace tenon {
+
+void sort_first(std::span<Keyed> all, size_t count) {
+  const auto before = [](const Keyed& a, const Keyed& b) {
+    return a.key != b.key ? a.key < b.key : a.number < b.number;
+  };
+  std::partial_sort(all.begin(), all.begin() + static_cast<ptrdiff_t>(count), all.end(), before);
+}
+
 namespace {
 
 enum class Number { natural, whole, real, bits16 };
@@ -28,7 +37,7 @@ Number kind_of(DType dtype) {
     case 7:   // float64
       return Number::real;
     default:
-      fail(ErrorKind::unsupported, "no order of elements of dtype ", static_cast<int>(dtype));
+      fail(ErrorKind::unsupported, "no order of elements of dtype {}", static_cast<int>(dtype));
   }
 }
 
@@ -95,21 +104,27 @@ struct Rows {
   const int64_t itemsize = static_cast<int64_t>(item_size(layout.dtype));
 };
 
-struct Element {
-  uint64_t key;
-  int64_t index;
-};
+// What a call's data has to be.
+template <class... Parts>
+void check_call(
+    const CallStep& step,
+    bool holds,
+    FormatOf<std::string, Parts...> format,
+    const Parts&... parts) {
+  if (!holds)
+    fail(ErrorKind::damaged, format, name_of_op(step.op), parts...);
+}
 
 int64_t integer(const CallStep& step, size_t argument) {
-  check_data(
+  check_call(
+      step,
       argument < step.arguments.size() && step.arguments[argument].kind == Argument::Kind::constant,
-      name_of_op(step.op),
-      " lacks an argument");
+      "{} lacks an argument");
   const auto& value = step.arguments[argument].value;
-  check_data(
+  check_call(
+      step,
       value.kind == Value::Kind::integer || value.kind == Value::Kind::truth,
-      name_of_op(step.op),
-      " has an argument that is no number");
+      "{} has an argument that is no number");
   return value.integer;
 }
 
@@ -121,13 +136,13 @@ void order(
     int64_t dim,
     bool descending,
     std::optional<int64_t> count) {
-  check_data(tensors.size() == 1 && results.size() == 2, name_of_op(step.op), " has other tensors");
+  check_call(step, tensors.size() == 1 && results.size() == 2, "{} has other tensors");
   const auto& layout = step.tensors[0].layout;
   const auto rank = std::max<int64_t>(static_cast<int64_t>(layout.sizes.size()), 1);
   dim = dim < 0 ? dim + rank : dim;
-  check_data(dim >= 0 && dim < rank, name_of_op(step.op), " has no dimension ", dim);
+  check_call(step, dim >= 0 && dim < rank, "{} has no dimension {}", dim);
   const Rows rows(layout, dim);
-  check_data(rows.count().has_value(), name_of_op(step.op), " has more rows than there are");
+  check_call(step, rows.count().has_value(), "{} has more rows than there are");
   const auto kept = count.value_or(rows.length());
   check_data(kept >= 0 && kept <= rows.length(), "selected index k out of range");
   auto expected = layout.sizes;
@@ -136,31 +151,28 @@ void order(
   for (size_t k = 0; k < results.size(); ++k) {
     const auto& result = step.results[k];
     const auto dtype = k == 0 ? layout.dtype : DType{4};
-    check_data(
+    check_call(
+        step,
         !result || (result->layout.dtype == dtype && result->layout.sizes == expected),
-        name_of_op(step.op),
-        " has results of other sizes");
+        "{} has results of other sizes");
   }
   const auto kind = kind_of(layout.dtype);
   const auto itemsize = static_cast<size_t>(rows.itemsize);
-  std::vector<Element> elements(static_cast<size_t>(rows.length()));
+  std::vector<Keyed> elements(static_cast<size_t>(rows.length()));
   for (int64_t row = 0; row < *rows.count() && kept > 0; ++row) {
     const auto* from = static_cast<const char*>(tensors[0]) + rows.start(row);
     for (int64_t k = 0; k < rows.length(); ++k) {
       const auto key = key_of(from + k * rows.step(), itemsize, kind, layout.dtype);
       elements[static_cast<size_t>(k)] = {descending ? ~key : key, k};
     }
-    const auto before = [](const Element& a, const Element& b) {
-      return a.key != b.key ? a.key < b.key : a.index < b.index;
-    };
-    std::partial_sort(elements.begin(), elements.begin() + kept, elements.end(), before);
+    sort_first(elements, static_cast<size_t>(kept));
     for (size_t k = 0; k < results.size(); ++k) {
       if (results[k] == nullptr)
         continue;
       const Rows out(step.results[k]->layout, dim);
       auto* to = static_cast<char*>(results[k]) + out.start(row);
       for (int64_t j = 0; j < kept; ++j) {
-        const auto& index = elements[static_cast<size_t>(j)].index;
+        const auto& index = elements[static_cast<size_t>(j)].number;
         const auto* element =
             k == 0 ? from + index * rows.step() : reinterpret_cast<const char*>(&index);
         std::memcpy(to + j * out.step(), element, static_cast<size_t>(out.itemsize));

@@ -15,11 +15,11 @@ namespace tenon {
 MappedFile::MappedFile(const std::string& path) : path_(path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0)
-    fail(ErrorKind::error, path, " cannot be opened: ", std::strerror(errno));
+    fail(ErrorKind::error, "{} cannot be opened: {}", path, std::strerror(errno));
   struct stat facts{};
   if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode)) {
     close(file);
-    fail(ErrorKind::error, path, " is no file");
+    fail(ErrorKind::error, "{} is no file", path);
   }
   const auto nbytes = static_cast<size_t>(facts.st_size);
   void* const mapped =
@@ -27,7 +27,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   const int reason = errno;
   close(file);
   if (mapped == MAP_FAILED)
-    fail(ErrorKind::error, path, " cannot be mapped to memory: ", std::strerror(reason));
+    fail(ErrorKind::error, "{} cannot be mapped to memory: {}", path, std::strerror(reason));
   mapped_ = mapped;
   bytes_ = {static_cast<const char*>(mapped), nbytes};
 }

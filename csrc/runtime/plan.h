@@ -15,6 +15,9 @@
 
 namespace tenon {
 
+// Truths, a byte each: they take less code than bits.
+using Flags = std::vector<uint8_t>;
+
 // A tensor over a slot; its offset is from the slot's start.
 struct SlotTensor {
   size_t slot = 0;
@@ -84,7 +87,7 @@ struct CallStep {
   int32_t call = -1;  // the recorded call that it is part of, counted in the window; -1 for none
 
   // What follows is no data: it is found once the step was read.
-  std::vector<bool> written;    // by tensor: does the call write it?
+  Flags written;                // by tensor: does the call write it?
   bool on_host = false;         // it may not run in the queue of a device
   Function function = nullptr;  // of an exported program
   std::shared_ptr<const void> resolved;

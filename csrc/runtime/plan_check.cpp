@@ -10,12 +10,12 @@ using Where = SizedNumber::Where;
 using Field = SizedNumber::Field;
 
 // A path below the directory of kernels: no way leads out of it.
-bool is_name_of_file(const std::string& path) {
+bool is_name_of_file(std::string_view path) {
   size_t start = 0;
   for (;;) {
     const auto end = std::min(path.find('/', start), path.size());
     const auto part = path.substr(start, end - start);
-    if (part.empty() || part == "." || part == ".." || part.find('\0') != std::string::npos)
+    if (part.empty() || part == "." || part == ".." || part.find('\0') != part.npos)
       return false;
     if (end == path.size())
       return true;
@@ -46,7 +46,7 @@ class PlanCheck {
       check_data(slot.kind >= Kind::input && slot.kind <= Kind::unused, "no kind of a slot");
       has_memory_[k] = slot.kind == Kind::temporary || slot.kind == Kind::constant;
       check_data(
-          slot.kind != Kind::constant || slot.number < plan_.constants.size(), "no constant ", k);
+          slot.kind != Kind::constant || slot.number < plan_.constants.size(), "no constant {}", k);
     }
     check_passed(plan_.inputs, Kind::input);
     check_passed(plan_.outputs, Kind::output);
@@ -64,55 +64,55 @@ class PlanCheck {
 
  private:
   void check_slot(size_t slot) const {
-    check_data(slot < plan_.slots.size(), "no slot ", slot);
+    check_data(slot < plan_.slots.size(), "no slot {}", slot);
   }
   void check_recorded(int64_t call) const {
-    check_data(call >= -1 && call < calls_, "no call ", call);
+    check_data(call >= -1 && call < calls_, "no call {}", call);
   }
   // A step uses what is there when it runs.
   void check_used(size_t slot) const {
     check_slot(slot);
-    check_data(has_memory_[slot], "slot ", slot, " has no memory");
+    check_data(has_memory_[slot], "slot {} has no memory", slot);
   }
 
   // Each slot of that kind is passed, and once.
   void check_passed(const std::vector<size_t>& slots, Kind kind) const {
-    std::vector<bool> passed(plan_.slots.size());
+    Flags passed(plan_.slots.size());
     for (const auto slot : slots) {
       check_slot(slot);
-      check_data(plan_.slots[slot].kind == kind && !passed[slot], "slot ", slot, " is not passed");
+      check_data(plan_.slots[slot].kind == kind && !passed[slot], "slot {} is not passed", slot);
       passed[slot] = true;
     }
     for (size_t k = 0; k < passed.size(); ++k)
-      check_data(plan_.slots[k].kind != kind || passed[k], "nobody passes slot ", k);
+      check_data(plan_.slots[k].kind != kind || passed[k], "nobody passes slot {}", k);
   }
 
   void check_step(const Step& step) {
     for (const auto slot : step.allocated) {
       check_slot(slot);
-      check_data(is_allocated(plan_.slots[slot].kind), "slot ", slot, " is not allocated");
+      check_data(is_allocated(plan_.slots[slot].kind), "slot {} is not allocated", slot);
       has_memory_[slot] = true;
     }
     if (const auto* kernel = std::get_if<KernelStep>(&step.work))
       check_kernel(*kernel);
     else
-      check_call(std::get<CallStep>(step.work));
+      check_call(*std::get_if<CallStep>(&step.work));
     for (const auto slot : step.released) {
       check_slot(slot);
       const auto kind = plan_.slots[slot].kind;
       const bool is_let_go = kind == Kind::input || kind == Kind::block || kind == Kind::external;
-      check_data(is_let_go && has_memory_[slot], "slot ", slot, " is not let go of");
+      check_data(is_let_go && has_memory_[slot], "slot {} is not let go of", slot);
       has_memory_[slot] = false;
     }
     const auto& facts = *step.facts;
     for (const auto call : facts.calls)
       check_recorded(call);
-    const auto marks = std::count(facts.detail.begin(), facts.detail.end(), '?');
+    const auto marks = std::ranges::count(facts.detail, '?');
     check_data(static_cast<size_t>(marks) == facts.sizes.size(), "a profile's sizes are missing");
   }
 
   void check_kernel(const KernelStep& kernel) const {
-    check_data(kernel.kernel < plan_.kernels.size(), "no kernel ", kernel.kernel);
+    check_data(kernel.kernel < plan_.kernels.size(), "no kernel {}", kernel.kernel);
     for (const auto slot : kernel.slots)
       check_used(slot);
     const auto count = kernel.sizes.size();
@@ -131,7 +131,7 @@ class PlanCheck {
     size_t tensors = 0;
     for (const auto& argument : step.arguments)
       tensors += tensors_of(argument, /*in_list=*/false);
-    check_data(tensors == step.tensors.size(), "tensors of ", step.op);
+    check_data(tensors == step.tensors.size(), "tensors of {}", step.op);
     for (const auto& tensor : step.tensors)
       check_used(tensor.slot);
     for (const auto& result : step.results) {
@@ -141,7 +141,7 @@ class PlanCheck {
       const auto kind = plan_.slots[result->slot].kind;
       check_data(kind != Kind::constant, "a result in a constant");
       if (kind == Kind::external) {
-        check_data(!has_memory_[result->slot], "slot ", result->slot, " is made twice");
+        check_data(!has_memory_[result->slot], "slot {} is made twice", result->slot);
         has_memory_[result->slot] = true;
       }
       check_used(result->slot);
@@ -175,7 +175,7 @@ class PlanCheck {
   const PlanData& plan_;
   const int64_t calls_;
   const bool in_files_;
-  std::vector<bool> has_memory_;  // by slot, as the steps go on
+  Flags has_memory_;  // by slot, as the steps go on
 };
 
 void check_in(const TensorLayout& layout, const SizedNumber& number) {
@@ -203,7 +203,7 @@ void check_number(const PlanData& plan, const SizedNumber& number) {
   check_data((call == nullptr) == (number.where == Where::kernel), "no such step");
   switch (number.where) {
     case Where::kernel:
-      return check(number.which, std::get<KernelStep>(work).sizes.size());
+      return check(number.which, std::get_if<KernelStep>(&work)->sizes.size());
     case Where::tensor:
       check(number.which, call->tensors.size());
       return check_in(call->tensors[number.which].layout, number);
@@ -264,10 +264,11 @@ std::optional<std::vector<int64_t>> bytes_of_slots(
 
 }  // namespace
 
-void check_plan(const PlanOfAnySize& plan, size_t calls, bool in_files) {
-  PlanCheck(plan.plan, calls, in_files).check();
-  for (const auto& number : plan.numbers)
-    check_number(plan.plan, number);
+void check_plan(
+    const PlanData& plan, const std::vector<SizedNumber>& numbers, size_t calls, bool in_files) {
+  PlanCheck(plan, calls, in_files).check();
+  for (const auto& number : numbers)
+    check_number(plan, number);
 }
 
 bool check_memory(
@@ -283,7 +284,7 @@ bool check_memory(
     const auto* call = std::get_if<CallStep>(&step.work);
     if (call == nullptr)
       continue;
-    if (!std::all_of(call->tensors.begin(), call->tensors.end(), lies_within))
+    if (!std::ranges::all_of(call->tensors, lies_within))
       return false;
     for (const auto& result : call->results) {
       if (result && !lies_within(*result))

@@ -37,10 +37,10 @@ void fields(Archive& archive, CallStep& x) {
 template <class Archive>
 void fields(Archive& archive, Step& x) {
   size_t kind = 0;
-  StepFacts facts;
-  archive(x.name, x.allocated, x.released, kind, facts);
+  const auto facts = shared<StepFacts>();
+  x.facts = facts;
+  archive(x.name, x.allocated, x.released, kind, *facts);
   check_data(kind <= 1, "a step is a kernel or a call");
-  x.facts = std::make_shared<StepFacts>(std::move(facts));
   if (kind == 0)
     archive(x.work.template emplace<KernelStep>());
   else
@@ -76,18 +76,15 @@ static void give_grids(PlanData& plan, std::span<const size_t> all) {
   }
 }
 
-PlanOfAnySize read_plan(std::string_view bytes) {
-  PlanOfAnySize found;
-  auto& plan = found.plan;
+void read_plan(std::string_view bytes, PlanData& plan, std::vector<SizedNumber>& numbers) {
   Reader archive(bytes);
   archive(plan.inputs, plan.outputs, plan.arena_bytes, plan.results, plan.kernels);
-  archive(plan.slots, plan.steps, plan.constants, found.numbers);
+  archive(plan.slots, plan.steps, plan.constants, numbers);
   std::vector<size_t> grids;
   if (!archive.at_end())
     archive(grids);
   give_grids(plan, grids);
   check_data(archive.at_end(), "there is more behind a plan");
-  return found;
 }
 
 }  // namespace tenon

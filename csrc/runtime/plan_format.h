@@ -18,6 +18,11 @@ struct PlanOfAnySize {
 
 // Raises where the bytes are no plan. Its kernels have no functions yet, and its calls are not
 // resolved. Nothing is checked but that the bytes are such data (runtime/plan_check.h).
-PlanOfAnySize read_plan(std::string_view bytes);
+void read_plan(std::string_view bytes, PlanData& plan, std::vector<SizedNumber>& numbers);
+inline PlanOfAnySize read_plan(std::string_view bytes) {
+  PlanOfAnySize found;
+  read_plan(bytes, found.plan, found.numbers);
+  return found;
+}
 
 }  // namespace tenon

@@ -20,7 +20,7 @@ std::string flags_here() {
   const auto text = read_whole("/proc/cpuinfo").value_or("");
   const auto line = text.find("\nflags");
   const auto start = std::min(text.find(':', line), text.size());
-  return text.substr(start, text.find('\n', start) - start) + " ";
+  return text_of("{} ", text.substr(start, text.find('\n', start) - start));
 }
 
 }  // namespace
@@ -38,11 +38,11 @@ const Processor& Processor::here() {
   return found;
 }
 
-bool Processor::has(const std::string& names) const {
+bool Processor::has(std::string_view names) const {
   for (size_t start = 0; start < names.size();) {
     const auto end = std::min(names.find(' ', start), names.size());
     if (end > start &&
-        flags.find(text_of(" ", names.substr(start, end - start), " ")) == std::string::npos)
+        flags.find(text_of(" {} ", names.substr(start, end - start))) == std::string::npos)
       return false;
     start = end + 1;
   }
@@ -57,21 +57,21 @@ int Processor::level() const {
   return level;
 }
 
-bool Processor::runs(const std::string& name) const {
-  if (name.compare(0, architecture.size(), architecture) != 0)
+bool Processor::runs(std::string_view name) const {
+  if (!name.starts_with(architecture))
     return false;
   const auto rest = name.substr(architecture.size());
   if (rest.empty())
     return true;
   if (rest[0] == ':')
     return has(rest.substr(1));
-  if (architecture != "x86-64" || rest.size() != 3 || rest.compare(0, 2, "-v") != 0)
+  if (architecture != "x86-64" || rest.size() != 3 || !rest.starts_with("-v"))
     return false;
   return rest[2] >= '1' && rest[2] - '0' <= level();
 }
 
 std::string Processor::name() const {
-  return architecture == "x86-64" ? text_of(architecture, "-v", level()) : architecture;
+  return architecture == "x86-64" ? text_of("{}-v{}", architecture, level()) : architecture;
 }
 
 }  // namespace tenon

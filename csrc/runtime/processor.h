@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace tenon {
 
@@ -11,9 +12,9 @@ struct Processor {
 
   static const Processor& here();
   // Whether it runs code for that processor, by the names of docs/program-file.md.
-  bool runs(const std::string& name) const;
+  bool runs(std::string_view name) const;
   // Whether it has all of these flags, which are separated by spaces.
-  bool has(const std::string& names) const;
+  bool has(std::string_view names) const;
   // For people: the best level that it has.
   std::string name() const;
 

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "runtime/program_device.h"
+#include "runtime/program_runner.h"
 #include "runtime/program_sizes.h"
 #include "runtime/threads.h"
 
@@ -44,28 +44,17 @@ class Program final : Forked {
   class StateLock;
   void in_child() override;
   void load_kernels();
-  void align_weights();
-  void first_state();
-  void run_here(
-      const MethodPlan& plan, std::span<const void* const> inputs, std::span<void* const> outputs);
 
   ProgramFile file_;
   ThreadPool pool_;
   const Code* code_ = nullptr;
   std::shared_ptr<TargetLibrary> library_;
-  std::unique_ptr<ProgramDevice> device_;  // null: the host reaches the memory
-  std::vector<MethodPlans> plans_;         // by method, each form by itself
-  std::atomic<size_t> planned_bytes_{0};   // of the last run
+  std::unique_ptr<ProgramRunner> runner_;
+  std::vector<MethodPlans> plans_;        // by method, each form by itself
+  std::atomic<size_t> planned_bytes_{0};  // of the last run
   std::mutex state_mutex_;  // of runs that may change it; not of forks: a child has a new one
   std::atomic<std::thread::id> changes_state_{};  // which thread has it
   bool state_is_whole_ = true;  // no run of a thread that a fork left behind was changing it
-
-  // Where the host reaches the memory.
-  const std::unique_ptr<Queue> queue_ = host_queue();
-  std::vector<const void*> weights_;
-  std::vector<void*> state_;
-  std::vector<std::shared_ptr<void>> memory_;  // of the state, and of weights that were not aligned
-  RunMemory run_memory_;
 };
 
 }  // namespace tenon

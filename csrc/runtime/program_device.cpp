@@ -1,22 +1,70 @@
-#include "runtime/program_device.h"
+// Plans of methods on a device whose memory the host does not reach: runs are enqueued.
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <utility>
+
+#include "runtime/device_blocks.h"
+#include "runtime/program_runner.h"
 
 namespace tenon {
 namespace {
 
 bool has_kernels_alone(const PlanData& plan) {
-  return std::all_of(plan.steps.begin(), plan.steps.end(), [](const Step& step) {
-    return std::holds_alternative<KernelStep>(step.work);
-  });
+  return std::ranges::all_of(
+      plan.steps, [](const Step& step) { return std::holds_alternative<KernelStep>(step.work); });
 }
 
-}  // namespace
-
-class ProgramDevice::DeviceRun final : public RunHost {
+class DeviceRunner final : public ProgramRunner {
  public:
-  DeviceRun(ProgramDevice& device, const MethodPlan& plan)
+  DeviceRunner(std::shared_ptr<TargetLibrary> library, int32_t device, bool commit_each)
+      : library_(library),
+        blocks_(std::move(library), device),
+        queue_(library_->queue(
+            device, [this](const void* address) { return blocks_.place_of(address); })),
+        commit_each_(commit_each) {}
+
+  void put(const ProgramFile& file) override;
+  void reset() override;
+  void run(
+      const MethodPlan& plan,
+      std::span<const void* const> inputs,
+      std::span<void* const> outputs) override;
+  size_t replays() const override {
+    return replays_;
+  }
+
+ private:
+  class DeviceRun;
+  struct GiveBack {
+    DeviceBlocks* blocks = nullptr;
+    void operator()(void* block) const {
+      blocks->give_back(block);
+    }
+  };
+  using Memory = std::unique_ptr<void, GiveBack>;
+
+  Memory take(size_t nbytes);
+  void copy_in(void* to, const void* from, size_t nbytes);
+  // Calls `work`, which enqueues. Where it raises, nothing of it is left in the queue.
+  template <class Work>
+  void enqueue(const Work& work);
+  void first_state();
+
+  const std::shared_ptr<TargetLibrary> library_;
+  DeviceBlocks blocks_;  // what follows ends before it
+  const std::unique_ptr<Queue> queue_;
+  const bool commit_each_;
+  std::atomic<size_t> replays_{0};
+  std::mutex mutex_;  // of the queue, and of what follows; not of forks: a child has no device
+  const ProgramFile* file_ = nullptr;
+  std::vector<Memory> weights_, state_;
+};
+
+class DeviceRunner::DeviceRun final : public RunHost {
+ public:
+  DeviceRun(DeviceRunner& device, const MethodPlan& plan)
       : device_(device),
         plan_(plan.data),
         offsets_(plan.placement.offsets),
@@ -32,9 +80,12 @@ class ProgramDevice::DeviceRun final : public RunHost {
       return nbytes > 0 ? static_cast<char*>(piece_.get()) + offsets_[slot] : nullptr;
     auto& memory = slots_[slot];
     const bool is_output = plan_.slots[slot].kind == Slot::Kind::output;
-    if (!is_output || memory == nullptr)
-      taken.push_back((memory = device_.take(nbytes)).get());
-    return memory.get();
+    if (is_output && memory != nullptr)
+      return memory.get();
+    memory = device_.take(nbytes);
+    void* const made = memory.get();
+    taken.push_back(made);
+    return made;
   }
   // An input may be copied to an output at the end.
   void release(size_t slot) override {
@@ -42,7 +93,7 @@ class ProgramDevice::DeviceRun final : public RunHost {
       slots_[slot] = nullptr;
   }
   LaterCall call_later(size_t step) override {
-    return [&call = std::get<CallStep>(plan_.steps[step].work)](
+    return [&call = *std::get_if<CallStep>(&plan_.steps[step].work)](
                std::span<void* const> tensors, std::span<void* const> results) {
       call.function(call, tensors, results);
     };
@@ -58,7 +109,7 @@ class ProgramDevice::DeviceRun final : public RunHost {
   }
 
  private:
-  ProgramDevice& device_;
+  DeviceRunner& device_;
   const PlanData& plan_;
   const std::vector<size_t>& offsets_;
   std::vector<Memory> slots_;
@@ -68,25 +119,17 @@ class ProgramDevice::DeviceRun final : public RunHost {
   std::vector<void*> taken;  // in order
 };
 
-ProgramDevice::ProgramDevice(
-    std::shared_ptr<TargetLibrary> library, int32_t device, bool commit_each)
-    : library_(library),
-      blocks_(std::make_shared<DeviceBlocks>(library, device)),
-      queue_(library->queue(
-          device, [blocks = blocks_](const void* address) { return blocks->place_of(address); })),
-      commit_each_(commit_each) {}
-
-ProgramDevice::Memory ProgramDevice::take(size_t nbytes) {
-  return {blocks_->take(nbytes), [blocks = blocks_](void* block) { blocks->give_back(block); }};
+DeviceRunner::Memory DeviceRunner::take(size_t nbytes) {
+  return {blocks_.take(nbytes), {&blocks_}};
 }
 
-void ProgramDevice::copy_in(void* to, const void* from, size_t nbytes) {
+void DeviceRunner::copy_in(void* to, const void* from, size_t nbytes) {
   if (nbytes > 0)
     queue_->copy(to, from, nbytes, CopyKind::host_to_device);
 }
 
 template <class Work>
-void ProgramDevice::enqueue(const Work& work) {
+void DeviceRunner::enqueue(const Work& work) {
   try {
     work();
   } catch (...) {
@@ -95,9 +138,10 @@ void ProgramDevice::enqueue(const Work& work) {
   }
 }
 
-void ProgramDevice::put(const ProgramFile& file) {
+void DeviceRunner::put(const ProgramFile& file) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  weights_.resize(file.weight_list.size());
+  file_ = &file;
+  weights_ = std::vector<Memory>(file.weight_list.size());
   enqueue([&] {
     for (const auto& method : file.methods) {
       for (const auto& [kind, number] : method.plan_inputs) {
@@ -108,19 +152,21 @@ void ProgramDevice::put(const ProgramFile& file) {
         copy_in(weights_[number].get(), bytes.data(), bytes.size());
       }
     }
-    for (const auto& state : file.state_list)
-      state_.push_back(take(state.tensor.layout.nbytes));
+    state_ = std::vector<Memory>(file.state_list.size());
+    for (size_t k = 0; k < state_.size(); ++k)
+      state_[k] = take(file.state_list[k].tensor.layout.nbytes);
   });
-  first_state(file);
+  first_state();
 }
 
-void ProgramDevice::reset(const ProgramFile& file) {
+void DeviceRunner::reset() {
   library_->check_is_here();
   const std::lock_guard<std::mutex> lock(mutex_);
-  first_state(file);
+  first_state();
 }
 
-void ProgramDevice::first_state(const ProgramFile& file) {
+void DeviceRunner::first_state() {
+  const auto& file = *file_;
   size_t most = 0;
   for (const auto& [tensor, weight] : file.state_list)
     most = std::max(most, weight < 0 ? tensor.layout.nbytes : 0);
@@ -137,21 +183,18 @@ void ProgramDevice::first_state(const ProgramFile& file) {
   queue_->finish(/*raises=*/true);
 }
 
-void ProgramDevice::run(
-    const ProgramFile& file,
-    const MethodPlan& plan,
-    std::span<const void* const> inputs,
-    std::span<void* const> outputs) {
+void DeviceRunner::run(
+    const MethodPlan& plan, std::span<const void* const> inputs, std::span<void* const> outputs) {
   using Kind = Source::Kind;
   const auto& method = *plan.method;
   library_->check_is_here();
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto& data = plan.data;
-  const DeviceBlocks::Hold hold(*blocks_);
+  const DeviceBlocks::Hold hold(blocks_);
   DeviceRun host(*this, plan);
-  std::vector<void*> made;
-  for (const auto slot : data.outputs)
-    made.push_back(host.allocate(slot, data.slots[slot].number));
+  std::vector<void*> made(data.outputs.size());
+  for (size_t k = 0; k < made.size(); ++k)
+    made[k] = host.allocate(data.outputs[k], data.slots[data.outputs[k]].number);
   Run run(data, *queue_, /*at_once=*/false, host);
   std::vector<void*> placed(inputs.size());  // the method's inputs on the device
   auto last = std::exchange(plan.last_run, nullptr);
@@ -171,8 +214,8 @@ void ProgramDevice::run(
       if (!is_symbol)
         placed[number] = there;
     }
-    if (last == nullptr || last->taken != host.taken || last->released != blocks_->released()) {
-      last = std::make_unique<LastRun>(std::move(host.taken), blocks_->released());
+    if (last == nullptr || last->taken != host.taken || last->released != blocks_.released()) {
+      last = std::make_unique<LastRun>(std::move(host.taken), blocks_.released());
     } else if (!last->recording.is_there() && !last->is_refused) {
       if (!commit_each_ && has_kernels_alone(data))
         queue_->record(last->recording, [&] { return run.record(); });
@@ -207,7 +250,7 @@ void ProgramDevice::run(
   for (const auto& [output, source] : method.copies) {
     const void* from = nullptr;
     if (source.kind == Kind::weight)
-      from = file.bytes_of(file.weight_list[source.number]).data();
+      from = file_->bytes_of(file_->weight_list[source.number]).data();
     else if (source.kind == Kind::output)
       from = outputs[source.number];
     else if (source.kind == Kind::input && placed[source.number] == nullptr)
@@ -215,6 +258,13 @@ void ProgramDevice::run(
     if (from != nullptr && plan.outputs[output].nbytes > 0)
       std::memmove(outputs[output], from, plan.outputs[output].nbytes);
   }
+}
+
+}  // namespace
+
+std::unique_ptr<ProgramRunner> device_runner(
+    std::shared_ptr<TargetLibrary> library, int32_t device, bool commit_each) {
+  return std::make_unique<DeviceRunner>(std::move(library), device, commit_each);
 }
 
 }  // namespace tenon

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <map>
+
+#include "runtime/keyed.h"
 
 namespace tenon {
 namespace {
@@ -35,10 +36,10 @@ bool is_file_name(const std::string& name) {
 void check_layout(NamedTensor& tensor, const char* what) {
   auto& layout = tensor.layout;
   auto strides = dense_strides(layout.sizes);
-  check_data(strides.has_value(), what, " '", tensor.name, "' is too large");
+  check_data(strides.has_value(), "{} '{}' is too large", what, tensor.name);
   layout.strides = std::move(*strides);
   const auto nbytes = storage_bytes(layout);
-  check_data(nbytes.has_value(), what, " '", tensor.name, "' is no tensor");
+  check_data(nbytes.has_value(), "{} '{}' is no tensor", what, tensor.name);
   layout.nbytes = *nbytes;
 }
 
@@ -95,7 +96,7 @@ void fields(Archive& archive, Method& x) {
   archive(x.name, x.symbols, x.inputs, x.outputs, x.plan_inputs, x.plan_outputs);
   archive(x.copies, x.checks, facts);
   x.plan_bytes = archive.text();
-  x.plan = read_plan(x.plan_bytes);
+  read_plan(x.plan_bytes, x.plan.plan, x.plan.numbers);
 }
 
 ProgramFile::ProgramFile(
@@ -108,7 +109,9 @@ ProgramFile::ProgramFile(
   map_weights(weights);
   for (const auto& code : codes)
     check_data(
-        checksum(this->code(code)) == code.checksum, path, ": the code of its kernels is damaged");
+        checksum(this->code(code)) == code.checksum,
+        "{}: the code of its kernels is damaged",
+        path);
   for (auto& method : methods)
     check_method(method, *this);
   find_forms();
@@ -127,13 +130,13 @@ void ProgramFile::read_head() {
   const auto bytes = file_.bytes();
   check_data(
       bytes.substr(0, kFirstLine.size()) == kFirstLine,
-      path(),
-      " is no program that this version reads: it does not begin with 'tenon program 1'");
-  check_data(bytes.size() >= kHead, path(), " ends early");
+      "{} is no program that this version reads: it does not begin with 'tenon program 1'",
+      path());
+  check_data(bytes.size() >= kHead, "{} ends early", path());
   const auto length = word_at(bytes, 16);
-  check_data(length <= bytes.size() - kHead, path(), " ends early");
+  check_data(length <= bytes.size() - kHead, "{} ends early", path());
   const auto head = bytes.substr(kHead, length);
-  check_data(checksum(head) == word_at(bytes, 24), path(), " is damaged: its head has changed");
+  check_data(checksum(head) == word_at(bytes, 24), "{} is damaged: its head has changed", path());
   Reader archive(head);
   archive(producer, target, weight_file_name_, weights_begin_, weights_bytes_, block_bytes_);
   archive(block_checks_, weight_list, state_list, codes, methods);
@@ -145,29 +148,30 @@ void ProgramFile::read_head() {
 void ProgramFile::check_sections(size_t end_of_head) const {
   const auto bytes = file_.bytes();
   const auto size = static_cast<int64_t>(bytes.size());
-  std::map<int64_t, int64_t> sections;  // where they begin, and how many bytes they have
+  std::vector<Keyed> sections;  // where they begin, and how many bytes they have
   const auto add = [&](int64_t begin, int64_t nbytes, int64_t alignment) {
     check_data(
-        nbytes > 0 && begin % alignment == 0 && lies_within(begin, nbytes, size) &&
-            sections.emplace(begin, nbytes).second,
-        path(),
-        ": a section lies beyond its end, or is not aligned");
+        nbytes > 0 && begin % alignment == 0 && lies_within(begin, nbytes, size),
+        "{}: a section lies beyond its end, or is not aligned",
+        path());
+    sections.push_back({static_cast<uint64_t>(begin), nbytes});
   };
   for (const auto& code : codes)
     add(code.begin, code.nbytes, kLine);
   if (weight_file_name_.empty() && weights_bytes_ != 0)
     add(weights_begin_, weights_bytes_, kPage);
-  auto last = static_cast<int64_t>(end_of_head);
+  sort_first(sections, sections.size());
+  auto last = end_of_head;
   for (const auto& [begin, nbytes] : sections) {
-    check_data(begin >= last, path(), ": its sections overlap");
-    const auto gap = bytes.substr(static_cast<size_t>(last), static_cast<size_t>(begin - last));
+    check_data(begin >= last, "{}: its sections overlap", path());
+    const auto gap = bytes.substr(last, begin - last);
     check_data(
         gap.find_first_not_of('\0') == std::string_view::npos,
-        path(),
-        " is damaged: it has something between its sections");
-    last = begin + nbytes;
+        "{} is damaged: it has something between its sections",
+        path());
+    last = begin + static_cast<size_t>(nbytes);
   }
-  check_data(last == size, path(), " has another size than its head says");
+  check_data(last == bytes.size(), "{} has another size than its head says", path());
 }
 
 void ProgramFile::check_tensors() const {
@@ -176,37 +180,33 @@ void ProgramFile::check_tensors() const {
     check_layout(tensor, "the weight");
     check_data(
         lies_within(offset, static_cast<int64_t>(tensor.layout.nbytes), weights_bytes_),
-        "the weight '",
-        tensor.name,
-        "' lies beyond the weights' end");
+        "the weight '{}' lies beyond the weights' end",
+        tensor.name);
     check_data(
         !weight_file_name_.empty() || offset % kLine == 0,
-        "the weight '",
-        tensor.name,
-        "' is not aligned");
+        "the weight '{}' is not aligned",
+        tensor.name);
   }
   for (auto& [tensor, weight] : self.state_list) {
     check_layout(tensor, "the state");
     const auto count = static_cast<int64_t>(weight_list.size());
-    check_data(weight >= -1 && weight < count, "the state '", tensor.name, "' begins as no weight");
+    check_data(weight >= -1 && weight < count, "the state '{}' begins as no weight", tensor.name);
     if (weight < 0)
       continue;
     const auto& first = weight_list[static_cast<size_t>(weight)].tensor.layout;
     check_data(
         first.dtype == tensor.layout.dtype && first.sizes == tensor.layout.sizes,
-        "the state '",
-        tensor.name,
-        "' begins as a weight of other sizes");
+        "the state '{}' begins as a weight of other sizes",
+        tensor.name);
   }
 }
 
 void ProgramFile::find_forms() {
   const auto are_alike = [](const std::vector<SizedTensor>& one,
                             const std::vector<SizedTensor>& other) {
-    return std::equal(
-        one.begin(), one.end(), other.begin(), other.end(), [](const auto& a, const auto& b) {
-          return a.name == b.name && a.dtype == b.dtype && a.sizes.size() == b.sizes.size();
-        });
+    return std::ranges::equal(one, other, [](const auto& a, const auto& b) {
+      return a.name == b.name && a.dtype == b.dtype && a.sizes.size() == b.sizes.size();
+    });
   };
   for (size_t k = 0; k < methods.size(); ++k) {
     auto& method = methods[k];
@@ -214,13 +214,13 @@ void ProgramFile::find_forms() {
     while (known != methods.data() + names && known->name != method.name)
       ++known;
     if (known == methods.data() + names) {
-      check_data(names++ == k, method.name, " comes behind forms of other methods");
+      check_data(names++ == k, "{} comes behind forms of other methods", method.name);
       continue;
     }
     check_data(
         are_alike(known->inputs, method.inputs) && are_alike(known->outputs, method.outputs),
-        method.name,
-        ": its forms take or give other tensors");
+        "{}: its forms take or give other tensors",
+        method.name);
     known->forms.push_back(&method);
   }
 }
@@ -245,21 +245,18 @@ void ProgramFile::map_weights(const std::optional<std::string>& given) {
         begin >= sizeof(uint64_t) && bytes.size() >= begin &&
             bytes.size() - begin == static_cast<uint64_t>(weights_bytes_) &&
             word_at(bytes, 0) == begin - sizeof(uint64_t),
+        "{} is not the weight file of {}: it has {} bytes, and that one has {} before its weights "
+        "and {} of weights",
         weight_file_->path(),
-        " is not the weight file of ",
         path(),
-        ": it has ",
         bytes.size(),
-        " bytes, and that one has ",
         weights_begin_,
-        " before its weights and ",
-        weights_bytes_,
-        " of weights");
+        weights_bytes_);
   } else if (given) {
     fail(
         ErrorKind::error,
-        path(),
-        " has its weights in itself: open it without a path of a weight file");
+        "{} has its weights in itself: open it without a path of a weight file",
+        path());
   }
   if (weights_bytes_ > 0)
     weights_ =

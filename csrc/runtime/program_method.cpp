@@ -20,10 +20,9 @@ class MethodCheck {
       check_data(
           symbol.least >= 0 && symbol.least <= symbol.greatest &&
               symbol.greatest <= Symbol::kNoBound,
+          "{}: the bounds of {} allow nothing",
           method_.name,
-          ": the bounds of ",
-          symbol.name,
-          " allow nothing");
+          symbol.name);
     for (const auto* tensors : {&method_.inputs, &method_.outputs}) {
       for (const auto& tensor : *tensors)
         check_tensor(tensor);
@@ -34,8 +33,8 @@ class MethodCheck {
       using Comparison = SizeCheck::Comparison;
       check_data(
           check.comparison >= Comparison::equal && check.comparison <= Comparison::less,
-          method_.name,
-          ": no comparison");
+          "{}: no comparison",
+          method_.name);
     }
     find_symbols();
     check_plan_of_method();
@@ -45,37 +44,39 @@ class MethodCheck {
  private:
   void check_expression(const SizeExpression& value) const {
     check_data(
-        bounds_of(value, method_.symbols).has_value(), method_.name, ": a size is no expression");
+        bounds_of(value, method_.symbols).has_value(), "{}: a size is no expression", method_.name);
   }
 
   void check_tensor(const SizedTensor& tensor) const {
     check_data(
         item_size(tensor.dtype) > 0 && tensor.sizes.size() <= kMostDimensions,
+        "{}: '{}' is no tensor",
         method_.name,
-        ": '",
-        tensor.name,
-        "' is no tensor");
+        tensor.name);
     for (const auto& size : tensor.sizes)
       check_expression(size);
   }
 
   void find_symbols() {
-    std::vector<std::optional<Method::Found>> found(method_.symbols.size());
+    constexpr size_t kNone = SIZE_MAX;
+    method_.found = std::vector<Method::Found>(method_.symbols.size(), {kNone, 0});
     for (size_t k = 0; k < method_.inputs.size(); ++k) {
       const auto& sizes = method_.inputs[k].sizes;
       for (size_t d = 0; d < sizes.size(); ++d) {
         const auto& words = sizes[d].words;
-        if (words.size() == 2 && words[0] == SizeExpression::symbol) {
-          auto& one = found[static_cast<size_t>(words[1])];
-          one = one.value_or(Method::Found{k, d});
-        }
+        if (words.size() != 2 || words[0] != SizeExpression::symbol)
+          continue;
+        auto& found = method_.found[static_cast<size_t>(words[1])];
+        if (found.input == kNone)
+          found = {k, d};
       }
     }
-    for (size_t k = 0; k < found.size(); ++k) {
+    for (size_t k = 0; k < method_.found.size(); ++k)
       check_data(
-          found[k].has_value(), method_.name, ": no input has the size ", method_.symbols[k].name);
-      method_.found.push_back(*found[k]);
-    }
+          method_.found[k].input != kNone,
+          "{}: no input has the size {}",
+          method_.name,
+          method_.symbols[k].name);
   }
 
   void check_source(const Source& source, bool is_of_plan) const {
@@ -98,7 +99,7 @@ class MethodCheck {
         count = is_of_plan ? 0 : method_.outputs.size();
         break;
     }
-    check_data(source.number < count, method_.name, ": no tensor ", source.number);
+    check_data(source.number < count, "{}: no tensor {}", method_.name, source.number);
   }
 
   void check_plan_of_method() const {
@@ -106,28 +107,27 @@ class MethodCheck {
     for (const auto& kernel : plan.plan.kernels)
       check_data(
           kernel.checksum == 0 && (kernel.object.empty() || file_.source_of(kernel) != nullptr),
-          method_.name,
-          ": a kernel that is not in the program");
+          "{}: a kernel that is not in the program",
+          method_.name);
     check_plan(plan, /*calls=*/0, /*in_files=*/false);
     check_data(
         plan.plan.inputs.size() == method_.plan_inputs.size() &&
             plan.plan.outputs.size() == method_.plan_outputs.size(),
-        method_.name,
-        ": its plan has other inputs and outputs");
+        "{}: its plan has other inputs and outputs",
+        method_.name);
     for (const auto& source : method_.plan_inputs)
       check_source(source, /*is_of_plan=*/true);
   }
 
   // Each output is made once, and a copy of it comes after that.
   void check_outputs() const {
-    std::vector<bool> is_made(method_.outputs.size());
+    Flags is_made(method_.outputs.size());
     const auto make = [&](size_t output) {
       check_data(
           output < is_made.size() && !is_made[output],
+          "{}: output {} is made more than once, or is none",
           method_.name,
-          ": output ",
-          output,
-          " is made more than once, or is none");
+          output);
       is_made[output] = true;
     };
     for (const auto output : method_.plan_outputs)
@@ -136,14 +136,14 @@ class MethodCheck {
       check_source(source, /*is_of_plan=*/false);
       check_data(
           source.kind != Source::Kind::output || is_made[source.number],
-          method_.name,
-          ": a copy of an output that is not made yet");
+          "{}: a copy of an output that is not made yet",
+          method_.name);
       make(output);
     }
     check_data(
-        std::all_of(is_made.begin(), is_made.end(), [](bool made) { return made; }),
-        method_.name,
-        ": nothing makes one of its outputs");
+        std::ranges::find(is_made, false) == is_made.end(),
+        "{}: nothing makes one of its outputs",
+        method_.name);
   }
 
   Method& method_;

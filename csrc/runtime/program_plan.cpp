@@ -25,51 +25,65 @@ size_t bytes_of(const Source& source, const ProgramFile& file, const MethodPlan&
   fail(ErrorKind::damaged, "no kind of a tensor");
 }
 
+std::vector<TensorLayout> layouts_of(
+    const std::vector<SizedTensor>& tensors,
+    const Method& method,
+    std::span<const int64_t> symbols) {
+  std::vector<TensorLayout> layouts(tensors.size());
+  for (size_t k = 0; k < tensors.size(); ++k)
+    set_layout(layouts[k], tensors[k], method, symbols);
+  return layouts;
+}
+
 }  // namespace
 
-MethodPlan plan_for(const ProgramFile& file, const Method& method, std::vector<int64_t> symbols) {
-  MethodPlan made;
+std::shared_ptr<MethodPlan> plan_for(
+    const ProgramFile& file, const Method& method, std::vector<int64_t> symbols) {
+  const auto found = shared<MethodPlan>();
+  auto& made = *found;
   made.method = &method;
   made.symbols = std::move(symbols);
-  for (const auto& tensor : method.inputs)
-    made.inputs.push_back(layout_of(tensor, method, made.symbols));
-  for (const auto& tensor : method.outputs)
-    made.outputs.push_back(layout_of(tensor, method, made.symbols));
-  made.data = read_plan(method.plan_bytes).plan;
-  made.data.constants = method.plan.plan.constants;  // all sizes share them
+  made.inputs = layouts_of(method.inputs, method, made.symbols);
+  made.outputs = layouts_of(method.outputs, method, made.symbols);
+  std::vector<SizedNumber> numbers;
+  read_plan(method.plan_bytes, made.data, numbers);
+  for (size_t k = 0; k < made.data.constants.size(); ++k) {  // all sizes share them
+    made.data.constants[k].data = method.plan.plan.constants[k].data;
+    made.data.constants[k].keeper = method.plan.plan.constants[k].keeper;
+  }
   for (auto& step : made.data.steps) {
     if (auto* kernel = std::get_if<KernelStep>(&step.work))
-      kernel->function = method.functions.at(kernel->kernel);
+      kernel->function = method.functions[kernel->kernel];
   }
-  bool is_sound = give_sizes(made.data, method.plan.numbers, made.symbols);
-  std::vector<int64_t> inputs, outputs;
-  for (const auto& source : method.plan_inputs)
-    inputs.push_back(static_cast<int64_t>(bytes_of(source, file, made)));
-  for (const auto output : method.plan_outputs)
-    outputs.push_back(static_cast<int64_t>(made.outputs[output].nbytes));
+  bool is_sound = give_sizes(made.data, numbers, made.symbols);
+  std::vector<int64_t> inputs(method.plan_inputs.size()), outputs(method.plan_outputs.size());
+  for (size_t k = 0; k < inputs.size(); ++k)
+    inputs[k] = static_cast<int64_t>(bytes_of(method.plan_inputs[k], file, made));
+  for (size_t k = 0; k < outputs.size(); ++k)
+    outputs[k] = static_cast<int64_t>(made.outputs[method.plan_outputs[k]].nbytes);
   is_sound = is_sound && check_memory(made.data, inputs, outputs);
   for (const auto& [output, source] : method.copies)
     is_sound = is_sound && bytes_of(source, file, made) == made.outputs[output].nbytes;
   check_data(
       is_sound,
+      "{}: the plan of {} does not fit the sizes of its tensors",
       file.path(),
-      ": the plan of ",
-      method.name,
-      " does not fit the sizes of its tensors");
+      method.name);
   resolve_calls(made.data, method);
   made.placement = place_blocks(made.data);
-  return made;
+  return found;
 }
 
 MethodPlans::Plan MethodPlans::find(std::span<const int64_t> symbols) {
   return plans_.use([&](auto& plans) -> Plan {
-    const auto found = std::find_if(plans.rbegin(), plans.rend(), [&](const Plan& plan) {
-      return std::equal(plan->symbols.begin(), plan->symbols.end(), symbols.begin(), symbols.end());
-    });
-    if (found == plans.rend())
-      return nullptr;
-    std::rotate(plans.rbegin(), found, found + 1);
-    return plans.back();
+    for (auto k = plans.size(); k-- > 0;) {
+      if (!std::ranges::equal(plans[k]->symbols, symbols))
+        continue;
+      for (; k + 1 < plans.size(); ++k)
+        plans[k].swap(plans[k + 1]);
+      return plans.back();
+    }
+    return nullptr;
   });
 }
 

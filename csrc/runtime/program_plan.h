@@ -17,7 +17,7 @@ struct LastRun {
   size_t released = 0;       // `DeviceBlocks::released`
   bool is_refused = false;   // by the device: it is not recorded
   RecordedLaunches recording{};
-  std::function<StepFailures()> failures{};  // of the recording
+  Run::Failures failures{};  // of the recording
 };
 
 struct MethodPlan {
@@ -30,7 +30,8 @@ struct MethodPlan {
 };
 
 // The plan of a method whose kernels have functions. Raises where no such sizes can be.
-MethodPlan plan_for(const ProgramFile& file, const Method& method, std::vector<int64_t> symbols);
+std::shared_ptr<MethodPlan> plan_for(
+    const ProgramFile& file, const Method& method, std::vector<int64_t> symbols);
 
 // The plans that were used last.
 class MethodPlans {

@@ -70,21 +70,21 @@ Bounds joined(Words::Word join, const Bounds& a, const Bounds& b) {
 
 std::string joined_text(Words::Word join, const std::string& left, const std::string& right) {
   static constexpr std::array kJoins{" + ", " * ", " // ", " % ", " // "};
-  return text_of("(", left, kJoins[static_cast<size_t>(join - Words::add)], right, ")");
+  return text_of("({}{}{})", left, kJoins[static_cast<size_t>(join - Words::add)], right);
 }
 
 std::string list_of(std::span<const int64_t> sizes) {
-  std::string text = "[";
+  std::string list;
   for (const auto size : sizes)
-    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
+    add_to_list(list, text_of("{}", size));
+  return text_of("[{}]", list);
 }
 
 std::string list_of(const SizedTensor& tensor, const Method& method) {
-  std::string text = "[";
+  std::string list;
   for (const auto& size : tensor.sizes)
-    text += (text.size() > 1 ? ", " : "") + spelled(size, method.symbols);
-  return text + "]";
+    add_to_list(list, spelled(size, method.symbols));
+  return text_of("[{}]", list);
 }
 
 int64_t value_of(
@@ -93,19 +93,18 @@ int64_t value_of(
   if (!found)
     fail(
         ErrorKind::error,
+        "{}: {} is no whole number for sizes {}",
         method.name,
-        ": ",
         spelled(value, method.symbols),
-        " is no whole number for sizes ",
         list_of(symbols));
   return *found;
 }
 
 std::string values_text(const Method& method, std::span<const int64_t> symbols) {
-  std::string text;
+  std::string list;
   for (size_t k = 0; k < symbols.size(); ++k)
-    text += text_of(k > 0 ? ", " : "", method.symbols[k].name, " = ", symbols[k]);
-  return text;
+    add_to_list(list, text_of("{} = {}", method.symbols[k].name, symbols[k]));
+  return list;
 }
 
 void check_bounds(const Method& method, size_t k, int64_t value) {
@@ -115,18 +114,14 @@ void check_bounds(const Method& method, size_t k, int64_t value) {
   const auto& [input, dimension] = method.found[k];
   fail(
       ErrorKind::error,
+      "{}: input '{}' has size {} at dimension {}, where {} is expected to be at least {}{}",
       method.name,
-      ": input '",
       method.inputs[input].name,
-      "' has size ",
       value,
-      " at dimension ",
       dimension,
-      ", where ",
       name,
-      " is expected to be at least ",
       least,
-      greatest == kNoBound ? std::string() : text_of(" and at most ", greatest));
+      greatest == kNoBound ? std::string() : text_of(" and at most {}", greatest));
 }
 
 void check_holds(const SizeCheck& check, const Method& method, std::span<const int64_t> symbols) {
@@ -140,12 +135,11 @@ void check_holds(const SizeCheck& check, const Method& method, std::span<const i
   if (!holds[which])
     fail(
         ErrorKind::error,
+        "{}: it was exported for sizes where {}{}{}, and not for {}",
         method.name,
-        ": it was exported for sizes where ",
         spelled(check.left, method.symbols),
         kTexts[which],
         spelled(check.right, method.symbols),
-        ", and not for ",
         values_text(method, symbols));
 }
 
@@ -169,7 +163,7 @@ std::string spelled(const SizeExpression& value, std::span<const Symbol> symbols
       value,
       symbols.size(),
       [&](bool is_symbol, int64_t number) {
-        return is_symbol ? symbols[static_cast<size_t>(number)].name : std::to_string(number);
+        return is_symbol ? symbols[static_cast<size_t>(number)].name : text_of("{}", number);
       },
       &joined_text);
   if (!text)
@@ -183,11 +177,11 @@ bool has_sizes(const Method& method, std::span<const GivenTensor> inputs) {
     if (inputs[k].sizes.size() != method.inputs[k].sizes.size())
       return false;
   }
-  std::vector<int64_t> symbols;
-  for (const auto& [input, dimension] : method.found) {
-    const auto& [name, least, greatest] = method.symbols[symbols.size()];
-    symbols.push_back(inputs[input].sizes[dimension]);
-    if (symbols.back() < least || symbols.back() > greatest)
+  std::vector<int64_t> symbols(method.found.size());
+  for (size_t k = 0; k < symbols.size(); ++k) {
+    const auto& [input, dimension] = method.found[k];
+    symbols[k] = inputs[input].sizes[dimension];
+    if (symbols[k] < method.symbols[k].least || symbols[k] > method.symbols[k].greatest)
       return false;
   }
   for (size_t k = 0; k < inputs.size(); ++k) {
@@ -200,52 +194,46 @@ bool has_sizes(const Method& method, std::span<const GivenTensor> inputs) {
 }
 
 std::string sizes_of_inputs(const Method& method) {
-  std::string text;
+  std::string list;
   for (const auto& input : method.inputs)
-    text += text_of(text.empty() ? "" : ", ", "'", input.name, "' ", list_of(input, method));
-  return text;
+    add_to_list(list, text_of("'{}' {}", input.name, list_of(input, method)));
+  return list;
 }
 
 std::vector<int64_t> symbols_of(const Method& method, std::span<const GivenTensor> inputs) {
   if (inputs.size() != method.inputs.size())
     fail(
         ErrorKind::error,
+        "{} takes {} inputs, and is given {}",
         method.name,
-        " takes ",
         method.inputs.size(),
-        " inputs, and is given ",
         inputs.size());
   for (size_t k = 0; k < inputs.size(); ++k) {
     const auto& expected = method.inputs[k];
     if (inputs[k].dtype != expected.dtype)
       fail(
           ErrorKind::error,
+          "{}: input '{}' is expected to be {}, and is {}",
           method.name,
-          ": input '",
           expected.name,
-          "' is expected to be ",
           name_of(expected.dtype),
-          ", and is ",
           name_of(inputs[k].dtype));
     if (inputs[k].sizes.size() != expected.sizes.size())
       fail(
           ErrorKind::error,
+          "{}: input '{}' is expected to have {} dimensions, {}, and has {}, {}",
           method.name,
-          ": input '",
           expected.name,
-          "' is expected to have ",
           expected.sizes.size(),
-          " dimensions, ",
           list_of(expected, method),
-          ", and has ",
           inputs[k].sizes.size(),
-          ", ",
           list_of(inputs[k].sizes));
   }
-  std::vector<int64_t> symbols;
-  for (const auto& [input, dimension] : method.found) {
-    symbols.push_back(inputs[input].sizes[dimension]);
-    check_bounds(method, symbols.size() - 1, symbols.back());
+  std::vector<int64_t> symbols(method.found.size());
+  for (size_t k = 0; k < symbols.size(); ++k) {
+    const auto& [input, dimension] = method.found[k];
+    symbols[k] = inputs[input].sizes[dimension];
+    check_bounds(method, k, symbols[k]);
   }
   for (size_t k = 0; k < inputs.size(); ++k) {
     const auto& expected = method.inputs[k];
@@ -254,16 +242,13 @@ std::vector<int64_t> symbols_of(const Method& method, std::span<const GivenTenso
       if (inputs[k].sizes[d] != size)
         fail(
             ErrorKind::error,
+            "{}: input '{}' has size {} at dimension {}, where {} is expected: its sizes are "
+            "{}{}{}",
             method.name,
-            ": input '",
             expected.name,
-            "' has size ",
             inputs[k].sizes[d],
-            " at dimension ",
             d,
-            ", where ",
             size,
-            " is expected: its sizes are ",
             list_of(expected, method),
             symbols.empty() ? "" : " with ",
             values_text(method, symbols));
@@ -274,39 +259,38 @@ std::vector<int64_t> symbols_of(const Method& method, std::span<const GivenTenso
   return symbols;
 }
 
-TensorLayout layout_of(
-    const SizedTensor& tensor, const Method& method, std::span<const int64_t> symbols) {
-  TensorLayout layout;
+void set_layout(
+    TensorLayout& layout,
+    const SizedTensor& tensor,
+    const Method& method,
+    std::span<const int64_t> symbols) {
   layout.dtype = tensor.dtype;
-  for (const auto& size : tensor.sizes)
-    layout.sizes.push_back(value_of(size, method, symbols));
+  layout.sizes = std::vector<int64_t>(tensor.sizes.size());
+  for (size_t d = 0; d < tensor.sizes.size(); ++d)
+    layout.sizes[d] = value_of(tensor.sizes[d], method, symbols);
   auto strides = dense_strides(layout.sizes);
   layout.strides = strides ? std::move(*strides) : std::vector<int64_t>();
   const auto nbytes = storage_bytes(layout);
   if (!nbytes)
     fail(
         ErrorKind::error,
+        "{}: '{}' would have sizes {}, which no tensor has",
         method.name,
-        ": '",
         tensor.name,
-        "' would have sizes ",
-        list_of(layout.sizes),
-        ", which no tensor has");
+        list_of(layout.sizes));
   layout.nbytes = *nbytes;
-  return layout;
 }
 
 std::string name_of(DType dtype) {
-  static constexpr const char* kNames[] = {
-      "uint8",         "int8",    "int16",     "int32",     "int64",      "float16",
-      "float32",       "float64", "complex32", "complex64", "complex128", "bool",
-      nullptr,         nullptr,   nullptr,     "bfloat16",  nullptr,      nullptr,
-      nullptr,         nullptr,   nullptr,     nullptr,     nullptr,      "float8_e5m2",
-      "float8_e4m3fn", nullptr,   nullptr,     "uint16",    "uint32",     "uint64"};
+  constexpr std::string_view kNames =
+      "uint8,int8,int16,int32,int64,float16,float32,float64,complex32,complex64,complex128,bool,"
+      ",,,bfloat16,,,,,,,,float8_e5m2,float8_e4m3fn,,,uint16,uint32,uint64,";
+  auto left = kNames;
+  for (auto number = static_cast<int>(dtype); number > 0 && !left.empty(); --number)
+    left.remove_prefix(left.find(',') + 1);
+  const auto name = left.substr(0, left.find(','));
   const auto number = static_cast<int>(dtype);
-  const bool is_known =
-      number >= 0 && number < static_cast<int>(std::size(kNames)) && kNames[number] != nullptr;
-  return is_known ? text_of("torch.", kNames[number]) : text_of("dtype ", number);
+  return number >= 0 && !name.empty() ? text_of("torch.{}", name) : text_of("dtype {}", number);
 }
 
 }  // namespace tenon

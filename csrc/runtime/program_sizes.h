@@ -32,9 +32,13 @@ bool has_sizes(const Method& method, std::span<const GivenTensor> inputs);
 // The sizes of a method's inputs, as people write them.
 std::string sizes_of_inputs(const Method& method);
 
-// A dense tensor of an input or output for these symbols. Raises where no tensor is so.
-TensorLayout layout_of(
-    const SizedTensor& tensor, const Method& method, std::span<const int64_t> symbols);
+// The layout of an input or output, which is dense, for these symbols. Raises where no tensor is
+// so.
+void set_layout(
+    TensorLayout& layout,
+    const SizedTensor& tensor,
+    const Method& method,
+    std::span<const int64_t> symbols);
 
 // PyTorch's name of a dtype, or its number.
 std::string name_of(DType dtype);

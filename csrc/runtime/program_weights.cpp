@@ -77,8 +77,8 @@ void ProgramFile::check_weights(ThreadPool& pool) const {
   const size_t damaged = blocks.damaged;
   check_data(
       damaged == block_checks_.size(),
+      "{} is damaged, or of another program: its weights have changed near byte {}",
       (weight_file_ ? weight_file_->path() : path()),
-      " is damaged, or of another program: its weights have changed near byte ",
       weights_begin_ + static_cast<int64_t>(damaged) * block_bytes_);
 }
 

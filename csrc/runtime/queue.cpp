@@ -68,7 +68,7 @@ void Queue::after(const Ticket&) {
 
 Ticket Queue::commit() {
   if (const auto* why = lost_.load()) [[unlikely]]
-    fail(ErrorKind::device_lost, "the device is lost since a commit failed: ", *why);
+    fail(ErrorKind::device_lost, "the device is lost since a commit failed: {}", *why);
   try {
     return start();
   } catch (const std::exception& first) {
@@ -107,7 +107,7 @@ double host_seconds() {
 }
 
 Ticket passed_at(double seconds, std::shared_ptr<Failure> failure) {
-  return std::make_shared<PassedCommit>(seconds, std::move(failure));
+  return shared<PassedCommit>(seconds, std::move(failure));
 }
 
 std::unique_ptr<Queue> host_queue() {

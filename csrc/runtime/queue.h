@@ -14,6 +14,7 @@
 #include <string>
 
 #include "runtime/failure.h"
+#include "runtime/shared.h"
 #include "runtime/touched_memory.h"
 
 namespace tenon {

@@ -1,7 +1,6 @@
 #include "runtime/run.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "runtime/run_memory.h"
 
@@ -69,8 +68,8 @@ Run::Run(const PlanData& plan, Queue& queue, bool at_once, RunHost& host)
       at_once_(at_once),
       host_(host),
       pointers_(plan.slots.size()),
-      outcome_(std::make_shared<Outcome>()) {
-  outcome_->status.resize(status_words(plan));
+      outcome_(shared<Outcome>()) {
+  outcome_->status = std::vector<int64_t>(status_words(plan));
   arguments_.reserve(plan.slots.size());
   char* start = at_once_ ? stack_.take(plan.arena_bytes) : nullptr;
   if (start == nullptr)
@@ -183,7 +182,7 @@ void Run::launch(const KernelStep& step, size_t index) {
 void Run::run_step(const Step& step, size_t index) {
   if (const auto* kernel = std::get_if<KernelStep>(&step.work))
     return launch(*kernel, index);
-  const auto& call = std::get<CallStep>(step.work);
+  const auto& call = *std::get_if<CallStep>(&step.work);
   at_once_ ? call_at_once(call, index) : call_on_device(call, index);
 }
 
@@ -191,11 +190,13 @@ void Run::call_at_once(const CallStep& step, size_t index) {
   const auto is_external = [&](const std::optional<SlotTensor>& result) {
     return result && plan_.slots[result->slot].kind == Slot::Kind::external;
   };
-  std::vector<void*> tensors, results;
-  for (const auto& tensor : step.tensors)
-    tensors.push_back(pointers_[tensor.slot]);
-  for (const auto& result : step.results)
-    results.push_back(result && !is_external(result) ? pointers_[result->slot] : nullptr);
+  std::vector<void*> tensors(step.tensors.size()), results(step.results.size());
+  for (size_t k = 0; k < tensors.size(); ++k)
+    tensors[k] = pointers_[step.tensors[k].slot];
+  for (size_t k = 0; k < results.size(); ++k) {
+    const auto& result = step.results[k];
+    results[k] = result && !is_external(result) ? pointers_[result->slot] : nullptr;
+  }
   bool failed = false;
   try {
     host_.call(index, tensors, results);
@@ -215,17 +216,16 @@ void Run::call_at_once(const CallStep& step, size_t index) {
 // Either in the device's queue, on its own memory, or by the host on copies of what the call needs,
 // after waiting for that.
 void Run::call_on_device(const CallStep& step, size_t index) {
-  std::vector<void*> pointers;
-  std::vector<size_t> sizes;  // from the start of the slot on
-  const auto add = [&](size_t slot, size_t nbytes) {
-    pointers.push_back(nbytes > 0 ? pointers_[slot] : nullptr);
-    sizes.push_back(nbytes);
-  };
-  for (const auto& [slot, layout] : step.tensors)
-    add(slot, layout.nbytes);
-  const auto inputs = pointers.size();
-  for (const auto& result : step.results)
-    add(result ? result->slot : 0, result ? result->layout.nbytes : 0);
+  const auto inputs = step.tensors.size(), count = inputs + step.results.size();
+  std::vector<void*> pointers(count), memory(count);
+  std::vector<size_t> sizes(count);  // from the start of the slot on
+  for (size_t k = 0; k < count; ++k) {
+    if (k >= inputs && !step.results[k - inputs])
+      continue;
+    const auto& [slot, layout] = k < inputs ? step.tensors[k] : *step.results[k - inputs];
+    sizes[k] = layout.nbytes;
+    pointers[k] = layout.nbytes > 0 ? pointers_[slot] : nullptr;
+  }
   auto work = [index, inputs, outcome = outcome_, call = host_.call_later(index)](
                   std::span<void* const> memory) {
     try {
@@ -238,30 +238,36 @@ void Run::call_on_device(const CallStep& step, size_t index) {
     return queue_.call(std::move(work), pointers, sizes);
   // Tensors of one storage have one copy, or what is written to one of them would be lost.
   struct Copy {
+    void* pointer;
     void* host = nullptr;
     size_t nbytes = 0;
     bool read = false, written = false;
   };
-  std::unordered_map<void*, Copy> copies;
-  for (size_t k = 0; k < pointers.size(); ++k) {
-    auto& copy = copies[pointers[k]];
+  std::vector<Copy> copies;
+  std::vector<size_t> which(count);  // by pointer
+  for (size_t k = 0; k < count; ++k) {
+    auto& number = which[k];
+    while (number < copies.size() && copies[number].pointer != pointers[k])
+      ++number;
+    if (number == copies.size())
+      copies.push_back({pointers[k]});
+    auto& copy = copies[number];
     copy.nbytes = std::max(copy.nbytes, sizes[k]);
     copy.read = copy.read || k < inputs;
-    copy.written = copy.written || k >= inputs || step.written.at(k);
+    copy.written = copy.written || k >= inputs || step.written[k] != 0;
   }
-  for (auto& [pointer, copy] : copies) {
+  for (auto& copy : copies) {
     copy.host = outcome_->staging.emplace_back(host_.staging(copy.nbytes)).get();
     if (copy.read && copy.nbytes > 0)
-      queue_.copy(copy.host, pointer, copy.nbytes, CopyKind::device_to_host);
+      queue_.copy(copy.host, copy.pointer, copy.nbytes, CopyKind::device_to_host);
   }
   host_.wait("an op that runs on the host", /*raises=*/true);
-  std::vector<void*> memory;
-  for (void* pointer : pointers)
-    memory.push_back(copies.at(pointer).host);
+  for (size_t k = 0; k < count; ++k)
+    memory[k] = copies[which[k]].host;
   work(memory);
-  for (const auto& [pointer, copy] : copies) {
+  for (const auto& copy : copies) {
     if (copy.written && copy.nbytes > 0)
-      queue_.copy(pointer, copy.host, copy.nbytes, CopyKind::host_to_device);
+      queue_.copy(copy.pointer, copy.host, copy.nbytes, CopyKind::host_to_device);
   }
 }
 
@@ -316,27 +322,29 @@ void Run::run_steps() {
   }
 }
 
-std::function<StepFailures()> Run::failures() const {
-  return [&steps = plan_.steps, outcome = outcome_] {
-    StepFailures found;
-    int64_t* status = outcome->status.data();
-    auto raised = outcome->raised.begin();
-    for (size_t index = 0; index < steps.size(); ++index) {
-      const auto& step = steps[index];
-      if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
-        for (const auto& calls : kernel->checks) {
-          if (status[0] != 0) [[unlikely]] {
-            found.push_back({calls, Failure::of(failed_check({status, kStatusWords}, step.name))});
-            std::fill_n(status, kStatusWords, 0);
-          }
-          status += kStatusWords;
+Run::Failures Run::failures() const {
+  return {plan_.steps, outcome_};
+}
+
+StepFailures Run::Failures::operator()() const {
+  StepFailures found;
+  int64_t* status = outcome_->status.data();
+  auto raised = outcome_->raised.begin();
+  for (size_t index = 0; index < steps_->size(); ++index) {
+    const auto& step = (*steps_)[index];
+    if (const auto* kernel = std::get_if<KernelStep>(&step.work)) {
+      for (const auto& calls : kernel->checks) {
+        if (status[0] != 0) [[unlikely]] {
+          found.push_back({calls, Failure::of(failed_check({status, kStatusWords}, step.name))});
+          std::fill_n(status, kStatusWords, 0);
         }
-      } else if (raised != outcome->raised.end() && raised->first == index) {
-        found.push_back({{std::get<CallStep>(step.work).call}, (raised++)->second});
+        status += kStatusWords;
       }
+    } else if (raised != outcome_->raised.end() && raised->first == index) {
+      found.push_back({{std::get_if<CallStep>(&step.work)->call}, (raised++)->second});
     }
-    return found;
-  };
+  }
+  return found;
 }
 
 }  // namespace tenon

@@ -80,7 +80,8 @@ class Run {
   // What failed. Where the queue does not run at once it is asked once the device has passed the
   // run: until then it holds memory of the host that the device uses. The plan outlives it. A
   // replay of the run is asked by the same function, which sets back what it has found.
-  std::function<StepFailures()> failures() const;
+  class Failures;
+  Failures failures() const;
   // Where a slot lies now.
   void* address(size_t slot) const {
     return pointers_[slot];
@@ -111,6 +112,20 @@ class Run {
   std::shared_ptr<Outcome> outcome_;
   size_t next_status_ = 0;
   StackArena stack_;  // for small temporaries that the host reaches
+};
+
+class Run::Failures {
+ public:
+  Failures() = default;
+  StepFailures operator()() const;
+
+ private:
+  friend class Run;
+  Failures(const std::vector<Step>& steps, std::shared_ptr<Outcome> outcome)
+      : steps_(&steps), outcome_(std::move(outcome)) {}
+
+  const std::vector<Step>* steps_ = nullptr;
+  std::shared_ptr<Outcome> outcome_;
 };
 
 // How many words the checks of a plan's kernels have.

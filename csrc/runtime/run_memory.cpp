@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <functional>
-#include <map>
+#include <utility>
+
+#include "runtime/keyed.h"
 
 namespace tenon {
 namespace {
@@ -49,24 +50,28 @@ std::vector<Block> blocks_of(const PlanData& plan) {
 // The largest blocks first, each in the lowest place that is free as long as it is there.
 Placement place_blocks(const PlanData& plan) {
   Placement found{0, std::vector<size_t>(plan.slots.size())};
-  std::multimap<size_t, Block, std::greater<>> by_size;
-  for (const auto& block : blocks_of(plan))
-    by_size.emplace(block.nbytes, block);
+  const auto blocks = blocks_of(plan);
+  std::vector<Keyed> by_size(blocks.size()), by_offset;
+  for (size_t k = 0; k < blocks.size(); ++k)
+    by_size[k] = {~uint64_t{blocks[k].nbytes}, static_cast<int64_t>(k)};
+  sort_first(by_size, by_size.size());
   const auto start = rounded(plan.arena_bytes);
   found.nbytes = start;
-  std::multimap<size_t, Block> placed;  // by offset
-  for (const auto& [nbytes, block] : by_size) {
+  for (const auto& [key, number] : by_size) {
+    const auto& block = blocks[static_cast<size_t>(number)];
     auto offset = start;
-    for (const auto& [where, other] : placed) {
+    for (const auto& [where, placed] : by_offset) {
+      const auto& other = blocks[static_cast<size_t>(placed)];
       if (other.last < block.first || block.last < other.first)
         continue;
-      if (offset + nbytes <= where)
+      if (offset + block.nbytes <= where)
         break;
       offset = std::max(offset, where + other.nbytes);
     }
-    placed.emplace(offset, block);
+    const auto behind = std::ranges::upper_bound(by_offset, offset, {}, &Keyed::key);
+    by_offset.insert(behind, Keyed{offset, number});
     found.offsets[block.slot] = offset;
-    found.nbytes = std::max(found.nbytes, offset + nbytes);
+    found.nbytes = std::max(found.nbytes, offset + block.nbytes);
   }
   return found;
 }
@@ -76,12 +81,12 @@ void* make_memory(size_t nbytes) {
                    ? std::aligned_alloc(kCacheLine, (nbytes + kCacheLine) / kCacheLine * kCacheLine)
                    : nullptr;
   if (made == nullptr)
-    fail(ErrorKind::out_of_memory, "the host has no ", nbytes, " bytes left");
+    fail(ErrorKind::out_of_memory, "the host has no {} bytes left", nbytes);
   return made;
 }
 
 std::shared_ptr<void> aligned_memory(size_t nbytes) {
-  return {make_memory(nbytes), &std::free};
+  return {make_memory(nbytes), static_cast<void (*)(void*)>(&std::free)};
 }
 
 bool is_aligned(const void* address, DType dtype) {
@@ -92,8 +97,8 @@ bool is_aligned(const void* address, DType dtype) {
 
 RunMemory::~RunMemory() {
   unused_.use([](const auto& unused) {
-    for (const auto& [nbytes, start] : unused)
-      munmap(start, nbytes);
+    for (const auto& piece : unused)
+      munmap(piece.start, piece.nbytes);
   });
 }
 
@@ -103,24 +108,28 @@ RunMemory::Piece RunMemory::take(size_t nbytes) {
   constexpr size_t kPage = 4096;
   nbytes = (nbytes + kPage - 1) / kPage * kPage;
   const auto found = unused_.use([&](auto& unused) -> Piece {
-    auto found = unused.lower_bound(nbytes);
-    if (found == unused.end() && !unused.empty()) {  // a larger one takes its place
-      found = std::prev(found);
-      munmap(found->second, found->first);
-      unused.erase(found);
+    if (unused.empty())
       return {};
+    // The smallest one that is large enough. Where there is none, a larger one takes the place of
+    // the largest.
+    auto* best = &unused.front();
+    for (auto& piece : unused) {
+      const bool fits = piece.nbytes >= nbytes, best_fits = best->nbytes >= nbytes;
+      if (fits != best_fits ? fits : (piece.nbytes < best->nbytes) == fits)
+        best = &piece;
     }
-    if (found == unused.end())
-      return {};
-    const Piece piece{found->second, found->first};
-    unused.erase(found);
-    return piece;
+    Piece taken = std::exchange(*best, unused.back());
+    unused.pop_back();
+    if (taken.nbytes >= nbytes)
+      return taken;
+    munmap(taken.start, taken.nbytes);
+    return {};
   });
   if (found.start != nullptr)
     return found;
   void* start = mmap(nullptr, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED)
-    fail(ErrorKind::out_of_memory, "the host has no ", nbytes, " bytes left");
+    fail(ErrorKind::out_of_memory, "the host has no {} bytes left", nbytes);
   constexpr size_t kHugePage = size_t{2} << 20;
   if (nbytes >= 2 * kHugePage)
     madvise(start, nbytes, MADV_HUGEPAGE);
@@ -129,7 +138,7 @@ RunMemory::Piece RunMemory::take(size_t nbytes) {
 
 void RunMemory::give_back(Piece piece) {
   if (piece.start != nullptr)
-    unused_.use([&](auto& unused) { unused.emplace(piece.nbytes, piece.start); });
+    unused_.use([&](auto& unused) { unused.push_back(piece); });
 }
 
 }  // namespace tenon

@@ -1,8 +1,6 @@
 // Memory for runs: the arena and the blocks of a plan in one piece, which the next run uses again.
 #pragma once
 
-#include <map>
-
 #include "runtime/forked.h"
 #include "runtime/plan.h"
 
@@ -40,7 +38,7 @@ class RunMemory {
   void give_back(Piece piece);
 
  private:
-  TakingTurns<std::multimap<size_t, void*>> unused_;  // by bytes
+  TakingTurns<std::vector<Piece>> unused_;
 };
 
 }  // namespace tenon

@@ -42,8 +42,7 @@ class CommitOfSeveral final : public Commit {
 
   bool passed() override {
     const auto has_passed = [](const Ticket& one) { return one->passed(); };
-    return std::all_of(own_.begin(), own_.end(), has_passed) &&
-           std::all_of(others_.begin(), others_.end(), has_passed);
+    return std::ranges::all_of(own_, has_passed) && std::ranges::all_of(others_, has_passed);
   }
   void wait() override {
     for (const auto* all : {&own_, &others_}) {
@@ -85,12 +84,13 @@ class CommitOfSeveral final : public Commit {
 
 class SeveralQueues final : public Queue {
  public:
-  SeveralQueues(std::unique_ptr<Queue> kernels, std::vector<std::unique_ptr<Queue>> copies) {
-    lanes_.push_back({std::move(kernels), {}, 0, nullptr, {}});
-    for (auto& queue : copies)
-      lanes_.push_back({std::move(queue), {}, 0, nullptr, {}});
+  SeveralQueues(std::unique_ptr<Queue> kernels, std::vector<std::unique_ptr<Queue>> copies)
+      : lanes_(1 + copies.size()) {
+    lanes_.front().queue = std::move(kernels);
+    for (size_t k = 0; k < copies.size(); ++k)
+      lanes_[k + 1].queue = std::move(copies[k]);
     for (auto& lane : lanes_)
-      lane.behind.resize(lanes_.size());
+      lane.behind = std::vector<uint64_t>(lanes_.size());
   }
 
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
@@ -166,7 +166,7 @@ class SeveralQueues final : public Queue {
     const auto conflicts = [&](const Part& part) {
       return part.written.overlaps(start, nbytes) || (writes && part.read.overlaps(start, nbytes));
     };
-    const auto found = std::find_if(other.parts.rbegin(), other.parts.rend(), conflicts);
+    const auto found = std::ranges::find_if(other.parts.rbegin(), other.parts.rend(), conflicts);
     if (found == other.parts.rend() || found->number <= lane.behind[number])
       return;
     if (found->ticket == nullptr)
@@ -193,11 +193,11 @@ class SeveralQueues final : public Queue {
     for (auto& lane : lanes_) {
       auto& parts = lane.parts;
       const auto runs = [](const Part& part) { return !part.ticket->passed(); };
-      parts.erase(parts.begin(), std::find_if(parts.begin(), parts.end(), runs));
-      if (lane.ticket && std::find(since_.begin(), since_.end(), lane.ticket) == since_.end())
+      parts.erase(parts.begin(), std::ranges::find_if(parts, runs));
+      if (lane.ticket && std::ranges::find(since_, lane.ticket) == since_.end())
         others.push_back(lane.ticket);
     }
-    return std::make_shared<CommitOfSeveral>(std::exchange(since_, {}), std::move(others));
+    return shared<CommitOfSeveral>(std::exchange(since_, {}), std::move(others));
   }
 
   std::vector<Lane> lanes_;                // the first is for kernels
@@ -208,7 +208,7 @@ class SeveralQueues final : public Queue {
 }  // namespace
 
 Ticket all_of(std::vector<Ticket> commits) {
-  return std::make_shared<CommitOfSeveral>(std::move(commits), std::vector<Ticket>());
+  return shared<CommitOfSeveral>(std::move(commits), std::vector<Ticket>());
 }
 
 std::unique_ptr<Queue> several_queues(

@@ -6,41 +6,48 @@ namespace {
 using Where = SizedNumber::Where;
 using Field = SizedNumber::Field;
 
+// What the checks of a plan let through is there.
+template <class T>
+T& element(std::vector<T>& all, size_t k) {
+  check_data(k < all.size(), "a size stands nowhere in the plan");
+  return all[k];
+}
+
 void set_in(TensorLayout& layout, const SizedNumber& number, int64_t value) {
   if (number.field == Field::offset)
     layout.offset = value;
   else
-    (number.field == Field::size ? layout.sizes : layout.strides).at(number.at) = value;
+    element(number.field == Field::size ? layout.sizes : layout.strides, number.at) = value;
 }
 
 void set_argument(Value& argument, size_t at, int64_t value) {
   if (argument.kind == Value::Kind::list)
-    argument.elements.at(at).integer = value;
+    element(argument.elements, at).integer = value;
   else
     argument.integer = value;
 }
 
 void set_number(PlanData& plan, const SizedNumber& number, int64_t value) {
   if (number.where == Where::slot) {
-    plan.slots.at(number.index).number = static_cast<size_t>(value);
+    element(plan.slots, number.index).number = static_cast<size_t>(value);
     return;
   }
   if (number.where == Where::bytes) {
-    plan.slots.at(number.index).nbytes = static_cast<size_t>(value);
+    element(plan.slots, number.index).nbytes = static_cast<size_t>(value);
     return;
   }
-  auto& work = plan.steps.at(number.index).work;
-  if (number.where == Where::kernel) {
-    std::get<KernelStep>(work).sizes.at(number.which) = value;
+  auto& work = element(plan.steps, number.index).work;
+  if (auto* kernel = std::get_if<KernelStep>(&work)) {
+    element(kernel->sizes, number.which) = value;
     return;
   }
-  auto& call = std::get<CallStep>(work);
+  auto& call = *std::get_if<CallStep>(&work);
   if (number.where == Where::tensor)
-    set_in(call.tensors.at(number.which).layout, number, value);
-  else if (number.where == Where::result)
-    set_in(call.results.at(number.which).value().layout, number, value);
-  else
-    set_argument(call.arguments.at(number.which).value, number.at, value);
+    set_in(element(call.tensors, number.which).layout, number, value);
+  else if (number.where != Where::result)
+    set_argument(element(call.arguments, number.which).value, number.at, value);
+  else if (auto& result = element(call.results, number.which))
+    set_in(result->layout, number, value);
 }
 
 // False where no tensor is so.

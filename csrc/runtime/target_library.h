@@ -1,7 +1,6 @@
 // A target in a shared library of its own: include/tenon.h has its interface.
 #pragma once
 
-#include <map>
 #include <mutex>
 
 #include "runtime/plan.h"
@@ -127,11 +126,18 @@ class TargetLibrary : public std::enable_shared_from_this<TargetLibrary> {
 
   const tenon_target_functions table_;
   const std::string name_;
-  const uint32_t process_;  // that opened it
-  Device* const devices_;   // as long as the process
+  const uint32_t process_;               // that opened it
+  void* handle_ = nullptr;               // as `dlopen` gives it
+  std::shared_ptr<TargetLibrary> next_;  // of those that are open
+  Device* const devices_;                // as long as the process
   std::vector<Leaving> leaving_;
   std::mutex mutex_;  // of `leaving_` and `loaded_`; not of forks: a child has no device
-  std::map<std::pair<uint64_t, std::string>, std::weak_ptr<Kernel>> loaded_;
+  struct Loaded {
+    uint64_t checksum;  // of its code
+    std::string entry;
+    std::weak_ptr<Kernel> kernel;
+  };
+  std::vector<Loaded> loaded_;
 };
 
 // The library at a path, which has that device; null without a path, for this processor.
@@ -139,6 +145,8 @@ std::shared_ptr<TargetLibrary> open_target(const std::optional<std::string>& pat
 
 // The error that a function of a target told.
 Error error_of(const tenon_status& status, const std::string& name);
+// Raises it, where the function returned a code that is not TENON_OK.
+void check_status(int32_t code, tenon_status& status, const std::string& name);
 
 }  // namespace tenon
 

@@ -2,14 +2,12 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include "runtime/forked.h"
 
@@ -56,7 +54,7 @@ void wait_for_change(const std::atomic<uint32_t>& number, uint32_t old, bool spi
           return;
         pause();
       }
-      std::this_thread::yield();  // who is waited for may be to run on this processor
+      sched_yield();  // who is waited for may be to run on this processor
     }
   }
   number.wait(old, std::memory_order_acquire);
@@ -69,23 +67,26 @@ unsigned usable_processors() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0)
     return static_cast<unsigned>(std::max(1, CPU_COUNT(&set)));
-  return std::max(1u, std::thread::hardware_concurrency());  // more than a cpu_set_t has
+  return static_cast<unsigned>(
+      std::max(1l, sysconf(_SC_NPROCESSORS_ONLN)));  // more than a cpu_set_t has
 }
 
 // Work is cut into as many shares as there are threads, and a thread takes a share when it gets to
 // it. So nobody waits for a thread that has not begun: the caller takes its share as well.
 struct ThreadPool::Workers {
-  explicit Workers(unsigned count) : spins(count < usable_processors()) {
+  explicit Workers(unsigned count)
+      : threads(new pthread_t[count]), spins(count < usable_processors()) {
     // The program's signals are its own threads'.
     sigset_t every, before;
     sigfillset(&every);
     pthread_sigmask(SIG_BLOCK, &every, &before);
     for (unsigned k = 0; k < count; ++k) {
-      try {
-        threads.emplace_back([this] { loop(); });
-      } catch (const std::system_error&) {
-        break;  // fewer do the same work
-      }
+      const auto run = [](void* workers) -> void* {
+        static_cast<Workers*>(workers)->loop();
+        return nullptr;
+      };
+      if (pthread_create(&threads[started], nullptr, run, this) == 0)
+        ++started;  // fewer do the same work
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -93,8 +94,8 @@ struct ThreadPool::Workers {
   ~Workers() {
     ends = true;
     wake();
-    for (auto& thread : threads)
-      thread.join();
+    for (unsigned k = 0; k < started; ++k)
+      pthread_join(threads[k], nullptr);
   }
 
   void wake() {
@@ -148,7 +149,8 @@ struct ThreadPool::Workers {
     return static_cast<uint16_t>(shares >> kCount);
   }
 
-  std::vector<std::thread> threads;
+  const std::unique_ptr<pthread_t[]> threads;
+  unsigned started = 0;
   const bool spins;
   std::atomic<bool> ends{false};
   Work work = nullptr;

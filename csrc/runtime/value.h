@@ -61,11 +61,7 @@ void fields(Archive& archive, Value& x) {
     case Value::Kind::list:
       archive(x.integer);
       if constexpr (Archive::reads)
-        x.elements = archive.within([&] {
-          std::vector<Value> elements;
-          archive(elements);
-          return elements;
-        });
+        archive.within(x.elements);
       else
         archive(x.elements);
       return;
@@ -77,11 +73,7 @@ template <class Archive>
 void fields(Archive& archive, Argument& x) {
   archive(x.kind, x.value);
   if constexpr (Archive::reads)
-    x.elements = archive.within([&] {
-      std::vector<Argument> elements;
-      archive(elements);
-      return elements;
-    });
+    archive.within(x.elements);
   else
     archive(x.elements);
 }

@@ -135,5 +135,5 @@ TEST(programs_for_the_fuzzer) {
     method.plan.numbers = {};
   }
   for (const auto& bytes : {small_program(), sized.bytes()})
-    CHECK(write_whole(text_of(tests::argument, "/", count++), bytes));
+    CHECK(write_whole(text_of("{}/{}", tests::argument, count++), bytes));
 }

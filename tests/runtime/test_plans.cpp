@@ -436,7 +436,7 @@ TEST(plans_for_the_fuzzer) {
     return;
   int count = 0;
   for (const auto& draft : {chain(), chain(3), with_call(Kind::external), with_call(Kind::block)})
-    CHECK(write_whole(text_of(tests::argument, "/", count++), draft.bytes()));
+    CHECK(write_whole(text_of("{}/{}", tests::argument, count++), draft.bytes()));
 }
 
 // Each change of a byte is refused, or gives a plan that is as sound as this one.

@@ -97,13 +97,13 @@ std::vector<at::Tensor> call_over(
 
 void check_opens_no_file(const c10::OperatorHandle& op) {
   for (const auto& argument : op.schema().arguments())
-    check_data(argument.name() != "filename", op.schema().name(), " opens a file");
+    check_data(argument.name() != "filename", "{} opens a file", op.schema().name());
 }
 
 void resolve_call(CallStep& step) {
   auto found = std::make_shared<ResolvedCall>(ResolvedCall{op_of(step.op), {}});
   const auto& schema = found->op.schema();
-  check_data(step.arguments.size() == schema.arguments().size(), "arguments of ", schema.name());
+  check_data(step.arguments.size() == schema.arguments().size(), "arguments of {}", schema.name());
   step.written.clear();
   for (size_t k = 0; k < step.arguments.size(); ++k) {
     const auto& argument = found->arguments.emplace_back(argument_from(step.arguments[k]));
@@ -112,12 +112,12 @@ void resolve_call(CallStep& step) {
     const bool written = alias != nullptr && alias->isWrite();
     const auto& type = *declared.type();
     if (argument.kind == ArgumentPlan::tensor)
-      check_data(c10::TensorType::get()->isSubtypeOf(type), declared.name(), " is no tensor");
+      check_data(c10::TensorType::get()->isSubtypeOf(type), "{} is no tensor", declared.name());
     else if (argument.kind != ArgumentPlan::number)
       check_data(
           takes(type, argument.value) && !(written && argument.value.isTensor()),
+          "{} of another type: {}",
           declared.name(),
-          " of another type: ",
           argument.value.tagKind());
     const auto add = [&](const ArgumentPlan& one) {
       if (one.kind != ArgumentPlan::constant)

@@ -186,12 +186,12 @@ void check_slots_of_window(
   }
   const auto slots = static_cast<int64_t>(window.slots.size());
   for (const int64_t k : inputs) {
-    check_data(k < slots && -1 - k < static_cast<int64_t>(numbers), "no input ", k);
-    check_data(k < 0 || !window.slots[k].fresh, "input ", k, " has no memory");
+    check_data(k < slots && -1 - k < static_cast<int64_t>(numbers), "no input {}", k);
+    check_data(k < 0 || !window.slots[k].fresh, "input {} has no memory", k);
   }
   for (const int64_t k : outputs) {
-    check_data(k >= 0 && k < slots, "no output ", k);
-    check_data(!window.slots[k].fresh || window.slots[k].alive, "nobody keeps output ", k);
+    check_data(k >= 0 && k < slots, "no output {}", k);
+    check_data(!window.slots[k].fresh || window.slots[k].alive, "nobody keeps output {}", k);
   }
 }
 
@@ -203,7 +203,7 @@ void check_may_be_called(const WindowPlan& window, const c10::OperatorHandle& op
       std::any_of(window.calls.begin(), window.calls.end(), [&](const auto* call) {
         return call->op->op.schema().getNamespace() == space;
       });
-  check_data(is_of_window || !is_foreign(op), schema.name(), " is no op of the window's");
+  check_data(is_of_window || !is_foreign(op), "{} is no op of the window's", schema.name());
   check_opens_no_file(op);
 }
 

@@ -15,7 +15,7 @@ void call(const CallStep& step, std::span<void* const> tensors, std::span<void* 
 }
 
 void resolve(CallStep& step) {
-  check_data(step.op.starts_with("aten::"), name_of_op(step.op), " is no op of PyTorch's");
+  check_data(step.op.starts_with("aten::"), "{} is no op of PyTorch's", name_of_op(step.op));
   check_opens_no_file(op_of(step.op));
   resolve_call(step);
   step.function = &call;
