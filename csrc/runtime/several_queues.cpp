@@ -36,50 +36,50 @@ struct Lane {
 
 class CommitOfSeveral final : public Commit {
  public:
-  // `own`: of what was enqueued since the commit before. `others`: of what was before.
-  CommitOfSeveral(std::vector<Ticket> own, std::vector<Ticket> others)
-      : own_(std::move(own)), others_(std::move(others)) {}
+  // The first `own` are of what was enqueued since the commit before, the others of what was
+  // before.
+  CommitOfSeveral(std::vector<Ticket> all, size_t own) : all_(std::move(all)), own_(own) {}
 
   bool passed() override {
-    const auto has_passed = [](const Ticket& one) { return one->passed(); };
-    return std::ranges::all_of(own_, has_passed) && std::ranges::all_of(others_, has_passed);
+    return std::ranges::all_of(all_, [](const Ticket& one) { return one->passed(); });
   }
   void wait() override {
-    for (const auto* all : {&own_, &others_}) {
-      for (const auto& one : *all)
-        one->wait();
-    }
+    for (const auto& one : all_)
+      one->wait();
   }
   double seconds() override {
-    double last = own_.front()->seconds();
-    for (const auto* all : {&own_, &others_}) {
-      for (const auto& one : *all)
-        last = std::max(last, one->seconds());
-    }
+    double last = 0;
+    for (const auto& one : all_)
+      last = std::max(last, one->seconds());
     return last;
   }
   std::optional<double> started() override {
-    auto first = own_.front()->started();
-    for (const auto& one : own_) {
+    auto first = all_.front()->started();
+    for (const auto& one : own_tickets()) {
       const auto started = one->started();
       first = first && started ? std::optional(std::min(*first, *started)) : std::nullopt;
     }
     return first;
   }
   std::shared_ptr<Failure> failure() override {
-    for (const auto& one : own_) {
+    for (const auto& one : own_tickets()) {
       if (auto failure = one->failure())
         return failure;
     }
     return nullptr;
   }
   Ticket own() override {
-    return own_.size() == 1 ? own_.front() : all_of(own_);
+    const auto own = own_tickets();
+    return own_ == 1 ? all_.front() : all_of({own.begin(), own.end()});
   }
 
  private:
-  using Tickets = std::vector<Ticket>;
-  const Tickets own_, others_;
+  std::span<const Ticket> own_tickets() const {
+    return std::span(all_).first(own_);
+  }
+
+  const std::vector<Ticket> all_;
+  const size_t own_;
 };
 
 class SeveralQueues final : public Queue {
@@ -189,15 +189,16 @@ class SeveralQueues final : public Queue {
     }
     if (since_.empty())  // then it is of all that was before
       commit(lanes_[kKernels]);
-    std::vector<Ticket> others;
+    auto all = std::exchange(since_, {});
+    const auto own = all.size();
     for (auto& lane : lanes_) {
       auto& parts = lane.parts;
       const auto runs = [](const Part& part) { return !part.ticket->passed(); };
       parts.erase(parts.begin(), std::ranges::find_if(parts, runs));
-      if (lane.ticket && std::ranges::find(since_, lane.ticket) == since_.end())
-        others.push_back(lane.ticket);
+      if (lane.ticket && std::ranges::find(all, lane.ticket) == all.end())
+        all.push_back(lane.ticket);
     }
-    return shared<CommitOfSeveral>(std::exchange(since_, {}), std::move(others));
+    return shared<CommitOfSeveral>(std::move(all), own);
   }
 
   std::vector<Lane> lanes_;                // the first is for kernels
@@ -208,7 +209,8 @@ class SeveralQueues final : public Queue {
 }  // namespace
 
 Ticket all_of(std::vector<Ticket> commits) {
-  return shared<CommitOfSeveral>(std::move(commits), std::vector<Ticket>());
+  const auto count = commits.size();
+  return shared<CommitOfSeveral>(std::move(commits), count);
 }
 
 std::unique_ptr<Queue> several_queues(
