@@ -215,7 +215,7 @@ void DeviceRunner::run(
         placed[number] = there;
     }
     if (last == nullptr || last->taken != host.taken || last->released != blocks_.released()) {
-      last = std::make_unique<LastRun>(std::move(host.taken), blocks_.released());
+      last.reset(new LastRun{std::move(host.taken), blocks_.released()});
     } else if (!last->recording.is_there() && !last->is_refused) {
       if (!commit_each_ && has_kernels_alone(data))
         queue_->record(last->recording, [&] { return run.record(); });
