@@ -166,6 +166,7 @@ void bind_windows(py::module_& m) {
       "The socket where the builder process listens, the command that starts it, and the seconds "
       "without a sign of life after which it is asked no more.");
   m.def("set_standby", &set_standby, "The socket of a process that becomes the first builder.");
+  m.def("end_standby", &end_standby, "Ends that process, where it has not become the builder.");
   m.def("start_builder", &start_builder, "Starts it before it is needed.");
   m.def(
       "set_plan_all",

@@ -110,7 +110,7 @@ def test_what_fails_in_it_stands_in_the_log(cache: Path) -> None:
     import torch
     from torch_tenon.builder import standby
     # The copy has been made: another one, whose server fails.
-    def serve(path):
+    def serve(path, is_copy):
         raise OSError("no server today")
     import torch_tenon.builder.server as server
     server.serve = serve
@@ -209,3 +209,41 @@ def test_none_stands_by_where(
 def test_a_program_without_tensors_of_the_device_leaves_nothing(cache: Path) -> None:
     run("\n    import torch\n    torch.zeros(3).sum().item()\n", cache)
     assert not cache.exists()
+
+
+SHARED = """
+    def shared():
+        lines = pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines()
+        [line] = (line for line in lines if line.startswith("Shared_Dirty:"))
+        return int(line.split()[1]) >> 10  # MiB
+"""
+
+
+@pytest.mark.slow
+def test_the_builder_shares_no_memory_that_the_program_writes_at_its_end(cache: Path) -> None:
+    code = """
+    import torch
+    assert wait_for(copies)
+    before = shared()
+    """
+    alone = """
+    assert wait_for(lambda: list(pathlib.Path(os.environ["TENON_CACHE_DIR"]).glob("plans/*.plan")))
+    assert before > 50, before
+    assert shared() < before / 10, (before, shared())
+    """
+    try:
+        run(SHARED + code + PLAN + alone, cache, TENON_EXECUTE="compiled")
+    finally:
+        kill_builders(cache)
+
+
+@pytest.mark.slow
+def test_one_that_is_not_wanted_ends_before_the_interpreter_does(cache: Path) -> None:
+    code = """
+    import atexit
+    # What is registered first comes last, after what the device does.
+    atexit.register(lambda: print(*(["kept"] if not wait_for(lambda: not copies()) else ["gone"])))
+    import torch
+    assert wait_for(copies)
+    """
+    assert run(code.replace("120", "20"), cache).split() == ["gone"]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
-from pathlib import Path
+import sys
+
+from torch_tenon.builder import keeper
 
 NICE = 10  # where the builder cannot leave the processors to others for a while
 YOUNG = 10.0  # seconds
@@ -29,8 +30,9 @@ class Priority:
         self._keeper = 0  # the process that gives the share back
         self._newcomers: int | None = None  # tells it of newcomers
         if _may_come_back():
-            self._keeper, self._newcomers = _start_keeper()
-        else:
+            with contextlib.suppress(OSError):  # an interpreter that is no program of its own
+                self._keeper, self._newcomers = _start_keeper()
+        if self._newcomers is None:
             with contextlib.suppress(OSError):
                 os.nice(NICE)
 
@@ -42,7 +44,7 @@ class Priority:
     def newcomer(self) -> None:
         """From now on the builder works while a processor is idle, for some seconds."""
         if self._tell_keeper():
-            _schedule(os.getpid(), os.SCHED_IDLE, self._keeper)
+            keeper.schedule(os.getpid(), os.SCHED_IDLE, self._keeper)
             # That may have lasted until the share was given back, of what was idle by then.
             self._tell_keeper()
 
@@ -61,46 +63,19 @@ class Priority:
 
 def _start_keeper() -> tuple[int, int]:
     """A process that gives this one its share back some seconds after it last read from a pipe, and
-    that ends with this one; and the other end of that pipe."""
-    builder = os.getpid()
+    that ends with this one; and the other end of that pipe. Raises OSError."""
     theirs, ours = os.pipe()
-    keeper = os.fork()
-    if keeper == 0:
-        try:
-            os.closerange(0, theirs)
-            os.closerange(theirs + 1, os.sysconf("SC_OPEN_MAX"))
-            _keep(builder, theirs)
-        finally:
-            os._exit(0)
-    os.close(theirs)
+    try:
+        os.set_inheritable(theirs, True)
+        words = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid()), str(theirs)]
+        made = os.posix_spawn(sys.executable, [*words, str(YOUNG)], os.environ)
+    except OSError:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
     os.set_blocking(ours, False)
-    return keeper, ours
-
-
-def _keep(builder: int, newcomers: int) -> None:
-    wait: float | None = None
-    while True:
-        ready, _, _ = select.select([newcomers], [], [], wait)
-        if not ready:
-            _schedule(builder, os.SCHED_OTHER, os.getpid())
-            wait = None
-        elif os.read(newcomers, 1 << 12):
-            wait = YOUNG
-        else:
-            return
-
-
-def _schedule(builder: int, policy: int, keeper: int) -> None:
-    """A policy is a thread's, and what it starts inherits it: so all of these, compilers too."""
-    processes = [builder]
-    for process in processes:  # which grows by their children
-        if process == keeper:
-            continue
-        with contextlib.suppress(OSError):  # it ended meanwhile
-            for thread in os.listdir(f"/proc/{process}/task"):
-                os.sched_setscheduler(int(thread), policy, os.sched_param(0))
-                children = Path(f"/proc/{process}/task/{thread}/children").read_text()
-                processes += map(int, children.split())
+    return made, ours
 
 
 def _may_come_back() -> bool:

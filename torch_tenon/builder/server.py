@@ -34,6 +34,7 @@ from pathlib import Path
 
 from torch_tenon import config
 from torch_tenon.builder.answer import Answer
+from torch_tenon.builder.own_memory import own_memory
 from torch_tenon.builder.priority import Priority
 from torch_tenon.compiler.cache import trim
 
@@ -218,8 +219,9 @@ def _is_large() -> bool:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MOST_BYTES
 
 
-def serve(path: str) -> None:
-    """Listens at `path`, unless another builder does, in a directory of this user's own."""
+def serve(path: str, is_copy: bool = False) -> None:
+    """Listens at `path`, unless another builder does, in a directory of this user's own; `is_copy`
+    says that this process shares its memory with the program that it was copied from."""
     folder, name = os.path.split(path)
     os.chdir(folder)  # the path of a socket is short
     if problem := config.cache_problem("."):
@@ -242,6 +244,8 @@ def serve(path: str) -> None:
     ours = os.stat(name).st_ino
     try:
         priority.newcomer()
+        if is_copy:
+            own_memory()
         Server(listener, priority.newcomer).run()
     finally:
         # Where somebody has emptied the directory, another builder may listen there by now.

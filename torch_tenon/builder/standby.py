@@ -129,4 +129,4 @@ def _serve(path: str) -> None:
     with contextlib.suppress(ImportError):
         import torch._native
     gc.disable()  # until the compiler is loaded: nothing of that is garbage
-    serve(path)
+    serve(path, is_copy=True)

@@ -80,6 +80,8 @@ def _stop_builder() -> None:
     # A thread that comes back from C++ to an interpreter that is going down aborts the process.
     _C.set_ask_for_plan(None)
     _C.keep_known_calls()
+    # What it shares with this process would be copied while the interpreter ends.
+    _C.end_standby()
     if builder is not None:
         builder.stop(_EXIT_WAIT)
 

@@ -257,6 +257,13 @@ void set_standby(int fd) {
   c.standby = fd;
 }
 
+void end_standby() {
+  auto& c = connection();
+  const std::lock_guard<std::mutex> lock(c.mutex);
+  if (const int standby = std::exchange(c.standby, -1); standby >= 0)
+    close(standby);
+}
+
 void start_builder() {
   auto& c = connection();
   const std::lock_guard<std::mutex> lock(c.mutex);

@@ -19,6 +19,9 @@ void set_builder(std::string socket, std::vector<std::string> command, double pa
 // those that come after it. The socket is this module's from now on.
 void set_standby(int fd);
 
+// Ends that process, where it has not become the builder.
+void end_standby();
+
 // Starts it before it is needed, since it takes a while to load the compiler.
 void start_builder();
 
