@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -68,3 +69,24 @@ def test_columns_of_other_lengths_run_the_same_code() -> None:
         torch.testing.assert_close(plan.run([x])[0], x.sum(0), rtol=1e-4, atol=1e-4)
         sources.update(plan.sources)
     assert len(sources) == 1
+
+
+@pytest.mark.parametrize(
+    "body, shape, kind",
+    [
+        (lambda x: [torch.softmax(x, -1)], (40, 12), "column"),
+        (lambda x: [torch.logsumexp(x.unsqueeze(2) + x[:6], 1)], (40, 6), "column"),
+        (lambda x: [torch.softmax(x, -1)], (40, 16), "row"),  # long enough for a vector
+        (lambda x: [torch.softmax(x, -1)], (8, 12), "row"),  # too few rows for one
+        (lambda x: [x.exp().sum(-1)], (40, 6), "row"),  # read once
+        (lambda x: [x - x.amax(-1, True) + x.sum(-1, True)], (40, 12), "row"),  # quick alone
+    ],
+)
+def test_lanes_run_across_short_rows_that_are_reduced_several_times(
+    body: Callable[[torch.Tensor], list[torch.Tensor]], shape: tuple[int, ...], kind: str
+) -> None:
+    x = torch.randn(shape)
+    plan = Plan(build(make_fx(body)(x)).program, cpu_backend()).compile()
+    (kernel,) = plan.kernels
+    assert kernel.layout == kind
+    torch.testing.assert_close(plan.run([x]), body(x))

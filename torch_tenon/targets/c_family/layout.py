@@ -30,6 +30,7 @@ from torch_tenon.ir.values import Buffer, size_hint
 
 BLOCK = 4096  # elements of a row added up in float32 before the total takes them
 TILE = 1024  # lanes of a column
+FEW_LANES = 8  # fewer than these make no vector
 CHUNKS = 8  # pieces of work wanted for the threads
 TILE_SIDE = 64  # of the tiles in which rows and columns are exchanged, as in kernel.h
 SHORT = 16  # iterations of a loop whose extent is written into the code
@@ -144,7 +145,7 @@ class Layout:
         accesses = self._accesses()
         for s in reversed(loops):
             votes = sum(w for steps, w in accesses if steps.get(s) == 1)
-            if s.extent is not None and size_hint(s.extent) < 8:
+            if s.extent is not None and size_hint(s.extent) < FEW_LANES:
                 votes = min(votes, 1)
             if votes > score:
                 best, score = s, votes
@@ -160,7 +161,21 @@ class Layout:
         scans = any(m.node.kind == "scan" for m in self.members)
         if lane is not None and (column > row or (scans and column > 0)):
             return "column"
-        return "row"
+        return "row" if self.of_short_rows() is None else "column"
+
+    def of_short_rows(self) -> Symbol | None:
+        """The loop over results that the lanes run along though memory lies across it: where rows
+        are shorter than a vector, are reduced several times, and an iteration computes what pays to
+        have in vectors. One reduction alone would pay more for its reads."""
+        inner, outer = self.group.inner, self.group.outer
+        length = product(s.extent for s in inner)
+        if not isinstance(length, int) or length >= SHORT or not outer or not self._has_long():
+            return None
+        kinds = [m.node.kind for m in self.members]
+        if kinds.count("reduce") < 2 or not {"reduce", "pointwise"}.issuperset(kinds):
+            return None
+        longest = max(outer, key=lambda s: size_hint(s.extent or 1))
+        return longest if size_hint(longest.extent or 1) >= SHORT else None
 
     def _lane(self) -> Symbol | None:
         """The loop over results that the lanes run along."""
@@ -168,6 +183,8 @@ class Layout:
         if self.kind == "row" or not outer:
             return None
         best = self._best_lane(outer)[0]
+        if self.kind == "column" and (best is None or size_hint(best.extent or 1) < FEW_LANES):
+            best = self.of_short_rows() or best
         if best is None and self.kind == "scatter" and self._is_along_rows():
             return None
         return best or outer[-1]
@@ -220,6 +237,9 @@ class Layout:
     def _is_long(self) -> bool:
         """Whether an iteration is too long for the processor to have several under way."""
         return sum(s.op in LONG_OPS for m in self.members for s in m.node.trace) > 1
+
+    def _has_long(self) -> bool:
+        return any(s.op in LONG_OPS for m in self.members for s in m.node.trace)
 
     def _cost(self) -> int:
         """Scalar operations of an iteration, roughly."""

@@ -55,6 +55,15 @@ class AloneLayout(Layout):
         return (loop.again or far) and is_short_reduction(loop)
 
 
+class _Decided(Layout):
+    """What does not depend on the processor: which accesses are dense. Short rows stay rows, since
+    several work-items share one."""
+
+    def of_short_rows(self) -> Symbol | None:
+        """None."""
+        return None
+
+
 class GroupLayout:
     """A group's loops for work-items that are many.
 
@@ -63,7 +72,7 @@ class GroupLayout:
     """
 
     def __init__(self, group: Group, kept: set[Buffer], shape: Shape) -> None:
-        decided = Layout(group, kept)  # which accesses are dense does not depend on the processor
+        decided = _Decided(group, kept)
         self.kind, self.work, self.inner = decided.kind, decided.work, decided.inner
         self.lane, self.across = decided.lane, decided.across
         outer = [*decided.order, *([] if self.lane is None else [self.lane])]
