@@ -202,3 +202,60 @@ def test_what_is_computed_of_weights_is_computed_once(tmp_path: Path) -> None:
         torch.testing.assert_close(found, expected, rtol=2e-5, atol=2e-4)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+class Alike(nn.Module):
+    """Values that have the same bytes and sizes, and differ in dtype or in strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for dtype in ("float32", "int32", "bfloat16", "int16", "bool", "complex64"):
+            self.register_buffer(f"z{dtype}", torch.zeros(8, 8, dtype=getattr(torch, dtype)))
+        self.register_buffer("square", torch.ones(8, 8))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        floats, whole = self.zfloat32 + 0, self.zint32 + 0
+        turned = (self.square.t() * 3).as_strided((64,), (1,))
+        return [
+            *(x + floats, x + whole, x + (self.zbfloat16 * 2), x + (self.zint16 * 2)),
+            *((self.zbool | self.zbool) + x, (self.zcomplex64 * 1j).conj() + x),
+            *(whole / 2, floats.int(), turned + x.flatten(), (self.square * 3) + x),
+            *((self.square.t() * 3) @ x, self.zbfloat16 * 2, (self.zcomplex64 + 1j).conj() * 1),
+        ]
+
+
+def test_values_of_the_same_bytes_are_apart(tmp_path: Path) -> None:
+    model, x = Alike(), torch.randn(8, 8)
+    model.square[:] = torch.arange(64.0).view(8, 8)
+    program = exported(tmp_path, model, x)
+    for found, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected, check_stride=False)
+
+
+def test_rows_of_several_run_time_sizes_and_none(tmp_path: Path) -> None:
+    layer = nn.Linear(24, 64)
+    one = exported(tmp_path, layer, torch.randn(24))
+    x = torch.randn(24)
+    torch.testing.assert_close(one(x), layer(x))
+    sizes = {"input": {0: Dim("a", min=2, max=40), 1: Dim("b", min=2, max=40)}}
+    several = exported(tmp_path, layer, torch.randn(3, 5, 24), dynamic_shapes=sizes)
+    for shape in ((2, 2), (7, 9), (40, 40)):
+        x = torch.randn(*shape, 24)
+        torch.testing.assert_close(several(x), layer(x), rtol=2e-5, atol=2e-5)
+
+
+class Given(nn.Module):
+    """A recurrent layer whose weights are inputs: they are laid out in each run."""
+
+    def forward(self, x: Tensor, h: Tensor, *weights: Tensor) -> Tensor:
+        out: Tensor = torch.lstm(x, [h, h], list(weights), True, 1, 0.0, False, False, False)[0]
+        return out
+
+
+def test_recurrent_weights_that_are_inputs(tmp_path: Path) -> None:
+    args = (torch.randn(6, 3, 10), torch.randn(1, 3, 20))
+    weights = [torch.randn(80, 10), torch.randn(80, 20), torch.randn(80), torch.randn(80)]
+    program = exported(tmp_path, Given(), *args, *weights)
+    torch.testing.assert_close(
+        program(*args, *weights), Given()(*args, *weights), rtol=1e-5, atol=2e-6
+    )

@@ -48,7 +48,7 @@ class _Constants:
         # For each constant node the weights that it is computed of.
         self.sources: dict[Node, dict[Node, None]] = {}
         self.held: dict[Node, Held] = {}
-        self.computed: set[Node] = set()  # those that are more than views of weights
+        self.computed: dict[Node, None] = {}  # those that are more than views of weights
         self.values: dict[Node, Any] = {}
         for p in graph.placeholders:
             if isinstance(p, Held) and p.has_value and not p.is_written:
@@ -56,7 +56,8 @@ class _Constants:
         same: dict[str, Node] = {}  # a model may compute a weight wherever it reads it
         for node in list(graph.module.graph.nodes):
             inputs = node.all_input_nodes
-            if inputs and _is_pure(node) and all(n in self.sources for n in inputs):
+            of_constants = bool(inputs) and all(n in self.sources for n in inputs)
+            if of_constants and _is_pure(node) and not _may_be_written(node):
                 first = same.setdefault(f"{node.target} {node.args} {node.kwargs}", node)
                 if first is not node:
                     node.replace_all_uses_with(first)
@@ -64,7 +65,7 @@ class _Constants:
                     continue
                 self.sources[node] = {h: None for n in inputs for h in self.sources[n]}
                 if not _is_view(node) or any(n in self.computed for n in inputs):
-                    self.computed.add(node)
+                    self.computed[node] = None
 
     def groups(self) -> Iterator[tuple[list[Node], list[Held]]]:
         """Constants that something else reads, in groups without common weights."""
@@ -106,8 +107,11 @@ class _Constants:
 
 
 def _as_traced(value: Any, traced: Any) -> Any:
-    """A value with the strides that the trace has."""
-    if not isinstance(value, Tensor) or value.stride() == traced.stride():
+    """A value on the host, with the strides that the trace has."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.cpu()
+    if value.stride() == traced.stride():
         return value
     return torch.empty_strided(value.shape, traced.stride(), dtype=value.dtype).copy_(value)
 
@@ -127,6 +131,15 @@ def _is_pure(node: Node) -> bool:
     tensors = found if isinstance(found, list | tuple) else [found]
     known = all(isinstance(t, Tensor) and all(isinstance(n, int) for n in t.shape) for t in tensors)
     return known and torch.Tag.nondeterministic_seeded not in node.target.tags
+
+
+def _may_be_written(node: Node) -> bool:
+    """Whether an op that writes some of its arguments takes the node, or a view of it."""
+    return any(
+        (isinstance(u.target, OpOverload) and u.target._schema.is_mutable)
+        or (_is_view(u) and _may_be_written(u))
+        for u in node.users
+    )
 
 
 def _is_view(node: Node) -> bool:

@@ -18,12 +18,15 @@ class LaidOut:
     """The weights that were made for the methods of a program: equal ones are one."""
 
     def __init__(self) -> None:
-        self._of_contents: dict[bytes, Tensor] = {}
+        self._of_contents: dict[Hashable, Tensor] = {}
         self._of_keys: dict[Hashable, Tensor] = {}
 
     def equal(self, x: Tensor) -> Tensor:
-        """`x`, or an earlier one with the same sizes and contents."""
-        key = repr(tuple(x.shape)).encode() + hashlib.sha256(x.numpy().tobytes()).digest()
+        """`x`, which is dense and on the host, or an earlier one that is the same in dtype, sizes,
+        strides and contents."""
+        x = x.resolve_conj().resolve_neg()
+        data = x.as_strided((x.numel(),), (1,)).view(torch.uint8).numpy()
+        key = x.dtype, tuple(x.shape), x.stride(), hashlib.sha256(data.data).digest()
         return self._of_contents.setdefault(key, x)
 
     def made(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:

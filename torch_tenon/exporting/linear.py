@@ -114,12 +114,14 @@ class _Products:
 def _product(node: Node) -> _Product | None:
     """What the node multiplies; None where it is another op, or scales."""
     given: Sequence[Any] = node.args
+    if node.kwargs:
+        return None
     if node.target is aten.linear.default:
         x, weight, added = given[0], given[1], given[2] if len(given) > 2 else None
         found = _Product(node, x, weight, True, added)
     elif node.target in (aten.mm.default, aten.matmul.default):
         found = _of_right(node, given[0], given[1], None)
-    elif node.target is aten.addmm.default and not node.kwargs:
+    elif node.target is aten.addmm.default:
         found = _of_right(node, given[1], given[2], given[0])
     else:
         return None
