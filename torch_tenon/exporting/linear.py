@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import Node
 
 from torch_tenon.exporting.held import Graph, Held
@@ -21,6 +22,7 @@ from torch_tenon.exporting.weights import key_of
 from torch_tenon.ir.program import PANEL
 
 aten = torch.ops.aten
+_PRODUCTS = (aten.mm.default, aten.matmul.default)
 # Columns of zeros that panels may have beside each so many of the weights.
 FILLED_OF = 16
 
@@ -119,7 +121,7 @@ def _product(node: Node) -> _Product | None:
     if node.target is aten.linear.default:
         x, weight, added = given[0], given[1], given[2] if len(given) > 2 else None
         found = _Product(node, x, weight, True, added)
-    elif node.target in (aten.mm.default, aten.matmul.default):
+    elif node.target in _PRODUCTS:
         found = _of_right(node, given[0], given[1], None)
     elif node.target is aten.addmm.default:
         found = _of_right(node, given[1], given[2], given[0])
@@ -141,13 +143,11 @@ def _of_right(node: Node, x: Node, right: Node, added: Node | None) -> _Product:
 
 
 def _is_turn(node: Node) -> bool:
-    """Whether it is the transpose of a matrix."""
-    if node.target not in (aten.t.default, aten.transpose.int, aten.permute.default):
+    """Whether it is the transpose of a matrix: a view with sizes and steps exchanged."""
+    if not isinstance(node.target, OpOverload) or not node.target.is_view:
         return False
-    if cast(Node, node.args[0]).meta["val"].dim() != 2:
+    x, y = cast(Node, node.args[0]).meta["val"], node.meta["val"]
+    if not isinstance(y, Tensor) or x.dim() != 2 or x.dtype is not y.dtype:
         return False
-    if node.target is aten.t.default:
-        return True
-    dims = node.args[1] if node.target is aten.permute.default else node.args[1:]
-    first, second = (d % 2 for d in cast(Sequence[int], dims))
-    return first != second and (node.target is aten.transpose.int or first == 1)
+    exchanged = y.shape == x.shape[::-1] and y.stride() == x.stride()[::-1]
+    return exchanged and y.storage_offset() == x.storage_offset()
