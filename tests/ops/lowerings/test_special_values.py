@@ -91,6 +91,24 @@ def test_sums_at_the_ends_of_the_range(dtype: torch.dtype, run: Callable[..., Re
         )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["add", "sub", "rsub", "foreach"])
+def test_factors_that_change(name: str, dtype: torch.dtype) -> None:
+    """A number that a plan reads as it runs does what one does that stands in its code."""
+    x = torch.tensor(SPECIAL[:-1]).to(dtype)  # products of the smallest numbers are rounded twice
+
+    def scaled(x: torch.Tensor, k: float) -> torch.Tensor:
+        if name == "foreach":
+            return torch._foreach_sub([x], [x], alpha=k)[0]  # type: ignore[no-any-return]
+        return getattr(torch, name)(x, x, alpha=k)  # type: ignore[no-any-return]
+
+    with executing("compiled"):
+        for k in (1, 2, 3, 0, 0.0, -0.0, -4, 1.5, 0, -(2**63), 2**63 - 1, 0.0):
+            got, want = scaled(x.to("tenon"), k).cpu(), scaled(x, k)
+            assert_same(got, want)
+            assert torch.equal(got[~want.isnan()].signbit(), want[~want.isnan()].signbit()), k
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_zeros_of_exponential_units(dtype: torch.dtype, run: Callable[..., Results]) -> None:

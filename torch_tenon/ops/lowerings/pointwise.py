@@ -157,13 +157,15 @@ def _scaled(scalar: Callable[..., Scalar], turned: bool = False) -> Callable[...
             return elementwise(scalar, (x, y), dtype, dtype)
 
         less = scalar == ops.sub and dtype.is_floating_point
-        if less and not isinstance(by, Value):
-            # As PyTorch does: a whole 0 stays without a sign, the least whole number is its own.
+        if less and isinstance(by, Value):
+            # Negated in its own dtype, as PyTorch does: a whole 0 stays without a sign.
+            by = elementwise(ops.neg, (by,), by.dtype, by.dtype)
+        elif less:
             by = by if isinstance(by, int) and by == -(2**63) else -by
 
         def f(a: Scalar, c: Scalar, k: Scalar) -> Scalar:
             if dtype.is_floating_point:  # rounded once, as by PyTorch's vectors
-                return ops.fma(c, ops.neg(k) if less and isinstance(by, Value) else k, a)
+                return ops.fma(c, k, a)
             return scalar(a, ops.mul(c, k))
 
         return elementwise(f, (x, y, by), dtype, dtype, 2)
