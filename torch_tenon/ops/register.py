@@ -43,10 +43,7 @@ def register_ops(target: Target) -> None:
             _C.set_op_rule(entry.ops, name, known)
     for op, known in manifest.routed(entries):
         for layout in known.host_layouts:
-            overload = variants.overload(op)
-            host = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"{layout}CPU"))
-            on_host = functools.partial(overload.redispatch, host)
-            _library.impl(overload, on_host, f"{layout}PrivateUse1")
+            _C.take_by_host(*op.partition(".")[::2], layout)
     for op, kernel in target.library.items():
         _register(_library, op, "library", _or_by_host(op, kernel))
     products = derived(target.library)

@@ -56,7 +56,33 @@ bool host_has_whole(const c10::OperatorHandle& op, DispatchKey host_key) {
          !op.hasTag(at::Tag::nondeterministic_seeded) && !op.hasTag(at::Tag::inplace_view);
 }
 
+// Passes a call on to the host's kernel for the same layout.
+class HostLayoutKernel final : public c10::OperatorKernel {
+ public:
+  explicit HostLayoutKernel(DispatchKey host_key) : host_(host_key) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    op.redispatchBoxed(host_, stack);
+  }
+
+ private:
+  c10::DispatchKeySet host_;
+};
+
 }  // namespace
+
+void take_by_host(const std::string& name, const std::string& overload, const std::string& layout) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto op = dispatcher.findSchemaOrThrow(name.c_str(), overload.c_str());
+  registrations().push_back(dispatcher.registerImpl(
+      op.operator_name(),
+      c10::parseDispatchKey(layout + "PrivateUse1"),
+      c10::KernelFunction::makeFromBoxedFunctor(
+          std::make_unique<HostLayoutKernel>(c10::parseDispatchKey(layout + "CPU"))),
+      std::nullopt,
+      nullptr,
+      "registered by torch_tenon: the host's kernel"));
+}
 
 int64_t register_reference_kernels() {
   op_rules_are_complete();
