@@ -24,6 +24,9 @@ from benchmarks.export.engines import ENGINES
 
 FOLDER = Path("build/export")
 RIVALS = Path(".venv/rivals")  # packages that `make bench-export` installs apart
+# Seconds before a turn: threads of an engine wait awake for more work after its last one, and
+# whoever came next was up to twice as slow.
+PAUSE = 0.3
 NAMES = (
     *("mobilenet", "resnet", "vit", "bert", "gpt_prefill", "gpt_decode"),
     *("lstm", "unet", "mixture"),
@@ -164,6 +167,7 @@ def _measure(
         worker.times.clear()
     for _ in range(rounds):
         for engine, worker in workers.items():
+            time.sleep(PAUSE)
             worker.run(count[engine])
     for engine, worker in workers.items():
         results[name][engine] = {

@@ -48,6 +48,7 @@ class Layers(nn.Module):
             [
                 nn.Conv2d(19, 45, 3, padding=1),
                 nn.Conv2d(19, 33, 1, bias=False),
+                nn.Conv2d(19, 600, 1),
                 nn.Conv2d(19, 8, 1, stride=2),
                 nn.Conv2d(19, 70, (3, 2), stride=(2, 1), padding=(2, 1), dilation=(1, 2)),
                 nn.Conv2d(19, 16, 5, padding="same", dilation=2),

@@ -23,7 +23,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from torch_tenon.exporting.channels import NORM
-from torch_tenon.exporting.held import Given, Graph, Held, overlap
+from torch_tenon.exporting.held import Given, Graph, Held, overlap, with_sizes_of_data
 from torch_tenon.exporting.numbers import ITEMS, NoTensor, in_tensor
 from torch_tenon.exporting.recurrent import RECURRENT, compositions
 from torch_tenon.ops.compositions import decompositions
@@ -212,8 +212,9 @@ def _keep_check(graph: Graph, check: Node, condition: Node) -> None:
                 truth = in_tensor(condition)
             except NoTensor as reason:
                 raise ExportError(
-                    f"the model checks {condition.meta['val']}, which a program cannot: {reason}; "
-                    "check a tensor instead (torch._assert_async)"
+                    f"{with_sizes_of_data(graph)}the model checks {condition.meta['val']}, "
+                    f"which a program cannot: {reason}; check a tensor instead "
+                    "(torch._assert_async)"
                 ) from None
         graph.module.graph.call_function(aten._assert_async.msg, (truth, text))
 

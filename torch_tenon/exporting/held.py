@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._pytree import tree_leaves
 
 
 @dataclass
@@ -98,3 +100,28 @@ def _bytes_in(memory: Tensor, x: Tensor, begin: int) -> Tensor:
     """The bytes of a tensor, where its first one is `memory[begin]`."""
     size = x.dtype.itemsize
     return memory.as_strided((*x.shape, size), (*(k * size for k in x.stride()), 1), begin)
+
+
+def with_sizes_of_data(graph: Graph) -> str:
+    """The first op that gives a size or a number which depends on data, in words; nothing where
+    there is none."""
+    for node in graph.module.graph.nodes:
+        values = tree_leaves(node.meta.get("val"))
+        numbers = [n for v in values for n in (v.shape if isinstance(v, Tensor) else [v])]
+        if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in numbers):
+            where = place_of(graph, str(node.target).split(".")[1])
+            return f"{node.target} gives sizes that depend on data{where}: "
+    return ""
+
+
+def place_of(graph: Graph, op: str) -> str:
+    """Where in the model an op is, as far as the graph says."""
+    name = op.rpartition("::")[2]
+    for node in graph.module.graph.nodes:
+        if node.op == "call_function" and name in str(node.target).split("."):
+            modules = list(node.meta.get("nn_module_stack", {}).values())
+            path = modules[-1][0] if modules else ""
+            line = (node.meta.get("stack_trace") or "").strip().splitlines()
+            where = line[-2].strip() if len(line) > 1 else ""
+            return ", ".join(["", *(x for x in (path and f"in {path}", where) if x)])
+    return ""

@@ -10,14 +10,12 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._pytree import tree_leaves
 
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
 from torch_tenon.exporting.channels import convolve_by_channel
 from torch_tenon.exporting.graphs import ExportError, Result
-from torch_tenon.exporting.held import Given, Graph, Held
+from torch_tenon.exporting.held import Given, Graph, Held, place_of, with_sizes_of_data
 from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
@@ -152,7 +150,7 @@ def build_method(
             built = build(graph.module, standalone=True)
         plan = Plan(built.program, backend)
     except NotImplementedError as error:
-        raise ExportError(f"{name}: {_with_sizes_of_data(graph)}{error}") from error
+        raise ExportError(f"{name}: {with_sizes_of_data(graph)}{error}") from error
     if built.program.random is not None:
         raise ExportError(
             f"{name}: the model draws random numbers; call model.eval() before it is exported"
@@ -280,7 +278,7 @@ class _Describer:
             what = "ops of the model run by PyTorch alone, which a program is without"
             remedy = 'Give host="torch" for a program that runs with PyTorch. Or take'
         lines = [
-            f"  {op}{_place_of(self.graph, origins[op])}{why}"
+            f"  {op}{place_of(self.graph, origins[op])}{why}"
             for op, why in (never or lacking).items()
         ]
         raise ExportError(
@@ -299,29 +297,4 @@ def _why_not_called(op: Any, origin: str) -> str:
         return ": it draws random numbers"
     if any(a.name == "filename" for a in op._schema.arguments):
         return ": it opens a file"
-    return ""
-
-
-def _with_sizes_of_data(graph: Graph) -> str:
-    """The first op that gives a size or a number which depends on data, in words; nothing where
-    there is none."""
-    for node in graph.module.graph.nodes:
-        values = tree_leaves(node.meta.get("val"))
-        numbers = [n for v in values for n in (v.shape if isinstance(v, Tensor) else [v])]
-        if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in numbers):
-            where = _place_of(graph, str(node.target).split(".")[1])
-            return f"{node.target} gives sizes that depend on data{where}: "
-    return ""
-
-
-def _place_of(graph: Graph, op: str) -> str:
-    """Where in the model an op is, as far as the graph says."""
-    name = op.rpartition("::")[2]
-    for node in graph.module.graph.nodes:
-        if node.op == "call_function" and name in str(node.target).split("."):
-            modules = list(node.meta.get("nn_module_stack", {}).values())
-            path = modules[-1][0] if modules else ""
-            line = (node.meta.get("stack_trace") or "").strip().splitlines()
-            where = line[-2].strip() if len(line) > 1 else ""
-            return ", ".join(["", *(x for x in (path and f"in {path}", where) if x)])
     return ""

@@ -149,9 +149,8 @@ def _object(units: Sequence[tuple[str, bool]], flags: Sequence[str], compiler: T
             options = [
                 "-fcommon",
                 *compiler.openmp,
-                *_COMMON,
                 *(STRICT if by_hand else ["-w"]),
-                *compiler.spelled(flags),
+                *compiler.spelled([*_COMMON, *flags]),
             ]
             name = digest(text, *options, *compiler.words, compiler.version) + ".o"
             known = cache.read(name)

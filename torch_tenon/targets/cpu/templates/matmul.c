@@ -1,219 +1,8 @@
 #include <pthread.h>
 #include <stdlib.h>
-/* Products of matrices of any strides. Panels of both operands are packed so that the inner kernel
- * reads memory in order; it keeps a block of ROWS x COLUMNS sums in registers. Small operands are
- * read where they are. An epilogue runs over each piece of the product while it is in the cache. */
-#if defined(__AVX512F__)
-#define LANES 16
-#define ROWS 14
-#elif defined(__AVX__)
-#define LANES 8
-#define ROWS 6
-#elif defined(__aarch64__)
-#define LANES 4
-#define ROWS 10
-#else
-#define LANES 4
-#define ROWS 6
-#endif
-#define COLUMNS (2 * LANES)
-#define DEPTH 384               /* of a packed panel: COLUMNS x DEPTH floats stay in the L1 cache */
-#define DEPTH_OF_PANELS 1024    /* of panels that lie so in memory, which the L2 cache keeps */
-#define HEIGHT (ROWS * (96 / ROWS)) /* rows of packed A: HEIGHT x DEPTH floats stay in L2 */
-#define WIDTH 1024              /* columns of packed B, of windows half as many: they stay in L2 */
-#define BAND (HEIGHT * 8)       /* rows for which B is packed once */
-#define GROUP (4 * COLUMNS)     /* columns of one call of the epilogue */
-#define SMALL (1 << 17)         /* elements of an operand that need no packing */
-
-typedef float lanes_t __attribute__((vector_size(LANES * 4), aligned(4)));
-typedef float four_t __attribute__((vector_size(16), aligned(4)));
-#ifdef __clang__
-#define PICK(x, y, ...) __builtin_shufflevector(x, y, __VA_ARGS__)
-#define CONTRACTED noinline
-#pragma clang fp contract(fast)
-#else
-typedef int32_t pick_t __attribute__((vector_size(16)));
-#define PICK(x, y, ...) __builtin_shuffle(x, y, (pick_t){__VA_ARGS__})
-#define CONTRACTED noinline, optimize("fp-contract=fast")
-#endif
-
-/* Where a block takes a part of a panel's row, memory is asked for the next part as well: blocks to
- * come find it in the cache. */
-#if COLUMNS < TENON_PANEL
-#define AHEAD(b) __builtin_prefetch((b) + COLUMNS)
-#else
-#define AHEAD(b)
-#endif
-
-/* R rows of COLUMNS: C = or += A B. Element (i, k) of A is a[i * AI + k * AK]. Multiplied and added in
- * one rounding. */
-#define BLOCK(NAME, R, AI, AK)                                                                     \
-  static __attribute__((CONTRACTED)) void NAME(                                                    \
-      const float *a, int64_t ai, int64_t ak, const float *b, int64_t bk, int64_t depth, float *c, \
-      int64_t stride, int64_t columns, int first) {                                                \
-    lanes_t sum[R][2];                                                                             \
-    _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) sum[i][0] = sum[i][1] = (lanes_t){0};     \
-    for (int64_t k = 0; k < depth; ++k, a += AK, b += bk) {                                        \
-      const lanes_t left = *(const lanes_t *)b, right = *(const lanes_t *)(b + LANES);             \
-      AHEAD(b);                                                                                    \
-      _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) {                                       \
-        sum[i][0] += a[i * (AI)] * left;                                                           \
-        sum[i][1] += a[i * (AI)] * right;                                                          \
-      }                                                                                            \
-    }                                                                                              \
-    if (columns == COLUMNS) {                                                                      \
-      _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) {                                       \
-        lanes_t *p = (lanes_t *)(c + i * stride), *q = (lanes_t *)(c + i * stride + LANES);        \
-        *p = first ? sum[i][0] : *p + sum[i][0];                                                   \
-        *q = first ? sum[i][1] : *q + sum[i][1];                                                   \
-      }                                                                                            \
-      return;                                                                                      \
-    }                                                                                              \
-    float edge[R][COLUMNS];                                                                        \
-    _Pragma("GCC unroll 16") for (int i = 0; i < R; ++i) {                                         \
-      *(lanes_t *)edge[i] = sum[i][0];                                                             \
-      *(lanes_t *)(edge[i] + LANES) = sum[i][1];                                                   \
-    }                                                                                              \
-    for (int64_t i = 0; i < R; ++i)                                                                \
-      for (int64_t j = 0; j < columns; ++j)                                                        \
-        c[i * stride + j] = first ? edge[i][j] : c[i * stride + j] + edge[i][j];                   \
-  }
-#define BOTH(R) BLOCK(packed_##R, R, 1, R) BLOCK(strided_##R, R, ai, ak)
-#define EACH_TO_6(X) X(1) X(2) X(3) X(4) X(5) X(6)
-#define EACH_TO_10(X) EACH_TO_6(X) X(7) X(8) X(9) X(10)
-#define EACH_TO_14(X) EACH_TO_10(X) X(11) X(12) X(13) X(14)
-#if ROWS == 14
-#define EACH EACH_TO_14
-#elif ROWS == 10
-#define EACH EACH_TO_10
-#else
-#define EACH EACH_TO_6
-#endif
-EACH(BOTH)
-
-typedef void (*block_t)(const float *, int64_t, int64_t, const float *, int64_t, int64_t, float *,
-                        int64_t, int64_t, int);
-#define PACKED(R) packed_##R,
-#define STRIDED(R) strided_##R,
-static const block_t packed_blocks[] = {EACH(PACKED)};
-static const block_t strided_blocks[] = {EACH(STRIDED)};
-
-static inline float element(const void *x, int64_t i, int64_t dtype) {
-  if (dtype == 0) return ((const float *)x)[i];
-  return dtype == 1 ? from_bf16(((const uint16_t *)x)[i]) : from_f16(((const uint16_t *)x)[i]);
-}
-
-/* to[k * width + l] = from[k * fk + l * fl] for k < depth, l < some; 0 for l from some to width. */
-#define PACK(NAME, DTYPE)                                                                          \
-  static void NAME(float *to, const void *from, int64_t start, int64_t fk, int64_t fl,             \
-                   int64_t depth, int64_t some, int64_t width) {                                   \
-    if (fl == 1 && some == width) {                                                                \
-      for (int64_t k = 0; k < depth; ++k)                                                          \
-        for (int64_t l = 0; l < width; ++l)                                                        \
-          to[k * width + l] = element(from, start + k * fk + l, DTYPE);                            \
-      return;                                                                                      \
-    }                                                                                              \
-    for (int64_t k = 0; k < depth; ++k)                                                            \
-      for (int64_t l = 0; l < width; ++l)                                                          \
-        to[k * width + l] = l < some ? element(from, start + k * fk + l * fl, DTYPE) : 0.0f;       \
-  }
-PACK(pack_f32_any, 0)
-PACK(pack_bf16, 1)
-PACK(pack_f16, 2)
-
-/* The same where k is dense in memory: four by four, turned in registers. */
-static void pack_f32(float *to, const void *from, int64_t start, int64_t fk, int64_t fl,
-                     int64_t depth, int64_t some, int64_t width) {
-  if (fk != 1 || fl == 1 || some < 4) {
-    pack_f32_any(to, from, start, fk, fl, depth, some, width);
-    return;
-  }
-  const float *x = (const float *)from + start;
-  int64_t l = 0;
-  for (; l + 4 <= some; l += 4, x += 4 * fl) {
-    int64_t k = 0;
-    for (; k + 4 <= depth; k += 4) {
-      const four_t a = *(const four_t *)(x + k), b = *(const four_t *)(x + fl + k);
-      const four_t c = *(const four_t *)(x + 2 * fl + k), d = *(const four_t *)(x + 3 * fl + k);
-      const four_t ab = PICK(a, b, 0, 4, 1, 5);
-      const four_t cd = PICK(c, d, 0, 4, 1, 5);
-      const four_t ef = PICK(a, b, 2, 6, 3, 7);
-      const four_t gh = PICK(c, d, 2, 6, 3, 7);
-      float *y = to + k * width + l;
-      *(four_t *)y = PICK(ab, cd, 0, 1, 4, 5);
-      *(four_t *)(y + width) = PICK(ab, cd, 2, 3, 6, 7);
-      *(four_t *)(y + 2 * width) = PICK(ef, gh, 0, 1, 4, 5);
-      *(four_t *)(y + 3 * width) = PICK(ef, gh, 2, 3, 6, 7);
-    }
-    for (; k < depth; ++k)
-      for (int64_t e = 0; e < 4; ++e) to[k * width + l + e] = x[e * fl + k];
-  }
-  for (; l < width; ++l, x += fl)
-    for (int64_t k = 0; k < depth; ++k) to[k * width + l] = l < some ? x[k] : 0.0f;
-}
-
-typedef void (*pack_t)(float *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
-static const pack_t packers[] = {pack_f32, pack_bf16, pack_f16};
-
-/* Every second of the elements of two vectors. */
-static inline lanes_t evens(lanes_t x, lanes_t y) {
-#ifdef __clang__
-  lanes_t z;
-  for (int l = 0; l < LANES / 2; ++l) z[l] = x[2 * l], z[l + LANES / 2] = y[2 * l];
-  return z;
-#else
-  typedef int32_t numbers_t __attribute__((vector_size(LANES * 4)));
-  numbers_t number;
-  for (int l = 0; l < LANES; ++l) number[l] = 2 * l;
-  return __builtin_shuffle(x, y, number);
-#endif
-}
-
-/* Columns j to j + some of B as windows, at most COLUMNS of them, for rows k to k + depth. A run of
- * columns that lie one or two steps apart is copied by whole vectors, which the next run and the next
- * row then write over: what is beyond `some`, and up to LANES elements after the panel, is of no
- * account. */
-static void pack_windows(float *to, const tenon_matmul_t *p, int64_t start, int64_t k, int64_t depth,
-                         int64_t j, int64_t some) {
-  const tenon_windows_t *w = p->windows;
-  const int64_t step = w->column_steps[2];
-  int64_t at[COLUMNS], runs[COLUMNS + 1], count = 0, last = 0;
-  int64_t column[3] = {j / w->columns[2] / w->columns[1], j / w->columns[2] % w->columns[1],
-                       j % w->columns[2]};
-  for (int64_t l = 0; l < some; ++l) {
-    at[l] = column[0] * w->column_steps[0] + column[1] * w->column_steps[1] +
-            column[2] * w->column_steps[2];
-    if (l == 0 || at[l] != at[l - 1] + step) runs[count++] = l;
-    last = at[l] > last ? at[l] : last;
-    if (++column[2] < w->columns[2]) continue;
-    column[2] = 0;
-    if (++column[1] == w->columns[1]) column[1] = 0, ++column[0];
-  }
-  runs[count] = some;
-  int64_t row[4], left = k;
-  for (int d = 3; d >= 0; --d) row[d] = left % w->rows[d], left /= w->rows[d];
-  const int by_runs = p->dtype == 0 && (step == 1 || step == 2) && 4 * count <= some + 8;
-  for (int64_t e = 0; e < depth; ++e, to += COLUMNS) {
-    const int64_t here = row[0] * w->row_steps[0] + row[1] * w->row_steps[1] +
-                         row[2] * w->row_steps[2] + row[3] * w->row_steps[3];
-    for (int d = 3; d >= 0 && ++row[d] == w->rows[d] && d > 0; --d) row[d] = 0;
-    const float *x = (const float *)p->b + start + here;
-    if (by_runs && here + last + 2 * COLUMNS <= w->length) {
-      for (int64_t r = 0; r < count; ++r) {
-        const float *y = x + at[runs[r]];
-        for (int64_t l = runs[r]; l < runs[r + 1]; l += LANES, y += step * LANES) {
-          const lanes_t first = *(const lanes_t *)y;
-          *(lanes_t *)(to + l) = step == 1 ? first : evens(first, *(const lanes_t *)(y + LANES));
-        }
-      }
-    } else if (p->dtype == 0) {
-      for (int64_t l = 0; l < some; ++l) to[l] = x[at[l]];
-    } else {
-      for (int64_t l = 0; l < some; ++l) to[l] = element(p->b, start + here + at[l], p->dtype);
-    }
-  }
-}
-
+/* Products of matrices of any strides, by the blocks of blocks.c. Panels of both operands are packed
+ * so that a block reads memory in order. Small operands are read where they are. An epilogue runs over
+ * each piece of the product while it is in the cache. */
 static pthread_key_t room_key;
 static pthread_once_t room_once = PTHREAD_ONCE_INIT;
 static void make_room_key(void) { pthread_key_create(&room_key, free); }
@@ -334,7 +123,8 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
                 const float *from = read_a ? (const float *)p->a + a0 + (i0 + i) * ai + k0 * ak
                                            : left + i * depth_most;
                 (read_a ? strided_blocks : packed_blocks)[r - 1](
-                    from, ai, ak, right, down, depth, sums + i * step + j - g, step, some, k0 == 0);
+                    from, ai, ak, right, down, depth, 1, 0, sums + i * step + j - g, step, some,
+                    k0 == 0);
               }
             }
             if (last && (p->dtype != 0 || p->epilogue != NULL)) {
@@ -349,67 +139,78 @@ static void rectangle(const tenon_matmul_t *p, int64_t number, int64_t r0, int64
 }
 
 /* Rows of one product of an image's windows with panels: places `at` to `at` + count of a row of places.
- * Each call adds what one run of the kernel gives, in order, so that nothing is packed. */
+ * Nothing is packed: each row of the kernel is a run of a place's row of A, or each of its elements
+ * is, where the image ends or they are no neighbours in memory. */
 static void place_block(const tenon_places_t *w, const float *image, const int64_t *at, int64_t count,
                         const float *panel, float *c, int64_t step, int64_t columns) {
-  const int64_t top = at[0] * w->stride[0] - w->padding[0];
+  const int64_t top = at[0] * w->stride[0] - w->padding[0], down = w->dilation[0];
   const int64_t left = at[1] * w->stride[1] - w->padding[1], across = w->stride[1];
-  const int64_t wide = w->kernel[1], apart = w->dilation[1];
-  const int inside =
-      left >= 0 && left + (count - 1) * across + (wide - 1) * apart < w->size[1];
-  /* Neighbours in a row of the kernel are one run where they are neighbours in memory. */
-  const int64_t joined = inside && (wide == 1 || apart * w->step[1] == w->channels) ? wide : 1;
-  int first = 1;
-  if (!inside) {
-    for (int64_t i = 0; i < count; ++i)
-      for (int64_t j = 0; j < columns; ++j) c[i * step + j] = 0;
-    first = 0;
+  const int64_t wide = w->kernel[1], apart = w->dilation[1], end = w->size[1];
+  int64_t first_row = 0, last_row = w->kernel[0]; /* of the kernel's rows that meet the image */
+  while (first_row < last_row && top + first_row * down < 0) ++first_row;
+  while (first_row < last_row && top + (last_row - 1) * down >= w->size[0]) --last_row;
+  const int inside = left >= 0 && left + (count - 1) * across + (wide - 1) * apart < end;
+  const int64_t depth = wide * w->channels;
+  panel += first_row * depth * TENON_PANEL;
+  image += (top + first_row * down) * w->step[0];
+  if (first_row < last_row && inside && (wide == 1 || apart * w->step[1] == w->channels)) {
+    strided_blocks[count - 1](image + left * w->step[1], across * w->step[1], 1, panel, TENON_PANEL,
+                              depth, last_row - first_row, down * w->step[0] - depth, c, step,
+                              columns, 1);
+    return;
   }
-  for (int64_t y = 0; y < w->kernel[0]; ++y) {
-    const int64_t row = top + y * w->dilation[0];
-    if (row < 0 || row >= w->size[0]) continue;
-    for (int64_t x = 0; x < wide; x += joined) {
-      int64_t from = 0, to = count;
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t j = 0; j < columns; ++j) c[i * step + j] = 0;
+  for (int64_t y = first_row; y < last_row; ++y, image += down * w->step[0])
+    for (int64_t x = 0; x < wide; ++x, panel += w->channels * TENON_PANEL) {
       const int64_t begin = left + x * apart;
-      if (!inside) {
-        from = begin < 0 ? (across - 1 - begin) / across : 0;
-        to = begin < w->size[1] ? smaller(count, (w->size[1] - 1 - begin) / across + 1) : 0;
-        if (from >= to) continue;
-      }
-      const float *a = image + row * w->step[0] + (begin + from * across) * w->step[1];
-      strided_blocks[to - from - 1](a, across * w->step[1], 1,
-                                    panel + (y * wide + x) * w->channels * TENON_PANEL, TENON_PANEL,
-                                    joined * w->channels, c + from * step, step, columns, first);
-      first = 0;
+      const int64_t from = begin < 0 ? (across - 1 - begin) / across : 0;
+      const int64_t to = begin < end ? smaller(count, (end - 1 - begin) / across + 1) : 0;
+      if (from < to)
+        strided_blocks[to - from - 1](image + (begin + from * across) * w->step[1],
+                                      across * w->step[1], 1, panel, TENON_PANEL, w->channels, 1, 0,
+                                      c + from * step, step, columns, 0);
     }
-  }
-  if (first)
-    for (int64_t i = 0; i < count; ++i)
-      for (int64_t j = 0; j < columns; ++j) c[i * step + j] = 0;
 }
 
-/* Rows r0 to r1 and columns c0 to c1 of a product with windows of an image, on this thread. */
+/* Rows r0 to r1 and columns c0 to c1 of a product with windows of an image, on this thread. A piece
+ * for the epilogue is as wide as weights of so many columns stay in the L2 cache: a long row of it
+ * costs less than several short ones. */
 static void places(const tenon_matmul_t *p, int64_t number, int64_t r0, int64_t r1, int64_t c0,
                    int64_t c1) {
   const tenon_places_t *w = p->places;
   const float *image = (const float *)p->a + number * p->a_strides[0];
-  const int64_t step = p->c != NULL ? p->c_strides[1] : GROUP, across = w->places[1];
-  float *own = p->c != NULL ? NULL : room(HEIGHT * GROUP);
-  for (int64_t g = c0; g < c1; g += GROUP) {
-    const int64_t end = smaller(g + GROUP, c1);
-    for (int64_t band = r0; band < r1; band += HEIGHT) {
-      const int64_t band_end = smaller(band + HEIGHT, r1);
-      float *sums = own != NULL ? own
-                                : (float *)p->c + number * p->c_strides[0] + band * step + g;
+  const int into = p->c != NULL && (p->kept || p->epilogue == NULL);
+  const int64_t across = w->places[1], whole = (c1 - c0 + COLUMNS - 1) / COLUMNS * COLUMNS;
+  const int64_t kept = OF_L2 / (p->k > 0 ? p->k : 1) / COLUMNS * COLUMNS;
+  const int64_t most = kept < GROUP ? GROUP : smaller(kept, 4 * GROUP);
+  const int64_t width = smaller(whole, most), height = HEIGHT * GROUP / width / ROWS * ROWS;
+  const int64_t step = into ? p->c_strides[1] : width;
+  float *own = into ? NULL : room(HEIGHT * GROUP);
+  /* Of a kernel of one element without padding a place's row of A is one run, whatever place it is. */
+  const int one = w->kernel[0] * w->kernel[1] == 1 && w->padding[0] == 0 && w->padding[1] == 0;
+  const int64_t down = w->stride[0] * w->step[0], along = w->stride[1] * w->step[1];
+  for (int64_t g = c0; g < c1; g += width) {
+    const int64_t end = smaller(g + width, c1);
+    for (int64_t band = r0; band < r1; band += height) {
+      const int64_t band_end = smaller(band + height, r1);
+      float *sums = into ? (float *)p->c + number * p->c_strides[0] + band * step + g : own;
       for (int64_t j = g; j < end; j += COLUMNS) {
         const float *panel = in_panels(p, 0, j);
-        for (int64_t start = band, run; start < band_end; start += run) {
-          run = smaller(across - start % across, band_end - start);
-          const int64_t blocks = (run + ROWS - 1) / ROWS, high = (run + blocks - 1) / blocks;
-          for (int64_t i = start; i < start + run; i += high) {
-            const int64_t at[2] = {i / across, i % across};
-            place_block(w, image, at, smaller(high, start + run - i), panel,
-                        sums + (i - band) * step + j - g, step, smaller(COLUMNS, end - j));
+        const int64_t columns = into ? smaller(COLUMNS, end - j) : COLUMNS;
+        int64_t at[2] = {band / across, band % across};
+        for (int64_t i = band; i < band_end; at[0]++, at[1] = 0) {
+          /* Blocks of equal height, or nearly: one of few rows costs as much as a full one. */
+          int64_t run = smaller(across - at[1], band_end - i);
+          for (int64_t blocks = (run + ROWS - 1) / ROWS; blocks > 0; --blocks) {
+            const int64_t some = (run + blocks - 1) / blocks;
+            float *c = sums + (i - band) * step + j - g;
+            if (one)
+              strided_blocks[some - 1](image + at[0] * down + at[1] * along, along, 1, panel,
+                                       TENON_PANEL, p->k, 1, 0, c, step, columns, 1);
+            else
+              place_block(w, image, at, some, panel, c, step, columns);
+            run -= some, i += some, at[1] += some;
           }
         }
       }
@@ -532,7 +333,7 @@ static void strips(const tenon_matmul_t *p, const float *a, const float *b, int6
   for (; j + wide <= columns; j += wide)
     (rows == 1 ? strip_1 : rows == 2 ? strip_2 : strip_3)(a, ai, ak, b + j, bk, p->k, c + j, step);
   for (; j + COLUMNS <= columns; j += COLUMNS)
-    strided_blocks[rows - 1](a, ai, ak, b + j, bk, p->k, c + j, step, COLUMNS, 1);
+    strided_blocks[rows - 1](a, ai, ak, b + j, bk, p->k, 1, 0, c + j, step, COLUMNS, 1);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t l = j; l < columns; ++l) {
       float total = 0;
@@ -668,7 +469,7 @@ void @NAME@(const tenon_matmul_t *p) {
     cut.columns = threads / cut.rows;
   }
   cut.high = ((p->m + cut.rows - 1) / cut.rows + ROWS - 1) / ROWS * ROWS;
-  const int64_t unit = COLUMNS > TENON_PANEL ? COLUMNS : TENON_PANEL;
+  const int64_t unit = COLUMNS < TENON_PANEL && p->places == NULL ? TENON_PANEL : COLUMNS;
   cut.wide = ((p->n + cut.columns - 1) / cut.columns + unit - 1) / unit * unit;
   const int64_t parts = p->batch * cut.rows * cut.columns;
   if (threads <= 1) { /* a team of one thread costs as much as a small product */
