@@ -97,8 +97,8 @@ typedef void (*tenon_work)(void* data, void* const* addresses);
  * A queue is in order: what is enqueued runs after what was enqueued before. `copy`, `launch` and
  * `call` enqueue and do not wait; `commit` starts what was enqueued, without waiting. Where one of
  * them fails, what was enqueued before stays so. Of these four, with `copy_on`, `commit_on`,
- * `after`, `begin_recording`, `end_recording` and `replay`, one runs at a time for a device. Any
- * other function may be called by any thread at any time. */
+ * `after`, `copy_from`, `begin_recording`, `end_recording` and `replay`, one runs at a time for a
+ * device. Any other function may be called by any thread at any time. */
 typedef struct tenon_target_functions {
   size_t size;
   const char* name;  /* in error messages and in `TENON_TARGET`; a word */
@@ -216,6 +216,19 @@ typedef struct tenon_target_functions {
   /* Lets a recording go, of which nothing in a queue is left, or which has not ended: nothing is
    * recorded then. Blocks that it names may have been released before. */
   void (*free_recording)(void* context, int32_t device, uint64_t recording);
+
+  /* Copies bytes from another device of this target, in the queue of kernels of `device`. Nothing
+   * that is enqueued on either device touches these bytes, and nothing will before the ticket of
+   * the next commit of `device` has passed. Optional: without it such copies go through the host.
+   */
+  int32_t (*copy_from)(
+      void* context,
+      int32_t device,
+      tenon_place to,
+      int32_t other,
+      tenon_place from,
+      uint64_t nbytes,
+      tenon_status* status);
 } tenon_target_functions;
 
 /* What a target's library exports. `interface` is the TENON_INTERFACE of who opens it. The

@@ -146,6 +146,7 @@ class PythonQueue final : public Queue {
   // One for copies runs nothing.
   explicit PythonQueue(py::object queue, bool for_copies = false)
       : runs_calls_(!for_copies && queue.attr("runs_calls").cast<bool>()),
+        copies_from_devices_(!for_copies && py::hasattr(queue, "copy_from")),
         record_(py::module_::import("torch_tenon.targets.target").attr("Launch")),
         queue_(std::make_shared<Held>(std::move(queue))) {}
 
@@ -158,6 +159,15 @@ class PythonQueue final : public Queue {
         end(dst, kind == CopyKind::device_to_host),
         end(src, kind == CopyKind::host_to_device),
         nbytes);
+  }
+
+  bool copies_from_devices() const override {
+    return copies_from_devices_;
+  }
+
+  void copy_from(void* dst, const void* src, int device, size_t nbytes) override {
+    const py::gil_scoped_acquire gil;
+    (**queue_).attr("copy_from")(place(dst), place(src), device, nbytes);
   }
 
   void launch(const Launch& launch) override {
@@ -224,7 +234,7 @@ class PythonQueue final : public Queue {
     return found;
   }
 
-  const bool runs_calls_;
+  const bool runs_calls_, copies_from_devices_;
   const Held record_;  // the class of launches
   const std::shared_ptr<Held> queue_;
 };

@@ -100,23 +100,33 @@ class LibraryQueue final : public Queue {
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
     const auto to = end(dst, kind == CopyKind::device_to_host);
     const auto from = end(const_cast<void*>(src), kind == CopyKind::host_to_device);
-    tenon_status status{};
-    const auto lock = turn();
-    const auto code =
-        number_ == 0
-            ? table_.copy(table_.context, device_, &to, &from, nbytes, &status)
-            : table_.copy_on(table_.context, device_, number_, &to, &from, nbytes, &status);
-    check_status(code, status, name());
+    in_turn([&](tenon_status* status) {
+      return number_ == 0
+                 ? table_.copy(table_.context, device_, &to, &from, nbytes, status)
+                 : table_.copy_on(table_.context, device_, number_, &to, &from, nbytes, status);
+    });
   }
+
+#ifndef TENON_ONE_DEVICE
+  bool copies_from_devices() const override {
+    return table_.copy_from != nullptr;
+  }
+
+  void copy_from(void* dst, const void* src, int device, size_t nbytes) override {
+    const auto to = place(dst), from = place(src);
+    in_turn([&](tenon_status* status) {
+      return table_.copy_from(table_.context, device_, to, device, from, nbytes, status);
+    });
+  }
+#endif
 
   void after(const Ticket& ticket) override {
     const auto* last = static_cast<LibraryCommit&>(*ticket).last();
     if (last == nullptr)
       return;
-    tenon_status status{};
-    const auto lock = turn();
-    check_status(
-        table_.after(table_.context, device_, number_, last->number, &status), status, name());
+    in_turn([&](tenon_status* status) {
+      return table_.after(table_.context, device_, number_, last->number, status);
+    });
   }
 
   void launch(const Launch& asked) override {
@@ -138,9 +148,9 @@ class LibraryQueue final : public Queue {
     launch.group = asked.group.data();
     launch.group_count = asked.group.size();
     launch.scratch = static_cast<uint64_t>(asked.scratch);
-    tenon_status status{};
-    const auto lock = turn();
-    check_status(table_.launch(table_.context, device_, &launch, &status), status, name());
+    in_turn([&](tenon_status* status) {
+      return table_.launch(table_.context, device_, &launch, status);
+    });
   }
 
   // It has the lock from its begin to its end: what others launched would be recorded as well.
@@ -164,9 +174,9 @@ class LibraryQueue final : public Queue {
   }
 
   void replay(const RecordedLaunches& recording) override {
-    tenon_status status{};
-    const auto lock = turn();
-    check_status(table_.replay(table_.context, device_, recording.number, &status), status, name());
+    in_turn([&](tenon_status* status) {
+      return table_.replay(table_.context, device_, recording.number, status);
+    });
   }
 
   bool runs_calls() const override {
@@ -184,16 +194,26 @@ class LibraryQueue final : public Queue {
     };
     const auto all = places(pointers);
     auto given = std::make_unique<Given>(Given{std::move(work), all.size()});
-    tenon_status status{};
-    const auto lock = turn();
-    check_status(
-        table_.call(table_.context, device_, run, given.get(), all.data(), all.size(), &status),
-        status,
-        name());
+    in_turn([&](tenon_status* status) {
+      return table_.call(table_.context, device_, run, given.get(), all.data(), all.size(), status);
+    });
     given.release();  // `run` has it
   }
 
  private:
+  // Calls a function of the library's with the lock of `turn`, and raises what it fails with.
+  template <class F>
+  void in_turn(const F& function) {
+    in_turn(
+        [](const void* f, tenon_status* status) { return (*static_cast<const F*>(f))(status); },
+        &function);
+  }
+  void in_turn(int32_t (*call)(const void*, tenon_status*), const void* function) {
+    tenon_status status{};
+    const auto lock = turn();
+    check_status(call(function, &status), status, name());
+  }
+
   // The lock of what enqueues, and nobody else has anything open.
   std::unique_lock<std::mutex> turn() {
     if (records_)

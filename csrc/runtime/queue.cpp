@@ -62,6 +62,12 @@ void Queue::replay(const RecordedLaunches&) {
   fail(ErrorKind::unsupported, "a queue of this device replays nothing");
 }
 
+#ifndef TENON_ONE_DEVICE
+void Queue::copy_from(void*, const void*, int, size_t) {
+  fail(ErrorKind::unsupported, "a queue of this device copies from no other one");
+}
+#endif
+
 void Queue::after(const Ticket&) {
   fail(ErrorKind::unsupported, "a queue of this device waits for no other one");
 }

@@ -120,6 +120,16 @@ class Queue {
   // where it was, status words included; these are zero.
   virtual void replay(const RecordedLaunches& recording);
 
+  // Where the runtime is a library by itself, each program has one device.
+#ifndef TENON_ONE_DEVICE
+  // Whether it copies from other devices of its target; `copy_from` is for such a one alone.
+  virtual bool copies_from_devices() const {
+    return false;
+  }
+  // ... from `device`. Nothing else touches these bytes until the next commit has passed.
+  virtual void copy_from(void* dst, const void* src, int device, size_t nbytes);
+#endif
+
   // What is enqueued from here on begins, on the device, once it has passed a commit of another of
   // its queues, well or not. The host does not wait. For a device of several queues alone.
   virtual void after(const Ticket& ticket);

@@ -100,6 +100,17 @@ class SeveralQueues final : public Queue {
     lanes_[lane].queue->copy(dst, src, nbytes, kind);
   }
 
+#ifndef TENON_ONE_DEVICE
+  bool copies_from_devices() const override {
+    return lanes_[kKernels].queue->copies_from_devices();
+  }
+
+  void copy_from(void* dst, const void* src, int device, size_t nbytes) override {
+    touch(kKernels, dst, nbytes, /*writes=*/true);
+    lanes_[kKernels].queue->copy_from(dst, src, device, nbytes);
+  }
+#endif
+
   void launch(const Launch& launch) override {
     touch_all(launch.pointers, launch.nbytes);
     lanes_[kKernels].queue->launch(launch);

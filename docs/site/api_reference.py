@@ -111,7 +111,8 @@ def python_pages() -> list[Page]:
                 _section(
                     "The target",
                     "torch_tenon.targets.target",
-                    *("Target", "Queue", "Event", "Passed"),
+                    *("Target", "Queue", "OrderedQueue", "PeerQueue", "Launch"),
+                    *("Event", "TimedEvent", "Passed"),
                 ),
                 _section(
                     "Errors",
@@ -126,7 +127,11 @@ def python_pages() -> list[Page]:
                     "torch_tenon.compiler.backend",
                     *("Backend", "KernelFile", "PackedCode", "PackedKernel"),
                 ),
-                _section("Dtypes", "torch_tenon.compiler.capabilities", "Capabilities"),
+                _section(
+                    "What the hardware can",
+                    "torch_tenon.compiler.capabilities",
+                    *("Capabilities", "Tiles"),
+                ),
                 _section("Kernels", "torch_tenon.compiler.kernel", "Kernel"),
                 _section(
                     "Kernels by hand",
@@ -142,17 +147,24 @@ def python_pages() -> list[Page]:
             "[Scalar ops](scalar-ops.md) has what a `Let` computes.",
             [
                 _section("From a group to a tree", "torch_tenon.compiler.loops.lower", "lower"),
+                _section(
+                    "... of a product", "torch_tenon.compiler.loops.tile_product", "tile_product"
+                ),
                 _section("Rewrites", "torch_tenon.compiler.loops.place", "place_values"),
+                _section("Copies of what is read", "torch_tenon.compiler.loops.stage", "stage"),
+                _section(
+                    "Copies ahead", "torch_tenon.compiler.loops.double_buffer", "double_buffer"
+                ),
                 _section(
                     "Statements",
                     "torch_tenon.compiler.loops.tree",
                     *("Tree", "For", "If", "Let", "Load", "Store", "Declare", "Accumulate"),
-                    *("Check", "Barrier"),
+                    *("Check", "Barrier", "CopyBlock", "Wait", "TileProduct", "Draw"),
                 ),
                 _section(
                     "Operands and memory",
                     "torch_tenon.compiler.loops.tree",
-                    *("Constant", "Read", "Array", "Accumulator", "Failure"),
+                    *("Constant", "Read", "Array", "Accumulator", "Failure", "space_of", "walk"),
                 ),
                 _section(
                     "What a kernel is called with",

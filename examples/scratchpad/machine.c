@@ -14,7 +14,7 @@ enum {
   LATENCY = 100, /* cycles from a copy's last beat until the vector unit may read it */
   ALONE = 40,    /* cycles for a number that is read from memory by itself */
   PENDING = 64,  /* copies that are started at once */
-  SIDE = 16      /* rows and columns of the matrix unit's tiles, and cycles for a product of two */
+  SIDE = 16      /* rows and columns of a tile of sums, and cycles for a product of two tiles */
 };
 
 typedef struct {
@@ -163,10 +163,36 @@ static float number(const void *from, int64_t element, int64_t nbytes) {
   return found;
 }
 
-/* Adds the product of two tiles of float32 or bfloat16 to a tile of sums, which begin with it
- * where nothing was added before. */
+static float sum_of_floats(
+    float sum,
+    const void *left,
+    const void *right,
+    int64_t left_step,
+    int64_t right_step,
+    int64_t depth,
+    int64_t nbytes) {
+  for (int64_t k = 0; k < depth; ++k)
+    sum += number(left, k * left_step, nbytes) * number(right, k * right_step, nbytes);
+  return sum;
+}
+
+/* It wraps. */
+static uint32_t sum_of_bytes(
+    uint32_t sum,
+    const int8_t *left,
+    const int8_t *right,
+    int64_t left_step,
+    int64_t right_step,
+    int64_t depth) {
+  for (int64_t k = 0; k < depth; ++k)
+    sum += (uint32_t)(left[k * left_step] * right[k * right_step]);
+  return sum;
+}
+
+/* Adds the product of two tiles to a tile of sums, which begin with it where nothing was added
+ * before. Numbers of one byte are int8 and have sums of int32, others are bfloat16 or float32. */
 void machine_multiply(
-    float *sums,
+    void *sums,
     int64_t down,
     int64_t across,
     const void *left,
@@ -176,22 +202,33 @@ void machine_multiply(
     int64_t right_down,
     int64_t right_across,
     int64_t before,
+    int64_t depth,
     int64_t nbytes) {
-  const int64_t end = SIDE - 1;
-  look(sums, sums + end * (down + across) + 1, machine_sums);
-  look(left, (const char *)left + (end * (left_down + left_across) + 1) * nbytes, machine_scratch);
-  look(
-      right,
-      (const char *)right + (end * (right_down + right_across) + 1) * nbytes,
-      machine_scratch);
+  const int64_t end = SIDE - 1, last = depth - 1;
+  const int64_t left_end = end * left_down + last * left_across;
+  const int64_t right_end = last * right_down + end * right_across;
+  look(sums, (const uint32_t *)sums + end * (down + across) + 1, machine_sums);
+  look(left, (const char *)left + (left_end + 1) * nbytes, machine_scratch);
+  look(right, (const char *)right + (right_end + 1) * nbytes, machine_scratch);
   for (int64_t i = 0; i < SIDE; ++i)
     for (int64_t j = 0; j < SIDE; ++j) {
-      float *sum = &sums[i * down + j * across];
-      float total = before ? *sum : 0;
-      for (int64_t k = 0; k < SIDE; ++k)
-        total += number(left, i * left_down + k * left_across, nbytes) *
-            number(right, k * right_down + j * right_across, nbytes);
-      *sum = total;
+      const int64_t at = i * down + j * across;
+      const char *row = (const char *)left + i * left_down * nbytes;
+      const char *column = (const char *)right + j * right_across * nbytes;
+      if (nbytes == 1) {
+        uint32_t *sum = (uint32_t *)sums + at;
+        *sum = sum_of_bytes(
+            before ? *sum : 0,
+            (const int8_t *)row,
+            (const int8_t *)column,
+            left_across,
+            right_down,
+            depth);
+      } else {
+        float *sum = (float *)sums + at;
+        *sum = sum_of_floats(
+            before ? *sum : 0, row, column, left_across, right_down, depth, nbytes);
+      }
     }
   counted.cycles += SIDE;
   counted.multiplying += SIDE;

@@ -69,10 +69,10 @@ DECLARED = [
     "void machine_wait(void *);",
     "void machine_start(void *, void *, int64_t, int64_t, const void *, int64_t, int64_t, int64_t,"
     " int64_t, int64_t, int64_t, int64_t);",
-    "void machine_multiply(float *, int64_t, int64_t, const void *, int64_t, int64_t, const void *,"
-    " int64_t, int64_t, int64_t, int64_t);",
+    "void machine_multiply(void *, int64_t, int64_t, const void *, int64_t, int64_t, const void *,"
+    " int64_t, int64_t, int64_t, int64_t, int64_t);",
 ]
-SIDE = 16  # of the matrix unit's tiles
+SIDE = 16  # of the matrix unit's tiles of sums
 # Memory of the machine's own, by its space.
 MEMORY = {"scratch": "machine_scratch", "accumulator": "machine_sums"}
 
@@ -135,6 +135,7 @@ class VectorWriter(CWriter):
             f"&{self._element(s.right, s.right_index)}",
             *map(self.index, s.right_strides),
             self.index(s.before),
+            str(s.sizes[2]),
             str(s.left.dtype.itemsize),
         ]
         return [f"machine_multiply({', '.join(numbers)});"]
@@ -159,9 +160,10 @@ class ScratchpadBackend(Backend):
     name = "scratchpad"
     capabilities = Capabilities(
         spaces={"scratch": 1 << 16, "accumulator": 1 << 16},
-        tiles=tuple(
-            Tiles(SIDE, SIDE, SIDE, dtype, torch.float32)
-            for dtype in (torch.float32, torch.bfloat16)
+        tiles=(
+            Tiles(SIDE, SIDE, 16, torch.float32, torch.float32),
+            Tiles(SIDE, SIDE, 16, torch.bfloat16, torch.float32),
+            Tiles(SIDE, SIDE, 64, torch.int8, torch.int32),
         ),
     )
     product_dtypes = frozenset(t.operands for t in capabilities.tiles)
@@ -175,7 +177,9 @@ class ScratchpadBackend(Backend):
         tiles = tiles_for(product, self.capabilities)
         if tiles is None:
             return "no product of the matrix unit"
-        piece = next(pieces(product, [loop], tiles, self.capabilities))
+        piece = next(pieces(product, [loop], tiles, self.capabilities), None)
+        if piece is None:
+            return "an operand that has no room beside what it is computed of"
         *_, m, n = product.out.sizes
         often = 0
         if product.left.buffer is loop.buffer:

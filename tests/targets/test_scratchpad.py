@@ -92,6 +92,16 @@ PRODUCTS = [
     ("x @ y", "float32", (256, 1024, 256), 574464, 307840, 307840),
     ("x @ y", "bfloat16", (256, 1024, 256), 422400, 287184, 287184),
     ("x @ y", "float32", (300, 100, 200), 85264, 65280, 65280),
+    ("torch._int_mm(x, y)", "int8", (256, 1024, 256), 162048, 101536, 101536),
+    ("torch._int_mm(x, y)", "int8", (300, 100, 200), 39554, 38960, 38960),
+    (
+        "(torch._int_mm(x, y) * 0.02).to(torch.int8)",
+        "int8",
+        (256, 1024, 256),
+        162048,
+        101536,
+        128265,
+    ),
     ("F.gelu(x @ y + y[0])", "float32", (256, 256, 256), 191248, 130736, 156977),
     ("torch.relu(x) @ y", "float32", (256, 256, 128), 96512, 59624, 81593),
     ("torch.relu((x * 2) @ y + y[0])", "float32", (256, 512, 64), 114036, 68088, 122316),
@@ -107,9 +117,10 @@ def test_a_matrix_unit_multiplies_with_what_is_before_and_after() -> None:
         refuse = lambda *given: "each by itself"
         for text, dtype, (m, k, n), *_ in {PRODUCTS}:
             function = eval("lambda x, y: " + text)
-            x, y = torch.randn(m, k) / 8, torch.randn(k, n) / 8
+            scale = 8 if dtype == "int8" else 1 / 8
+            x, y = torch.randn(m, k) * scale, torch.randn(k, n) * scale
             x, y = x.to(getattr(torch, dtype)), y.to(getattr(torch, dtype))
-            most = 2e-2 if dtype == "bfloat16" else 1e-4
+            most = dict(bfloat16=2e-2, int8=0).get(dtype, 1e-4)
             close = dict(rtol=most, atol=most)
             with mock.patch.dict(names, double_buffer=lambda tree: tree):
                 after = ran(function, x, y, **close)
@@ -117,7 +128,7 @@ def test_a_matrix_unit_multiplies_with_what_is_before_and_after() -> None:
             with mock.patch.object(type(backend), "fusion_problem", refuse):
                 with mock.patch.object(type(backend), "prologue_problem", refuse):
                     apart = ran(function, x, y, **close)
-            tiles = -(-m // 16) * -(-k // 16) * -(-n // 16)
+            tiles = -(-m // 16) * -(-k // (64 if dtype == "int8" else 16)) * -(-n // 16)
             for counted in (after, beside, apart):
                 assert counted.multiplying == 16 * tiles and counted.alone == 0, text
             assert after.copying == beside.copying <= apart.copying, text
@@ -175,6 +186,62 @@ def test_products_of_any_shape_agree_with_the_cpu() -> None:
             return w.grad.cpu()
         found = gradients(torch.compile(loss, backend="tenon"), x.to("tenon"), w.to("tenon"))
         torch.testing.assert_close(found, gradients(loss, x, w), rtol=1e-4, atol=1e-4)
+        print("agree")
+    """
+    assert _run(code) == "agree"
+
+
+@pytest.mark.slow
+def test_products_of_bytes_are_the_cpus_to_the_last_bit() -> None:
+    code = """
+        import random
+        from torch._higher_order_ops.out_dtype import out_dtype
+
+        def bytes_of(*sizes):
+            x = torch.randint(-128, 128, sizes).to(torch.int8)
+            return x if random.random() < 0.5 else x.mT.contiguous().mT
+
+        def layer(x, y):
+            sums = torch._int_mm((x * 20).round().clamp(-128, 127).to(torch.int8), y)
+            return (torch.relu(sums) * 0.25).round().clamp(-128, 127).to(torch.int8)
+
+        def wide(x, y):
+            return out_dtype(torch.ops.aten.mm.default, torch.int32, x, y)
+
+        exact = dict(rtol=0, atol=0)
+        for _ in range(4):
+            m, k, n = (random.randrange(1, most) for most in (90, 300, 90))
+            tiles = -(-m // 16) * -(-k // 64) * -(-n // 16)
+            x, y = bytes_of(m, k), bytes_of(k, n)
+            for function, *given in (
+                (torch._int_mm, x, y),
+                (wide, x, y),
+                (lambda x, y: torch._int_mm(x.clamp(min=0), y ^ 3) * 3 + 1, x, y),
+                (lambda x, y: x @ y, x, y),  # wraps
+                (layer, torch.randn(m, k), y),
+            ):
+                counted = ran(function, *given, name=str((m, k, n)), **exact)
+                assert counted.multiplying == 16 * tiles and counted.alone == 0, (m, k, n)
+        # Eager code is planned the same.
+        for _ in range(3):
+            found = torch._int_mm(x.to("tenon"), y.to("tenon")) + 1
+            torch.testing.assert_close(found.cpu(), torch._int_mm(x, y) + 1, **exact)
+        assert target.counted().multiplying > 0
+        print("agree")
+    """
+    assert _run(code) == "agree"
+
+
+@pytest.mark.slow
+def test_an_operand_without_room_is_computed_before_the_product() -> None:
+    code = """
+        import dataclasses
+        small = {"scratch": 1 << 13, "accumulator": 1 << 13}
+        backend.capabilities = dataclasses.replace(backend.capabilities, spaces=small)
+        several = lambda y, *x: sum(x[1:], x[0]) @ y
+        given = [torch.randn(60, 70) / 8 for _ in range(8)]
+        counted = ran(several, torch.randn(70, 50), *given)
+        assert counted.multiplying == 16 * 4 * 5 * 4 and counted.alone == 0
         print("agree")
     """
     assert _run(code) == "agree"

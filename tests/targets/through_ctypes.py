@@ -79,6 +79,7 @@ FIELDS: list[tuple[str, Any]] = [
     ("end_recording", _function(c_int32, c_int32, c_uint64, _status)),
     ("replay", _function(c_int32, c_int32, c_uint64, _status)),
     ("free_recording", _function(None, c_int32, c_uint64)),
+    ("copy_from", _function(c_int32, c_int32, Place, c_int32, Place, c_uint64, _status)),
 ]
 
 

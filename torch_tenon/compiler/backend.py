@@ -66,7 +66,8 @@ class Backend:
     #: loops would be slower or nobody has written them. A plan calls them with whole tensors.
     library: frozenset[str] = frozenset()
     #: Dtypes of matrices whose product is a kernel, with an epilogue if there is one; products of
-    #: others are calls.
+    #: others are calls. Where `capabilities.tiles` has int8 with sums in int32, so has
+    #: `torch._int_mm` such a kernel.
     product_dtypes: frozenset[torch.dtype] = frozenset()
     #: Whether the right operand of such a product may be the windows of an image (`Matmul.rows`).
     multiplies_windows: bool = False
@@ -112,7 +113,8 @@ class Backend:
 
         Raises NotImplementedError for a group that the target has no code for. The host runs it as
         a step of the plan, on copies; with the target's `host_memory`, and where the host has none
-        either, the program runs by reference.
+        either, the program runs by reference. A group with a `prologue` is asked for again without:
+        its loops are kernels before it then.
         """
         raise NotImplementedError(f"the target {self.name!r} writes no kernels")
 

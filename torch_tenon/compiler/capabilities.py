@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch_tenon.compiler.memory import ALIGNMENT
+
 # Not PyTorch: backends are there before it is loaded whole.
 if TYPE_CHECKING:
     import torch
 
     from torch_tenon.compiler.loops.tree import Array, Space, Tree
     from torch_tenon.ir.program import Loop
-
-
-ALIGNMENT = 64  # bytes: a cache line, of which memory is a multiple everywhere
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Tiles:
     by_columns  which of the tiles have neighbours in memory along their columns, not their rows
 
     The bytes of both spaces are in `Capabilities.spaces`, of private memory too. One matrix unit
-    with several dtypes is several of these.
+    with several dtypes is several of these. Sums of whole numbers wrap, and do not saturate.
     """
 
     rows: int
@@ -40,6 +39,16 @@ class Tiles:
     reads: Space = "scratch"
     adds: Space = "accumulator"
     by_columns: frozenset[Literal["left", "right", "sums"]] = frozenset()
+
+    def gives(self, result: torch.dtype) -> bool:
+        """Whether its sums have all that results of a dtype are made of: floats as they are in
+        registers, and at least the bits of whole numbers, which wrap."""
+        from torch_tenon.ir.dtypes import TABLE
+
+        found, sums = TABLE[result], TABLE[self.sums]
+        if found.kind in ("int", "uint"):
+            return sums.kind in ("int", "uint") and sums.itemsize >= found.itemsize
+        return found.compute is self.sums
 
 
 @dataclass(frozen=True)
@@ -101,9 +110,9 @@ class Capabilities:
         missing = next((text for text in found if text is not None), None)
         return f"the target has {missing}" if missing is not None and None in found else None
 
-    def tiles_of(self, dtype: torch.dtype) -> Tiles | None:
-        """The first matrix unit that multiplies numbers of a dtype."""
-        return next((t for t in self.tiles if t.operands is dtype), None)
+    def tiles_of(self, operands: torch.dtype, result: torch.dtype) -> Tiles | None:
+        """The first matrix unit for products of matrices of a dtype with results of another."""
+        return next((t for t in self.tiles if t.operands is operands and t.gives(result)), None)
 
     def addresses(self, tree: Tree, space: Space) -> dict[Array, int]:
         """Where the arrays of a kernel lie in a space: their offsets in bytes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
-from torch_tenon.compiler.capabilities import ALIGNMENT
+ALIGNMENT = 64  # bytes: a cache line, of which memory is a multiple everywhere
 
 
 def aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:

@@ -231,7 +231,10 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
     has_own_memory = backend is device.backend() and not device.target().host_memory
     kernels: list[Kernel | None] = []
     on_host: dict[Group, Extern] = {}
-    for g in order.groups:
+    pending, order.groups = order.groups[::-1], []
+    while pending:
+        g = pending.pop()
+        order.groups.append(g)
         time.sleep(0)  # where plans are made in the background, others want the interpreter
         if g.call is not None:
             kernels.append(_by_hand(program, g.call, backend))
@@ -241,6 +244,11 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
         try:
             kernels.append(_kernel(backend, g, kept))
         except NotImplementedError as error:
+            if g.prologue:
+                log.debug("the operands of a product are computed before it: %s", error)
+                kept.update(loop.buffer for loop in g.prologue)
+                pending += [order.groups.pop(), *order.apart(g)]
+                continue
             if not has_own_memory:
                 raise
             log.debug("a group runs on the host: %s", error)

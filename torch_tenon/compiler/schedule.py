@@ -102,6 +102,17 @@ class Schedule:
     needs: dict[Node, list[Node]]
     home: dict[Node, Group]
 
+    def apart(self, group: Group) -> list[Group]:
+        """Takes the prologue from a group: groups that run before it, in any order."""
+        why = "the target has no kernel of both"
+        found = []
+        for loop in group.prologue:
+            found.append(_alone(loop, group.position))
+            self.home[loop] = found[-1]
+            self.rejected.append((loop.name, group.members[0].node.name, why))
+        group.prologue = []
+        return found
+
 
 def schedule(program: Program, backend: Backend) -> Schedule:
     """Drops dead nodes, fuses what the backend makes kernels of, and orders what remains."""
@@ -112,6 +123,12 @@ def schedule(program: Program, backend: Backend) -> Schedule:
         scheduler.place(node)
     groups = sorted(scheduler.alive, key=lambda g: g.position)
     return Schedule(groups, scheduler.rejected, scheduler.needs, scheduler.group)
+
+
+def _alone(node: Loop, position: int) -> Group:
+    """A kernel of one loop."""
+    own: dict[Symbol, Index] = {s: var(s) for s in node.outer + node.inner}
+    return Group(position, [Member.of(node, own, True)], node.outer, node.inner)
 
 
 def _live(program: Program) -> list[Node]:
@@ -200,8 +217,7 @@ class _Scheduler:
         assert isinstance(node, Loop)
         if not isinstance(node, Matmul):  # its rows and columns stay apart
             node = collapse(simplify(node), self.backend.capabilities.rank)
-        own: dict[Symbol, Index] = {s: var(s) for s in node.outer + node.inner}
-        group = Group(position, [Member.of(node, own, True)], node.outer, node.inner)
+        group = _alone(node, position)
         self._keep(group)
         producers = {self.group[d]: None for d in self.needs[node]}
         for other in sorted(producers, key=lambda g: -g.position):

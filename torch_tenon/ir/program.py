@@ -120,7 +120,8 @@ class Matmul(Loop):
 
     The operands are read as wholes (`left`, `right`), so they are no loads of the loop; pointwise
     loops over the product's elements can be fused with it (a target's template). `axes` are
-    the loops over batch, rows and columns, None where there is one step.
+    the loops over batch, rows and columns, None where there is one step. A product of bytes may
+    have whole numbers of more bits.
 
     The right operand may be the windows of an image, which overlap in memory. It then has a batch,
     `rows` dimensions that are its rows together (channels, and the kernel of a convolution), and
@@ -475,9 +476,11 @@ class Program:
         weights: FourBits | None = None,
         places: Places | None = None,
         panels: bool = False,
+        dtype: torch.dtype | None = None,
     ) -> Stored:
-        """The product of two matrices, or of two batches of them, in fresh memory; see `Matmul`."""
-        out = self.temporary(left.dtype, Layout.contiguous(sizes))
+        """The product of two matrices, or of two batches of them, in fresh memory; see `Matmul`.
+        Without a `dtype` it has that of the left operand."""
+        out = self.temporary(dtype or left.dtype, Layout.contiguous(sizes))
         self.add(Matmul(left, right, out, rows, weights, places, panels))
         return out
 

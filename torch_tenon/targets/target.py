@@ -80,9 +80,13 @@ class Event(Protocol):
         """When it passed, on a clock that all devices of the target share. Asked once it has, for
         events that somebody times."""
 
-    # An event may have `started(self) -> float` as well: when the device began with the command
-    # buffer of this point, on the same clock. A profiler commits each kernel by itself, and has its
-    # time by these two.
+
+class TimedEvent(Event, Protocol):
+    """An event of a device with a clock: optional, of whichever queue."""
+
+    def started(self) -> float:
+        """When the device began with the command buffer of this point, on the clock of `seconds`.
+        A profiler commits each kernel by itself, and has its time by these two."""
 
 
 class Passed:
@@ -134,9 +138,24 @@ class Queue(Protocol):
         `wait` for every event, also for one that is done.
         """
 
-    # The queues of a device with copy queues have `after(self, event: Event) -> None` as well: what
-    # is enqueued from here on begins, on the device, once it has passed that event of another of
-    # its queues, well or not. Nobody waits on the host.
+
+class OrderedQueue(Queue, Protocol):
+    """One of the queues of a device with copy queues (`Target.copy_queues`)."""
+
+    def after(self, event: Event) -> None:
+        """What is enqueued from here on begins, on the device, once it has passed that event of
+        another of its queues, well or not. Nobody waits on the host."""
+
+
+class PeerQueue(Queue, Protocol):
+    """A queue of a device that copies from other devices of its target: optional."""
+
+    def copy_from(self, dst: Place, src: Place, device: int, nbytes: int) -> None:
+        """Adds a copy of bytes to a place of this device, from one of `device`.
+
+        Nothing that is enqueued on either device touches these bytes, and nothing will before the
+        event of the next `commit` is done. Without this method such copies go through the host.
+        """
 
 
 class Target:
@@ -190,12 +209,12 @@ class Target:
         enqueued runs on the thread that does so."""
         raise NotImplementedError
 
-    def copy_queues(self, device: int) -> Sequence[Queue]:
+    def copy_queues(self, device: int) -> Sequence[OrderedQueue]:
         """Queues for copies beside that one, where the device has copy engines; asked once.
 
         Copies run beside kernels then. The first gets copies to the device, the last one those to
         the host, which may be the same. Of such a queue `copy`, `commit`, `wait` and `after` are
-        used, and of the device's queue `after` too. The core calls `after` wherever two queues
-        touch the same memory, so a target does not look at what it is given.
+        used, and the device's queue is an `OrderedQueue` too. The core calls `after` wherever two
+        queues touch the same memory, so a target does not look at what it is given.
         """
         return ()

@@ -118,24 +118,41 @@ void wait_for_success(c10::DeviceIndex device, const Ticket& ticket, const char*
     failure->raise();
 }
 
-void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device) {
-  if (nbytes == 0 || dst == src)
-    return;
-  auto& queue = queue_of(device);
+namespace {
+
+// Enqueues a copy with `enqueue`, commits it and waits.
+template <class Enqueue>
+void copy_and_wait(size_t nbytes, CopyKind kind, c10::DeviceIndex device, const Enqueue& enqueue) {
   Profiled profiled(Activity::copy, device);
   if (profiled)
     note_copy(profiled, nbytes, kind);
+  auto& queue = queue_of(device);
   if (target().host_memory)
-    return queue.copy(dst, src, nbytes, kind);
+    return enqueue(queue);
   const DeferredInterrupts until_the_host_s_side_is_free;
   QueueTurn turn(device);
-  queue.copy(dst, src, nbytes, kind);
+  enqueue(queue);
   profiled.enqueued();
   const auto ticket = commit_whole(device);
   turn.end();
   // Kernels that run beside it are nothing to it.
   const auto own = ticket ? ticket->own() : nullptr;
   wait_for_success(device, own ? own : ticket, "copy");
+}
+
+}  // namespace
+
+void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device) {
+  if (nbytes == 0 || dst == src)
+    return;
+  copy_and_wait(nbytes, kind, device, [&](Queue& queue) { queue.copy(dst, src, nbytes, kind); });
+}
+
+void copy_bytes_between(
+    void* dst, c10::DeviceIndex device, const void* src, c10::DeviceIndex from, size_t nbytes) {
+  copy_and_wait(nbytes, CopyKind::device_to_device, device, [&](Queue& queue) {
+    queue.copy_from(dst, src, from, nbytes);
+  });
 }
 
 }  // namespace tenon

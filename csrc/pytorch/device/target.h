@@ -59,5 +59,9 @@ void wait_for_success(c10::DeviceIndex device, const Ticket& ticket, const char*
 
 // Copies bytes behind everything that is enqueued, and waits until the host may touch both sides.
 void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device);
+// The same from another device, `from`, which has passed all that touches the bytes. For a queue
+// that `copies_from_devices`.
+void copy_bytes_between(
+    void* dst, c10::DeviceIndex device, const void* src, c10::DeviceIndex from, size_t nbytes);
 
 }  // namespace tenon

@@ -240,9 +240,33 @@ void copy_run_of_bytes(const at::Tensor& self, const at::Tensor& src, bool non_b
     }
   }
   void* to = first_byte(self, settled_address(target_storage, Access::write));
-  copy_bytes(to, from, self.nbytes(), kind, self.device().index());
+  const auto device = self.device().index();
+  if (kind == CopyKind::device_to_device && src.device() != self.device() && !target().host_memory)
+    copy_bytes_between(to, device, from, src.device().index(), self.nbytes());
+  else
+    copy_bytes(to, from, self.nbytes(), kind, device);
   if (const auto buffer = buffer_of(target_storage))  // else an error of what was there stays
     note_contents(*buffer, whole);
+}
+
+// Whether the target moves bytes from one of its devices to another.
+bool moves_between(const at::Tensor& self, const at::Tensor& src) {
+  return on_device(self) && on_device(src) && self.device() != src.device() &&
+         !target().host_memory && queue_of(self.device().index()).copies_from_devices();
+}
+
+// As bytes: what is not dense, or of another dtype, is made so where it is.
+void copy_between(const at::Tensor& self, const at::Tensor& src) {
+  if (src.numel() > 0 && is_byte_copy(self, src))
+    return copy_run_of_bytes(self, src, /*non_blocking=*/false);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto dense = src.resolve_conj().resolve_neg().contiguous();
+  if (dense.numel() > 0 && is_byte_copy(self, dense))
+    return copy_run_of_bytes(self, dense, /*non_blocking=*/false);
+  const auto there = at::empty(dense.sizes(), dense.options().device(self.device()));
+  if (dense.numel() > 0)
+    copy_run_of_bytes(there, dense, /*non_blocking=*/false);
+  self.copy_(there);
 }
 
 at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
@@ -274,6 +298,10 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   refuse_in_capture("a copy that the host takes part in");
   const auto device = on_device(self) ? self.device() : src.device();
   const c10::DeviceGuard guard(device);
+  if (moves_between(self, src) && is_plain(self) && is_plain(src)) {
+    copy_between(self, src);
+    return self;
+  }
   // The target's own copy moves bytes within one device, or between it and the host. What happens
   // within one memory the host's kernel says: it refuses parts that overlap.
   const bool direct =

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tests.compiler.loops.trees import prints
 from tests.targets.tree import TreeBackend
+from torch_tenon import device
 from torch_tenon.compiler.capabilities import Capabilities, Tiles
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.loops.addresses import addresses
@@ -77,10 +79,11 @@ def agree(backend: Multiplying, function: Function, *inputs: torch.Tensor) -> li
     module = make_fx(lambda *a: [function(*a)], decompositions(), tracing_mode="fake")(*inputs)
     backend.trees, backend.groups = [], []
     given = [x.clone() for x in inputs]
-    (found,) = compile_graph(module, inputs, backend=backend)(given)
-    wide = inputs[0].dtype is torch.float32
-    tolerance = {"rtol": 1e-4, "atol": 1e-4} if wide else {"rtol": 2e-2, "atol": 2e-2}
-    torch.testing.assert_close(found, function(*inputs), **tolerance)
+    # Lowerings ask the device's backend which products are kernels.
+    with mock.patch.object(device, "backend", lambda *of: backend):
+        (found,) = compile_graph(module, inputs, backend=backend)(given)
+    most = {torch.float32: 1e-4, torch.bfloat16: 2e-2}.get(inputs[0].dtype, 0)
+    torch.testing.assert_close(found, function(*inputs), rtol=most, atol=most)
     return backend.trees
 
 
@@ -253,6 +256,77 @@ def test_memory_decides_how_large_pieces_are(caplog: pytest.LogCaptureFixture) -
         backend = Multiplying(unit(), spaces=spaces)
         assert agree(backend, lambda x, y: torch.relu(x) @ y, x, y) == []
         assert "no room for a tile of the product" in caplog.text
+
+
+def test_a_prologue_without_room_is_a_kernel_before_the_product() -> None:
+    backend = Multiplying(unit(), spaces={"scratch": 900, "accumulator": 64})
+    inputs = [rand(6, 9) for _ in range(8)]
+
+    def several(y: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+        return sum(inputs[1:], inputs[0]) @ torch.relu(y) + 1  # type: ignore[return-value]
+
+    (tree,) = agree(backend, several, rand(9, 5), *inputs)
+    assert any(isinstance(s, TileProduct) for s in walk(tree.body))
+    product = backend.groups[-1]
+    assert isinstance(product.members[0].node, Matmul) and len(product.members) == 2
+    # First with both operands in it, then these two, and it without.
+    assert len(backend.groups) == 4 and not product.prologue
+    # With room for what the operands are computed of it is one kernel.
+    backend = Multiplying(unit(), spaces={"scratch": 9000, "accumulator": 64})
+    agree(backend, several, rand(9, 5), *inputs)
+    assert len(backend.groups) == 1 and len(backend.groups[0].prologue) == 2
+
+
+def test_whole_numbers_have_sums_of_more_bits() -> None:
+    wide = Tiles(4, 4, 4, torch.int8, torch.int32)
+    bytes = [torch.randint(-128, 128, sizes).to(torch.int8) for sizes in ((7, 50), (50, 9))]
+    backend = Multiplying(wide)
+    (tree,) = agree(backend, torch._int_mm, *bytes)
+    products = [s for s in walk(tree.body) if isinstance(s, TileProduct)]
+    assert {(s.left.dtype, s.memory.dtype) for s in products} == {(torch.int8, torch.int32)}
+    # A product of bytes as bytes wraps, which sums of 32 bits may do later.
+    assert len(agree(backend, lambda x, y: (x @ y) // 3, *bytes)) == 1
+    # Sums of fewer bits than the result, or of floats, are none of it.
+    for sums in (torch.int8, torch.int16, torch.float32):
+        backend = Multiplying(Tiles(4, 4, 4, torch.int8, sums))
+        assert agree(backend, torch._int_mm, *bytes) == []
+        assert not any(isinstance(m.node, Matmul) for g in backend.groups for m in g.members)
+    # An operand may be rounded as it is copied, and what follows is of floats.
+    x, scale = rand(7, 50) * 50, rand(9)
+
+    def layer(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        bytes = (x * 2).round().clamp(-128, 127).to(torch.int8)
+        return torch.relu(torch._int_mm(bytes, y) * scale)
+
+    backend = Multiplying(wide)
+    assert len(agree(backend, layer, x, bytes[1], scale)) == 1
+    assert len(backend.groups) == 1 and backend.groups[0].prologue
+
+
+@pytest.mark.slow
+def test_random_products_of_whole_numbers() -> None:
+    """Any sizes, units, memories and layouts, to the last bit."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        torch.manual_seed(seed)
+        m, k, n = (rng.choice([1, 2, 3, 5, 8, 9, 13, 17, 70]) for _ in range(3))
+        x, y = (torch.randint(-128, 128, s).to(torch.int8) for s in ((m, k), (k, n)))
+        x = x if rng.random() < 0.6 else x.t().contiguous().t()
+        y = y if rng.random() < 0.6 else y.t().contiguous().t()
+        by_columns = frozenset(rng.sample(["left", "right", "sums"], rng.randint(0, 3)))
+        sizes = [rng.choice([1, 2, 3, 4, 5]) for _ in range(3)]
+        tiles = Tiles(*sizes, torch.int8, torch.int32, by_columns=by_columns)
+        spaces = {"scratch": rng.choice([900, 2000, 8000]), "accumulator": rng.choice([200, 2000])}
+        p = rng.choice([lambda x: x, lambda x: x.clamp(min=0), lambda x: x ^ 3])
+        q = rng.choice([lambda x: x, lambda x: -x, lambda x: x + x[:1]])
+        e = rng.choice([lambda v: v, lambda v: v * 3 + 1, lambda v: (v >> 8).to(torch.int8)])
+        trees = agree(
+            Multiplying(tiles, spaces=spaces),
+            lambda x, y, p=p, q=q, e=e: e(torch._int_mm(p(x), q(y))),  # type: ignore[misc]
+            x,
+            y,
+        )
+        assert len(trees) == 1
 
 
 def test_products_that_no_unit_is_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torch_tenon.compiler.capabilities import ALIGNMENT
 from torch_tenon.compiler.loops.copy import Copy
 from torch_tenon.compiler.loops.tree import (
     NESTS,
@@ -27,7 +26,7 @@ from torch_tenon.compiler.loops.tree import (
     kind_of_pieces,
     walk,
 )
-from torch_tenon.compiler.memory import aligned
+from torch_tenon.compiler.memory import ALIGNMENT, aligned
 from torch_tenon.ir.index import Index, Symbol, substitute, symbols, var
 from torch_tenon.ir.values import Buffer
 

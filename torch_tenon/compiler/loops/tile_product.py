@@ -22,6 +22,7 @@ from torch_tenon.compiler.loops.tree import (
     Declare,
     For,
     Kind,
+    Let,
     Load,
     Operand,
     Statement,
@@ -30,7 +31,7 @@ from torch_tenon.compiler.loops.tree import (
     Tree,
 )
 from torch_tenon.compiler.schedule import Group, Member, operand_loops
-from torch_tenon.ir.dtypes import TABLE
+from torch_tenon.ir.dtypes import compute_dtype
 from torch_tenon.ir.index import Index, Symbol, substitute, var
 from torch_tenon.ir.program import Loop, Matmul
 from torch_tenon.ir.values import Buffer, Stored, size_hint
@@ -69,11 +70,7 @@ def tile_product(
 def tiles_for(node: Matmul, capabilities: Capabilities) -> Tiles | None:
     """The matrix unit for a product of two matrices as they lie in memory; None where there is
     none."""
-    if not node.is_plain:
-        return None
-    tiles = capabilities.tiles_of(node.left.dtype)
-    same = tiles is not None and tiles.sums is TABLE[node.buffer.dtype].compute
-    return tiles if same else None
+    return capabilities.tiles_of(node.left.dtype, node.buffer.dtype) if node.is_plain else None
 
 
 @dataclass(frozen=True)
@@ -273,7 +270,7 @@ class _Product:
     ) -> list[Statement]:
         """Zeros for what is summed over beyond the edge."""
         row, column = Symbol("r"), Symbol("c")
-        zero = Constant(0, TABLE[array.dtype].compute)
+        zero = Constant(0, compute_dtype(array.dtype))
         body: list[Statement] = [Store(array, var(row) * steps[0] + var(column) * steps[1], zero)]
         axes = list(zip((row, column), begins, sizes, strict=True))
         for s, first, n in axes[::-1] if steps[1] == 1 else axes:
@@ -328,9 +325,13 @@ class _Product:
         )
         down, across = var(row) - var(self.top), var(column) - var(self.left)
         index = down * self.sum_steps[0] + across * self.sum_steps[1]
-        element = Load(self.sums, index, self.tiles.sums)
-        forward: dict[Buffer, Operand] = {self.node.buffer: element}
+        element: Load | Let = Load(self.sums, index, self.tiles.sums)
         body: list[Statement] = [*of_column, element]
+        dtype = compute_dtype(self.node.buffer.dtype)
+        if dtype is not self.tiles.sums:  # whole numbers of fewer bits
+            element = Let("to", (element,), dtype)
+            body.append(element)
+        forward: dict[Buffer, Operand] = {self.node.buffer: element}
         if self.node.buffer in self.kept:
             where = substitute(self.matmul.index, loops)
             body.append(Store(self.node.buffer, where, element))

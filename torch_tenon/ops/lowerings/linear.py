@@ -61,16 +61,24 @@ def _product(b: Build, target: Any, operands: list[Value], **keywords: Any) -> V
             return b.program.matmul(_in_memory(b, operands[0]), weights, meta.sizes)
     if len(operands) == 2 and meta.dtype in WITHOUT_MEMORY and _saves_memory(*operands):
         return _by_loops(b, *operands)
-    multiplies = b.backend is not None and meta.dtype in b.backend.product_dtypes
+    multiplies = _is_multiplied(b, operands[0].dtype)
     if b.program.standalone and not multiplies:
         return _by_loops(b, *(shared(b, x) for x in operands))
     plain = [_in_memory(b, x) for x in operands]
     if multiplies and len(plain) == 2:
-        return b.program.matmul(plain[0], plain[1], meta.sizes)
+        return b.program.matmul(plain[0], plain[1], meta.sizes, dtype=meta.dtype)
     layout = Layout.contiguous(meta.sizes)
     out = b.program.call(target, plain, keywords, [(meta.dtype, layout)], "library", into=True)[0]
     assert out is not None
     return out
+
+
+def _is_multiplied(b: Build, operands: torch.dtype) -> bool:
+    """Whether the backend has kernels for the product at hand, of matrices of a dtype."""
+    backend, result = b.backend, b.out.dtype
+    if backend is None or operands not in backend.product_dtypes:
+        return False
+    return result is operands or backend.capabilities.tiles_of(operands, result) is not None
 
 
 def _in_memory(b: Build, x: Value) -> Stored:
@@ -128,6 +136,14 @@ def _bytes_of(x: Value) -> Stored | None:
         s.args[1] - sum(step * var(p) for p, step in steps.items()),
     )
     return Stored(s.args[0], layout) if 1 in layout.strides[-2:] else None
+
+
+@lowering("aten._int_mm")
+def _int_mm(b: Build, x: Value, y: Value) -> Value:
+    """The product of matrices of bytes (M, K) and (K, N), in 32 bits."""
+    if not _is_multiplied(b, x.dtype):
+        raise CannotLower("no matrix unit for bytes")
+    return _product(b, aten._int_mm, [x, y])
 
 
 @lowering("aten._weight_int8pack_mm")
