@@ -148,7 +148,7 @@ def _packed(weights: torch.Tensor) -> torch.Tensor:
     return aten._convert_weight_to_int4pack_for_cpu(weights.to(torch.int32), 1)
 
 
-@pytest.mark.parametrize("greatest", [1e30, 2e37, 1e38])
+@pytest.mark.parametrize("greatest", [1e30, 1e33, 2e37, 1e38])
 def test_four_bits_times_numbers_near_the_end_of_the_range(greatest: float) -> None:
     """Products with the bits alone would be infinite."""
     torch.manual_seed(0)

@@ -41,6 +41,13 @@ typedef uint8_t narrow_u8_t __attribute__((vector_size(NARROW_LANES), aligned(1)
 NARROW_WIDEN(int8, narrow_i8_t, "vpmovsxbd")
 NARROW_WIDEN(uint8, narrow_u8_t, "vpmovzxbd")
 #define NARROW_F32(x) __builtin_convertvector(x, narrow_t)
+/* Words of four bytes, at least a row of 32 bytes of them. */
+#define NARROW_WORDS (NARROW_LANES < 8 ? 8 : NARROW_LANES)
+typedef float narrow_words_t __attribute__((vector_size(NARROW_WORDS * 4), aligned(4)));
+typedef int32_t narrow_i32_words_t __attribute__((vector_size(NARROW_WORDS * 4), aligned(4)));
+typedef uint32_t narrow_bits_t __attribute__((vector_size(NARROW_WORDS * 4), aligned(4)));
+#define NARROW_MASKED(x, q)                                                                        \
+  __builtin_convertvector((narrow_i32_words_t)((x) & (15u << 4 * (q))), narrow_words_t)
 #define NARROW_LESS(x, y) ((x) < (y) ? (x) : (y))
 
 /* Weights of four bits, as PyTorch packs them for one processor: blocks of `block` columns, in each of
@@ -58,27 +65,31 @@ static inline float narrow_element(const void *x, int64_t i, int64_t dtype) {
 }
 
 /* The rows of A as float32, dense: where they lie, or in memory that `made` has to be freed of. For
- * weights of four bits the sums of each row's groups follow, infinite where products with bare bits
- * could be. */
+ * weights of four bits each number is there for each word of a row of a block. The sums of each row's
+ * groups follow, infinite where products with masked bits could be. */
 static const float *narrow_rows(const tenon_matmul_t *p, const tenon_four_bits_t *w, float **made) {
-  const int64_t *s = p->a_strides, rows = p->batch * p->m;
+  const int64_t *s = p->a_strides, rows = p->batch * p->m, words = w == NULL ? 1 : w->block / 8;
   const int dense = (p->m == 1 || s[1] == p->k) && (p->batch == 1 || s[0] == p->m * p->k);
   if (p->dtype == 0 && s[2] == 1 && dense && w == NULL) return p->a;
-  float *to = *made = malloc((rows * p->k + (w == NULL ? 0 : rows * (p->k / w->group))) * sizeof(float));
+  const int64_t count = rows * p->k * words + (w == NULL ? 0 : rows * (p->k / w->group));
+  float *to = *made = malloc(count * sizeof(float));
   if (to == NULL) abort();
-  for (int64_t r = 0; r < rows; ++r, to += p->k) {
+  for (int64_t r = 0; r < rows; ++r) {
     const int64_t start = r / p->m * s[0] + r % p->m * s[1];
-    if (p->dtype == 1 && s[2] == 1)
-      for (int64_t k = 0; k < p->k; ++k) to[k] = from_bf16(((const uint16_t *)p->a)[start + k]);
+    if (p->dtype == 1 && s[2] == 1 && w == NULL)
+      for (int64_t k = 0; k < p->k; ++k) *to++ = from_bf16(((const uint16_t *)p->a)[start + k]);
     else
-      for (int64_t k = 0; k < p->k; ++k) to[k] = narrow_element(p->a, start + k * s[2], p->dtype);
+      for (int64_t k = 0; k < p->k; ++k) {
+        const float x = narrow_element(p->a, start + k * s[2], p->dtype);
+        for (int64_t l = 0; l < words; ++l) *to++ = x;
+      }
   }
-  for (const float *x = *made; w != NULL && x != *made + rows * p->k; x += w->group) {
-    float most = 0; /* that the sum of a group can be, with weights up to 15 and 8 taken off */
+  if (w == NULL) return *made;
+  for (const float *x = *made, *end = to; x != end; ++to) {
+    float most = 0; /* that the sum of a group can be, with bits up to 15 << 12 */
     *to = 0;
-    for (int64_t k = 0; k < w->group; ++k) *to += x[k], most += 32 * __builtin_fabsf(x[k]);
+    for (int64_t k = 0; k < w->group; ++k, x += words) *to += *x, most += 65536 * __builtin_fabsf(*x);
     if (!(most < INFINITY)) *to = INFINITY;
-    ++to;
   }
   return *made;
 }
@@ -226,53 +237,50 @@ static void narrow_finish(const tenon_matmul_t *p, const float *sums, int64_t st
 NARROW_BYTES(int8)
 NARROW_BYTES(uint8)
 
-/* Four bits of each of some bytes as floats, less 8 or as they are: NARROW_ABOVE too many. */
-#if NARROW_LANES == 16 && !defined(__clang__)
-#define NARROW_TABLE                                                                               \
-  const narrow_t table = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-#define NARROW_LOW(x) __builtin_shuffle(table, x)
-#define NARROW_HIGH(x) __builtin_shuffle(table, (x) >> 4)
-#define NARROW_ABOVE 0.0f
-#else
-#define NARROW_TABLE
-#define NARROW_LOW(x) NARROW_F32((x) & 15)
-#define NARROW_HIGH(x) NARROW_F32((x) >> 4)
-#define NARROW_ABOVE 8.0f /* taken off the sums of a group */
-#endif
-
 /* A group of rows of a whole block of four bits, times R rows of A: added to their sums, if that is not
- * the first. `totals` are the sums of A's rows in the group. */
+ * the first. `totals` are the sums of A's rows in the group. Bytes stay where they are in words, and four
+ * bits where they are in 16: a mask and a conversion give them times a power of 16, which is exact. */
 #define NARROW_NIBBLES(R, HALF)                                                                    \
   static __attribute__((NARROW_CONTRACTED)) void narrow_nibbles_##HALF##_##R(                      \
       const float *a, int64_t ai, const uint8_t *b, int64_t depth, const float *scales,            \
       const float *zeros, const float *totals, int64_t groups, float *c, int64_t step,             \
       int is_first) {                                                                              \
-    enum { V = HALF / NARROW_LANES };                                                              \
-    NARROW_TABLE                                                                                   \
-    narrow_t sum[R][2 * V];                                                                        \
-    _Pragma("GCC unroll 16") for (int v = 0; v < 2 * V; ++v)                                       \
-        _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) sum[i][v] = (narrow_t){0};             \
-    for (int64_t k = 0; k < depth; ++k, b += HALF) {                                               \
-      __builtin_prefetch(b + 4096); /* the next page, where processors stop to look ahead */       \
-      _Pragma("GCC unroll 8") for (int v = 0; v < V; ++v) {                                        \
-        const narrow_i32_t both = narrow_of_uint8(b + v * NARROW_LANES);                           \
-        const narrow_t low = NARROW_LOW(both), high = NARROW_HIGH(both);                           \
-        _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) {                                      \
-          sum[i][v] += a[i * ai + k] * low;                                                        \
-          sum[i][V + v] += a[i * ai + k] * high;                                                   \
+    enum { WORDS = HALF / 4, ROWS = NARROW_WORDS / WORDS, MASKS = R == 1 ? 4 : 2 };                \
+    float bits[R][2 * HALF];                                                                       \
+    _Pragma("GCC unroll 2") for (int first = 0; first < 4; first += MASKS) {                       \
+      narrow_words_t sum[R][2 * MASKS];                                                            \
+      _Pragma("GCC unroll 8") for (int v = 0; v < 2 * MASKS; ++v)                                  \
+          _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) sum[i][v] = (narrow_words_t){0};     \
+      for (int64_t k = 0; k < depth; k += ROWS) {                                                  \
+        __builtin_prefetch(b + k * HALF + 4096); /* where processors stop to look ahead */         \
+        const narrow_bits_t low = *(const narrow_bits_t *)(b + k * HALF), high = low >> 16;        \
+        _Pragma("GCC unroll 4") for (int q = 0; q < MASKS; ++q)                                    \
+            _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) {                                  \
+          const narrow_words_t left = *(const narrow_words_t *)(a + i * ai + k * WORDS);           \
+          sum[i][q] += left * NARROW_MASKED(low, first + q);                                       \
+          sum[i][MASKS + q] += left * NARROW_MASKED(high, first + q);                              \
+        }                                                                                          \
+      }                                                                                            \
+      _Pragma("GCC unroll 8") for (int v = 0; v < 2 * MASKS; ++v)                                  \
+          _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) {                                    \
+        const int q = first + v % MASKS;                                                           \
+        float *const to = bits[i] + q % 2 * HALF + v / MASKS * 2 + q / 2;                          \
+        for (int l = 0; l < WORDS; ++l) {                                                          \
+          float total = 0;                                                                         \
+          for (int r = 0; r < ROWS; ++r) total += sum[i][v][r * WORDS + l];                        \
+          to[4 * l] = total * (1.0f / (1 << 4 * q));                                               \
         }                                                                                          \
       }                                                                                            \
     }                                                                                              \
-    _Pragma("GCC unroll 16") for (int v = 0; v < 2 * V; ++v) {                                     \
-      const narrow_t scale = *(const narrow_t *)(scales + v * NARROW_LANES);                       \
-      const narrow_t zero = *(const narrow_t *)(zeros + v * NARROW_LANES);                         \
-      _Pragma("GCC unroll 4") for (int i = 0; i < R; ++i) {                                        \
-        narrow_t *const to = (narrow_t *)(c + i * step + v * NARROW_LANES);                        \
+    for (int i = 0; i < R; ++i)                                                                    \
+      for (int l = 0; l < 2 * HALF; l += NARROW_LANES) {                                           \
+        narrow_t *const to = (narrow_t *)(c + i * step + l);                                       \
         const float total = totals[i * groups];                                                    \
-        const narrow_t scaled = (sum[i][v] - NARROW_ABOVE * total) * scale + total * zero;         \
+        const narrow_t scaled =                                                                    \
+            (*(const narrow_t *)(bits[i] + l) - 8 * total) * *(const narrow_t *)(scales + l) +     \
+            total * *(const narrow_t *)(zeros + l);                                                \
         *to = is_first ? scaled : *to + scaled;                                                    \
       }                                                                                            \
-    }                                                                                              \
   }
 
 /* Scales and zeros of some columns of a group; gives whether all of them are finite. */
@@ -305,7 +313,7 @@ static __attribute__((NARROW_CONTRACTED)) void narrow_any_nibbles(
       wide[l] = (float)((bits & 15) - 8) * scales[l] + zeros[l];
     }
     for (int64_t i = 0; i < rows; ++i)
-      for (int64_t l = 0; l < columns; ++l) c[i * step + l] += a[i * ai + k] * wide[l];
+      for (int64_t l = 0; l < columns; ++l) c[i * step + l] += a[i * ai + k * (block / 8)] * wide[l];
   }
 }
 
@@ -321,20 +329,25 @@ INLINE int narrow_finite(const float *x, int64_t step, int64_t count) {
                                       const float *a, int rows, int64_t number, int64_t first,     \
                                       int64_t columns, float *sums, int64_t step) {                \
     const uint8_t *b = (const uint8_t *)p->b + first * (p->k / 2);                                 \
-    const int64_t groups = p->k / w->group;                                                        \
+    const int64_t groups = p->k / w->group, words = HALF / 4;                                      \
     float scales[2 * HALF], zeros[2 * HALF];                                                       \
     for (int64_t g = 0; g < groups; ++g, b += w->group * columns / 2) {                            \
-      const float *const x = a + g * w->group, *const totals = a + rows * p->k + g;                \
-      const char *const from = (const char *)w->scales + 2 * (g * p->n + first) * (p->dtype ? 2 : 4); \
+      const float *const x = a + g * w->group * words;                                             \
+      const float *const totals = a + rows * p->k * words + g;                                     \
+      const int64_t of_number = p->dtype ? 2 : 4, next = 2 * 4 * p->n * of_number;                 \
+      const char *const from = (const char *)w->scales + 2 * (g * p->n + first) * of_number;       \
+      if (g + 4 < groups) /* too far apart for processors to look ahead */                         \
+        for (int64_t l = 0; l < 2 * columns * of_number; l += 64) __builtin_prefetch(from + next + l); \
       const int finite = p->dtype == 0   ? narrow_scales(from, 0, columns, scales, zeros)          \
                          : p->dtype == 1 ? narrow_scales(from, 1, columns, scales, zeros)          \
                                          : narrow_scales(from, 2, columns, scales, zeros);         \
-      if (columns == 2 * HALF && finite && narrow_finite(totals, groups, rows))                    \
+      const int whole = columns == 2 * HALF && w->group % (NARROW_WORDS / words) == 0;             \
+      if (whole && finite && narrow_finite(totals, groups, rows))                                  \
         NARROW_TILES(narrow_nibbles_##HALF, rows,                                                  \
-                     (x + i * p->k, p->k, b, w->group, scales, zeros, totals + i * groups, groups, \
+                     (x + i * p->k * words, p->k * words, b, w->group, scales, zeros, totals + i * groups, groups, \
                       sums + i * step, step, g == 0))                                              \
       else                                                                                         \
-        narrow_any_nibbles(x, p->k, rows, b, 2 * HALF, columns, w->group, scales, zeros, sums,     \
+        narrow_any_nibbles(x, p->k * words, rows, b, 2 * HALF, columns, w->group, scales, zeros, sums,     \
                            step, g == 0);                                                          \
     }                                                                                              \
   }
