@@ -159,7 +159,7 @@ def test_making_a_backend_costs_nothing() -> None:
         loaded = {m for m in sys.modules if m.startswith(stages)}
         print(*sorted(loaded))
     """
-    light = ["", ".backend", ".capabilities", ".sources"]
+    light = ["", ".backend", ".capabilities", ".memory", ".sources"]
     assert output(code).split() == [f"torch_tenon.compiler{name}" for name in light]
 
 

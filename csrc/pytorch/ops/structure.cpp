@@ -10,6 +10,7 @@
 #include <ATen/ops/_foreach_copy_native.h>
 #include <ATen/ops/_has_same_storage_numel_native.h>
 #include <ATen/ops/_lazy_clone_native.h>
+#include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_new_zeros_with_same_feature_meta_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -35,6 +36,7 @@
 #include "device/pinned.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "execute/host_alias.h"
 #include "execute/host_views.h"
 #include "record/execution.h"
 #include "record/graph.h"
@@ -341,6 +343,14 @@ at::Tensor lazy_clone(const at::Tensor& self) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   TENON_COUNT_KERNEL("aten::_local_scalar_dense");
   TORCH_CHECK(self.numel() > 0, "_local_scalar_dense: Empty tensor not supported");
+  if (target().host_memory && is_plain(self) && !self.is_conj() && !self.is_neg()) {
+    refuse_in_capture("reading a number");
+    const auto& storage = *self.storage().unsafeGetStorageImpl();
+    static thread_local at::Tensor alias = HostAlias::make();
+    void* data = settled_address(storage, Access::read);
+    HostAlias::of(alias).show(*self.unsafeGetTensorImpl(), data, storage.nbytes());
+    return at::native::_local_scalar_dense_cpu(alias);
+  }
   // One element, not its storage.
   at::Tensor host = at::empty({}, self.options().device(at::kCPU));
   return copy(host, at::native::as_strided_tensorimpl(self, {}, {}), false).item();
