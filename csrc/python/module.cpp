@@ -98,7 +98,8 @@ void bind_execute(py::module_& m) {
       "What an entry of torch_tenon/ops/manifest.py says of ops, or of one overload of theirs.");
   m.def("size_rules", &size_rules, "What an entry may name as its rule of sizes.");
   m.def("register_reference_kernels", &register_reference_kernels);
-  m.def("take_by_host", &take_by_host, "Calls of an op on a layout reach the host's kernel for it.");
+  m.def(
+      "take_by_host", &take_by_host, "Calls of an op on a layout reach the host's kernel for it.");
   m.def("record_op", &record_op, "Records the calls of an op that was declared to this package.");
   m.def("reset_counters", &reset_counters);
   m.def(

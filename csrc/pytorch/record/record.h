@@ -64,9 +64,9 @@ int64_t register_reference_kernels();
 // Raises for an op that is not there.
 void record_op(const std::string& name, const std::string& overload);
 
-// Registers for an op on tensors of a layout ("Sparse") the host's kernel for it, which takes them as
-// they are: it reads what a tensor says of itself, not its elements. Raises for an op that is not
-// there.
+// Registers for an op on tensors of a layout ("Sparse") the host's kernel for it, which takes them
+// as they are: it reads what a tensor says of itself, not its elements. Raises for an op that is
+// not there.
 void take_by_host(const std::string& name, const std::string& overload, const std::string& layout);
 
 // Records `self.copy_(src)` for tensors of one device; false: nothing is recorded at present.
