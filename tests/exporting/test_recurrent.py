@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import torch_tenon
+from torch_tenon.exporting.graphs import ExportError
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
 
@@ -66,3 +67,80 @@ def test_other_dtypes_go_step_by_step(tmp_path: Path, dtype: torch.dtype) -> Non
     got = torch_tenon.load(tmp_path / "m.tenon")(x, h)
     tolerance = 8 * torch.finfo(dtype).eps
     torch.testing.assert_close(got, model(x, h), rtol=tolerance, atol=tolerance)
+
+
+class Packed(nn.Module):
+    """A layer over sequences of several lengths, packed before it and padded after it."""
+
+    def __init__(self, layer: nn.RNNBase, lengths: list[int], is_sorted: bool, total: int) -> None:
+        super().__init__()
+        self.layer, self.lengths, self.is_sorted, self.total = layer, lengths, is_sorted, total
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        first = self.layer.batch_first
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, self.numbers(), batch_first=first, enforce_sorted=self.is_sorted
+        )
+        out, states = self.layer(packed._replace(data=packed.data * 2))
+        out, lengths = nn.utils.rnn.pad_packed_sequence(
+            out, batch_first=first, padding_value=-1.5, total_length=self.total or None
+        )
+        return out, lengths, packed.data, *tree_leaves(states)
+
+    def numbers(self) -> Tensor:
+        return torch.tensor(self.lengths)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "is_sorted", "total"),
+    [([7, 1, 4, 4, 2, 6], False, 0), ([5, 5, 3, 1], True, 9), ([1, 1], False, 2), ([3], True, 3)],
+)
+def test_packed_sequences(
+    tmp_path: Path,
+    kind: type[nn.RNNBase],
+    both: bool,
+    lengths: list[int],
+    is_sorted: bool,
+    total: int,
+) -> None:
+    layer = kind(10, 21, 2, batch_first=both, bidirectional=both)
+    model = Packed(layer, lengths, is_sorted, total).eval()
+    x = torch.randn((len(lengths), 8, 10) if both else (8, len(lengths), 10))
+    torch_tenon.export(model, (x,), tmp_path / "m.tenon", cpu="native")
+    program = torch_tenon.load(tmp_path / "m.tenon")
+    x = torch.randn_like(x)
+    torch.testing.assert_close(program(x), model(x), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("changed", ["size", "written", "random", "state"])
+def test_lengths_that_a_trace_does_not_know(tmp_path: Path, changed: str) -> None:
+    class Changed(Packed):
+        def __init__(self) -> None:
+            super().__init__(nn.GRU(3, 4), [], False, 0)
+            self.register_buffer("kept", torch.tensor([2, 3]))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            self.given = x[0, :, 0].long()
+            return super().forward(x)
+
+        def numbers(self) -> Tensor:
+            if changed == "state":
+                return self.kept
+            found = torch.tensor([4, 2])
+            if changed == "written":
+                found[1] = 3
+            if changed == "random":
+                found = torch.randint_like(found, 1, 4)
+            return self.given if changed == "size" else found
+
+    with pytest.raises(ExportError, match="lengths of a packed sequence"):
+        torch_tenon.export(Changed(), (torch.ones(5, 2, 3),), tmp_path / "m.tenon", cpu="native")
+
+
+def test_lengths_that_are_wrong(tmp_path: Path) -> None:
+    model = Packed(nn.GRU(3, 4), [2, 6], False, 0)
+    with pytest.raises(ExportError, match="of the sizes"):
+        torch_tenon.export(model, (torch.ones(5, 2, 3),), tmp_path / "m.tenon", cpu="native")

@@ -26,6 +26,7 @@ from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.exporting.linear import lay_out_products
 from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method, takes_host_kernels
 from torch_tenon.exporting.ones import MOST, choices, sizes_of_one, with_ones
+from torch_tenon.exporting.packed import PackedSequences
 from torch_tenon.exporting.program_file import ProgramFile
 from torch_tenon.exporting.weights import Shared, key_of, share_state
 from torch_tenon.runtime.program import Program
@@ -87,7 +88,7 @@ def export(
     with warnings.catch_warnings():
         # What PyTorch's trace says of PyTorch's own code.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-        programs = _programs(model, args, kwargs, dynamic_shapes)
+        programs = _programs(model, args, kwargs, dynamic_shapes, takes_host_kernels(backend))
         methods = _methods(model, programs, backend, host)
     shared = Shared()
     shared.add(_unique_names(methods))
@@ -135,7 +136,11 @@ def _backend(target: str | None) -> tuple[Backend, str]:
 
 
 def _programs(
-    model: Any, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, dynamic_shapes: Any
+    model: Any,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    dynamic_shapes: Any,
+    by_hand: bool,
 ) -> dict[str, ExportedProgram]:
     is_exported = isinstance(model, Mapping | ExportedProgram)
     for word, given in (("args", args), ("kwargs", kwargs), ("dynamic_shapes", dynamic_shapes)):
@@ -169,7 +174,7 @@ def _programs(
     examples, named = tree_map_only(
         torch.Tensor, _Examples(model), (tuple(args), dict(kwargs or {}))
     )
-    with torch.no_grad():
+    with torch.no_grad(), PackedSequences(by_hand):
         program = torch.export.export(
             model, examples, named or None, dynamic_shapes=dynamic_shapes, strict=False
         )

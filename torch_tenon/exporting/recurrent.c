@@ -161,37 +161,48 @@ static void units(int64_t kind, int64_t first, int64_t last, int64_t size, float
     for (int64_t u = 0; u < count; ++u) cell[first + u] = cells[u];
 }
 
+/* `batch_sizes` says how many elements of the batch have each step, the longest ones first; rows of
+ * `gates` and `out` are those of all steps, one after another. */
 void recurrent_steps(float *out, float *hidden, float *cell, const float *gates,
                      const float *weight, const float *bias, const float *first_hidden,
-                     const float *first_cell, int64_t steps, int64_t batch, int64_t size,
-                     int64_t kind, int64_t reversed) {
+                     const float *first_cell, const int64_t *batch_sizes, int64_t rows,
+                     int64_t steps, int64_t batch, int64_t size, int64_t kind, int64_t reversed) {
   const int64_t parts = kind == LSTM ? 4 : kind == GRU ? 3 : 1;
   const int64_t pieces = (size + UNITS - 1) / UNITS;
   void (*const one)(const float *, int64_t, const float *, float *) =
       parts == 4 ? sums_4_1 : parts == 3 ? sums_3_1 : sums_1_1;
   void (*const several)(const float *, int64_t, const float *, float *) =
       parts == 4 ? sums_4_4 : parts == 3 ? sums_3_4 : sums_1_4;
-  for (int64_t k = 0; k < batch * size; ++k) cell[k] = first_cell[k];
+  for (int64_t k = 0; k < batch * size; ++k) cell[k] = first_cell[k], hidden[k] = first_hidden[k];
   const float *before = first_hidden;
+  int64_t earlier = batch, row = reversed ? rows : 0;
   for (int64_t step = 0; step < steps; ++step) {
-    const int64_t t = reversed ? steps - 1 - step : step;
-    float *after = out + t * batch * size;
-    const float *now = gates + t * batch * parts * size;
-#pragma omp parallel for schedule(static) if (batch * parts * size * size >= 1 << 17)
+    const int64_t t = reversed ? steps - 1 - step : step, count = batch_sizes[t];
+    const int64_t later = step + 1 == steps ? 0 : batch_sizes[reversed ? t - 1 : t + 1];
+    row -= reversed ? count : 0;
+    float *after = out + row * size;
+    const float *now = gates + row * parts * size;
+    const int64_t going_on = earlier < count ? earlier : count;
+#pragma omp parallel for schedule(static) if (count * parts * size * size >= 1 << 17)
     for (int64_t piece = 0; piece < pieces; ++piece) {
       const int64_t first = piece * UNITS, last = first + UNITS < size ? first + UNITS : size;
       const float *of_piece = weight + piece * size * parts * UNITS;
-      for (int64_t n = 0, rows; n < batch; n += rows) {
+      /* Backwards, elements begin at their own ends. */
+      for (int64_t n = 0, many; n < count; n += many) {
         float sums[MOST_ROWS * MOST_PARTS * UNITS];
-        rows = batch - n >= MOST_ROWS ? MOST_ROWS : 1;
-        (rows == 1 ? one : several)(of_piece, size, before + n * size, sums);
-        for (int64_t r = n; r < n + rows; ++r)
-          units(kind, first, last, size, sums + (r - n) * MOST_PARTS * UNITS,
-                now + r * parts * size, bias, before + r * size, cell + r * size,
-                after + r * size);
+        const float *from = (n < going_on ? before : first_hidden) + n * size;
+        const int64_t left = (n < going_on ? going_on : count) - n;
+        many = left >= MOST_ROWS ? MOST_ROWS : 1;
+        (many == 1 ? one : several)(of_piece, size, from, sums);
+        for (int64_t r = 0; r < many; ++r)
+          units(kind, first, last, size, sums + r * MOST_PARTS * UNITS,
+                now + (n + r) * parts * size, bias, from + r * size, cell + (n + r) * size,
+                after + (n + r) * size);
       }
     }
+    for (int64_t k = later * size; k < count * size; ++k) hidden[k] = after[k];
     before = after;
+    earlier = count;
+    row += reversed ? 0 : count;
   }
-  for (int64_t k = 0; k < batch * size; ++k) hidden[k] = before[k];
 }

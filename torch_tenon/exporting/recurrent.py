@@ -21,15 +21,14 @@ UNITS = 16  # whose weights lie side by side
 
 
 def shapes(
-    gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor, cell: Tensor, *how: Any
+    gates: Tensor, weight: Tensor, bias: Tensor, hidden: Tensor, *how: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the op makes: the hidden states of all steps, and the last ones."""
-    steps, batch = gates.shape[:2]
     size = weight.shape[1]
     return (
-        gates.new_empty(steps, batch, size),
-        gates.new_empty(batch, size),
-        gates.new_empty(batch, size),
+        gates.new_empty(gates.shape[0], size),
+        gates.new_empty(hidden.shape[0], size),
+        gates.new_empty(hidden.shape[0], size),
     )
 
 
@@ -47,9 +46,10 @@ def compositions() -> dict[Any, Callable[..., Any]]:
     return dict(RECURRENT)
 
 
-def _lstm(
+def _padded(
+    kind: int,
     x: Tensor,
-    hx: Sequence[Tensor],
+    hx: Any,
     weights: Sequence[Tensor],
     has_biases: bool,
     layers: int,
@@ -58,51 +58,43 @@ def _lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    if not _is_served(x, weights, train and dropout > 0) or len(hx) != 2:
-        return NotImplemented
-    # With a projection a layer has a weight more, and hidden states of another size.
-    if hx[0].shape[2] != hx[1].shape[2]:
-        return NotImplemented
-    return _layers(LSTM, x, hx[0], hx[1], weights, has_biases, layers, bidirectional, batch_first)
-
-
-def _single(
-    kind: int,
-    x: Tensor,
-    hx: Tensor,
-    weights: Sequence[Tensor],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
-    if not _is_served(x, weights, train and dropout > 0):
-        return NotImplemented
-    found = _layers(kind, x, hx, hx, weights, has_biases, layers, bidirectional, batch_first)
-    return found[:2]
-
-
-def _is_served(x: Tensor, weights: Sequence[Tensor], drops: bool) -> bool:
-    """Whether the kernel is for these: others are composed step by step."""
-    return not drops and all(t.dtype is torch.float32 for t in (x, *weights))
-
-
-def _layers(
-    kind: int,
-    x: Tensor,
-    hidden: Tensor,
-    cells: Tensor,
-    weights: Sequence[Tensor],
-    has_biases: bool,
-    layers: int,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
     x = x.transpose(0, 1) if batch_first else x
+    steps, batch = x.shape[:2]
+    sizes = torch.full((steps,), batch, dtype=torch.int64, device=x.device)
+    found = packed_layers(
+        kind, x.flatten(0, 1), sizes, hx, weights, has_biases, layers, dropout, train, bidirectional
+    )
+    if found is NotImplemented:
+        return found
+    out, *states = found
+    out = out.unflatten(0, (steps, batch))
+    return out.transpose(0, 1) if batch_first else out, *states
+
+
+def packed_layers(
+    kind: int,
+    data: Tensor,
+    batch_sizes: Tensor,
+    hx: Any,
+    weights: Sequence[Tensor],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> Any:
+    """The layers of `kind`, over `data` (R, I) and `batch_sizes` (T) as a PackedSequence has them:
+    the hidden states (R, H) of the last layer, and the last ones of each. NotImplemented where the
+    kernel is not for these."""
+    if not _is_served(data, weights, train and dropout > 0):
+        return NotImplemented
+    hidden, cells = hx if kind == LSTM else (hx, hx)
+    # With a projection a layer has a weight more, and hidden states of another size.
+    if hidden.shape[2] != cells.shape[2]:
+        return NotImplemented
     directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
     last_hidden, last_cells = [], []
+    x = data
     for layer in range(layers):
         outputs = []
         for direction in range(directions):
@@ -117,6 +109,7 @@ def _layers(
                 b_hidden.contiguous(),
                 hidden[k].contiguous(),
                 cells[k].contiguous(),
+                batch_sizes,
                 kind,
                 direction == 1,
             )
@@ -124,8 +117,13 @@ def _layers(
             last_hidden.append(h)
             last_cells.append(c)
         x = torch.cat(outputs, -1) if bidirectional else outputs[0]
-    x = x.transpose(0, 1) if batch_first else x
-    return x, torch.stack(last_hidden), torch.stack(last_cells)
+    states = torch.stack(last_hidden), torch.stack(last_cells)
+    return (x, *states) if kind == LSTM else (x, states[0])
+
+
+def _is_served(x: Tensor, weights: Sequence[Tensor], drops: bool) -> bool:
+    """Whether the kernel is for these: others are composed step by step."""
+    return not drops and all(t.dtype is torch.float32 for t in (x, *weights))
 
 
 def _in_pieces(weight: Tensor) -> Tensor:
@@ -138,10 +136,9 @@ def _in_pieces(weight: Tensor) -> Tensor:
     return pieces.permute(1, 3, 0, 2).contiguous()
 
 
-# Of padded sequences; those that are packed are composed step by step.
 RECURRENT: dict[Any, Callable[..., Any]] = {
-    aten.lstm.input: _lstm,
-    aten.gru.input: functools.partial(_single, GRU),
-    aten.rnn_tanh.input: functools.partial(_single, TANH),
-    aten.rnn_relu.input: functools.partial(_single, RELU),
+    aten.lstm.input: functools.partial(_padded, LSTM),
+    aten.gru.input: functools.partial(_padded, GRU),
+    aten.rnn_tanh.input: functools.partial(_padded, TANH),
+    aten.rnn_relu.input: functools.partial(_padded, RELU),
 }
