@@ -421,12 +421,13 @@ TENON_EXPORT const char* tenon_program_json(tenon_program* program);
  * `const tenon_host_t *tenon_host`, which is set when it is loaded. */
 typedef struct tenon_host_t {
   size_t size;
-  /* Runs work(data) on so many threads, and returns when all have. 0: as many as there are. It may
-   * be fewer; one that begins in another, or while another thread's runs, has the caller alone. */
+  /* Runs work(data) on so many threads, and returns when all have. 0: as many as there are. For more
+   * than these, threads run it several times, each for another number. One that begins in another,
+   * or while another thread's runs, has the caller alone, once. */
   void (*parallel)(void (*work)(void*), void* data, unsigned threads);
   int (*thread_number)(void); /* in a parallel: which one this is, from 0; else 0 */
   int (*threads)(void);       /* in a parallel: how many there are; else 1 */
-  int (*most_threads)(void);  /* the most that a parallel may have */
+  int (*most_threads)(void);  /* how many there are for the next parallel */
 } tenon_host_t;
 
 #ifdef __cplusplus

@@ -38,24 +38,27 @@ void pause() {
 }
 
 constexpr unsigned kMost = 1024;  // threads of a pool
+constexpr unsigned kMostShares = 4 * kMost;
 
-// What comes within a few microseconds is not worth a system call; on one processor whoever waits
-// keeps the other from its work.
+// What comes within a few microseconds is not worth a system call, and while a program runs its
+// next kernel is soon there: a processor that has gone to sleep is 50 to 200 us late for it. On one
+// processor whoever waits keeps the other from its work.
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::microseconds kSpin{40};
+constexpr std::chrono::microseconds kSpin{40}, kSpinInUse{2000};
 
-// Returns when the number is another one.
-void wait_for_change(const std::atomic<uint32_t>& number, uint32_t old, bool spins) {
+// Returns when the number is another one. `uses`: how many run kernels.
+void wait_for_change(
+    const std::atomic<uint32_t>& number, uint32_t old, bool spins, const std::atomic<int>& uses) {
   constexpr int kPauses = 32;
-  if (spins) {
-    for (const auto end = Clock::now() + kSpin; Clock::now() < end;) {
-      for (int k = 0; k < kPauses; ++k) {
-        if (number.load(std::memory_order_acquire) != old)
-          return;
-        pause();
-      }
-      sched_yield();  // who is waited for may be to run on this processor
+  const auto begin = Clock::now();
+  while (spins &&
+         Clock::now() - begin < (uses.load(std::memory_order_relaxed) > 0 ? kSpinInUse : kSpin)) {
+    for (int k = 0; k < kPauses; ++k) {
+      if (number.load(std::memory_order_acquire) != old)
+        return;
+      pause();
     }
+    sched_yield();  // who is waited for may be to run on this processor
   }
   number.wait(old, std::memory_order_acquire);
 }
@@ -74,8 +77,8 @@ unsigned usable_processors() {
 // Work is cut into as many shares as there are threads, and a thread takes a share when it gets to
 // it. So nobody waits for a thread that has not begun: the caller takes its share as well.
 struct ThreadPool::Workers {
-  explicit Workers(unsigned count)
-      : threads(new pthread_t[count]), spins(count < usable_processors()) {
+  Workers(unsigned count, const std::atomic<int>& uses)
+      : threads(new pthread_t[count]), spins(count < usable_processors()), uses(uses) {
     // The program's signals are its own threads'.
     sigset_t every, before;
     sigfillset(&every);
@@ -105,7 +108,7 @@ struct ThreadPool::Workers {
 
   void loop() {
     for (uint32_t seen = 0;;) {
-      wait_for_change(calls, seen, spins);
+      wait_for_change(calls, seen, spins, uses);
       seen = calls.load(std::memory_order_acquire);
       if (ends)
         return;
@@ -137,7 +140,7 @@ struct ThreadPool::Workers {
     wake();
     take_shares();
     for (uint32_t now; (now = left.load(std::memory_order_acquire)) != 0;)
-      wait_for_change(left, now, spins);
+      wait_for_change(left, now, spins, uses);
   }
 
   // The number of the job, which tells one from the next; how many shares it has; the next one.
@@ -152,6 +155,7 @@ struct ThreadPool::Workers {
   const std::unique_ptr<pthread_t[]> threads;
   unsigned started = 0;
   const bool spins;
+  const std::atomic<int>& uses;
   std::atomic<bool> ends{false};
   Work work = nullptr;
   void* data = nullptr;
@@ -182,28 +186,31 @@ void ThreadPool::end() {
 ThreadPool::Workers& ThreadPool::workers() {
   if (process_ != process_number()) {
     (void)workers_.release();
-    workers_ = std::make_unique<Workers>(threads_ - 1);
+    workers_ = std::make_unique<Workers>(threads_ - 1, uses_);
     process_ = process_number();
   }
   return *workers_;
 }
 
 void ThreadPool::parallel(Work work, void* data, unsigned threads) {
-  if (threads == 0 || threads > threads_)
+  if (threads == 0)
     threads = threads_;
-  if (threads == 1 || t_team.is_in_parallel || !begin())
+  threads = std::min(threads, kMostShares);
+  if (threads_ == 1 || threads == 1 || t_team.is_in_parallel || !begin())
     return run_alone(work, data);
   auto& all = workers();
   all.run(work, data, threads);
   end();
 }
 
-ThreadPool::Use::Use(ThreadPool& pool) : before_(t_pool) {
+ThreadPool::Use::Use(ThreadPool& pool) : pool_(pool), before_(t_pool) {
+  pool.uses_.fetch_add(1, std::memory_order_relaxed);
   t_pool = &pool;
 }
 
 ThreadPool::Use::~Use() {
   t_pool = before_;
+  pool_.uses_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 const tenon_host_t kHostThreads = {

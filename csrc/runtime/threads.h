@@ -25,13 +25,14 @@ class ThreadPool {
   unsigned size() const {
     return threads_;
   }
-  // Runs work(data) on so many threads, of which the caller is number 0, and returns when all have.
-  // 0, or more than there are: as many as there are. One that begins in another, or while another
-  // thread's runs, has the caller alone. `work` does not raise.
+  // Runs work(data) on so many threads, and returns when all have; 0: on as many as there are.
+  // Where it asks for more, threads run it several times, each for another number: whoever is early
+  // does more. One that begins in another, or while another thread's runs, has the caller alone,
+  // once. `work` does not raise.
   using Work = void (*)(void* data);
   void parallel(Work work, void* data, unsigned threads);
 
-  // While it lives, kernels that this thread runs use that pool.
+  // While it lives, kernels that this thread runs use that pool, whose threads stay awake.
   class Use {
    public:
     explicit Use(ThreadPool& pool);
@@ -40,6 +41,7 @@ class ThreadPool {
     Use& operator=(const Use&) = delete;
 
    private:
+    ThreadPool& pool_;
     ThreadPool* const before_;
   };
 
@@ -50,6 +52,7 @@ class ThreadPool {
   Workers& workers();
 
   const unsigned threads_;
+  std::atomic<int> uses_{0};
   // Counted by forks, as a child has neither the parent's threads nor what these were at.
   std::atomic<uint32_t> busy_in_{0};  // the process where a parallel runs; 0: none
   uint32_t process_ = 0;              // the one that `workers_` are of
