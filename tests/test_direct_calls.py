@@ -1,5 +1,6 @@
 """Calls that run when they are made, since recording them would not pay."""
 
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -169,3 +170,50 @@ def test_a_loop_after_them_gets_its_plan() -> None:
     while plan_counts()["hits"] < hits + 20 and time.monotonic() < deadline:
         assert_same(changing(-1, x.to("tenon")), changing(-1, x), rtol=1e-4, atol=1e-5)
     assert plan_counts()["hits"] >= hits + 20
+
+
+# What sizes their results have depends on what their arguments hold.
+OF_DATA: dict[str, Callable[[Tensor], object]] = {
+    "nonzero": lambda x: x.nonzero(),
+    "mask": lambda x: x[x > 0],
+    "masked_select": lambda x: x.masked_select(x > 0.5),
+    "unique": lambda x: x.round().unique(return_inverse=True, return_counts=True),
+    "unique rows": lambda x: x.sign().unique(dim=0),
+    "consecutive": lambda x: x.flatten().sort()[0].round().unique_consecutive(),
+    "bincount": lambda x: torch.bincount(x.abs().long().flatten()),
+    "repeat": lambda x: x.repeat_interleave(x[:, 0].abs().long(), 0),
+    "equal": lambda x: (torch.equal(x, x.clone()), torch.equal(x, x + 1)),
+    "sparse": lambda x: (x.relu().to_sparse() * 2).to_dense(),
+    "sparse rows": lambda x: x.relu().to_sparse_csr().to_dense(),
+    "per channel": lambda x: torch.quantize_per_channel(
+        x, x[:, 0].abs() + 1, x[:, 1].long() * 0, 0, torch.qint8
+    ).dequantize(),
+    "a write by mask": lambda x: x.clone().masked_scatter_(x > 0, x.flip(0)),
+    "put by mask": lambda x: x.clone().index_put_((x > 0,), x[0, 0]),
+    "list": lambda x: torch.cat([x[:, k % 8] for k in range(40)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize("name", OF_DATA)
+def test_ops_that_always_run_at_once(name: str, direct: bool) -> None:
+    """Behind calls that are pending, and kept while others run."""
+    kept: list[tuple[object, object]] = []
+    generator = torch.Generator().manual_seed(3)
+    with executing("direct") if direct else contextlib.nullcontext():
+        for _ in range(6):
+            x = torch.randn(6, 8, generator=generator) * 3
+            on_device = x.to("tenon") * 2 - 1
+            kept.append((OF_DATA[name](on_device), OF_DATA[name](x * 2 - 1)))
+    for got, expected in kept:
+        assert_same(got, expected)
+
+
+def test_ops_that_always_run_at_once_raise_earlier_errors() -> None:
+    x = torch.randn(4, device="tenon")
+    for index in (1, 3, 2, 9):
+        late = x.index_select(0, torch.tensor([index], device="tenon"))
+        with pytest.raises(IndexError) if index == 9 else contextlib.nullcontext():
+            (late + 1).nonzero()
+    assert x.nonzero().shape == (4, 1)

@@ -20,7 +20,7 @@ namespace tenon {
 
 // A thread's tensors that stand for arguments, those of calls within one another in a row.
 struct StandIns {
-  std::array<at::Tensor, 16> all;
+  std::array<at::Tensor, 256> all;  // a list of tensors has many
   size_t used = 0;
 };
 
@@ -97,15 +97,35 @@ int64_t direct_calls_before() {
   return std::exchange(t_not_told, 0);
 }
 
-DirectCall::DirectCall(const OpInfo& op) : op_(op), lent_(t_stand_ins), first_(lent_.used) {
-  --direct_calls_left;
-  keep_backward_here();
+namespace {
+
+bool may_run_directly(const OpInfo& op) {
   const auto mode = execute_mode();
-  possible_ =
-      op.may_be_direct && is_recording() &&
-      (mode == ExecuteMode::automatic || (mode == ExecuteMode::direct && !is_capturing())) &&
-      target().host_memory && !traces_calls() && !profiles() &&
-      !c10::impl::TorchDispatchModeTLS::any_modes_set();
+  return op.may_be_direct && is_recording() &&
+         (mode == ExecuteMode::automatic || (mode == ExecuteMode::direct && !is_capturing())) &&
+         target().host_memory && !traces_calls() && !profiles() &&
+         !c10::impl::TorchDispatchModeTLS::any_modes_set();
+}
+
+// Is it a dense tensor, several, or none?
+bool is_plain(const IValue& made) {
+  bool plain = true;
+  map_tensors(made, [&](const at::Tensor& t) {
+    plain = plain && (!t.defined() || (t.layout() == at::kStrided && !t.is_quantized() &&
+                                       !t.is_nested() && !t._is_zerotensor()));
+    return t;
+  });
+  return plain;
+}
+
+}  // namespace
+
+DirectCall::DirectCall(const OpInfo& op, bool settled)
+    : op_(op), settled_(settled), lent_(t_stand_ins), first_(lent_.used) {
+  if (!settled)
+    --direct_calls_left;
+  keep_backward_here();
+  possible_ = may_run_directly(op);
 }
 
 DirectCall::~DirectCall() {
@@ -170,9 +190,11 @@ DirectCall::Tensors DirectCall::host(const at::ITensorListRef& read) {
 // For a tensor of the device. What are views of one storage there are so on the host.
 at::Tensor& DirectCall::stand_in(const at::Tensor& tensor) {
   const auto* device = tensor.unsafeGetTensorImpl();
-  for (const auto& known : arguments_) {
-    if (known.device == device)
-      return *known.host;
+  // Where nothing is written nobody sees which of them are one; a list may have many.
+  const bool writes = written_ != nullptr;
+  for (size_t k = 0; writes && k < arguments_.size(); ++k) {
+    if (arguments_[k].device == device)
+      return *arguments_[k].host;
   }
   auto& storage = *device->unsafe_storage().unsafeGetStorageImpl();
   auto* buffer = is_recordable(tensor) ? own_buffer(storage) : nullptr;
@@ -186,9 +208,9 @@ at::Tensor& DirectCall::stand_in(const at::Tensor& tensor) {
     host = HostAlias::make();
   auto& impl = HostAlias::of(host);
   impl.show(*device, buffer->address(), buffer->nbytes);
-  for (const auto& known : arguments_) {
-    if (known.device->unsafe_storage().is_alias_of(device->unsafe_storage()))
-      impl.set_storage_keep_dtype(known.host->storage());
+  for (size_t k = 0; writes && k < arguments_.size(); ++k) {
+    if (arguments_[k].device->unsafe_storage().is_alias_of(device->unsafe_storage()))
+      impl.set_storage_keep_dtype(arguments_[k].host->storage());
   }
   // Some kernels keep what only the backward needs, and look at their arguments to know.
   impl.set_requires_grad(
@@ -242,12 +264,13 @@ c10::Storage DirectCall::storage_of(const c10::Storage& made) {
   return made_.emplace_back(made, to_device_storage(made, device_)).second;
 }
 
-bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& results) {
-  DirectCall call(op);
+bool run_directly(
+    const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& results, bool settled) {
+  DirectCall call(op, settled);
   torch::jit::Stack stack;
   stack.reserve(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].isDevice() || arguments[i].isGenerator())
+    if (arguments[i].isDevice() || arguments[i].isGenerator() || arguments[i].isStorage())
       return false;
     stack.push_back(map_tensors(arguments[i], [&](const at::Tensor& t) -> at::Tensor {
       return op.written[i] ? call.host(const_cast<at::Tensor&>(t)) : call.host(t);
@@ -256,16 +279,37 @@ bool run_directly(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit:
   if (!call.possible())
     return false;
   call.run([&] { op.op.callBoxed(&stack); });
+  // A sparse or quantised tensor keeps what it was given. So the call is made once more, otherwise.
+  if (!op.recordable && !std::all_of(stack.begin(), stack.end(), is_plain)) {
+    op.may_be_direct = false;
+    return false;
+  }
   call.take_over();
   for (size_t i = 0; i < op.returned.size(); ++i) {
     if (op.returned[i] >= 0)
       results.emplace_back();
-    else if (stack[i].isTensor())
-      results.emplace_back(call.to_device(std::move(stack[i]).toTensor()));
-    else
+    else if (stack[i].isTensorList())
       results.emplace_back(call.to_device(std::move(stack[i]).toTensorVector()));
+    else
+      results.push_back(
+          map_tensors(stack[i], [&](const at::Tensor& made) { return call.to_device(made); }));
   }
   return true;
+}
+
+bool run_settled(const OpInfo& op, c10::ArrayRef<IValue> arguments, torch::jit::Stack& results) {
+  if (!may_run_directly(op) || is_capturing())
+    return false;
+  const Touching touching(CommitReason::not_recorded);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    map_tensors(arguments[i], [&](const at::Tensor& t) {
+      if (t.defined() && t.device().type() == kTenon && is_recordable(t))
+        settled_address(
+            *t.storage().unsafeGetStorageImpl(), op.written[i] ? Access::write : Access::read);
+      return t;
+    });
+  }
+  return run_directly(op, arguments, results, /*settled=*/true);
 }
 
 }  // namespace tenon

@@ -16,6 +16,7 @@
 #include <tuple>
 #include <vector>
 
+#include "device/counters.h"
 #include "device/host_allocator.h"
 #include "record/op_cache.h"
 #include "record/surroundings.h"
@@ -47,7 +48,8 @@ void forget_windows();
 // What its kernel gets for the arguments lives as long as this does.
 class DirectCall {
  public:
-  explicit DirectCall(const OpInfo& op);
+  // `settled`: it is one that runs at once in any case, so that its arguments are settled.
+  explicit DirectCall(const OpInfo& op, bool settled = false);
   ~DirectCall();
   DirectCall(const DirectCall&) = delete;
   DirectCall& operator=(const DirectCall&) = delete;
@@ -81,7 +83,11 @@ class DirectCall {
   // Calls the kernel. Raises what it raises.
   template <class Kernel>
   decltype(auto) run(Kernel&& kernel) {
-    op_.direct->calls.fetch_add(1, std::memory_order_relaxed);
+    std::optional<CountedCall> by_host;
+    if (settled_)
+      by_host.emplace(*op_.host);
+    else
+      op_.direct->calls.fetch_add(1, std::memory_order_relaxed);
     const BelowAutograd below;
     const HostAllocationScope on_device(device_);
     return kernel();
@@ -109,6 +115,7 @@ class DirectCall {
   c10::Storage storage_of(const c10::Storage& made);
 
   const OpInfo& op_;
+  const bool settled_;
   bool possible_;
   c10::DeviceIndex device_ = -1;
   const at::Tensor* written_ = nullptr;
@@ -120,6 +127,13 @@ class DirectCall {
 
 // The same for arguments and results as boxed values.
 bool run_directly(
+    const OpInfo& op,
+    c10::ArrayRef<c10::IValue> arguments,
+    torch::jit::Stack& results,
+    bool settled = false);
+// A call that runs at once in any case: settles what it touches before, and raises its errors.
+// False: it has not run, or has made what such a call does not give the device.
+bool run_settled(
     const OpInfo& op, c10::ArrayRef<c10::IValue> arguments, torch::jit::Stack& results);
 
 }  // namespace tenon

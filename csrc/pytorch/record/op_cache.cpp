@@ -151,17 +151,23 @@ OpInfo::OpInfo(const c10::OperatorHandle& op)
     numbers.push_back(number_argument(argument));
     selects = selects || (indices && std::count(returned.begin(), returned.end(), -1) > 0);
   }
-  may_be_direct = recordable && lasts && !counts_writes;
+  const bool draws = op.hasTag(at::Tag::nondeterministic_seeded);
+  const bool changes_views = op.hasTag(at::Tag::inplace_view) || makes_views(op.schema());
+  bool direct_calls = lasts && !counts_writes && (recordable || !(draws || changes_views));
   for (size_t i = 0; i < written.size(); ++i) {
     if (written[i] && (i > 0 || op.schema().arguments()[i].is_out()))
-      may_be_direct = false;  // what an `out=` becomes is known once it ran
+      direct_calls = false;  // what an `out=` becomes is known once it ran
+    if (written[i] && !recordable && std::count(returned.begin(), returned.end(), -1) > 0)
+      direct_calls = false;  // what it makes may not be dense, and it runs once
   }
+  may_be_direct = direct_calls;
   may_open = rule.run_time_numbers == RunTimeNumbers::kWhenTheyChange;
   starts_from_memory = rule.whole;
   open_scalars = rule.run_time_numbers == RunTimeNumbers::kAlways;
   counter = &tenon::counter("recorded", name);
   reference = &tenon::counter("reference", name);
   direct = &tenon::counter("at once: recording it would not pay", name);
+  host = &tenon::counter("fallback", name);
   counter->more = reference->more = direct;
   subject = subject_of({name});
 }

@@ -81,14 +81,16 @@ struct OpInfo {
   std::vector<bool> written;              // by argument
   std::vector<bool> replaced;             // by argument: written, and not read
   bool counts_writes;                     // in tensors' versions, since autograd does not
-  bool may_be_direct;                     // it writes nothing, or its first argument in place
-  std::vector<NumberArgument> numbers;    // by argument
-  std::vector<int64_t> returned;          // by result: the argument that it is, or -1
-  OpSizes sizes;                          // which may differ where results are foretold
-  Counter* counter;                       // of recorded calls, ...
-  Counter* reference;  // ... of those that then ran by reference, and in both ...
-  Counter* direct;     // ... those that ran when they were made (record/direct.h)
-  uint32_t subject;    // in the profile
+  // It writes nothing, or its first argument in place, and what it makes is dense.
+  mutable std::atomic<bool> may_be_direct{false};
+  std::vector<NumberArgument> numbers;  // by argument
+  std::vector<int64_t> returned;        // by result: the argument that it is, or -1
+  OpSizes sizes;                        // which may differ where results are foretold
+  Counter* counter;                     // of recorded calls, ...
+  Counter* reference;                   // ... of those that then ran by reference, and in both ...
+  Counter* direct;                      // ... those that ran when they were made (record/direct.h)
+  Counter* host;     // of calls that ran at once, as all of this op or of their kind do
+  uint32_t subject;  // in the profile
   // How many different keys there were that differ in numbers alone.
   std::unordered_map<uint64_t, int> spread;
   // So many at most: beyond them those go that were found longest ago (record/entries_in_use.h).

@@ -483,6 +483,12 @@ void RecordKernel::run(const Recording& call, Stack* stack) {
   std::copy(call.instead.begin(), call.instead.end(), stack->end() - call.instead.size());
   if (call.why.empty())
     return run_and_learn(info_, stack, call.open);
+  const auto arguments = torch::jit::last(*stack, info_.written.size());
+  Stack results;
+  if (run_settled(info_, arguments, results)) {
+    counter(c10::str("at once: ", call.why), info_.name).calls.fetch_add(1);
+    return replace(stack, std::move(results));
+  }
   run_now(info_, stack, CommitReason::not_recorded, call.why);
 }
 
@@ -502,19 +508,23 @@ void RecordKernel::give(Recording& call, c10::ArrayRef<IValue> arguments, Stack*
   }
 }
 
+// Puts results where the arguments of the call are; those that are arguments are undefined there.
+void RecordKernel::replace(Stack* stack, Stack results) {
+  const auto arguments = torch::jit::last(*stack, info_.written.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (info_.returned[i] >= 0)
+      results[i] = arguments[info_.returned[i]];
+  }
+  torch::jit::drop(*stack, arguments.size());
+  std::move(results.begin(), results.end(), std::back_inserter(*stack));
+}
+
 void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   const auto arguments = torch::jit::last(*stack, info_.written.size());
-  if (C10_UNLIKELY(next_is_direct())) {
+  if (C10_UNLIKELY(next_is_direct()) && info_.recordable) {
     Stack results;
-    if (run_directly(info_, arguments, results)) {
-      for (size_t i = 0; i < results.size(); ++i) {
-        if (info_.returned[i] >= 0)
-          results[i] = arguments[info_.returned[i]];
-      }
-      torch::jit::drop(*stack, arguments.size());
-      std::move(results.begin(), results.end(), std::back_inserter(*stack));
-      return;
-    }
+    if (run_directly(info_, arguments, results))
+      return replace(stack, std::move(results));
   }
   const UsesEntries until_its_results_are_there;
   auto call = record(arguments);

@@ -39,6 +39,7 @@ class RecordKernel final : public c10::OperatorKernel {
   }
 
  private:
+  void replace(torch::jit::Stack* stack, torch::jit::Stack results);
   const OpEntry* find(OpKey& key, c10::ArrayRef<c10::IValue> arguments, Recording& call);
   const OpEntry* find_opened(OpKey& key, c10::ArrayRef<c10::IValue> arguments, bool& open);
   const OpEntry* keep(std::shared_ptr<OpEntry> made, const OpKey& key);

@@ -112,7 +112,7 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
   explicit Unboxed(const c10::OperatorHandle& op) : kernel_(op), op_(op.typed<R(A...)>()) {}
 
   R operator()(c10::DispatchKeySet, A... arguments) {
-    if (C10_UNLIKELY(next_is_direct())) {
+    if (C10_UNLIKELY(next_is_direct()) && kernel_.info().recordable) {
       DirectCall call(kernel_.info());
       std::tuple<decltype(call.host(arguments))...> host{call.host(arguments)...};
       if (call.possible())
