@@ -72,8 +72,6 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
 // For who compares plans with the reference, or captures a graph: what runs at once is not compared
 // and not captured. So zeros teach what a call makes. False where it takes other numbers.
 bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
-  if (!target().host_memory && !is_capturing())
-    return false;  // nothing is compared there
   const OutsideOfCapture teaches;
   auto stack = stand_ins_of(arguments);
   try {
