@@ -110,9 +110,8 @@ void bind_plans(py::module_& m) {
           py::arg("outputs"),
           py::arg("device"),
           py::arg("written") = std::vector<size_t>(),
-          "Runs once over memory of the host's; a device that cannot reach it, on copies, which "
-          "are "
-          "copied back to the outputs and to the `written` inputs.");
+          "Runs once over memory of the host's. A device that cannot reach it runs on copies: the "
+          "outputs and the `written` inputs go back.");
   m.def("note_room", &note_room, "A window ran so many seconds, and left the builder a processor.");
   m.def("need_no_room", &need_no_room, "The builder does not work for this process.");
   m.def("threads_beside_builder", &threads_beside_builder, "Of a plan's run; 0: all.");

@@ -290,9 +290,8 @@ void bind_windows(py::module_& m) {
               without_lock(run_reference));
         });
       },
-      "What `verify` calls with a window, its numbers, how to read and write its slots, and its "
-      "two "
-      "runs.");
+      "What `verify` calls: with a window, its numbers, what reads and writes its slots, and its "
+      "two runs.");
 }
 
 }  // namespace tenon
