@@ -39,8 +39,19 @@ def kernel_of(backend: Backend, group: Group, kept: set[Buffer]) -> Kernel:
         kernel = backend.kernel(group, kept)
         if not isinstance(kernel, Kernel):
             raise TypeError(f"it gave a {type(kernel).__name__} and no Kernel")
+        if left_out := _checks_of(group) - {k for calls in kernel.checks for k in calls}:
+            raise ValueError(
+                f"it gave a Kernel whose `checks` leave out {len(left_out)} calls with an index or "
+                "a divisor that may be wrong (`parameters(tree).failures` has them)"
+            )
     kernel.calls, kernel.operations = calls_of(group), operations_of(group, kernel.work)
     return kernel
+
+
+def _checks_of(group: Group) -> set[int]:
+    """The recorded calls that fail where a check of the group does."""
+    loops = [n for n in group.nodes() if isinstance(n, Loop)]
+    return {s.args[4] for n in loops for s in n.trace if s.op == "check"}
 
 
 def handles_of(backend: Backend, kernels: Sequence[Kernel]) -> list[int]:
