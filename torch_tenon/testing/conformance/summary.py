@@ -121,7 +121,8 @@ def show(
     for why, cases in reasons(results)[:most]:
         names = ", ".join(cases[:MOST_NAMES]) + (", ..." if len(cases) > MOST_NAMES else "")
         console.print(
-            f"  by the host in {len(cases)} cases: {escape(why)} [dim]({escape(names)})[/]",
+            f"  by the host in {len(cases)} case{'s'[: len(cases) > 1]}: {escape(why)} "
+            f"[dim]({escape(names)})[/]",
             soft_wrap=True,
         )
     errors = [r.checks["errors"].status for r in results if "errors" in r.checks]
