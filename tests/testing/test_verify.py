@@ -138,6 +138,23 @@ def test_a_device_with_memory_of_its_own(target: str, tmp_path: Path) -> None:
     assert "agrees" in done.stdout
 
 
+@pytest.mark.slow
+def test_an_interrupt_while_a_new_call_is_learned_is_told() -> None:
+    target = Path(__file__).parents[1] / "targets" / "several_queues.py"
+    environment = {"TENON_TARGET": f"{target}:SeveralQueuesTarget", "TENON_EXECUTE": "verify"}
+    code = """
+        import torch
+        from torch_tenon.testing.fuzz.surroundings import interrupted
+        x = torch.linspace(-1, 2, 16).to("tenon")
+        try:
+            interrupted(x.square)
+        except KeyboardInterrupt:
+            print("told")
+        torch.testing.assert_close(x.square().cpu(), x.cpu().square())
+    """
+    assert output(code, **environment) == "told"
+
+
 def test_a_write_that_is_lost_is_named(verify: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eager, "_overlaps", lambda x: False)
     base = torch.zeros(2, device="tenon")
