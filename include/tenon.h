@@ -86,6 +86,8 @@ typedef struct tenon_launch {
   const int64_t* group;
   size_t group_count; /* as many as the grid has; 0: nobody says */
   uint64_t scratch;   /* bytes of fast memory that a group shares */
+
+  const size_t* nbytes; /* of each place: how much the kernel may read and write from there on */
 } tenon_launch;
 
 /* The device runs the host's code: `work(data, addresses)`, with an address for each place (null

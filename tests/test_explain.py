@@ -1,6 +1,7 @@
 """`torch_tenon.explain`: what a call does once it is warm."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -139,3 +140,14 @@ def test_of_a_compiled_module_the_graphs_are_there(eager):
     model = torch.compile(torch.nn.Linear(8, 4).to("tenon"), backend="tenon")
     found = torch_tenon.explain(model, torch.ones(2, 8, device="tenon"))
     assert [graph.kind for graph in found.graphs] == ["forward", "backward"]
+
+
+@pytest.mark.slow
+def test_times_of_the_host_are_not_said_to_be_the_device_s():
+    target = Path(__file__).parent / "targets" / "asynchronous.py"
+    code = """
+        import torch, torch_tenon
+        print(torch_tenon.explain(lambda: (torch.ones(5, device="tenon") * 2).exp().cpu()))
+    """
+    page = output(code, TENON_TARGET=f"{target}:AsynchronousTarget", TENON_EXECUTE="compiled")
+    assert "Kernels of plans, by the host's time to enqueue them" in page

@@ -56,9 +56,12 @@ class Plan:
         owners: Sequence[KernelOwner] = ...,
     ) -> None: ...
     def run(self, inputs: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]: ...
-    def run_from_host(self, inputs: Sequence[torch.Tensor], device: int) -> list[torch.Tensor]: ...
     def run_in_place(
-        self, inputs: Sequence[int], outputs: Sequence[int], device: torch.device
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        device: torch.device,
+        written: Sequence[int] = ...,
     ) -> None: ...
 
 class Pace:
@@ -147,7 +150,17 @@ class Window:
 def set_ask_for_plan(ask: Callable[[Window, bool], None] | None) -> None: ...
 def set_describe_op(describe: Callable[[str], str | None]) -> None: ...
 def set_verify(
-    verify: Callable[[Window, list[int], list[int], Callable[[], None], Callable[[], None]], None],
+    verify: Callable[
+        [
+            Window,
+            list[int],
+            Callable[[int, int], bytes],
+            Callable[[int, bytes], None],
+            Callable[[], None],
+            Callable[[], None],
+        ],
+        None,
+    ],
 ) -> None: ...
 def window_runs() -> list[WindowRuns]: ...
 def set_most_structures(most: int) -> None: ...

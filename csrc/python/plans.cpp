@@ -94,21 +94,24 @@ void bind_plans(py::module_& m) {
           }),
           "Runs once; `inputs` is empty then, so that its tensors can be let go of.")
       .def(
-          "run_from_host",
-          torch::wrap_pybind_function(&Plan::run_from_host),
-          "Runs once, on copies of the host's tensors; gives the outputs as bytes.")
-      .def(
           "run_in_place",
           torch::wrap_pybind_function_no_gil([](const Plan& plan,
                                                 const std::vector<uintptr_t>& inputs,
                                                 const std::vector<uintptr_t>& outputs,
-                                                c10::Device device) {
+                                                c10::Device device,
+                                                const std::vector<size_t>& written) {
             const auto pointers = [](const std::vector<uintptr_t>& addresses) {
               auto* first = reinterpret_cast<void* const*>(addresses.data());
               return c10::ArrayRef<void*>(first, addresses.size());
             };
-            plan.run(pointers(inputs), pointers(outputs), device);
-          }));
+            plan.run(pointers(inputs), pointers(outputs), device, written);
+          }),
+          py::arg("inputs"),
+          py::arg("outputs"),
+          py::arg("device"),
+          py::arg("written") = std::vector<size_t>(),
+          "Runs once over memory of the host's. A device that cannot reach it runs on copies: the "
+          "outputs and the `written` inputs go back.");
   m.def("note_room", &note_room, "A window ran so many seconds, and left the builder a processor.");
   m.def("need_no_room", &need_no_room, "The builder does not work for this process.");
   m.def("threads_beside_builder", &threads_beside_builder, "Of a plan's run; 0: all.");

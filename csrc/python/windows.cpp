@@ -264,19 +264,34 @@ void bind_windows(py::module_& m) {
         set_verify([verify = std::move(verify)](
                        const std::shared_ptr<const WindowPlan>& window,
                        const std::vector<int64_t>& numbers,
-                       const std::vector<uintptr_t>& blocks,
+                       const SlotBytes& bytes,
                        const std::function<void()>& run_plan,
                        const std::function<void()>& run_reference) {
           py::gil_scoped_acquire gil;
+          // The queue may be Python's, and another thread's.
+          const auto read = [&](size_t slot, size_t nbytes) {
+            std::string found(nbytes, '\0');
+            {
+              const py::gil_scoped_release no_gil;
+              bytes.read(slot, found.data(), nbytes);
+            }
+            return py::bytes(found);
+          };
+          const auto write = [&](size_t slot, const std::string& data) {
+            const py::gil_scoped_release no_gil;
+            bytes.write(slot, data.data(), data.size());
+          };
           verify(
               std::const_pointer_cast<WindowPlan>(window),
               numbers,
-              blocks,
+              py::cpp_function(torch::wrap_pybind_function(read)),
+              py::cpp_function(torch::wrap_pybind_function(write)),
               without_lock(run_plan),
               without_lock(run_reference));
         });
       },
-      "What `verify` calls with a window, its numbers, its slots' addresses and its two runs.");
+      "What `verify` calls: with a window, its numbers, what reads and writes its slots, and its "
+      "two runs.");
 }
 
 }  // namespace tenon

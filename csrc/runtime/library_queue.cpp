@@ -148,6 +148,7 @@ class LibraryQueue final : public Queue {
     launch.group = asked.group.data();
     launch.group_count = asked.group.size();
     launch.scratch = static_cast<uint64_t>(asked.scratch);
+    launch.nbytes = asked.nbytes.data();
     in_turn([&](tenon_status* status) {
       return table_.launch(table_.context, device_, &launch, status);
     });

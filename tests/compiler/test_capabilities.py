@@ -95,6 +95,17 @@ def test_what_is_not_declared_so() -> None:
             Capabilities(**wrong)  # type: ignore[arg-type]
 
 
+def test_whole_numbers_that_become_floats_need_no_arithmetic_of_theirs() -> None:
+    """PyTorch's decomposition chooses between 0 and 1 of int64, and converts that."""
+    x, y = torch.tensor([-1.5, 0.0, 2.0, torch.nan]), randn(4)
+    module = make_fx(lambda *a: [torch.heaviside(*a)], decompositions(), tracing_mode="fake")(x, y)
+    backend, few = FewLoops(None), frozenset((torch.bool, torch.float32))
+    backend.capabilities = Capabilities(storage=few, arithmetic=few)
+    (found,) = compile_graph(module, [x, y], backend=backend)([x.clone(), y.clone()])
+    torch.testing.assert_close(found, torch.heaviside(x, y))
+    assert backend.depths == [1]
+
+
 def test_plans_that_are_kept_depend_on_all_of_it() -> None:
     dtypes = torch.float32, torch.bfloat16, torch.int64
     declared = [

@@ -218,6 +218,9 @@ static int32_t launch(
   for (size_t k = 0; k < asked->status_count; ++k)
     if (asked->status[k] != 0)
       wrong = "words for checks are not zero";
+  for (int k = 0; k < 3; ++k)
+    if (!asked->nbytes || (int64_t)asked->nbytes[k] < asked->numbers[0] * 4)
+      wrong = "a place has less than the kernel reaches";
   c->to = address(p[0]), c->from = address(p[1]), c->other = address(p[2]);
   c->nbytes = c->fails ? 0 : (uint64_t)asked->numbers[0] * 4;
   return leave(TENON_OK);

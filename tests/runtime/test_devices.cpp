@@ -125,8 +125,14 @@ TEST(a_failure_is_told_to_who_enqueued_the_work) {
   const int64_t floats[] = {4}, runs[] = {4}, others[] = {2};
   char place = 0;
   void* const pointers[] = {&place, &place, &place};
+  const size_t nbytes[] = {16, 16, 16};
   Launch with_grid{
-      .pointers = pointers, .numbers = floats, .grid = runs, .group = runs, .scratch = 16};
+      .pointers = pointers,
+      .nbytes = nbytes,
+      .numbers = floats,
+      .grid = runs,
+      .group = runs,
+      .scratch = 16};
   one->launch(with_grid);
   CHECK(!fails(*one));
   with_grid.group = others;

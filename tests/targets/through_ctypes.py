@@ -35,6 +35,12 @@ class Launch(ctypes.Structure):
         ("status", ctypes.POINTER(c_int64)),
         ("status_count", c_size_t),
         ("next", c_int32),
+        ("grid", ctypes.POINTER(c_int64)),
+        ("grid_count", c_size_t),
+        ("group", ctypes.POINTER(c_int64)),
+        ("group_count", c_size_t),
+        ("scratch", c_uint64),
+        ("nbytes", ctypes.POINTER(c_size_t)),
     ]
 
 

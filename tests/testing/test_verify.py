@@ -1,6 +1,7 @@
 """`TENON_EXECUTE=verify` finds the op whose plan is wrong, and keeps a window that shows it."""
 
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from against_cpu import executing
+from fresh_process import TENON, output, python
 from typer.testing import CliRunner
 
 from torch_tenon import _C, cli
@@ -90,6 +92,67 @@ def test_what_a_script_does_once_is_compared_as_well(verify: None, wrong_cosh: N
         x[1].copy_(torch.cosh(x[:2])[0])
         torch.testing.assert_close(there.cpu(), x)
     assert any("first in aten::cosh" in str(w.message) for w in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target", ["asynchronous.py:AsynchronousTarget", "several_queues.py:SeveralQueuesTarget"]
+)
+def test_a_device_with_memory_of_its_own(target: str, tmp_path: Path) -> None:
+    environment = {
+        "TENON_TARGET": str(Path(__file__).parents[1] / "targets" / target),
+        "TENON_EXECUTE": "verify",
+        "TENON_BUILDER": "thread",
+        "TENON_CACHE_DIR": str(tmp_path),
+    }
+    code = """
+        import warnings
+        import torch
+        from torch_tenon.compiler import build
+        from torch_tenon.testing import window
+        from torch_tenon.testing.verify import PlanDiffers
+
+        find, wrong = build.find, {torch.ops.aten.cosh.default: torch.ops.aten.sinh.default}
+        build.find = lambda op, *how: find(wrong.get(op, op), *how)
+        x = torch.rand(3, 41)
+        there = x.to("tenon")
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            for factor in (2, 0.5, 0.25):
+                for on in (there, x):
+                    y = (on * factor).sin()
+                    on[1].copy_(torch.cosh(y[:2])[0])
+                # What is written in place is written once, and by the reference.
+                torch.testing.assert_close(there.cpu(), x)
+        texts = [str(w.message) for w in found if w.category is PlanDiffers]
+        assert len(texts) == 3, texts
+        assert all("first in aten::cosh" in text for text in texts)
+        path = texts[0].rpartition("tenon replay ")[2]
+        (difference,) = window.disagree(window.load(window.Path(path)))
+        assert difference.op == "aten::cosh"
+        print(path)
+    """
+    path = output(code, **environment)
+    done = python(*TENON, "replay", path, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "agrees" in done.stdout
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_a_new_call_is_learned_is_told() -> None:
+    target = Path(__file__).parents[1] / "targets" / "several_queues.py"
+    environment = {"TENON_TARGET": f"{target}:SeveralQueuesTarget", "TENON_EXECUTE": "verify"}
+    code = """
+        import torch
+        from torch_tenon.testing.fuzz.surroundings import interrupted
+        x = torch.linspace(-1, 2, 16).to("tenon")
+        try:
+            interrupted(x.square)
+        except KeyboardInterrupt:
+            print("told")
+        torch.testing.assert_close(x.square().cpu(), x.cpu().square())
+    """
+    assert output(code, **environment) == "told"
 
 
 def test_a_write_that_is_lost_is_named(verify: None, monkeypatch: pytest.MonkeyPatch) -> None:

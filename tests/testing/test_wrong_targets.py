@@ -21,6 +21,15 @@ FAULTS = {
     "AddsALittle": ("fail", "values differ", r"Greatest absolute difference: 0\.00100"),
     "Faults": ("crash", "crash: SIGSEGV", r"in \w+, sample \d"),
     "Hangs": ("hang", "hang: over 20 s", r"in \w+, sample \d[\s\S]* in run\b"),
+    "GeneratorRaises": (
+        "fail",
+        "no plan, for an error",
+        r"`kernel` of the backend 'toy' failed for add: KeyError: 'a register' "
+        r"\(wrong_targets\.py:\d+, in kernel\)",
+    ),
+    "GeneratorGivesNoKernel": ("fail", "no plan, for an error", "gave a str and no Kernel"),
+    "CompilerGivesNoNumber": ("fail", "no plan, for an error", "gave a str for a kernel"),
+    "CompilerGivesTooFew": ("fail", "no plan, for an error", "gave 0 numbers for 1 kernels"),
     "LosesACopy": ("fail", "values differ", r"Expected .+ but got|Mismatched elements"),
 }
 

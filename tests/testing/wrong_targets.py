@@ -1,4 +1,4 @@
-"""The toy of docs/target.md, on a thread, and wrong in five ways, for tests of what finds it."""
+"""The toy of docs/target.md, on a thread, and wrong in several ways, for tests of what finds it."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-from toy import PROGRAMS, Toy
+from toy import PROGRAMS, Compiler, Toy
 
 from torch_tenon.targets.thread import QueueThread
 
@@ -78,3 +78,51 @@ class LosesACopy(Toy):
         self.copies += isinstance(src, int)
         if not isinstance(src, int) or self.copies % 5:
             super().copy(dst, src, nbytes)
+
+
+class _Raises(Compiler):
+    def kernel(self, group, kept):
+        """Looks for what is not there."""
+        return {}["a register"]
+
+
+class GeneratorRaises(Toy):
+    """Its generator has a fault: all runs on the host, with the right results."""
+
+    backend = _Raises()
+
+
+class _GivesNoKernel(Compiler):
+    def kernel(self, group, kept):
+        """The source alone."""
+        return super().kernel(group, kept).source
+
+
+class GeneratorGivesNoKernel(Toy):
+    """As `GeneratorRaises`, by another fault."""
+
+    backend = _GivesNoKernel()
+
+
+class _GivesNoNumber(Compiler):
+    def compile(self, kernels):
+        """Numbers as texts."""
+        return [str(number) for number in super().compile(kernels)]
+
+
+class CompilerGivesNoNumber(Toy):
+    """What a launch cannot take."""
+
+    backend = _GivesNoNumber()
+
+
+class _GivesTooFew(Compiler):
+    def compile(self, kernels):
+        """All but one."""
+        return super().compile(kernels)[1:]
+
+
+class CompilerGivesTooFew(Toy):
+    """A number less than there are kernels."""
+
+    backend = _GivesTooFew()

@@ -99,7 +99,7 @@ class Capabilities:
         if self.arithmetic is not None and loop.kind != "matmul":
             for scalar in loop.trace:
                 if scalar.dtype not in self.arithmetic:
-                    return f"no arithmetic of {scalar.dtype}"
+                    return f"no arithmetic of {scalar.dtype} ({scalar.op})"
         return None
 
     def parting(self, loops: Sequence[Loop]) -> str | None:

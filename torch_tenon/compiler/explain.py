@@ -78,7 +78,7 @@ def summarise(
         moved,
         plan.peak_bytes,
         stages,
-        fallbacks,
+        {**fallbacks, **plan.why_on_host},
         _steps(plan),
         [(ops[a], ops[b], why) for a, b, why in plan.schedule.rejected[:MOST_REASONS]],
     )
@@ -146,7 +146,7 @@ def describe(plan: Plan, fallbacks: Mapping[str, str]) -> str:
         f"  moves {format_bytes(moved)}{ratio}; peak memory {format_bytes(plan.peak_bytes)}"
     )
     lines.append(f"  {len(plan.program.nodes)} nodes in {len(plan.steps)} steps; {seconds}")
-    for op, why in fallbacks.items():
+    for op, why in {**fallbacks, **plan.why_on_host}.items():
         lines.append(f"  on the host: {op}: {why}")
     for first, second, why in plan.schedule.rejected[:MOST_REASONS]:
         lines.append(f"  not fused: {first} with {second}: {why}")

@@ -70,13 +70,17 @@ class Kernel:
     ) -> Kernel:
         """The kernel of a group without checks, for a backend that shares out no work by size."""
         moved = bytes_moved(group, kept)
-        origin = _each_once(n.origin for n in group.nodes())
-        return Kernel(source, storages, sizes, origin, moved, "loop", 0, [])
+        return Kernel(source, storages, sizes, ops_of(group), moved, "loop", 0, [])
 
 
 def origin_of(members: Sequence[Member]) -> str:
     """The ops that a kernel came from, each once."""
     return _each_once(m.node.origin for m in members)
+
+
+def ops_of(group: Group) -> str:
+    """The ops that a group computes, each once."""
+    return _each_once(n.origin for n in group.nodes())
 
 
 def _each_once(origins: Iterable[str]) -> str:

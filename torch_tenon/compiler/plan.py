@@ -18,6 +18,7 @@ from typing import Any, TypedDict
 import torch
 
 from torch_tenon import _C, device
+from torch_tenon.compiler.asked_backend import handles_of, kernel_of
 from torch_tenon.compiler.backend import Backend, KernelFile
 from torch_tenon.compiler.bounded import BoundedCache
 from torch_tenon.compiler.facts import (
@@ -29,12 +30,12 @@ from torch_tenon.compiler.facts import (
 )
 from torch_tenon.compiler.handwritten import Asked, Next
 from torch_tenon.compiler.host_kernels import call_of
-from torch_tenon.compiler.kernel import Kernel, calls_of, operations_of
+from torch_tenon.compiler.kernel import Kernel, ops_of
 from torch_tenon.compiler.memory import place
 from torch_tenon.compiler.schedule import Group, Schedule, schedule
 from torch_tenon.compiler.wire import plan_bytes
 from torch_tenon.ir.index import Expr, Index, Symbol, evaluate, var
-from torch_tenon.ir.program import Extern, Loop, Program
+from torch_tenon.ir.program import Extern, Program
 from torch_tenon.ir.size_words import words_of
 from torch_tenon.ir.values import Buffer, Storage, Stored
 
@@ -118,7 +119,8 @@ class Plan:
                 storage.kind = "output"
         self.schedule: Schedule = schedule(program, backend)
         scheduled = time.perf_counter()
-        self.steps = _steps(program, self.schedule, backend)
+        self.why_on_host: dict[str, str] = {}  # by the ops of a group that has no kernel
+        self.steps = _steps(program, self.schedule, backend, self.why_on_host)
         self.seconds = {"schedule": scheduled - start, "code": time.perf_counter() - scheduled}
         self.overloads = {
             s.call: _overload(s.call.target, s.call.into) for s in self.steps if s.call is not None
@@ -140,7 +142,7 @@ class Plan:
         """Makes the plan ready to run; kernels that were compiled before are found. Raises what
         `Backend.compile` does."""
         start = time.perf_counter()
-        self.handles = self.backend.compile(self.kernels)
+        self.handles = handles_of(self.backend, self.kernels)
         self.files = self.backend.files(self.kernels)
         self.seconds["compile"] = time.perf_counter() - start
         return self
@@ -214,7 +216,9 @@ def _overload(target: Any, into: bool) -> Any:
     return target
 
 
-def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
+def _steps(
+    program: Program, order: Schedule, backend: Backend, why_on_host: dict[str, str]
+) -> list[Step]:
     home = {n: g for g in order.groups for n in g.nodes()}
     kept: set[Buffer] = {o.buffer.base for o in program.outputs}
     for g in order.groups:
@@ -242,7 +246,7 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
                 g.call.route = "fallback"  # the host runs it, on copies
             continue
         try:
-            kernels.append(_kernel(backend, g, kept))
+            kernels.append(kernel_of(backend, g, kept))
         except NotImplementedError as error:
             if g.prologue:
                 log.debug("the operands of a product are computed before it: %s", error)
@@ -251,7 +255,8 @@ def _steps(program: Program, order: Schedule, backend: Backend) -> list[Step]:
                 continue
             if not has_own_memory:
                 raise
-            log.debug("a group runs on the host: %s", error)
+            why_on_host[ops_of(g)] = str(error)
+            log.debug("a group runs on the host: %s: %s", ops_of(g), error)
             on_host[g] = call_of(g, kept)
             kernels.append(None)
     return [
@@ -267,16 +272,6 @@ def _by_hand(program: Program, call: Extern, backend: Backend) -> Kernel | None:
         return None
     kernel = launch.kernel(program, backend, call.origin or call.name)
     kernel.calls, kernel.operations = list(call.calls), call_operations(call)
-    return kernel
-
-
-def _kernel(backend: Backend, group: Group, kept: set[Buffer]) -> Kernel:
-    loops = (n for n in group.nodes() if isinstance(n, Loop))
-    lacking = map(backend.capabilities.lacking, loops)
-    if missing := next(filter(None, lacking), None):
-        raise NotImplementedError(f"the target {backend.name!r} has {missing}")
-    kernel = backend.kernel(group, kept)
-    kernel.calls, kernel.operations = calls_of(group), operations_of(group, kernel.work)
     return kernel
 
 

@@ -231,6 +231,9 @@ class _Ops:
             return self.constant(_converted(x.args[1].value, dtype), dtype)
         if x.op == "index" and _only_cuts(x.dtype, dtype):
             return self.index(x.args[0], dtype)
+        if x.op == "where" and all(a.op == "constant" for a in x.args[1:]):
+            # Hardware without the dtype of whole numbers chooses between what they become.
+            return self.where(x.args[0], *(self.to(a, dtype) for a in x.args[1:]))
         return current().record("to", (x,), dtype)
 
     def bitcast(self, x: Scalar, dtype: torch.dtype) -> Scalar:

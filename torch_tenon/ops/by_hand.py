@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_tenon import _C
+from torch_tenon.compiler.asked_backend import handles_of
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.handwritten import Asked, Code, Next, kernel_of
 from torch_tenon.compiler.plan import Plan
@@ -32,7 +33,7 @@ def compiled(code: Code, backend: Backend) -> int:
     """What a launch takes the kernel by. Raises what `Backend.compile` does, saying where the
     source is from; NotImplementedError where the backend takes none."""
     try:
-        (found,) = backend.compile([kernel_of(code, backend)])
+        (found,) = handles_of(backend, [kernel_of(code, backend)])
     except CompileError as error:
         where = f"{code.file}:{code.line}: " if code.file else ""
         if not re.search(rf"\b{code.entry}\b", code.text):

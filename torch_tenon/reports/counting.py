@@ -9,13 +9,20 @@ from dataclasses import asdict, dataclass, field
 from textwrap import shorten
 from typing import TYPE_CHECKING, overload
 
-from torch_tenon import _C, config
+from torch_tenon import _C, config, device
 
 if TYPE_CHECKING:
     from torch_tenon.reports.recording import Recording
 
 _MOST_KERNELS = 20
 _OF_PLANS = ("lowered", "kernel")  # the routes whose work is kernels of plans
+
+# By whether the host reaches the memory. Elsewhere a device computes while the host goes on, and
+# these are not its times.
+_ORDER = {
+    True: "most expensive first",
+    False: "by the host's time to enqueue them (`tenon profile` has the device's)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ class Report(Sequence[OpCount]):
         most = sorted(self.kernels, key=lambda k: k.seconds, reverse=True)[:_MOST_KERNELS]
         if not most:
             return ""
-        lines = ["Kernels of plans, most expensive first:"]
+        lines = [f"Kernels of plans, {_ORDER[device.target().host_memory]}:"]
         lines += [f"{'calls':>10}{'ms':>12}{'share':>8}{'us a call':>12}  ops"]
         lines += [
             f"{k.calls:>10,}{k.seconds * 1e3:>12.2f}{k.seconds / total:>8.1%}"

@@ -70,6 +70,11 @@ class CompileError(TargetError):
         self.is_of_source = is_of_source
 
 
+class BackendFailed(RuntimeError):
+    """A backend raised what it should not, or gave no answer of the kind that it was asked for; the
+    text names the method, the ops and the line."""
+
+
 class Event(Protocol):
     """A point in a queue: everything committed before it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,22 +24,31 @@ class PlanDiffers(UserWarning):
 def run_twice(
     window: _C.Window,
     numbers: list[int],
-    blocks: list[int],
+    read: Callable[[int, int], bytes],
+    write: Callable[[int, bytes], None],
     run_plan: Callable[[], None],
     run_reference: Callable[[], None],
 ) -> None:
     """Called by the core with a window: runs it by its plan, and then, on the same inputs, by
-    reference; what that leaves stays. Raises what either raises."""
+    reference; what that leaves stays. `read(slot, nbytes)` and `write(slot, data)` are its memory,
+    wherever that is. Raises what either raises."""
     description = window_of(window.structure(here=True), window.number).description
-    slots = [_Slot(block, *facts) for block, facts in zip(blocks, description[2], strict=True)]
+    slots = [_Slot(*facts) for facts in description[2]]
+
+    def contents() -> list[bytes]:
+        return [read(k, slot.nbytes) for k, slot in enumerate(slots)]
+
     # What was never written holds anything: both runs begin with zeros.
-    before = [bytes(slot.nbytes) if slot.fresh else slot.read() for slot in slots]
+    before = [
+        bytes(slot.nbytes) if slot.fresh else read(k, slot.nbytes) for k, slot in enumerate(slots)
+    ]
 
     def run_on_inputs(run: Callable[[], None]) -> list[bytes]:
-        for slot, data in zip(slots, before, strict=True):
-            slot.restore(data)
+        for k, slot in enumerate(slots):
+            if slot.written:
+                write(k, before[k])
         run()
-        return [slot.read() for slot in slots]
+        return contents()
 
     error: Exception | None = None
     by_plan: list[bytes] = []
@@ -60,7 +68,6 @@ class _Slot:
     """A slot's memory during a run: none where the window made it and let go of it, since the block
     may be another tensor's by now."""
 
-    block: int
     nbytes: int
     fresh: bool
     alive: bool
@@ -69,13 +76,6 @@ class _Slot:
     def __post_init__(self) -> None:
         if self.fresh and not self.alive:
             self.nbytes = 0
-
-    def read(self) -> bytes:
-        return ctypes.string_at(self.block, self.nbytes)
-
-    def restore(self, data: bytes) -> None:
-        if self.written:
-            ctypes.memmove(self.block, data, self.nbytes)
 
 
 def report(

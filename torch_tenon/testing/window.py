@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from torch_tenon import device
 from torch_tenon.builder.planning import make_plan
 from torch_tenon.ops import variants
 from torch_tenon.ops.lowerings.table import CannotLower
@@ -130,13 +131,16 @@ def run_by_reference(window: Window, perturb: Perturb | None = None) -> Memory:
 
 
 def run_by_plan(window: Window) -> Memory:
-    """Compiles the window and runs it; raises CannotLower for what has no plan."""
+    """Compiles the window and runs it, on a target with memory of its own on copies; raises
+    CannotLower for what has no plan."""
     plan, built, _ = make_plan((0, window.calls, window.slots))
     memory = window.memory()
     numbers = torch.tensor(window.numbers, dtype=torch.int64)
     inputs = [memory[k].data_ptr() if k >= 0 else numbers[-1 - k].data_ptr() for k in built.inputs]
     outputs = [memory[k].data_ptr() for k in built.outputs]
-    plan.native(()).run_in_place(inputs, outputs, torch.device("cpu"))
+    written = [n for n, k in enumerate(built.inputs) if k >= 0 and window.slots[k][3]]
+    where = torch.device("cpu" if device.target().host_memory else "tenon")
+    plan.native(()).run_in_place(inputs, outputs, where, written)
     return memory
 
 

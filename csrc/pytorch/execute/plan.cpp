@@ -1,7 +1,6 @@
 #include "execute/plan.h"
 
-#include <ATen/ops/empty.h>
-
+#include <algorithm>
 #include <cstring>
 
 #include "device/host_allocator.h"
@@ -128,46 +127,58 @@ std::function<StepFailures()> Plan::enqueue(
   return run.failures();
 }
 
-std::vector<at::Tensor> Plan::run_from_host(
-    const std::vector<at::Tensor>& inputs, c10::DeviceIndex device) const {
-  device = check_index(device);
-  std::vector<c10::DataPtr> memory;
-  const auto block = [&](size_t nbytes) {
-    return memory.emplace_back(device_block(nbytes, device)).get();
+void Plan::run(
+    c10::ArrayRef<void*> inputs,
+    c10::ArrayRef<void*> outputs,
+    c10::Device device,
+    c10::ArrayRef<size_t> written) const {
+  check_count("inputs", inputs.size(), data_.inputs.size());
+  check_count("outputs", outputs.size(), data_.outputs.size());
+  if (!device.is_cpu() && !target().host_memory)
+    return run_on_copies(inputs, outputs, check_index(device.index()), written);
+  raise_first(enqueue(inputs, [&](size_t k) { return outputs[k]; }, device)());
+}
+
+void Plan::run_on_copies(
+    c10::ArrayRef<void*> inputs,
+    c10::ArrayRef<void*> outputs,
+    c10::DeviceIndex device,
+    c10::ArrayRef<size_t> written) const {
+  struct Copied {
+    void* host;
+    c10::DataPtr block;
+    size_t nbytes;
   };
-  std::vector<void*> sources, targets;
-  std::vector<at::Tensor> results;
-  for (const auto& input : inputs)
-    sources.push_back(block(input.nbytes()));
-  for (const auto slot : data_.outputs) {
-    const auto nbytes = static_cast<int64_t>(data_.slots[slot].number);
-    results.push_back(at::empty({nbytes}, at::kByte));
-    targets.push_back(block(nbytes));
+  std::vector<Copied> copied;  // inputs, then outputs
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    const auto nbytes = data_.slots[data_.inputs[k]].nbytes;
+    copied.push_back({inputs[k], device_block(nbytes, device), nbytes});
   }
+  for (size_t k = 0; k < outputs.size(); ++k) {
+    const auto nbytes = data_.slots[data_.outputs[k]].number;
+    copied.push_back({outputs[k], device_block(nbytes, device), nbytes});
+  }
+  std::vector<void*> sources;
+  for (size_t k = 0; k < inputs.size(); ++k)
+    sources.push_back(copied[k].block.get());
+  const auto output = [&](size_t k) { return copied[inputs.size() + k].block.get(); };
   std::function<StepFailures()> failures;
-  enqueue_and_wait(device, "a kernel of the device, for the host's tensors", [&](Queue& queue) {
+  enqueue_and_wait(device, "a plan of the device, for the host's memory", [&](Queue& queue) {
     for (size_t k = 0; k < inputs.size(); ++k) {
-      const auto nbytes = inputs[k].nbytes();
+      const auto& [host, block, nbytes] = copied[k];
       if (nbytes > 0)
-        queue.copy(sources[k], inputs[k].data_ptr(), nbytes, CopyKind::host_to_device);
+        queue.copy(block.get(), host, nbytes, CopyKind::host_to_device);
     }
-    failures = enqueue(sources, [&](size_t k) { return targets[k]; }, c10::Device(kTenon, device));
-    for (size_t k = 0; k < results.size(); ++k) {
-      const auto nbytes = results[k].nbytes();
-      if (nbytes > 0)
-        queue.copy(results[k].data_ptr(), targets[k], nbytes, CopyKind::device_to_host);
+    failures = enqueue(sources, output, c10::Device(kTenon, device));
+    for (size_t k = 0; k < copied.size(); ++k) {
+      const auto& [host, block, nbytes] = copied[k];
+      const bool is_written =
+          k >= inputs.size() || std::count(written.begin(), written.end(), k) > 0;
+      if (nbytes > 0 && is_written)
+        queue.copy(host, block.get(), nbytes, CopyKind::device_to_host);
     }
   });
   raise_first(failures());
-  return results;
-}
-
-void Plan::run(
-    c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const {
-  TORCH_CHECK(
-      device.is_cpu() || target().host_memory, "the host cannot reach the memory of ", device);
-  check_count("outputs", outputs.size(), data_.outputs.size());
-  raise_first(enqueue(inputs, [&](size_t k) { return outputs[k]; }, device)());
 }
 
 std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device device) const {

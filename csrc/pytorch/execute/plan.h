@@ -65,17 +65,18 @@ class Plan {
       c10::ArrayRef<int64_t> worlds = {},
       c10::ArrayRef<c10::Storage> keepers = {}) const;
 
-  // The same, to its end; raises the first error.
-  void run(c10::ArrayRef<void*> inputs, c10::ArrayRef<void*> outputs, c10::Device device) const;
+  // The same over memory of the host's, to its end; a device that cannot reach that runs on copies
+  // of the bytes that steps use, and gives back the outputs and the inputs that are `written`.
+  // Raises the first error.
+  void run(
+      c10::ArrayRef<void*> inputs,
+      c10::ArrayRef<void*> outputs,
+      c10::Device device,
+      c10::ArrayRef<size_t> written = {}) const;
 
   // Runs once and makes tensors of the results on `device`. A result may lie in an input's storage;
   // other inputs are let go of after their last step. Raises the first error.
   std::vector<at::Tensor> run(std::vector<at::Tensor> inputs, c10::Device device) const;
-
-  // Runs once on copies of the host's tensors, by a device whose memory the host cannot reach; the
-  // outputs are bytes. Raises the first error.
-  std::vector<at::Tensor> run_from_host(
-      const std::vector<at::Tensor>& inputs, c10::DeviceIndex device) const;
 
   const PlanData& data() const {
     return data_;
@@ -98,6 +99,11 @@ class Plan {
   friend class SizedPlan;  // which gives it other sizes
 
   void resolve_calls();
+  void run_on_copies(
+      c10::ArrayRef<void*> inputs,
+      c10::ArrayRef<void*> outputs,
+      c10::DeviceIndex device,
+      c10::ArrayRef<size_t> written) const;
 
   PlanData data_;
   const std::shared_ptr<Pace> pace_;

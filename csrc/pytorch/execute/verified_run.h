@@ -10,11 +10,18 @@
 
 namespace tenon {
 
-// Python's: gets a window with its numbers, its slots' addresses and its two runs.
+// The bytes of a window's slots, by their place in its order; of a device whose memory the host
+// cannot reach by copies that are waited for. A slot without memory is not asked for.
+struct SlotBytes {
+  std::function<void(size_t slot, void* bytes, size_t nbytes)> read;
+  std::function<void(size_t slot, const void* bytes, size_t nbytes)> write;
+};
+
+// Python's: gets a window with its numbers, its slots' bytes and its two runs.
 using Verify = std::function<void(
     const std::shared_ptr<const WindowPlan>&,
     const std::vector<int64_t>&,
-    const std::vector<uintptr_t>&,
+    const SlotBytes&,
     const std::function<void()>& run_plan,
     const std::function<void()>& run_reference)>;
 void set_verify(Verify verify);

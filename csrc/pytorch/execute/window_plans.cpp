@@ -270,7 +270,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   };
   if (mode == ExecuteMode::reference)
     return by_reference();  // a graph's
-  const bool verifies = mode == ExecuteMode::verify && target().host_memory;
+  const bool verifies = mode == ExecuteMode::verify;
   // Who captures a graph has said that it comes again.
   const bool waits =
       mode == ExecuteMode::compiled || mode == ExecuteMode::verify || window.replayed;
@@ -304,6 +304,8 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
           ran.library_seconds,
           1 + direct_calls_before() / static_cast<double>(window.calls.size()));
   } else if (verifies) {
+    if (!target().host_memory)
+      wait_for_earlier(window, device);
     ran = verify_window(ready, window, order, device);
   } else {
     note_first(p.first_by_plan, start);

@@ -6,6 +6,8 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include "device/interrupts.h"
+
 namespace tenon {
 namespace {
 
@@ -14,6 +16,8 @@ std::vector<at::Tensor> host_kernel(
     at::TensorList memory,
     at::IntArrayRef numbers,
     at::IntArrayRef written) {
+  // It is the plan's Python, not the program's: an interrupt in it would be the results' error.
+  const DeferredInterrupts until_it_has_run;
   const pybind11::gil_scoped_acquire gil;
   const auto run = pybind11::module_::import("torch_tenon.compiler.host_kernels").attr("run");
   return run(std::string(source), memory.vec(), numbers.vec(), written.vec())

@@ -9,6 +9,7 @@
 #include <limits>
 #include <thread>
 
+#include "device/interrupts.h"
 #include "device/profile.h"
 #include "device/python_line.h"
 #include "device/storage.h"
@@ -72,9 +73,9 @@ void run_and_learn(OpInfo& info, Stack* stack, bool open) {
 // For who compares plans with the reference, or captures a graph: what runs at once is not compared
 // and not captured. So zeros teach what a call makes. False where it takes other numbers.
 bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
-  if (!target().host_memory && !is_capturing())
-    return false;  // nothing is compared there
   const OutsideOfCapture teaches;
+  // A device's queue may be Python's: an interrupt there would be lost below.
+  const DeferredInterrupts until_it_is_learned;
   auto stack = stand_ins_of(arguments);
   try {
     run_and_learn(info, &stack, open);

@@ -294,7 +294,7 @@ class Draw(Node):
 
 @dataclass(eq=False, slots=True)
 class Barrier(Node):
-    """What follows may read what any iteration of the loops before it has written locally."""
+    """What follows in its body may read what any iteration of the loops before it has stored."""
 
 
 @dataclass(eq=False, slots=True)

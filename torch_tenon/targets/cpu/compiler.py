@@ -225,7 +225,6 @@ class CpuCompiler:
         units = []
         for part in parts:
             bodies = [source.replace("@NAME@", name) for name, source in part.items()]
-            log.debug("%s", "\n".join(bodies))
             text = "\n".join([*headers("".join(bodies)), *bodies])
             sources = {name: source.replace("@NAME@", name) for name, source in part.items()}
             units.append(Unit(text, {name: name for name in part}, sources))

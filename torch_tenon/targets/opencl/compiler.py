@@ -149,7 +149,6 @@ class OpenCLCompiler:
 
     def _build(self, sources: Mapping[str, str]) -> dict[str, Handle]:
         bodies = [source.replace("@NAME@", name) for name, source in sources.items()]
-        log.debug("%s", "\n".join(bodies))
         text = "\n".join([*headers("".join(bodies)), *bodies])
         return self._keep(self._binary(self._compiled(text), text), sources)
 

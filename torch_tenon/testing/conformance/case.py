@@ -101,7 +101,8 @@ class CheckResult:
 class CaseResult:
     """What came of a case. `samples` of `samples_available` inputs of the database were run.
 
-    `made` counts the results that were compared by who computed them (`route.Maker`).
+    `made` counts the results that were compared by who computed them (`route.Maker`). `on_host`
+    says why the host had to work in plans, or in their place, and for which ops (`route.Planned`).
     """
 
     case: Case
@@ -112,6 +113,7 @@ class CaseResult:
     notes: list[str] = field(default_factory=list)
     route: dict[str, int] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
+    on_host: dict[str, list[str]] = field(default_factory=dict)
     samples: int = 0
     samples_available: int = 0
     seconds: float = 0.0

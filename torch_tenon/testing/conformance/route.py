@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -55,6 +56,53 @@ def maker_since(before: Work) -> Maker:
     if now.kernels > before.kernels:
         return Maker.BOTH if now.host > before.host else Maker.TARGET
     return Maker.HOST if now.host > before.host else Maker.NOBODY
+
+
+# Why a window has no plan, where that is no fault: it has what no plan does, or nothing compiles.
+_NO_FAULT = ("NotImplementedError", "CannotLower", "WireError", "CompilerMissing")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What became of the plans of windows that have run.
+
+    `failed` are errors of the compiler's, of a backend or of what it calls: the host computed then,
+    so that the results say nothing. `on_host` says why a plan has work for the host, or why there
+    is none, and of which ops.
+    """
+
+    failed: list[str]
+    on_host: dict[str, list[str]]
+
+
+def windows_run() -> dict[int, int]:
+    """How often each window has run so far, by its number."""
+    from torch_tenon import _C
+
+    _C.commit_all()
+    return {w.number: w.by_plan + w.by_reference for w in _C.window_runs()}
+
+
+def planned_since(before: dict[int, int]) -> Planned:
+    """Of the windows that have run since `windows_run`."""
+    from torch_tenon import _C
+    from torch_tenon.compiler.explain import Summary
+
+    _C.commit_all()
+    failed: dict[str, None] = {}
+    on_host: dict[str, dict[str, None]] = {}
+    for w in _C.window_runs():
+        if w.number < 0 or w.by_plan + w.by_reference == before.get(w.number, 0):
+            continue
+        kind, _, text = w.error.partition(": ")
+        if kind in _NO_FAULT:
+            on_host.setdefault(text, {})[w.name] = None
+        elif w.error:
+            failed[w.error] = None
+        plan = Summary.of_json(w.facts)
+        for ops, why in (plan.fallbacks if plan else {}).items():
+            on_host.setdefault(why, {})[ops] = None
+    return Planned(list(failed), {why: list(ops) for why, ops in on_host.items()})
 
 
 def _counters() -> dict[str, int]:

@@ -28,7 +28,7 @@ from .databases import dtypes_of, list_cases, module_infos, op_infos, optimizer_
 from .module_checks import ModuleChecks
 from .op_checks import OpChecks
 from .optimizer_checks import OptimizerChecks
-from .route import counted
+from .route import Planned, counted, planned_since, windows_run
 from .tolerance import tolerance
 
 __all__ = ["Case", "list_cases", "prepare", "run_case"]
@@ -73,11 +73,14 @@ def run_case(
     test.limit, test.position = limit, position
     outcome = unittest.TestResult()
     torch.manual_seed(0)
+    counts = torch.device(device).type == "tenon"
+    before = windows_run() if counts else {}
     with warnings.catch_warnings(), counted() as route:
         warnings.simplefilter("ignore")
         test.run(outcome)
     seconds = time.perf_counter() - began
     checks = test.checks
+    planned = planned_since(before) if counts else Planned([], {})
     if outcome.errors or outcome.failures:
         text = (outcome.errors or outcome.failures)[0][1]
         lines = [line for line in text.strip().splitlines() if line.strip()]
@@ -90,12 +93,17 @@ def run_case(
         results = {"forward": CheckResult(reason="PyTorch skips it", message=message)}
     else:
         results = checks.tally.results()
+    if planned.failed:
+        results["plans"] = CheckResult(
+            Status.FAIL, reason="no plan, for an error", message="\n".join(planned.failed)
+        )
     return CaseResult.from_checks(
         case,
         results,
         seconds=seconds,
         route=dict(route),
         made={str(maker): n for maker, n in checks.sides.made.items()} if checks else {},
+        on_host=planned.on_host,
         samples=checks.samples if checks else 0,
         samples_available=checks.samples_available if checks else 0,
         notes=sorted(checks.sides.notes)[:5] if checks else [],

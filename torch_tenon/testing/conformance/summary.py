@@ -23,6 +23,9 @@ COLOURS = {
 }
 
 
+MOST_NAMES = 6  # of entries beside a reason
+
+
 @dataclass
 class Failure:
     """Cases that failed alike."""
@@ -45,6 +48,17 @@ def made_by(results: Sequence[CaseResult]) -> dict[str, int]:
     """How many results that were compared each maker computed; empty where nobody counted."""
     made: Counter[str] = sum((Counter(result.made) for result in results), Counter())
     return {str(maker): made[maker] for maker in Maker} if made else {}
+
+
+def reasons(results: Sequence[CaseResult]) -> list[tuple[str, list[str]]]:
+    """Why the host computed in plans, or in their place, with the entries of the database where it
+    did, the most frequent first."""
+    found: dict[str, dict[str, None]] = defaultdict(dict)
+    for result in results:
+        for why in result.on_host:
+            found[why][result.case.name] = None
+    rows = [(why, list(names)) for why, names in found.items()]
+    return sorted(rows, key=lambda row: -len(row[1]))
 
 
 def pass_rate(counts: Counter[Status]) -> float | None:
@@ -104,6 +118,13 @@ def show(
     if made:
         by_maker = ", ".join(f"{maker} {n:,}" for maker, n in made.items())
         console.print(f"Results by who computed them: {by_maker}", soft_wrap=True)
+    for why, cases in reasons(results)[:most]:
+        names = ", ".join(cases[:MOST_NAMES]) + (", ..." if len(cases) > MOST_NAMES else "")
+        console.print(
+            f"  by the host in {len(cases)} case{'s'[: len(cases) > 1]}: {escape(why)} "
+            f"[dim]({escape(names)})[/]",
+            soft_wrap=True,
+        )
     errors = [r.checks["errors"].status for r in results if "errors" in r.checks]
     if any(status is not Status.NOT_APPLICABLE for status in errors):
         alike, asked = errors.count(Status.PASS), len(errors) - errors.count(Status.NOT_APPLICABLE)
@@ -151,6 +172,9 @@ def show_case(console: Console, result: CaseResult) -> None:
     if result.made:
         by_maker = ", ".join(f"{maker} {n}" for maker, n in result.made.items())
         console.print(f"  results by who computed them: {by_maker}", markup=False, soft_wrap=True)
+    for why, ops in result.on_host.items():
+        text = f"  by the host: {', '.join(ops)}: {why}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     for note in result.notes:
         console.print(f"  note: {note}", markup=False, highlight=False, soft_wrap=True)
     for name, count in sorted(result.route.items()):

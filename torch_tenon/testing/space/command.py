@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import typer
 from rich.console import Console
 
+from torch_tenon import config
 from torch_tenon.testing.conformance.case import Case, CaseResult, Status
 from torch_tenon.testing.conformance.databases import UnknownName
 from torch_tenon.testing.conformance.pool import Pool, Settings, WorkerFailed
@@ -49,7 +51,11 @@ def look(
     settings = dataclasses.replace(
         settings, suite="torch_tenon.testing.space.suite", timeout=_CASE_SECONDS
     )
-    return _run(console, Pool(settings), _in_turn(cases, first, minutes))
+    # What finds a call again is to run it on the same target.
+    target = settings.target or (config.TARGET.read() if config.TARGET.is_set() else None)
+    options = f" --target {shlex.quote(target)}" if target else ""
+    options += f" --modes {','.join(modes)}" if modes else ""
+    return _run(console, Pool(settings), _in_turn(cases, first, minutes), options)
 
 
 def _in_turn(cases: list[Case], first: int, minutes: float) -> Iterator[Case]:
@@ -69,7 +75,7 @@ def _in_turn(cases: list[Case], first: int, minutes: float) -> Iterator[Case]:
         number += 1
 
 
-def _run(console: Console, pool: Pool, cases: Iterator[Case]) -> int:
+def _run(console: Console, pool: Pool, cases: Iterator[Case], options: str) -> int:
     said = time.monotonic()
     counts: Counter[str] = Counter()
     names = set()
@@ -84,7 +90,7 @@ def _run(console: Console, pool: Pool, cases: Iterator[Case]) -> int:
                     counts[name] += check.compared
             if result.status not in (Status.PASS, Status.NOT_APPLICABLE):
                 failed += 1
-                _show(console, result)
+                _show(console, result, options)
             if time.monotonic() - said > _LINE_EVERY:
                 said = time.monotonic()
                 console.print(_summary(counts, names, failed), highlight=False)
@@ -103,9 +109,9 @@ def _summary(counts: Counter[str], names: set[str], failed: int) -> str:
     return f"{counts['calls']:,} calls of {len(names)} ops ({modes}; {refused}); {failed} fail"
 
 
-def _show(console: Console, result: CaseResult) -> None:
+def _show(console: Console, result: CaseResult, options: str) -> None:
     case = result.case
-    again = f"tenon conformance --db space --op {case.name} --seed {case.dtype}"
+    again = f"tenon conformance --db space --op {case.name} --seed {case.dtype}{options}"
     console.print(f"[bold red]{case.name}[/], {again}", soft_wrap=True, highlight=False)
     texts = [c.message for c in result.checks.values() if c.status is Status.FAIL]
     for text in texts or [f"{result.reason}\n{result.message}"]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+from torch_tenon import config
 from torch_tenon.testing.space.case import Case, Data
 from torch_tenon.testing.space.running import MODES
 
@@ -51,9 +53,11 @@ def script(cases: Sequence[Data]) -> str:
     one mode, all before any result is read."""
     mode = cases[0]["mode"]
     execute, sizes = MODES[mode]
-    settings = f'{{"TENON_EXECUTE": "{execute}", "TENON_PLAN_FILES": "0"}}'
+    settings = {"TENON_EXECUTE": execute, "TENON_PLAN_FILES": "0"}
+    if config.TARGET.is_set():
+        settings["TENON_TARGET"] = config.TARGET.read()
     graph = mode in ("compiled", "dynamic")
-    parts, names = [_HEAD.format(settings=settings)], {}
+    parts, names = [_HEAD.format(settings=json.dumps(settings))], {}
     for i, data in enumerate(cases):
         case = Case(data)
         computes: dict[str, str] = {}
