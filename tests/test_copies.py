@@ -190,3 +190,33 @@ def test_what_is_pending_on_either_device_comes_first(
             want[:1] += x[:1] + turn
             assert_same(dst, want * 2)
             assert_same([kept, a, moved, src], [x * 3 + 1, x * 0, x + turn, x + turn - 1])
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_lazy_clones(layout: str, gone: bool, mode: str) -> None:
+    """Each is written for itself, in any order, also the one that is left."""
+
+    def clones(device: str) -> list[torch.Tensor]:
+        x = base(torch.float32, device) + 1  # not computed yet
+        seen = LAYOUTS[layout](x)
+        copy = torch._lazy_clone(seen)
+        again = torch._lazy_clone(copy)
+        copy.mul_(2)
+        found = [copy.clone(), again + seen]
+        if gone:
+            del x, seen
+            again.sub_(3)
+        else:
+            seen.add_(1)
+            found += [x, seen]
+        found += [copy + again, torch._lazy_clone(again.t()).zero_(), again]
+        return found
+
+    with executing(mode):
+        for _ in range(2):
+            got, want = clones("tenon"), clones("cpu")
+            assert_same(got, want)
+            strides = [[t.stride() for t in found] for found in (got, want)]
+            assert strides[0] == strides[1]

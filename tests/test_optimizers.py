@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from against_cpu import assert_same
+from against_cpu import assert_same, executing
 
 OPTIMIZERS = {
     "Adadelta": {},
@@ -110,6 +110,34 @@ def test_capturable() -> None:
             o.step()
     assert optimizer.state[weight]["step"].device.type == "tenon"
     assert_same(weight, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", sorted(FUSED))
+def test_steps_that_are_not_made(name: str, dtype: torch.dtype, amsgrad: bool) -> None:
+    """Where a gradient overflowed all stays as it was, also the gradient."""
+
+    def run(device: str) -> list:
+        # Of rows as long as a vector the CPU's own kernels are wrong in 16 bits.
+        weight = torch.nn.Parameter(torch.tensor([0.5, -2.0, 3.0], dtype=dtype, device=device))
+        options = {"amsgrad": amsgrad} if "Adam" in name else {"lr": 0.5}
+        options |= {"momentum": 0.5} if name == "SGD" else {}
+        optimizer = getattr(torch.optim, name)([weight], weight_decay=0.1, fused=True, **options)
+        seen = []
+        for found in (0.0, 1.0, 1.0, 0.0, 1.0, 0.0):
+            weight.grad = weight.detach() * 8 + 1
+            optimizer.grad_scale = torch.tensor(4.0, device=device)
+            optimizer.found_inf = torch.tensor(found, device=device)
+            optimizer.step()
+            state = optimizer.state[weight].values()
+            held = [t for t in state if isinstance(t, torch.Tensor)]
+            seen.append([t.detach().clone() for t in (weight, weight.grad, *held)])
+        return seen
+
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    with executing("compiled"):
+        assert_same(run("tenon"), run("cpu"), rtol=tolerance, atol=tolerance)
 
 
 def test_sparse_gradients() -> None:

@@ -197,3 +197,22 @@ def test_margins_that_do_not_count(reduction: str, p: int) -> None:
     torch._dynamo.reset()
     assert_same(torch.compile(loss, backend="tenon")(*there), want, 1e-6, 0)
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("sizes", [(3, 0), (0,), (3, 0, 2, 2)])
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_no_classes(sizes: tuple[int, ...], reduction: int) -> None:
+    """Where no class is meant, none is looked at."""
+    op = aten.nll_loss2d_forward if len(sizes) == 4 else aten.nll_loss_forward
+    x = torch.randn(sizes)
+    target = torch.full((*sizes[:1], *sizes[2:]) if len(sizes) > 1 else (), -7)
+    graph = compiled(op)
+    with executing("compiled"):
+        for weight in (None, torch.ones(0)):
+            given = (x, target, weight)
+            held = [None if t is None else t.to("tenon") for t in given]
+            for run in (op, op, graph):
+                assert_same(run(*held, reduction, -7), op(*given, reduction, -7))
+            for run in (op, graph):
+                with pytest.raises(IndexError):
+                    _ = run(held[0], torch.zeros_like(held[1]), held[2], reduction, -7)[0].cpu()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 from torch._decomp.decompositions import binary_cross_entropy as of_probabilities
 from torch._decomp.decompositions import mse_loss_backward as of_floats
 from torch._decomp.decompositions import pw_cast_for_opmath
@@ -114,6 +116,22 @@ def soft_margin_loss_backward(g: Tensor, x: Tensor, target: Tensor, reduction: i
     if x.dtype in (torch.float16, torch.bfloat16):
         factor = x.new_full((), factor)
     return target * grown * factor / (grown + 1) * g
+
+
+def _of_some_classes(op: Any) -> Callable[..., Any]:
+    """The loss of log-probabilities (N, classes, ...) at the classes that were meant. PyTorch's
+    decomposition looks at the first class where none was meant, also where there is none."""
+    of_classes = decomposition_table[op]
+
+    def loss(x: Tensor, *args: Any) -> Any:
+        classes = x.shape[1] if x.dim() > 1 else x.numel()
+        return NotImplemented if classes == 0 else of_classes(x, *args)
+
+    return loss
+
+
+for _op in (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default):
+    composition(_op)(_of_some_classes(_op))
 
 
 @composition(aten.multi_margin_loss.default)

@@ -61,7 +61,7 @@ def _sgd_step(
     g = grad.float()
     if grad_scale is not None:
         g = g / grad_scale
-        grad.copy_(g)
+        store(grad, g)
     g = -g if maximize else g
     g = g + weight_decay * param.float() if weight_decay else g
     if buffer is not None and momentum:

@@ -43,7 +43,8 @@ def amp_update_scale(
     )
 
 
-# Fused optimizers: one step of each parameter. With `found_inf` of 1 the step is not made.
+# Fused optimizers: one step of each parameter. With `found_inf` of 1 the step is not made, and the
+# gradients stay scaled.
 
 
 def _unscaled(grads: Tensors, scale: Tensor | None) -> list[Tensor]:
@@ -102,7 +103,7 @@ def _adam(decoupled: bool) -> Callable[..., Any]:
                 found.append(x)
         old = (params, averages, squares, greatest)
         p_, m_, v_, t_ = (_unless(found_inf, o, n) for o, n in zip(old, new, strict=True))
-        return p_, unscaled, m_, v_, t_
+        return p_, _unless(found_inf, grads, unscaled), m_, v_, t_
 
     return step
 
@@ -140,4 +141,5 @@ def fused_sgd(
             g = g + momentum * buffer if nesterov else buffer
         new_params.append(p - lr * g)
     kept = _unless(found_inf, momenta, new_momenta) if momentum else list(momenta)
-    return _unless(found_inf, params, new_params), unscaled, kept
+    stepped = _unless(found_inf, params, new_params)
+    return stepped, _unless(found_inf, grads, unscaled), kept

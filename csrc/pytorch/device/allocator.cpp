@@ -69,10 +69,6 @@ class CachingAllocator final : public DeviceAllocator {
     return data_ptr_with_memory(nbytes, current_device());
   }
 
-  bool is_simple_data_ptr(const c10::DataPtr& data_ptr) const override {
-    return is_own_data_ptr(data_ptr);
-  }
-
   void copy_data(void* dst, const void* src, size_t nbytes) const override {
     copy_bytes(dst, src, nbytes, CopyKind::device_to_device, current_device());
   }

@@ -1,7 +1,6 @@
 #include "device/storage.h"
 
 #include <c10/core/InferenceMode.h>
-#include <c10/core/impl/COW.h>
 #include <sys/mman.h>
 
 #include <algorithm>

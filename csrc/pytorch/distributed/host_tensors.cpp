@@ -3,7 +3,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/impl/COW.h>
 
 #include "device/interpreter.h"
 #include "device/storage.h"
@@ -30,8 +29,6 @@ bool has_gaps(const at::Tensor& t) {
 at::Tensor HostTensors::over_memory_of(const at::Tensor& t, Use use) {
   auto* impl = t.storage().unsafeGetStorageImpl();
   const bool reads = use == Use::reads;
-  if (!reads && c10::impl::cow::is_cow_data_ptr(impl->_mutable_data_ptr_no_checks()))
-    impl->mutable_data();  // a copy of its own from now on
   void* address = settled_address(*impl, reads ? Access::read : Access::write);
   auto buffer = buffer_of(*impl);
   if (buffer) {

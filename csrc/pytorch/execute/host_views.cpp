@@ -8,7 +8,6 @@
 #include <ATen/quantized/QTensorImpl.h>
 #include <ATen/quantized/Quantizer.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/COW.h>
 
 #include "device/host_allocator.h"
 #include "device/pending.h"
@@ -158,8 +157,6 @@ const c10::Storage& HostViews::host_storage(const c10::Storage& device, Use use)
     note_use(*impl, use);
     return found->second.host;
   }
-  if (use != Use::reads && c10::impl::cow::is_cow_data_ptr(impl->_mutable_data_ptr_no_checks()))
-    impl->mutable_data();  // a copy of its own from now on
   const auto nbytes = device.nbytes();
   void* address = settled_address(*impl, use == Use::reads ? Access::read : Access::write);
   const auto buffer = buffer_of(*impl);

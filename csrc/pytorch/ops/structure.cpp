@@ -9,7 +9,6 @@
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_foreach_copy_native.h>
 #include <ATen/ops/_has_same_storage_numel_native.h>
-#include <ATen/ops/_lazy_clone_native.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_new_zeros_with_same_feature_meta_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -333,11 +332,16 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
   return dst.resize_(self.sizes()).copy_(self);
 }
 
-// A copy that is made when one of the two is written. Who makes it asks for the address.
+// A copy at once. PyTorch shares memory until one of the two is written, and takes the context of a
+// data pointer for the memory's address; a storage's here is its buffer.
 at::Tensor lazy_clone(const at::Tensor& self) {
   TENON_COUNT_KERNEL("aten::_lazy_clone");
-  keep_address(*self.storage().unsafeGetStorageImpl());
-  return at::native::_lazy_clone(self);
+  const auto& storage = *self.storage().unsafeGetStorageImpl();
+  auto made = at::detail::make_tensor<c10::TensorImpl>(
+      copy_of(storage, storage.nbytes()), self.key_set(), self.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(
+      self.sizes(), self.strides(), self.storage_offset());
+  return made;
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
