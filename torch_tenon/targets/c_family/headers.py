@@ -11,7 +11,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 # What kernels read beside scalar.h when they name one of its functions, in this order.
 BY_NAME = {
     "fmod.h": ("fmod_f64", "remainder_f64"),
-    "log.h": ("erfinv_", "lgamma_", "digamma_", "special_"),
+    "log.h": ("erfc_f32", "erfinv_", "lgamma_", "digamma_", "special_"),
     "erf.h": ("erfc_f32", "erfinv_"),
     "gamma.h": ("lgamma_", "digamma_", "special_"),
     "special.h": ("special_",),

@@ -207,7 +207,7 @@ SPECIAL_2(igammac)
 /* Orthogonal polynomials of degree n, by recurrence in double. As in PyTorch's kernels numbers beyond
    the greatest of the dtype are infinite, and soon no numbers. */
 static double within_dtype(double x, double most) {
-  return fabs(x) > most ? copysign(INFINITY, x) : x;
+  return fabs(x) > most ? copysign((double)INFINITY, x) : x;
 }
 #define FLOAT_MOST 0x1.fffffep127
 #define DOUBLE_MOST 0x1.fffffffffffffp1023
