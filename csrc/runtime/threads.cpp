@@ -74,8 +74,8 @@ unsigned usable_processors() {
       std::max(1l, sysconf(_SC_NPROCESSORS_ONLN)));  // more than a cpu_set_t has
 }
 
-// Work is cut into as many shares as there are threads, and a thread takes a share when it gets to
-// it. So nobody waits for a thread that has not begun: the caller takes its share as well.
+// Work is cut into as many shares as there are threads, or more, and a thread takes one when it
+// gets to it. So nobody waits for a thread that has not begun: the caller takes its share as well.
 struct ThreadPool::Workers {
   Workers(unsigned count, const std::atomic<int>& uses)
       : threads(new pthread_t[count]), spins(count < usable_processors()), uses(uses) {

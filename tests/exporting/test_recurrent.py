@@ -115,6 +115,27 @@ def test_packed_sequences(
     torch.testing.assert_close(program(x), model(x), rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize("made", ["list", "attribute", "sum", "size"])
+def test_lengths_that_a_model_makes_of_numbers(tmp_path: Path, made: str) -> None:
+    class Made(Packed):
+        def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+            self.steps = x.shape[0]
+            return super().forward(x)
+
+        def numbers(self) -> Tensor:
+            if made == "list":
+                return self.lengths
+            if made == "attribute":
+                return kept
+            return kept + 1 - 1 if made == "sum" else torch.tensor([self.steps, 2])
+
+    kept = torch.tensor([5, 2])
+    model = Made(nn.GRU(3, 4), [5, 2], True, 0).eval()
+    x = torch.randn(5, 2, 3)
+    torch_tenon.export(model, (x,), tmp_path / "m.tenon", cpu="native")
+    torch.testing.assert_close(torch_tenon.load(tmp_path / "m.tenon")(x), model(x))
+
+
 @pytest.mark.parametrize("changed", ["size", "written", "random", "state"])
 def test_lengths_that_a_trace_does_not_know(tmp_path: Path, changed: str) -> None:
     class Changed(Packed):
