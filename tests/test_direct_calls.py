@@ -4,10 +4,12 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from against_cpu import assert_same, executing, same_error_on_both
+from fresh_process import output
 from needs import host_memory, plans
 from torch import Tensor
 from waiting import TIMEOUT
@@ -158,6 +160,46 @@ def test_windows_that_never_come_again_are_recorded_no_more() -> None:
     for turn in range(120):
         assert_same(changing(turn, x.to("tenon")), changing(turn, x), rtol=1e-4, atol=1e-5)
     assert run_directly() - before > 2000
+
+
+@plans
+def test_parts_of_large_tensors_are_small() -> None:
+    """What a call reads and makes counts, and not the storage that its arguments lie in."""
+    table = torch.randn(2000, 16)
+    on_device, before = table.to("tenon"), run_directly()
+    for turn in range(120):
+        row, rows = changing(turn, on_device[turn]), changing(turn, on_device[::500])
+        assert_same(row + rows, changing(turn, table[turn]) + changing(turn, table[::500]))
+    assert run_directly() - before > 4000
+
+
+# Says how many calls ran at once from when the program had its plan until that ran.
+UNTIL_IT_RUNS = """
+    import time, torch
+    from test_direct_calls import run_directly
+    from torch_tenon import _C
+    from torch_tenon.builder.counts import plan_counts
+
+    x = torch.ones(64, device="tenon")
+    came, deadline = None, time.monotonic() + 200
+    while not plan_counts()["hits"] and time.monotonic() < deadline:
+        for _ in range(10):
+            x = ((x * 0.5).tanh() + 0.25).cos()
+        if came is None and plan_counts()["ready"]:
+            came = run_directly()
+    print(run_directly() - (came if came is not None else run_directly()), plan_counts()["hits"])
+"""
+
+
+@pytest.mark.slow
+@plans
+@pytest.mark.parametrize("builder", ["thread", "process"])
+def test_a_plan_that_comes_meanwhile_is_taken(builder: str, tmp_path: Path) -> None:
+    """Many calls run at once while a plan is made, and few once it is there."""
+    said = output(UNTIL_IT_RUNS, TENON_BUILDER=builder, TENON_CACHE_DIR=str(tmp_path))
+    late, hits = map(int, said.split())
+    assert hits > 0
+    assert late < 1500
 
 
 @pytest.mark.slow

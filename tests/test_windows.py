@@ -102,6 +102,31 @@ def test_a_loop_that_nobody_waits_for_has_stable_windows(period: int) -> None:
     torch.testing.assert_close(x.cpu(), steps(copy, 40))
 
 
+@needs.plans
+@pytest.mark.parametrize("period", [3, 34, 45, 101, 127])
+def test_a_short_loop_has_windows_of_one_structure(period: int, no_plan_in_work: None) -> None:
+    """Windows are of whole rounds, from the same place of a round whatever came before: those of a
+    fixed length would begin at each place of it."""
+    ops = [torch.neg, torch.abs, torch.relu, torch.frac, torch.trunc, torch.square]
+    chosen = random.Random(period).choices(ops, k=period)
+
+    def rounds(x: torch.Tensor, count: int) -> torch.Tensor:
+        for _ in range(count):
+            for op in chosen:
+                x = op(x)
+        return x
+
+    start = torch.randn(9000)  # smaller calls would run when they are made
+    x = rounds(start.to("tenon"), 1)
+    before = settled()
+    x = rounds(x, 9000 // period)
+    copy = x.cpu()
+    x = rounds(x[:8000], 4000 // period)
+    assert settled()["structures"] - before["structures"] <= 8, "of both loops with their ends"
+    torch.testing.assert_close(copy, rounds(start, 1 + 9000 // period))
+    torch.testing.assert_close(x.cpu(), rounds(copy[:8000], 4000 // period))
+
+
 @pytest.mark.slow
 def test_a_window_holds_no_more_than_eager_code_would(no_plan_in_work: None) -> None:
     """The input and the result of each layer, beside the weights; what died is let go of, though

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from torch_tenon.builder import server
+from torch_tenon.builder.answer import Answer
 from torch_tenon.builder.server import ALL, HEADER, Client, Pace, Server
 
 
@@ -79,6 +81,31 @@ def test_who_waits_for_everything_is_told_when_nothing_is_left(
     builder.last = 0.0  # it does not wait for a first one
     builder.run()
     assert HEADER.unpack(ours.recv(HEADER.size))[0] == ALL
+
+
+def test_a_first_request_comes_before_what_is_done_ahead(
+    builder: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loading what later plans need takes longer than the first plan."""
+    done = []
+
+    def make(structure: bytes, pace: Pace) -> Answer:
+        done.append(structure)
+        asks.shutdown(socket.SHUT_WR)  # it has what it wanted
+        return Answer.KEPT
+
+    monkeypatch.setattr(server, "LINGER", 0.5)
+    work = SimpleNamespace(collect_garbage=gc.collect, get_ready=lambda: done.append("ready"))
+    work.make = make
+    monkeypatch.setitem(sys.modules, "torch_tenon.builder.work", work)
+    builder.chores = [lambda: done.append("chore")]
+    builder.last = time.monotonic()
+    with socket.socket(socket.AF_UNIX) as asks:
+        asks.connect(builder.listener.getsockname())
+        asks.send(HEADER.pack(1, 3, 0.5) + b"abc")
+        builder.run()
+        assert done == [b"abc", "chore", "ready"]
+        assert HEADER.unpack(asks.recv(HEADER.size))[:2] == (1, Answer.KEPT)
 
 
 def test_requests_arrive_in_pieces(builder: Server) -> None:

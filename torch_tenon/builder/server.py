@@ -28,7 +28,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -119,11 +119,16 @@ class Server:
     What is made next is what saves most for the work that it is: time that was spent without the
     plan, for each byte of the structure, and of processes that are still there first. `newcomer` is
     called for each process that connects but the first, which started this one: that had its time
-    since, and its connection is seen only now.
+    since, and its connection is seen only now. `chores` are done once, while nobody waits.
     """
 
-    def __init__(self, listener: socket.socket, newcomer: Callable[[], None]) -> None:
-        self.listener, self.newcomer = listener, newcomer
+    def __init__(
+        self,
+        listener: socket.socket,
+        newcomer: Callable[[], None],
+        chores: Sequence[Callable[[], object]] = (),
+    ) -> None:
+        self.listener, self.newcomer, self.chores = listener, newcomer, chores
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
         self.clients: set[Client] = set()
@@ -138,12 +143,13 @@ class Server:
         """Works until nobody has been there for a while."""
         from torch_tenon.builder.work import collect_garbage, get_ready, make
 
-        self._listen(0.0)
-        if not self.waiting:
-            get_ready()
         collect_garbage()
+        ahead = [*self.chores, get_ready]  # what saves somebody time later
         while True:
-            self._listen(0.0 if self.waiting else 1.0)
+            self._listen(0.0 if self.waiting or ahead else 1.0)
+            if ahead and not self.waiting:
+                ahead.pop(0)()
+                continue
             if self.waiting:
                 structure = max(self.waiting, key=self.value)
                 answer = make(structure, self.pace)
@@ -177,11 +183,14 @@ class Server:
             self.waiting[self.asked[who]][who] = seconds
 
     def _listen(self, timeout: float) -> None:
-        for key, _ in self.selector.select(timeout):
-            if key.fileobj is self.listener:
-                self._accept()
-            else:
-                self._hear(key.data)
+        """Hears all that is there; who has connected may have asked already."""
+        while ready := self.selector.select(timeout):
+            for key, _ in ready:
+                if key.fileobj is self.listener:
+                    self._accept()
+                else:
+                    self._hear(key.data)
+            timeout = 0.0
 
     def _accept(self) -> None:
         connection, _ = self.listener.accept()
@@ -244,9 +253,7 @@ def serve(path: str, is_copy: bool = False) -> None:
     ours = os.stat(name).st_ino
     try:
         priority.newcomer()
-        if is_copy:
-            own_memory()
-        Server(listener, priority.newcomer).run()
+        Server(listener, priority.newcomer, [own_memory] if is_copy else []).run()
     finally:
         # Where somebody has emptied the directory, another builder may listen there by now.
         with contextlib.suppress(FileNotFoundError):

@@ -39,6 +39,7 @@ struct Plans {
   PlanStore store;
   std::shared_ptr<const AskForPlan> ask;
   std::atomic<double> first_window{0}, first_by_plan{0};
+  std::atomic<int64_t> came{0};
 };
 
 // Leaked on purpose: windows may be committed while the process exits.
@@ -338,6 +339,8 @@ void finish_window(WindowPlan& window, FoundPlan found) {
   }
   std::swap(window.found, found);  // what was there ends after the lock
   const bool ready = window.found.plan != nullptr || window.found.sized != nullptr;
+  if (ready)
+    ++plans().came;
   const bool passes = !ready && window.found.may_pass && window.failures < kMostFailures;
   if (passes)
     window.asks_from = host_seconds() + kFirstPause * std::pow(4, window.failures++);
@@ -365,6 +368,10 @@ void ask_for_later() {
   }
   for (const auto& w : wanted)
     ask_builder(w, w->cost.saving());
+}
+
+int64_t plans_that_came() {
+  return plans().came.load(std::memory_order_relaxed);
 }
 
 bool waits_for_plan(const WindowPlan& window) {

@@ -102,6 +102,8 @@ void ask_for_later();
 
 // Whether a window's plan was asked for, and nothing came of that yet.
 bool waits_for_plan(const WindowPlan& window);
+// How many plans this process has been given.
+int64_t plans_that_came();
 
 // What became of a window's structure. All times are seconds.
 struct WindowRuns {

@@ -13,11 +13,19 @@
 namespace tenon {
 namespace {
 
-constexpr size_t kSmall = size_t{64} << 10;  // bytes of all its tensors
+constexpr size_t kSmall = size_t{64} << 10;  // bytes that a call reads and makes
 std::atomic<size_t> g_most_known = 8192;
 std::atomic<int64_t> g_learned = 0, g_evicted = 0;
 
 using c10::IValue;
+
+// The bytes that a tensor's elements lie in: a row of a large table is small.
+size_t touched_bytes(const TensorLayout& layout) {
+  size_t bytes = item_size(layout.dtype);
+  for (size_t d = 0; d < layout.sizes.size(); ++d)
+    bytes *= layout.strides[d] == 0 ? std::min<int64_t>(layout.sizes[d], 1) : layout.sizes[d];
+  return std::min(bytes, layout.nbytes);
+}
 
 bool only_tensors(const c10::FunctionSchema& schema) {
   return std::all_of(schema.returns().begin(), schema.returns().end(), [](const auto& result) {
@@ -281,13 +289,12 @@ std::unique_ptr<OpEntry> entry_of(
 }
 
 void finish_entry(OpEntry& entry) {
-  size_t made = 0;
-  for (const auto& layout : entry.fresh)
-    made += layout.nbytes;
-  size_t read = 0;
-  for (const auto& layout : entry.tensors)
-    read += layout.nbytes;
-  entry.small = read + made <= kSmall;
+  size_t touched = 0;
+  for (const auto* layouts : {&entry.tensors, &entry.fresh}) {
+    for (const auto& layout : *layouts)
+      touched += touched_bytes(layout);
+  }
+  entry.small = touched <= kSmall;
   const bool writes_any = std::count(entry.written.begin(), entry.written.end(), true) > 0;
   // Such calls are there for their errors.
   if (entry.reason.empty() && entry.fresh.empty() && !writes_any)

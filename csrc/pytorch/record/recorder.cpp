@@ -19,8 +19,6 @@ constexpr size_t kShortest = 16;
 // among this many places, and at this length in any case. So a loop of no more calls has its
 // windows at one place, whatever ran before it, in every process.
 constexpr int64_t kLongest = 512;
-// A place that comes again so soon lies in a loop within the loop, and tells nothing.
-constexpr int64_t kSoon = 128;
 // Memory that eager execution would have freed by now, in bytes. When the window runs, each piece
 // goes after its last use, before what is made later gets any; until then nothing is made.
 constexpr size_t kMostHeld = size_t{32} << 20;
@@ -89,11 +87,27 @@ std::optional<CommitReason> Recorder::has_to_end() {
   if (open.held_bytes > kMostHeld)
     return CommitReason::memory;
   const auto length = static_cast<int64_t>(open.calls.size());
+  if (length >= kSoon && in_loop_ > kSoon && context_ == lowest_in_loop_)
+    return CommitReason::boundary;
   if (length >= kLongest / 2 && !lowest_.empty() && lowest_.front().number == noted_)
     return CommitReason::boundary;
   if (length >= kLongest)
     return CommitReason::length;
   return std::nullopt;
+}
+
+// Whether the last 64 calls were the same at a place that was not long ago.
+bool Recorder::is_repeated() {
+  // Two places of a round may share an entry of `repeats_`, which then tells of neither.
+  bool found = round_ > 0 && contexts_[(noted_ - round_) % kSoon] == context_;
+  auto& before = repeats_[context_ % repeats_.size()];
+  if (!found) {
+    found = before.hash == context_ && before.number > noted_ - kSoon;
+    round_ = found ? noted_ - before.number : 0;
+  }
+  before = {context_, noted_};
+  contexts_[noted_ % kSoon] = context_;
+  return found;
 }
 
 void Recorder::note(const OpEntry& call) {
@@ -102,14 +116,14 @@ void Recorder::note(const OpEntry& call) {
   ++noted_;
   while (!lowest_.empty() && lowest_.front().number <= noted_ - kLongest)
     lowest_.pop_front();
-  auto& before = repeats_[context_ % repeats_.size()];
-  const bool is_repeated = before.hash == context_ && before.number > noted_ - kSoon;
-  before = {context_, noted_};
-  if (is_repeated)
+  if (is_repeated()) {
+    lowest_in_loop_ = ++in_loop_ == 1 ? context_ : std::min(lowest_in_loop_, context_);
     return;
+  }
+  in_loop_ = 0;
   while (!lowest_.empty() && lowest_.back().hash >= context_)
     lowest_.pop_back();
-  lowest_.push_back(before);
+  lowest_.push_back({context_, noted_});
 }
 
 Recorder& recorder_of(c10::DeviceIndex device) {

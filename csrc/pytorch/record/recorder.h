@@ -36,6 +36,11 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   bool ended = false;                         // its thread has: nothing more is recorded
 
  private:
+  // A place that comes again so soon lies in a loop within the loop, and tells nothing. Where such
+  // a loop goes on for so many calls, its windows are of whole rounds, from the place of a round
+  // that hashes lowest. Windows of the greatest length would each begin at another place of it, and
+  // each would need a plan of its own.
+  static constexpr int64_t kSoon = 128;
   struct Place {
     uint64_t hash = 0;
     int64_t number = -1;  // of the call, among all that were noted
@@ -47,6 +52,12 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   uint64_t context_ = 0;              // a hash of the last 64 calls
   std::deque<Place> lowest_;          // each lower than all later ones; the first one is the lowest
   std::array<Place, 256> repeats_{};  // by `context_`: where it was last
+  std::array<uint64_t, kSoon> contexts_{};  // the last ones
+  int64_t round_ = 0;    // calls of a round of the loop that the last call was in; 0: in none
+  int64_t in_loop_ = 0;  // how many calls were
+  uint64_t lowest_in_loop_ = 0;  // `context_`, of these
+
+  bool is_repeated();
 };
 
 // The calling thread's, for the current stream of the device.

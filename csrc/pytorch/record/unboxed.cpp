@@ -27,6 +27,7 @@ using Maybe = std::optional<Tensor>;
 using T = const Tensor&;
 using Ts = at::TensorList;
 using Ints = at::IntArrayRef;
+using SymInts = c10::SymIntArrayRef;
 
 // A call's arguments as boxed values, for as long as both live.
 class Uncounted {
@@ -263,22 +264,30 @@ const Makers& usual_signatures() {
       Tensor(T, int64_t, std::optional<ScalarType>),
       Tensor(T, at::OptionalIntArrayRef, bool, std::optional<ScalarType>),
       Tensor(T, at::OptionalIntArrayRef, const std::optional<Scalar>&, bool),
+      Tensor(T, Ints),
       Tensor(T, Ints, bool),
+      Tensor(T, SymInt),
+      Tensor(T, SymInts),
+      Tensor(T, SymInts, Ints),
+      Tensor(T, SymInts, const Scalar&),
+      Tensor(T, const Scalar&, at::OptionalIntArrayRef, bool, std::optional<ScalarType>),
       Tensor(T, int64_t, bool),
       Tensor(T, std::optional<int64_t>, bool),
       Two(T, int64_t, bool),
+      Two(T, SymInt, int64_t, bool, bool),
       Tensor(T, T, int64_t, ScalarType),
       Tensor(T, int64_t, T),
       Tensor(T, int64_t, T, bool),
       Tensor(T, int64_t, T, T),
       Tensor(T, int64_t, T, const Scalar&),
       Tensor(T, const c10::List<Maybe>&),
+      Tensor(T, const c10::List<Maybe>&, T, bool),
       Tensor(T, std::optional<at::MemoryFormat>),
       Tensor(T, T, SymInt, bool, bool),
       Tensor(const at::ITensorListRef&, int64_t),
       Tensor(Ts, int64_t),
       Two(T, T, const Maybe&, int64_t, SymInt),
-      Three(T, c10::SymIntArrayRef, const Maybe&, const Maybe&, double),
+      Three(T, SymInts, const Maybe&, const Maybe&, double),
       Three(T, const Maybe&, const Maybe&, const Maybe&, const Maybe&, bool, double, double),
       Two(T, Ints, Ints, Ints, Ints, bool),
       List(Ts),
