@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from against_cpu import executing
+from needs import host_memory
 
 from torch_tenon import _C
 from torch_tenon.builder.counts import plan_counts
@@ -55,3 +57,26 @@ def test_a_window_gets_one_once_its_runs_have_taken_a_while() -> None:
     while asked() <= before and time.monotonic() < deadline:
         run_window(1013)
     assert len(asked() - before) == 1
+
+
+@pytest.mark.slow
+@host_memory
+def test_calls_alone_are_made_without_a_plan() -> None:
+    """A plan of the host's kernels alone only adds to what they take."""
+    a = torch.randn(3, 5, 5, device="tenon")
+    before, deadline = {w.number for w in _C.window_runs()}, time.monotonic() + 120
+
+    def runs() -> tuple[int, int]:
+        torch.linalg.eigh(a)
+        _C.commit_all()
+        new = [w for w in _C.window_runs() if w.number not in before and "eigh" in w.name]
+        ready = [w for w in new if w.state == 2]
+        return sum(w.by_plan for w in ready), len(ready)
+
+    _C.set_plan_all(True)
+    while runs()[1] == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert runs() == (0, 1)
+    with executing("compiled"):
+        assert runs() == (1, 1)
+    assert runs() == (1, 1)

@@ -78,6 +78,7 @@ Plan::Plan(PlanData data, std::shared_ptr<Pace> pace)
         call == nullptr ? &tenon::counter("plan", step.name)
                         : &tenon::counter(call->route, call->counted));
     lends_inputs_ = lends_inputs_ || (call != nullptr && call->on_host);
+    has_kernels_ = has_kernels_ || call == nullptr;
   }
 }
 
@@ -117,7 +118,8 @@ std::function<StepFailures()> Plan::enqueue(
     c10::ArrayRef<int64_t> worlds,
     c10::ArrayRef<c10::Storage> keepers) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
-  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
+  PlanRun run(
+      *this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
   for (size_t k = 0; k < inputs.size(); ++k)
     run.place(data_.inputs[k], inputs[k], keepers.empty() ? c10::Storage() : keepers[k]);
   run.execute([&](size_t slot) {
@@ -136,7 +138,8 @@ void Plan::run(
   check_count("outputs", outputs.size(), data_.outputs.size());
   if (!device.is_cpu() && !target().host_memory)
     return run_on_copies(inputs, outputs, check_index(device.index()), written);
-  raise_first(enqueue(inputs, [&](size_t k) { return outputs[k]; }, device)());
+  raise_first(enqueue(
+      inputs, [&](size_t k) { return outputs[k]; }, device)());
 }
 
 void Plan::run_on_copies(

@@ -289,7 +289,11 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     looks_up->window = window.profiled;
   const auto candidates = find_candidates(p, window, order);
   WindowRun asked;
-  const auto ready = find_ready(p, candidates, waits, asked);
+  auto ready = find_ready(p, candidates, waits, asked);
+  if (ready.plan && !waits && target().host_memory && !ready.plan->has_kernels()) {
+    count_as_reference(p, *ready.found);
+    ready = {};
+  }
   looks_up.finish();
   WindowRun ran;
   const double start = host_seconds();
