@@ -138,3 +138,14 @@ def test_the_parts_of_a_concatenation_never_meet() -> None:
     assert never_meet(first, first + 4) and never_meet(first + 8, first)
     assert not never_meet(first, first + 3) and not never_meet(first, first + 12)
     assert not never_meet(first, var(i) * 12 + 4)
+
+
+def test_products_are_compared_by_their_factors() -> None:
+    a, b = var(Symbol("a", None, 2)), var(Symbol("b", None, 3))
+    half, other = floordiv(a, 2), floordiv(b * 4, 3)
+    pairs = ((a * b, a * 3), (half * b, half + 2), (a * b, a + b + 1), (half * other, 4))
+    for larger, smaller in pairs:
+        assert nonnegative(larger - smaller), (larger, smaller)
+        assert not nonnegative(larger - smaller - 1)
+    assert not nonnegative(a * b - a * 4)
+    assert not nonnegative(var(Symbol("i", 8)) * b - b)

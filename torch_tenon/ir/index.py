@@ -370,9 +370,27 @@ def nonnegative(e: Index) -> bool:
     if isinstance(e, int):
         return e >= 0
     low = bounds(e)[0]
-    if low is not None:
-        return low >= 0
-    return False
+    return low >= 0 if low is not None else _is_nonnegative_as_products(e)
+
+
+def _is_nonnegative_as_products(e: Expr) -> bool:
+    """The same where `bounds` says nothing, as of `a*b - a`. Each atom is its least and something
+    that is not negative: multiplied out, no term may be negative."""
+    if not any(len(monomial) > 1 for monomial in e.terms):
+        return False
+    above: dict[Atom, Index] = {}
+    total: Index = 0
+    for monomial, k in e.terms.items():
+        term: Index = k
+        for atom in monomial:
+            if atom not in above:
+                low = _atom_bounds(atom)[0]
+                if low is None or low < 0:
+                    return False
+                above[atom] = low + var(Symbol("", None))
+            term = term * above[atom]
+        total = total + term
+    return total >= 0 if isinstance(total, int) else min(total.terms.values()) >= 0
 
 
 def less(e: Index, d: Index) -> bool:

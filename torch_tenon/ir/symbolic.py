@@ -89,18 +89,29 @@ class UndecidedSize(Exception):
 
 
 @functools.cache
-def _environment() -> type[ShapeEnv]:
+def _environment() -> Callable[[dict[sympy.Expr, Index]], ShapeEnv]:
     from torch._guards import SLoc
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     class Environment(ShapeEnv):
         """PyTorch's, but it does not look for the user's line that a size comes from: it loads
-        Dynamo, Inductor and export to tell which lines are none."""
+        Dynamo, Inductor and export to tell which lines are none. And it knows what indices know of
+        products: with b >= 2, that a * b is not a."""
+
+        def __init__(self, known: dict[sympy.Expr, Index]) -> None:
+            super().__init__(duck_shape=False)
+            self.known = known
 
         def _get_stack_summary(
             self, is_debug: bool = False, framework_loc: str | None = None
         ) -> tuple[SLoc, str]:
             return SLoc(framework_loc, None), ""
+
+        def _maybe_evaluate_static(  # type: ignore[override]
+            self, expr: sympy.Basic, **how: Any
+        ) -> sympy.Basic | None:
+            found = super()._maybe_evaluate_static(expr, **how)
+            return _decided(expr, self.known) if found is None else found
 
     return Environment
 
@@ -114,10 +125,10 @@ class SymbolicSizes:
         from torch_tenon.frontends import dynamo_waits
 
         dynamo_waits.load_parts()
-        self.environment = _environment()(duck_shape=False)
-        self.mode = FakeTensorMode(shape_env=self.environment, allow_non_fake_inputs=True)
         self.symbols: dict[Symbol, sympy.Symbol] = {}
         self.known: dict[sympy.Expr, Index] = {}
+        self.environment = _environment()(self.known)
+        self.mode = FakeTensorMode(shape_env=self.environment, allow_non_fake_inputs=True)
 
     def tensor(self, sizes: Any, strides: Any, dtype: torch.dtype) -> torch.Tensor:
         """A tensor without memory; sizes and strides are indices."""
@@ -195,18 +206,41 @@ class SymbolicSizes:
 
     def _symbol(self, symbol: Symbol) -> sympy.Symbol:
         from torch._dynamo.source import ConstantSource
-        from torch.fx.experimental.symbolic_shapes import DimDynamic
+        from torch.fx.experimental.symbolic_shapes import DimDynamic, StrictMinMaxConstraint
+        from torch.utils._sympy.numbers import int_oo
+        from torch.utils._sympy.value_ranges import ValueRanges
 
         found = self.symbols.get(symbol)
         if found is None:
             if symbol.extent is not None or symbol.lower < 2:
                 raise UndecidedSize(f"{symbol} is no size from 2 on")
+            bounds = ValueRanges(symbol.lower, int_oo)
             found = self.environment.create_symbol(
-                symbol.hint, ConstantSource(symbol.name), dynamic_dim=DimDynamic.DYNAMIC
+                max(symbol.hint, symbol.lower),
+                ConstantSource(symbol.name),
+                dynamic_dim=DimDynamic.DYNAMIC,
+                constraint_dim=StrictMinMaxConstraint(vr=bounds, warn_only=False),
             )
             self.symbols[symbol] = found
             self.known[found] = Expr({(symbol,): 1})
         return found
+
+
+def _decided(condition: sympy.Basic, known: dict[sympy.Expr, Index]) -> sympy.Basic | None:
+    """Whether a comparison of two sizes holds; None where their bounds do not tell."""
+    if not isinstance(condition, sympy.core.relational.Relational):
+        return None
+    try:
+        left, right = (index_of_sympy(e, known, _undecided) for e in condition.args)
+    except UndecidedSize:
+        return None
+    above, below = nonnegative(left - right - 1), nonnegative(right - left - 1)
+    if above or below:
+        # The two are not equal, and this tells every comparison of them.
+        return sympy.true if condition.func(1 if above else -1, 0) else sympy.false
+    if isinstance(condition, sympy.Ge) and nonnegative(left - right):
+        return sympy.true
+    return sympy.true if isinstance(condition, sympy.Le) and nonnegative(right - left) else None
 
 
 def _undecided(e: sympy.Expr) -> Index:
