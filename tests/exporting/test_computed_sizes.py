@@ -1,4 +1,5 @@
-"""Programs with sizes that are computed of run-time sizes: what a convolution or a pool leaves."""
+"""Programs with sizes that are computed of run-time sizes: what a pool leaves, or what a caller
+gives a multiple of."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import torch_tenon
+from torch_tenon.runtime.library import ProgramError
 
 HEIGHT, WIDTH = Dim("height", min=8, max=64), Dim("width", min=8, max=64)
 
@@ -63,4 +65,43 @@ def test_ops_that_are_composed(name: str, tmp_path: Path) -> None:
     program = exported(tmp_path, model, (torch.randn(2, 4, 20, 28),), dynamic_shapes=shapes)
     for height, width in ((20, 28), (8, 8), (17, 33), (64, 9)):
         x = torch.randn(2, 4, height, width)
+        torch.testing.assert_close(program(x), model(x))
+
+
+class Halves(nn.Module):
+    """`x` has 2n rows, `y` 3n + 1, and what is returned n and 2n, once as a product's."""
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        pairs = x.view(-1, 2, 4).sum(1)
+        return pairs + y[1:].view(-1, 3, 4).sum(1), x.softmax(0), pairs @ y.mT
+
+
+def test_multiples_of_sizes(tmp_path: Path) -> None:
+    """They were refused: no input has the size itself."""
+    n = Dim("n", min=2, max=50)
+    shapes = ({0: 2 * n}, {0: 3 * n + 1})
+    model = Halves().eval()
+    given = (torch.randn(8, 4), torch.randn(13, 4))
+    program = exported(tmp_path, model, given, dynamic_shapes=shapes)
+    assert [x.sizes[0] for x in program.forward.inputs] == [(4, 100), (7, 151)]
+    for size in (2, 3, 17, 50):
+        x, y = torch.randn(2 * size, 4), torch.randn(3 * size + 1, 4)
+        for got, expected in zip(program(x, y), model(x, y), strict=True):
+            torch.testing.assert_close(got, expected)
+    for rows, others, words in (
+        (7, 10, r"where 2\*s\d+ % 2 == 0, and not for 2\*s\d+ = 7"),
+        (2, 4, r"'x' has size 2 at dimension 0, where 2\*s\d+ is expected to be at least 4"),
+        (102, 154, "at least 4 and at most 100"),
+        (8, 14, r"'y' has size 14 at dimension 0, where 13 is expected"),
+    ):
+        with pytest.raises(ProgramError, match=words):
+            program(torch.randn(rows, 4), torch.randn(others, 4))
+
+
+def test_a_multiple_of_a_size_that_is_1(tmp_path: Path) -> None:
+    n = Dim("n", min=1, max=9)
+    model = Function(lambda x: x[1:].reshape(-1, 2, 4).softmax(0).amax(1)).eval()
+    program = exported(tmp_path, model, (torch.randn(9, 4),), dynamic_shapes=({0: 2 * n + 1},))
+    for size in (1, 2, 9):
+        x = torch.randn(2 * size + 1, 4)
         torch.testing.assert_close(program(x), model(x))

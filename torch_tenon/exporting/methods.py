@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._sympy.functions import ToFloat
 
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.plan import Plan
@@ -20,7 +21,7 @@ from torch_tenon.exporting.laid_out import LaidOut
 from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Index, var
-from torch_tenon.ir.size_words import SYMBOL, words_of
+from torch_tenon.ir.size_words import ADD, CONSTANT, MODULO, SYMBOL, words_of
 from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.ops.variants import known_of
 
@@ -186,7 +187,7 @@ class _Describer:
                 for p in places
             ],
             self._plan_outputs(plan),
-            [c for c in map(self._check, graph.conditions) if c is not None],
+            [*self._multiples(), *(c for c in map(self._check, graph.conditions) if c is not None)],
             graph.results,
             graph.is_single,
             plan,
@@ -217,9 +218,10 @@ class _Describer:
         if not isinstance(placeholder, Given):
             raise ExportError(f"{self.name}: {placeholder.name!r} has a dynamic size")
         size = placeholder.node.meta["val"].shape[source.dim]
-        bounds = size.node.shape_env.bound_sympy(source.expression)
+        bounds = size.node.shape_env.bound_sympy(size.node.expr)
         greatest = int(bounds.upper) if bounds.upper.is_Integer else UNBOUNDED
-        return SizeSymbol(str(source.expression), max(int(bounds.lower), 0), greatest)
+        name = str(size.node.expr)
+        return SizeSymbol(f"({name})" if " " in name else name, max(int(bounds.lower), 0), greatest)
 
     def _spec(self, name: str, value: Tensor) -> TensorSpec:
         if value.dim() > MOST_DIMENSIONS:
@@ -230,12 +232,23 @@ class _Describer:
         return TensorSpec(name, value.dtype, [self.words(self.table.index(n)) for n in value.shape])
 
     def words(self, e: Index) -> Words:
-        """An index in the symbols as the core reads it; a symbol alone is no more than that."""
+        """An index in the symbols as the core reads it; what a run is given for one is no more than
+        that."""
         symbols = self.built.program.sizes
         for k, symbol in enumerate(symbols):
-            if e == var(symbol):
+            factor, offset = symbol.given_as
+            if e == var(symbol) * factor + offset:
                 return [SYMBOL, k]
         return words_of(e, symbols)
+
+    def _multiples(self) -> Iterator[Check]:
+        """Those of which a run is given a multiple: it is one."""
+        for k, symbol in enumerate(self.built.program.sizes):
+            factor, offset = symbol.given_as
+            if factor != 1:
+                less = [CONSTANT, -offset, ADD] if offset else []
+                rest = [SYMBOL, k, *less, CONSTANT, factor, MODULO]
+                yield Check(rest, EQUAL, [CONSTANT, 0])
 
     def _check(self, condition: Any) -> Check | None:
         """A condition on sizes; None for one that always holds."""
@@ -243,7 +256,7 @@ class _Describer:
         environment = next((n.node.shape_env for n in sizes if isinstance(n, torch.SymInt)), None)
         if environment is None:
             return None
-        condition = environment.simplify(condition)
+        condition = _in_whole_numbers(environment.simplify(condition))
         if condition in (True, sympy.true):
             return None
         comparison = _COMPARISONS.get(type(condition).__name__)
@@ -285,6 +298,13 @@ class _Describer:
             f"{self.name}: {len(lines)} {what}:\n" + "\n".join(lines) + f"\n{remedy} them out of "
             "what is exported: run them before it or after it, or write them by other ops."
         )
+
+
+def _in_whole_numbers(condition: Any) -> Any:
+    """A condition that PyTorch compares in real numbers: `1.5 * (2 * n)` and `3 * n`."""
+    if not condition.has(ToFloat):
+        return condition
+    return sympy.nsimplify(condition.replace(ToFloat, lambda n: n), rational=True)
 
 
 def _why_not_called(op: Any, origin: str) -> str:

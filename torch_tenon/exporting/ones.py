@@ -22,12 +22,17 @@ Values = dict[sympy.Symbol, int]
 
 
 def sizes_of_one(program: ExportedProgram) -> list[sympy.Symbol]:
-    """The sizes of a program's inputs that may be 1, as they were asked for, in their order."""
+    """The sizes of a program's inputs that may be 1, as they were asked for, in their order. Of
+    `2 * n` it is `n`."""
     bounds = program.range_constraints
-    found = dict.fromkeys(
-        e for shape in _shapes(program) for e in shape if isinstance(e, sympy.Symbol)
-    )
-    return [s for s in found if s in bounds and bounds[s].lower <= 1 <= bounds[s].upper]
+    found: dict[sympy.Symbol, None] = {}
+    for size in (e for shape in _shapes(program) for e in shape):
+        symbols = getattr(size, "free_symbols", ())
+        if len(symbols) == 1 and size in bounds:
+            (symbol,) = symbols
+            if bounds[size].lower <= size.subs(symbol, 1) <= bounds[size].upper:
+                found[symbol] = None
+    return list(found)
 
 
 def choices(symbols: Sequence[sympy.Symbol]) -> Iterator[Values]:

@@ -149,12 +149,18 @@ class _Graph:
                 self.sizes.define(value, SizeSource(value.node.expr, k))
             elif isinstance(value, torch.SymFloat) and value.node.expr.is_Symbol:
                 self.sizes.given[value.node.expr] = k
-        for k, n in enumerate(nodes):
-            value = n.meta.get("val")
-            if isinstance(value, torch.Tensor):
-                for d, size in enumerate(value.shape):
-                    if isinstance(size, torch.SymInt):
-                        self.sizes.define(size, SizeSource(size.node.expr, k, d))
+        dims = [
+            (size, k, d)
+            for k, n in enumerate(nodes)
+            if isinstance(n.meta.get("val"), torch.Tensor)
+            for d, size in enumerate(n.meta["val"].shape)
+            if isinstance(size, torch.SymInt)
+        ]
+        for size, k, d in dims:
+            self.sizes.define(size, SizeSource(size.node.expr, k, d))
+        if self.program.standalone:  # others get each size that a graph has
+            for size, k, d in dims:
+                self.sizes.define_by_multiple(size, SizeSource(size.node.expr, k, d))
         for k, n in enumerate(nodes):
             value = n.meta.get("val")
             if _is_token(n):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_kno
 from torch.utils._sympy.printers import PythonPrinter
 
 from torch_tenon.ir.index import Index, Symbol, nonnegative, var
+from torch_tenon.ir.index import symbols as symbols_in
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.symbolic import index_of_sympy
@@ -59,6 +60,23 @@ class SizeTable:
             # An index knows how little a number may be, not how much.
             opposite = SizeSource(-source.expression)
             self.known[source.expression] = -self._add(opposite, size.node.shape_env, -hint)
+
+    def define_by_multiple(self, size: torch.SymInt, source: SizeSource) -> None:
+        """Enters a size of which the arguments have a multiple alone, and a number more: `n` of
+        `2 * n + 1`. Those that they have themselves are entered before. The symbol says by what
+        the program gets it."""
+        e = source.expression
+        symbols = list(e.free_symbols)
+        if len(symbols) != 1 or symbols[0] in self.known or not e.is_polynomial(*symbols):
+            return
+        factor, *rest = (int(c) for c in sympy.Poly(e, *symbols).all_coeffs())
+        if len(rest) != 1 or factor < 0:
+            return
+        environment = size.node.shape_env
+        hint = environment.backed_var_to_val.get(symbols[0], _TYPICAL)
+        made = self._add(replace(source, expression=symbols[0]), environment, int(hint))
+        (symbol,) = symbols_in(made)
+        symbol.given_as = (factor, rest[0])
 
     def _add(self, source: SizeSource, environment: Any, hint: int) -> Index:
         least = environment.bound_sympy(source.expression).lower

@@ -34,11 +34,12 @@ class Atom:
 class Symbol(Atom):
     """A loop variable, an indirect index (both in `[0, extent)`) or a run-time size.
 
-    A run-time size has `extent` None and is at least `lower`; `hint` is what it may be. An indirect
-    index names the scalar that computes it.
+    A run-time size has `extent` None and is at least `lower`; `hint` is what it may be. A run is
+    given it times a factor, and an offset (`given_as`). An indirect index names the scalar that
+    computes it.
     """
 
-    __slots__ = ("extent", "hint", "lower", "name", "scalar")
+    __slots__ = ("extent", "given_as", "hint", "lower", "name", "scalar")
 
     def __init__(
         self, name: str, extent: Index | None = None, lower: int = 0, scalar: Scalar | None = None
@@ -46,6 +47,7 @@ class Symbol(Atom):
         super().__init__()
         self.name, self.extent, self.lower, self.scalar = name, extent, lower, scalar
         self.hint = 64
+        self.given_as = (1, 0)
 
     def __repr__(self) -> str:
         return self.name

@@ -44,7 +44,8 @@ def index_of(words: Sequence[int], symbols: Sequence[Symbol]) -> Index:
 
 
 def words_of(e: Index, symbols: Sequence[Symbol]) -> list[int]:
-    """The words of an index in these symbols. Raises KeyError for one in others."""
+    """The words of an index in what a run is given for these symbols. Raises KeyError for one in
+    others."""
     places = {s: k for k, s in enumerate(symbols)}
 
     def write(e: Index) -> list[int]:
@@ -60,7 +61,9 @@ def words_of(e: Index, symbols: Sequence[Symbol]) -> list[int]:
 
     def write_atom(atom: Atom) -> list[int]:
         if isinstance(atom, Symbol):
-            return [SYMBOL, places[atom]]
+            factor, offset = atom.given_as
+            less = [CONSTANT, -offset, ADD] if offset else []
+            return [SYMBOL, places[atom], *less, *([CONSTANT, factor, DIVIDE] * (factor != 1))]
         assert isinstance(atom, Division)
         join = DIVIDE if isinstance(atom, Div) else MODULO
         return [*write(atom.numerator), *write(atom.divisor), join]
