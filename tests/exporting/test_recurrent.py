@@ -69,6 +69,55 @@ def test_other_dtypes_go_step_by_step(tmp_path: Path, dtype: torch.dtype) -> Non
     torch.testing.assert_close(got, model(x, h), rtol=tolerance, atol=tolerance)
 
 
+class Cells(nn.Module):
+    """A step of each kind, with state that is given and returned."""
+
+    def __init__(self, biases: bool) -> None:
+        super().__init__()
+        self.gru, self.lstm = nn.GRUCell(8, 16, biases), nn.LSTMCell(16, 4, biases)
+        self.tanh, self.relu = nn.RNNCell(4, 4, biases), nn.RNNCell(4, 4, biases, "relu")
+
+    def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+        found = self.gru(x, h)
+        out, cell = self.lstm(found, (c, c * 0.5))
+        return found, out, cell, self.relu(self.tanh(out))
+
+
+@pytest.mark.parametrize("biases", [True, False])
+def test_cells(tmp_path: Path, biases: bool) -> None:
+    """Those of GRU and LSTM were PyTorch's alone."""
+    model = Cells(biases).eval()
+    given = torch.randn(3, 8), torch.randn(3, 16), torch.randn(3, 4)
+    torch_tenon.export(model, given, tmp_path / "m.tenon", cpu="native")
+    torch.testing.assert_close(torch_tenon.load(tmp_path / "m.tenon")(*given), model(*given))
+
+
+class AnyLength(nn.Module):
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return tree_leaves(self.layer(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.filterwarnings("error:The tensor attribute")
+def test_lengths_that_runs_choose(tmp_path: Path, kind: type[nn.RNNBase], first: bool) -> None:
+    """PyTorch's trace fixed the length, and refused the export."""
+    model = AnyLength(kind(6, 9, 2, batch_first=first, bidirectional=first)).eval()
+    steps, batch = torch.export.Dim("steps", max=40), torch.export.Dim("batch", min=2, max=5)
+    shapes = {"x": {int(first): steps, int(not first): batch}}
+    x = torch.randn(3, 4, 6)
+    torch_tenon.export(model, (x,), tmp_path / "m.tenon", cpu="native", dynamic_shapes=shapes)
+    program = torch_tenon.load(tmp_path / "m.tenon")
+    for length, rows in ((4, 3), (1, 2), (40, 5), (17, 4)):
+        x = torch.randn(*((rows, length) if first else (length, rows)), 6)
+        torch.testing.assert_close(list(program(x)), model(x), rtol=1e-5, atol=2e-6)
+
+
 class Packed(nn.Module):
     """A layer over sequences of several lengths, packed before it and padded after it."""
 

@@ -88,6 +88,8 @@ def export(
     with warnings.catch_warnings():
         # What PyTorch's trace says of PyTorch's own code.
         warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+        flat = r"(self(\.\w+)*\._flat_weights\[\d+\](, )?)+"
+        warnings.filterwarnings("ignore", f"The tensor attributes? {flat} w(as|ere) assigned")
         programs = _programs(model, args, kwargs, dynamic_shapes, takes_host_kernels(backend))
         methods = _methods(model, programs, backend, host)
     shared = Shared()
@@ -223,7 +225,9 @@ def _forms(
     for ones in choices(symbols[:MOST]):
         which = ", ".join(f"{s} = 1" for s in ones)
         try:
-            yield which, prepare(with_ones(module, program, ones), by_hand)
+            with PackedSequences(by_hand):
+                traced = with_ones(module, program, ones)
+            yield which, prepare(traced, by_hand)
         except Exception as reason:  # of the model's own, or of PyTorch's trace
             _is_without(name, which, reason)
 

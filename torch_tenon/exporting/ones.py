@@ -27,7 +27,7 @@ def sizes_of_one(program: ExportedProgram) -> list[sympy.Symbol]:
     bounds = program.range_constraints
     found: dict[sympy.Symbol, None] = {}
     for size in (e for shape in _shapes(program) for e in shape):
-        symbols = getattr(size, "free_symbols", ())
+        symbols = list(getattr(size, "free_symbols", ()))
         if len(symbols) == 1 and size in bounds:
             (symbol,) = symbols
             if bounds[size].lower <= size.subs(symbol, 1) <= bounds[size].upper:

@@ -1,7 +1,9 @@
-"""Sequences of several lengths while a model is traced: packed, and padded again.
+"""Sequences of several lengths while a model is traced: packed, and padded again; and of a length
+that each run chooses.
 
 PyTorch's own trace knows no values, and so not how many rows a packed sequence has. Lengths that a
-model computes of numbers alone have values here, and the layers get rows of fixed sizes.
+model computes of numbers alone have values here, and the layers get rows of fixed sizes. It writes
+recurrent layers out step by step, so of a length that runs choose it would fix the one it sees.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from torch_tenon.exporting.graphs import ExportError
-from torch_tenon.exporting.recurrent import GRU, LSTM, RELU, TANH, packed_layers
+from torch_tenon.exporting.recurrent import GRU, LSTM, RELU, TANH, packed_layers, padded_layers
 
 _OPS = torch._C._VariableFunctions
 _LAYERS = {
@@ -28,6 +30,7 @@ _LAYERS = {
     _OPS.rnn_tanh: (TANH, composed.rnn_tanh_data),
     _OPS.rnn_relu: (RELU, composed.rnn_relu_data),
 }
+_PADDED = 9  # arguments of a layer: the last one says whether batches come first
 
 
 class PackedSequences(TorchFunctionMode):
@@ -54,6 +57,10 @@ class PackedSequences(TorchFunctionMode):
         known = self.batch_sizes.get(args[1]) if len(args) > 1 and _is_tensor(args[1]) else None
         if func in _LAYERS and known is not None:
             return self._run(func, known, *args)
+        if func in _LAYERS and self.by_hand and not kwargs and _has_any_length(args):
+            found = padded_layers(_LAYERS[func][0], *args)
+            if found is not NotImplemented:
+                return found
         if func is Tensor.__getitem__ and _is_tensor(args[0]) and isinstance(args[1], int):
             sizes = self.batch_sizes.get(args[0])
             if sizes is not None:
@@ -104,6 +111,13 @@ class PackedSequences(TorchFunctionMode):
             if found is not NotImplemented:
                 return found
         return step_by_step(data, sizes, *how)
+
+
+def _has_any_length(args: tuple[Any, ...]) -> bool:
+    """Whether a layer's arguments are a padded sequence with a length that runs choose."""
+    x, is_batch_first = args[0], args[-1]
+    padded = len(args) == _PADDED and isinstance(is_batch_first, bool) and x.dim() == 3
+    return padded and isinstance(x.shape[int(is_batch_first)], torch.SymInt)
 
 
 def _is_tensor(x: Any) -> bool:

@@ -46,7 +46,7 @@ def compositions() -> dict[Any, Callable[..., Any]]:
     return dict(RECURRENT)
 
 
-def _padded(
+def padded_layers(
     kind: int,
     x: Tensor,
     hx: Any,
@@ -58,6 +58,7 @@ def _padded(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
+    """The same of sequences of one length: `x` (T, N, I), or (N, T, I) where batches come first."""
     x = x.transpose(0, 1) if batch_first else x
     steps, batch = x.shape[:2]
     sizes = torch.full((steps,), batch, dtype=torch.int64, device=x.device)
@@ -137,8 +138,8 @@ def _in_pieces(weight: Tensor) -> Tensor:
 
 
 RECURRENT: dict[Any, Callable[..., Any]] = {
-    aten.lstm.input: functools.partial(_padded, LSTM),
-    aten.gru.input: functools.partial(_padded, GRU),
-    aten.rnn_tanh.input: functools.partial(_padded, TANH),
-    aten.rnn_relu.input: functools.partial(_padded, RELU),
+    aten.lstm.input: functools.partial(padded_layers, LSTM),
+    aten.gru.input: functools.partial(padded_layers, GRU),
+    aten.rnn_tanh.input: functools.partial(padded_layers, TANH),
+    aten.rnn_relu.input: functools.partial(padded_layers, RELU),
 }

@@ -5,12 +5,13 @@ Each entry takes the op's arguments, as those of `compositions.py` do.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._decomp import decompositions as composed
 
 STANDALONE: dict[Any, Callable[..., Any]] = {}
 """Overload -> the function that computes it."""
@@ -63,6 +64,36 @@ def dequantize_per_tensor(
     """The numbers that multiples of a scale stand for."""
     dtype = torch.float32 if out_dtype is None else out_dtype
     return ((x.to(dtype) - zero_point) * scale).to(dtype)
+
+
+# Single steps of recurrent layers: PyTorch's composition writes parts of what it computes
+
+
+@standalone(aten.lstm_cell.default)
+def lstm_cell(
+    x: Tensor,
+    hx: Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The next hidden state and cell (N, H), of an input (N, I)."""
+    gates = torch.nn.functional.linear(x, w_ih, b_ih)
+    return composed.lstm_cell(gates, hx[0], hx[1], w_hh, b_hh, None, chunk_dim=1)
+
+
+@standalone(aten.gru_cell.default)
+def gru_cell(
+    x: Tensor,
+    hx: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> Tensor:
+    """The next hidden state (N, H), of an input (N, I)."""
+    return composed.gru_cell_data(x, hx, w_ih, b_ih, w_hh, b_hh)
 
 
 # Products of weights of few bits
