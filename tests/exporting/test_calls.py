@@ -306,6 +306,10 @@ def branches(x: Tensor) -> Tensor:
     return found
 
 
+def times(x: Tensor) -> Any:
+    return torch._higher_order_ops.map(lambda row: row.sin().sum(), x)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "words"),
@@ -314,7 +318,8 @@ def branches(x: Tensor) -> Tensor:
         (lambda x: x.unique(), r"aten\._unique2.*depend on data"),
         (torch.poisson, r"aten\.poisson\.default, .*: it draws random numbers"),
         (twice, r"tests_calls\.twice.*no op of PyTorch's own"),
-        (branches, "cond"),
+        (branches, "cond runs parts of the model, and a program has no branches"),
+        (times, "map_impl runs parts of the model"),
     ],
 )
 def test_what_no_program_can_be(tmp_path: Path, function: Callable[..., Any], words: str) -> None:

@@ -3,6 +3,7 @@ gives a multiple of."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 import torch_tenon
+from torch_tenon.exporting.graphs import ExportError
 from torch_tenon.runtime.library import ProgramError
 
 HEIGHT, WIDTH = Dim("height", min=8, max=64), Dim("width", min=8, max=64)
@@ -40,6 +42,10 @@ def attended(x: Tensor) -> Tensor:
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "interpolate": lambda x: F.interpolate(pooled(x), size=x.shape[2:], mode="bilinear"),
+    "a half": lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"),
+    "one and a half": lambda x: F.interpolate(x, scale_factor=1.5, recompute_scale_factor=True),
+    "twice": lambda x: F.interpolate(x, scale_factor=2.0, recompute_scale_factor=True),
+    "rounded up": lambda x: x[..., 0] + torch.arange(math.ceil(x.shape[2] / 3)).sum(),
     "group norm": lambda x: F.group_norm(pooled(pooled(x)), 2),
     "meshgrid": grid_of,
     "attention": attended,
@@ -56,6 +62,7 @@ class Function(nn.Module):
         return self.function(x)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_ops_that_are_composed(name: str, tmp_path: Path) -> None:
     """PyTorch's code of such an op asks whether a size is 1. The bounds tell that it is not, and
@@ -105,3 +112,25 @@ def test_a_multiple_of_a_size_that_is_1(tmp_path: Path) -> None:
     for size in (1, 2, 9):
         x = torch.randn(2 * size + 1, 4)
         torch.testing.assert_close(program(x), model(x))
+
+
+def test_numbers_that_are_computed_of_sizes(tmp_path: Path) -> None:
+    """Roots and divisions, which are no whole numbers."""
+    model = Function(
+        lambda x: x.sum(-1) / x.shape[2] ** 0.5 * (x.shape[3] / 3 + 1) - 1 / x.shape[2]
+    )
+    shapes = ({2: HEIGHT, 3: WIDTH},)
+    for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 2e-2)):
+        x = torch.randn(2, 1, 20, 28, dtype=dtype)
+        program = exported(tmp_path, model.eval(), (x,), dynamic_shapes=shapes)
+        for height, width in ((20, 28), (8, 9), (63, 17)):
+            x = torch.randn(2, 1, height, width, dtype=dtype)
+            torch.testing.assert_close(program(x), model(x), rtol=tolerance, atol=tolerance)
+
+
+def test_the_error_says_why_an_op_has_no_loops(tmp_path: Path) -> None:
+    """Of attention it said that it draws random numbers."""
+    whole, part = Dim.DYNAMIC, Dim("part", min=2, max=9)
+    model = Function(lambda x: F.scaled_dot_product_attention(*[x.to(torch.complex64)] * 3).real)
+    with pytest.raises(ExportError, match=r"scaled_dot_product_attention\.default.*complex"):
+        exported(tmp_path, model, (torch.randn(2, 3, 4, 5),), dynamic_shapes=({0: whole, 2: part},))

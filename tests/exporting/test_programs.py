@@ -430,7 +430,7 @@ class Sizes(nn.Module):
     ("model", "words", "keywords"),
     [
         (Sorted(), "svd", {}),
-        (Noisy(), "random numbers", {}),
+        (Noisy(), r"random numbers:\n  aten\.rand_like\.default, .*forward\n.* as an input", {}),
         (Writes(), "writes its input", {}),
         (Sizes(), "is a size", {"dynamic_shapes": ({0: Dim.AUTO},)}),
     ],

@@ -49,6 +49,7 @@ from torch_tenon.ops.lowerings.complex_numbers import complex_lowering
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     LINKED,
+    NO_LOWERING,
     UNSIGNED,
     Build,
     CannotLower,
@@ -189,7 +190,7 @@ class ProgramBuilder:
             else:
                 composed = None
             if composed is None:
-                raise CannotLower("no lowering")
+                raise CannotLower(NO_LOWERING)
             return Composition(self).run(composed, positional, keywords)
         except (BodyError, MemoryError):
             raise
@@ -265,7 +266,7 @@ class ProgramBuilder:
             # What writes to an `out` that shares memory has the name of a lowering that makes it.
             function = None if any(map(is_out, op._schema.arguments)) else find(op)
             if function is None:
-                raise CannotLower("no lowering")
+                raise CannotLower(NO_LOWERING)
             found = function(build, *positional, **keywords)
         except (BodyError, MemoryError):
             raise

@@ -10,6 +10,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.fx import GraphModule, Node
 from torch.utils._sympy.functions import ToFloat
 
 from torch_tenon.compiler.backend import Backend
@@ -22,7 +23,7 @@ from torch_tenon.frontends.graph import BuiltGraph, Output, build
 from torch_tenon.frontends.sizes import SizeSource
 from torch_tenon.ir.index import Index, var
 from torch_tenon.ir.size_words import ADD, CONSTANT, MODULO, SYMBOL, words_of
-from torch_tenon.ops.lowerings.table import CannotLower
+from torch_tenon.ops.lowerings.table import NO_LOWERING, CannotLower, find
 from torch_tenon.ops.variants import known_of
 
 RUNTIME, TORCH = "runtime", "torch"  # what a program runs by
@@ -146,6 +147,9 @@ def build_method(
                 f"{name}: the example of the input {p.name!r} is not contiguous: programs take "
                 "dense tensors in row-major order"
             )
+    for node in graph.module.graph.find_nodes(op="get_attr"):
+        if isinstance(getattr(graph.module, str(node.target), None), GraphModule):
+            _refuse_parts(name, graph, node)
     try:
         with unset_fake_temporarily():
             built = build(graph.module, standalone=True)
@@ -153,8 +157,12 @@ def build_method(
     except NotImplementedError as error:
         raise ExportError(f"{name}: {with_sizes_of_data(graph)}{error}") from error
     if built.program.random is not None:
+        drawn = dict.fromkeys(n.target for n in graph.module.graph.nodes if _is_random(n.target))
+        lines = [f"  {op}{place_of(graph, str(op).split('.')[1])}" for op in drawn]
         raise ExportError(
-            f"{name}: the model draws random numbers; call model.eval() before it is exported"
+            f"{name}: the model draws random numbers:\n" + "\n".join(lines) + "\nCall "
+            "model.eval() before it is exported, where they are a dropout's. Take others as an "
+            "input."
         )
     return _Describer(name, graph, built).method(plan, host)
 
@@ -163,8 +171,6 @@ class _Describer:
     def __init__(self, name: str, graph: Graph, built: BuiltGraph) -> None:
         self.name, self.graph, self.built = name, graph, built
         self.table = built.sizes
-        if self.table.floats:
-            raise ExportError(f"{name}: a number of the model follows from sizes by a division")
 
     def method(self, plan: Plan, host: str) -> Method:
         graph, built = self.graph, self.built
@@ -282,7 +288,8 @@ class _Describer:
         has not got one either, and names each such op and where the model has it."""
         origins = {op: call.origin for call, op in plan.overloads.items()}
         lacking = {op: "" for op in origins if not known_of(op).of_runtime}
-        never = {op: why for op in lacking if (why := _why_not_called(op, origins[op]))}
+        never = {op: why for op in lacking if (why := self._why_not_called(op, origins[op]))}
+        lacking = {op: self._why_no_loops(op) for op in lacking}
         if not never and (host == TORCH or not lacking):
             return sorted({op.name() for op in lacking})
         if never:
@@ -299,22 +306,40 @@ class _Describer:
             "what is exported: run them before it or after it, or write them by other ops."
         )
 
+    def _why_not_called(self, op: Any, origin: str) -> str:
+        """Why no program calls an op, beside what the runtime lacks; nothing where one may."""
+        if op is torch.ops.tenon.host_kernel.default:
+            return f": the target has no code for {origin}"
+        if op.namespace != "aten":
+            return ": it is no op of PyTorch's own"
+        if torch.Tag.nondeterministic_seeded in op.tags:
+            return self._why_no_loops(op) or ": it draws random numbers"
+        if any(a.name == "filename" for a in op._schema.arguments):
+            return ": it opens a file"
+        return ""
+
+    def _why_no_loops(self, op: Any) -> str:
+        """Why an op, which others have loops for, has none here."""
+        why = self.built.fallbacks.get(str(op), NO_LOWERING)
+        return "" if why == NO_LOWERING else f": {why}"
+
+
+def _refuse_parts(name: str, graph: Graph, part: Node) -> None:
+    """Raises ExportError where an op runs a part of the model that no lowering takes."""
+    for op in {user.target for user in part.users}:
+        if find(op, standalone=True) is None:
+            raise ExportError(
+                f"{name}: {op} runs parts of the model, and a program has no branches and loops: "
+                "compute both branches and choose by torch.where, write a loop out"
+            )
+
+
+def _is_random(op: Any) -> bool:
+    return isinstance(op, torch._ops.OpOverload) and known_of(op).random
+
 
 def _in_whole_numbers(condition: Any) -> Any:
     """A condition that PyTorch compares in real numbers: `1.5 * (2 * n)` and `3 * n`."""
     if not condition.has(ToFloat):
         return condition
     return sympy.nsimplify(condition.replace(ToFloat, lambda n: n), rational=True)
-
-
-def _why_not_called(op: Any, origin: str) -> str:
-    """Why no program calls an op, beside what the runtime lacks; nothing where one may."""
-    if op is torch.ops.tenon.host_kernel.default:
-        return f": the target has no code for {origin}"
-    if op.namespace != "aten":
-        return ": it is no op of PyTorch's own"
-    if torch.Tag.nondeterministic_seeded in op.tags:
-        return ": it draws random numbers"
-    if any(a.name == "filename" for a in op._schema.arguments):
-        return ": it opens a file"
-    return ""

@@ -50,6 +50,8 @@ class PackedSequences(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Takes the ops of packed sequences; others are PyTorch's."""
+        if torch.compiler.is_dynamo_compiling():  # the parts of torch.cond, and of a loop
+            return func(*args, **(kwargs or {}))
         if func is _OPS._pack_padded_sequence:
             return self._pack(*args)
         if func is _OPS._pad_packed_sequence:

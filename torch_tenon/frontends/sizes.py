@@ -17,7 +17,7 @@ from torch_tenon.ir.index import Index, Symbol, nonnegative, var
 from torch_tenon.ir.index import symbols as symbols_in
 from torch_tenon.ir.program import Program
 from torch_tenon.ir.scalar import ops
-from torch_tenon.ir.symbolic import index_of_sympy
+from torch_tenon.ir.symbolic import index_of_sympy, number_of_sympy
 from torch_tenon.ir.values import Layout, Lazy, Value, set_hint, size_hint
 from torch_tenon.ops.lowerings.table import CannotLower
 
@@ -102,8 +102,10 @@ class SizeTable:
         return first + self._new(SizeSource(count.node.expr), 1, size_hint(last - first))
 
     def number(self, x: torch.SymFloat) -> Value:
-        """A symbolic float as a number of the program."""
+        """A symbolic float as a number of the program; a standalone one computes it."""
         e = x.node.expr
+        if self.program.standalone:
+            return number_of_sympy(e, lambda part: self._convert(part, x.node.shape_env))
         if e not in self.floats:
             for s in e.free_symbols - self.given.keys():
                 self._convert(s, x.node.shape_env)

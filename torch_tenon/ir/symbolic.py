@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch.utils._sympy.functions import IntTrueDiv, ToFloat
 
 from torch_tenon.ir.index import (
     Div,
@@ -40,6 +41,8 @@ _REAL = {
     "OpaqueUnaryFn_sqrt": "sqrt",
 }
 
+_EXACT = 1 << 20  # factors up to it leave a float room for sizes up to 2^33
+
 
 def index_of_sympy(
     e: sympy.Expr, known: dict[sympy.Expr, Index], otherwise: Callable[[sympy.Expr], Index]
@@ -59,6 +62,9 @@ def _compute(
         return int(e)
     if isinstance(e, sympy.Symbol):
         return otherwise(e)
+    name = type(e).__name__
+    if name in ("TruncToInt", "FloorToInt", "CeilToInt"):
+        return _whole_part(e, known, otherwise)
     args = [index_of_sympy(a, known, otherwise) for a in e.args]
     if isinstance(e, sympy.Add):
         total: Index = 0
@@ -69,7 +75,6 @@ def _compute(
         return product(args)
     if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
         return product([args[0]] * int(e.exp))
-    name = type(e).__name__
     # An index divides what is not negative by what is positive.
     if len(args) == 2 and nonnegative(args[0]) and nonnegative(args[1] - 1):
         if name in ("FloorDiv", "CleanDiv"):
@@ -82,6 +87,51 @@ def _compute(
             if all(nonnegative(sign * (a - b)) for b in args):
                 return a
     return otherwise(e)
+
+
+def _whole_part(
+    e: sympy.Expr, known: dict[sympy.Expr, Index], otherwise: Callable[[sympy.Expr], Index]
+) -> Index:
+    """The whole number next to a fraction of sizes, as to `0.5 * n`, where floats are exact."""
+    fraction = e.args[0]
+    if isinstance(fraction, IntTrueDiv) and fraction.args[1].is_Integer:
+        of_one, divisor = fraction.args
+    else:
+        real = sympy.expand(fraction.replace(ToFloat, lambda n: n))
+        exact = real.xreplace({x: sympy.Rational(x) for x in real.atoms(sympy.Float)})
+        if not exact.is_polynomial(*exact.free_symbols):
+            return otherwise(e)
+        of_one, divisor = sympy.together(exact).as_numer_denom()
+    numbers = [divisor, *of_one.atoms(sympy.Integer)]
+    if not divisor.is_Integer or divisor < 1 or any(abs(n) > _EXACT for n in numbers):
+        return otherwise(e)
+    total = index_of_sympy(of_one, known, otherwise)
+    up = int(divisor) - 1 if type(e).__name__ == "CeilToInt" else 0
+    return floordiv(total + up, int(divisor)) if nonnegative(total) else otherwise(e)
+
+
+def number_of_sympy(e: sympy.Expr, index: Callable[[sympy.Expr], Index]) -> Value:
+    """A number that is computed of sizes, in the dtype that Python computes in. `index` gives what
+    is whole of it."""
+    number = Lazy((), torch.float64, _body(e, index), cost=1)
+    number.is_number = True
+    return number
+
+
+def _body(e: sympy.Expr, index: Callable[[sympy.Expr], Index]) -> Callable[[Any], Scalar]:
+    if e.is_Number:
+        return lambda _: ops.constant(float(e), torch.float64)
+    name = type(e).__name__
+    if name == "ToFloat":
+        return _body(e.args[0], index)
+    if name in _REAL:
+        bodies = [_body(a, index) for a in e.args]
+        compute = getattr(ops, _REAL[name])
+        if len(bodies) == 1:
+            return lambda at: compute(bodies[0](at))
+        return lambda at: functools.reduce(compute, [body(at) for body in bodies])
+    whole = index(e)
+    return lambda _: ops.to(ops.index(whole), torch.float64)
 
 
 class UndecidedSize(Exception):
@@ -158,31 +208,13 @@ class SymbolicSizes:
         if isinstance(x, torch.SymBool):
             raise UndecidedSize(f"it computes with {x}")
         if isinstance(x, torch.SymFloat):
-            return self._number(x.node.expr)
+            return number_of_sympy(x.node.expr, self._index)
         if not isinstance(x, torch.SymInt):
             return x
-        return index_of_sympy(x.node.expr, self.known, _undecided)
+        return self._index(x.node.expr)
 
-    def _number(self, e: sympy.Expr) -> Value:
-        """A number that is computed of sizes, in the dtype that Python computes in."""
-        number = Lazy((), torch.float64, self._body(e), cost=1)
-        number.is_number = True
-        return number
-
-    def _body(self, e: sympy.Expr) -> Callable[[Any], Scalar]:
-        if e.is_Number:
-            return lambda _: ops.constant(float(e), torch.float64)
-        name = type(e).__name__
-        if name == "ToFloat":
-            return self._body(e.args[0])
-        if name in _REAL:
-            bodies = [self._body(a) for a in e.args]
-            compute = getattr(ops, _REAL[name])
-            if len(bodies) == 1:
-                return lambda at: compute(bodies[0](at))
-            return lambda at: functools.reduce(compute, [body(at) for body in bodies])
-        index = index_of_sympy(e, self.known, _undecided)
-        return lambda _: ops.to(ops.index(index), torch.float64)
+    def _index(self, e: sympy.Expr) -> Index:
+        return index_of_sympy(e, self.known, _undecided)
 
     def _sympy(self, e: Index) -> Any:
         if not isinstance(e, Expr):

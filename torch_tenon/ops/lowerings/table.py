@@ -34,6 +34,9 @@ UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 BY_HAND: set[str] = set()
 
 
+NO_LOWERING = "no lowering"
+
+
 class CannotLower(Exception):
     """This op, with these arguments, has no loops; the message says why."""
 
