@@ -124,3 +124,29 @@ def test_a_least_size_of_two_is_one_form(tmp_path: Path) -> None:
     shapes = ({0: Dim("batch", min=2)},)
     program = exported(tmp_path, nn.ReLU(), (torch.randn(5, 8),), dynamic_shapes=shapes)
     assert len(program.head.methods) == 1
+
+
+class Heads(nn.Module):
+    """Attention behind a convolution that leaves half of the steps. For one sequence PyTorch asks
+    whether 64 * k is a multiple of 4 * k, and cannot tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv1d(6, 16, 3, stride=2, padding=1)
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.linear(self.convolution(x).transpose(1, 2))
+        h = h.view(h.shape[0], h.shape[1], 4, -1).transpose(1, 2)
+        return F.scaled_dot_product_attention(h, h, h).transpose(1, 2).flatten(2)
+
+
+def test_conditions_that_pytorch_cannot_prove(tmp_path: Path, caplog: Any) -> None:
+    """The form for one sequence was left out, with a warning."""
+    shapes = ({0: BATCH, 2: Dim("steps", min=4, max=60)},)
+    model = Heads().eval()
+    program = exported(tmp_path, model, (torch.randn(3, 6, 20),), dynamic_shapes=shapes)
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+    for rows, steps in ((1, 4), (1, 9), (1, 60), (9, 33)):
+        x = torch.randn(rows, 6, steps)
+        torch.testing.assert_close(program(x), model(x), rtol=1e-5, atol=1e-5)

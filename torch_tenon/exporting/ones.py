@@ -7,15 +7,17 @@ need not hold of 1. So the model is traced again for each choice of the sizes th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError
 from torch.export import Dim, ExportedProgram, ShapesCollection
 from torch.export.graph_signature import InputKind, TensorArgument
 from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._sympy.value_ranges import bound_sympy
 
 MOST = 2  # sizes that are taken so: each doubles the traces
 Values = dict[sympy.Symbol, int]
@@ -50,8 +52,7 @@ def with_ones(model: nn.Module, program: ExportedProgram, ones: Values) -> Expor
         raise ValueError("the program has no examples of its inputs")
     leaves, structure = tree_flatten(program.example_inputs)
     tensors = [k for k, x in enumerate(leaves) if isinstance(x, Tensor)]
-    dims: dict[sympy.Symbol, Any] = {}
-    shapes: Any = ShapesCollection()
+    any_size: list[tuple[int, dict[int, Any]]] = []
     for k, shape in zip(tensors, _shapes(program), strict=True):
         x = leaves[k]
         sizes = [e.subs(ones) if isinstance(e, sympy.Basic) else e for e in shape]
@@ -61,18 +62,27 @@ def with_ones(model: nn.Module, program: ExportedProgram, ones: Values) -> Expor
                     raise ValueError(f"an example has no part of size {size}")
                 x = x.narrow(d, 0, int(size))
         leaves[k] = x.clone(memory_format=torch.contiguous_format)
-        dynamic = {
-            d: _dim(size, program, dims)
-            for d, size in enumerate(sizes)
-            if getattr(size, "free_symbols", ())
-        }
-        if dynamic:
-            shapes[leaves[k]] = dynamic
+        any_size.append((k, {d: e for d, e in enumerate(sizes) if getattr(e, "free_symbols", ())}))
     args, kwargs = tree_unflatten(leaves, structure)
-    with torch.no_grad():
-        return torch.export.export(
-            model, args, kwargs or None, dynamic_shapes=shapes if dims else None, strict=False
-        )
+
+    def traced(dim: Callable[[Any], Any]) -> ExportedProgram:
+        shapes: Any = ShapesCollection()
+        for k, sizes in any_size:
+            if sizes:
+                shapes[leaves[k]] = {d: dim(e) for d, e in sizes.items()}
+        given = shapes if any(sizes for _, sizes in any_size) else None
+        with torch.no_grad():
+            return torch.export.export(
+                model, args, kwargs or None, dynamic_shapes=given, strict=False
+            )
+
+    dims: dict[sympy.Symbol, Any] = {}
+    try:
+        return traced(lambda e: _dim(e, program, dims))
+    except UserError:
+        # PyTorch refuses a Dim for a condition that it cannot prove, true or not. Without names
+        # the condition is the program's to check.
+        return traced(lambda e: _hint(e, program))
 
 
 def _shapes(program: ExportedProgram) -> list[list[Any]]:
@@ -99,3 +109,11 @@ def _dim(size: Any, program: ExportedProgram, dims: dict[sympy.Symbol, Any]) -> 
     factor, rest = (int(c) for c in sympy.Poly(size, symbol).all_coeffs())
     found = factor * dims[symbol] if factor != 1 else dims[symbol]
     return found + rest if rest else found
+
+
+def _hint(size: Any, program: ExportedProgram) -> Any:
+    """A size as `torch.export` takes one of which it may ask for more than its bounds."""
+    ranges = {symbol: program.range_constraints[symbol] for symbol in size.free_symbols}
+    bounds = bound_sympy(size, ranges)
+    upper = int(bounds.upper) if bounds.upper.is_Integer else None
+    return Dim.DYNAMIC(min=max(int(bounds.lower), 2), max=upper)
