@@ -127,3 +127,33 @@ def test_masked_arrays_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="masked"):
         program(x)
     np.testing.assert_array_equal(program(x.filled(0)), np.array([2, 0, 4], "float32"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (None, "NoneType is no array"),
+        (np.array([1, None, 2], object), "an array of object"),
+        (torch.ones(3).to_sparse(), "a tensor of torch.sparse_coo, and no dense one"),
+        (torch.empty(3, device="meta"), "a tensor of meta, and no dense one"),
+        ([[1.0, 2.0], [3.0]], "inhomogeneous"),
+    ],
+)
+def test_what_is_no_array_is_told_by_the_inputs_name(
+    tmp_path: Path, given: object, words: str
+) -> None:
+    """The error was PyTorch's or NumPy's own, and named none of several inputs."""
+    path = tmp_path / "model.tenon"
+    args = (torch.randn(3), torch.randn(3))
+    torch_tenon.export(nn.PairwiseDistance().eval(), args, path, cpu="native")
+    program = torch_tenon.load(path)
+    name = program.forward.inputs[1].name
+    with pytest.raises(TypeError, match=f"forward: input '{name}': .*{words}"):
+        program(args[0], given)
+
+
+@pytest.mark.parametrize("args", [torch.randn(1, 3), np.ones((1, 3), "float32"), {"x": 1}])
+def test_arguments_are_a_tuple(tmp_path: Path, args: object) -> None:
+    """A tensor was taken for its rows: of one row, the program had another shape."""
+    with pytest.raises(TypeError, match=f"args: a tuple .* not {type(args).__name__}"):
+        torch_tenon.export(Twice(), args, tmp_path / "model.tenon", cpu="native")  # type: ignore[arg-type]

@@ -171,6 +171,8 @@ def _programs(
         raise TypeError(f"a model is a module or an ExportedProgram, not {type(model).__name__}")
     if args is None:
         raise TypeError("args: a module is exported by an example of its arguments")
+    if not isinstance(args, tuple | list):
+        raise TypeError(f"args: a tuple of arguments is expected, not {type(args).__name__}")
     if model.training:
         log.warning("the model is exported as it trains; model.eval() makes it ready for use")
     examples, named = tree_map_only(

@@ -73,6 +73,8 @@ class Tensors(Arrays):
         """As for arrays; what is no tensor is taken as one."""
         if not isinstance(x, self.torch.Tensor):
             return super().taken(x)
+        if x.layout is not self.torch.strided or x.is_meta:
+            raise TypeError(f"a tensor of {'meta' if x.is_meta else x.layout}, and no dense one")
         dense = x.detach().cpu().contiguous().resolve_conj().resolve_neg()
         number = _NUMBERS.get(str(dense.dtype).removeprefix("torch."))
         if number is None:

@@ -54,7 +54,8 @@ class Method:
     where it was given one and else arrays; of a structure the leaves, as a tuple.
 
     Raises ProgramError, also for sizes and dtypes that the program was not exported for, and where
-    it is closed; TypeError.
+    it is closed; ValueError for values that the model refuses, such as an index out of range;
+    TypeError for what is no dense array.
     """
 
     def __init__(self, program: Program, number: int, facts: MethodFacts) -> None:
@@ -78,8 +79,11 @@ class Method:
         inputs = self._in_order(args, named)
         kind = kind_of(inputs)
         given, kept = self._given(), []
-        for at, x in zip(given, inputs, strict=False):
-            dense, at.dtype, sizes, at.data, at.nbytes = kind.taken(x)
+        for k, (at, x) in enumerate(zip(given, inputs, strict=False)):
+            try:
+                dense, at.dtype, sizes, at.data, at.nbytes = kind.taken(x)
+            except (TypeError, RuntimeError, BufferError, ValueError) as error:
+                raise TypeError(f"{self.name}: input {self.inputs[k].name!r}: {error}") from error
             at.size = sizeof(Tensor)
             at.rank = len(sizes)
             at.sizes[: len(sizes)] = list(sizes)
