@@ -46,6 +46,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "one and a half": lambda x: F.interpolate(x, scale_factor=1.5, recompute_scale_factor=True),
     "twice": lambda x: F.interpolate(x, scale_factor=2.0, recompute_scale_factor=True),
     "rounded up": lambda x: x[..., 0] + torch.arange(math.ceil(x.shape[2] / 3)).sum(),
+    "bags": lambda x: F.embedding_bag((x[0, 0].abs() * 2).long().clamp(max=4), torch.eye(5)),
     "group norm": lambda x: F.group_norm(pooled(pooled(x)), 2),
     "meshgrid": grid_of,
     "attention": attended,
@@ -130,7 +131,16 @@ def test_numbers_that_are_computed_of_sizes(tmp_path: Path) -> None:
 
 def test_the_error_says_why_an_op_has_no_loops(tmp_path: Path) -> None:
     """Of attention it said that it draws random numbers."""
-    whole, part = Dim.DYNAMIC, Dim("part", min=2, max=9)
-    model = Function(lambda x: F.scaled_dot_product_attention(*[x.to(torch.complex64)] * 3).real)
-    with pytest.raises(ExportError, match=r"scaled_dot_product_attention\.default.*complex"):
-        exported(tmp_path, model, (torch.randn(2, 3, 4, 5),), dynamic_shapes=({0: whole, 2: part},))
+    model = Function(lambda x: F.scaled_dot_product_attention(*[x * 1j] * 3).real).eval()
+    with pytest.raises(ExportError, match=r"scaled_dot_product_attention\.default.*: complex"):
+        exported(tmp_path, model, (torch.randn(2, 3, 20, 28),), dynamic_shapes=({2: HEIGHT},))
+
+
+def test_an_upper_bound_that_pytorch_asks_for(tmp_path: Path) -> None:
+    """`cdist` of up to 25 points is another function than of more."""
+    points = Dim("points", min=2, max=25)
+    model = Function(lambda x: torch.cdist(x, x)).eval()
+    program = exported(tmp_path, model, (torch.randn(7, 3),), dynamic_shapes=({0: points},))
+    for count in (2, 25):
+        x = torch.randn(count, 3)
+        torch.testing.assert_close(program(x), model(x), rtol=1e-4, atol=1e-3)

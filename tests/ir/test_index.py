@@ -149,3 +149,12 @@ def test_products_are_compared_by_their_factors() -> None:
         assert not nonnegative(larger - smaller - 1)
     assert not nonnegative(a * b - a * 4)
     assert not nonnegative(var(Symbol("i", 8)) * b - b)
+
+
+def test_divisions_that_leave_less_than_nothing() -> None:
+    n, m = var(Symbol("n", None, 2)), var(Symbol("m", None, 1))
+    assert floordiv(n * m + n - 1, n) == m
+    assert mod(n * m + n - 1, n) == n - 1
+    assert floordiv(n * m - n, n) == m - 1
+    assert floordiv(n * m - 2, n) == m - 1
+    assert floordiv(n * m - 3, n) != m - 1

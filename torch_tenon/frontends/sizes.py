@@ -79,8 +79,10 @@ class SizeTable:
         symbol.given_as = (factor, rest[0])
 
     def _add(self, source: SizeSource, environment: Any, hint: int) -> Index:
-        least = environment.bound_sympy(source.expression).lower
-        made = self._new(source, int(least) if least.is_Integer else _LEAST, hint)
+        bounds = environment.bound_sympy(source.expression)
+        made = self._new(source, int(bounds.lower) if bounds.lower.is_Integer else _LEAST, hint)
+        (symbol,) = symbols_in(made)
+        symbol.greatest = int(bounds.upper) if bounds.upper.is_Integer else None
         self.known[source.expression] = made
         return made
 

@@ -34,12 +34,12 @@ class Atom:
 class Symbol(Atom):
     """A loop variable, an indirect index (both in `[0, extent)`) or a run-time size.
 
-    A run-time size has `extent` None and is at least `lower`; `hint` is what it may be. A run is
-    given it times a factor, and an offset (`given_as`). An indirect index names the scalar that
-    computes it.
+    A run-time size has `extent` None and is at least `lower`, and `greatest` at most, if that is
+    known; `hint` is what it may be. A run is given it times a factor, and an offset (`given_as`).
+    An indirect index names the scalar that computes it.
     """
 
-    __slots__ = ("extent", "given_as", "hint", "lower", "name", "scalar")
+    __slots__ = ("extent", "given_as", "greatest", "hint", "lower", "name", "scalar")
 
     def __init__(
         self, name: str, extent: Index | None = None, lower: int = 0, scalar: Scalar | None = None
@@ -48,6 +48,7 @@ class Symbol(Atom):
         self.name, self.extent, self.lower, self.scalar = name, extent, lower, scalar
         self.hint = 64
         self.given_as = (1, 0)
+        self.greatest: int | None = None
 
     def __repr__(self) -> str:
         return self.name
@@ -266,6 +267,8 @@ def floordiv(e: Index, d: Index) -> Index:
     q, r = _divide(e, d)
     if less(r, d) and nonnegative(r):
         return q
+    if _is_one_too_many(r, d):
+        return q - 1
     if isinstance(r, int):
         return q + _atom("div", r, d)
     if isinstance(d, int):
@@ -297,6 +300,8 @@ def mod(e: Index, d: Index) -> Index:
     _, r = _divide(e, d)
     if less(r, d) and nonnegative(r):
         return r
+    if _is_one_too_many(r, d):
+        return r + d
     if isinstance(r, int):
         return mod(r, d)
     inner = _only_atom(r)
@@ -308,6 +313,12 @@ def mod(e: Index, d: Index) -> Index:
     ):
         return mod(inner.numerator, d)
     return _atom("mod", r, d)
+
+
+def _is_one_too_many(rest: Index, d: Index) -> bool:
+    """Whether a division left less than nothing, and no more than the divisor: `n*m + n - 1` by n
+    leaves -1 after `m + 1`."""
+    return nonnegative(-rest - 1) and nonnegative(d + rest)
 
 
 def _only_atom(e: Expr) -> Atom | None:

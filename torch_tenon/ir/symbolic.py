@@ -76,10 +76,12 @@ def _compute(
     if isinstance(e, sympy.Pow) and e.exp.is_Integer and e.exp > 0:
         return product([args[0]] * int(e.exp))
     # An index divides what is not negative by what is positive.
-    if len(args) == 2 and nonnegative(args[0]) and nonnegative(args[1] - 1):
-        if name in ("FloorDiv", "CleanDiv"):
+    if len(args) == 2 and nonnegative(args[1] - 1):
+        if name in ("FloorDiv", "CleanDiv") and nonnegative(args[0]):
             return floordiv(*args)
-        if name in ("Mod", "PythonMod"):
+        if name in ("FloorDiv", "CleanDiv") and nonnegative(-args[0]):
+            return -floordiv(args[1] - 1 - args[0], args[1])
+        if name in ("Mod", "PythonMod") and nonnegative(args[0]):
             return mod(*args)
     if name in ("Max", "Min"):
         sign = 1 if name == "Max" else -1
@@ -163,6 +165,10 @@ def _environment() -> Callable[[dict[sympy.Expr, Index]], ShapeEnv]:
             found = super()._maybe_evaluate_static(expr, **how)
             return _decided(expr, self.known) if found is None else found
 
+    # PyTorch clears the cache of that function where it learns of a bound.
+    cached: Any = ShapeEnv._maybe_evaluate_static
+    static: Any = Environment._maybe_evaluate_static
+    static.cache_clear = cached.cache_clear
     return Environment
 
 
@@ -246,9 +252,13 @@ class SymbolicSizes:
         if found is None:
             if symbol.extent is not None or symbol.lower < 2:
                 raise UndecidedSize(f"{symbol} is no size from 2 on")
-            bounds = ValueRanges(symbol.lower, int_oo)
+            greatest = int_oo if symbol.greatest is None else symbol.greatest
+            bounds = ValueRanges(symbol.lower, greatest)
+            if bounds.is_singleton():
+                raise UndecidedSize(f"{symbol} is one number alone")
+            hint = max(symbol.hint, symbol.lower)
             found = self.environment.create_symbol(
-                max(symbol.hint, symbol.lower),
+                hint if symbol.greatest is None else min(hint, symbol.greatest),
                 ConstantSource(symbol.name),
                 dynamic_dim=DimDynamic.DYNAMIC,
                 constraint_dim=StrictMinMaxConstraint(vr=bounds, warn_only=False),
