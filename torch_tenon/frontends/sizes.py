@@ -72,9 +72,8 @@ class SizeTable:
         factor, *rest = (int(c) for c in sympy.Poly(e, *symbols).all_coeffs())
         if len(rest) != 1 or factor < 0:
             return
-        environment = size.node.shape_env
-        hint = environment.backed_var_to_val.get(symbols[0], _TYPICAL)
-        made = self._add(replace(source, expression=symbols[0]), environment, int(hint))
+        hint = _TYPICAL if size.node.hint is None else (int(size.node.hint) - rest[0]) // factor
+        made = self._add(replace(source, expression=symbols[0]), size.node.shape_env, hint)
         (symbol,) = symbols_in(made)
         symbol.given_as = (factor, rest[0])
 

@@ -159,16 +159,14 @@ def _environment() -> Callable[[dict[sympy.Expr, Index]], ShapeEnv]:
         ) -> tuple[SLoc, str]:
             return SLoc(framework_loc, None), ""
 
+        # With what PyTorch calls it has, to clear its cache: it learns of a bound.
+        @functools.wraps(ShapeEnv._maybe_evaluate_static)
         def _maybe_evaluate_static(  # type: ignore[override]
             self, expr: sympy.Basic, **how: Any
         ) -> sympy.Basic | None:
             found = super()._maybe_evaluate_static(expr, **how)
             return _decided(expr, self.known) if found is None else found
 
-    # PyTorch clears the cache of that function where it learns of a bound.
-    cached: Any = ShapeEnv._maybe_evaluate_static
-    static: Any = Environment._maybe_evaluate_static
-    static.cache_clear = cached.cache_clear
     return Environment
 
 
