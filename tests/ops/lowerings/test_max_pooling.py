@@ -103,3 +103,19 @@ def test_large_and_overlapping_windows_have_gradients(size: int, compiled: None)
         assert leaf.grad is not None
         results.append((y.detach().cpu(), leaf.grad.cpu()))
     torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_windows_at_random_places(rank: int, dtype: torch.dtype, compiled: None) -> None:
+    """The CPU rounds at each step that says where a window lies."""
+    x = torch.randn(2, 3, *([97, 61] if rank == 2 else [17, 61, 23])).to(dtype)
+    samples = torch.rand(2, 3, rank).to(dtype)
+    pool = getattr(torch.ops.aten, f"fractional_max_pool{rank}d")
+    out = [31, 27] if rank == 2 else [9, 27, 1]
+    for inputs in ((x, samples), (x[0], samples[:1])):
+        want = pool(inputs[0], [2] * rank, out, inputs[1])
+        for _ in range(2):
+            got = pool(inputs[0].to("tenon"), [2] * rank, out, inputs[1].to("tenon"))
+            for ours, theirs in zip(got, want, strict=True):
+                torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=0)

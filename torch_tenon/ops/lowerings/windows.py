@@ -329,6 +329,9 @@ def _fractional(rank: int) -> Callable[..., list[Value]]:
             raise CannotLower("a large window")
         batched = len(x.sizes) == rank + 2
         wide = TABLE[samples.dtype].compute
+        if wide is not samples.dtype:
+            # PyTorch rounds at every step, which decides where a window lies.
+            raise CannotLower(f"places computed in {samples.dtype}")
 
         def start(p: Position, d: int) -> Scalar:
             if out[d] == 1:
