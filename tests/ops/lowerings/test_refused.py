@@ -415,36 +415,6 @@ def test_numbers_that_a_dtype_has_not(dtype: torch.dtype, k: int) -> None:
         _as_on_the_cpu(compute, x)
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-@pytest.mark.parametrize("ends", [[0, 2, 2, 5], [0, 0, 0, 0], [0, 2, 6]])
-def test_bags_whose_end_is_given(mode: str, ends: list[int]) -> None:
-    """Rows behind the last end are in no bag, where the host has a fast kernel."""
-
-    def compute(i: Tensor, ends: Tensor, *tables: Tensor) -> list[Tensor]:
-        return [
-            F.embedding_bag(i, t, ends, mode=mode, include_last_offset=True, padding_idx=padding)
-            for t in tables
-            for padding in (None, 1)
-        ]
-
-    tables = [torch.randn(5, 3, dtype=dtype) for dtype in (torch.float32, torch.float64)]
-    given = [torch.tensor([1, 4, 1, 2, 0, 1]), torch.tensor(ends), *tables]
-    same_by_plans(compute, *given, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_bags_of_no_rows(mode: str) -> None:
-    def compute(i: Tensor, ends: Tensor, table: Tensor) -> list[Tensor]:
-        return [
-            F.embedding_bag(i, table, e, mode=mode, include_last_offset=last)
-            for e, last in ((ends, False), (ends, True), (ends[:1], False))
-        ]
-
-    for dtype in (torch.float32, torch.float64):
-        given = torch.empty(0, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
-        same_by_plans(compute, *given, torch.randn(5, 3, dtype=dtype))
-
-
 def test_a_refused_number_spoils_its_own_results_alone() -> None:
     def compute(x: Tensor) -> list[Tensor]:
         return [x + 1, F.binary_cross_entropy(x, x), x * 2]

@@ -10,7 +10,7 @@ import torch
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.index import Index
 from torch_tenon.ir.scalar import Scalar, ops
-from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral
+from torch_tenon.ir.values import Lazy, Position, Stored, Value, neutral, steps_read
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.indexing import filled, scatter_node, some_of
 from torch_tenon.ops.lowerings.reductions import check_all, scan, shared
@@ -84,6 +84,7 @@ def embedding_bag(
     wide = TABLE[table.dtype].compute
     # The host's fast kernels ask more of their arguments than those for all others do.
     is_fast = mode != MAX and padding < 0 and table.dtype in _FAST
+    is_fast = is_fast and _is_dense(table, 1) and (weights is None or _is_dense(weights, 0))
     _check_ends(b, starts, rows, is_fast)
     if rows == 0:
         return [constant(m.sizes, 0, m.dtype) for m in b.results if m is not None]
@@ -133,6 +134,15 @@ def embedding_bag(
         assert meta is not None
         results.append(_resized(value, meta.sizes, meta.dtype))
     return results
+
+
+def _is_dense(x: Value, dim: int) -> bool:
+    """Whether neighbours along a dimension are neighbours in memory; of what has none yet, whether
+    the CPU's would be."""
+    steps = x.layout.strides if isinstance(x, Stored) else steps_read(x)
+    if steps is None:
+        return True
+    return steps[dim] == 1 or (x.sizes[dim] == 1 and steps[dim] == 0)  # a view has 0 for one
 
 
 def _resized(x: Value, sizes: tuple[Index, ...], dtype: torch.dtype) -> Value:
