@@ -192,3 +192,33 @@ def test_what_is_added_in_sixteen_bits(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     x, s = (torch.randn(n, 32, generator=generator).to(dtype) for n in (4, 40))
     same_by_plans(added, x, torch.randint(0, 4, (40,), generator=generator), s)
+
+
+# Numbers of elements that a dtype cannot count: what it has of them is rounded, or begins again.
+MANY = [(torch.bfloat16, 259), (torch.bfloat16, 700), (torch.float16, 2051), (torch.float16, 5000)]
+MANY += [(torch.uint8, 256), (torch.uint8, 300), (torch.int8, 130), (torch.int8, 255)]
+
+
+@pytest.mark.parametrize(("dtype", "count"), MANY, ids=str)
+def test_means_of_more_than_the_dtype_counts(dtype: torch.dtype, count: int) -> None:
+    """The CPU counts in the dtype of the result, and as it adds: in steps, or rounded once."""
+
+    def means(x: Tensor, i: Tensor, s: Tensor) -> list[Tensor]:
+        cube, more = x.view(3, 2, 2), s.view(-1, 2, 2)
+        return [
+            mean
+            for include in (True, False)
+            for mean in (
+                x.scatter_reduce(0, i[:, None].expand(-1, 4), s, "mean", include_self=include),
+                x.index_reduce(0, i, s, "mean", include_self=include),
+                x.index_reduce(0, i.int(), s, "mean", include_self=include),
+                x[:, 0].index_reduce(0, i, s[:, 0], "mean", include_self=include),
+                cube.transpose(0, 1).index_reduce(
+                    1, i, more.transpose(0, 1), "mean", include_self=include
+                ),
+            )
+        ]
+
+    generator = torch.Generator().manual_seed(0)
+    s = (torch.rand(count, 4, generator=generator) * 3).to(dtype)
+    same_by_plans(means, torch.ones(3, 4).to(dtype), torch.zeros(count, dtype=torch.int64), s)

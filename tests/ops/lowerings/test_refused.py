@@ -340,6 +340,8 @@ MISMATCHES: list[tuple[Callable[..., Any], list[Any]]] = [
     (F.relu, [X > 4]),
     (torch.argmax, [X > 4]),
     (lambda x: 1 - x, [X > 4]),
+    (lambda x, i: x.index_reduce(0, i, x[:2], "amax", include_self=False), [X > 4, AT]),
+    (lambda x, i: x.index_reduce(0, i, x[:2], "mean"), [X > 4, AT]),
 ]
 
 

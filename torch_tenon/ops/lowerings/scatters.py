@@ -147,15 +147,19 @@ def _reduced(
     include: bool,
     places: _Places,
     in_steps: bool = False,
+    counts_in_steps: bool = False,
 ) -> Value:
     if reduce != "mean":
         return _scatter_along(b, x, dim, at, source, _MODES[reduce], include, places, in_steps)
+    if x.dtype is torch.bool:
+        raise CannotLower("a mean of truth values")
     total = _scatter_along(b, x, dim, at, source, "sum", include, places, in_steps)
-    start = Lazy(x.sizes, torch.int64, lambda p: ops.constant(int(include), torch.int64))
-    count = _scatter_along(b, start, dim, at, 1, "sum", places=places)
+    # The CPU counts in the dtype of x, where many are rounded, or wrap.
+    start = Lazy(x.sizes, x.dtype, lambda p: number(int(include), x.dtype))
+    count = _scatter_along(b, start, dim, at, 1, "sum", True, places, counts_in_steps)
 
     def divide(a: Scalar, n: Scalar) -> Scalar:
-        n = ops.to(ops.maximum(n, 1), a.dtype)
+        n = ops.where(ops.eq(n, 0), 1, n)
         return ops.div(a, n) if a.dtype.is_floating_point else ops.floor_div(a, n)
 
     return elementwise(divide, (total, count), None, x.dtype, 2)
@@ -173,9 +177,12 @@ def index_reduce(
     include_self: bool = True,
 ) -> Value:
     """x with slices of a source combined at positions of a dimension."""
+    if x.dtype is torch.bool and not include_self:
+        raise CannotLower("truth values combined without those that are there")
+    in_steps = not _adds_by_scatter(x, dim, at)
     rows, source = _rows(x, dim, at, _of_rank(x, source))
     embedding = _Places("embedding")
-    return _reduced(b, x, dim, rows, source, reduce, include_self, embedding, in_steps=True)
+    return _reduced(b, x, dim, rows, source, reduce, include_self, embedding, True, in_steps)
 
 
 def _of_rank(x: Value, source: Value) -> Value:
@@ -207,6 +214,13 @@ def _rows(x: Value, dim: int, at: Value, source: Any) -> tuple[Value, Value]:
     return Lazy(sizes, at.dtype, lambda p: flat.load([p[d]]), (flat,), 0), made
 
 
+def _adds_by_scatter(x: Value, dim: int, at: Value) -> bool:
+    """Whether the CPU's kernel of `index_add` scatters: slices that are all of what is outside or
+    inside."""
+    rank = len(x.sizes)
+    return rank > 1 and wrap_dim(dim, rank) in (0, rank - 1) and at.dtype is torch.int64
+
+
 @lowering("aten.index_add")
 def index_add(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: Any = 1) -> Value:
     """x with `alpha` times the slices of a source added at positions of a dimension."""
@@ -220,9 +234,7 @@ def index_add(b: Build, x: Value, dim: int, at: Value, source: Value, *, alpha: 
         # Slices are added times alpha, numbers once they are.
         dtype = wide if rank > 1 else x.dtype
         source = elementwise(scaled, (source, b.fitting(alpha, x.dtype)), wide, dtype)
-    # The CPU's kernel scatters slices that are all of what is outside or inside.
-    is_scatter = rank > 1 and wrap_dim(dim, rank) in (0, rank - 1) and at.dtype is torch.int64
-    in_steps = is_scaled or not is_scatter
+    in_steps = is_scaled or not _adds_by_scatter(x, dim, at)
     return _scatter_along(b, x, dim, rows, source, "sum", True, _Places("embedding"), in_steps)
 
 
