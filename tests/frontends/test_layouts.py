@@ -175,3 +175,41 @@ def test_images_lie_as_eager_code_has_them(dims: int, by_channel: bool, gradient
         assert ours.stride() == theirs.stride()
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-4)
     torch._dynamo.reset()
+
+
+# Of a gradient g and an input x (2, 4, 6, 8).
+GRADIENTS: dict[str, Op] = {
+    "glu": lambda g, x: aten.glu_backward(g[:, :2], x, 1),
+    "hardsigmoid": aten.hardsigmoid_backward,
+    "hardswish": aten.hardswish_backward,
+    "leaky_relu": lambda g, x: aten.leaky_relu_backward(g, x, 0.1, False),
+    "log_softmax": lambda g, x: aten._log_softmax_backward_data(g, x, 1, torch.float32),
+    "softmax": lambda g, x: aten._softmax_backward_data(g, x, 1, torch.float32),
+    "reflection": lambda g, x: aten.reflection_pad2d_backward(F.pad(g, [1] * 4), x, [1] * 4),
+    "replication": lambda g, x: aten.replication_pad2d_backward(F.pad(g, [1] * 4), x, [1] * 4),
+    "batch_norm": lambda g, x: aten.native_batch_norm_backward(
+        g, x, None, None, None, x.mean((0, 2, 3)), x.var((0, 2, 3)), True, 1e-5, [True] * 3
+    )[0],
+    "cross entropy": lambda g, x: aten.binary_cross_entropy_backward(g, x, x * x, None, 0),
+    "mse_loss": lambda g, x: aten.mse_loss_backward(g, x, x * x, 0),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_lie_as_eager_code_has_them(name: str) -> None:
+    """As the input or in order, however the gradient lies that comes in."""
+
+    def function(g: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = GRADIENTS[name](g, x)
+        return found, found.as_strided((40,), (3,), 1)
+
+    g, x = torch.rand(2, 4, 6, 8), torch.rand(2, 4, 6, 8)
+    across = [t.transpose(2, 3).contiguous().transpose(2, 3) for t in (g, x)]
+    for given in ((g, laid(x, True)), (laid(g, True), x), (laid(g, True), laid(x, True)), across):
+        torch._dynamo.reset()
+        got = torch.compile(function, backend="tenon")(*(t.to("tenon") for t in given))
+        want = function(*given)
+        assert got[0].stride() == want[0].stride()
+        for ours, theirs in zip(got, want, strict=True):
+            torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()

@@ -340,7 +340,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 def _laid_out(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, whose results lie as those of eager code."""
     rule = known_of(op).lies_as_on_cpu
-    return laid_out(function, rule) if rule not in ("", "kernel") else function
+    return laid_out(op, function, rule) if rule not in ("", "kernel") else function
 
 
 @functools.cache

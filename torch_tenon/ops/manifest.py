@@ -95,7 +95,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "decomposition": (PYTORCH,),
     "library": ("convolution", "linear algebra", "Fourier transforms", "sorting", "attention"),
     "run_time_numbers": ("when_they_change", "in_graphs", "always"),
-    "lies_as_on_cpu": ("kernel", "operands", "in order", "images"),
+    "lies_as_on_cpu": ("kernel", "operands", "input", "in order", "images"),
     "takes": ("fractions", "numbers"),
     "unknown_reduction": ("refused", "sum"),
     "complex": ("whole", "parts"),

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
+from torch._decomp import decomposition_table, meta_table
 from torch._prims_common import suggest_memory_format
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch._subclasses.fake_impls import op_implementations_dict
@@ -70,11 +71,14 @@ def lies_as_on_the_cpu(op: Any, rule: str) -> None:
         return
     if op not in op_implementations_dict and _IMPLICIT not in op.py_kernels:
         op_implementations_dict[op] = _by_rule(rule)
+    # What stands in comes of PyTorch's decomposition where there is one, which keeps the operands'.
+    if rule == "in order" and op in decomposition_table and op not in meta_table:
+        decomposition_table[op] = _of_the_device(op, decomposition_table[op], rule)
     above = op.py_kernels.get(DispatchKey.Autograd, op.py_kernels.get(_IMPLICIT))
     if above is None and op._can_decompose():
         above = functools.partial(op._op_dk, _IMPLICIT)
     if above is not None and _GRADIENTS not in op.py_kernels:
-        above_gradients(op, laid_out(_of_taken_dtypes(op, above), rule))
+        above_gradients(op, laid_out(op, _of_taken_dtypes(op, above), rule))
 
 
 def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,8 +92,21 @@ def _of_taken_dtypes(op: Any, function: Callable[..., Any]) -> Callable[..., Any
     return run
 
 
-def laid_out(function: Callable[..., Any], rule: str) -> Callable[..., Any]:
-    """The function, with the first of its results as the rule for the op that it computes has it.
+def _of_the_device(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., Any]:
+    """PyTorch's decomposition, with results as the rule has them where tensors are the device's."""
+    laid = laid_out(op, function, rule)
+
+    @functools.wraps(function)
+    def run(*args: Any, **keywords: Any) -> Any:
+        given = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
+        is_ours = any(x.device.type == "tenon" for x in given)
+        return (laid if is_ours else function)(*args, **keywords)
+
+    return run
+
+
+def laid_out(op: Any, function: Callable[..., Any], rule: str) -> Callable[..., Any]:
+    """The function, with the first of its results as the rule for `op`, which it computes, has it.
     Sizes of any value stay as the function has them, but for results in order."""
 
     @functools.wraps(function)
@@ -98,21 +115,31 @@ def laid_out(function: Callable[..., Any], rule: str) -> Callable[..., Any]:
         first = found[0] if isinstance(found, tuple) else found
         if not isinstance(first, Tensor):
             return found
-        if rule == "operands":
-            strides = _of_sum([x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)])
+        if rule in ("operands", "input"):
+            given = [x for x in tree_leaves((args, keywords)) if isinstance(x, Tensor)]
+            strides = _of_sum(given if rule == "operands" else [_input(op, args, keywords)])
             if strides is None or strides == first.stride() or len(strides) != first.dim():
                 return found
             order = sorted(range(first.dim()), key=lambda d: -strides[d])
             back = [order.index(d) for d in range(first.dim())]
-            return first.permute(order).contiguous().permute(back)
-        laid = first.contiguous(memory_format=_format(rule, args))
+            laid = first.permute(order).contiguous().permute(back)
+        elif rule == "images":
+            given_format = suggest_memory_format(_input(op, args, keywords))
+            laid = first.contiguous(memory_format=given_format)
+        else:
+            laid = first.contiguous()
         return (laid, *found[1:]) if isinstance(found, tuple) else laid
 
     return run
 
 
-def _format(rule: str, args: Sequence[Any]) -> torch.memory_format:
-    return suggest_memory_format(args[0]) if rule == "images" else torch.contiguous_format
+def _input(op: Any, args: Sequence[Any], keywords: dict[str, Any]) -> Tensor:
+    """The tensor that an op is of: of a gradient's, not the gradient that comes in."""
+    names = [a.name for a in op._schema.arguments]
+    name = next((n for n in names if n in ("self", "input")), names[0])
+    k = names.index(name)
+    found: Tensor = args[k] if k < len(args) else keywords[name]
+    return found
 
 
 def _of_sum(tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
@@ -137,7 +164,7 @@ def _by_rule(rule: str) -> Callable[..., Any]:
         _asked.on = True
         try:
             with mode:
-                return laid_out(op, rule)(*args, **keywords)
+                return laid_out(op, op, rule)(*args, **keywords)
         finally:
             _asked.on = False
 
