@@ -333,3 +333,45 @@ def test_lists_in_compiled_code(name: str, caplog: pytest.LogCaptureFixture) -> 
     got = compiled(*(t.to("tenon") for t in given))
     assert_same(got, compute(*given), rtol=1e-6, atol=1e-6)
     assert ("runs as eager code" in caplog.text) == meets
+
+
+# Of 64 numbers and a size: at some sizes what is written meets what is read, or itself.
+AT_SOME_SIZES: dict[str, Callable[[Tensor, int], object]] = {
+    "longer": lambda x, n: x[6 : 6 + n].add_(x[:n]),
+    "further": lambda x, n: x[n : n + 6].mul_(x[:6]),
+    "copy": lambda x, n: x[6 : 6 + n].copy_(x[:n]),
+    "index_add": lambda x, n: x[:n].index_add_(0, torch.arange(n, device=x.device), x[6 : 6 + n]),
+    "columns": lambda x, n: x.as_strided((3, n), (6, 1)).mul_(2),
+    "own columns": lambda x, n: x.as_strided((3, n), (6, 1)).copy_(
+        x.as_strided((3, n), (6, 1)) + 1
+    ),
+    "step": lambda x, n: x.as_strided((4, 6), (n, 1)).copy_(x.as_strided((4, 6), (n, 1)) * 2),
+    "window": lambda x, n: x.unfold(0, n, 6).index_fill_(1, at(x, 0), 5.0),
+}
+
+
+@pytest.mark.parametrize("sizes", [(4, 5, 7, 9, 3), (8, 5, 9, 4)], ids=["apart", "meeting"])
+@pytest.mark.parametrize("name", AT_SOME_SIZES)
+def test_what_meets_at_some_sizes_compiled(name: str, sizes: tuple[int, ...]) -> None:
+    """A graph is for sizes at which parts meet as they do at the first one, or not at all."""
+
+    def compute(x: Tensor, n: int) -> Tensor:
+        x = x * 2
+        AT_SOME_SIZES[name](x, n)
+        return x + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(compute, backend="tenon", dynamic=True)
+    x = torch.arange(64.0)
+    refused = 0
+    for n in sizes:
+        try:
+            want = compute(x, n)
+        except RuntimeError:
+            refused += 1
+            with pytest.raises(RuntimeError):
+                compiled(x.to("tenon"), n).cpu()
+        else:
+            assert_same(compiled(x.to("tenon"), n), want)
+    assert refused < len(sizes)
+    torch._dynamo.reset()

@@ -6,15 +6,14 @@ then the copies as they are after it.
 
 PyTorch's traces have no place for writes through views whose elements share memory. Functionalized,
 each element of such a view has a value of its own, and what is put back into the base is what a few
-of them have: the rest is lost. Nor have they one for ops on lists that write what they read later
-in the list: functionalized, all of it is read first. `writes_shared_elements` finds these before
-anything is traced.
+of them have: the rest is lost. Of windows with gaps between them, what lies in the gaps is lost.
+Nor have they a place for ops on lists that write what they read later in the list: functionalized,
+all of it is read first. `writes_shared_elements` finds these before anything is traced.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,10 +79,12 @@ def changed_base(n: Any) -> Node | None:
 
 def writes_shared_elements(module: GraphModule) -> bool:
     """Whether a graph of Dynamo's writes memory of which a tensor has several elements at one
-    place: one that is expanded, or unfolded with a step that is shorter than the window; or writes
-    a list of tensors of which one shares elements with what another is computed of; or writes
-    elements that the same op reads at other places."""
+    place: one that is expanded, or unfolded with a step that is shorter than the window; or
+    unfolded with a longer one. Also whether it writes a list of tensors of which one shares
+    elements with what another is computed of, or elements that the same op reads at other places.
+    Where that depends on sizes of any value, the graph is for those that give the same answer."""
     for graph in (m.graph for m in module.modules() if isinstance(m, GraphModule)):
+        changed = {_storage(x) for n in graph.nodes for x in _written(n) if isinstance(x, Node)}
         shared: set[int | None] = set()
         for n in graph.nodes:
             written = {x for x in _written(n) if isinstance(x, Node)}
@@ -93,7 +94,9 @@ def writes_shared_elements(module: GraphModule) -> bool:
                 or any(_storage(x) in shared for x in written)
             ):
                 return True
-            shared |= {_memory(t) for t in _tensors_of(n) if _has_shared_elements(t)}
+            candidates = [t for t in _tensors_of(n) if _memory(t) in changed - shared]
+            gaps = _has_gaps(n, candidates)
+            shared |= {_memory(t) for t in candidates if gaps or _has_shared_elements(t)}
     return False
 
 
@@ -136,6 +139,8 @@ class _Seen(NamedTuple):
     strides: tuple[int, ...]
     offset: int
     itemsize: int
+    start: Any  # its offset and how many elements it has, as they are
+    count: Any
 
     @property
     def is_dense(self) -> bool:
@@ -143,15 +148,15 @@ class _Seen(NamedTuple):
         return 0 not in self.sizes and is_dense(Layout(self.sizes, self.strides))
 
     @property
-    def span(self) -> tuple[int, int]:
+    def span(self) -> tuple[Any, Any]:
         """The first byte of a dense one, and the one after the last."""
-        first = self.offset * self.itemsize
-        return first, first + math.prod(self.sizes) * self.itemsize
+        return self.start * self.itemsize, (self.start + self.count) * self.itemsize
 
 
 def _seen(t: torch.Tensor) -> _Seen:
     sizes, strides = (tuple(map(_example, numbers)) for numbers in (t.shape, t.stride()))
-    return _Seen(sizes, strides, _example(t.storage_offset()), t.itemsize)
+    offset = t.storage_offset()
+    return _Seen(sizes, strides, _example(offset), t.itemsize, offset, t.numel())
 
 
 def _part_written(n: Node, x: Node, t: torch.Tensor) -> _Seen:
@@ -162,7 +167,7 @@ def _part_written(n: Node, x: Node, t: torch.Tensor) -> _Seen:
     at = map_arg(n.args[1], lambda k: k.meta.get("example_value"))
     if not all(k is None or k is ... or isinstance(k, int | slice) for k in tree_leaves(at)):
         return seen  # which elements depends on data
-    sizes, strides, offset, itemsize = seen
+    sizes, strides, offset, itemsize, *_ = seen
     span = offset + 1 + sum((n - 1) * k for n, k in zip(sizes, strides, strict=True))
     whole = torch.empty(span, device="meta").as_strided(sizes, strides, offset)
     return _seen(whole[tree_map(_subscript, at)])._replace(itemsize=itemsize)
@@ -180,8 +185,10 @@ def _overlap_in_part(a: _Seen, b: _Seen) -> bool:
     if not (a.is_dense and b.is_dense):
         return False
     (first, end), (other_first, other_end) = a.span, b.span
-    meet = first < other_end and other_first < end
-    return meet and (a.span != b.span or a.strides != b.strides)
+    if not (_is_less(first, other_end) and _is_less(other_first, end)):
+        return False
+    ends = (first, other_first), (end, other_end)
+    return a.strides != b.strides or any(_is_less(*x) or _is_less(*x[::-1]) for x in ends)
 
 
 def _meet(spans: list[tuple[int, int, int]]) -> bool:
@@ -263,11 +270,36 @@ def _memory(t: torch.Tensor) -> int | None:
     return t.untyped_storage()._cdata if t.layout is torch.strided else None
 
 
+def _has_gaps(n: Node, found: list[torch.Tensor]) -> bool:
+    """Whether a node unfolds a tensor and leaves some of it out. A trace puts windows that were
+    written into zeros, not into what was there."""
+    if n.target not in ("unfold", torch.Tensor.unfold, torch.ops.aten.unfold.default):
+        return False
+    bases = [t for x in n.args[:1] if isinstance(x, Node) for t in _tensors_of(x)]
+    return any(_is_less(t.numel(), base.numel()) for t in found for base in bases)
+
+
 def _has_shared_elements(t: torch.Tensor) -> bool:
     if t.layout is not torch.strided:
         return False
-    sizes, strides = ([_example(n) for n in numbers] for numbers in (t.shape, t.stride()))
-    return may_overlap(Layout(tuple(sizes), tuple(strides)))
+    if all(isinstance(n, int) for n in (*t.shape, *t.stride())):
+        return may_overlap(Layout(tuple(t.shape), t.stride()))
+    dims = sorted(zip(t.stride(), t.shape, strict=True), key=lambda dim: tuple(map(_example, dim)))
+    extent: Any = 1  # of the dimensions inside
+    for stride, size in dims:
+        if _example(size) == 0:
+            return False
+        if _example(size) > 1 and _is_less(stride, extent):
+            return True
+        extent = extent + stride * (size - 1)
+    return False
+
+
+def _is_less(a: Any, b: Any) -> bool:
+    """Whether a number is less than another. If they are sizes, the graph gets a guard of that."""
+    if all(isinstance(n, int) or n.node.has_hint() for n in (a, b)):
+        return bool(a < b)
+    return _example(a) < _example(b)
 
 
 def _example(n: int | torch.SymInt) -> int:
