@@ -448,6 +448,16 @@ ROUNDED: dict[str, Callable[[int, torch.device], Tensor]] = {
     "repeated": lambda n, d: torch.ones(n, 3).to(d).repeat(n % 4 + 1, 2),
     "diagonal": lambda n, d: torch.ones(n, n).to(d).tril(n % 5 - 2) * 2,
     "top": lambda n, d: torch.arange(n + 5).to(d).topk(n % 5 + 1).values,
+    "half of a slice's frequencies": lambda n, d: torch.fft.rfft(
+        torch.arange(200.0).to(d)[n : n + 4 + n % 2 + (n if n > 12 else 0)]
+    ).abs(),
+    "frequencies of a column": lambda n, d: torch.fft.rfft(torch.ones(n, 3).to(d), dim=0).abs(),
+    "right sides": lambda n, d: torch.linalg.solve(
+        (torch.eye(3) * 2).expand((n + 5) % 14 + 2, 3, 3).to(d), torch.arange(9.0).view(3, 3).to(d)
+    ),
+    "right sides or vectors": lambda n, d: torch.linalg.solve(
+        (torch.eye(4) * 2).expand(n, 4, 4).to(d), torch.ones(n if n % 3 == 0 else 4, 4).to(d)
+    ),
     "one hot": lambda n, d: F.one_hot(torch.arange(n).to(d) % 3, n % 6 + 3) * 2,
 }
 

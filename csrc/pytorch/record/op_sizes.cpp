@@ -72,6 +72,23 @@ bool allows_matrices(c10::ArrayRef<IValue> arguments) {
   return arguments[0].toTensor().dim() > 2;
 }
 
+// Numbers on the right may be a batch of vectors, or matrices that all of the batch share: which,
+// depends on whether the sizes are equal. As a number below 2 it is part of the key.
+std::vector<int64_t> is_batch_of_vectors(c10::ArrayRef<IValue> arguments) {
+  const auto left = arguments[0].toTensor().sizes(), right = arguments[1].toTensor().sizes();
+  return {right.size() == 1 || (!left.empty() && right == left.slice(0, left.size() - 1)) ? 1 : 0};
+}
+
+// The half of a dimension that a transform of real numbers gives: it is rounded.
+std::vector<int64_t> half_length(c10::ArrayRef<IValue> arguments) {
+  const auto& self = arguments[0].toTensor();
+  const auto dims = arguments[1].toIntVector();
+  const auto rank = self.dim();
+  if (dims.empty() || !arguments[3].toBool() || dims.back() < -rank || dims.back() >= rank)
+    return {};
+  return {self.size(dims.back()) / 2 + 1};
+}
+
 // With a step other than 1 the length is rounded.
 bool allows_range(c10::ArrayRef<IValue> arguments) {
   const bool whole = arguments[0].isInt() && (!arguments[1].isScalar() || arguments[1].isInt());
@@ -100,6 +117,8 @@ constexpr SizeRule kRules[] = {
     {"scatter", allows_scatter},
     {"topk", allows_choice},
     {"matrices", allows_matrices},
+    {"solve", allows_matrices, is_batch_of_vectors},
+    {"transform_of_real", nullptr, half_length},
 };
 
 const SizeRule& rule_named(std::string_view name) {
