@@ -458,6 +458,8 @@ ROUNDED: dict[str, Callable[[int, torch.device], Tensor]] = {
     "right sides or vectors": lambda n, d: torch.linalg.solve(
         (torch.eye(4) * 2).expand(n, 4, 4).to(d), torch.ones(n if n % 3 == 0 else 4, 4).to(d)
     ),
+    # Strides of nothing are as if it were one.
+    "nothing is left": lambda n, d: F.pad(torch.ones(3, (n + 3) % 14 + 4).to(d), (-2, -2)),
     "one hot": lambda n, d: F.one_hot(torch.arange(n).to(d) % 3, n % 6 + 3) * 2,
 }
 
@@ -470,6 +472,7 @@ def test_sizes_that_equal_sizes_do_not_tell(name: str, mode: str) -> None:
         for n in [*range(2, 14), *lengths(6, seed=11)]:
             made, expected = (ROUNDED[name](n, torch.device(d)) for d in ("tenon", "cpu"))
             assert_same(made, expected, **CLOSE)
+            assert made.stride() == expected.stride()
 
 
 DIFFERENCES = {

@@ -118,8 +118,7 @@ std::function<StepFailures()> Plan::enqueue(
     c10::ArrayRef<int64_t> worlds,
     c10::ArrayRef<c10::Storage> keepers) const {
   check_count("inputs", inputs.size(), data_.inputs.size());
-  PlanRun run(
-      *this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
+  PlanRun run(*this, device, [&](size_t slot) { return output(outputs_[slot]); }, window, worlds);
   for (size_t k = 0; k < inputs.size(); ++k)
     run.place(data_.inputs[k], inputs[k], keepers.empty() ? c10::Storage() : keepers[k]);
   run.execute([&](size_t slot) {
@@ -138,8 +137,7 @@ void Plan::run(
   check_count("outputs", outputs.size(), data_.outputs.size());
   if (!device.is_cpu() && !target().host_memory)
     return run_on_copies(inputs, outputs, check_index(device.index()), written);
-  raise_first(enqueue(
-      inputs, [&](size_t k) { return outputs[k]; }, device)());
+  raise_first(enqueue(inputs, [&](size_t k) { return outputs[k]; }, device)());
 }
 
 void Plan::run_on_copies(

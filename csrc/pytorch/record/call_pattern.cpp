@@ -84,7 +84,8 @@ bool follow_rule(
     for (auto* list : {&layout.sizes, &layout.strides}) {
       for (auto& number : *list) {
         const auto found = (next++)->evaluate(*symbols);
-        if (!found || *found < 0)
+        // What has no elements has strides by another rule.
+        if (!found || *found < 0 || (*found == 0 && number != 0))
           return false;
         number = *found;
       }
