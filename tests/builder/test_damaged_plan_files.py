@@ -32,6 +32,7 @@ FILL = """
     def steps(n):
         x = torch.arange(float(n * 6)).reshape(n, 6).to("tenon") / 7
         yield ((x * 2 + 1).sin() - x.mean(1, keepdim=True)).cpu()
+        x.sort(0)  # which the plan leaves out: it would not run otherwise
         yield (x.sort(1)[0].cpu(), x.topk(2)[1].cpu())
 
     torch.set_num_threads(1)  # as in a child that was forked
@@ -127,6 +128,7 @@ RUN = """
     x.cpu()
 
     def step():
+        x.sort(0)  # which the plan leaves out: it would not run otherwise
         return x.sort(1)[0].cpu(), x.topk(2)[1].cpu()
 
     files = {p: open(p, "rb").read() for p in glob.glob(folder + "/plans/*.plan")}

@@ -78,7 +78,6 @@ Plan::Plan(PlanData data, std::shared_ptr<Pace> pace)
         call == nullptr ? &tenon::counter("plan", step.name)
                         : &tenon::counter(call->route, call->counted));
     lends_inputs_ = lends_inputs_ || (call != nullptr && call->on_host);
-    has_kernels_ = has_kernels_ || call == nullptr;
   }
 }
 

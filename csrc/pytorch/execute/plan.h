@@ -94,10 +94,6 @@ class Plan {
   bool lends_inputs() const {
     return lends_inputs_;
   }
-  // Whether a step is the target's own. Calls alone are made as fast without a plan.
-  bool has_kernels() const {
-    return has_kernels_;
-  }
 
  private:
   friend class SizedPlan;  // which gives it other sizes
@@ -113,7 +109,7 @@ class Plan {
   const std::shared_ptr<Pace> pace_;
   std::vector<size_t> inputs_, outputs_;  // by slot: which input or output it is
   std::vector<Counter*> counters_;        // by step
-  bool lends_inputs_ = false, has_kernels_ = false;
+  bool lends_inputs_ = false;
   std::vector<int64_t> symbols_;  // of the sizes, where they may have any value
   mutable std::vector<std::atomic<uint32_t>> subjects_;  // by step; 0: nobody has asked
 };

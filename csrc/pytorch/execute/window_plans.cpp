@@ -255,6 +255,16 @@ bool is_small(const Window& window) {
       window.calls.begin(), window.calls.end(), [](const auto& call) { return call.entry->small; });
 }
 
+// Whether a plan's steps are the window's calls one by one, which are made as fast without it.
+bool makes_the_same_calls(const Plan& plan, const Window& window) {
+  const auto is_made = [](const Step& step, const RecordedCall& recorded) {
+    const auto* call = std::get_if<CallStep>(&step.work);
+    return call != nullptr && resolved(*call).op == recorded.entry->op->op;
+  };
+  const auto& steps = plan.data().steps;
+  return std::equal(steps.begin(), steps.end(), window.calls.begin(), window.calls.end(), is_made);
+}
+
 void note_first(std::atomic<double>& first, double now) {
   if (first == 0)
     first = now;
@@ -290,7 +300,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   const auto candidates = find_candidates(p, window, order);
   WindowRun asked;
   auto ready = find_ready(p, candidates, waits, asked);
-  if (ready.plan && !waits && target().host_memory && !ready.plan->has_kernels()) {
+  if (ready.plan && !waits && target().host_memory && makes_the_same_calls(*ready.plan, window)) {
     count_as_reference(p, *ready.found);
     ready = {};
   }
