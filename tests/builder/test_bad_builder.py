@@ -246,7 +246,7 @@ def test_the_builder_hears_its_own_user_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listen(folder) as listener, socket.socket(socket.AF_UNIX) as stranger:
-        server = Server(listener, lambda: None)
+        server = Server(listener)
         monkeypatch.setattr(os, "getuid", lambda: 12345)
         stranger.connect(listener.getsockname())
         server._listen(1.0)

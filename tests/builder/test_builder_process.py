@@ -16,6 +16,8 @@ import pytest
 from builder.whole_scripts import finish, in_step, run, start
 from waiting import TIMEOUT, until
 
+from torch_tenon.builder.server import NICE
+
 
 def builders(cache: Path) -> list[int]:
     """The builder processes that work for a cache directory."""
@@ -50,7 +52,12 @@ def test_it_makes_plans_for_several_processes(cache: Path) -> None:
     several = [start(cache, WAITS="1", **PROCESS) for _ in range(3)]
     for process in several:
         assert in_step(finish(process), 5)[0] > 0
-    assert len(builders(cache)) <= 1
+    found = builders(cache)
+    assert len(found) <= 1
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            theirs = os.getpriority(os.PRIO_PROCESS, pid)
+            assert theirs == min(os.getpriority(os.PRIO_PROCESS, 0) + NICE, 19)
     second = run(cache, **PROCESS)
     assert in_step(second, 1)[0] > 0 and in_step(second, 0)[2] == 0
 
@@ -166,3 +173,42 @@ def test_it_starts_with_the_first_tensor_where_nothing_is_known(cache: Path) -> 
 @pytest.mark.slow
 def test_nobody_starts_it_where_no_plans_are_wanted(cache: Path) -> None:
     assert not starts_with_the_first_tensor(cache, TENON_EXECUTE="reference")
+
+
+UNHEARD = """
+import random, time, torch
+from torch_tenon import _C
+
+_C.set_plan_all(True)
+x = torch.ones(9, device="tenon")
+
+def window(seed, calls=60):  # a loop of a few calls would be several windows
+    y, draw = x, random.Random(seed)
+    for _ in range(calls):
+        y = y * 2 if draw.random() < 0.5 else y.relu()
+    _C.commit_all()
+
+deadline = time.monotonic() + 120
+while not any(w.by_plan for w in _C.window_runs()) and time.monotonic() < deadline:
+    window(0)
+asked, seed = 0, 1
+while not asked and time.monotonic() < deadline:
+    for _ in range(2):
+        window(seed)
+    asked, seed = _C.builder_state()[1], seed + 1
+while _C.builder_state()[1] and time.monotonic() < deadline:
+    window(0)
+print(asked > 0, _C.builder_state()[1])
+"""
+
+
+def test_an_answer_is_heard_also_when_its_window_never_comes_again(cache: Path) -> None:
+    """While it is not, loops leave the builder a processor."""
+    printed = fresh_process.output(
+        UNHEARD,
+        TENON_CACHE_DIR=str(cache),
+        TENON_EXECUTE="auto",
+        TENON_PLAN_FILES="1",  # the builder is a process where plans are kept
+        **PROCESS,
+    )
+    assert printed.split() == ["True", "0"]

@@ -22,7 +22,7 @@ def builder(tmp_path: Path) -> Iterator[Server]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
-        yield Server(listener, lambda: None)
+        yield Server(listener)
 
 
 def client(builder: Server) -> tuple[Client, socket.socket]:
@@ -76,7 +76,7 @@ def test_who_waits_for_everything_is_told_when_nothing_is_left(
     builder.take(one, ALL, 0.0, b"")
     monkeypatch.setattr(server, "LINGER", -1.0)
     # That one is for a process of its own: its import has this one look for plans in files.
-    work = SimpleNamespace(collect_garbage=gc.collect, get_ready=lambda: None, make=None)
+    work = SimpleNamespace(collect_garbage=gc.collect, make=None)
     monkeypatch.setitem(sys.modules, "torch_tenon.builder.work", work)
     builder.last = 0.0  # it does not wait for a first one
     builder.run()
@@ -86,7 +86,7 @@ def test_who_waits_for_everything_is_told_when_nothing_is_left(
 def test_a_first_request_comes_before_what_is_done_ahead(
     builder: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loading what later plans need takes longer than the first plan."""
+    """Copying the memory that it shares takes as long as a plan."""
     done = []
 
     def make(structure: bytes, pace: Pace) -> Answer:
@@ -95,8 +95,7 @@ def test_a_first_request_comes_before_what_is_done_ahead(
         return Answer.KEPT
 
     monkeypatch.setattr(server, "LINGER", 0.5)
-    work = SimpleNamespace(collect_garbage=gc.collect, get_ready=lambda: done.append("ready"))
-    work.make = make
+    work = SimpleNamespace(collect_garbage=gc.collect, make=make)
     monkeypatch.setitem(sys.modules, "torch_tenon.builder.work", work)
     builder.chores = [lambda: done.append("chore")]
     builder.last = time.monotonic()
@@ -104,7 +103,7 @@ def test_a_first_request_comes_before_what_is_done_ahead(
         asks.connect(builder.listener.getsockname())
         asks.send(HEADER.pack(1, 3, 0.5) + b"abc")
         builder.run()
-        assert done == [b"abc", "chore", "ready"]
+        assert done == [b"abc", "chore"]
         assert HEADER.unpack(asks.recv(HEADER.size))[:2] == (1, Answer.KEPT)
 
 

@@ -1,6 +1,6 @@
 """The builder process: takes windows from the processes of one user, and makes files of plans.
 
-It leaves the machine to the programs (`priority.py`), and works on until what it was asked for is
+It leaves the processors to the programs (`NICE`), and works on until what it was asked for is
 done, also when the process that asked has ended: the next one of its kind finds the plans. It ends
 when nobody has been there for a while, or when it has grown large and nobody waits. It may be
 killed at any time: the core starts another one.
@@ -35,11 +35,14 @@ from pathlib import Path
 from torch_tenon import config
 from torch_tenon.builder.answer import Answer
 from torch_tenon.builder.own_memory import own_memory
-from torch_tenon.builder.priority import Priority
 from torch_tenon.compiler.cache import trim
 
 log = logging.getLogger("torch_tenon.program")
 
+# A program that keeps all processors busy has nine tenths of them, and its loops do not wait long.
+# With an equal share each loop of two threads waited for the builder's turn, and steps of an LSTM
+# took six times as long. Where a processor is idle it makes no difference.
+NICE = 10
 LINGER = 20.0  # seconds without anybody
 FIRST_WAIT = 60.0  # ... for the first one
 MOST_BYTES = 2 << 30  # of memory, after which a fresh process is better
@@ -117,22 +120,17 @@ class Server:
     """Requests by structure, with who waits for each and what it costs each of them meanwhile.
 
     What is made next is what saves most for the work that it is: time that was spent without the
-    plan, for each byte of the structure, and of processes that are still there first. `newcomer` is
-    called for each process that connects but the first, which started this one: that had its time
-    since, and its connection is seen only now. `chores` are done once, while nobody waits.
+    plan, for each byte of the structure, and of processes that are still there first. `chores` are
+    done once, while nobody waits.
     """
 
     def __init__(
-        self,
-        listener: socket.socket,
-        newcomer: Callable[[], None],
-        chores: Sequence[Callable[[], object]] = (),
+        self, listener: socket.socket, chores: Sequence[Callable[[], object]] = ()
     ) -> None:
-        self.listener, self.newcomer, self.chores = listener, newcomer, chores
+        self.listener, self.chores = listener, chores
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ)
         self.clients: set[Client] = set()
-        self.met_anybody = False
         self.waiting: dict[bytes, dict[tuple[Client, int], float]] = {}
         self.asked: dict[tuple[Client, int], bytes] = {}
         self.for_all: list[Client] = []  # who want to hear when nothing is left
@@ -141,10 +139,10 @@ class Server:
 
     def run(self) -> None:
         """Works until nobody has been there for a while."""
-        from torch_tenon.builder.work import collect_garbage, get_ready, make
+        from torch_tenon.builder.work import collect_garbage, make
 
         collect_garbage()
-        ahead = [*self.chores, get_ready]  # what saves somebody time later
+        ahead = list(self.chores)
         while True:
             self._listen(0.0 if self.waiting or ahead else 1.0)
             if ahead and not self.waiting:
@@ -201,9 +199,6 @@ class Server:
             log.warning("a process of user %d was turned away", user)
             connection.close()
             return
-        if self.met_anybody:
-            self.newcomer()
-        self.met_anybody = True
         client = Client(connection)
         self.clients.add(client)
         self.selector.register(connection, selectors.EVENT_READ, client)
@@ -244,7 +239,8 @@ def serve(path: str, is_copy: bool = False) -> None:
         return
     os.ftruncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())  # for who looks for it
-    priority = Priority()
+    with contextlib.suppress(OSError):
+        os.nice(NICE)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name)
     listener = socket.socket(socket.AF_UNIX)
@@ -252,8 +248,7 @@ def serve(path: str, is_copy: bool = False) -> None:
     listener.listen(64)
     ours = os.stat(name).st_ino
     try:
-        priority.newcomer()
-        Server(listener, priority.newcomer, [own_memory] if is_copy else []).run()
+        Server(listener, [own_memory] if is_copy else []).run()
     finally:
         # Where somebody has emptied the directory, another builder may listen there by now.
         with contextlib.suppress(FileNotFoundError):

@@ -30,8 +30,9 @@ constexpr int kMostLost = 4;  // connections that ended without an answer
 constexpr auto kTryAgain = std::chrono::milliseconds(20);
 constexpr auto kStarting = std::chrono::seconds(20);  // after which it is taken for dead
 constexpr int kWaitMilliseconds = 50;
-constexpr size_t kMostRequest = size_t{64} << 20;  // bytes: the builder hangs up on more
-constexpr size_t kMostReceived = size_t{1} << 16;  // bytes at once
+constexpr auto kListen = std::chrono::milliseconds(10);  // between two looks for answers
+constexpr size_t kMostRequest = size_t{64} << 20;        // bytes: the builder hangs up on more
+constexpr size_t kMostReceived = size_t{1} << 16;        // bytes at once
 
 // Until the builder has told, and what it may tell.
 constexpr double kSecondsPerCall = 0.01;
@@ -65,6 +66,7 @@ struct Connection {
   std::string out, in;
   std::map<uint32_t, std::shared_ptr<WindowPlan>> asked;
   std::atomic<bool> works{false};  // is any asked?
+  std::atomic<Clock::time_point> listened{Clock::time_point{}};
   std::atomic<double> seconds_per_call{kSecondsPerCall};
 };
 
@@ -323,7 +325,13 @@ bool builder_runs() {
 }
 
 bool builder_works() {
-  return connection().works;
+  auto& c = connection();
+  if (!c.works)
+    return false;
+  // Who waits for a plan listens. The windows that were asked for may never come again, though.
+  if (Clock::now() - c.listened.load(std::memory_order_relaxed) >= kListen)
+    hear_builder();
+  return c.works;
 }
 
 double seconds_per_call() {
@@ -339,6 +347,7 @@ void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {
     {
       const std::lock_guard<std::mutex> lock(c.mutex);
       answers = exchange(c);
+      c.listened.store(Clock::now(), std::memory_order_relaxed);
       c.works = !c.asked.empty();
       waits = wait != nullptr && c.asked.count(static_cast<uint32_t>(wait->id)) > 0;
       fd = c.fd;

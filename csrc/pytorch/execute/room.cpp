@@ -17,7 +17,6 @@
 namespace tenon {
 namespace {
 
-constexpr double kShared = 10;   // seconds until the builder takes its share (builder/priority.py)
 constexpr double kLook = 0.05;   // of runs, after which it is decided anew
 constexpr double kMostLeft = 2;  // so many times what did not leave a processor
 // Processors that threads use which sleep while they wait: there is work for them that is not ours,
@@ -87,11 +86,6 @@ int fewer_threads() {
   return fewer < all ? fewer : 0;
 }
 
-double builder_age() {
-  static const auto start = host_seconds();
-  return host_seconds() - start;
-}
-
 void note_room(double seconds, bool left) {
   auto& r = room();
   const std::lock_guard<std::mutex> lock(r.mutex);
@@ -117,7 +111,7 @@ void need_no_room() {
 }
 
 int threads_beside_builder() {
-  return room().leaves || builder_age() >= kShared ? fewer_threads() : 0;
+  return room().leaves ? fewer_threads() : 0;
 }
 
 }  // namespace tenon

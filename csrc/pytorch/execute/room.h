@@ -11,16 +11,12 @@ namespace tenon {
 // How many threads leave a processor to others; 0: as many as there are do.
 int fewer_threads();
 
-// Seconds since the builder was first of interest.
-double builder_age();
-
 // A window has run for so many seconds beside the builder, and left a processor to it or not.
 void note_room(double seconds, bool left);
 // Nobody needs room now.
 void need_no_room();
 
-// The threads of a plan's run beside the builder; 0: all. They wait for each other at the end of
-// every loop, and so for the builder once it takes its share of the processors.
+// The threads of a plan's run beside the builder; 0: all.
 int threads_beside_builder();
 
 }  // namespace tenon

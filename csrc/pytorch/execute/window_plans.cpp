@@ -32,7 +32,7 @@ namespace {
 // after the next one, and so on; after so many of them no more in this process.
 constexpr double kFirstPause = 0.5;
 constexpr int kMostFailures = 6;
-constexpr double kGoodPart = 0.1;  // of the price of a plan that is for another process
+constexpr double kGoodPart = 0.005;  // of what a plan costs that is for another process
 
 struct Plans {
   std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
@@ -312,7 +312,8 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     const auto& waiting = candidates.own ? candidates.own : candidates.claim;
     std::optional<ReferenceRun> timed;
     if (waiting)
-      timed.emplace(waiting->cost, p.mutex, builder_works());
+      timed.emplace(
+          waiting->cost, p.mutex, window.calls.size(), seconds_per_call(), builder_works());
     ran = by_reference();
     if (timed)
       timed->finish(
@@ -370,9 +371,9 @@ void ask_for_later() {
   {
     const std::lock_guard<std::mutex> lock(p.mutex);
     for (const auto& w : p.store.all()) {
-      const auto price = price_of(w->calls.size(), seconds_per_call());
+      const auto cost = cost_of_plan(w->calls.size(), seconds_per_call());
       if (w->state == WindowPlan::seen && w->failures == 0 && w->by_reference > 1 &&
-          w->cost.saving() >= kGoodPart * price)
+          w->cost.saving() >= kGoodPart * cost)
         wanted.push_back(w);
     }
     if (p.ask == nullptr || wanted.empty() || !builder_runs())
@@ -417,7 +418,7 @@ std::vector<WindowRuns> window_runs() {
         static_cast<double>(w->nanoseconds_by_plan) * 1e-9,
         w->cost.seconds,
         w->cost.saving(),
-        price_of(w->calls.size(), seconds_per_call()),
+        price_of(w->cost, w->calls.size(), seconds_per_call()),
         waits ? static_cast<double>(profile_now() - w->asked_at) * 1e-9 : 0,
         w->sizes_served.size(),
     });

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 
 #include "execute/room.h"
@@ -11,12 +10,13 @@ namespace tenon {
 namespace {
 
 constexpr double kShareOfCost = 0.05;  // of what a plan costs, spent without it before it is wanted
+constexpr double kRealised = 0.4;      // of what a plan might save, what it does save
 constexpr double kNews = 2;            // so many times what the builder knows
-// So many times as long a window may take where it leaves the builder a processor: a little longer
-// while the program has just begun, and after that what a loop of two threads takes on one.
-constexpr double kLongerYoung = 1.25, kLonger = 2.2;
-constexpr double kYoung = 3;       // seconds
+// So many times as long a window may take where it leaves the builder a processor: what a loop of
+// two threads takes on one.
+constexpr double kLonger = 2.2;
 constexpr int kRunsWithAll = 3;    // before fewer are tried
+constexpr int kRunsWithFewer = 2;  // that tell what these take
 constexpr int kRunsUntilTry = 32;  // of the other number; from then on ever rarer
 
 std::atomic<bool> g_plan_all{false};
@@ -30,33 +30,41 @@ bool is_for_trial(int runs) {
   return next == runs;
 }
 
-// Whether the next run is to leave a processor to the builder.
-bool leaves_one(const ReferenceCost& cost) {
-  if (cost.runs < kRunsWithAll)
-    return false;
-  if (std::isinf(cost.with_fewer))
-    return true;
-  const bool young = builder_age() < kYoung;
-  const bool leaves = cost.with_fewer <= (young ? kLongerYoung : kLonger) * cost.with_all;
-  return is_for_trial(cost.runs) ? !leaves : leaves;
+// The part of the time that the builder takes by which a program is held up whose loops leave it a
+// processor; 1: nobody knows.
+double held_up(const ReferenceCost& cost) {
+  if (fewer_threads() == 0)
+    return 0;  // there are processors that no loop uses
+  if (cost.runs_with_fewer < kRunsWithFewer)
+    return 1;
+  return std::max(0.0, 1 - cost.with_all / cost.with_fewer);
 }
 
-int threads_for(const ReferenceCost& cost, std::mutex& mutex) {
-  const int fewer = fewer_threads();
-  if (fewer == 0)
-    return 0;
-  const std::lock_guard<std::mutex> lock(mutex);
-  return leaves_one(cost) ? fewer : 0;
+// Whether a plan may pay, which depends on how long the window takes with fewer threads.
+bool depends_on_threads(const ReferenceCost& cost, size_t calls, double per_call) {
+  return cost.runs_with_fewer < kRunsWithFewer &&
+         cost.saving() >= kShareOfCost * cost_of_plan(calls, per_call);
+}
+
+// Whether the next run beside the builder is to leave it a processor.
+bool leaves_one(const ReferenceCost& cost) {
+  const bool leaves = cost.with_fewer <= kLonger * cost.with_all;
+  return is_for_trial(cost.runs) ? !leaves : leaves;
 }
 
 }  // namespace
 
-bool pays(const ReferenceCost& cost, size_t calls, double per_call) {
-  return g_plan_all || cost.saving() >= price_of(calls, per_call);
+double cost_of_plan(size_t calls, double per_call) {
+  return per_call * static_cast<double>(calls);
 }
 
-double price_of(size_t calls, double per_call) {
-  return kShareOfCost * per_call * static_cast<double>(calls);
+double price_of(const ReferenceCost& cost, size_t calls, double per_call) {
+  const double share = std::max(kShareOfCost, held_up(cost) / kRealised);
+  return share * cost_of_plan(calls, per_call);
+}
+
+bool pays(const ReferenceCost& cost, size_t calls, double per_call) {
+  return g_plan_all || cost.saving() >= price_of(cost, calls, per_call);
 }
 
 void set_plan_all(bool all) {
@@ -67,17 +75,28 @@ bool is_news(const ReferenceCost& cost) {
   return cost.saving() > kNews * cost.told;
 }
 
-ReferenceRun::ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works)
+ReferenceRun::ReferenceRun(
+    ReferenceCost& cost, std::mutex& mutex, size_t calls, double per_call, bool builder_works)
     : cost_(cost),
       mutex_(mutex),
-      beside_builder_(builder_works),
-      fewer_(builder_works ? threads_for(cost, mutex) : 0),
+      builder_works_(builder_works),
+      fewer_([&] {
+        const int fewer = fewer_threads();
+        if (fewer == 0)
+          return 0;
+        const std::lock_guard<std::mutex> lock(mutex);
+        if (cost.runs < kRunsWithAll)
+          return 0;
+        if (cost.runs_with_fewer < kRunsWithFewer)
+          return builder_works || depends_on_threads(cost, calls, per_call) ? fewer : 0;
+        return builder_works && leaves_one(cost) ? fewer : 0;
+      }()),
       threads_(fewer_),
       start_(host_seconds()) {}
 
 void ReferenceRun::finish(double library, double runs) {
   const double seconds = host_seconds() - start_;
-  if (beside_builder_)
+  if (builder_works_)
     note_room(seconds, fewer_ > 0);
   else
     need_no_room();
@@ -91,10 +110,12 @@ void ReferenceRun::finish(double library, double runs) {
   if (first)
     return;
   ++cost_.runs;
-  if (fewer_ > 0)
-    cost_.with_fewer = std::min(cost_.with_fewer, seconds);
-  else
+  if (fewer_ == 0) {
     cost_.with_all = std::min(cost_.with_all, seconds);
+  } else {
+    ++cost_.runs_with_fewer;
+    cost_.with_fewer = std::min(cost_.with_fewer, seconds);
+  }
 }
 
 }  // namespace tenon

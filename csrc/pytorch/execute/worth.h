@@ -1,8 +1,12 @@
 // What a window's runs by reference cost, and whether a plan would pay.
 //
 // Nobody knows how often a window will come again: as often as it came until now is the guess that
-// is wrong by the least. So a plan is asked for once the runs so far have cost a part of what
-// making it costs, and the builder makes those first that would save the most.
+// is wrong by the least. So a plan is asked for once the runs so far have cost as much as the
+// program loses while it is made, and the builder makes those first that would save the most.
+//
+// The builder needs a processor. A program that leaves one idle loses next to nothing. One whose
+// loops keep all of them busy loses what these take longer on one processor fewer: that is measured
+// before its plans are asked for.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +27,8 @@ struct ReferenceCost {
   // with those that leave a processor to the builder.
   double with_all = std::numeric_limits<double>::infinity();
   double with_fewer = std::numeric_limits<double>::infinity();
-  int runs = 0;  // that either is of
+  int runs = 0;             // that either is of
+  int runs_with_fewer = 0;  // ... of the latter
 
   // Seconds that a plan might have saved.
   double saving() const {
@@ -31,10 +36,13 @@ struct ReferenceCost {
   }
 };
 
-// Whether a plan of so many calls is to be asked for, as each costs the builder `per_call` seconds.
+// Seconds of the builder for a plan of so many calls.
+double cost_of_plan(size_t calls, double per_call);
+// What runs without a plan may cost until one is asked for that is of so many calls, of which each
+// costs the builder `per_call` seconds.
+double price_of(const ReferenceCost& cost, size_t calls, double per_call);
+// Whether a plan is to be asked for.
 bool pays(const ReferenceCost& cost, size_t calls, double per_call);
-// What runs without a plan may cost until one is asked for.
-double price_of(size_t calls, double per_call);
 // From now on every window that comes twice gets a plan, whatever that costs.
 void set_plan_all(bool all);
 
@@ -42,13 +50,14 @@ void set_plan_all(bool all);
 bool is_news(const ReferenceCost& cost);
 
 // One run by reference: timed, and, while the builder works for this process, on fewer threads than
-// there are processors, if the window takes no longer with these than it does with all of them
+// there are processors, if the window takes little longer with these than it does with all of them
 // while nobody is in the way. They would wait for each other otherwise: a loop ends when its last
 // thread does, and that has to wait for the builder's turn.
 class ReferenceRun {
  public:
-  // `mutex` guards `cost`.
-  ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works);
+  // Of a window of so many calls; `mutex` guards `cost`.
+  ReferenceRun(
+      ReferenceCost& cost, std::mutex& mutex, size_t calls, double per_call, bool builder_works);
   // It is over; `library`: seconds in kernels that a plan calls as well. It stands for so many
   // runs, the others being those of the same calls without a window.
   void finish(double library, double runs);
@@ -56,7 +65,7 @@ class ReferenceRun {
  private:
   ReferenceCost& cost_;
   std::mutex& mutex_;
-  bool beside_builder_;
+  bool builder_works_;
   int fewer_;  // threads; 0: all
   Threads threads_;
   double start_;
