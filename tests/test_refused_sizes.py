@@ -88,6 +88,18 @@ REFUSED: dict[str, tuple[Callable[[int, torch.device], Tensor], Callable[..., Te
             x, None, None, 2, x.size(1), x[0, 0].numel() + 1, 2, 1e-5
         )[0],
     ),
+    "constant_pad_before": (
+        lambda n, d: torch.ones(2, n + 5).to(d),
+        lambda x: F.pad(x[:, :4].contiguous(), (-5, 5)),
+    ),
+    "constant_pad_behind": (
+        lambda n, d: torch.ones(2, n + 5).to(d),
+        lambda x: F.pad(x[:, :4].contiguous(), (6, -5)),
+    ),
+    "constant_pad_less": (
+        lambda n, d: torch.ones(2, n + 5).to(d),
+        lambda x: F.pad(x[:, :4].contiguous(), (-3, -2, 1, 0)),
+    ),
     "reflection_pad": (
         lambda n, d: torch.ones(2, n + 5).to(d),
         lambda x: F.pad(x[:, :4], (4, 1), mode="reflect"),
@@ -159,6 +171,9 @@ def taken(name: str, x: Tensor) -> Tensor:
         ),
         "convolution": lambda: F.conv1d(x, x.new_ones(4, 2, (x.size(2) + 3) // 2), groups=2),
         "group_norm": lambda: F.group_norm(x, 2),
+        "constant_pad_before": lambda: F.pad(x, (-5, 5)),
+        "constant_pad_behind": lambda: F.pad(x, (6, -5)),
+        "constant_pad_less": lambda: F.pad(x, (-3, -2, 1, 0)),
         "reflection_pad": lambda: F.pad(x, (4, 1), mode="reflect"),
         "reflection_pad_less": lambda: F.pad(x, (-2, -3), mode="reflect"),
         "replication_pad_less": lambda: F.pad(x, (-2, -3), mode="replicate"),

@@ -155,6 +155,21 @@ bool allows_padding_backward(Arguments arguments) {
   return !lengths.empty() && arguments[0].toTensor().sizes() == c10::IntArrayRef(lengths);
 }
 
+// Arguments: tensor, padding from the last dimension on. What is cut off on both sides is there,
+// whatever is added on the other.
+bool allows_constant_padding(Arguments arguments) {
+  const auto sizes = arguments[0].toTensor().sizes();
+  const auto padding = arguments[1].toIntVector();
+  if (2 * sizes.size() < padding.size() || padding.size() % 2 != 0)
+    return false;
+  for (size_t k = 0; k < padding.size(); k += 2) {
+    const auto cut = std::min<int64_t>(padding[k], 0) + std::min<int64_t>(padding[k + 1], 0);
+    if (sizes[sizes.size() - 1 - k / 2] + cut < 0)
+      return false;
+  }
+  return true;
+}
+
 // Arguments from the image on: what else there is, N, C, HxW, groups.
 template <size_t self>
 bool allows_group_norm(Arguments arguments) {
@@ -178,6 +193,7 @@ constexpr SizeRule kImageRules[] = {
     {"max_pool3d_backward", allows_pool_backward<3, true>},
     {"avg_pool2d_backward", allows_pool_backward<2, false>},
     {"avg_pool3d_backward", allows_pool_backward<3, false>},
+    {"constant_pad", allows_constant_padding},
     {"reflection_pad", allows_padding<true>},
     {"replication_pad", allows_padding<false>},
     {"reflection_pad_backward", allows_padding_backward<true>},
