@@ -65,6 +65,40 @@ for _loss in (aten.mse_loss, aten.smooth_l1_loss):
             torch.ones(3, device=d), torch.ones(3, device=d), k
         )
 
+# Of floats (4, 4), whole numbers (4) and what is written: tensors of another dtype than computed.
+INTO_ANOTHER: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
+    "hardsigmoid": lambda x, at, out: aten.hardsigmoid.out(x, out=out),
+    "gelu": lambda x, at, out: aten.gelu(x, out=out),
+    "softplus": lambda x, at, out: aten.softplus.out(x, out=out),
+    "log_sigmoid": lambda x, at, out: aten.log_sigmoid.out(x, out=out),
+    "softmax": lambda x, at, out: torch.softmax(x, 0, out=out),
+    "index_select": lambda x, at, out: torch.index_select(x, 0, at, out=out),
+    "take": lambda x, at, out: torch.take(x, at, out=out),
+    "clamp": lambda x, at, out: torch.clamp(x, 0, 1, out=out),
+    "round": lambda x, at, out: torch.round(x, out=out),
+    "tril": lambda x, at, out: torch.tril(x, out=out),
+    "sort": lambda x, at, out: torch.sort(x, out=(out, torch.zeros_like(out, dtype=torch.long))),
+    "isin": lambda x, at, out: torch.isin(x, at.double(), out=out),
+}
+# In place: what the tensor that is written can not have.
+BEYOND_ITSELF: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "mul": lambda x, at: at.mul_(x[0]),
+    "addcmul": lambda x, at: at.addcmul_(x[0], x[1]),
+    "sub": lambda x, at: x.sub_(x + 1j),
+    "overload": lambda x, at: aten.mul_.Tensor(at, x[0]),
+}
+for _name, _into in INTO_ANOTHER.items():
+    for _dtype in (torch.float64, HALF):
+        REFUSED[f"{_name}, out of {_dtype}"] = lambda d, f=_into, dtype=_dtype: f(  # type: ignore[misc]
+            torch.ones(4, 4, device=d),
+            torch.zeros(4, dtype=torch.long, device=d),
+            torch.zeros(4, 4, dtype=dtype, device=d),
+        )
+for _name, _beyond in BEYOND_ITSELF.items():
+    REFUSED[f"{_name}, in place"] = lambda d, f=_beyond: f(  # type: ignore[misc]
+        torch.full((4, 4), 1.5, device=d), torch.ones(4, dtype=torch.long, device=d)
+    )
+
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_arguments_that_a_kernel_refuses(name: str) -> None:
@@ -132,4 +166,37 @@ def test_statistics_that_batch_norms_save(dtype: torch.dtype, training: bool) ->
         if training:
             with pytest.raises(RuntimeError):
                 compiled(x[:0].to("tenon"), w.to("tenon"))
+    torch._dynamo.reset()
+
+
+# What the CPU takes, and computes in the dtype of `out` where it does.
+CONVERTED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "add": lambda x, out: torch.add(x, x, out=out),
+    "mean": lambda x, out: torch.mean(x, 0, out=out[0]),
+    "sum": lambda x, out: torch.sum(x, 1, out=out[0]),
+    "cumsum": lambda x, out: torch.cumsum(x, 0, out=out),
+    "arange": lambda x, out: torch.arange(0, 4, out=out[0]),
+    "addcmul in place": lambda x, out: out.addcmul_(x, x),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, HALF, torch.int32])
+@pytest.mark.parametrize("name", CONVERTED)
+def test_what_is_written_in_another_dtype(name: str, dtype: torch.dtype) -> None:
+    """What PyTorch's kernels convert, a graph converts, and nothing else."""
+    function = CONVERTED[name]
+    torch._dynamo.reset()
+    found: list[Any] = []
+    for run, device in ((function, "cpu"), (torch.compile(function, backend="tenon"), "tenon")):
+        x = torch.linspace(0.1, 4000.7, 16).view(4, 4).to(device)
+        out = torch.ones(4, 4, dtype=dtype, device=device)
+        try:
+            run(x, out)
+            found.append(out)
+        except RuntimeError:
+            found.append(None)
+    if found[0] is None:
+        assert found[1] is None
+    else:
+        assert_same(found[1], found[0])
     torch._dynamo.reset()

@@ -33,6 +33,7 @@ from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
 from torch_tenon.frontends.in_place import writes_shared_elements
 from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
 from torch_tenon.frontends.sizes import evaluator
+from torch_tenon.frontends.written_dtypes import writes_another_dtype
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.derived_products import derived
@@ -285,11 +286,13 @@ def tenon_backend(
     """
     compiler: GraphCompiler = compile_graph
     asked = check_options(mode, options).get("reference", False)
+    why = ""
     if writes_shared_elements(module):
-        log.warning(
-            "a graph of %d ops runs as eager code: it writes elements that share memory",
-            len(module.graph.nodes),
-        )
+        why = "it writes elements that share memory"
+    elif writes_another_dtype(module):
+        why = "it writes tensors of another dtype than it computes"
+    if why:
+        log.warning("a graph of %d ops runs as eager code: %s", len(module.graph.nodes), why)
         return module.forward
     if asked or config.EXECUTE.read() == "reference":
         compiler = run_by_reference

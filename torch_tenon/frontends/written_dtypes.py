@@ -1,0 +1,104 @@
+"""Ops of graphs that write tensors of another dtype than they compute.
+
+A trace has such an op as one without the write, and a copy that converts. PyTorch's kernels do not:
+most refuse an `out=` of another dtype, some compute in that one, and in place none makes a whole
+number of a fraction. `writes_another_dtype` finds these before anything is traced.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+# Python's operators in place, by what they compute.
+_OPERATORS = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+    operator.ifloordiv: operator.floordiv,
+    operator.imod: operator.mod,
+    operator.ipow: operator.pow,
+    operator.iand: operator.and_,
+    operator.ior: operator.or_,
+    operator.ixor: operator.xor,
+    operator.ilshift: operator.lshift,
+    operator.irshift: operator.rshift,
+}
+
+
+def writes_another_dtype(module: GraphModule) -> bool:
+    """Whether a graph of Dynamo's has an op with an `out=` of another dtype than its result's, or
+    one in place whose result its tensor can not have."""
+    graphs = (m.graph for m in module.modules() if isinstance(m, GraphModule))
+    return any(_converts(n) for graph in graphs for n in graph.nodes)
+
+
+def _converts(n: Node) -> bool:
+    if n.op not in ("call_function", "call_method"):
+        return False
+    if n.kwargs.get("out") is not None:
+        return _gives_another(n)
+    functional = _functional(n)
+    if functional is None:
+        return False
+    written = _dtypes([_example(n.args[0])])
+    found = _dtypes_of(functional, n, dict(n.kwargs))
+    return any(not torch.can_cast(x, y) for x, y in zip(found or [], written, strict=False))
+
+
+def _gives_another(n: Node) -> bool:
+    """Whether the result of an op is of another dtype than its `out`."""
+    kwargs = {name: x for name, x in n.kwargs.items() if name != "out"}
+    if not _tensors((n.args, kwargs)):
+        return False  # it makes what `out` says
+    function = n.target
+    if isinstance(function, OpOverload):
+        function = function.overloadpacket
+    elif isinstance(function, str):
+        function = getattr(torch.Tensor, function)
+    found = _dtypes_of(function, n, kwargs)
+    return found is None or found != _dtypes(_example(n.kwargs["out"]))
+
+
+def _functional(n: Node) -> Any:
+    """What an op in place computes; None for any other op."""
+    target = n.target
+    if not n.args or not _tensors(n.args[0]):
+        return None
+    if target in _OPERATORS:
+        return _OPERATORS[target]
+    if isinstance(target, OpOverload):
+        name, overload = target._schema.name.split("::")[-1], target._overloadname
+        packet = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") else None
+        return getattr(packet, overload, None)
+    if isinstance(target, str) and target.endswith("_") and not target.endswith("__"):
+        return getattr(torch.Tensor, target[:-1], None)
+    return None
+
+
+def _dtypes_of(function: Any, n: Node, kwargs: dict[str, Any]) -> list[torch.dtype] | None:
+    """The dtypes of what a function gives for a node's arguments; None where nobody can tell."""
+    try:
+        args, named = _example((n.args, kwargs))
+        return _dtypes(function(*args, **named))
+    except Exception:  # it has no such variant, or looks at numbers
+        return None
+
+
+def _example(x: Any) -> Any:
+    return map_arg(x, lambda n: n.meta.get("example_value"))
+
+
+def _tensors(x: Any) -> list[torch.Tensor]:
+    return [t for t in tree_leaves(_example(x)) if isinstance(t, torch.Tensor)]
+
+
+def _dtypes(x: Any) -> list[torch.dtype]:
+    return [t.dtype for t in tree_leaves(x) if isinstance(t, torch.Tensor)]
