@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,30 @@ BEYOND_ITSELF: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "sub": lambda x, at: x.sub_(x + 1j),
     "overload": lambda x, at: aten.mul_.Tensor(at, x[0]),
 }
+# Of floats (4) and whole numbers (4): what is scattered to is its own index or source.
+TO_ITSELF: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "scatter": lambda x, at: x.scatter_(0, at, x),
+    "scatter, its index": lambda x, at: at.scatter_(0, at, 7),
+    "scatter, a view": lambda x, at: x.view(2, 2).view(4).scatter_(0, at, x),
+    "scatter, overload": lambda x, at: aten.scatter_.src(x, 0, at, x),
+    "scatter_add": lambda x, at: x.scatter_add_(0, at, x),
+    "scatter_reduce": lambda x, at: x.scatter_reduce_(0, at, x, "amax"),
+    "index_copy": lambda x, at: x.index_copy_(0, at, x),
+    "index_add": lambda x, at: x.index_add_(0, at, x),
+    "index_add, its index": lambda x, at: at.index_add_(0, at, at + 1),
+    "index_fill, its index": lambda x, at: at.index_fill_(0, at, 9),
+    "index_reduce": lambda x, at: x.index_reduce_(0, at, x, "prod"),
+    "index_put": lambda x, at: x.index_put_((at,), x),
+    "put": lambda x, at: x.put_(at, x),
+    "subscript": lambda x, at: operator.setitem(x, at, x),
+    "subscript, its index": lambda x, at: operator.setitem(at, at, at + 1),
+    "index_select": lambda x, at: torch.index_select(x, 0, at, out=x),
+    "take": lambda x, at: torch.take(x, at, out=x),
+}
+for _name, _to in TO_ITSELF.items():
+    REFUSED[f"{_name}, itself"] = lambda d, f=_to: f(  # type: ignore[misc]
+        torch.ones(4, device=d), torch.tensor([1, 2, 3, 0], device=d)
+    )
 for _name, _into in INTO_ANOTHER.items():
     for _dtype in (torch.float64, HALF):
         REFUSED[f"{_name}, out of {_dtype}"] = lambda d, f=_into, dtype=_dtype: f(  # type: ignore[misc]
@@ -199,4 +224,28 @@ def test_what_is_written_in_another_dtype(name: str, dtype: torch.dtype) -> None
         assert found[1] is None
     else:
         assert_same(found[1], found[0])
+    torch._dynamo.reset()
+
+
+# What writes the very elements that it reads, and is no matter of places.
+AT_ITS_PLACE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "mul": lambda x: x.mul_(x),
+    "addcmul": lambda x: x.addcmul_(x, x),
+    "out": lambda x: torch.add(x, x, out=x),
+    "list": lambda x: torch._foreach_mul_([x], [x]),
+}
+
+
+@pytest.mark.parametrize("name", AT_ITS_PLACE)
+def test_elements_that_are_written_where_they_are_read(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A plan computes them."""
+    function = AT_ITS_PLACE[name]
+    torch._dynamo.reset()
+    x, y = (torch.linspace(-2, 2, 9, device=device) for device in ("cpu", "tenon"))
+    function(x)
+    torch.compile(function, backend="tenon")(y)
+    assert_same(y, x)
+    assert "eager code" not in caplog.text
     torch._dynamo.reset()

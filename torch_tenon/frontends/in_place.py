@@ -8,7 +8,8 @@ PyTorch's traces have no place for writes through views whose elements share mem
 each element of such a view has a value of its own, and what is put back into the base is what a few
 of them have: the rest is lost. Of windows with gaps between them, what lies in the gaps is lost.
 Nor have they a place for ops on lists that write what they read later in the list: functionalized,
-all of it is read first. `writes_shared_elements` finds these before anything is traced.
+all of it is read first. And PyTorch's kernels refuse to scatter to what they read, as index or as
+source. `writes_shared_elements` finds these before anything is traced.
 """
 
 from __future__ import annotations
@@ -81,8 +82,9 @@ def writes_shared_elements(module: GraphModule) -> bool:
     """Whether a graph of Dynamo's writes memory of which a tensor has several elements at one
     place: one that is expanded, or unfolded with a step that is shorter than the window; or
     unfolded with a longer one. Also whether it writes a list of tensors of which one shares
-    elements with what another is computed of, or elements that the same op reads at other places.
-    Where that depends on sizes of any value, the graph is for those that give the same answer."""
+    elements with what another is computed of, or elements that the same op reads at other places,
+    or moves. Where that depends on sizes of any value, the graph is for those that give the same
+    answer."""
     for graph in (m.graph for m in module.modules() if isinstance(m, GraphModule)):
         changed = {_storage(x) for n in graph.nodes for x in _written(n) if isinstance(x, Node)}
         shared: set[int | None] = set()
@@ -91,6 +93,7 @@ def writes_shared_elements(module: GraphModule) -> bool:
             if (
                 _lists_meet(n, written)
                 or _meets_what_it_reads(n, written)
+                or _moves_what_it_writes(n, written)
                 or any(_storage(x) in shared for x in written)
             ):
                 return True
@@ -130,6 +133,36 @@ def _meets_what_it_reads(n: Node, written: set[Node]) -> bool:
         for x, t in changed
         for other in read
     )
+
+
+def _moves_what_it_writes(n: Node, written: set[Node]) -> bool:
+    """Whether an op that is no matter of single elements writes the very elements that it reads as
+    another argument, as `x.scatter_(0, index, x)` does."""
+    kwargs = {name: x for name, x in n.kwargs.items() if name != "out"}
+    if kwargs != n.kwargs:
+        changed, read = tree_leaves(n.kwargs["out"]), tree_leaves((n.args, kwargs))
+    else:
+        changed, read = [*n.args[:1]], tree_leaves((n.args[1:], kwargs))
+    changed = [t for x in changed if isinstance(x, Node) and x in written for t in _tensors_of(x)]
+    if not changed or _is_pointwise(n):
+        return False
+    places = {(_memory(t), _seen(t)[:3]) for t in changed if 0 not in _seen(t).sizes}
+    others = [t for x in read if isinstance(x, Node) for t in _tensors_of(x)]
+    return any((_memory(t), _seen(t)[:3]) in places for t in others)
+
+
+def _is_pointwise(n: Node) -> bool:
+    """Whether each element of an op's result is of those at its place, as PyTorch's tags say."""
+    if n.target in _OPERATORS:
+        return n.target is not operator.setitem
+    target = n.target
+    if isinstance(target, OpOverload):
+        target = target.overloadpacket
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    name = name.strip("_").removeprefix("foreach_")
+    packet = getattr(torch.ops.aten, name, None)
+    found = [] if packet is None else packet.overloads()
+    return any(torch.Tag.pointwise in getattr(packet, overload).tags for overload in found)
 
 
 class _Seen(NamedTuple):
