@@ -175,14 +175,25 @@ def test_a_pace_that_cannot_be_is_not_believed(folder: Path, seconds: float) -> 
     try:
         (folder / "first").mkdir()
         tell_the_pace(folder / "first", seconds)
-        assert all(0 < run.price <= 1000 for run in _C.window_runs() if run.number >= 0)
+        assert 0 < greatest_price() <= 10 * MOST_OF_COST
     finally:  # by which tests after this one say which plans pay
         (folder / "last").mkdir()
         tell_the_pace(folder / "last", USUAL_PACE)
-        assert all(0 < run.price < 1 for run in _C.window_runs() if run.number >= 0)
+        assert 0 < greatest_price() <= 1.1 * USUAL_PACE * MOST_OF_COST
 
 
 USUAL_PACE = 0.01  # what the core takes it for until it is told
+MOST_OF_COST = 2.5  # times what a plan costs: until a window was timed with fewer threads
+
+
+def greatest_price() -> float:
+    """Of a call, in the windows that there are; negative where one has none."""
+    prices = []
+    for run in _C.window_runs():
+        if run.number >= 0:
+            calls = int(run.name.split()[0]) if " calls" in run.name else 1
+            prices.append(run.price / calls if run.price > 0 else -1.0)
+    return max(prices) if min(prices) > 0 else -1.0
 
 
 def tell_the_pace(folder: Path, seconds: float) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch_tenon
 from torch_tenon.compiler.backend import Backend
 from torch_tenon.compiler.kernel import Kernel, calls_of, operations_of, ops_of
 from torch_tenon.compiler.schedule import Group
@@ -25,7 +24,7 @@ code_log = logging.getLogger("torch_tenon.code")
 _FORESEEN = (NotImplementedError, CannotLower, TargetError, OSError, MemoryError)
 _MOST_NAMES = 3
 _shown: set[str] = set()  # sources that the log has
-_HERE = Path(torch_tenon.__file__).parent
+_HERE = Path(__file__).parents[1]
 
 
 def kernel_of(backend: Backend, group: Group, kept: set[Buffer]) -> Kernel:

@@ -1,7 +1,7 @@
 #include "kernels.h"
 
 #include <cstdio>
-#include <functional>
+#include <iterator>
 
 namespace tenon::opencl {
 namespace {
@@ -56,12 +56,14 @@ Kernel::~Kernel() {
 std::unique_ptr<Kernel> Programs::load(std::string_view code, const std::string& entry) {
   // Held while a program is built, which another thread may ask for as well.
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto known = known_.begin(); known != known_.end();)
-    known = known->second.expired() ? known_.erase(known) : std::next(known);
-  auto& known = known_[{code.size(), std::hash<std::string_view>()(code)}];
-  auto program = known.lock();
-  if (!program)
-    known = program = build(code);
+  for (auto each = known_.begin(); each != known_.end();)
+    each = each->second.expired() ? known_.erase(each) : std::next(each);
+  const auto known = known_.find(code);
+  auto program = known != known_.end() ? known->second.lock() : nullptr;
+  if (!program) {
+    program = build(code);
+    known_.insert_or_assign(std::string(code), program);
+  }
   return std::make_unique<Kernel>(driver_, std::move(program), entry, queues_);
 }
 

@@ -1,6 +1,7 @@
 // Kernels of programs, in a driver's binary or in OpenCL C.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -48,8 +49,7 @@ class Programs {
   const Driver& driver_;
   const size_t queues_;
   std::mutex mutex_;  // not of forks: a child has none of the driver's threads
-  // By length and hash: who asks for a kernel names it after its code.
-  std::map<std::pair<size_t, size_t>, std::weak_ptr<ProgramObject>> known_;
+  std::map<std::string, std::weak_ptr<ProgramObject>, std::less<>> known_;  // by their code
 };
 
 }  // namespace tenon::opencl
