@@ -36,6 +36,7 @@ from torch_tenon.compiler.loops.stage import stage
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Accumulate, Check, For, Tree, is_innermost
+from torch_tenon.compiler.loops.unswitch import unswitch
 from torch_tenon.ir.index import Symbol
 from torch_tenon.targets.c_family.layout import common_coordinate
 
@@ -111,6 +112,7 @@ def fast(
             "cut_where_conditions_change",
             lambda t: cut_where_conditions_change(t, 9, is_innermost),
         )
+        yield "unswitch", lambda t: unswitch(t, is_for_either)
     room = rng.choice([128, 200, 1000])
     yield "stage", lambda t: staged(t, room)
     yield "double_buffer", double_buffer
@@ -123,6 +125,11 @@ def staged(tree: Tree, room: int) -> Tree:
     assert addresses(made, "scratch")[1] <= room, show(made)
     assert addresses(double_buffer(made), "scratch")[1] <= 2 * room, show(made)
     return made
+
+
+def is_for_either(loop: For) -> bool:
+    """Whether a loop is none that is shared out."""
+    return is_innermost(loop) and loop.kind != "grid"
 
 
 def adds_up(loop: For) -> bool:

@@ -33,6 +33,7 @@ REWRITES = {
     "draw_before",
     "fission",
     "cut_where_conditions_change",
+    "unswitch",
     "stage",
     "double_buffer",
     "batched",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from tests.compiler.loops.pipeline import adds_up, adds_up_columns
 from tests.compiler.loops.trees import column, group_of, groups_of, plain, prints
@@ -43,6 +44,7 @@ from torch_tenon.compiler.loops.tree import (
     read,
     used,
 )
+from torch_tenon.compiler.loops.unswitch import unswitch
 from torch_tenon.ir.index import Index, Symbol, var
 from torch_tenon.targets.c_family.layout import common_coordinate
 
@@ -216,6 +218,37 @@ def test_a_loop_is_cut_where_a_condition_changes() -> None:
             buf2[7*i0 + i1] = t15
         """,
     )
+
+
+def test_a_loop_is_made_for_either_answer_of_a_condition() -> None:
+    tree, _, _ = plain(lambda x: F.pad(x, (0, 0, 1, 1)), randn(5, 4))
+    prints(
+        unswitch(place_values(tree), is_innermost),
+        """
+        parallel i0 from 0 to 7:
+          t0: i64 = index(i0 - 1)
+          t1: bool = ge(t0, 0)
+          t2: bool = lt(t0, 5)
+          t3: bool = logical_and(t1, t2)
+          if t3:
+            parallel i1 from 0 to 4:
+              t4: bool = copy(True)
+              t5: f32 = in0[4*i0 + i1 - 4] if t4 else 0.0
+              buf1[4*i0 + i1] = t5
+          t6: bool = logical_not(t3)
+          if t6:
+            parallel i1 from 0 to 4:
+              t7: bool = copy(False)
+              t8: f32 = in0[4*i0 + i1 - 4] if t7 else 0.0
+              buf1[4*i0 + i1] = t8
+        """,
+    )
+
+
+def test_a_loop_without_conditions_of_outside_stays() -> None:
+    tree, _, _ = plain(lambda x: F.pad(x, (1, 1)).exp(), randn(5, 4))
+    placed = place_values(tree)
+    assert show(unswitch(placed, is_innermost)) == show(placed)
 
 
 def test_where_comparisons_change() -> None:

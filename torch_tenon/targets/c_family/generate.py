@@ -18,6 +18,7 @@ from torch_tenon.compiler.loops.split import split_reductions
 from torch_tenon.compiler.loops.tile import as_lanes, share_out, tile
 from torch_tenon.compiler.loops.transpose import transpose_tiles
 from torch_tenon.compiler.loops.tree import Tree
+from torch_tenon.compiler.loops.unswitch import unswitch
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.index import Symbol
 from torch_tenon.ir.scalar_ops import LONG_OPS
@@ -71,4 +72,5 @@ def _busy(tree: Tree, layout: Layout) -> Tree:
     tree = draw_before(tree, decide.DRAWN, decide.is_drawn_before)
     if layout.fission:
         return fission(tree, LONG_OPS, layout.lanes, layout.in_pass)
-    return cut_where_conditions_change(tree, decide.MOST_PIECES, decide.is_cut)
+    tree = cut_where_conditions_change(tree, decide.MOST_PIECES, decide.is_cut)
+    return unswitch(tree, decide.is_unswitched)

@@ -352,6 +352,14 @@ def is_cut(loop: For) -> bool:
     return is_innermost(loop) and (extent is None or size_hint(extent) >= WORTH_CUTTING)
 
 
+def is_unswitched(loop: For) -> bool:
+    """Whether an innermost loop is made for either answer of a condition: not a short piece."""
+    starts = [e for e in loop.starts if isinstance(e, int)]
+    stops = [e for e in loop.stops if isinstance(e, int)]
+    is_short = bool(starts) and bool(stops) and min(stops) - max(starts) < WORTH_CUTTING
+    return loop.kind != "grid" and is_cut(loop) and not is_short
+
+
 def is_transposed(s: Load) -> bool:
     """Whether there is a way to transpose tiles of what is loaded."""
     memory = s.memory
