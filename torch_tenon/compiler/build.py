@@ -142,6 +142,9 @@ class ProgramBuilder:
         name_origin(found, self.program.origin, self.program.call_index)
         each = found if isinstance(found, list | tuple) else [found]
         for value, meta in zip(each, results, strict=False):  # some give lists beside tensors
+            if isinstance(value, Lazy) and meta is not None and meta.sizes == value.sizes:
+                # A call that reads it gets it as it lies in eager code, and so takes as long.
+                value.strides = value.strides or tuple(meta.strides)
             if weigh(value, users=1):
                 self.program.realise(value, None if meta is None else meta.strides)
         return found

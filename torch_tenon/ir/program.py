@@ -375,12 +375,13 @@ class Program:
         return Stored(fresh.seen_as(target.dtype), target.layout)
 
     def realise(self, value: Value, like: Sequence[Index] | None = None) -> Stored:
-        """Memory for `value`; `like` gives the strides wanted where the value has none yet."""
+        """Memory for `value`; `like` gives the strides wanted where the value has none yet. Without
+        it the value says which."""
         if isinstance(value, Stored):
             return value
         assert isinstance(value, Lazy)
         if value.realised is None:
-            value.realised = self._image(value) or self.copy(value, like)
+            value.realised = self._image(value) or self.copy(value, like or value.strides)
             value.cost, value.depth, value.reads = 0, 0, value.realised.reads
         return value.realised
 

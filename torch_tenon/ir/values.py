@@ -247,6 +247,7 @@ class Lazy(Value):
         self.call_index = -1  # the recorded call of that op
         self.realised: Stored | None = None
         self.constant: Any = None  # the number that every element is, if it is one
+        self.strides: tuple[Index, ...] | None = None  # wanted in memory; None: the usual order
 
     def load(self, position: Position) -> Scalar:
         if self.realised is not None:

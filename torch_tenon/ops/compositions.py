@@ -35,7 +35,7 @@ from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import CannotLower, find, fitting, real_if_it_is
-from torch_tenon.ops.manifest import PYTORCH, load, names_with, of
+from torch_tenon.ops.manifest import EXPORTED, PYTORCH, load, names_with, of
 from torch_tenon.ops.standalone import STANDALONE, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
 from torch_tenon.ops.traced import above_gradients, lies_as_on_the_cpu, stays_whole
@@ -54,7 +54,10 @@ def decompositions(standalone: bool = False) -> dict[Any, Callable[..., Any]]:
 @functools.cache
 def _without_lowered(standalone: bool) -> dict[Any, Callable[..., Any]]:
     load_all()
-    table = _all() | STANDALONE if standalone else _all()
+    if standalone:
+        table = _all() | STANDALONE
+    else:
+        table = {op: f for op, f in _all().items() if known_of(op).decomposition != EXPORTED}
     return {op: f for op, f in table.items() if find(op, standalone) is None}
 
 
@@ -97,6 +100,8 @@ def enter_composition(op: Any, function: Callable[..., Any]) -> None:
 def composition_of(op: Any, standalone: bool = False) -> Callable[..., Any] | None:
     """The function that computes an op by others, if there is one: an entry, or what PyTorch or an
     extension in C++ registered as implicit composition."""
+    if not standalone and known_of(op).decomposition == EXPORTED:
+        return None
     found = decompositions(standalone).get(op)
     if found is None and standalone:
         found = quantised(op)

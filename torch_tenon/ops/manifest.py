@@ -82,6 +82,8 @@ class Entry(NamedTuple):
 
 PYTORCH = "pytorch"
 """As `decomposition`: plans take PyTorch's."""
+EXPORTED = "exported"
+"""As `decomposition`: only exported programs take the op apart."""
 NOTHING = Entry()
 """What is known of an op that the table does not name."""
 
@@ -92,7 +94,7 @@ _KINDS: dict[str, Any] = {
 }
 _VALUES: dict[str, tuple[str, ...]] = {
     "route": ROUTES,
-    "decomposition": (PYTORCH,),
+    "decomposition": (PYTORCH, EXPORTED),
     "library": ("convolution", "linear algebra", "Fourier transforms", "sorting", "attention"),
     "run_time_numbers": ("when_they_change", "in_graphs", "always"),
     "lies_as_on_cpu": ("kernel", "operands", "input", "in order", "images"),
