@@ -152,6 +152,7 @@ def test_what_is_wrong_is_told(program: Path, tmp_path: Path) -> None:
         (["export", "nowhere.py:f"], "FILE.py:NAME"),
         (["export", f"{tmp_path}/model.py:three"], "three of"),
         (["export", f"{tmp_path}/model.py:triple"], "triple gives 3 things"),
+        (["export", f"{tmp_path}/model.py:model", "-o", f"{tmp_path}/no/m"], "there is no folder"),
     ]:
         result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 1

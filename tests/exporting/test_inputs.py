@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,46 @@ def test_an_example_that_is_another_tensor_too(tmp_path: Path, kind: str) -> Non
         with pytest.raises(ExportError, match=r"forward: the example .* is the same tensor as"):
             torch_tenon.export(given_program, path=other)
     assert not other.exists()
+
+
+class NeverTraced(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise AssertionError("the model is traced")
+
+
+def folder_that_is_read_only(folder: Path) -> Path:
+    if os.geteuid() == 0:  # who may write wherever a file system can
+        return Path("/sys")
+    folder.chmod(0o500)
+    return folder
+
+
+@pytest.mark.parametrize("weights", ["inside", "apart"])
+def test_a_path_that_cannot_be_written_is_refused_first(tmp_path: Path, weights: str) -> None:
+    (tmp_path / "file").write_bytes(b"something else")
+    (tmp_path / "closed").mkdir()
+    kinds: list[tuple[type[OSError], Path, str]] = [
+        (FileNotFoundError, tmp_path / "no" / "m.tenon", "there is no folder .*no: make it"),
+        (NotADirectoryError, tmp_path / "file" / "m.tenon", "file is a file and no folder"),
+        (IsADirectoryError, tmp_path, "is a folder: give the path of a file in it"),
+        (OSError, folder_that_is_read_only(tmp_path / "closed") / "m.tenon", "no file can be wri"),
+    ]
+    for kind, path, words in kinds:
+        with pytest.raises(kind, match=words) as raised:
+            torch_tenon.export(NeverTraced().eval(), (torch.ones(2),), path, weights=weights)
+        assert raised.value.filename == str(path)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["closed", "file"]
+
+
+def test_a_path_of_weights_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    (tmp_path / "w.safetensors").mkdir()
+    how: dict[str, Any] = {"weights": tmp_path / "w.safetensors"}
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        torch_tenon.export(NeverTraced().eval(), (torch.ones(2),), tmp_path / "m.tenon", **how)
+    for weights in ("apart", tmp_path / "m.safetensors"):
+        with pytest.raises(ValueError, match="is the file of the weights too"):
+            path = tmp_path / "m.safetensors"
+            torch_tenon.export(NeverTraced().eval(), (torch.ones(2),), path, weights=weights)
 
 
 class Products(nn.Module):

@@ -81,7 +81,7 @@ def export(
             target=target,
             host=host,
         )
-    except (ExportError, NotImplementedError, TargetError, TypeError, ValueError) as error:
+    except (ExportError, TargetError, NotImplementedError, OSError, TypeError, ValueError) as error:
         raise fail(str(error)) from None
     typer.echo(
         f"{made.path}: {', '.join(made.methods)}; {made.kernels} kernels for "

@@ -27,7 +27,7 @@ from torch_tenon.exporting.linear import lay_out_products
 from torch_tenon.exporting.methods import RUNTIME, TORCH, Method, build_method, takes_host_kernels
 from torch_tenon.exporting.ones import MOST, choices, sizes_of_one, with_ones
 from torch_tenon.exporting.packed import PackedSequences
-from torch_tenon.exporting.program_file import ProgramFile
+from torch_tenon.exporting.program_file import ProgramFile, refuse_path
 from torch_tenon.exporting.weights import Shared, key_of, share_state
 from torch_tenon.runtime.program import Program
 
@@ -78,12 +78,17 @@ def export(
     that file's path. `host` is what the program runs by: "runtime", or "torch" for one that may
     call PyTorch's ops, and then runs in Python with PyTorch.
 
-    Raises ExportError for a model that runs by PyTorch alone in part, naming the ops;
+    Raises OSError before anything else is done where `path` cannot be written, or that of
+    `weights`; ExportError for a model that runs by PyTorch alone in part, naming the ops;
     ValueError for another `host` or `weights`, and for no method; TypeError for what is no model;
-    NotImplementedError for a target without such a form; CompilerMissing and CompileError; OSError.
+    NotImplementedError for a target without such a form; CompilerMissing and CompileError.
     """
     if host not in (RUNTIME, TORCH):
         raise ValueError(f"host={host!r} is neither {RUNTIME!r} nor {TORCH!r}")
+    result = Path(path)
+    apart = _apart(result, weights)
+    for written in (result, apart) if apart is not None else (result,):
+        refuse_path(written)
     backend, name = _backend(target)
     with warnings.catch_warnings():
         # What PyTorch's trace says of PyTorch's own code.
@@ -98,14 +103,13 @@ def export(
     kernels = [k for m in methods for k in m.plan.kernels]
     codes, packed = backend.pack(kernels, processors, machine)
     left = iter(packed)
-    result = Path(path)
     file = ProgramFile(
         f"torch-tenon {importlib.metadata.version('torch-tenon')}, PyTorch {torch.__version__}",
         name,
         shared,
         codes,
         [(m, [next(left) for _ in m.plan.kernels]) for m in methods],
-        _apart(result, weights),
+        apart,
     )
     file.write(result)
     return Exported(
@@ -284,9 +288,9 @@ def _unique_names(methods: Sequence[Method]) -> list[list[Held]]:
 def _apart(path: Path, weights: str | os.PathLike[str]) -> Path | None:
     if weights == INSIDE:
         return None
-    if weights == APART:
-        return path.with_suffix(".safetensors")
-    found = Path(cast(Any, weights))
+    found = path.with_suffix(".safetensors") if weights == APART else Path(cast(Any, weights))
+    if found.resolve() == path.resolve():
+        raise ValueError(f"{path} is the file of the weights too: give the program another name")
     if found.suffix != ".safetensors" or found.parent.resolve() != path.parent.resolve():
         raise ValueError(
             f"weights={str(weights)!r}: it is {INSIDE!r}, {APART!r}, or a .safetensors file in the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import struct
@@ -207,6 +208,27 @@ def _blocks_of_file(path: Path, begin: int, nbytes: int) -> Iterator[bytes]:
         file.seek(begin)
         for at in range(0, nbytes, BLOCK):
             yield file.read(min(BLOCK, nbytes - at))
+
+
+def refuse_path(path: Path) -> None:
+    """Raises OSError where no file can be written at `path`, with what to do. It tries, since a
+    folder's permissions do not tell of disks that are mounted to be read."""
+    folder = path.parent
+    if path.is_dir():
+        why = "is a folder: give the path of a file in it"
+        raise IsADirectoryError(errno.EISDIR, why, str(path))
+    if not folder.exists():
+        why = f"there is no folder {folder}: make it first, or give another path"
+        raise FileNotFoundError(errno.ENOENT, why, str(path))
+    if not folder.is_dir():
+        why = f"{folder} is a file and no folder: give another path"
+        raise NotADirectoryError(errno.ENOTDIR, why, str(path))
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = f"no file can be written in {folder} ({error.strerror}): give another path"
+        raise type(error)(error.errno, why, str(path)) from error
 
 
 @contextlib.contextmanager
