@@ -26,6 +26,7 @@ from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 import torch_tenon.ops.activations
+import torch_tenon.ops.antialiased
 import torch_tenon.ops.image_grids
 import torch_tenon.ops.losses
 import torch_tenon.ops.membership
