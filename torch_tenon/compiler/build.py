@@ -45,7 +45,7 @@ from torch_tenon.ir.values import (
     weigh,
 )
 from torch_tenon.ops.compositions import composition_of, other_way
-from torch_tenon.ops.lowerings.complex_numbers import complex_lowering
+from torch_tenon.ops.lowerings.complex_numbers import complex_lowering, is_composed_of_complex
 from torch_tenon.ops.lowerings.creation import constant
 from torch_tenon.ops.lowerings.table import (
     LINKED,
@@ -176,7 +176,9 @@ class ProgramBuilder:
             if not _takes_unsigned(op) and any(x.dtype in UNSIGNED for x in given):
                 raise CannotLower("whole numbers without sign, which most kernels refuse")
             is_complex = any(d.is_complex for d in dtypes)
-            if is_complex and str(op) not in LINKED:
+            if is_complex and program.standalone and is_composed_of_complex(op):
+                return self._composed_of_loops(op, positional, keywords)
+            if is_complex and (program.standalone or str(op) not in LINKED):
                 function = complex_lowering(op, dtypes)
             else:
                 function = find(op, program.standalone and not is_complex)
@@ -210,6 +212,18 @@ class ProgramBuilder:
             self.fallbacks[str(op)] = reason
             log.debug("%s is a call: %s", op, reason)
             return self.call(op, positional, keywords, results)
+
+    def _composed_of_loops(self, op: Any, positional: list[Any], keywords: dict[str, Any]) -> Any:
+        """What PyTorch composes of ops over complex numbers. Raises CannotLower where one of these
+        is a call: the whole op is a call then, by the name that the model has for it."""
+        fallbacks, self.fallbacks = self.fallbacks, {}
+        try:
+            found = Composition(self).run(op.decompose, positional, keywords)
+            if self.fallbacks:
+                raise CannotLower("complex numbers")
+            return found
+        finally:
+            self.fallbacks = fallbacks
 
     def _dtypes(
         self, op: Any, positional: list[Any], keywords: dict[str, Any]

@@ -3,7 +3,7 @@
 Ops of three kinds do: those whose lowering treats an element as a whole or computes with what
 `ir/complex_numbers.py` has formulas for, those that are linear, so that they are done with the real
 and with the imaginary parts (`complex` in the table of ops), and those with a lowering here
-(`_OWN`). All others are calls.
+(`_OWN`). All others are calls, but what PyTorch composes of such ops is so in stand-alone programs.
 """
 
 from __future__ import annotations
@@ -47,6 +47,12 @@ def complex_lowering(op: Any, dtypes: Sequence[torch.dtype]) -> Lowering | None:
     if way == "parts" and function is not None:
         return functools.partial(_by_parts, function)
     return function
+
+
+def is_composed_of_complex(op: Any) -> bool:
+    """Whether an op without loops over complex numbers is PyTorch's composition of others."""
+    name = str(op).rpartition(".")[0]
+    return not (known_of(op).complex or name in _OWN) and op._can_decompose()
 
 
 def _by_parts(function: Lowering, b: Build, *args: Any, **keywords: Any) -> Value:
@@ -154,6 +160,46 @@ def put(
     if accumulate:
         return _by_parts(index_put, b, x, indices, values, accumulate)
     return index_put(b, x, indices, values)
+
+
+def _multiplied(name: str) -> None:
+    """Enters a product, in stand-alone programs, as four of the parts. Elsewhere PyTorch's kernel
+    is faster."""
+    op = getattr(torch.ops.aten, name).default
+
+    def lower(b: Build, x: Value, y: Value) -> Value:
+        function = find(op, standalone=True)
+        if not b.program.standalone or function is None or x.dtype is not y.dtype:
+            raise CannotLower("complex numbers")
+        dtype = _real(b.out.dtype)
+        build = replace(b, results=[replace(b.out, dtype=dtype)])
+        x_parts, y_parts = ((real_part(v), imag_part(v)) for v in (x, y))
+        products = [[function(build, v, w) for w in y_parts] for v in x_parts]
+        real = elementwise(ops.sub, (products[0][0], products[1][1]), dtype, dtype)
+        imag = elementwise(ops.add, (products[0][1], products[1][0]), dtype, dtype)
+        return joined(real, imag)
+
+    _own(name)(lower)
+
+
+for _name in ("mm", "bmm"):
+    _multiplied(_name)
+
+
+def _added(name: str, product: str) -> None:
+    """Enters a product that is added to something, without factors."""
+
+    def lower(b: Build, c: Value, x: Value, y: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+        if (beta, alpha) != (1, 1) or c.dtype is not x.dtype:
+            raise CannotLower("complex numbers")
+        found = _OWN[f"aten.{product}"](b, x, y)
+        return elementwise(ops.add, (c, found), c.dtype, c.dtype)
+
+    _own(name)(lower)
+
+
+for _name, _product in (("addmm", "mm"), ("baddbmm", "bmm")):
+    _added(_name, _product)
 
 
 @_own("pow")
