@@ -129,7 +129,7 @@ class ProgramBuilder:
         `changes` is the op's first argument if its contents may be changed where they lie. Raises
         CannotLower for what can be computed only on its own.
         """
-        if not into and _checks_alone(positional, keywords, results):
+        if not into and _checks_alone(positional, keywords, results) and _may_check(op):
             return self.call(op, positional, keywords, results)
         taken = self.program.taken
         if changes is not None and changes.value is None and changes.home is not None:
@@ -541,6 +541,13 @@ def _numbers_as_tensors(schema: Any, positional: Sequence[Any]) -> list[Any]:
 
 def _are_empty(results: Sequence[TensorMeta | None]) -> bool:
     return all(m is not None and product(m.sizes) == 0 for m in results)
+
+
+def _may_check(op: Any) -> bool:
+    """Whether a kernel may look at what its tensors hold before it computes: those that go element
+    by element do not, and PyTorch's `_unsafe` ops are for what was looked at."""
+    name = str(op).partition(".")[2]
+    return torch.Tag.pointwise not in getattr(op, "tags", ()) and not name.startswith("_unsafe")
 
 
 def _checks_alone(
