@@ -30,7 +30,7 @@ from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
 from torch_tenon.frontends.flex_attention import inline_flex_attention
 from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
-from torch_tenon.frontends.in_place import writes_shared_elements
+from torch_tenon.frontends.in_place import writes_beside_out, writes_shared_elements
 from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
 from torch_tenon.frontends.sizes import evaluator
 from torch_tenon.frontends.written_dtypes import writes_another_dtype
@@ -289,6 +289,8 @@ def tenon_backend(
     why = ""
     if writes_shared_elements(module):
         why = "it writes elements that share memory"
+    elif writes_beside_out(module):
+        why = "an op with an out= writes another argument as well"
     elif writes_another_dtype(module):
         why = "it writes tensors of another dtype than it computes"
     if why:

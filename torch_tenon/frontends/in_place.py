@@ -9,7 +9,9 @@ each element of such a view has a value of its own, and what is put back into th
 of them have: the rest is lost. Of windows with gaps between them, what lies in the gaps is lost.
 Nor have they a place for ops on lists that write what they read later in the list: functionalized,
 all of it is read first. And PyTorch's kernels refuse to scatter to what they read, as index or as
-source. `writes_shared_elements` finds these before anything is traced.
+source. `writes_shared_elements` finds these before anything is traced. An op with an `out=` that
+also writes another argument has its results mixed up by a trace, or crashes it:
+`writes_beside_out` finds it.
 """
 
 from __future__ import annotations
@@ -103,6 +105,38 @@ def writes_shared_elements(module: GraphModule) -> bool:
     return False
 
 
+def writes_beside_out(module: GraphModule) -> bool:
+    """Whether a graph of Dynamo's has an op with an `out=` that also writes another argument."""
+    graphs = (m.graph for m in module.modules() if isinstance(m, GraphModule))
+    return any(_writes_beside_out(n) for graph in graphs for n in graph.nodes)
+
+
+def _writes_beside_out(n: Node) -> bool:
+    for op in _overloads_with_out(n):
+        values = dict(zip((a.name for a in op._schema.arguments), n.args, strict=False)) | n.kwargs
+        others = [a.name for a in op._schema.arguments if is_written(a) and not a.is_out]
+        if any(isinstance(x, Node) for x in tree_leaves([values.get(name) for name in others])):
+            return True
+    return False
+
+
+def out_arguments(n: Node) -> dict[str, Any]:
+    """The `out=` arguments of a node of Dynamo's by name, in the order of the results. PyTorch's
+    functions call it so, ops of the dispatcher's may have other names."""
+    names = [a.name for op in _overloads_with_out(n) for a in op._schema.arguments if a.is_out]
+    return {name: n.kwargs[name] for name in names or ["out"] if n.kwargs.get(name) is not None}
+
+
+def _overloads_with_out(n: Node) -> list[OpOverload]:
+    """The overloads that a node may call which have `out=` arguments, all of them given."""
+    target = n.target
+    found: list[OpOverload] = [target] if isinstance(target, OpOverload) else []
+    if isinstance(target, OpOverloadPacket):
+        found = [getattr(target, overload) for overload in target.overloads()]
+    outs = [{a.name for a in op._schema.arguments if a.is_out} for op in found]
+    return [op for op, out in zip(found, outs, strict=True) if out and out <= n.kwargs.keys()]
+
+
 def _lists_meet(n: Node, written: set[Node]) -> bool:
     """Whether an op on lists, which goes through them in order, writes at one place in a list what
     it reads or writes at another."""
@@ -138,11 +172,12 @@ def _meets_what_it_reads(n: Node, written: set[Node]) -> bool:
 def _moves_what_it_writes(n: Node, written: set[Node]) -> bool:
     """Whether an op that is no matter of single elements writes the very elements that it reads as
     another argument, as `x.scatter_(0, index, x)` does."""
-    kwargs = {name: x for name, x in n.kwargs.items() if name != "out"}
-    if kwargs != n.kwargs:
-        changed, read = tree_leaves(n.kwargs["out"]), tree_leaves((n.args, kwargs))
+    out = out_arguments(n)
+    if out:
+        kwargs = {name: x for name, x in n.kwargs.items() if name not in out}
+        changed, read = tree_leaves(out), tree_leaves((n.args, kwargs))
     else:
-        changed, read = [*n.args[:1]], tree_leaves((n.args[1:], kwargs))
+        changed, read = [*n.args[:1]], tree_leaves((n.args[1:], n.kwargs))
     changed = [t for x in changed if isinstance(x, Node) and x in written for t in _tensors_of(x)]
     if not changed or _is_pointwise(n):
         return False
@@ -247,8 +282,7 @@ def _span(t: torch.Tensor) -> tuple[int, int] | None:
 
 def _written(n: Node) -> Iterator[Any]:
     """The arguments of a node of Dynamo's that it may write."""
-    if "out" in n.kwargs:
-        yield from tree_leaves(n.kwargs["out"])
+    yield from tree_leaves(out_arguments(n))
     if n.op not in ("call_method", "call_function") or not n.args:
         return
     target = n.target

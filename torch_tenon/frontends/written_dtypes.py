@@ -16,6 +16,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
+from torch_tenon.frontends.in_place import out_arguments
+
 # Python's operators in place, by what they compute.
 _OPERATORS = {
     operator.iadd: operator.add,
@@ -43,8 +45,8 @@ def writes_another_dtype(module: GraphModule) -> bool:
 def _converts(n: Node) -> bool:
     if n.op not in ("call_function", "call_method"):
         return False
-    if n.kwargs.get("out") is not None:
-        return _gives_another(n)
+    if out := out_arguments(n):
+        return _gives_another(n, out)
     functional = _functional(n)
     if functional is None:
         return False
@@ -53,9 +55,9 @@ def _converts(n: Node) -> bool:
     return any(not torch.can_cast(x, y) for x, y in zip(found or [], written, strict=False))
 
 
-def _gives_another(n: Node) -> bool:
+def _gives_another(n: Node, out: dict[str, Any]) -> bool:
     """Whether the result of an op is of another dtype than its `out`."""
-    kwargs = {name: x for name, x in n.kwargs.items() if name != "out"}
+    kwargs = {name: x for name, x in n.kwargs.items() if name not in out}
     if not _tensors((n.args, kwargs)):
         return False  # it makes what `out` says
     function = n.target
@@ -64,7 +66,7 @@ def _gives_another(n: Node) -> bool:
     elif isinstance(function, str):
         function = getattr(torch.Tensor, function)
     found = _dtypes_of(function, n, kwargs)
-    return found is None or found != _dtypes(_example(n.kwargs["out"]))
+    return found is None or found != _dtypes(_example(list(out.values())))
 
 
 def _functional(n: Node) -> Any:
