@@ -152,6 +152,19 @@ def test_degrees_that_are_no_numbers() -> None:
     )
 
 
+def test_odd_polynomials_of_zeros_that_have_a_sign() -> None:
+    kinds = [f"chebyshev_polynomial_{k}" for k in "tuvw"]
+    kinds += ["hermite_polynomial_h", "hermite_polynomial_he", "legendre_polynomial_p"]
+
+    def compute(x: Tensor, n: Tensor) -> list[Tensor]:
+        found = [getattr(aten, f"special_{k}").default(x, n) for k in kinds]
+        return [torch.copysign(torch.ones_like(y), y) for y in found]
+
+    for dtype in (torch.float32, torch.float64):
+        degrees = torch.tensor([1, 3, 5] * 4, dtype=dtype)
+        same_by_plans(compute, torch.tensor([-0.0, 0.0] * 6, dtype=dtype), degrees)
+
+
 def test_bessel_functions_of_the_smallest_numbers() -> None:
     x = torch.tensor([2.3e-308, 1e-250, 1e-190, 1e-100, 1.0], dtype=torch.float64)
 

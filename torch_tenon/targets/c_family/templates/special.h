@@ -223,7 +223,7 @@ static double chebyshev(
     if (kind == 1) return sin((n + 1) * t) / sin(t);
     return kind == 2 ? cos((n + 0.5) * t) / cos(t / 2) : sin((n + 0.5) * t) / sin(t / 2);
   }
-  double p = 1, q = slope * x + shift;
+  double p = 1, q = shift == 0 ? slope * x : slope * x + shift; /* a zero keeps its sign */
   if (n == 0) return p;
   if (n > 60 && fabs(x) == 1) { /* arithmetic progressions, with alternating signs at -1 */
     double sign = x < 0 && n % 2 ? -1 : 1, step = fabs(q) - 1;
