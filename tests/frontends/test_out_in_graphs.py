@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -78,4 +79,43 @@ def test_results_of_another_dtype_by_other_names(name: str, dtype: torch.dtype) 
         x = torch.ones(2, 4, device=device)
         with pytest.raises(RuntimeError):
             run(x, *(torch.ones_like(x, dtype=dtype) for _ in range(2)))
+    torch._dynamo.reset()
+
+
+# Of floats (2, 3) and what is written, of other sizes.
+RESIZED: dict[str, Callable[..., Any]] = {
+    "add": lambda x, out: torch.add(x, x, out=out),
+    "add, overload": lambda x, out: aten.add.out(x, x, out=out),
+    "copy": lambda x, out: aten.copy.out(x, x, out=out),
+    "clone": lambda x, out: aten.clone.out(x, out=out),
+    "list": lambda x, out: aten._foreach_erf.out([x], out=[out]),
+    "list of two": lambda x, out: aten._foreach_add.List_out(
+        [x, x[0]], [x, x[1]], out=[torch.empty_like(x), out]
+    ),
+    "sort": lambda x, out: torch.sort(x, out=(out, torch.empty_like(x, dtype=torch.long))),
+    "sum": lambda x, out: torch.sum(x, 0, out=out),
+    "pad": lambda x, out: aten.constant_pad_nd.out(x, [1, 1], 2.0, out=out),
+    "arange": lambda x, out: torch.arange(0, 4, out=out),
+    "full": lambda x, out: torch.full((3, 2), 7.0, out=out),
+}
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 3, 1)])
+@pytest.mark.parametrize("name", RESIZED)
+def test_results_that_are_resized(name: str, shape: tuple[int, ...]) -> None:
+    """Dynamo does not see it of a tensor in a list of lists, and PyTorch's trace fails."""
+
+    def function(given: list[list[torch.Tensor]]) -> list[Any]:
+        return [RESIZED[name](*x) for x in given]
+
+    torch._dynamo.reset()
+    found = []
+    compiled = torch.compile(function, backend="tenon", dynamic=False)
+    for run, device in ((function, "cpu"), (compiled, "tenon")):
+        given = [torch.linspace(-1, 1, 6).view(2, 3).to(device), torch.zeros(shape, device=device)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run([given])
+        found.append(given)
+    assert_same(found[1], found[0], rtol=1e-6, atol=1e-6)
     torch._dynamo.reset()

@@ -33,7 +33,7 @@ from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
 from torch_tenon.frontends.in_place import writes_beside_out, writes_shared_elements
 from torch_tenon.frontends.parts import Boxed, GraphInParts, is_of_library
 from torch_tenon.frontends.sizes import evaluator
-from torch_tenon.frontends.written_dtypes import writes_another_dtype
+from torch_tenon.frontends.written_results import writes_other_results
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.derived_products import derived
@@ -291,8 +291,8 @@ def tenon_backend(
         why = "it writes elements that share memory"
     elif writes_beside_out(module):
         why = "an op with an out= writes another argument as well"
-    elif writes_another_dtype(module):
-        why = "it writes tensors of another dtype than it computes"
+    elif writes_other_results(module):
+        why = "it writes tensors of another dtype or other sizes than it computes"
     if why:
         log.warning("a graph of %d ops runs as eager code: %s", len(module.graph.nodes), why)
         return module.forward

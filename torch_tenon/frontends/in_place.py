@@ -364,11 +364,16 @@ def _has_shared_elements(t: torch.Tensor) -> bool:
 
 def _is_less(a: Any, b: Any) -> bool:
     """Whether a number is less than another. If they are sizes, the graph gets a guard of that."""
-    if all(isinstance(n, int) or n.node.has_hint() for n in (a, b)):
+    if is_known(a) and is_known(b):
         return bool(a < b)
     return _example(a) < _example(b)
 
 
+def is_known(n: int | torch.SymInt) -> bool:
+    """Whether a size is a number, or one of any value that has one now."""
+    return isinstance(n, int) or bool(n.node.has_hint())
+
+
 def _example(n: int | torch.SymInt) -> int:
     """A size, or one of those that it may have."""
-    return n if isinstance(n, int) else int(n.node.hint if n.node.has_hint() else 2)
+    return n if isinstance(n, int) else int(n.node.hint if is_known(n) else 2)

@@ -1,8 +1,9 @@
-"""Ops of graphs that write tensors of another dtype than they compute.
+"""Ops of graphs that write tensors of another dtype, or of other sizes, than they compute.
 
 A trace has such an op as one without the write, and a copy that converts. PyTorch's kernels do not:
 most refuse an `out=` of another dtype, some compute in that one, and in place none makes a whole
-number of a fraction. `writes_another_dtype` finds these before anything is traced.
+number of a fraction. To an `out=` of other sizes they give those of the result, and where a trace
+does not see that, the copy fails. `writes_other_results` finds these before anything is traced.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from torch_tenon.frontends.in_place import out_arguments
+from torch_tenon.frontends.in_place import is_known, out_arguments
 
 # Python's operators in place, by what they compute.
 _OPERATORS = {
@@ -35,9 +36,9 @@ _OPERATORS = {
 }
 
 
-def writes_another_dtype(module: GraphModule) -> bool:
-    """Whether a graph of Dynamo's has an op with an `out=` of another dtype than its result's, or
-    one in place whose result its tensor can not have."""
+def writes_other_results(module: GraphModule) -> bool:
+    """Whether a graph of Dynamo's has an op with an `out=` of another dtype or other sizes than its
+    result's, or one in place whose result its tensor can not have."""
     graphs = (m.graph for m in module.modules() if isinstance(m, GraphModule))
     return any(_converts(n) for graph in graphs for n in graph.nodes)
 
@@ -51,12 +52,12 @@ def _converts(n: Node) -> bool:
     if functional is None:
         return False
     written = _dtypes([_example(n.args[0])])
-    found = _dtypes_of(functional, n, dict(n.kwargs))
-    return any(not torch.can_cast(x, y) for x, y in zip(found or [], written, strict=False))
+    found = _dtypes(_results_of(functional, n, dict(n.kwargs)))
+    return any(not torch.can_cast(x, y) for x, y in zip(found, written, strict=False))
 
 
 def _gives_another(n: Node, out: dict[str, Any]) -> bool:
-    """Whether the result of an op is of another dtype than its `out`."""
+    """Whether the result of an op is of another dtype than its `out`, or of other sizes."""
     kwargs = {name: x for name, x in n.kwargs.items() if name not in out}
     if not _tensors((n.args, kwargs)):
         return False  # it makes what `out` says
@@ -65,8 +66,18 @@ def _gives_another(n: Node, out: dict[str, Any]) -> bool:
         function = function.overloadpacket
     elif isinstance(function, str):
         function = getattr(torch.Tensor, function)
-    found = _dtypes_of(function, n, kwargs)
-    return found is None or found != _dtypes(_example(list(out.values())))
+    found = _results_of(function, n, kwargs)
+    written = _tensors(list(out.values()))
+    if found is None or _dtypes(found) != _dtypes(written):
+        return True
+    return not all(_of_same_sizes(*pair) for pair in zip(found, written, strict=True))
+
+
+def _of_same_sizes(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have the same sizes. Where that depends on sizes of any value, the graph
+    is for those that give the same answer."""
+    pairs = zip(a.shape, b.shape, strict=False)
+    return a.dim() == b.dim() and all(x == y for x, y in pairs if all(map(is_known, (x, y))))
 
 
 def _functional(n: Node) -> Any:
@@ -85,11 +96,12 @@ def _functional(n: Node) -> Any:
     return None
 
 
-def _dtypes_of(function: Any, n: Node, kwargs: dict[str, Any]) -> list[torch.dtype] | None:
-    """The dtypes of what a function gives for a node's arguments; None where nobody can tell."""
+def _results_of(function: Any, n: Node, kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
+    """What a function gives for a node's arguments; None where nobody can tell."""
     try:
         args, named = _example((n.args, kwargs))
-        return _dtypes(function(*args, **named))
+        found = tree_leaves(function(*args, **named))
+        return [t for t in found if isinstance(t, torch.Tensor)]
     except Exception:  # it has no such variant, or looks at numbers
         return None
 
