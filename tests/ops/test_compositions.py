@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from torch.nn import functional as F
 
 from tests.ops.lowerings.by_plan import same_by_plans
 from torch_tenon import custom_op
+
+aten = torch.ops.aten
 
 
 @pytest.fixture(autouse=True)
@@ -330,4 +333,28 @@ def test_norms_that_add_nothing_to_a_variance(affine: bool) -> None:
         assert given.grad is not None
         results.append(given.grad[:, 1:3])
     assert_same(results[1], results[0], 1e-5, 1e-6)
+    torch._dynamo.reset()
+
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["_softmax_backward_data", "_log_softmax_backward_data"])
+def test_gradients_of_softmax_by_dtypes_of_inputs(name: str) -> None:
+    """The dtype is the gradient's, whatever that of the input is said to be."""
+    op = getattr(aten, name).default
+    for dtype, of_input in itertools.product(DTYPES, (*DTYPES, torch.int64)):
+        g, y = (torch.linspace(0.1, 0.9, 6, dtype=dtype).view(2, 3) * k for k in (1, 0.5))
+
+        def function(g: torch.Tensor, y: torch.Tensor, of_input: Any = of_input) -> Any:
+            return op(g, y, 1, of_input)
+
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="tenon")
+        if (dtype, of_input) == (torch.float32, torch.float16):
+            with pytest.raises(RuntimeError):
+                compiled(g.to("tenon"), y.to("tenon"))
+            continue
+        got = compiled(g.to("tenon"), y.to("tenon"))
+        assert_same(got, function(g, y), rtol=2e-2, atol=1e-2)
     torch._dynamo.reset()

@@ -12,6 +12,7 @@ from torch._decomp.decompositions import pw_cast_for_opmath
 
 from torch_tenon.ir.sixteen_bits import rounded_number
 from torch_tenon.ops.composition_table import composition
+from torch_tenon.ops.traced import above_gradients
 from torch_tenon.pytorch.versions import rounds_limit_of_softshrink
 
 aten = torch.ops.aten
@@ -80,3 +81,20 @@ def softshrink(x: Tensor, limit: Any = 0.5) -> Tensor:
         limit = rounded_number(float(limit), x.dtype)
     shrink = _core_aten_decompositions_post_autograd()[aten.softshrink.default]
     return pw_cast_for_opmath(shrink)(x, limit)
+
+
+def _of_its_gradients_dtype(op: Any) -> None:
+    """The gradient of a softmax has the dtype of what comes in, whatever the input's is said to be;
+    a trace converts it. PyTorch's kernel refuses float32 for an input of float16."""
+
+    def gradient(g: Tensor, y: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+        if dtype is g.dtype or (g.dtype, dtype) == (torch.float32, torch.float16):
+            return NotImplemented
+        found: Tensor = op(g, y, dim, g.dtype)
+        return found
+
+    above_gradients(op, gradient)
+
+
+_of_its_gradients_dtype(aten._softmax_backward_data.default)
+_of_its_gradients_dtype(aten._log_softmax_backward_data.default)

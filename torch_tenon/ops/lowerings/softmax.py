@@ -58,10 +58,16 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return TABLE[dtype].compute
 
 
+def _dtype_of_gradient(b: Build, g: Value) -> torch.dtype:
+    if b.out.dtype is not g.dtype:
+        raise CannotLower(f"a gradient of {b.out.dtype} by one of {g.dtype}")
+    return g.dtype
+
+
 @lowering("aten._softmax_backward_data")
 def softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dtype) -> Value:
     """y * (g - sum(g * y))."""
-    out, wide = b.out.dtype, _wide(g.dtype)
+    out, wide = _dtype_of_gradient(b, g), _wide(g.dtype)
     g, y = shared(b, g), shared(b, y)
     d = dims_of(dim, len(y.sizes))
     left, right = typed(g, wide), typed(y, wide)
@@ -74,7 +80,7 @@ def softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dtype)
 @lowering("aten._log_softmax_backward_data")
 def log_softmax_backward(b: Build, g: Value, y: Value, dim: int, dtype: torch.dtype) -> Value:
     """g - exp(y) * sum(g)."""
-    out, wide = b.out.dtype, _wide(g.dtype)
+    out, wide = _dtype_of_gradient(b, g), _wide(g.dtype)
     g, y = shared(b, g), shared(b, y)
     total = reduce(b, g, dims_of(dim, len(y.sizes)), "sum", True, typed(g, wide))
     return cast(
