@@ -358,3 +358,38 @@ def test_gradients_of_softmax_by_dtypes_of_inputs(name: str) -> None:
         got = compiled(g.to("tenon"), y.to("tenon"))
         assert_same(got, function(g, y), rtol=2e-2, atol=1e-2)
     torch._dynamo.reset()
+
+
+# Shapes of three tensors, their new dimensions, those summed over, the one that is unrolled.
+TRILINEAR = [
+    ([(2, 3), (2, 3), (2, 3)], [[], [], []], [1], 0),
+    ([(2, 3), (3,), (2,)], [[], [0], [1]], [0, 1], 1),
+    ([(2, 3), (2, 3), (2, 3)], [[], [], []], [], 1),
+    ([(1, 2), (3, 2), (3, 2)], [[], [], []], [], 1),
+    ([(0, 1), (0, 1), (0, 1)], [[0], [0], [2]], [0], 0),
+    ([(0, 3), (0, 3), (0, 3)], [[], [], []], [0], 1),
+]
+
+
+@pytest.mark.parametrize("case", range(len(TRILINEAR)))
+def test_trilinear_of_several_dtypes(case: int) -> None:
+    """The dtype is the first one's, and what does not fit has the sizes of the CPU's."""
+    shapes, new, sums, unrolled = TRILINEAR[case]
+    i, j, f, d, b = torch.int32, torch.int64, torch.float32, torch.float64, torch.bool
+    for dtypes in ((f, f, f), (i, i, i), (i, j, j), (j, i, i), (f, d, f), (d, f, f), (b, b, b)):
+        given = [torch.ones(s, dtype=dtype) for s, dtype in zip(shapes, dtypes, strict=True)]
+
+        def function(*given: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = aten._trilinear(*given, *new, sums, unrolled)
+            return found
+
+        torch._dynamo.reset()
+        compiled = torch.compile(function, backend="tenon")
+        try:
+            want = function(*given)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                compiled(*(x.to("tenon") for x in given))
+        else:
+            assert_same(compiled(*(x.to("tenon") for x in given)), want)
+    torch._dynamo.reset()

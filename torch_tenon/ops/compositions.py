@@ -480,10 +480,18 @@ def addmv(c: Tensor, x: Tensor, v: Tensor, *, beta: Any = 1, alpha: Any = 1) -> 
 def trilinear(
     x: Tensor, y: Tensor, z: Tensor, x1: Ints, y1: Ints, z1: Ints, sumdim: Ints, unroll_dim: int = 1
 ) -> Tensor:
-    """The product of three tensors with new dimensions, summed over some."""
+    """The product of three tensors with new dimensions, summed over some. The CPU's kernel has a
+    way of its own with other dtypes than the first one's, and with sizes that do not fit."""
+    if {x.dtype, y.dtype, z.dtype} != {x.dtype} or not x.is_floating_point():
+        return NotImplemented
+    new = (x1, y1, z1)
     x, y, z = (
-        functools.reduce(torch.unsqueeze, dims, t) for t, dims in ((x, x1), (y, y1), (z, z1))
+        functools.reduce(torch.unsqueeze, dims, t) for t, dims in zip((x, y, z), new, strict=True)
     )
+    for d in range(x.dim()):
+        own = [t.shape[d] for t, dims in zip((x, y, z), new, strict=True) if d not in dims]
+        if any(n != own[0] for n in own):
+            return NotImplemented
     # Two of them meet first over what the third does not have.
     return (x * z * y).sum(list(sumdim)) if sumdim else x * z * y
 
