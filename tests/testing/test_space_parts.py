@@ -204,3 +204,12 @@ def test_the_command() -> None:
     assert "seed 1, " in done.output and "0 fail" in done.output.replace("\n", " ")
     assert runner.invoke(app, [*options, "--op", "nothing_like_it"]).exit_code == 2
     assert runner.invoke(app, [*options, "--modes", "no_mode"]).exit_code == 2
+
+
+@pytest.mark.parametrize("bits", ["neg", "conj"])
+def test_numbers_that_memory_holds_otherwise_are_resolved_in_every_way(bits: str) -> None:
+    """What the CPU's vectors make a zero of decides on which side of a branch cut it lies."""
+    x = tensor([9], {"complex": [-1.5, 0.0]}, dtype="complex64", bits=bits)
+    found = evidence(Case(case_of("aten.acos.default", [x], [{"tensor": 0}])), 0)
+    signs = {bool(o.results[0].value.imag.signbit()[0]) for o in found.ways}
+    assert signs == ({True, False} if bits == "neg" else {False})

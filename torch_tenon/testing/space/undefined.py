@@ -122,11 +122,19 @@ _LAYOUTS = (_apart, _dense, _shifted, _repeated)
 
 def _changed(written: set[int], change: Any, arguments: list[Any]) -> list[Any]:
     return [
-        change(x.detach()).requires_grad_(x.requires_grad)
+        _laid(change, x.detach()).requires_grad_(x.requires_grad)
         if isinstance(x, torch.Tensor) and i not in written
         else x
         for i, x in enumerate(arguments)
     ]
+
+
+def _laid(change: Any, x: torch.Tensor) -> torch.Tensor:
+    """A tensor in another layout. A negative or conjugate of memory stays one: of a zero the CPU's
+    vectors make 0, and its single numbers -0."""
+    if x.is_neg():
+        return torch._neg_view(_laid(change, torch._neg_view(x)))
+    return _laid(change, x.conj()).conj() if x.is_conj() else change(x)
 
 
 @contextlib.contextmanager
