@@ -213,3 +213,28 @@ def test_numbers_that_memory_holds_otherwise_are_resolved_in_every_way(bits: str
     found = evidence(Case(case_of("aten.acos.default", [x], [{"tensor": 0}])), 0)
     signs = {bool(o.results[0].value.imag.signbit()[0]) for o in found.ways}
     assert signs == ({True, False} if bits == "neg" else {False})
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs"),
+    [
+        ("aten.arange.start", [-0.0, 2147483647], {"dtype": {"torch": "float32"}}),
+        ("aten.linspace.default", [0, 1, 2147483648], {}),
+        ("aten.constant_pad_nd.default", [{"tensor": 0}, [2147483647, 0]], {}),
+        ("aten.eye.m", [3, 2147483648], {}),
+    ],
+)
+def test_results_that_are_too_large_are_not_made(
+    op: str, args: list[Any], kwargs: dict[str, Any]
+) -> None:
+    if "pad" not in op:
+        kwargs = kwargs | {"device": {"device": True}}
+    (answer,) = Runner().answer([Case(case_of(op, [tensor([1], 1.0)], args, **kwargs))])
+    assert answer.failure is None and "too many elements" in answer.refused
+    assert not answer.judges
+
+
+def test_large_numbers_that_make_no_large_result_are_compared() -> None:
+    case = case_of("aten.mul.Scalar", [tensor([3], 1.0)], [{"tensor": 0}, 2147483647])
+    (answer,) = Runner().answer([Case(case)])
+    assert answer.failure is None and not answer.refused and answer.judges

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import re
 import stat
@@ -133,6 +134,21 @@ def run(case: Case, device: str, k: int = 0, change: Change | None = None) -> Ou
     running = Running(case, device, k, change)
     running.call()
     return running.end()
+
+
+# Elements of results beyond which nobody compares them.
+_MOST = 1 << 24
+
+
+def too_large(case: Case, k: int) -> bool:
+    """Whether a call's results would have too many elements at the k-th size, as PyTorch's Meta
+    kernels say. They are asked where a number of the call is as large."""
+    given = tree_leaves([case.data["args"], case.data["kwargs"]])
+    if not any(isinstance(x, int | float) and _MOST < abs(x) < math.inf for x in given):
+        return False
+    running = Running(case, "meta", k)
+    running.call()
+    return any(isinstance(x, torch.Tensor) and x.numel() > _MOST for x in tree_leaves(running.got))
 
 
 def backward(got: Any, arguments: Sequence[Any], device: torch.device) -> list[Any]:

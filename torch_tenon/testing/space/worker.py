@@ -33,6 +33,7 @@ from torch_tenon.testing.space.running import (
     run,
     run_as_graph,
     run_on_device,
+    too_large,
 )
 from torch_tenon.testing.space.undefined import evidence
 
@@ -76,6 +77,8 @@ class Runner:
         return answers
 
     def _on_cpu(self, case: Case) -> Answer:
+        if any(too_large(case, k) for k in set(MODES[case.mode][1])):
+            return Answer(refused="a result of too many elements")
         _mark(ON_CPU)
         wanted = {k: run(case, "cpu", k) for k in sorted(set(MODES[case.mode][1]))}
         errors = {want.error for want in wanted.values()} - {""}
