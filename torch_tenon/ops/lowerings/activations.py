@@ -16,6 +16,7 @@ from torch_tenon.ops.lowerings.table import (
     elementwise,
     is_run_time_number,
     lowering,
+    of_fractions,
     promote,
 )
 
@@ -90,6 +91,7 @@ def elu(b: Build, x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1
 @lowering("aten.gelu")
 def gelu(b: Build, x: Value, *, approximate: str = "none") -> Value:
     """x times the normal distribution's cumulative function, or its tanh approximation."""
+    of_fractions(x)
 
     def exact(a: Scalar) -> Scalar:
         return ops.mul(ops.mul(a, 0.5), ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0))
@@ -107,6 +109,7 @@ def gelu_backward(b: Build, g: Value, x: Value, *, approximate: str = "none") ->
     """The gradient of gelu."""
     if approximate not in ("none", "tanh"):
         raise CannotLower("a form that PyTorch's kernel refuses")
+    of_fractions(x)
 
     def exact(d: Scalar, a: Scalar) -> Scalar:
         cdf = ops.mul(ops.add(ops.erf(ops.mul(a, math.sqrt(0.5))), 1.0), 0.5)
@@ -126,6 +129,8 @@ def gelu_backward(b: Build, g: Value, x: Value, *, approximate: str = "none") ->
     return elementwise(exact if approximate == "none" else tanh, (g, x), dtype, dtype, 14)
 
 
-lowering("aten.silu")(
-    lambda b, x: elementwise(lambda a: ops.mul(a, ops.sigmoid(a)), (x,), x.dtype, x.dtype, 5)
-)
+@lowering("aten.silu")
+def silu(b: Build, x: Value) -> Value:
+    """x times its sigmoid."""
+    of_fractions(x, torch.complex64, torch.complex128)
+    return elementwise(lambda a: ops.mul(a, ops.sigmoid(a)), (x,), x.dtype, x.dtype, 5)

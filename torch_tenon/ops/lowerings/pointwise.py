@@ -284,6 +284,8 @@ lowering("aten.floor_divide")(lambda b, x, y: div(b, x, y, rounding_mode="floor"
 def _rest(name: str) -> Callable[[Build, Any, Any], Value]:
     def lower(b: Build, x: Any, y: Any) -> Value:
         compute = promote(x, y)
+        if compute is torch.bool:
+            raise CannotLower(f"{name} of truth values")
         return elementwise(_whole(name), (x, y), compute, compute, 4)
 
     return lower

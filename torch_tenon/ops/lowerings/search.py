@@ -21,6 +21,7 @@ from torch_tenon.ops.lowerings.table import (
     cast,
     lowering,
     number,
+    of_fractions,
     promote,
 )
 from torch_tenon.ops.lowerings.views import wrap_dim
@@ -62,6 +63,7 @@ for _name, _combine in (("cummax", "max"), ("cummin", "min")):
 @lowering("aten.logcumsumexp")
 def logcumsumexp(b: Build, x: Value, dim: int) -> Value:
     """The logarithm of running sums of exponentials."""
+    of_fractions(x, torch.complex64, torch.complex128)
     return scan(b, x, dim, "logaddexp", x.dtype)
 
 

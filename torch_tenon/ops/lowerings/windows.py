@@ -87,6 +87,7 @@ def _average(rank: int) -> Callable[..., Value]:
 
 def _average_backward(rank: int) -> Callable[..., Value]:
     def lower(b: Build, g: Value, x: Value) -> Value:
+        of_fractions(g, torch.complex64, torch.complex128)
         n, m = _static(x.sizes[-rank:]), _static(g.sizes[-rank:])
         g = shared(b, g)
         wide = TABLE[g.dtype].compute
