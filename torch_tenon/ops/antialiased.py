@@ -72,7 +72,7 @@ def _resized(
     align_corners: bool,
     *scales: float | None,
 ) -> Tensor:
-    """x (N, C, H, W) in other sizes, rounded where the CPU's kernel rounds it."""
+    """x (N, channels, H, W) in other sizes, rounded where the CPU's kernel rounds it."""
     is_whole = x.dtype is torch.uint8
     if not (is_whole or x.dtype in (torch.float32, torch.float64)) or 0 in (*x.shape, *output_size):
         return NotImplemented

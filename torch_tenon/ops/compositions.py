@@ -37,7 +37,7 @@ from torch_tenon.ops.decompositions import DECOMPOSITIONS
 from torch_tenon.ops.lowerings import load_all
 from torch_tenon.ops.lowerings.table import CannotLower, find, fitting, real_if_it_is
 from torch_tenon.ops.manifest import EXPORTED, PYTORCH, load, names_with, of
-from torch_tenon.ops.standalone import STANDALONE, quantised
+from torch_tenon.ops.standalone import STANDALONE, kernels_are_faster, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
 from torch_tenon.ops.traced import above_gradients, lies_as_on_the_cpu, stays_whole
 from torch_tenon.ops.variants import known_of, overload, refused_dtype
@@ -49,16 +49,15 @@ Ints = Sequence[int]
 
 def decompositions(standalone: bool = False) -> dict[Any, Callable[..., Any]]:
     """PyTorch's decompositions and ours, less those of ops that have a lowering (see `find`)."""
-    return _without_lowered(standalone)
+    return _without_lowered(standalone, kernels_are_faster(standalone))
 
 
 @functools.cache
-def _without_lowered(standalone: bool) -> dict[Any, Callable[..., Any]]:
+def _without_lowered(standalone: bool, whole: bool) -> dict[Any, Callable[..., Any]]:
     load_all()
-    if standalone:
-        table = _all() | STANDALONE
-    else:
-        table = {op: f for op, f in _all().items() if known_of(op).decomposition != EXPORTED}
+    table = _all() | STANDALONE if standalone else _all()
+    if whole:
+        table = {op: f for op, f in table.items() if known_of(op).decomposition != EXPORTED}
     return {op: f for op, f in table.items() if find(op, standalone) is None}
 
 
@@ -101,7 +100,7 @@ def enter_composition(op: Any, function: Callable[..., Any]) -> None:
 def composition_of(op: Any, standalone: bool = False) -> Callable[..., Any] | None:
     """The function that computes an op by others, if there is one: an entry, or what PyTorch or an
     extension in C++ registered as implicit composition."""
-    if not standalone and known_of(op).decomposition == EXPORTED:
+    if kernels_are_faster(standalone) and known_of(op).decomposition == EXPORTED:
         return None
     found = decompositions(standalone).get(op)
     if found is None and standalone:
@@ -490,7 +489,7 @@ def trilinear(
     )
     for d in range(x.dim()):
         own = [t.shape[d] for t, dims in zip((x, y, z), new, strict=True) if d not in dims]
-        if any(n != own[0] for n in own):
+        if not own or any(n != own[0] for n in own):
             return NotImplemented
     # Two of them meet first over what the third does not have.
     return (x * z * y).sum(list(sumdim)) if sumdim else x * z * y

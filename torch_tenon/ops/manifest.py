@@ -83,7 +83,7 @@ class Entry(NamedTuple):
 PYTORCH = "pytorch"
 """As `decomposition`: plans take PyTorch's."""
 EXPORTED = "exported"
-"""As `decomposition`: only exported programs take the op apart."""
+"""As `decomposition`: the op is taken apart only where PyTorch's kernel is not there."""
 NOTHING = Entry()
 """What is known of an op that the table does not name."""
 

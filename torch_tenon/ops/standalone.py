@@ -13,6 +13,8 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp import decompositions as composed
 
+from torch_tenon import device
+
 STANDALONE: dict[Any, Callable[..., Any]] = {}
 """Overload -> the function that computes it."""
 
@@ -28,6 +30,12 @@ def standalone(*ops: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return function
 
     return enter
+
+
+def kernels_are_faster(standalone: bool = False) -> bool:
+    """Whether PyTorch's kernels are there, and reach the device's memory: a target that has its own
+    would have to bring tensors to the host."""
+    return not standalone and device.target().host_memory
 
 
 def quantised(op: Any) -> Callable[..., Any] | None:

@@ -19,7 +19,8 @@ from torch._decomp.decompositions import (
 from torch._prims_common import suggest_memory_format
 
 from torch_tenon.ops.composition_table import composition
-from torch_tenon.ops.traced import above_gradients, stays_whole
+from torch_tenon.ops.standalone import kernels_are_faster
+from torch_tenon.ops.traced import above_gradients
 
 aten = torch.ops.aten
 
@@ -168,21 +169,30 @@ def _gradient_of_any_size(op: Any, keeps_format: bool) -> None:
         op.py_impl(DispatchKey.Meta)(gradient)
 
 
+def _where_kernels_are_slower(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """The function, in traces of devices whose memory PyTorch's kernels do not reach."""
+
+    def run(*args: Any, **keywords: Any) -> Any:
+        return NotImplemented if kernels_are_faster() else function(*args, **keywords)
+
+    return run
+
+
 for _exact, _name in ((False, "upsample_nearest"), (True, "_upsample_nearest_exact")):
     for _rank in (1, 2, 3):
         _op = getattr(aten, f"{_name}{_rank}d")
         composition(_op.default)(_nearest(_exact))
-        stays_whole(_op.default)
+        above_gradients(_op.default, _where_kernels_are_slower(_nearest(_exact)))
         above_gradients(_op.vec, _sized(_op.default))
         _gradient_of_any_size(getattr(aten, f"{_name}{_rank}d_backward").default, False)
 for _name in ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"):
     _op = getattr(aten, _name)
     composition(_op.default)(_linear)
-    stays_whole(_op.default)
+    above_gradients(_op.default, _where_kernels_are_slower(_linear))
     above_gradients(_op.vec, _sized(_op.default))
     _gradient_of_any_size(getattr(aten, f"{_name}_backward").default, "1d" not in _name)
 _gradient_of_any_size(aten.upsample_bicubic2d_backward.default, False)
 _gradient_of_any_size(aten._upsample_bicubic2d_aa_backward.default, False)
 composition(aten.upsample_bicubic2d.default)(_cubic)
-stays_whole(aten.upsample_bicubic2d.default)
+above_gradients(aten.upsample_bicubic2d.default, _where_kernels_are_slower(_cubic))
 above_gradients(aten.upsample_bicubic2d.vec, _sized(aten.upsample_bicubic2d.default))

@@ -35,7 +35,7 @@ void tell_builder(const WindowPlan& window, double seconds);
 void hear_builder(const WindowPlan* wait = nullptr, bool (*interrupted)() = nullptr);
 // Whether one is there, which is not started for that.
 bool builder_runs();
-// Whether it owes this process a plan.
+// Whether it owes this process a plan. Takes in now and then what it has answered.
 bool builder_works();
 // What a plan costs it on this machine, for each call of the window.
 double seconds_per_call();

@@ -34,22 +34,34 @@ bool is_for_trial(int runs) {
 // processor; 1: nobody knows.
 double held_up(const ReferenceCost& cost) {
   if (fewer_threads() == 0)
-    return 0;  // there are processors that no loop uses
+    return 0;  // loops leave processors to others anyhow, or there is one in all
   if (cost.runs_with_fewer < kRunsWithFewer)
     return 1;
   return std::max(0.0, 1 - cost.with_all / cost.with_fewer);
 }
 
-// Whether a plan may pay, which depends on how long the window takes with fewer threads.
-bool depends_on_threads(const ReferenceCost& cost, size_t calls, double per_call) {
-  return cost.runs_with_fewer < kRunsWithFewer &&
-         cost.saving() >= kShareOfCost * cost_of_plan(calls, per_call);
+// Whether the next run is to leave a processor to the builder, or to tell what that would take:
+// where a plan pays only if it is little.
+bool leaves_one(const ReferenceCost& cost, size_t calls, double per_call, bool builder_works) {
+  if (cost.runs < kRunsWithAll)
+    return false;
+  if (cost.runs_with_fewer < kRunsWithFewer)
+    return builder_works || cost.saving() >= kShareOfCost * cost_of_plan(calls, per_call);
+  const bool leaves = cost.with_fewer <= kLonger * cost.with_all;
+  return builder_works && (is_for_trial(cost.runs) ? !leaves : leaves);
 }
 
-// Whether the next run beside the builder is to leave it a processor.
-bool leaves_one(const ReferenceCost& cost) {
-  const bool leaves = cost.with_fewer <= kLonger * cost.with_all;
-  return is_for_trial(cost.runs) ? !leaves : leaves;
+int threads_for(
+    const ReferenceCost& cost,
+    std::mutex& mutex,
+    size_t calls,
+    double per_call,
+    bool builder_works) {
+  const int fewer = fewer_threads();
+  if (fewer == 0)
+    return 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return leaves_one(cost, calls, per_call, builder_works) ? fewer : 0;
 }
 
 }  // namespace
@@ -80,17 +92,7 @@ ReferenceRun::ReferenceRun(
     : cost_(cost),
       mutex_(mutex),
       builder_works_(builder_works),
-      fewer_([&] {
-        const int fewer = fewer_threads();
-        if (fewer == 0)
-          return 0;
-        const std::lock_guard<std::mutex> lock(mutex);
-        if (cost.runs < kRunsWithAll)
-          return 0;
-        if (cost.runs_with_fewer < kRunsWithFewer)
-          return builder_works || depends_on_threads(cost, calls, per_call) ? fewer : 0;
-        return builder_works && leaves_one(cost) ? fewer : 0;
-      }()),
+      fewer_(threads_for(cost, mutex, calls, per_call, builder_works)),
       threads_(fewer_),
       start_(host_seconds()) {}
 

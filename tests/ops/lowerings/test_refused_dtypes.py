@@ -24,6 +24,12 @@ def _zeros(like: Tensor, *sizes: int) -> Tensor:
     return torch.zeros(sizes, dtype=torch.int64, device=like.device)
 
 
+def _pad_backward(kind: str, rank: int) -> Callable[..., Any]:
+    op = getattr(aten, f"{kind}_pad{rank}d_backward")
+    return lambda g, x: op(g, x, [1] * (2 * rank))
+
+
+PADDED = {1: [(4, 8), LINE], 2: [(1, 2, 6, 6), IMAGE], 3: [(1, 1, 6, 6, 6), VOLUME]}
 # What is computed of tensors of a dtype, and their sizes.
 OPS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "gelu": (lambda x: aten.gelu(x), [LINE]),
@@ -73,30 +79,11 @@ OPS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
         ),
         [(1, 2, 2, 2), IMAGE],
     ),
-    "reflection_pad1d_backward": (
-        lambda g, x: aten.reflection_pad1d_backward(g, x, [1, 1]),
-        [(4, 8), LINE],
-    ),
-    "reflection_pad2d_backward": (
-        lambda g, x: aten.reflection_pad2d_backward(g, x, [1] * 4),
-        [(1, 2, 6, 6), IMAGE],
-    ),
-    "reflection_pad3d_backward": (
-        lambda g, x: aten.reflection_pad3d_backward(g, x, [1] * 6),
-        [(1, 1, 6, 6, 6), VOLUME],
-    ),
-    "replication_pad1d_backward": (
-        lambda g, x: aten.replication_pad1d_backward(g, x, [1, 1]),
-        [(4, 8), LINE],
-    ),
-    "replication_pad2d_backward": (
-        lambda g, x: aten.replication_pad2d_backward(g, x, [1] * 4),
-        [(1, 2, 6, 6), IMAGE],
-    ),
-    "replication_pad3d_backward": (
-        lambda g, x: aten.replication_pad3d_backward(g, x, [1] * 6),
-        [(1, 1, 6, 6, 6), VOLUME],
-    ),
+    **{
+        f"{kind}_pad{rank}d_backward": (_pad_backward(kind, rank), sizes)
+        for kind in ("reflection", "replication")
+        for rank, sizes in PADDED.items()
+    },
     "cdist": (lambda x, y: aten._cdist_forward(x, y, 2.0, None), [LINE, LINE]),
     "cdist_backward": (
         lambda g, x, y, d: aten._cdist_backward(g, x, y, 2.0, d),
