@@ -185,9 +185,10 @@ Candidates PlanStore::find_or_add(const Window& window, const std::vector<int32_
   if (found.own)
     return found;
   if (found.claim) {
-    if (may_come_again && are_hot(*family, sizes)) {
+    if (const double part = may_come_again ? hot_part(*family, sizes) : 0; part > 0) {
       add_exact();
       found.own->has_claim = true;
+      found.own->cost = part_of(found.claim->cost, part);
     }
     return found;
   }

@@ -95,15 +95,15 @@ std::shared_ptr<WindowPlan> find_claim(
   return nullptr;
 }
 
-bool are_hot(WindowFamily& family, const SizesOfWindow& sizes) {
+double hot_part(WindowFamily& family, const SizesOfWindow& sizes) {
   if (family.times.size() >= kMostCounted)
     family.times.clear();
   const auto times = ++family.times[checksum_of(sizes)];
   ++family.all_times;
   if (times < kHot || times * kShare < family.all_times || family.exact >= kMostHot)
-    return false;
+    return 0;
   ++family.exact;
-  return true;
+  return static_cast<double>(times) / static_cast<double>(family.all_times);
 }
 
 std::optional<SizeClaim> note_sizes(WindowFamily& family, const SizesOfWindow& sizes) {

@@ -55,9 +55,9 @@ class WindowFamilies {
 std::shared_ptr<WindowPlan> find_claim(
     WindowFamily& family, const SizesOfWindow& sizes, std::vector<int64_t>& symbols);
 
-// Whether the family's windows come with these sizes so often that they are worth a plan of their
-// own beside the one for sizes of any value.
-bool are_hot(WindowFamily& family, const SizesOfWindow& sizes);
+// The part of the family's windows that have these sizes, where that is enough for a plan of their
+// own beside the one for sizes of any value, if it pays; 0 where it is not.
+double hot_part(WindowFamily& family, const SizesOfWindow& sizes);
 
 // Notes sizes that no claim holds for. Gives a claim that holds for them and for those seen before,
 // if there is one.

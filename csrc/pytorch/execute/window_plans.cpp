@@ -126,8 +126,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
                        (found->failures == 0 || host_seconds() >= found->asks_from);
   const bool asks =
       waits ? may_ask || found->state == WindowPlan::waiting
-            : again && may_ask &&
-                  (found->has_claim || pays(found->cost, found->calls.size(), seconds_per_call()));
+            : again && may_ask && pays(found->cost, found->calls.size(), seconds_per_call());
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
     const auto seconds = found->cost.told = found->cost.saving();
@@ -139,8 +138,9 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
           *found,
           c10::str(
               "asked for a plan: ",
-              runs,
-              " runs by reference took ",
+              found->has_claim ? std::string("runs with these sizes")
+                               : c10::str(runs, " runs by reference"),
+              " took ",
               format_time(seconds),
               " that a plan might save"));
     bool asked = false;
@@ -312,8 +312,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     const auto& waiting = candidates.own ? candidates.own : candidates.claim;
     std::optional<ReferenceRun> timed;
     if (waiting)
-      timed.emplace(
-          waiting->cost, p.mutex, window.calls.size(), seconds_per_call(), builder_works());
+      timed.emplace(waiting->cost, p.mutex, builder_works());
     ran = by_reference();
     if (timed)
       timed->finish(
@@ -328,7 +327,12 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     ran = target().host_memory
               ? run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false)
               : run_plan_on_device(p, ready, window, order, device, by_reference);
-    ready.found->nanoseconds_by_plan += std::llround((host_seconds() - start) * 1e9);
+    const double seconds = host_seconds() - start;
+    ready.found->nanoseconds_by_plan += std::llround(seconds * 1e9);
+    if (candidates.own && ready.found != candidates.own) {
+      const std::lock_guard<std::mutex> lock(p.mutex);
+      candidates.own->cost.elsewhere += saving_beside_any_sizes(seconds);
+    }
   }
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);
@@ -418,7 +422,7 @@ std::vector<WindowRuns> window_runs() {
         static_cast<double>(w->nanoseconds_by_plan) * 1e-9,
         w->cost.seconds,
         w->cost.saving(),
-        price_of(w->cost, w->calls.size(), seconds_per_call()),
+        price_of(w->calls.size(), seconds_per_call()),
         waits ? static_cast<double>(profile_now() - w->asked_at) * 1e-9 : 0,
         w->sizes_served.size(),
     });
