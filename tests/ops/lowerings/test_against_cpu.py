@@ -6,7 +6,7 @@ import pytest
 
 FAMILIES = {
     "pointwise": ["floor_divide", "pow", "frexp"],
-    "views": ["roll", "slice_scatter"],
+    "views": ["roll", "repeat", "slice_scatter"],
     "reductions": ["argmax", "cumsum"],
     "normalization": ["nn.functional.layer_norm"],
     "indexing": ["index_put", "scatter_reduce"],

@@ -22,6 +22,8 @@ from torch_tenon.ir.values import (
 )
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, lowering
 
+MOST_COST_TWICE = 4  # of what is computed in two places; what is dearer gets memory
+
 
 def wrap_dim(d: int, rank: int) -> int:
     """A dimension counted from the front. Raises CannotLower for one that is none, of which
@@ -250,6 +252,8 @@ def roll(b: Build, x: Value, shifts: Any, dims: Any = ()) -> Value:
     if not all(nonnegative(k) or less(k, 0) for k in by.values()):
         raise CannotLower("a shift that may be to either side")
     ahead = {d: x.sizes[d] - k % x.sizes[d] if nonnegative(k) else -k for d, k in by.items()}
+    last = len(x.sizes) - 1
+    along_rows = ahead.pop(last, 0) if x.dtype in TABLE else 0
 
     def position(p: Position) -> Position:
         return [
@@ -257,7 +261,26 @@ def roll(b: Build, x: Value, shifts: Any, dims: Any = ()) -> Value:
             for d, (i, n) in enumerate(zip(p, x.sizes, strict=True))
         ]
 
-    return reindex(x, x.sizes, position)
+    return _roll_rows(b, reindex(x, x.sizes, position) if ahead else x, along_rows)
+
+
+def _roll_rows(b: Build, x: Value, ahead: Index) -> Value:
+    """Each row from its element `ahead` on, and then from its start: no vectors would be made of
+    loads that a remainder places."""
+    n = x.sizes[-1]
+    if ahead == 0 or n == 1:
+        return x
+    if isinstance(x, Lazy) and x.cost > MOST_COST_TWICE:
+        x = b.program.realise(x)
+    ahead = ahead % n
+
+    def body(p: Position) -> Scalar:
+        here = ops.lt(ops.index(p[-1]), ops.index(n - ahead))
+        first = ops.masked(here, lambda: x.load([*p[:-1], p[-1] + ahead]), 0)
+        second = ops.masked(~here, lambda: x.load([*p[:-1], p[-1] + ahead - n]), 0)
+        return ops.where(here, first, second)
+
+    return Lazy(x.sizes, x.dtype, body, (x,), 2)
 
 
 @lowering("aten.repeat")
@@ -267,6 +290,13 @@ def repeat(b: Build, x: Value, repeats: Sequence[Index]) -> Value:
     sizes = [n * (x.sizes[d - skip] if d >= skip else 1) for d, n in enumerate(repeats)]
     if product(sizes) == 0:
         raise CannotLower("an empty result")
+
+    if x.sizes and x.sizes[-1] != 1 and repeats[-1] != 1:
+        # Rows beside themselves: loops over one row have no remainder in them.
+        count, n = repeats[-1], x.sizes[-1]
+        rows = repeat(b, x, [*repeats[:-1], 1])
+        beside = reindex(rows, (*sizes[:-1], count, n), lambda p: [*p[:-2], p[-1]])
+        return reshape(b.program.copy(beside), sizes)
 
     def position(p: Position) -> Position:
         return [0 if n == 1 else p[skip + d] % n for d, n in enumerate(x.sizes)]
