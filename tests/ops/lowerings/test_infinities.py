@@ -229,3 +229,19 @@ def test_incomplete_gamma_functions_of_large_numbers() -> None:
     a = 10 ** torch.linspace(4, 12, 40, dtype=torch.float64)[:, None]
     x = a + a.sqrt() * torch.linspace(-4, 4, 9, dtype=torch.float64)
     same_by_plans(lambda a, x: [torch.igamma(a, x), torch.igammac(a, x)], a, x, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("columns", [1, 7, 16, 33, 64, 513])
+def test_extremes_of_short_rows(columns: int, dtype: torch.dtype) -> None:
+    """Those of float32 are found among whole numbers in the same order (loops/split.py)."""
+    special = torch.tensor([nan, -nan, inf, -inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-45])
+    places = torch.randint(0, 10, (24, columns), generator=torch.Generator().manual_seed(columns))
+    x = torch.where(torch.randn(24, columns) < -1.5, special[places], torch.randn(24, columns))
+    x[:10] = special[:, None]
+
+    def compute(x: Tensor) -> list[Tensor]:
+        softmax = x[10:].nan_to_num(0, 9, -9).softmax(1)
+        return [x.amax(1), x.amin(1), *torch.aminmax(x, dim=1), x.max(), x.min(), softmax]
+
+    same_by_plans(compute, x.to(dtype))

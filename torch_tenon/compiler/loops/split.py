@@ -1,4 +1,9 @@
-"""Splitting a reduction: each run of a loop has a partial result, and these go into the total."""
+"""Splitting a reduction: each run of a loop has a partial result, and these go into the total.
+
+The greatest of float32 is found among whole numbers in the same order. A compiler combines the
+lanes of these in registers; those of floats, among which a NaN is the greatest and the least, it
+combines one by one, which takes longer than a short row.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,21 @@ from torch_tenon.compiler.loops.tree import (
     Accumulate,
     Accumulator,
     Array,
+    Constant,
     Declare,
     For,
+    Let,
+    Operand,
     Read,
     Statement,
     Tree,
     walk,
 )
 from torch_tenon.ir.index import Index, Symbol, var
+
+
+# Of the infinity that each begins with, and of a NaN, in the order of whole numbers.
+_EXTREMES = {"max": (-0x7F800001, 0x7FC00000), "min": (0x7F800000, -0x7FC00001)}
 
 
 def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
@@ -46,11 +58,15 @@ def _is_wide(a: Accumulator) -> bool:
 
 
 def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]:
-    partials = {a: Accumulator("partial", a.dtype, a.length, a.combine) for a in reduced}
+    partials = {
+        a: Accumulator("partial", torch.int32 if _is_ordered(a) else a.dtype, a.length, a.combine)
+        for a in reduced
+    }
     copy = Copy(arrays={a: instead(p) for a, p in partials.items()}, fresh=False)
+    loop = loop.holding(_in_order(loop.body, reduced))
     extent = loop.axis.extent
-    declared: list[Statement] = [Declare(p) for p in partials.values()]
-    taken = [_take(a, p) for a, p in partials.items()]
+    declared: list[Statement] = [_declare(a, p) for a, p in partials.items()]
+    taken = [s for a, p in partials.items() for s in _take(a, p)]
     short = isinstance(extent, int) and extent <= block
     if short or not any(_is_wide(a) for a in reduced):
         return [*declared, loop.holding(copy.body(loop.body)), *taken]
@@ -64,10 +80,53 @@ def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]
     return [around]
 
 
-def _take(total: Accumulator, partial: Accumulator) -> Statement:
+def _is_ordered(a: Accumulator) -> bool:
+    """Whether partial results are whole numbers in the order of floats."""
+    return a.dtype is torch.float32 and a.combine in _EXTREMES and a.length is None
+
+
+def _declare(total: Accumulator, partial: Accumulator) -> Statement:
+    if not _is_ordered(total):
+        return Declare(partial)
+    return Declare(partial, Constant(_EXTREMES[total.combine][0], torch.int32))
+
+
+def _in_order(body: list[Statement], reduced: list[Accumulator]) -> list[Statement]:
+    made: list[Statement] = []
+    for s in body:
+        if isinstance(s, Accumulate) and s.accumulator in reduced and _is_ordered(s.accumulator):
+            number = _turned(made, _let(made, "bitcast", torch.int32, s.value))
+            is_number = _let(made, "eq", torch.bool, s.value, s.value)
+            nan = Constant(_EXTREMES[s.accumulator.combine][1], torch.int32)
+            number = _let(made, "where", torch.int32, is_number, number, nan)
+            s = Accumulate(s.accumulator, s.index, number)
+        made.append(s)
+    return made
+
+
+def _turned(made: list[Statement], bits: Operand) -> Operand:
+    """Of the bits of a float32 a whole number in the same order, and back: the greater a negative
+    one, the less are its bits."""
+    sign = _let(made, "rshift", torch.int32, bits, Constant(31, torch.int32))
+    rest = _let(made, "bitwise_and", torch.int32, sign, Constant(0x7FFFFFFF, torch.int32))
+    return _let(made, "bitwise_xor", torch.int32, bits, rest)
+
+
+def _let(made: list[Statement], op: str, dtype: torch.dtype, *args: Operand) -> Let:
+    value = Let(op, args, dtype)
+    made.append(value)
+    return value
+
+
+def _take(total: Accumulator, partial: Accumulator) -> list[Statement]:
     """Combines a partial result into its total."""
+    if _is_ordered(total):
+        made: list[Statement] = []
+        bits = _turned(made, Read(partial, 0, torch.int32))
+        value = _let(made, "bitcast", torch.float32, bits)
+        return [*made, Accumulate(total, 0, value)]
     if partial.length is None:
-        return Accumulate(total, 0, Read(partial, 0, partial.dtype))
+        return [Accumulate(total, 0, Read(partial, 0, partial.dtype))]
     k = Symbol("k", partial.length)
     body: list[Statement] = [Accumulate(total, var(k), Read(partial, var(k), partial.dtype))]
-    return For(k, "parallel", k, (0,), (partial.length,), body)
+    return [For(k, "parallel", k, (0,), (partial.length,), body)]

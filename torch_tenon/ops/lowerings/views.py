@@ -22,6 +22,7 @@ from torch_tenon.ir.values import (
 )
 from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, lowering
 
+SHORT_ROW = 64  # elements: a remainder for each takes longer than a comparison for each element
 MOST_COST_TWICE = 4  # of what is computed in two places; what is dearer gets memory
 
 
@@ -253,6 +254,12 @@ def roll(b: Build, x: Value, shifts: Any, dims: Any = ()) -> Value:
         raise CannotLower("a shift that may be to either side")
     ahead = {d: x.sizes[d] - k % x.sizes[d] if nonnegative(k) else -k for d, k in by.items()}
     last = len(x.sizes) - 1
+    if len(ahead) == 1 and last not in ahead and x.dtype in TABLE:
+        ((d, k),) = ahead.items()
+        each = product(x.sizes[d + 1 :])
+        flat = reshape(x, (product(x.sizes[:d]), x.sizes[d] * each))
+        if isinstance(each, int) and each < SHORT_ROW and isinstance(flat, Stored):
+            return reshape(_roll_rows(b, flat, k * each), x.sizes)
     along_rows = ahead.pop(last, 0) if x.dtype in TABLE else 0
 
     def position(p: Position) -> Position:
