@@ -52,6 +52,8 @@ REFUSED: dict[str, Callable[[torch.device], Any]] = {
     "slice_scatter, a source of 1": lambda d: torch.slice_scatter(
         torch.zeros(4, 5, device=d), torch.ones(4, 1, device=d), 1, 1, 3
     ),
+    "multinomial, whole": lambda d: torch.multinomial(torch.ones(3, device=d).long(), 2),
+    "multinomial, too many": lambda d: torch.multinomial(torch.ones(3, device=d), 4),
     "addmv": lambda d: torch.addmv(
         *(torch.ones(n, device=d, dtype=HALF) for n in ((2,), (2, 3), (3,))), alpha=1e6
     ),
