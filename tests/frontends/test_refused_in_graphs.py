@@ -52,6 +52,19 @@ REFUSED: dict[str, Callable[[torch.device], Any]] = {
     "slice_scatter, a source of 1": lambda d: torch.slice_scatter(
         torch.zeros(4, 5, device=d), torch.ones(4, 1, device=d), 1, 1, 3
     ),
+    **{
+        f"{name} of nothing": lambda d, name=name: getattr(torch.zeros(2, 0, device=d), name)()
+        for name in ("max", "min", "amax", "amin", "argmax", "argmin")
+    },
+    **{
+        f"{name}, a dimension of a number": lambda d, f=f: f(torch.ones((), device=d), 7)
+        for name, f in {
+            "softmax": torch.softmax, "cummax": torch.cummax, "cumsum": torch.cumsum,
+            "sum": torch.sum, "var": torch.var, "argmax": torch.argmax, "sort": torch.sort,
+        }.items()
+    },
+    "dot of truth values": lambda d: torch.dot(*[torch.ones(3, device=d).bool()] * 2),
+    "vdot of truth values": lambda d: torch.vdot(*[torch.ones(3, device=d).bool()] * 2),
     "multinomial, whole": lambda d: torch.multinomial(torch.ones(3, device=d).long(), 2),
     "multinomial, too many": lambda d: torch.multinomial(torch.ones(3, device=d), 4),
     "addmv": lambda d: torch.addmv(

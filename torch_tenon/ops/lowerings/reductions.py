@@ -46,7 +46,8 @@ def dims_of(dim: Any, rank: int) -> list[int]:
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return list(range(rank))
     many = dim if isinstance(dim, list | tuple) else [dim]
-    return sorted({wrap_dim(d, rank) for d in many}) if rank else []
+    found = sorted({wrap_dim(d, rank) for d in many})
+    return found if rank else []
 
 
 Element = Callable[[Position], Scalar]
@@ -204,7 +205,10 @@ def _reduction(combine: str, truth: bool = False) -> Callable[..., Value]:
     ) -> Value:
         out = b.out.dtype  # integers add up in int64
         element = typed(x, torch.bool if truth else out)
-        return cast(reduce(b, x, dims_of(dim, len(x.sizes)), combine, keepdim, element), out)
+        dims = dims_of(dim, len(x.sizes))
+        if combine in ("max", "min") and product(x.sizes[d] for d in dims) == 0:
+            raise CannotLower("the extreme of nothing")
+        return cast(reduce(b, x, dims, combine, keepdim, element), out)
 
     return lower
 
