@@ -152,6 +152,12 @@ def test_means_whose_sum_leaves_the_range(dtype: torch.dtype) -> None:
     assert_same(found.double(), want, rtol=1e-2 if dtype is torch.bfloat16 else 1e-6)
 
 
+def test_groups_of_any_number_of_dense_channels() -> None:
+    x = torch.randn(2, 6, 5, 4).to(memory_format=torch.channels_last)
+    norm = torch.nn.functional.group_norm
+    same_by_plans(lambda x: norm(x, 2), x, rtol=1e-5, atol=1e-6, dynamic=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e19, 4e18, 1e-20, 1e-22])
 def test_variances_at_the_ends_of_the_range(scale: float) -> None:

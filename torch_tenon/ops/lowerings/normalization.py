@@ -123,9 +123,8 @@ def _by_channel(b: Build, x: Value, weight: Any, bias: Any, groups: int, eps: fl
         reshape(b.program.realise(v), (n, groups, per)) for v in moments(b, x, [2, 3], wide)
     )
     # Their sum may leave the range; their mean does not.
-    average = b.program.realise(
-        reduce(b, averages, [2], "sum", True, lambda p: ops.div(averages.load(p), float(per)))
-    )
+    shares = elementwise(ops.div, (averages, number_value(per)), wide, wide)
+    average = b.program.realise(reduce(b, shares, [2], "sum", True, shares.load))
 
     def deviations(p: Position) -> Scalar:
         d = ops.sub(averages.load(p), average.load([*p[:2], 0]))
