@@ -110,8 +110,9 @@ def test_nothing_is_lost(view: str, mode: str) -> None:
         for _ in turns(4):
             x = torch.randn(4, 3)
             assert_same(written(x.to("tenon"), view), written(x, view), rtol=1e-5, atol=1e-5)
-    no_plans = mode == "reference" or torch_tenon.target().backend is None
-    assert no_plans or plan_counts()["hits"] > hits
+    # Whether windows as short as these are worth plans is decided by measured times.
+    if mode == "compiled" and torch_tenon.target().backend is not None:
+        assert plan_counts()["hits"] > hits
 
 
 @pytest.mark.slow
@@ -266,7 +267,8 @@ IN_COMPILED: dict[str, Callable[[Tensor], object]] = {
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("name", IN_COMPILED)
 def test_writes_to_shared_elements_compiled(view: str, name: str) -> None:
-    """What PyTorch refuses is refused, and all else computed as by eager code."""
+    """What PyTorch refuses is refused, and all else computed as by eager code; but for what its own
+    trace refuses, whatever the backend."""
 
     def compute(b: Tensor) -> Tensor:
         b = b * 2
@@ -281,8 +283,15 @@ def test_writes_to_shared_elements_compiled(view: str, name: str) -> None:
     except RuntimeError:
         with pytest.raises(RuntimeError):
             compiled(x.to("tenon")).cpu()
+        return
+    try:
+        got = compiled(x.to("tenon"))
+    except RuntimeError:
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError):
+            torch.compile(compute, backend="aot_eager")(x)
     else:
-        assert_same(compiled(x.to("tenon")), want)
+        assert_same(got, want)
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -307,6 +307,11 @@ def test_ranges() -> None:
     assert p.device.type == "tenon" and p.sort().values.tolist() == list(range(1000))
     assert p.tolist() != list(range(1000))
     assert torch.multinomial(torch.ones(10, device="tenon"), 10).unique().numel() == 10
+    last = torch.tensor(
+        [0, 1e-45, 0, 0], device="tenon"
+    )  # times a draw it may be rounded to itself
+    for _ in range(3):
+        assert torch.multinomial(last, 64, True).tolist() == [1] * 64
     assert torch.empty(N, dtype=torch.uint8, device="tenon").random_().unique().numel() == 256
     assert torch.empty(N, dtype=torch.bool, device="tenon").random_().float().mean() > 0.45
 

@@ -50,6 +50,12 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "group norm": lambda x: F.group_norm(pooled(pooled(x)), 2),
     "meshgrid": grid_of,
     "attention": attended,
+    "circular": lambda x: F.pad(x, (1, 2, 3, 0), mode="circular"),
+    "circular and cut": lambda x: F.pad(x[0], (-1, 2), mode="circular"),
+    "reflected": lambda x: F.pad(x, (1, 2, 3, 0), mode="reflect"),
+    "a border of a number": lambda x: F.pad(x, (1, -2), value=3.0),
+    "powers": lambda x: torch.vander(x[0, :, 0, 0]),
+    "slopes that are random in training": lambda x: F.rrelu(x, 0.2, 0.8),
     "layer norm": lambda x: F.layer_norm(pooled(x).permute(0, 2, 3, 1), [4]),
 }
 

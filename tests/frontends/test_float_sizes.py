@@ -52,6 +52,21 @@ def test_floats_that_follow_from_sizes(name: str, caplog: pytest.LogCaptureFixtu
     assert not caplog.messages
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_a_number_that_the_graph_computes(
+    dtype: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No plan has a whole one before it runs. What is said names the setting that has it split."""
+    torch._dynamo.reset()
+    function = torch.compile(lambda x, n: x * n.sum().item(), backend="tenon")
+    x, n = torch.rand(4), torch.ones(3, dtype=dtype)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        got = function(x.to("tenon"), n.to("tenon"))
+    torch.testing.assert_close(got.cpu(), x * 3)
+    if not dtype.is_floating_point:  # else it is a tensor to the compiler
+        assert "computed of data" in caplog.text and "capture_scalar_outputs" in caplog.text
+
+
 def test_a_float_argument_that_changes() -> None:
     torch._dynamo.reset()
 

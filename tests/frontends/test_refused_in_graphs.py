@@ -34,6 +34,39 @@ REFUSED: dict[str, Callable[[torch.device], Any]] = {
     "index_reduce": lambda d: torch.zeros(3, device=d).index_reduce(
         0, torch.ones(2, device=d), torch.ones(2, device=d), "amax"
     ),
+    **{
+        f"diagonal_scatter, {shape}": lambda d, shape=shape: torch.diagonal_scatter(
+            torch.zeros(4, 5, 6, device=d), torch.ones(shape, device=d), 0, 0, 2
+        )
+        for shape in ((4, 6), (4,), (), (5, 1), (1, 5, 4))
+    },
+    **{
+        f"select_scatter, {at}": lambda d, at=at: torch.select_scatter(
+            torch.zeros(4, 5, device=d), torch.ones(5, device=d), 0, at
+        )
+        for at in (4, -5)
+    },
+    "select_scatter, another rank": lambda d: torch.select_scatter(
+        torch.zeros(4, 5, device=d), torch.ones((), device=d), 0, 1
+    ),
+    "slice_scatter, a source of 1": lambda d: torch.slice_scatter(
+        torch.zeros(4, 5, device=d), torch.ones(4, 1, device=d), 1, 1, 3
+    ),
+    **{
+        f"{name} of nothing": lambda d, name=name: getattr(torch.zeros(2, 0, device=d), name)()
+        for name in ("max", "min", "amax", "amin", "argmax", "argmin")
+    },
+    **{
+        f"{name}, a dimension of a number": lambda d, f=f: f(torch.ones((), device=d), 7)
+        for name, f in {
+            "softmax": torch.softmax, "cummax": torch.cummax, "cumsum": torch.cumsum,
+            "sum": torch.sum, "var": torch.var, "argmax": torch.argmax, "sort": torch.sort,
+        }.items()
+    },
+    "dot of truth values": lambda d: torch.dot(*[torch.ones(3, device=d).bool()] * 2),
+    "vdot of truth values": lambda d: torch.vdot(*[torch.ones(3, device=d).bool()] * 2),
+    "multinomial, whole": lambda d: torch.multinomial(torch.ones(3, device=d).long(), 2),
+    "multinomial, too many": lambda d: torch.multinomial(torch.ones(3, device=d), 4),
     "addmv": lambda d: torch.addmv(
         *(torch.ones(n, device=d, dtype=HALF) for n in ((2,), (2, 3), (3,))), alpha=1e6
     ),
@@ -123,6 +156,21 @@ for _name, _beyond in BEYOND_ITSELF.items():
     REFUSED[f"{_name}, in place"] = lambda d, f=_beyond: f(  # type: ignore[misc]
         torch.full((4, 4), 1.5, device=d), torch.ones(4, dtype=torch.long, device=d)
     )
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", [name for name in REFUSED if "scatter, " in name])
+def test_sources_and_places_that_do_not_fit(name: str, dynamic: bool) -> None:
+    """The message is PyTorch's, and no lowering fails."""
+
+    def function(x: torch.Tensor) -> Any:
+        return REFUSED[name](x.device)
+
+    torch._dynamo.reset()
+    run = torch.compile(function, backend="tenon", dynamic=dynamic)
+    with pytest.raises((RuntimeError, IndexError)):
+        run(torch.ones(1, device="tenon"))
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", REFUSED)

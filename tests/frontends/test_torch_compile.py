@@ -510,6 +510,16 @@ def test_quantised_tensors_within_a_graph():
 
 
 @pytest.mark.slow
+def test_numbers_that_a_transform_converts(caplog):
+    """The gradient of a batch of losses has numbers where an op takes tensors."""
+
+    def loss(x):
+        return F.huber_loss(x, x.flip(0) * 0.3, delta=0.7)
+
+    same(torch.func.vmap(torch.func.grad(loss), in_dims=1), torch.randn(5, 3))
+    assert "failed" not in caplog.text
+
+
 def test_vmap_and_grad():
     def loss(w, x):
         return (x @ w).tanh().square().sum()

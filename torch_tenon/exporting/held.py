@@ -108,9 +108,10 @@ def with_sizes_of_data(graph: Graph) -> str:
     for node in graph.module.graph.nodes:
         values = tree_leaves(node.meta.get("val"))
         numbers = [n for v in values for n in (v.shape if isinstance(v, Tensor) else [v])]
-        if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in numbers):
+        symbolic = [n for n in numbers if isinstance(n, torch.SymInt | torch.SymFloat)]
+        if any(free_unbacked_symbols(n) for n in symbolic):
             where = place_of(graph, str(node.target).split(".")[1])
-            return f"{node.target} gives sizes that depend on data{where}: "
+            return f"{node.target} gives numbers that depend on data{where}: "
     return ""
 
 

@@ -28,6 +28,7 @@ from torch_tenon.compiler.explain import GraphSummary, describe, summarise_graph
 from torch_tenon.compiler.failing import why_not
 from torch_tenon.compiler.plan import HOST, Plan
 from torch_tenon.frontends.common_nodes import merge_equal_nodes
+from torch_tenon.frontends.complex_constants import eager_code
 from torch_tenon.frontends.flex_attention import inline_flex_attention
 from torch_tenon.frontends.graph import BuiltGraph, Float, Output, build
 from torch_tenon.frontends.in_place import writes_beside_out, writes_shared_elements
@@ -201,7 +202,7 @@ def _compile_whole(
         with unset_fake_temporarily():  # constants of the graph are real tensors
             built = build(module, views)
             plan = Plan(built.program, backend).compile()
-            compiled = CompiledGraph(built, plan, places, module.forward)
+            compiled = CompiledGraph(built, plan, places, eager_code(module))
             log.debug("%s", module.graph)
             if schedule_log.isEnabledFor(logging.DEBUG):
                 schedule_log.debug("%s", describe(plan, built.fallbacks))
@@ -295,7 +296,7 @@ def tenon_backend(
         why = "it writes tensors of another dtype or other sizes than it computes"
     if why:
         log.warning("a graph of %d ops runs as eager code: %s", len(module.graph.nodes), why)
-        return module.forward
+        return eager_code(module)
     if asked or config.EXECUTE.read() == "reference":
         compiler = run_by_reference
     return _autograd(compiler, compiler, compiler)(module, inputs)
@@ -303,7 +304,7 @@ def tenon_backend(
 
 def run_by_reference(module: GraphModule, inputs: Sequence[Any]) -> Boxed:
     """The graph op by op, as eager code runs."""
-    return make_boxed_func(module.forward)
+    return make_boxed_func(eager_code(module))
 
 
 def check_options(mode: str | None, options: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -126,11 +126,19 @@ class SizeTable:
     def _convert(self, e: sympy.Expr, environment: Any) -> Index:
         def otherwise(e: sympy.Expr) -> Index:
             if isinstance(e, sympy.Symbol):
-                raise CannotLower(f"the size {e} is known only once data is")
+                raise CannotLower(self._of_data(e))
             # It (a maximum, say) becomes a size of its own, computed before the run.
             return self._add(SizeSource(e), environment, _TYPICAL)
 
         return index_of_sympy(e, self.known, otherwise)
+
+    def _of_data(self, e: sympy.Symbol) -> str:
+        """Why there is no plan that needs this number, and what to do."""
+        why = f"the number {e} is computed of data while the graph runs, and needed before"
+        if self.program.standalone:
+            return f"{why}: compute with the tensor that has it, or give it as an argument"
+        names = "capture_scalar_outputs and capture_dynamic_output_shape_ops"
+        return f"{why}: with {names} of torch._dynamo.config False, the graph is split there"
 
 
 def evaluator(

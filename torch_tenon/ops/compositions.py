@@ -554,12 +554,11 @@ def multinomial(
     weights: Tensor, count: int, replacement: bool = False, *, generator: Any = None
 ) -> Tensor:
     """Places drawn with given weights: the shortest of exponential times, or by the cumulative."""
-    if count <= 0:
+    few = not replacement and weights.dim() and count > weights.shape[-1]
+    if count <= 0 or few or not weights.is_floating_point():
         return NotImplemented  # the CPU refuses it
-    are_weights = ((weights >= 0) & (weights < math.inf)).all()
-    torch._assert_async(
-        are_weights, "probability tensor contains either `inf`, `nan` or element < 0"
-    )
+    fit = ((weights >= 0) & (weights < math.inf)).all()
+    torch._assert_async(fit, "probability tensor contains either `inf`, `nan` or element < 0")
     torch._assert_async(
         (weights > 0).any(-1).all(), "invalid multinomial distribution (sum of probabilities <= 0)"
     )
@@ -569,9 +568,9 @@ def multinomial(
         return (wide / times).topk(count).indices
     total = wide.cumsum(-1)
     draws = torch.rand((*wide.shape[:-1], count), dtype=wide.dtype, device=wide.device)
-    return torch.searchsorted(total, draws * total[..., -1:], right=True).clamp_max(
-        wide.shape[-1] - 1
-    )
+    # Not draws times the total: rounded, they may be all of it, and choose what has no weight.
+    places = torch.searchsorted(total / total[..., -1:], draws, right=True)
+    return places.clamp_max(wide.shape[-1] - 1)
 
 
 @composition(aten._embedding_bag_backward.default)

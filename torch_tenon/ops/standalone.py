@@ -104,6 +104,54 @@ def gru_cell(
     return composed.gru_cell_data(x, hx, w_ih, b_ih, w_hh, b_hh)
 
 
+# Others whose compositions write parts of what they compute, or their arguments
+
+
+@standalone(aten.pad.default)
+def pad(x: Tensor, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
+    """x with a border: `constant`, or of elements that are reflected or repeated (`reflect`,
+    `replicate`), or come from the other end (`circular`). Negative borders cut."""
+    if mode == "constant":
+        return aten.constant_pad_nd(x, pad, 0.0 if value is None else value)
+    rank, rest = divmod(len(pad), 2)
+    if value or rest or x.dim() not in (rank + 1, rank + 2) or rank not in (1, 2, 3):
+        return NotImplemented  # PyTorch's composition says what is wrong
+    if mode != "circular":
+        names = {"reflect": "reflection_pad", "replicate": "replication_pad"}
+        return getattr(aten, f"{names[mode]}{rank}d")(x, pad) if mode in names else NotImplemented
+    for k in range(rank):
+        d, before, after = x.dim() - 1 - k, pad[2 * k], pad[2 * k + 1]
+        torch._check(
+            before <= x.shape[d] and after <= x.shape[d],
+            lambda: "Padding value causes wrapping around more than once.",
+        )
+        low, high = max(-before, 0), max(-after, 0)
+        x = x.narrow(d, low, x.shape[d] - low - high)
+        n, before, after = x.shape[d], max(before, 0), max(after, 0)
+        if before > n or after > n:
+            return NotImplemented
+        at = torch.arange(-before, n + after, device=x.device)
+        x = x.index_select(d, torch.where(at < 0, at + n, torch.where(at >= n, at - n, at)))
+    return x
+
+
+@standalone(aten.vander.default)
+def vander(x: Tensor, count: int | None = None, increasing: bool = False) -> Any:
+    """Powers of fractions x (N), a row each (N, count)."""
+    if not x.is_floating_point() or x.dim() != 1:
+        return NotImplemented
+    powers = torch.linalg.vander(x, N=count)
+    return powers if increasing else powers.flip(-1)
+
+
+@standalone(aten.rrelu.default)
+def rrelu(
+    x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *random: Any
+) -> Any:
+    """x, times the middle of the slopes where it is not positive; random ones no program draws."""
+    return NotImplemented if training else aten.leaky_relu(x, (lower + upper) / 2)
+
+
 # Products of weights of few bits
 
 

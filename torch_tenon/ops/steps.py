@@ -18,19 +18,22 @@ aten = torch.ops.aten
 HALF, BFLOAT16 = torch.float16, torch.bfloat16
 
 Composition = Callable[..., Any]
-STEPS: dict[Any, tuple[Composition, tuple[torch.dtype, ...]]] = {}
-"""Overload -> the function that computes it, and for which dtypes."""
+STEPS: dict[Any, tuple[Composition, tuple[torch.dtype, ...], bool]] = {}
+"""Overload -> the function that computes it, for which dtypes, and whether for whole numbers."""
 
 
 def steps(
-    *overloads: Any, dtypes: tuple[torch.dtype, ...] = (HALF, BFLOAT16), mixed: bool = False
+    *overloads: Any,
+    dtypes: tuple[torch.dtype, ...] = (HALF, BFLOAT16),
+    mixed: bool = False,
+    whole: bool = False,
 ) -> Callable[[Composition], Composition]:
     """Enters a function for each of some overloads: for tensors of one dtype, or `mixed` for those
-    of several."""
+    of several; and, if it says so, for `whole` numbers alone."""
 
     def enter(function: Composition) -> Composition:
         entered = function if mixed else _of_one_dtype(function)
-        STEPS.update((op, (entered, dtypes)) for op in overloads)
+        STEPS.update((op, (entered, dtypes, whole)) for op in overloads)
         return function
 
     return enter
@@ -56,11 +59,11 @@ def _of_one_dtype(function: Composition) -> Composition:
 
 def in_steps(op: Any, otherwise: Composition) -> Composition:
     """The entry of `op` for tensors of its dtypes, `otherwise` for all others."""
-    function, dtypes = STEPS[op]
+    function, dtypes, whole = STEPS[op]
 
     def run(*args: Any, **keywords: Any) -> Any:
         given = _floats(args)
-        if given and given <= set(dtypes):
+        if given <= set(dtypes) and (given or whole):
             found = function(*args, **keywords)
             if found is not NotImplemented:
                 return found
@@ -135,12 +138,18 @@ def logit_backward(g: Tensor, x: Tensor, eps: float | None = None) -> Tensor:
     return torch.where((x >= eps) & (x <= 1 - eps), found, 0)
 
 
-@steps(aten.ldexp.Tensor, dtypes=(HALF, BFLOAT16, torch.float32, torch.float64), mixed=True)
+_OF_POWERS = (HALF, BFLOAT16, torch.float32, torch.float64)
+
+
+@steps(aten.ldexp.Tensor, dtypes=_OF_POWERS, mixed=True, whole=True)
 def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
-    """x * 2**exponent. For a whole exponent the power may overflow where the product does not."""
-    if exponent.dtype.is_floating_point or exponent.dtype.is_complex:
-        whole = not (x.dtype.is_floating_point or x.dtype.is_complex)
-        two = 2.0 if whole or x.dtype is torch.float32 else x.new_full((), 2.0)
+    """x * 2**exponent. For a whole exponent the power may overflow where the product does not.
+    PyTorch's decomposition makes float32 of whole numbers, whatever the default dtype."""
+    if x.is_complex() or exponent.is_complex():
+        return NotImplemented
+    dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    if exponent.is_floating_point():
+        two = 2.0 if dtype is not x.dtype or dtype is torch.float32 else x.new_full((), 2.0)
         return x * torch.pow(two, exponent)
     found, left = x.double(), exponent.double().clamp(-2100, 2100)  # beyond, 0 or infinite
     powers = []
@@ -151,7 +160,7 @@ def ldexp(x: Tensor, exponent: Tensor) -> Tensor:
     # The greatest part comes last: what is rounded before it ends as 0.
     for power in reversed(powers):
         found = found * power
-    return found if x.dtype is torch.float64 else found.float().to(x.dtype)
+    return found if dtype is torch.float64 else found.float().to(dtype)
 
 
 @steps(aten.sigmoid_backward.default, dtypes=(HALF,))

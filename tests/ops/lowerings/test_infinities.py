@@ -127,6 +127,52 @@ def test_batches_whose_sum_alone_is_infinite() -> None:
     same_by_plans(compute, x, ones)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_means_whose_sum_leaves_the_range(dtype: torch.dtype) -> None:
+    """The host's mean moves from number to number, and that of a batch is a sum in float64."""
+    x = torch.linspace(0.9, 1, 128).view(2, 4, 4, 4).double().mul(torch.finfo(dtype).max).to(dtype)
+
+    def compute(x: Tensor) -> list[Tensor]:
+        return [
+            aten.native_layer_norm(x, (4, 4), None, None, 1e-5)[1].to(x.dtype),
+            aten.native_group_norm(x, None, None, 2, 4, 16, 2, 1e-5)[1],
+            *(op(x, d)[1] for op in (torch.var_mean, torch.std_mean) for d in (0, (1, 3))),
+        ]
+
+    same_by_plans(compute, x, rtol=1e-2 if dtype is torch.bfloat16 else 1e-6)
+    if dtype is torch.float32:
+        stats = [None, None, None, None, True, 0.1, 1e-5]
+        same_by_plans(lambda x: aten.native_batch_norm(x, *stats)[1], x, rtol=1e-6)
+    dense = x.to(memory_format=torch.channels_last)
+    with executing("compiled"):
+        for _ in range(3):
+            found = aten.native_group_norm(dense.to("tenon"), None, None, 2, 4, 16, 2, 1e-5)[1]
+    want = x.double().view(2, 2, 2, -1).div(32).sum((2, 3))
+    assert_same(found.double(), want, rtol=1e-2 if dtype is torch.bfloat16 else 1e-6)
+
+
+def test_groups_of_any_number_of_dense_channels() -> None:
+    x = torch.randn(2, 6, 5, 4).to(memory_format=torch.channels_last)
+    norm = torch.nn.functional.group_norm
+    same_by_plans(lambda x: norm(x, 2), x, rtol=1e-5, atol=1e-6, dynamic=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e19, 4e18, 1e-20, 1e-22])
+def test_variances_at_the_ends_of_the_range(scale: float) -> None:
+    """Their sum of squares is beyond the range, or the squares are."""
+    x = torch.linspace(-1, 1, 96).sin().view(4, 6, 4) * scale
+
+    def compute(x: Tensor) -> list[Tensor]:
+        return [
+            *(x.var(d) for d in (0, 1, 2, (0, 2), (0, 1, 2))), x.var((0, 2), correction=0),
+            *(torch.var_mean(x, d)[0] for d in (0, 1, 2)), *(x.std(d) for d in (0, 1, 2)),
+        ]  # fmt: skip
+
+    same_by_plans(compute, x, rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_gradients_of_cross_entropies_at_the_ends(dtype: torch.dtype) -> None:
     x = torch.tensor([0, 1, 0.5, 0.25] * 8, dtype=dtype)

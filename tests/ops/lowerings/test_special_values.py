@@ -216,6 +216,21 @@ def test_ldexp_by_powers_that_overflow(
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.fixture
+def default_dtype() -> Iterator[None]:
+    """float64 is the dtype of fractions that are made of whole numbers."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("default_dtype")
+@pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.float32, torch.float16])
+def test_ldexp_in_another_default_dtype(dtype: torch.dtype) -> None:
+    x, by = torch.tensor([0, 1, 3, -5]).to(dtype), torch.tensor([1, -2, 70, 3])
+    same_by_plans(lambda x, by: [torch.ldexp(x, by), torch.ldexp(x, by[2])], x, by)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float16, torch.float64])
 @pytest.mark.parametrize("exponents", [torch.float16, torch.bfloat16, torch.float32])
 def test_ldexp_by_powers_that_are_fractions(

@@ -8,16 +8,19 @@ import torch
 
 from torch_tenon.ir.dtypes import TABLE
 from torch_tenon.ir.scalar import ops
-from torch_tenon.ir.values import Layout, Stored, Value, reindex
+from torch_tenon.ir.values import Layout, Lazy, Stored, Value, reindex
 from torch_tenon.ops.lowerings.float8 import decode, is_float8
-from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering
+from torch_tenon.ops.lowerings.table import Build, CannotLower, cast, elementwise, lowering, number
 from torch_tenon.ops.lowerings.views import expand
 
 
 @lowering("aten._to_copy", "prims.convert_element_type")
-def to_copy(b: Build, x: Value, *args: Any, dtype: Any = None, **keywords: Any) -> Value:
-    """A conversion of dtype (device and layout stay)."""
+def to_copy(b: Build, x: Any, *args: Any, dtype: Any = None, **keywords: Any) -> Value:
+    """A conversion of dtype (device and layout stay), also of a number, as transformed functions
+    have it."""
     wanted = args[0] if args else dtype
+    if not isinstance(x, Value):
+        return Lazy(b.out.sizes, b.out.dtype, lambda p: number(x, b.out.dtype), (), 0)
     if wanted is not None and wanted is not x.dtype and is_float8(x.dtype):
         return decode(x, wanted)
     return clone(b, x if wanted is None else cast(x, wanted))

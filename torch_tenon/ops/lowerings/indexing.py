@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torch_tenon.ir.dtypes import TABLE
-from torch_tenon.ir.index import Index, product
+from torch_tenon.ir.index import Index, floordiv, less, nonnegative, product
 from torch_tenon.ir.scalar import Scalar, ops
 from torch_tenon.ir.values import Lazy, Position, Stored, Value, reindex, reshape
 from torch_tenon.ops import manifest
@@ -268,6 +268,8 @@ def masked_fill(b: Build, x: Value, mask: Value, value: Any) -> Value:
 
 def _replaced(b: Build, x: Value, part: Value, source: Value, body: Any) -> Value:
     """x with a part of it replaced: in its memory where that may be, else element by element."""
+    if source.sizes != part.sizes:
+        raise CannotLower("a source of other sizes than what it replaces")
     if (
         isinstance(x, Stored)
         and isinstance(part, Stored)
@@ -283,6 +285,8 @@ def select_scatter(b: Build, x: Value, source: Value, dim: int, at: Index) -> Va
     """x with one position of a dimension replaced."""
     d = wrap_dim(dim, len(x.sizes))
     where = from_front(at, x.sizes[d])
+    if not (nonnegative(where) and less(where, x.sizes[d])):
+        raise CannotLower("a position that may be none of the dimension")
     source = cast(source, x.dtype)
 
     def body(p: Position) -> Scalar:
@@ -319,7 +323,13 @@ def slice_scatter(
         new = ops.masked(inside, lambda: source.load([*p[:d], at, *p[d + 1 :]]), 0)
         return ops.where(inside, new, x.load(p))
 
-    part = reindex(x, source.sizes, lambda p: [*p[:d], first + p[d] * step, *p[d + 1 :]])
+    if nonnegative(last - x.sizes[d]):
+        last = x.sizes[d]
+    length = last - first
+    if less(length, 0) or (source.sizes[d] == 0 and not nonnegative(length - 1)):
+        length = 0
+    sizes = (*x.sizes[:d], floordiv(length + step - 1, step), *x.sizes[d + 1 :])
+    part = reindex(x, sizes, lambda p: [*p[:d], first + p[d] * step, *p[d + 1 :]])
     return _replaced(b, x, part, source, body)
 
 
@@ -330,7 +340,12 @@ def diagonal_scatter(
     """x with a diagonal replaced."""
     rank = len(x.sizes)
     d1, d2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
+    if d1 == d2:
+        raise CannotLower("one dimension as two")
     source = cast(source, x.dtype)
+    others = [n for d, n in enumerate(x.sizes) if d not in (d1, d2)]
+    length = _smaller(x.sizes[d1] + min(offset, 0), x.sizes[d2] - max(offset, 0))
+    part = diagonal_of(x, (*others, length), offset, d1, d2)
 
     def body(p: Position) -> Scalar:
         i, j = p[d1] + min(offset, 0), p[d2] - max(offset, 0)
@@ -339,4 +354,16 @@ def diagonal_scatter(
         new = ops.masked(here, lambda: source.load([*rest, i]), 0)
         return ops.where(here, new, x.load(p))
 
-    return _replaced(b, x, diagonal_of(x, source.sizes, offset, d1, d2), source, body)
+    return _replaced(b, x, part, source, body)
+
+
+def _smaller(a: Index, b: Index) -> Index:
+    """The smaller one of two lengths, of which those below 0 are 0. Raises CannotLower where that
+    is not known."""
+    for n, m in ((a, b), (b, a)):
+        if nonnegative(m - n):
+            if nonnegative(n):
+                return n
+            if less(n, 0):
+                return 0
+    raise CannotLower("the length of the diagonal depends on run-time sizes")

@@ -33,15 +33,13 @@ def _statistics(
 ) -> tuple[Value, Value]:
     """The mean and 1 / sqrt(variance + eps) of a mean and a sum of squared deviations."""
     wide = average.dtype
-    scale = b.program.realise(
-        elementwise(
-            lambda s, n: ops.rsqrt(ops.add(ops.div(s, n), float(eps))),
-            (squares, number_value(count)),
-            wide,
-            wide,
-            4,
-        )
-    )
+
+    def scaling(s: Scalar, n: Scalar) -> Scalar:
+        # Squares beyond the range say nothing of the variance: 0 would look like a result.
+        s = ops.where(ops.isinf(s), math.nan, s)
+        return ops.rsqrt(ops.add(ops.div(s, n), float(eps)))
+
+    scale = b.program.realise(elementwise(scaling, (squares, number_value(count)), wide, wide, 4))
     if count != 1:  # nothing has a deviation from an infinite mean
         average = elementwise(
             lambda m: ops.where(ops.isinf(m), math.nan, m), (average,), wide, wide
@@ -124,8 +122,9 @@ def _by_channel(b: Build, x: Value, weight: Any, bias: Any, groups: int, eps: fl
     averages, squares = (
         reshape(b.program.realise(v), (n, groups, per)) for v in moments(b, x, [2, 3], wide)
     )
-    total = reduce(b, averages, [2], "sum", True, lambda p: averages.load(p))
-    average = b.program.realise(elementwise(ops.div, (total, number_value(per)), wide, wide))
+    # Their sum may leave the range; their mean does not.
+    shares = elementwise(ops.div, (averages, number_value(per)), wide, wide)
+    average = b.program.realise(reduce(b, shares, [2], "sum", True, shares.load))
 
     def deviations(p: Position) -> Scalar:
         d = ops.sub(averages.load(p), average.load([*p[:2], 0]))

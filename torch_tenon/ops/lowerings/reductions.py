@@ -46,7 +46,8 @@ def dims_of(dim: Any, rank: int) -> list[int]:
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return list(range(rank))
     many = dim if isinstance(dim, list | tuple) else [dim]
-    return sorted({wrap_dim(d, rank) for d in many}) if rank else []
+    found = sorted({wrap_dim(d, rank) for d in many})
+    return found if rank else []
 
 
 Element = Callable[[Position], Scalar]
@@ -204,7 +205,10 @@ def _reduction(combine: str, truth: bool = False) -> Callable[..., Value]:
     ) -> Value:
         out = b.out.dtype  # integers add up in int64
         element = typed(x, torch.bool if truth else out)
-        return cast(reduce(b, x, dims_of(dim, len(x.sizes)), combine, keepdim, element), out)
+        dims = dims_of(dim, len(x.sizes))
+        if combine in ("max", "min") and product(x.sizes[d] for d in dims) == 0:
+            raise CannotLower("the extreme of nothing")
+        return cast(reduce(b, x, dims, combine, keepdim, element), out)
 
     return lower
 
@@ -294,17 +298,33 @@ for _name in ("max", "min"):
     lowering(f"aten.arg{_name}")(_arg(_name))
 
 
-def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple[Value, Value]:
+# What first means are scaled by: the sum of so many numbers stays in their range.
+FAR = 2.0**-32
+
+
+def moments(
+    b: Build,
+    x: Value,
+    dims: Sequence[int],
+    wide: torch.dtype,
+    scale: float = FAR,
+) -> tuple[Value, Value]:
     """The mean and the sum of squared deviations over `dims`, kept as dimensions of size 1.
 
     Two passes: the second over deviations from the mean, which loses no digits, and by their own
     mean mends what the first one rounded. So equal numbers are their mean, and deviate by nothing.
+    The first sum is of numbers times `scale`, a power of two: a mean is in the range where a sum
+    may not be.
     """
     count = product(x.sizes[d] for d in dims)
     load = typed(x, wide)
-    total = reduce(b, x, dims, "sum", True, load)
+    total = reduce(b, x, dims, "sum", True, lambda p: _times(load(p), scale))
     dtype = total.dtype
-    first = b.program.realise(elementwise(ops.div, (total, number_value(count)), dtype, dtype))
+
+    def divided(s: Scalar, n: Scalar) -> Scalar:
+        return _times(ops.div(s, n), 1 / scale)
+
+    first = b.program.realise(elementwise(divided, (total, number_value(count)), dtype, dtype, 2))
 
     def deviation(p: Position) -> Scalar:
         return ops.sub(load(p), broadcast_load(first, x.sizes, p))
@@ -318,9 +338,9 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
     left = elementwise(ops.div, (rest, number_value(count)), dtype, dtype)
 
     def mended(f: Scalar, a: Scalar) -> Scalar:
-        # An infinite mean stays: the deviations from it have none, or, where the sum alone left the
-        # range, an infinite one of the other sign.
-        return ops.where(ops.logical_or(ops.isinf(f), ops.isnan(a)), f, ops.add(f, a))
+        # The deviations from an infinite mean have none, and the sum of large ones may leave the
+        # range. Numbers that large need no mending.
+        return ops.where(ops.logical_or(ops.isinf(a), ops.isnan(a)), f, ops.add(f, a))
 
     average = b.program.realise(elementwise(mended, (first, left), dtype, dtype))
 
@@ -329,6 +349,11 @@ def moments(b: Build, x: Value, dims: Sequence[int], wide: torch.dtype) -> tuple
         return ops.where(ops.isinf(s), s, ops.sub(s, ops.mul(r, a)))
 
     return average, elementwise(centred, (squares, rest, left), dtype, dtype, 2)
+
+
+def _times(x: Scalar, factor: float) -> Scalar:
+    """x times a power of two."""
+    return x if factor == 1 else ops.mul(x, factor)
 
 
 def moved(b: Build, average: Value, x: Value, dims: Sequence[int]) -> Value:
@@ -371,23 +396,24 @@ def _variance(
     dim: Any,
     correction: Any = None,
     keepdim: bool = False,
-    within: torch.dtype | None = None,
+    out: torch.dtype | None = None,
 ) -> list[Value]:
-    """The variance and the mean, computed `within` a dtype and left in that, if one is given. Those
-    of 16-bit numbers are computed in float64, as the host's: their mean may be the rest of large
-    ones."""
+    """The variance and the mean, left in a dtype if one is given. They are computed in float64, as
+    the host's: squares leave float32's range, and a mean may be the rest of large numbers."""
     dims = dims_of(dim, len(x.sizes))
-    out = within or b.out.dtype
-    computed = torch.float64 if out in ROUNDING else out
+    given, out = out, out or b.out.dtype
     if not b.out.dtype.is_floating_point:
         raise CannotLower(f"variance of {b.out.dtype}")
     x = shared(b, x)
-    average, squares = moments(b, x, dims, computed)
-    wide = squares.dtype
-    divisor = _less(product(x.sizes[d] for d in dims), 1 if correction is None else correction)
-    variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
+    count = product(x.sizes[d] for d in dims)
     # PyTorch's decomposition of batch norms asks so, and their kernel divides a sum.
-    if within is not None or not keepdim or correction != 0:
+    batch = given is None and keepdim and correction == 0
+    wide = out if batch and out not in ROUNDING else torch.float64
+    scale = 1.0 if batch and out is torch.float64 else FAR
+    average, squares = moments(b, x, dims, wide, scale)
+    divisor = _less(count, 1 if correction is None else correction)
+    variance: Value = elementwise(ops.div, (squares, divisor), wide, wide, 2)
+    if not batch:
         average = moved(b, average, x, dims)
     if not keepdim:
         sizes = [n for d, n in enumerate(x.sizes) if d not in dims]
@@ -411,7 +437,7 @@ lowering("aten.var_mean.correction")(lambda b, x, dim=None, **how: _variance(b, 
 @lowering("aten.std_mean.correction")
 def std_mean(b: Build, x: Value, dim: Any = None, **how: Any) -> list[Value]:
     """The standard deviation, representable where the variance may not be, and the mean."""
-    variance, average = _variance(b, x, dim, within=torch.float64, **how)
+    variance, average = _variance(b, x, dim, out=torch.float64, **how)
     deviation = elementwise(ops.sqrt, (variance,), variance.dtype, variance.dtype, 2)
     return [cast(deviation, b.out.dtype), cast(average, b.out.dtype)]
 

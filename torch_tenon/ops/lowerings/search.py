@@ -29,9 +29,9 @@ from torch_tenon.ops.lowerings.views import wrap_dim
 
 def _running(combine: str) -> Callable[..., list[Value]]:
     def lower(b: Build, x: Value, dim: int) -> list[Value]:
+        d = wrap_dim(dim, len(x.sizes))
         if not x.sizes:
             return [x, Lazy((), torch.int64, lambda p: ops.constant(0, torch.int64))]
-        d = wrap_dim(dim, len(x.sizes))
         x = shared(b, x)
         best = scan(b, x, d, combine, x.dtype)
 
