@@ -68,7 +68,7 @@ def _beginning_with(word: str) -> list[str]:
 def _is_list_of_ops(words: list[str]) -> bool:
     found = _ops_in(words)
     same = {re.sub(r"^(aten|tenon)(::|\.)", "", word).partition(".")[0] for word in found}
-    return len(same) > 1 and len(found) > 0.75 * len(words)
+    return len(same) > 1 and len(found) >= 0.75 * len(words)
 
 
 def _is_op(node: ast.Attribute) -> bool:

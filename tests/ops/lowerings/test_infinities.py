@@ -287,7 +287,6 @@ def test_extremes_of_short_rows(columns: int, dtype: torch.dtype) -> None:
     x[:10] = special[:, None]
 
     def compute(x: Tensor) -> list[Tensor]:
-        softmax = x[10:].nan_to_num(0, 9, -9).softmax(1)
-        return [x.amax(1), x.amin(1), *torch.aminmax(x, dim=1), x.max(), x.min(), softmax]
+        return [x.amax(1), x.amin(1), *torch.aminmax(x, dim=1), x.max(), x.min()]
 
     same_by_plans(compute, x.to(dtype))

@@ -26,9 +26,7 @@ from torch_tenon.compiler.loops.tree import (
 )
 from torch_tenon.ir.index import Index, Symbol, var
 
-
-# Of the infinity that each begins with, and of a NaN, in the order of whole numbers.
-_EXTREMES = {"max": (-0x7F800001, 0x7FC00000), "min": (0x7F800000, -0x7FC00001)}
+_INFINITY, _NAN = 0x7F800000, 0x7FC00000  # their bits; those of negative ones in order: `~`
 
 
 def split_reductions(tree: Tree, symbol: Symbol, block: int) -> Tree:
@@ -82,13 +80,14 @@ def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]
 
 def _is_ordered(a: Accumulator) -> bool:
     """Whether partial results are whole numbers in the order of floats."""
-    return a.dtype is torch.float32 and a.combine in _EXTREMES and a.length is None
+    return a.dtype is torch.float32 and a.combine in ("max", "min") and a.length is None
 
 
 def _declare(total: Accumulator, partial: Accumulator) -> Statement:
     if not _is_ordered(total):
         return Declare(partial)
-    return Declare(partial, Constant(_EXTREMES[total.combine][0], torch.int32))
+    first = ~_INFINITY if total.combine == "max" else _INFINITY
+    return Declare(partial, Constant(first, torch.int32))
 
 
 def _in_order(body: list[Statement], reduced: list[Accumulator]) -> list[Statement]:
@@ -97,7 +96,7 @@ def _in_order(body: list[Statement], reduced: list[Accumulator]) -> list[Stateme
         if isinstance(s, Accumulate) and s.accumulator in reduced and _is_ordered(s.accumulator):
             number = _turned(made, _let(made, "bitcast", torch.int32, s.value))
             is_number = _let(made, "eq", torch.bool, s.value, s.value)
-            nan = Constant(_EXTREMES[s.accumulator.combine][1], torch.int32)
+            nan = Constant(_NAN if s.accumulator.combine == "max" else ~_NAN, torch.int32)
             number = _let(made, "where", torch.int32, is_number, number, nan)
             s = Accumulate(s.accumulator, s.index, number)
         made.append(s)
