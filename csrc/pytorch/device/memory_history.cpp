@@ -24,7 +24,7 @@ struct DeviceEvents {
 };
 
 struct History {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::memory_history> mutex;
   MemoryHistorySettings settings;
   std::vector<DeviceEvents> devices;
   std::unordered_map<const Buffer*, Where> made;
@@ -42,17 +42,9 @@ struct History {
   }
 };
 
-// Leaked on purpose: tensors may die after static destructors have run.
 History& history() {
-  static auto* instance = [] {
-    auto* made = new History();
-    take_at_fork(made->mutex, ForkOrder::memory_history);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<History>::get();
 }
-
-const auto& history_at_load [[maybe_unused]] = history();
 
 int64_t now() {
   timespec time{};

@@ -17,14 +17,8 @@ constexpr size_t kPage = 4096;
 
 class PinnedAllocator final : public c10::Allocator {
  public:
-  PinnedAllocator() {
-    take_at_fork(mutex_, ForkOrder::pinned);
-  }
-
-  // Leaked on purpose: tensors may die after static destructors have run.
   static PinnedAllocator& instance() {
-    static auto* allocator = new PinnedAllocator();
-    return *allocator;
+    return OnlyOne<PinnedAllocator>::get();
   }
 
   c10::DataPtr allocate(size_t nbytes) override {
@@ -63,11 +57,9 @@ class PinnedAllocator final : public c10::Allocator {
     std::free(ptr);
   }
 
-  std::mutex mutex_;
+  MutexAtFork<ForkOrder::pinned> mutex_;
   Ranges<std::monostate> blocks_;
 };
-
-const auto& pinned_at_load [[maybe_unused]] = PinnedAllocator::instance();
 
 }  // namespace
 

@@ -57,6 +57,15 @@ void wait_for(c10::DeviceIndex device, const Ticket& ticket, const char* reason)
 // ... and raises what it failed with.
 void wait_for_success(c10::DeviceIndex device, const Ticket& ticket, const char* reason);
 
+// The threads that wait for a device now: for whoever looks why a program does not go on.
+struct Waiting {
+  c10::DeviceIndex device;
+  const char* reason;
+  double since;    // seconds of the host's clock
+  int64_t thread;  // the system's number
+};
+std::vector<Waiting> all_waiting();
+
 // Copies bytes behind everything that is enqueued, and waits until the host may touch both sides.
 void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device);
 // The same from another device, `from`, which has passed all that touches the bytes. For a queue

@@ -51,7 +51,7 @@ constexpr uint32_t kAlive = 0xFFFFFFFE;  // the number of an answer that says: i
 using Answers = std::vector<std::pair<std::shared_ptr<WindowPlan>, uint32_t>>;
 
 struct Connection {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::builder> mutex;
   std::string socket;
   std::vector<std::string> command;
   Clock::duration patience{};
@@ -71,15 +71,8 @@ struct Connection {
 };
 
 Connection& connection() {
-  static auto* instance = [] {
-    auto* made = new Connection();
-    take_at_fork(made->mutex, ForkOrder::builder);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Connection>::get();
 }
-
-const auto& builder_at_load [[maybe_unused]] = connection();
 
 void disconnect(Connection& c) {
   if (c.fd >= 0)

@@ -36,15 +36,8 @@ int size_class(double bytes) {
 
 // Of all paces, and held for some additions: a fork takes it, and could not take one of each plan.
 std::mutex& mutex() {
-  static auto* instance = [] {
-    auto* made = new std::mutex();
-    take_at_fork(*made, ForkOrder::paces);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<MutexAtFork<ForkOrder::paces>>::get();
 }
-
-const auto& pace_at_load [[maybe_unused]] = mutex();
 
 }  // namespace
 

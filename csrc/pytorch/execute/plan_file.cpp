@@ -22,21 +22,14 @@ constexpr size_t kMostClaimsOfFile = 4;  // of windows that are alike but for th
 constexpr std::string_view kMagic = "torch-tenon plan 8\n";
 
 struct Files {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::plan_files> mutex;
   std::string directory, identity;
   KernelFiles kernels;
 };
 
 Files& files() {
-  static auto* instance = [] {
-    auto* made = new Files();
-    take_at_fork(made->mutex, ForkOrder::plan_files);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Files>::get();
 }
-
-const auto& plan_file_at_load [[maybe_unused]] = files();
 
 std::string path_of(const Files& f, std::string_view structure, const char* ending = ".plan") {
   const auto seed = checksum(f.identity);

@@ -32,7 +32,7 @@ double seconds_used() {
 }
 
 struct Room {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::room> mutex;
   double left = 0, taken = 0;    // seconds of runs since it was decided
   double decided = 0, used = 0;  // when that was, and of processors until then
   double none_until = 0;
@@ -41,15 +41,8 @@ struct Room {
 };
 
 Room& room() {
-  static auto* instance = [] {
-    auto* made = new Room();
-    take_at_fork(made->mutex, ForkOrder::room);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Room>::get();
 }
-
-const auto& room_at_load [[maybe_unused]] = room();
 
 // GNU's runtime lets no thread keep its processor once there are more threads than processors,
 // whatever they do: the other threads of loops are as many as there are other processors, and these

@@ -35,24 +35,16 @@ constexpr int kMostFailures = 6;
 constexpr double kGoodPart = 0.005;  // of what a plan costs that is for another process
 
 struct Plans {
-  std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
+  MutexAtFork<ForkOrder::plans> mutex;  // taken with and without the interpreter's lock: never wait for that inside
   PlanStore store;
   std::shared_ptr<const AskForPlan> ask;
   std::atomic<double> first_window{0}, first_by_plan{0};
   std::atomic<int64_t> came{0};
 };
 
-// Leaked on purpose: windows may be committed while the process exits.
 Plans& plans() {
-  static auto* instance = [] {
-    auto* made = new Plans();
-    take_at_fork(made->mutex, ForkOrder::plans);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Plans>::get();
 }
-
-const auto& window_plans_at_load [[maybe_unused]] = plans();
 
 // The lock, for who may make the store let go of something: that ends after the lock.
 class StoreLock {

@@ -24,28 +24,20 @@ constexpr size_t kMostBytes = size_t{4} << 20;
 struct KnownCalls {
   std::function<void()> tell;
   std::string path, identity;
-  std::mutex reading;  // held while Python is asked
+  MutexAtFork<ForkOrder::known_calls_file> reading;  // held while Python is asked
   std::atomic<bool> is_read{false};
   // By op and key: what follows from them. Nothing changes here once it is read.
   std::unordered_map<std::string, std::string> calls;
   std::unordered_set<std::string> open;
 
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::known_calls> mutex;
   std::unordered_set<const OpEntry*> used;
   bool is_new = false;  // is one of them not in the file?
 };
 
 KnownCalls& known() {
-  static auto* instance = [] {
-    auto* made = new KnownCalls();
-    take_at_fork(made->reading, ForkOrder::known_calls_file);
-    take_at_fork(made->mutex, ForkOrder::known_calls);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<KnownCalls>::get();
 }
-
-const auto& known_calls_at_load [[maybe_unused]] = known();
 
 std::string name_of(const OpInfo& op, const std::vector<int64_t>& key) {
   Writer archive;
