@@ -136,8 +136,7 @@ class Window:
     def waits(self) -> bool: ...
     def finish(
         self,
-        plan: Plan | None = None,
-        sized: SizedPlan | None = None,
+        plan: SizedPlan | None = None,
         inputs: list[int] = ...,
         outputs: list[int] = ...,
         error: str = "",

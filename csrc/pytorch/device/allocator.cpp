@@ -10,7 +10,7 @@
 
 #include "device/blocks.h"
 #include "device/fork.h"
-#include "device/guard.h"
+#include "device/target.h"
 #include "device/memory_history.h"
 #include "device/memory_stats.h"
 #include "device/pending.h"

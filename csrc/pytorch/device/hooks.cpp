@@ -5,7 +5,6 @@
 
 #include "device/allocator.h"
 #include "device/generator.h"
-#include "device/guard.h"
 #include "device/pinned.h"
 #include "device/storage.h"
 #include "device/target.h"

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +43,16 @@ Queue& queue_of(c10::DeviceIndex device);
 
 // Raises when `index` is not one of the target's devices; -1 stands for the current device.
 c10::DeviceIndex check_index(c10::DeviceIndex index);
+
+// A thread's current device and current stream (device/guard.cpp).
+c10::DeviceIndex current_device() noexcept;
+// Returns the device that was current; raises for a device that does not exist.
+c10::DeviceIndex exchange_device(c10::DeviceIndex index);
+c10::Stream current_stream(c10::DeviceIndex index);
+// The same for a device that exists.
+c10::StreamId current_stream_id(c10::DeviceIndex index) noexcept;
+// Waits for everything enqueued on the device.
+void synchronize(c10::DeviceIndex index);
 
 // Commits what a device was given so far, as a part of what the holder of its queue lock enqueues.
 Ticket commit_part(c10::DeviceIndex device);

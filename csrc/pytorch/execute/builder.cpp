@@ -18,6 +18,7 @@
 #include "device/fork.h"
 #include "execute/builder_process.h"
 #include "execute/plan_file.h"
+#include "execute/window_plans.h"
 #include "record/values.h"
 
 namespace tenon {

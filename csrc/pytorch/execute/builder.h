@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "execute/window_plans.h"
+#include "execute/plan_store.h"
 
 namespace tenon {
 

@@ -1,5 +1,6 @@
 #include "execute/plan_file.h"
 
+#include <pybind11/pybind11.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 #include <mutex>
 
 #include "device/fork.h"
-#include "execute/foreign_ops.h"
+#include "execute/window_plans.h"
 #include "record/call_pattern.h"
 #include "record/sizes.h"
 #include "record/surroundings.h"
@@ -67,6 +68,41 @@ std::optional<Reader> opened(std::string_view bytes, std::string_view structure)
 }
 
 using ForeignOps = std::vector<std::string>;
+
+DescribeOp& described_by() {
+  static auto* instance = new DescribeOp();
+  return *instance;
+}
+
+std::optional<std::string> description_of(const std::string& op) {
+  if (!described_by())
+    return std::nullopt;
+  try {
+    return described_by()(op);
+  } catch (pybind11::error_already_set& error) {
+    const pybind11::gil_scoped_acquire gil;
+    error.discard_as_unraisable("an op is described");
+    return std::nullopt;
+  }
+}
+
+// What is to be told of each foreign op of a window, in the order of calls; nothing where one
+// cannot be told of. Asks Python, so the caller holds no lock.
+std::optional<ForeignOps> describe_foreign_ops(const WindowPlan& window) {
+  std::vector<std::string> names;
+  for (const auto* call : window.calls) {
+    if (!call->op->lasts && std::find(names.begin(), names.end(), call->op->name) == names.end())
+      names.push_back(call->op->name);
+  }
+  ForeignOps found;
+  for (const auto& name : names) {
+    auto description = description_of(name);
+    if (!description)
+      return std::nullopt;
+    found.push_back(std::move(*description));
+  }
+  return found;
+}
 
 // A window's calls and slots with their sizes. Raises for an argument that is no plain data.
 std::string calls_and_slots(const WindowPlan& window, const ForeignOps& foreign) {
@@ -261,6 +297,10 @@ Structure structure_of(const WindowPlan& window, const ForeignOps& foreign) {
 
 }  // namespace
 
+void set_describe_op(DescribeOp describe) {
+  described_by() = std::move(describe);
+}
+
 void set_plan_directory(std::string directory, std::string identity) {
   auto& f = files();
   const std::lock_guard<std::mutex> lock(f.mutex);
@@ -343,8 +383,7 @@ bool find_kept(WindowPlan& window) {
     std::vector<int32_t> inputs, outputs;
     std::string error, facts, extras;
     (*reader)(inputs, outputs, error, facts, extras);
-    std::shared_ptr<Plan> plan;
-    std::shared_ptr<SizedPlan> sized;
+    std::shared_ptr<SizedPlan> plan;
     if (error.empty()) {
       auto read = read_plan(reader->text());
       const bool is_sized = window.claim && !window.claim->symbols.empty();
@@ -362,17 +401,13 @@ bool find_kept(WindowPlan& window) {
         return false;
       if (!find_kernels(f, read.plan, extras))
         return false;
-      if (is_sized) {
-        sized = std::make_shared<SizedPlan>(std::move(read));
-        sized->check_memory_of(in, out);
-      } else {
-        plan = std::make_shared<Plan>(std::move(read.plan));
-      }
+      plan = std::make_shared<SizedPlan>(std::move(read), is_sized);
+      if (is_sized)
+        plan->check_memory_of(in, out);
     }
     finish_window(
         window,
         {std::move(plan),
-         std::move(sized),
          std::move(inputs),
          std::move(outputs),
          error,
@@ -392,9 +427,7 @@ bool keep(const WindowPlan& window, const std::string& plan) {
   const auto structure = structure_of(window, *foreign).key;
   const std::lock_guard<std::mutex> lock(f.mutex);
   const auto& found = window.found;
-  const auto* data = found.plan    ? &found.plan->data()
-                     : found.sized ? &found.sized->plan().plan
-                                   : nullptr;
+  const auto* data = found.plan ? &found.plan->data() : nullptr;
   const bool failed = !found.error.empty() && !found.may_pass;
   if (f.directory.empty() || structure.empty() || (data == nullptr && !failed))
     return false;

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "execute/room.h"
+#include "execute/run_threads.h"
 
 namespace tenon {
 namespace {
@@ -87,36 +87,32 @@ bool is_news(const ReferenceCost& cost) {
   return cost.saving() > kNews * cost.told;
 }
 
-ReferenceRun::ReferenceRun(
-    ReferenceCost& cost, std::mutex& mutex, size_t calls, double per_call, bool builder_works)
-    : cost_(cost),
-      mutex_(mutex),
-      builder_works_(builder_works),
-      fewer_(threads_for(cost, mutex, calls, per_call, builder_works)),
-      threads_(fewer_),
-      start_(host_seconds()) {}
-
-void ReferenceRun::finish(double library, double runs) {
-  const double seconds = host_seconds() - start_;
-  if (builder_works_)
-    note_room(seconds, fewer_ > 0);
-  else
-    need_no_room();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const bool first = cost_.seconds == 0;
+void run_timed(
+    ReferenceCost& cost,
+    std::mutex& mutex,
+    size_t calls,
+    double per_call,
+    bool builder_works,
+    c10::function_ref<ReferenceSeconds()> run) {
+  const int fewer = threads_for(cost, mutex, calls, per_call, builder_works);
+  TimedRun timed(fewer, builder_works);
+  const auto [library, runs] = run();
+  const double seconds = timed.finish(/*left=*/fewer > 0);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const bool first = cost.seconds == 0;
   // The others were hardly all held up as this one may have been.
-  const double shortest = std::min({seconds, cost_.with_all, cost_.with_fewer});
+  const double shortest = std::min({seconds, cost.with_all, cost.with_fewer});
   const double times = seconds > 0 ? 1 + (runs - 1) * shortest / seconds : runs;
-  cost_.seconds += seconds * times;
-  cost_.library += library * times;
+  cost.seconds += seconds * times;
+  cost.library += library * times;
   if (first)
     return;
-  ++cost_.runs;
-  if (fewer_ == 0) {
-    cost_.with_all = std::min(cost_.with_all, seconds);
+  ++cost.runs;
+  if (fewer == 0) {
+    cost.with_all = std::min(cost.with_all, seconds);
   } else {
-    ++cost_.runs_with_fewer;
-    cost_.with_fewer = std::min(cost_.with_fewer, seconds);
+    ++cost.runs_with_fewer;
+    cost.with_fewer = std::min(cost.with_fewer, seconds);
   }
 }
 

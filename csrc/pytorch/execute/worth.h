@@ -9,12 +9,11 @@
 // before its plans are asked for.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <cstddef>
 #include <limits>
 #include <mutex>
-
-#include "device/threads.h"
-#include "runtime/queue.h"
 
 namespace tenon {
 
@@ -49,26 +48,21 @@ void set_plan_all(bool all);
 // Whether what the builder was told of a window is out of date.
 bool is_news(const ReferenceCost& cost);
 
-// One run by reference: timed, and, while the builder works for this process, on fewer threads than
-// there are processors, if the window takes little longer with these than it does with all of them
-// while nobody is in the way. They would wait for each other otherwise: a loop ends when its last
-// thread does, and that has to wait for the builder's turn.
-class ReferenceRun {
- public:
-  // Of a window of so many calls; `mutex` guards `cost`.
-  ReferenceRun(
-      ReferenceCost& cost, std::mutex& mutex, size_t calls, double per_call, bool builder_works);
-  // It is over; `library`: seconds in kernels that a plan calls as well. It stands for so many
-  // runs, the others being those of the same calls without a window.
-  void finish(double library, double runs);
-
- private:
-  ReferenceCost& cost_;
-  std::mutex& mutex_;
-  bool builder_works_;
-  int fewer_;  // threads; 0: all
-  Threads threads_;
-  double start_;
+// A window by reference: what its kernels took that a plan calls as well, and for how many runs it
+// stands, the others being those of the same calls without a window.
+struct ReferenceSeconds {
+  double library, runs;
 };
+// Runs a window of so many calls, timed; `mutex` guards `cost`. While the builder works for this
+// process it is on fewer threads than there are processors, if it takes little longer with these
+// than it does with all of them while nobody is in the way. They would wait for each other
+// otherwise: a loop ends when its last thread does, and that has to wait for the builder's turn.
+void run_timed(
+    ReferenceCost& cost,
+    std::mutex& mutex,
+    size_t calls,
+    double per_call,
+    bool builder_works,
+    c10::function_ref<ReferenceSeconds()> run);
 
 }  // namespace tenon

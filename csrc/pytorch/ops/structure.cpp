@@ -30,12 +30,10 @@
 
 #include "device/allocator.h"
 #include "device/counters.h"
-#include "device/guard.h"
 #include "device/pending.h"
 #include "device/pinned.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/host_alias.h"
 #include "execute/host_views.h"
 #include "record/execution.h"
 #include "record/graph.h"

@@ -12,7 +12,6 @@
 
 #include "device/fork.h"
 #include "device/generator.h"
-#include "device/guard.h"
 #include "device/interpreter.h"
 #include "device/target.h"
 #include "record/direct.h"

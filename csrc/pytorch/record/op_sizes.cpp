@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <string_view>
-
-#include "record/image_sizes.h"
 
 namespace tenon {
 namespace {
