@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <fstream>
 #include <mutex>
+#include <unordered_set>
 
 #include "device/fork.h"
 #include "execute/window_plans.h"
@@ -74,29 +75,23 @@ DescribeOp& described_by() {
   return *instance;
 }
 
-std::optional<std::string> description_of(const std::string& op) {
-  if (!described_by())
-    return std::nullopt;
-  try {
-    return described_by()(op);
-  } catch (pybind11::error_already_set& error) {
-    const pybind11::gil_scoped_acquire gil;
-    error.discard_as_unraisable("an op is described");
-    return std::nullopt;
-  }
-}
-
 // What is to be told of each foreign op of a window, in the order of calls; nothing where one
 // cannot be told of. Asks Python, so the caller holds no lock.
 std::optional<ForeignOps> describe_foreign_ops(const WindowPlan& window) {
-  std::vector<std::string> names;
-  for (const auto* call : window.calls) {
-    if (!call->op->lasts && std::find(names.begin(), names.end(), call->op->name) == names.end())
-      names.push_back(call->op->name);
-  }
+  std::unordered_set<std::string_view> known;
   ForeignOps found;
-  for (const auto& name : names) {
-    auto description = description_of(name);
+  for (const auto& call : window.calls) {
+    const auto& op = *call->op;
+    if (op.lasts || !known.insert(op.name).second)
+      continue;
+    std::optional<std::string> description;
+    try {
+      if (described_by())
+        description = described_by()(op.name);
+    } catch (pybind11::error_already_set& error) {
+      const pybind11::gil_scoped_acquire gil;
+      error.discard_as_unraisable("an op is described");
+    }
     if (!description)
       return std::nullopt;
     found.push_back(std::move(*description));
@@ -108,7 +103,7 @@ std::optional<ForeignOps> describe_foreign_ops(const WindowPlan& window) {
 std::string calls_and_slots(const WindowPlan& window, const ForeignOps& foreign) {
   Writer archive;
   archive(foreign, window.threads, window.calls.size());
-  for (const auto* call : window.calls) {
+  for (const auto& call : window.calls) {
     archive(name_of(call->op->op), call->surroundings(), call->arguments, call->tensors);
     archive(call->written, call->results, call->fresh);
   }
@@ -134,7 +129,9 @@ std::string without_sizes(const WindowPlan& window, const ForeignOps& foreign) {
   return std::move(key.bytes);
 }
 
-std::shared_ptr<WindowPlan> window_of_calls(std::string_view text) {
+// The entries of its calls are added to `entries`, for who has more to tell of them.
+std::shared_ptr<WindowPlan> window_of_calls(
+    std::string_view text, std::vector<std::shared_ptr<ForeignEntry>>& entries) {
   auto window = std::make_shared<WindowPlan>();
   Reader archive(text);
   ForeignOps foreign;
@@ -144,12 +141,11 @@ std::shared_ptr<WindowPlan> window_of_calls(std::string_view text) {
     std::string op;
     int64_t surroundings = 0;
     archive(op, surroundings);
-    auto owned = std::make_shared<OwnEntry>(op_of(op));
+    const auto& owned = entries.emplace_back(std::make_shared<ForeignEntry>(op_of(op)));
     auto& call = owned->entry;
     call.key = {surroundings};
     archive(call.arguments, call.tensors, call.written, call.results, call.fresh);
-    window->calls.push_back(&call);
-    window->own.push_back(std::move(owned));
+    window->calls.emplace_back(owned, &call);
   }
   archive(window->slots_of_calls, window->slots);
   window->sized.resize(calls, -1);
@@ -209,7 +205,7 @@ void check_slots_of_window(
       inputs.size() == plan.inputs.size() && outputs.size() == plan.outputs.size(),
       "inputs or outputs are missing");
   size_t numbers = 0;
-  for (const auto* call : window.calls) {
+  for (const auto& call : window.calls) {
     for (const auto& argument : call->arguments)
       numbers += numbers_of(argument);
   }
@@ -229,7 +225,7 @@ void check_may_be_called(const WindowPlan& window, const c10::OperatorHandle& op
   const auto& schema = op.schema();
   const auto space = schema.getNamespace();
   const bool is_of_window =
-      std::any_of(window.calls.begin(), window.calls.end(), [&](const auto* call) {
+      std::any_of(window.calls.begin(), window.calls.end(), [&](const auto& call) {
         return call->op->op.schema().getNamespace() == space;
       });
   check_data(is_of_window || !is_foreign(op), "{} is no op of the window's", schema.name());
@@ -325,20 +321,21 @@ Structure structure_here(const WindowPlan& window) {
 }
 
 std::shared_ptr<WindowPlan> window_of(const Structure& structure) {
+  std::vector<std::shared_ptr<ForeignEntry>> entries;
   if (structure.example.empty())
-    return window_of_calls(structure.key);
+    return window_of_calls(structure.key, entries);
   SizeClaim claim;
   std::string calls;
   Reader example(structure.example), key(structure.key);
   example(claim.seen, calls);
-  auto window = window_of_calls(calls);
+  auto window = window_of_calls(calls, entries);
   ForeignOps foreign;
   key(claim.symbols, claim.numbers, foreign, window->sized, window->threads);
   // What the key has of each call is more than its example tells; it is kept as it is.
   for (size_t k = 0; k < window->calls.size(); ++k) {
     std::string op;
     std::vector<ResultPlan> results;
-    auto& call = window->own.at(k)->entry;
+    auto& call = entries.at(k)->entry;
     key(op, results, call.resized);
     if (window->sized.at(k) >= 0) {
       key(call.key);

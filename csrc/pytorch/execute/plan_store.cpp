@@ -32,9 +32,9 @@ constexpr size_t kMostFamilies = 4096;
 size_t bytes_of(const WindowPlan& known) {
   constexpr size_t kStep = 1024;  // with its names, facts and layouts
   size_t bytes = sizeof(known) + known.structure.size() * sizeof(int64_t) +
-                 known.calls.size() * sizeof(void*) + known.slots.size() * sizeof(known.slots[0]) +
-                 known.slots_of_calls.size() * sizeof(int32_t) + known.found.facts.size() +
-                 known.own.size() * kStep;
+                 known.calls.size() * sizeof(known.calls[0]) +
+                 known.slots.size() * sizeof(known.slots[0]) +
+                 known.slots_of_calls.size() * sizeof(int32_t) + known.found.facts.size();
   if (!known.found.plan)
     return bytes;
   const auto& data = known.found.plan->data();
@@ -54,9 +54,9 @@ uint64_t checksum_of(const SizesOfWindow& sizes) {
 }
 
 // By call: the surroundings that it was made in; none where they are all alike.
-std::vector<int64_t> worlds_of(const std::vector<const OpEntry*>& calls) {
+std::vector<int64_t> worlds_of(const std::vector<std::shared_ptr<const OpEntry>>& calls) {
   std::vector<int64_t> worlds;
-  for (const auto* call : calls)
+  for (const auto& call : calls)
     worlds.push_back(call->surroundings());
   const bool alike = std::equal(worlds.begin() + 1, worlds.end(), worlds.begin());
   return alike ? std::vector<int64_t>() : worlds;
@@ -170,8 +170,7 @@ std::shared_ptr<WindowPlan> describe(const Window& window, const std::vector<int
     made->slots.push_back({slot.nbytes, slot.fresh, slot.alive, slot.written});
   }
   for (const auto& call : window.calls) {
-    made->calls.push_back(call.entry);
-    made->entries.push_back(call.entry->shared_from_this());
+    made->calls.push_back(call.entry->shared_from_this());
     const auto* pattern = call.entry->pattern;
     made->sized.push_back(pattern != nullptr ? static_cast<int32_t>(pattern->given) : -1);
   }

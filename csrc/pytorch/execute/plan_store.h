@@ -34,8 +34,8 @@ struct FoundPlan {
 };
 
 // An op with its layouts that no call of this process has taught.
-struct OwnEntry {
-  explicit OwnEntry(const c10::OperatorHandle& op) : info(op) {
+struct ForeignEntry {
+  explicit ForeignEntry(const c10::OperatorHandle& op) : info(op) {
     entry.op = &info;
   }
   OpInfo info;
@@ -51,7 +51,7 @@ struct WindowPlan {
 
   int64_t id = -1;
   std::vector<int64_t> structure;
-  std::vector<const OpEntry*> calls;
+  std::vector<std::shared_ptr<const OpEntry>> calls;  // of this process or of another one
   std::vector<int64_t> worlds;          // by call: its surroundings; empty where all are alike
   std::vector<int32_t> slots_of_calls;  // of each call its tensors', then its fresh results'
   struct SlotFacts {
@@ -59,9 +59,7 @@ struct WindowPlan {
     bool fresh, alive, written;
   };
   std::vector<SlotFacts> slots;
-  int threads = 1;                                      // that loops are shared between
-  std::vector<std::shared_ptr<OwnEntry>> own;           // calls of another process
-  std::vector<std::shared_ptr<const OpEntry>> entries;  // those of this one
+  int threads = 1;  // that loops are shared between
   // Where it is for any sizes: what they have to be. What is said of sizes above is an example.
   std::optional<SizeClaim> claim;
   // By call: how many sizes it was given, which the claim is of, as those of what it makes; -1

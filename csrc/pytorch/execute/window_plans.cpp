@@ -26,7 +26,7 @@ std::atomic<bool> g_logs{false};
 
 // A window's calls in a few words: how many, the first and the last.
 std::string name_of(const WindowPlan& window) {
-  const auto name = [&](const OpEntry* call) { return call->op->op.operator_name().name; };
+  const auto name = [](const auto& call) { return call->op->op.operator_name().name; };
   const auto n = window.calls.size();
   if (n == 0)
     return "no calls";
