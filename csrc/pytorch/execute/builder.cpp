@@ -328,8 +328,8 @@ bool builder_works() {
   return c.works;
 }
 
-double seconds_per_call() {
-  return connection().seconds_per_call;
+double seconds_for_plan(size_t calls) {
+  return connection().seconds_per_call * static_cast<double>(calls);
 }
 
 void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {

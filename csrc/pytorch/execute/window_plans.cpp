@@ -157,7 +157,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
   const bool asks =
       waits ? may_ask || found->state == WindowPlan::waiting
             : again && may_ask &&
-                  (found->has_claim || pays(found->cost, found->calls.size(), seconds_per_call()));
+                  (found->has_claim || pays(found->cost, seconds_for_plan(found->calls.size())));
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
     const auto seconds = found->cost.told = found->cost.saving();
@@ -279,7 +279,7 @@ void ask_for_later() {
   {
     const std::lock_guard<std::mutex> lock(p.mutex);
     for (const auto& w : p.store.all()) {
-      const auto cost = cost_of_plan(w->calls.size(), seconds_per_call());
+      const auto cost = seconds_for_plan(w->calls.size());
       if (w->state == WindowPlan::seen && w->failures == 0 && w->by_reference > 1 &&
           w->cost.saving() >= kGoodPart * cost)
         wanted.push_back(w);
@@ -326,7 +326,7 @@ std::vector<WindowRuns> window_runs() {
         static_cast<double>(w->nanoseconds_by_plan) * 1e-9,
         w->cost.seconds,
         w->cost.saving(),
-        price_of(w->cost, w->calls.size(), seconds_per_call()),
+        price_of(w->cost, seconds_for_plan(w->calls.size())),
         waits ? static_cast<double>(profile_now() - w->asked_at) * 1e-9 : 0,
         w->sizes_served.size(),
     });

@@ -402,8 +402,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
       run_timed(
           waiting->cost,
           plans_mutex(),
-          window.calls.size(),
-          seconds_per_call(),
+          seconds_for_plan(window.calls.size()),
           builder_works(),
           run);
     else

@@ -42,41 +42,23 @@ double held_up(const ReferenceCost& cost) {
 
 // Whether the next run is to leave a processor to the builder, or to tell what that would take:
 // where a plan pays only if it is little.
-bool leaves_one(const ReferenceCost& cost, size_t calls, double per_call, bool builder_works) {
+bool leaves_one(const ReferenceCost& cost, double of_plan, bool builder_works) {
   if (cost.runs < kRunsWithAll)
     return false;
   if (cost.runs_with_fewer < kRunsWithFewer)
-    return builder_works || cost.saving() >= kShareOfCost * cost_of_plan(calls, per_call);
+    return builder_works || cost.saving() >= kShareOfCost * of_plan;
   const bool leaves = cost.with_fewer <= kLonger * cost.with_all;
   return builder_works && (is_for_trial(cost.runs) ? !leaves : leaves);
 }
 
-int threads_for(
-    const ReferenceCost& cost,
-    std::mutex& mutex,
-    size_t calls,
-    double per_call,
-    bool builder_works) {
-  const int fewer = fewer_threads();
-  if (fewer == 0)
-    return 0;
-  const std::lock_guard<std::mutex> lock(mutex);
-  return leaves_one(cost, calls, per_call, builder_works) ? fewer : 0;
-}
-
 }  // namespace
 
-double cost_of_plan(size_t calls, double per_call) {
-  return per_call * static_cast<double>(calls);
+double price_of(const ReferenceCost& cost, double of_plan) {
+  return of_plan * std::max(kShareOfCost, held_up(cost) / kRealised);
 }
 
-double price_of(const ReferenceCost& cost, size_t calls, double per_call) {
-  const double share = std::max(kShareOfCost, held_up(cost) / kRealised);
-  return share * cost_of_plan(calls, per_call);
-}
-
-bool pays(const ReferenceCost& cost, size_t calls, double per_call) {
-  return g_plan_all || cost.saving() >= price_of(cost, calls, per_call);
+bool pays(const ReferenceCost& cost, double of_plan) {
+  return g_plan_all || cost.saving() >= price_of(cost, of_plan);
 }
 
 void set_plan_all(bool all) {
@@ -90,11 +72,14 @@ bool is_news(const ReferenceCost& cost) {
 void run_timed(
     ReferenceCost& cost,
     std::mutex& mutex,
-    size_t calls,
-    double per_call,
+    double of_plan,
     bool builder_works,
     c10::function_ref<ReferenceSeconds()> run) {
-  const int fewer = threads_for(cost, mutex, calls, per_call, builder_works);
+  int fewer = fewer_threads();
+  if (fewer > 0) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    fewer = leaves_one(cost, of_plan, builder_works) ? fewer : 0;
+  }
   TimedRun timed(fewer, builder_works);
   const auto [library, runs] = run();
   const double seconds = timed.finish(/*left=*/fewer > 0);

@@ -11,7 +11,6 @@
 
 #include <c10/util/FunctionRef.h>
 
-#include <cstddef>
 #include <limits>
 #include <mutex>
 
@@ -35,13 +34,10 @@ struct ReferenceCost {
   }
 };
 
-// Seconds of the builder for a plan of so many calls.
-double cost_of_plan(size_t calls, double per_call);
-// What runs without a plan may cost until one is asked for that is of so many calls, of which each
-// costs the builder `per_call` seconds.
-double price_of(const ReferenceCost& cost, size_t calls, double per_call);
+// What runs without a plan may cost until one is asked for that takes the builder so many seconds.
+double price_of(const ReferenceCost& cost, double of_plan);
 // Whether a plan is to be asked for.
-bool pays(const ReferenceCost& cost, size_t calls, double per_call);
+bool pays(const ReferenceCost& cost, double of_plan);
 // From now on every window that comes twice gets a plan, whatever that costs.
 void set_plan_all(bool all);
 
@@ -53,15 +49,15 @@ bool is_news(const ReferenceCost& cost);
 struct ReferenceSeconds {
   double library, runs;
 };
-// Runs a window of so many calls, timed; `mutex` guards `cost`. While the builder works for this
-// process it is on fewer threads than there are processors, if it takes little longer with these
-// than it does with all of them while nobody is in the way. They would wait for each other
-// otherwise: a loop ends when its last thread does, and that has to wait for the builder's turn.
+// Runs a window, timed, whose plan takes the builder so many seconds; `mutex` guards `cost`. While
+// the builder works for this process it is on fewer threads than there are processors, if it takes
+// little longer with these than it does with all of them while nobody is in the way. They would
+// wait for each other otherwise: a loop ends when its last thread does, and that has to wait for
+// the builder's turn.
 void run_timed(
     ReferenceCost& cost,
     std::mutex& mutex,
-    size_t calls,
-    double per_call,
+    double of_plan,
     bool builder_works,
     c10::function_ref<ReferenceSeconds()> run);
 
