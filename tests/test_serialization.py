@@ -4,12 +4,14 @@ import copy
 import io
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
 import torch
 from against_cpu import assert_same, same_error_on_both
 from safetensors.torch import load_file, save_file
+from torch.utils._python_dispatch import TorchDispatchMode
 
 DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
@@ -166,6 +168,22 @@ def test_printing(dtype: torch.dtype) -> None:
     without = text.replace("device='tenon:1'", "").replace(", ,", ",").replace(" ", "")
     expected = repr(x).replace(" ", "")
     assert without.replace("\n", "").rstrip(",)") == expected.replace("\n", "").rstrip(",)")
+
+
+@pytest.mark.parametrize("made", [torch.arange(12.0), torch.arange(4.0) > 1, torch.randn(3, 5).t()])
+def test_printing_is_one_copy(made: torch.Tensor) -> None:
+    """Some twenty small ops would each be read by the host."""
+
+    class Ops(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(isinstance(x, torch.Tensor) and x.device.type == "tenon" for x in args):
+                seen.append(op.overloadpacket)
+            return op(*args, **kwargs or {})
+
+    x, seen = made.to("tenon"), list[Any]()
+    with Ops():
+        repr(x)
+    assert set(seen) <= {torch.ops.aten.detach, torch.ops.aten._to_copy}
 
 
 def test_printing_of_other_things() -> None:

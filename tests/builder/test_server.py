@@ -121,5 +121,5 @@ def test_the_pace_is_that_of_the_last_plans() -> None:
     assert pace.seconds_per_call == 0
     pace.note(10.0, 10)
     for _ in range(100):
-        pace.note(0.2, 20)
+        pace.note(0.24, 20)
     assert pace.seconds_per_call == pytest.approx(0.01, rel=0.1)

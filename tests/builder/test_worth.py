@@ -59,6 +59,19 @@ def test_a_window_gets_one_once_its_runs_have_taken_a_while() -> None:
     assert len(asked() - before) == 1
 
 
+def test_sizes_that_come_often_get_one_of_their_own_once_it_pays() -> None:
+    """What runs with these sizes cost before, as a part of those for any sizes, counts as well."""
+    known, draw = {w.number for w in _C.window_runs()}, random.Random(5)
+    for size in [*draw.sample(range(100, 500), 20), *[611] * 30]:
+        run_window(size, 30)
+    *any_sizes, of_its_own = sorted(
+        (w for w in _C.window_runs() if w.number not in known), key=lambda w: w.number
+    )
+    assert max(w.sizes for w in any_sizes) > 15 and of_its_own.sizes == 0
+    assert of_its_own.saving > 0
+    assert (of_its_own.number in asked()) <= (of_its_own.saving >= of_its_own.price / 2)
+
+
 @pytest.mark.slow
 @host_memory
 @pytest.mark.parametrize("keeps", [True, False])

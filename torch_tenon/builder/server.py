@@ -43,6 +43,7 @@ log = logging.getLogger("torch_tenon.program")
 # With an equal share each loop of two threads waited for the builder's turn, and steps of an LSTM
 # took six times as long. Where a processor is idle it makes no difference.
 NICE = 10
+CALLS_OF_PLAN = 4  # as many take as long as what each plan takes beside its calls; as in worth.cpp
 LINGER = 20.0  # seconds without anybody
 FIRST_WAIT = 60.0  # ... for the first one
 MOST_BYTES = 2 << 30  # of memory, after which a fresh process is better
@@ -108,7 +109,7 @@ class Pace:
     def note(self, seconds: float, calls: int) -> None:
         """Adds a plan."""
         self.seconds = FADE * self.seconds + seconds
-        self.calls = FADE * self.calls + calls
+        self.calls = FADE * self.calls + calls + CALLS_OF_PLAN
 
     @property
     def seconds_per_call(self) -> float:

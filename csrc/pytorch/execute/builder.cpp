@@ -38,6 +38,7 @@ constexpr size_t kMostReceived = size_t{1} << 16;        // bytes at once
 // Until the builder has told, and what it may tell.
 constexpr double kSecondsPerCall = 0.01;
 constexpr double kLeastPerCall = 1e-5, kMostPerCall = 10;
+constexpr size_t kCallsOfPlan = 4;  // that take as long as what each plan takes beside its calls
 
 // What goes to the builder is a header and the window's structure, or, of a window that it was
 // asked for already, a header alone. So is what comes back.
@@ -329,7 +330,7 @@ bool builder_works() {
 }
 
 double seconds_for_plan(size_t calls) {
-  return connection().seconds_per_call * static_cast<double>(calls);
+  return connection().seconds_per_call * static_cast<double>(kCallsOfPlan + calls);
 }
 
 void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {

@@ -108,17 +108,17 @@ std::shared_ptr<WindowPlan> find_claim(
   return nullptr;
 }
 
-// Whether the family's windows come with these sizes so often that they are worth a plan of their
-// own beside the one for sizes of any value.
-bool are_hot(WindowFamily& family, const SizesOfWindow& sizes) {
+// The part of the family's windows that have these sizes, where that is enough for a plan of their
+// own beside the one for sizes of any value, if it pays; 0 where it is not.
+double hot_part(WindowFamily& family, const SizesOfWindow& sizes) {
   if (family.times.size() >= kMostCounted)
     family.times.clear();
   const auto times = ++family.times[checksum_of(sizes)];
   ++family.all_times;
   if (times < kHot || times * kShare < family.all_times || family.exact >= kMostHot)
-    return false;
+    return 0;
   ++family.exact;
-  return true;
+  return static_cast<double>(times) / static_cast<double>(family.all_times);
 }
 
 // Notes sizes that no claim holds for. Gives a claim that holds for them and for those seen before,
@@ -333,9 +333,10 @@ Candidates PlanStore::find_or_add(const Window& window, const std::vector<int32_
   if (found.own)
     return found;
   if (found.claim) {
-    if (may_come_again && are_hot(*family, sizes)) {
+    if (const double part = may_come_again ? hot_part(*family, sizes) : 0; part > 0) {
       add_exact();
       found.own->has_claim = true;
+      found.own->cost = part_of(found.claim->cost, part);
     }
     return found;
   }

@@ -156,8 +156,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
                        (found->failures == 0 || host_seconds() >= found->asks_from);
   const bool asks =
       waits ? may_ask || found->state == WindowPlan::waiting
-            : again && may_ask &&
-                  (found->has_claim || pays(found->cost, seconds_for_plan(found->calls.size())));
+            : again && may_ask && pays(found->cost, seconds_for_plan(found->calls.size()));
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
     const auto seconds = found->cost.told = found->cost.saving();
@@ -169,8 +168,9 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
           *found,
           c10::str(
               "asked for a plan: ",
-              runs,
-              " runs by reference took ",
+              found->has_claim ? std::string("runs with these sizes")
+                               : c10::str(runs, " runs by reference"),
+              " took ",
               format_time(seconds),
               " that a plan might save"));
     bool asked = false;
@@ -326,7 +326,7 @@ std::vector<WindowRuns> window_runs() {
         static_cast<double>(w->nanoseconds_by_plan) * 1e-9,
         w->cost.seconds,
         w->cost.saving(),
-        price_of(w->cost, seconds_for_plan(w->calls.size())),
+        price_of(seconds_for_plan(w->calls.size())),
         waits ? static_cast<double>(profile_now() - w->asked_at) * 1e-9 : 0,
         w->sizes_served.size(),
     });

@@ -399,12 +399,7 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
       return {ran.library_seconds, 1 + static_cast<double>(direct_calls_before()) / calls};
     };
     if (waiting)
-      run_timed(
-          waiting->cost,
-          plans_mutex(),
-          seconds_for_plan(window.calls.size()),
-          builder_works(),
-          run);
+      run_timed(waiting->cost, plans_mutex(), builder_works(), run);
     else
       ran = by_reference();
   } else if (verifies) {
@@ -416,7 +411,12 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     ran = target().host_memory
               ? run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false)
               : run_plan_on_device(ready, window, order, device, by_reference);
-    ready.found->nanoseconds_by_plan += std::llround((host_seconds() - start) * 1e9);
+    const double seconds = host_seconds() - start;
+    ready.found->nanoseconds_by_plan += std::llround(seconds * 1e9);
+    if (candidates.own && ready.found != candidates.own) {
+      const std::lock_guard<std::mutex> lock(plans_mutex());
+      candidates.own->cost.elsewhere += saving_beside_any_sizes(seconds);
+    }
   }
   if (asked.interrupted)
     ran.interrupted = std::move(asked.interrupted);

@@ -3,15 +3,19 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <ctime>
+#include <utility>
 
 #include "execute/run_threads.h"
+#include "runtime/queue.h"
+#include "runtime/threads.h"
 
 namespace tenon {
 namespace {
 
 constexpr double kShareOfCost = 0.05;  // of what a plan costs, spent without it before it is wanted
-constexpr double kRealised = 0.4;      // of what a plan might save, what it does save
 constexpr double kNews = 2;            // so many times what the builder knows
+constexpr double kKnownSizes = 0.2;    // of a run by a plan for any sizes, saved by one for its own
 // So many times as long a window may take where it leaves the builder a processor: what a loop of
 // two threads takes on one.
 constexpr double kLonger = 2.2;
@@ -30,35 +34,72 @@ bool is_for_trial(int runs) {
   return next == runs;
 }
 
-// The part of the time that the builder takes by which a program is held up whose loops leave it a
-// processor; 1: nobody knows.
-double held_up(const ReferenceCost& cost) {
-  if (fewer_threads() == 0)
-    return 0;  // loops leave processors to others anyhow, or there is one in all
-  if (cost.runs_with_fewer < kRunsWithFewer)
-    return 1;
-  return std::max(0.0, 1 - cost.with_all / cost.with_fewer);
+// The part of its time in which the program keeps all processors busy, of the last seconds; 1: it
+// has hardly begun. A thread that waits for the next part of a loop is busy for some milliseconds.
+class Busy {
+ public:
+  double part() {
+    const auto now = Sample::now();
+    if (now.wall - middle_.wall > kHalf)
+      first_ = std::exchange(middle_, now);
+    const double seconds = now.wall - first_.wall;
+    if (seconds < kLeast)
+      return 1;
+    const double others = usable_processors() - 1;
+    return std::clamp((now.processors - first_.processors) / seconds - others, 0.0, 1.0);
+  }
+
+ private:
+  struct Sample {
+    double wall, processors;  // seconds of all threads
+    static Sample now() {
+      timespec used{};
+      clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+      return {host_seconds(), static_cast<double>(used.tv_sec) + 1e-9 * used.tv_nsec};
+    }
+  };
+  static constexpr double kHalf = 2, kLeast = 0.05;
+  Sample first_ = Sample::now(), middle_ = first_;
+};
+
+// From the first window on; guarded as the windows are.
+Busy& program() {
+  static Busy instance;
+  return instance;
 }
 
-// Whether the next run is to leave a processor to the builder, or to tell what that would take:
-// where a plan pays only if it is little.
-bool leaves_one(const ReferenceCost& cost, double of_plan, bool builder_works) {
+// Whether the next run is to leave a processor to the builder, which works.
+bool leaves_one(const ReferenceCost& cost) {
   if (cost.runs < kRunsWithAll)
     return false;
   if (cost.runs_with_fewer < kRunsWithFewer)
-    return builder_works || cost.saving() >= kShareOfCost * of_plan;
+    return true;
   const bool leaves = cost.with_fewer <= kLonger * cost.with_all;
-  return builder_works && (is_for_trial(cost.runs) ? !leaves : leaves);
+  return is_for_trial(cost.runs) ? !leaves : leaves;
 }
 
 }  // namespace
 
-double price_of(const ReferenceCost& cost, double of_plan) {
-  return of_plan * std::max(kShareOfCost, held_up(cost) / kRealised);
+ReferenceCost part_of(const ReferenceCost& any_sizes, double part) {
+  auto cost = any_sizes;
+  cost.elsewhere = part * any_sizes.saving();
+  cost.seconds = cost.library = cost.told = 0;
+  return cost;
+}
+
+double saving_beside_any_sizes(double seconds) {
+  return kKnownSizes * seconds;
+}
+
+double price_of(double of_plan) {
+  return of_plan * std::max(kShareOfCost, program().part());
 }
 
 bool pays(const ReferenceCost& cost, double of_plan) {
-  return g_plan_all || cost.saving() >= price_of(cost, of_plan);
+  if (g_plan_all)
+    return true;
+  const double saving = cost.saving();
+  return saving >= kShareOfCost * of_plan && saving >= price_of(of_plan);
 }
 
 void set_plan_all(bool all) {
@@ -72,13 +113,13 @@ bool is_news(const ReferenceCost& cost) {
 void run_timed(
     ReferenceCost& cost,
     std::mutex& mutex,
-    double of_plan,
     bool builder_works,
     c10::function_ref<ReferenceSeconds()> run) {
-  int fewer = fewer_threads();
+  program();
+  int fewer = builder_works ? fewer_threads() : 0;
   if (fewer > 0) {
     const std::lock_guard<std::mutex> lock(mutex);
-    fewer = leaves_one(cost, of_plan, builder_works) ? fewer : 0;
+    fewer = leaves_one(cost) ? fewer : 0;
   }
   TimedRun timed(fewer, builder_works);
   const auto [library, runs] = run();

@@ -4,9 +4,10 @@
 // is wrong by the least. So a plan is asked for once the runs so far have cost as much as the
 // program loses while it is made, and the builder makes those first that would save the most.
 //
-// The builder needs a processor. A program that leaves one idle loses next to nothing. One whose
-// loops keep all of them busy loses what these take longer on one processor fewer: that is measured
-// before its plans are asked for.
+// The builder needs a processor. A program that leaves one idle loses next to nothing. One that
+// keeps all of them busy loses two fifths of the time that the builder takes (a GPT and a table's
+// statistics, on two processors). A plan saves two fifths of what its window costs without it. So
+// such a program asks for a plan once its window has cost what the plan will.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -18,9 +19,10 @@ namespace tenon {
 
 // Of one window; guarded by whoever has it.
 struct ReferenceCost {
-  double seconds = 0;  // of all runs
-  double library = 0;  // ... in kernels that a plan calls as well
-  double told = 0;     // what the builder was last told of what a plan would save
+  double seconds = 0;    // of all runs
+  double library = 0;    // ... in kernels that a plan calls as well
+  double told = 0;       // what the builder was last told of what a plan would save
+  double elsewhere = 0;  // what a plan might have saved of runs that count for another window
   // The shortest runs with all threads, but for the first, which finds nothing in the caches, and
   // with those that leave a processor to the builder.
   double with_all = std::numeric_limits<double>::infinity();
@@ -30,12 +32,17 @@ struct ReferenceCost {
 
   // Seconds that a plan might have saved.
   double saving() const {
-    return seconds - library;
+    return seconds - library + elsewhere;
   }
 };
 
+// What runs with some sizes cost, which are such a part of the runs for any sizes.
+ReferenceCost part_of(const ReferenceCost& any_sizes, double part);
+// What a plan for some sizes might have saved of a run by the plan for any sizes.
+double saving_beside_any_sizes(double seconds);
+
 // What runs without a plan may cost until one is asked for that takes the builder so many seconds.
-double price_of(const ReferenceCost& cost, double of_plan);
+double price_of(double of_plan);
 // Whether a plan is to be asked for.
 bool pays(const ReferenceCost& cost, double of_plan);
 // From now on every window that comes twice gets a plan, whatever that costs.
@@ -49,15 +56,13 @@ bool is_news(const ReferenceCost& cost);
 struct ReferenceSeconds {
   double library, runs;
 };
-// Runs a window, timed, whose plan takes the builder so many seconds; `mutex` guards `cost`. While
-// the builder works for this process it is on fewer threads than there are processors, if it takes
-// little longer with these than it does with all of them while nobody is in the way. They would
-// wait for each other otherwise: a loop ends when its last thread does, and that has to wait for
-// the builder's turn.
+// Runs a window, timed; `mutex` guards `cost`. While the builder works for this process it is on
+// fewer threads than there are processors, if it takes little longer with these than it does with
+// all of them while nobody is in the way. They would wait for each other otherwise: a loop ends
+// when its last thread does, and that has to wait for the builder's turn.
 void run_timed(
     ReferenceCost& cost,
     std::mutex& mutex,
-    double of_plan,
     bool builder_works,
     c10::function_ref<ReferenceSeconds()> run);
 
