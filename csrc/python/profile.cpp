@@ -1,8 +1,8 @@
 // The log of what the device did, for torch_tenon/reports/profiler/log.py.
 
+#include "device/profile.h"
 #include "device/interpreter.h"
 #include "device/pending.h"
-#include "device/profile.h"
 #include "python/registration.h"
 
 namespace py = pybind11;

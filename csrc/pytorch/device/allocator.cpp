@@ -10,12 +10,12 @@
 
 #include "device/blocks.h"
 #include "device/fork.h"
-#include "device/target.h"
 #include "device/memory_history.h"
 #include "device/memory_stats.h"
 #include "device/pending.h"
 #include "device/ranges.h"
 #include "device/storage.h"
+#include "device/target.h"
 
 namespace tenon {
 namespace {
