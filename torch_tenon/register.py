@@ -56,7 +56,7 @@ def register() -> None:
     ops.register_ops(target)
     _C.set_trace_calls(config.TRACE_CALLS.read())
     _C.set_commit_each(config.COMMIT.read() == "each")
-    _C.set_measure_ceilings(_ceilings)
+    _C.set_begin_trace(_begin_trace)
     builders.install(target)
     _C.set_verify(_verify)
     _C.set_execute_mode(config.EXECUTE_MODES.index(config.EXECUTE.read()))
@@ -86,10 +86,10 @@ def _profiler() -> ModuleType:
     return profiler
 
 
-def _ceilings() -> tuple[float, float]:
-    from torch_tenon.reports.profiler.ceilings import ceilings
+def _begin_trace() -> Any:
+    from torch_tenon.reports.profiler import kineto
 
-    return ceilings()
+    return kineto.begin()
 
 
 def _verify(*window: Any) -> None:

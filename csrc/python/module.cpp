@@ -10,7 +10,6 @@
 #include "device/counters.h"
 #include "device/fork.h"
 #include "device/generator.h"
-#include "device/guard.h"
 #include "device/interpreter.h"
 #include "device/target.h"
 #include "record/execution.h"

@@ -4,8 +4,6 @@
 #include "device/interpreter.h"
 #include "execute/launch.h"
 #include "execute/plan.h"
-#include "execute/room.h"
-#include "execute/sized_plan.h"
 
 namespace py = pybind11;
 
@@ -115,7 +113,7 @@ void bind_plans(py::module_& m) {
   m.def("note_room", &note_room, "A window ran so many seconds, and left the builder a processor.");
   m.def("need_no_room", &need_no_room, "The builder does not work for this process.");
   m.def("threads_beside_builder", &threads_beside_builder, "Of a plan's run; 0: all.");
-  py::class_<Pace>(m, "Pace", "How many threads share the loops of a plan (execute/pace.h).")
+  py::class_<Pace>(m, "Pace", "How many threads share the loops of a plan (execute/run_threads.h).")
       .def(py::init<bool>(), py::arg("sized") = false)
       .def("halvings", &Pace::halvings, "For the next run: how often the threads are to be halved.")
       .def("note", &Pace::note, "What a run with so many halvings took, and how much it made.");
@@ -125,8 +123,9 @@ void bind_plans(py::module_& m) {
                       const std::vector<uintptr_t>& addresses,
                       const std::vector<at::Tensor>& constants,
                       std::vector<std::shared_ptr<KernelOwner>> owners) {
-            return std::make_shared<SizedPlan>(
-                plan_of(bytes, addresses, constants, std::move(owners)));
+            auto found = plan_of(bytes, addresses, constants, std::move(owners));
+            const bool any_size = !found.numbers.empty();
+            return std::make_shared<SizedPlan>(std::move(found), any_size);
           }),
           py::arg("data"),
           py::arg("addresses"),

@@ -9,7 +9,6 @@
 #include "device/interpreter.h"
 #include "device/interrupts.h"
 #include "device/target.h"
-#include "device/waits.h"
 #include "execute/plan_file.h"
 #include "python/registration.h"
 #include "runtime/archive.h"

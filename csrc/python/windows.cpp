@@ -6,12 +6,9 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/builder.h"
-#include "execute/foreign_ops.h"
-#include "execute/never_by_plan.h"
 #include "execute/plan_file.h"
-#include "execute/plan_log.h"
-#include "execute/verified_run.h"
 #include "execute/window_plans.h"
+#include "execute/window_run.h"
 #include "record/known_calls.h"
 #include "record/recorder.h"
 #include "record/surroundings.h"
@@ -213,8 +210,7 @@ void bind_windows(py::module_& m) {
       .def(
           "finish",
           [](WindowPlan& window,
-             std::shared_ptr<Plan> plan,
-             std::shared_ptr<SizedPlan> sized,
+             std::shared_ptr<SizedPlan> plan,
              std::vector<int32_t> inputs,
              std::vector<int32_t> outputs,
              std::string error,
@@ -226,7 +222,6 @@ void bind_windows(py::module_& m) {
             finish_window(
                 window,
                 {std::move(plan),
-                 std::move(sized),
                  std::move(inputs),
                  std::move(outputs),
                  std::move(error),
@@ -236,7 +231,6 @@ void bind_windows(py::module_& m) {
             return keep(window, bytes);
           },
           py::arg("plan") = nullptr,
-          py::arg("sized") = nullptr,
           py::arg("inputs") = std::vector<int32_t>(),
           py::arg("outputs") = std::vector<int32_t>(),
           py::arg("error") = "",

@@ -407,14 +407,13 @@ def test_the_core_reads_plans_and_keeps_their_bytes(
         sums = [0x9E3779B97F4A7C15 * (k + 1) % (1 << 64) for k in range(count)]
         files = [KernelFile(f"kernels/{k}.so", f"kernel{k}", sums[k]) for k in range(count)]
         kind = "sized" if found.symbols else "plan"
-        make = _C.SizedPlan if found.symbols else _C.Plan
         # Nobody runs them.
         beside = plan_bytes(data, files)
-        assert make(beside, [16] * count, constants)
+        assert _C.SizedPlan(beside, [16] * count, constants)
         whole = plan_bytes(data, files, constants)
-        made: Any = make(whole, [16] * count)
+        made = _C.SizedPlan(whole, [16] * count)
         places = {"inputs": built.inputs, "outputs": built.outputs}
-        assert window.finish(**{kind: made}, **places, bytes=whole)
+        assert window.finish(plan=made, **places, bytes=whole)
         assert kept(folder) == whole
         assert len(whole) > len(beside) or not constants
         counts[kind] += 1

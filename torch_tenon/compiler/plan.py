@@ -165,12 +165,11 @@ class Plan:
             self._native.put(sizes, found)
         return found
 
-    def kept(self) -> tuple[_C.Plan | _C.SizedPlan, bytes]:
+    def kept(self) -> tuple[_C.SizedPlan, bytes]:
         """What runs for all sizes that the program is for, and the bytes of it that other processes
         read: its sizes have any value from 2 on, if it has any."""
         made = self.sized_bytes(self.files or ())
-        core = _C.SizedPlan if self.program.sizes else _C.Plan
-        return core(made, self.handles, owners=_owners(self.handles)), made
+        return _C.SizedPlan(made, self.handles, owners=_owners(self.handles)), made
 
     def sized_bytes(self, files: Sequence[KernelFile]) -> bytes:
         """The plan for all sizes, with its constants, and with kernels in these files."""

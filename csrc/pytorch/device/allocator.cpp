@@ -10,12 +10,12 @@
 
 #include "device/blocks.h"
 #include "device/fork.h"
-#include "device/guard.h"
 #include "device/memory_history.h"
 #include "device/memory_stats.h"
 #include "device/pending.h"
 #include "device/ranges.h"
 #include "device/storage.h"
+#include "device/target.h"
 
 namespace tenon {
 namespace {
@@ -60,10 +60,6 @@ struct DeviceMemory {
 
 class CachingAllocator final : public DeviceAllocator {
  public:
-  CachingAllocator() {
-    take_at_fork(mutex_, ForkOrder::blocks);
-  }
-
   // PyTorch asks for memory that somebody may write at once.
   c10::DataPtr allocate(size_t nbytes) override {
     return data_ptr_with_memory(nbytes, current_device());
@@ -428,16 +424,14 @@ class CachingAllocator final : public DeviceAllocator {
     }
   }
 
-  std::mutex mutex_;
+  MutexAtFork<ForkOrder::blocks> mutex_;
   std::vector<DeviceMemory> memory_;
   ska::flat_hash_map<void*, Allocated, AddressHash> allocated_;
   Ranges<Segment> segments_;
 };
 
-// Leaked on purpose: tensors may die after static destructors have run.
 CachingAllocator& caching() {
-  static auto* allocator = new CachingAllocator();
-  return *allocator;
+  return OnlyOne<CachingAllocator>::get();
 }
 
 REGISTER_ALLOCATOR(kTenon, &caching());

@@ -16,34 +16,19 @@ namespace tenon {
 namespace {
 
 struct Addresses {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::addresses> mutex;
   Ranges<Buffer*> buffers;  // each removes itself when it ends
 };
 
-// Leaked on purpose: tensors may die after static destructors have run.
 Addresses& addresses() {
-  static auto* instance = [] {
-    auto* made = new Addresses();
-    take_at_fork(made->mutex, ForkOrder::addresses);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Addresses>::get();
 }
-
-const auto& buffer_at_load [[maybe_unused]] = addresses();
 
 }  // namespace
 
 std::mutex& record_mutex() {
-  static auto* mutex = [] {
-    auto* made = new std::mutex();
-    take_at_fork(*made, ForkOrder::record);
-    return made;
-  }();
-  return *mutex;
+  return OnlyOne<MutexAtFork<ForkOrder::record>>::get();
 }
-
-static const auto& record_at_load [[maybe_unused]] = record_mutex();
 
 namespace {
 

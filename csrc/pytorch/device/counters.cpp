@@ -10,22 +10,14 @@ namespace tenon {
 namespace {
 
 struct Table {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::counters> mutex;
   std::deque<Counter> all;  // a deque keeps addresses
   std::unordered_map<std::string, Counter*> by_name;
 };
 
-// Leaked on purpose: threads may still count while the process exits.
 Table& table() {
-  static auto* instance = [] {
-    auto* made = new Table();
-    take_at_fork(made->mutex, ForkOrder::counters);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Table>::get();
 }
-
-const auto& counters_at_load [[maybe_unused]] = table();
 
 }  // namespace
 

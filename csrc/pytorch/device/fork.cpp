@@ -14,7 +14,7 @@
 namespace tenon {
 namespace {
 
-using Lock = std::pair<ForkOrder, LockAtFork>;
+using Lock = std::pair<ForkOrder, std::mutex*>;
 
 struct Locks {
   std::mutex mutex;       // the fork takes it first
@@ -26,7 +26,7 @@ Locks& locks() {
   return *instance;
 }
 
-thread_local std::vector<LockAtFork> t_taken;
+thread_local std::vector<std::mutex*> t_taken;
 thread_local std::vector<const std::mutex*> t_held;  // by what may fork
 thread_local bool t_forking = false;
 bool g_all_made = false;  // by the locks' mutex
@@ -34,21 +34,19 @@ bool g_lost = false;
 std::atomic<bool> g_in_use{false};
 
 // Whether this thread has it already: it forks inside of what the lock guards.
-bool is_held_here(const void* mutex) {
+bool is_held_here(const std::mutex* mutex) {
   return QueueLock::holds(mutex) ||
          std::find(t_held.begin(), t_held.end(), mutex) != t_held.end() ||
-         std::any_of(t_taken.begin(), t_taken.end(), [mutex](const auto& lock) {
-           return lock.mutex == mutex;
-         });
+         std::find(t_taken.begin(), t_taken.end(), mutex) != t_taken.end();
 }
 
 void take(bool long_held) {
   if (!std::exchange(t_forking, true))
     locks().mutex.lock();
-  for (const auto& [order, lock] : locks().all) {
-    if ((order <= ForkOrder::submissions) == long_held && !is_held_here(lock.mutex)) {
-      lock.lock(lock.mutex);
-      t_taken.push_back(lock);
+  for (const auto& [order, mutex] : locks().all) {
+    if ((order <= ForkOrder::submissions) == long_held && !is_held_here(mutex)) {
+      mutex->lock();
+      t_taken.push_back(mutex);
     }
   }
 }
@@ -59,8 +57,8 @@ void prepare() {
 }
 
 void let_go() {
-  for (auto lock = t_taken.rbegin(); lock != t_taken.rend(); ++lock)
-    lock->unlock(lock->mutex);
+  for (auto mutex = t_taken.rbegin(); mutex != t_taken.rend(); ++mutex)
+    (*mutex)->unlock();
   t_taken.clear();
   t_forking = false;
   locks().mutex.unlock();
@@ -78,14 +76,14 @@ void take_long_held_locks() {
   take(/*long_held=*/true);
 }
 
-void take_at_fork(LockAtFork made, ForkOrder order) {
+void take_at_fork(std::mutex& made, ForkOrder order) {
   auto& l = locks();
   std::lock_guard<std::mutex> lock(l.mutex);
   TORCH_INTERNAL_ASSERT(!g_all_made, "a lock that no fork takes");
   static const int registered = pthread_atfork(&prepare, &let_go, &let_go_in_child);
   (void)registered;
   const auto after = [](ForkOrder order, const Lock& lock) { return order < lock.first; };
-  l.all.insert(std::upper_bound(l.all.begin(), l.all.end(), order, after), {order, made});
+  l.all.insert(std::upper_bound(l.all.begin(), l.all.end(), order, after), {order, &made});
 }
 
 HeldWhileForking::HeldWhileForking(std::mutex& mutex) : mutex_(mutex) {

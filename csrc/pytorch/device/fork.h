@@ -11,6 +11,7 @@ enum class ForkOrder : int {
   replays,
   known_calls_file,
   queue,
+  finishing,
   submissions,
   builder,
   plan_files,
@@ -31,25 +32,33 @@ enum class ForkOrder : int {
   waits
 };
 
-struct LockAtFork {
-  void* mutex;
-  void (*lock)(void*);
-  void (*unlock)(void*);
-};
-void take_at_fork(LockAtFork lock, ForkOrder order);
-
 // From now on a fork takes the lock, in the parent and for the child. Locks are all made while the
 // package is loaded: one that a thread makes while it holds others would wait for a fork that waits
 // for these. A lock that no fork takes says beside it why a child does not wait for it.
-template <class Mutex>
-void take_at_fork(Mutex& mutex, ForkOrder order) {
-  take_at_fork(
-      LockAtFork{
-          &mutex,
-          [](void* m) { static_cast<Mutex*>(m)->lock(); },
-          [](void* m) { static_cast<Mutex*>(m)->unlock(); }},
-      order);
-}
+void take_at_fork(std::mutex& mutex, ForkOrder order);
+
+// One that a fork takes from its making on; for good.
+template <ForkOrder order>
+struct MutexAtFork : std::mutex {
+  MutexAtFork() {
+    take_at_fork(*this, order);
+  }
+};
+
+// The only one of its kind, made while the package is loaded, as its locks have to be. It never
+// ends: threads may use it, and tensors die, when static destructors have run.
+template <class T>
+class OnlyOne {
+ public:
+  static T& get() {
+    static auto* made = new T();
+    (void)at_load;
+    return *made;
+  }
+
+ private:
+  static inline T& at_load = get();
+};
 
 // A lock under which Python runs, which may fork: the fork leaves to the thread what it has.
 class HeldWhileForking {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "device/fork.h"
-#include "device/guard.h"
 #include "device/pending.h"
 #include "device/target.h"
 

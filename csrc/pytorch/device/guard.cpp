@@ -4,7 +4,7 @@
 // recorded, and not in what runs beside what: calls of two streams of a thread go to windows of
 // their own, and are ordered as they are submitted, or as one reads what the other writes.
 
-#include "device/guard.h"
+#include "device/target.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -18,7 +18,6 @@
 #include "device/buffer.h"
 #include "device/pending.h"
 #include "device/profile.h"
-#include "device/target.h"
 
 namespace tenon {
 namespace {

@@ -1,5 +1,6 @@
 #include "device/memory_history.h"
 
+#include <atomic>
 #include <ctime>
 #include <deque>
 #include <mutex>
@@ -9,14 +10,9 @@
 
 namespace tenon {
 
-namespace memory_history {
-
-std::atomic<bool> is_on{false};
-std::atomic<bool> was_on{false};
-
-}  // namespace memory_history
-
 namespace {
+
+std::atomic<bool> g_is_on{false}, g_was_on{false};
 
 struct DeviceEvents {
   std::deque<MemoryEvent> events;
@@ -24,7 +20,7 @@ struct DeviceEvents {
 };
 
 struct History {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::memory_history> mutex;
   MemoryHistorySettings settings;
   std::vector<DeviceEvents> devices;
   std::unordered_map<const Buffer*, Where> made;
@@ -42,17 +38,9 @@ struct History {
   }
 };
 
-// Leaked on purpose: tensors may die after static destructors have run.
 History& history() {
-  static auto* instance = [] {
-    auto* made = new History();
-    take_at_fork(made->mutex, ForkOrder::memory_history);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<History>::get();
 }
-
-const auto& history_at_load [[maybe_unused]] = history();
 
 int64_t now() {
   timespec time{};
@@ -66,9 +54,9 @@ void set_memory_history(const MemoryHistorySettings& settings, bool clear) {
   auto& s = history();
   const std::lock_guard<std::mutex> lock(s.mutex);
   s.settings = settings;
-  memory_history::is_on = settings.on;
+  g_is_on = settings.on;
   if (settings.on)
-    memory_history::was_on = true;
+    g_was_on = true;
   if (!settings.on) {
     s.made.clear();
     s.allocated.clear();
@@ -100,9 +88,9 @@ std::unordered_map<uintptr_t, Where> allocated_where() {
   return found;
 }
 
-namespace memory_history {
-
-void note(c10::DeviceIndex device, MemoryAction action, const void* ptr, size_t nbytes) {
+void note_memory(c10::DeviceIndex device, MemoryAction action, const void* ptr, size_t nbytes) {
+  if (!g_is_on.load(std::memory_order_relaxed))
+    return;
   auto& s = history();
   const std::lock_guard<std::mutex> lock(s.mutex);
   if (!s.settings.on)
@@ -129,6 +117,8 @@ void note(c10::DeviceIndex device, MemoryAction action, const void* ptr, size_t 
 }
 
 void note_made(const Buffer& buffer) {
+  if (!g_is_on.load(std::memory_order_relaxed))
+    return;
   auto& s = history();
   {
     const std::lock_guard<std::mutex> lock(s.mutex);
@@ -140,7 +130,9 @@ void note_made(const Buffer& buffer) {
   s.made[&buffer] = std::move(where);
 }
 
-void note_memory(const Buffer& buffer, const void* ptr) {
+void note_memory_of(const Buffer& buffer, const void* ptr) {
+  if (!g_is_on.load(std::memory_order_relaxed))
+    return;
   auto& s = history();
   const std::lock_guard<std::mutex> lock(s.mutex);
   const auto made = s.made.find(&buffer);
@@ -154,7 +146,9 @@ void note_memory(const Buffer& buffer, const void* ptr) {
     kept.events[number - kept.first].where = where;
 }
 
-void forget(const Buffer& buffer) {
+void forget_made(const Buffer& buffer) {
+  if (!g_was_on.load(std::memory_order_relaxed))
+    return;
   auto& s = history();
   Where ended;  // after the lock
   const std::lock_guard<std::mutex> lock(s.mutex);
@@ -165,5 +159,4 @@ void forget(const Buffer& buffer) {
   s.made.erase(made);
 }
 
-}  // namespace memory_history
 }  // namespace tenon

@@ -7,7 +7,6 @@
 #include <c10/core/Device.h>
 #include <torch/csrc/profiler/combined_traceback.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <unordered_map>
@@ -51,42 +50,14 @@ void set_memory_history(const MemoryHistorySettings& settings, bool clear);
 std::vector<std::vector<MemoryEvent>> memory_events();
 std::unordered_map<uintptr_t, Where> allocated_where();
 
-namespace memory_history {
-
-extern std::atomic<bool> is_on;
-extern std::atomic<bool> was_on;
-
-void note(c10::DeviceIndex device, MemoryAction action, const void* ptr, size_t nbytes);
-void note_made(const Buffer& buffer);
-void note_memory(const Buffer& buffer, const void* ptr);
-void forget(const Buffer& buffer);
-
-}  // namespace memory_history
-
 // Under the allocator's lock, so that events are in the order of what happened.
-inline void note_memory(
-    c10::DeviceIndex device, MemoryAction action, const void* ptr, size_t nbytes) {
-  if (memory_history::is_on.load(std::memory_order_relaxed))
-    memory_history::note(device, action, ptr, nbytes);
-}
-
+void note_memory(c10::DeviceIndex device, MemoryAction action, const void* ptr, size_t nbytes);
 // A buffer was made on this line. Takes the interpreter's lock: with no lock that its holders wait
 // for.
-inline void note_made(const Buffer& buffer) {
-  if (memory_history::is_on.load(std::memory_order_relaxed))
-    memory_history::note_made(buffer);
-}
-
+void note_made(const Buffer& buffer);
 // The buffer has that memory from now on.
-inline void note_memory_of(const Buffer& buffer, const void* ptr) {
-  if (memory_history::is_on.load(std::memory_order_relaxed))
-    memory_history::note_memory(buffer, ptr);
-}
-
+void note_memory_of(const Buffer& buffer, const void* ptr);
 // It ends.
-inline void forget_made(const Buffer& buffer) {
-  if (memory_history::was_on.load(std::memory_order_relaxed))
-    memory_history::forget(buffer);
-}
+void forget_made(const Buffer& buffer);
 
 }  // namespace tenon

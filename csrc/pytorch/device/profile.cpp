@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -33,7 +34,7 @@ struct InFlight {
 using AllInFlight = std::array<std::deque<InFlight>, kMostDevices>;
 
 struct State {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::profile> mutex;
   std::vector<ProfileLog*> logs;
   std::deque<Subject> subjects;
   std::unordered_map<std::string, uint32_t> numbers;
@@ -43,17 +44,9 @@ struct State {
   std::array<std::array<int64_t, 2>, kMostDevices> last_end{};  // ... of its last event, by queue
 };
 
-// Leaked on purpose: threads may still log while the process exits.
 State& state() {
-  static auto* instance = [] {
-    auto* made = new State();
-    take_at_fork(made->mutex, ForkOrder::profile);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<State>::get();
 }
-
-const auto& profile_at_load [[maybe_unused]] = state();
 
 std::string key_of(const Subject& x) {
   std::string key = x.name + '\n' + x.detail + '\n';
@@ -196,7 +189,7 @@ void ProfileLog::stop() {
   --g_profile_logs;
 }
 
-std::deque<ProfileEvent> ProfileLog::take(bool all) {
+std::string ProfileLog::take(bool all) {
   finish_passed_events(all);
   const std::lock_guard<std::mutex> lock(state().mutex);
   return std::exchange(events_, {});
@@ -212,8 +205,8 @@ void log_event(const ProfileEvent& event, int64_t enqueued) {
   for (auto* log : state().logs) {
     if (std::max(event.end, enqueued) < log->begin_ || enqueued > log->end_)
       continue;
-    if (log->events_.size() < log->most_)
-      log->events_.push_back(event);
+    if (log->events_.size() < log->most_ * sizeof(event))
+      log->events_.append(reinterpret_cast<const char*>(&event), sizeof(event));
     else
       ++log->lost_;
   }

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -74,9 +73,9 @@ class ProfileLog {
   ProfileLog& operator=(const ProfileLog&) = delete;
 
   void stop();
-  // What is there, which the log then has no more. With `all` also what an asynchronous device has
-  // not come to yet: waits for it.
-  std::deque<ProfileEvent> take(bool all);
+  // The bytes of what is there, which the log then has no more. With `all` also what an
+  // asynchronous device has not come to yet: waits for it.
+  std::string take(bool all);
   int64_t lost() const;
 
  private:
@@ -85,7 +84,7 @@ class ProfileLog {
   const size_t most_;
   int64_t begin_ = 0, end_ = INT64_MAX;
   int64_t lost_ = 0;
-  std::deque<ProfileEvent> events_;
+  std::string events_;  // their bytes
 };
 
 // `enqueued`: by the host's clock. The device's is known to some microseconds only, so its own

@@ -30,9 +30,8 @@ void take_queues_at_fork(c10::DeviceIndex count) {
     take_at_fork(mutexes()[device], ForkOrder::queue);
 }
 
-bool QueueLock::holds(const void* mutex) {
+bool QueueLock::holds(const std::mutex* one) {
   const auto& all = mutexes();
-  const auto* one = static_cast<const std::mutex*>(mutex);
   return one >= all.data() && one < all.data() + all.size() && t_held_queues[one - all.data()];
 }
 

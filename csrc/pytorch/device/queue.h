@@ -32,7 +32,7 @@ class QueueLock {
   // ... of any device?
   static bool held();
   // Is that the lock of a device whose queue this thread holds?
-  static bool holds(const void* mutex);
+  static bool holds(const std::mutex* mutex);
   // The commits of a device since its lock was taken, by who holds it.
   static std::vector<Ticket>& commits(c10::DeviceIndex device);
 

@@ -1,16 +1,17 @@
 #include "device/target.h"
 
 #include <c10/util/Exception.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <list>
 #include <optional>
 
 #include "device/counters.h"
 #include "device/fork.h"
 #include "device/generator.h"
-#include "device/guard.h"
 #include "device/interpreter.h"
 #include "device/profile.h"
-#include "device/waits.h"
 #include "runtime/several_queues.h"
 
 namespace tenon {
@@ -30,6 +31,34 @@ void note_queue_use() {
       "' stayed there; start it by spawn: multiprocessing.get_context('spawn')");
   note_queue_in_use();
 }
+
+struct Waits {
+  MutexAtFork<ForkOrder::waits> mutex;
+  std::list<Waiting> all;
+};
+
+Waits& waits() {
+  return OnlyOne<Waits>::get();
+}
+
+// The calling thread waits, until the end of the scope.
+class NotedWait {
+ public:
+  NotedWait(c10::DeviceIndex device, const char* reason) {
+    const std::lock_guard<std::mutex> lock(waits().mutex);
+    waits().all.push_front({device, reason, host_seconds(), syscall(SYS_gettid)});
+    noted_ = waits().all.begin();
+  }
+  ~NotedWait() {
+    const std::lock_guard<std::mutex> lock(waits().mutex);
+    waits().all.erase(noted_);
+  }
+  NotedWait(const NotedWait&) = delete;
+  NotedWait& operator=(const NotedWait&) = delete;
+
+ private:
+  std::list<Waiting>::iterator noted_;
+};
 
 }  // namespace
 
@@ -108,6 +137,11 @@ void wait_for(c10::DeviceIndex device, const Ticket& ticket, const char* reason)
   const WithoutInterpreter no_gil;
   const NotedWait noted(device, reason);
   ticket->wait();
+}
+
+std::vector<Waiting> all_waiting() {
+  const std::lock_guard<std::mutex> lock(waits().mutex);
+  return {waits().all.begin(), waits().all.end()};
 }
 
 void wait_for_success(c10::DeviceIndex device, const Ticket& ticket, const char* reason) {

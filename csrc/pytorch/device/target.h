@@ -3,6 +3,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -43,6 +44,16 @@ Queue& queue_of(c10::DeviceIndex device);
 // Raises when `index` is not one of the target's devices; -1 stands for the current device.
 c10::DeviceIndex check_index(c10::DeviceIndex index);
 
+// A thread's current device and current stream (device/guard.cpp).
+c10::DeviceIndex current_device() noexcept;
+// Returns the device that was current; raises for a device that does not exist.
+c10::DeviceIndex exchange_device(c10::DeviceIndex index);
+c10::Stream current_stream(c10::DeviceIndex index);
+// The same for a device that exists.
+c10::StreamId current_stream_id(c10::DeviceIndex index) noexcept;
+// Waits for everything enqueued on the device.
+void synchronize(c10::DeviceIndex index);
+
 // Commits what a device was given so far, as a part of what the holder of its queue lock enqueues.
 Ticket commit_part(c10::DeviceIndex device);
 // Commits the rest. Where one of the parts failed, all of it did.
@@ -56,6 +67,15 @@ void drain(c10::DeviceIndex device) noexcept;
 void wait_for(c10::DeviceIndex device, const Ticket& ticket, const char* reason);
 // ... and raises what it failed with.
 void wait_for_success(c10::DeviceIndex device, const Ticket& ticket, const char* reason);
+
+// The threads that wait for a device now: for whoever looks why a program does not go on.
+struct Waiting {
+  c10::DeviceIndex device;
+  const char* reason;
+  double since;    // seconds of the host's clock
+  int64_t thread;  // the system's number
+};
+std::vector<Waiting> all_waiting();
 
 // Copies bytes behind everything that is enqueued, and waits until the host may touch both sides.
 void copy_bytes(void* dst, const void* src, size_t nbytes, CopyKind kind, c10::DeviceIndex device);

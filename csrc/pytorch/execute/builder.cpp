@@ -18,6 +18,7 @@
 #include "device/fork.h"
 #include "execute/builder_process.h"
 #include "execute/plan_file.h"
+#include "execute/window_plans.h"
 #include "record/values.h"
 
 namespace tenon {
@@ -37,6 +38,7 @@ constexpr size_t kMostReceived = size_t{1} << 16;        // bytes at once
 // Until the builder has told, and what it may tell.
 constexpr double kSecondsPerCall = 0.01;
 constexpr double kLeastPerCall = 1e-5, kMostPerCall = 10;
+constexpr size_t kCallsOfPlan = 4;  // that take as long as what each plan takes beside its calls
 
 // What goes to the builder is a header and the window's structure, or, of a window that it was
 // asked for already, a header alone. So is what comes back.
@@ -51,7 +53,7 @@ constexpr uint32_t kAlive = 0xFFFFFFFE;  // the number of an answer that says: i
 using Answers = std::vector<std::pair<std::shared_ptr<WindowPlan>, uint32_t>>;
 
 struct Connection {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::builder> mutex;
   std::string socket;
   std::vector<std::string> command;
   Clock::duration patience{};
@@ -71,15 +73,8 @@ struct Connection {
 };
 
 Connection& connection() {
-  static auto* instance = [] {
-    auto* made = new Connection();
-    take_at_fork(made->mutex, ForkOrder::builder);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Connection>::get();
 }
-
-const auto& builder_at_load [[maybe_unused]] = connection();
 
 void disconnect(Connection& c) {
   if (c.fd >= 0)
@@ -334,8 +329,8 @@ bool builder_works() {
   return c.works;
 }
 
-double seconds_per_call() {
-  return connection().seconds_per_call;
+double seconds_for_plan(size_t calls) {
+  return connection().seconds_per_call * static_cast<double>(kCallsOfPlan + calls);
 }
 
 void hear_builder(const WindowPlan* wait, bool (*interrupted)()) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "execute/window_plans.h"
+#include "execute/plan_store.h"
 
 namespace tenon {
 
@@ -37,8 +37,8 @@ void hear_builder(const WindowPlan* wait = nullptr, bool (*interrupted)() = null
 bool builder_runs();
 // Whether it owes this process a plan. Takes in now and then what it has answered.
 bool builder_works();
-// What a plan costs it on this machine, for each call of the window.
-double seconds_per_call();
+// What a plan of so many calls costs it on this machine.
+double seconds_for_plan(size_t calls);
 // How often it was started, and how many answers are owed.
 std::pair<int, size_t> builder_state();
 

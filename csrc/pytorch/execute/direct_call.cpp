@@ -8,7 +8,6 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/builder.h"
-#include "execute/host_alias.h"
 #include "execute/host_views.h"
 #include "record/direct.h"
 #include "record/execution.h"

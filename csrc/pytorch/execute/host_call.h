@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "record/layout.h"
+#include "runtime/plan.h"
 
 namespace tenon {
 
@@ -50,5 +51,30 @@ void place_results(
     std::vector<at::Tensor>& results,
     c10::DeviceIndex device,
     c10::ArrayRef<ResultPlace> places);
+
+// What a call of a plan is to the device.
+struct ResolvedCall {
+  c10::OperatorHandle op;
+  std::vector<ArgumentPlan> arguments;  // in the schema's order
+};
+
+// Finds the op of a plan's call, with its arguments. Raises where there is none, or where it takes
+// no such arguments.
+void resolve_call(CallStep& step);
+// Raises for an op that opens files, which no plan from a file may call.
+void check_opens_no_file(const c10::OperatorHandle& op);
+inline const ResolvedCall& resolved(const CallStep& step) {
+  return *static_cast<const ResolvedCall*>(step.resolved.get());
+}
+
+// Calls a step's op on the host, over the given memory of its tensors. `places` are where its
+// results go (null: in memory of their own). A kernel that may hold on to its arguments gets copies
+// of those that nothing keeps: `keepers` are by tensor, or none.
+std::vector<at::Tensor> call_over(
+    const CallStep& step,
+    std::span<void* const> tensors,
+    std::span<void* const> places,
+    c10::DeviceIndex device,
+    c10::ArrayRef<c10::Storage> keepers = {});
 
 }  // namespace tenon

@@ -6,7 +6,6 @@
 #include <c10/util/ApproximateClock.h>
 #include <torch/csrc/profiler/stubs/base.h>
 
-#include "device/guard.h"
 #include "device/target.h"
 
 namespace tenon {

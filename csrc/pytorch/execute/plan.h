@@ -6,31 +6,19 @@
 
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "device/counters.h"
 #include "execute/host_call.h"
-#include "execute/pace.h"
-#include "runtime/plan.h"
+#include "execute/run_threads.h"
+#include "runtime/plan_format.h"
 #include "runtime/run.h"
 
 namespace tenon {
-
-// What a call of a plan is to the device.
-struct ResolvedCall {
-  c10::OperatorHandle op;
-  std::vector<ArgumentPlan> arguments;  // in the schema's order
-};
-
-// Finds the op of a plan's call, with its arguments. Raises where there is none, or where it takes
-// no such arguments.
-void resolve_call(CallStep& step);
-// Raises for an op that opens files, which no plan from a file may call.
-void check_opens_no_file(const c10::OperatorHandle& op);
-inline const ResolvedCall& resolved(const CallStep& step) {
-  return *static_cast<const ResolvedCall*>(step.resolved.get());
-}
 
 // Whether kernels are timed, which costs more than a small one takes; returns what was before.
 bool set_timing(bool on);
@@ -112,6 +100,42 @@ class Plan {
   bool lends_inputs_ = false;
   std::vector<int64_t> symbols_;  // of the sizes, where they may have any value
   mutable std::vector<std::atomic<uint32_t>> subjects_;  // by step; 0: nobody has asked
+};
+
+// A plan whose sizes may be functions of symbols. A few plans with sizes are made of it, and one
+// that nobody runs gets others when they are needed.
+class SizedPlan {
+ public:
+  // Without `any_size` there is one plan, for the sizes that it has.
+  SizedPlan(PlanOfAnySize plan, bool any_size);
+
+  // Has the memory of each instance checked (runtime/plan_check.h): by input and output of the plan
+  // the bytes that are there for it. Before anybody else has this.
+  void check_memory_of(std::vector<SizeExpression> inputs, std::vector<SizeExpression> outputs) {
+    memory_.emplace(std::move(inputs), std::move(outputs));
+  }
+
+  // The plan for these symbols; null where one of its numbers cannot be.
+  std::shared_ptr<const Plan> instance(const std::vector<int64_t>& symbols);
+
+  bool is_for_any_size() const {
+    return only_ == nullptr;
+  }
+  // At the sizes of an example.
+  const PlanData& data() const {
+    return only_ ? only_->data() : plan_.plan;
+  }
+
+ private:
+  bool give(Plan& instance, const std::vector<int64_t>& symbols) const;
+
+  PlanOfAnySize plan_;
+  std::shared_ptr<const Plan> only_;
+  std::optional<std::pair<std::vector<SizeExpression>, std::vector<SizeExpression>>> memory_;
+  const std::shared_ptr<Pace> pace_ = std::make_shared<Pace>(/*sized=*/true);
+  std::mutex mutex_;  // not of forks: who has it holds the lock of a device's queue
+  // The one that was used last comes first.
+  std::list<std::pair<std::vector<int64_t>, std::shared_ptr<Plan>>> made_;
 };
 
 }  // namespace tenon

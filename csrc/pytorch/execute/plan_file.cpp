@@ -1,14 +1,16 @@
 #include "execute/plan_file.h"
 
+#include <pybind11/pybind11.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <mutex>
+#include <unordered_set>
 
 #include "device/fork.h"
-#include "execute/foreign_ops.h"
+#include "execute/window_plans.h"
 #include "record/call_pattern.h"
 #include "record/sizes.h"
 #include "record/surroundings.h"
@@ -22,21 +24,14 @@ constexpr size_t kMostClaimsOfFile = 4;  // of windows that are alike but for th
 constexpr std::string_view kMagic = "torch-tenon plan 8\n";
 
 struct Files {
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::plan_files> mutex;
   std::string directory, identity;
   KernelFiles kernels;
 };
 
 Files& files() {
-  static auto* instance = [] {
-    auto* made = new Files();
-    take_at_fork(made->mutex, ForkOrder::plan_files);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Files>::get();
 }
-
-const auto& plan_file_at_load [[maybe_unused]] = files();
 
 std::string path_of(const Files& f, std::string_view structure, const char* ending = ".plan") {
   const auto seed = checksum(f.identity);
@@ -75,11 +70,40 @@ std::optional<Reader> opened(std::string_view bytes, std::string_view structure)
 
 using ForeignOps = std::vector<std::string>;
 
+DescribeOp& described_by() {
+  static auto* instance = new DescribeOp();
+  return *instance;
+}
+
+// What is to be told of each foreign op of a window, in the order of calls; nothing where one
+// cannot be told of. Asks Python, so the caller holds no lock.
+std::optional<ForeignOps> describe_foreign_ops(const WindowPlan& window) {
+  std::unordered_set<std::string_view> known;
+  ForeignOps found;
+  for (const auto& call : window.calls) {
+    const auto& op = *call->op;
+    if (op.lasts || !known.insert(op.name).second)
+      continue;
+    std::optional<std::string> description;
+    try {
+      if (described_by())
+        description = described_by()(op.name);
+    } catch (pybind11::error_already_set& error) {
+      const pybind11::gil_scoped_acquire gil;
+      error.discard_as_unraisable("an op is described");
+    }
+    if (!description)
+      return std::nullopt;
+    found.push_back(std::move(*description));
+  }
+  return found;
+}
+
 // A window's calls and slots with their sizes. Raises for an argument that is no plain data.
 std::string calls_and_slots(const WindowPlan& window, const ForeignOps& foreign) {
   Writer archive;
   archive(foreign, window.threads, window.calls.size());
-  for (const auto* call : window.calls) {
+  for (const auto& call : window.calls) {
     archive(name_of(call->op->op), call->surroundings(), call->arguments, call->tensors);
     archive(call->written, call->results, call->fresh);
   }
@@ -105,7 +129,9 @@ std::string without_sizes(const WindowPlan& window, const ForeignOps& foreign) {
   return std::move(key.bytes);
 }
 
-std::shared_ptr<WindowPlan> window_of_calls(std::string_view text) {
+// The entries of its calls are added to `entries`, for who has more to tell of them.
+std::shared_ptr<WindowPlan> window_of_calls(
+    std::string_view text, std::vector<std::shared_ptr<ForeignEntry>>& entries) {
   auto window = std::make_shared<WindowPlan>();
   Reader archive(text);
   ForeignOps foreign;
@@ -115,12 +141,11 @@ std::shared_ptr<WindowPlan> window_of_calls(std::string_view text) {
     std::string op;
     int64_t surroundings = 0;
     archive(op, surroundings);
-    auto owned = std::make_shared<OwnEntry>(op_of(op));
+    const auto& owned = entries.emplace_back(std::make_shared<ForeignEntry>(op_of(op)));
     auto& call = owned->entry;
     call.key = {surroundings};
     archive(call.arguments, call.tensors, call.written, call.results, call.fresh);
-    window->calls.push_back(&call);
-    window->own.push_back(std::move(owned));
+    window->calls.emplace_back(owned, &call);
   }
   archive(window->slots_of_calls, window->slots);
   window->sized.resize(calls, -1);
@@ -180,7 +205,7 @@ void check_slots_of_window(
       inputs.size() == plan.inputs.size() && outputs.size() == plan.outputs.size(),
       "inputs or outputs are missing");
   size_t numbers = 0;
-  for (const auto* call : window.calls) {
+  for (const auto& call : window.calls) {
     for (const auto& argument : call->arguments)
       numbers += numbers_of(argument);
   }
@@ -200,7 +225,7 @@ void check_may_be_called(const WindowPlan& window, const c10::OperatorHandle& op
   const auto& schema = op.schema();
   const auto space = schema.getNamespace();
   const bool is_of_window =
-      std::any_of(window.calls.begin(), window.calls.end(), [&](const auto* call) {
+      std::any_of(window.calls.begin(), window.calls.end(), [&](const auto& call) {
         return call->op->op.schema().getNamespace() == space;
       });
   check_data(is_of_window || !is_foreign(op), "{} is no op of the window's", schema.name());
@@ -268,6 +293,10 @@ Structure structure_of(const WindowPlan& window, const ForeignOps& foreign) {
 
 }  // namespace
 
+void set_describe_op(DescribeOp describe) {
+  described_by() = std::move(describe);
+}
+
 void set_plan_directory(std::string directory, std::string identity) {
   auto& f = files();
   const std::lock_guard<std::mutex> lock(f.mutex);
@@ -292,20 +321,21 @@ Structure structure_here(const WindowPlan& window) {
 }
 
 std::shared_ptr<WindowPlan> window_of(const Structure& structure) {
+  std::vector<std::shared_ptr<ForeignEntry>> entries;
   if (structure.example.empty())
-    return window_of_calls(structure.key);
+    return window_of_calls(structure.key, entries);
   SizeClaim claim;
   std::string calls;
   Reader example(structure.example), key(structure.key);
   example(claim.seen, calls);
-  auto window = window_of_calls(calls);
+  auto window = window_of_calls(calls, entries);
   ForeignOps foreign;
   key(claim.symbols, claim.numbers, foreign, window->sized, window->threads);
   // What the key has of each call is more than its example tells; it is kept as it is.
   for (size_t k = 0; k < window->calls.size(); ++k) {
     std::string op;
     std::vector<ResultPlan> results;
-    auto& call = window->own.at(k)->entry;
+    auto& call = entries.at(k)->entry;
     key(op, results, call.resized);
     if (window->sized.at(k) >= 0) {
       key(call.key);
@@ -350,8 +380,7 @@ bool find_kept(WindowPlan& window) {
     std::vector<int32_t> inputs, outputs;
     std::string error, facts, extras;
     (*reader)(inputs, outputs, error, facts, extras);
-    std::shared_ptr<Plan> plan;
-    std::shared_ptr<SizedPlan> sized;
+    std::shared_ptr<SizedPlan> plan;
     if (error.empty()) {
       auto read = read_plan(reader->text());
       const bool is_sized = window.claim && !window.claim->symbols.empty();
@@ -369,17 +398,13 @@ bool find_kept(WindowPlan& window) {
         return false;
       if (!find_kernels(f, read.plan, extras))
         return false;
-      if (is_sized) {
-        sized = std::make_shared<SizedPlan>(std::move(read));
-        sized->check_memory_of(in, out);
-      } else {
-        plan = std::make_shared<Plan>(std::move(read.plan));
-      }
+      plan = std::make_shared<SizedPlan>(std::move(read), is_sized);
+      if (is_sized)
+        plan->check_memory_of(in, out);
     }
     finish_window(
         window,
         {std::move(plan),
-         std::move(sized),
          std::move(inputs),
          std::move(outputs),
          error,
@@ -399,9 +424,7 @@ bool keep(const WindowPlan& window, const std::string& plan) {
   const auto structure = structure_of(window, *foreign).key;
   const std::lock_guard<std::mutex> lock(f.mutex);
   const auto& found = window.found;
-  const auto* data = found.plan    ? &found.plan->data()
-                     : found.sized ? &found.sized->plan().plan
-                                   : nullptr;
+  const auto* data = found.plan ? &found.plan->data() : nullptr;
   const bool failed = !found.error.empty() && !found.may_pass;
   if (f.directory.empty() || structure.empty() || (data == nullptr && !failed))
     return false;

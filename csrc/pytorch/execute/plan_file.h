@@ -12,8 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "execute/plan.h"
-#include "execute/window_plans.h"
+#include "execute/plan_store.h"
 
 namespace tenon {
 
@@ -38,6 +37,12 @@ struct KernelFiles {
   std::function<bool(std::string_view extras, c10::ArrayRef<LoadedKernel> kernels)> adopt;
 };
 void set_kernel_files(KernelFiles files);
+
+// Ops that are neither PyTorch's nor ours (record/op_rules.h): what another process has to know of
+// one before it can make a plan for its windows, or take one over, as text; nothing where it cannot
+// be told. Called once, at import.
+using DescribeOp = std::function<std::optional<std::string>(const std::string& op)>;
+void set_describe_op(DescribeOp describe);
 
 // What tells windows of one plan in any process: calls, how their slots connect, which of these are
 // new and which outlive the window, and, where sizes are symbols, what is claimed of them. Then

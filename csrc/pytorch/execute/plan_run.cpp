@@ -3,13 +3,11 @@
 #include <c10/core/CPUAllocator.h>
 
 #include "device/allocator.h"
-#include "device/guard.h"
 #include "device/host_allocator.h"
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/builder.h"
-#include "execute/call_step.h"
 #include "record/surroundings.h"
 
 namespace tenon {
@@ -204,9 +202,7 @@ void PlanRun::execute(const std::function<void(size_t)>& released) {
     const SegmentsStay until_all_is_enqueued(device_.index());
     return run_->execute();
   }
-  PacedRun paced(plan_.pace(), bytes_made(), builder_works());
-  run_->execute();
-  paced.finish();
+  run_paced(plan_.pace(), bytes_made(), builder_works(), [this] { run_->execute(); });
 }
 
 // What a run of a compiled graph gives back: tensors over the memory of its slots.

@@ -1,44 +1,185 @@
 #include "execute/plan_store.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 
-#include "execute/window_run.h"
 #include "record/call_pattern.h"
 
 namespace tenon {
+
+// A window without its sizes, and these: of its calls in order, then the bytes of its slots.
+struct SizesOfWindow {
+  std::vector<int64_t> key;
+  std::vector<int64_t> numbers;
+  std::vector<bool> made;  // by number: is it of what the window itself makes?
+};
+
 namespace {
 
 constexpr size_t kMostExact = 2;  // of one family: the next one has sizes of any value
 constexpr size_t kMostBytes = size_t{512} << 20;
-
-uint64_t hash_of(const std::vector<int64_t>& structure) {
-  uint64_t hash = structure.size();
-  for (const auto word : structure)
-    hash = mixed(hash, word);
-  return hash;
-}
+constexpr size_t kMostSeen = 4;
+constexpr size_t kMostClaims = 2;
+constexpr size_t kMostGivenUp = 2;
+// Sizes are hot that came so often, and are at least one of so many; as many of them at most.
+constexpr int64_t kHot = 8, kShare = 16;
+constexpr size_t kMostHot = 8;
+constexpr size_t kMostCounted = 256;
+constexpr size_t kMostFamilies = 4096;
 
 // About how much memory a structure and its plan take.
 size_t bytes_of(const WindowPlan& known) {
   constexpr size_t kStep = 1024;  // with its names, facts and layouts
   size_t bytes = sizeof(known) + known.structure.size() * sizeof(int64_t) +
-                 known.calls.size() * sizeof(void*) + known.slots.size() * sizeof(known.slots[0]) +
-                 known.slots_of_calls.size() * sizeof(int32_t) + known.found.facts.size() +
-                 known.own.size() * kStep;
-  const auto* data = known.found.plan    ? &known.found.plan->data()
-                     : known.found.sized ? &known.found.sized->plan().plan
-                                         : nullptr;
-  if (data == nullptr)
+                 known.calls.size() * sizeof(known.calls[0]) +
+                 known.slots.size() * sizeof(known.slots[0]) +
+                 known.slots_of_calls.size() * sizeof(int32_t) + known.found.facts.size();
+  if (!known.found.plan)
     return bytes;
-  bytes += data->steps.size() * kStep + data->slots.size() * sizeof(Slot);
-  for (const auto& constant : data->constants)
+  const auto& data = known.found.plan->data();
+  bytes += data.steps.size() * kStep + data.slots.size() * sizeof(Slot);
+  for (const auto& constant : data.constants)
     bytes += constant.layout.nbytes;
-  for (const auto& owner : data->owners)
+  for (const auto& owner : data.owners)
     bytes += owner ? owner->nbytes() : 0;
   return bytes;
 }
 
+uint64_t checksum_of(const SizesOfWindow& sizes) {
+  uint64_t hash = 0;
+  for (const auto number : sizes.numbers)
+    hash = mixed(hash, number);
+  return hash;
+}
+
+// By call: the surroundings that it was made in; none where they are all alike.
+std::vector<int64_t> worlds_of(const std::vector<std::shared_ptr<const OpEntry>>& calls) {
+  std::vector<int64_t> worlds;
+  for (const auto& call : calls)
+    worlds.push_back(call->surroundings());
+  const bool alike = std::equal(worlds.begin() + 1, worlds.end(), worlds.begin());
+  return alike ? std::vector<int64_t>() : worlds;
+}
+
+SizesOfWindow sizes_of(const Window& window, const std::vector<int32_t>& order) {
+  SizesOfWindow found;
+  for (const auto& call : window.calls) {
+    const auto* pattern = call.entry->pattern;
+    // A call without a pattern is the same for one set of sizes alone.
+    found.key.push_back(pattern != nullptr ? 2 * pattern->id : 2 * call.entry->id + 1);
+    if (pattern == nullptr)
+      continue;
+    const auto& sizes = call.entry->sizes;
+    found.numbers.insert(found.numbers.end(), sizes.begin(), sizes.end());
+    found.made.resize(found.made.size() + pattern->given, false);
+    found.made.resize(found.numbers.size(), true);
+  }
+  const auto places = window.places(order);
+  for (const auto index : window.slots_of_calls)
+    found.key.push_back(places[index]);
+  for (const auto index : order) {
+    const auto& slot = window.slots[index];
+    found.key.push_back((slot.fresh ? 1 : 0) + (slot.alive ? 2 : 0));
+    found.numbers.push_back(static_cast<int64_t>(slot.nbytes));
+    found.made.push_back(true);
+  }
+  return found;
+}
+
+// Counts the sizes that a claim was used for.
+void note_served(WindowPlan& claim, const SizesOfWindow& sizes) {
+  if (claim.sizes_served.size() < kMostSizesCounted)
+    claim.sizes_served.insert(checksum_of(sizes));
+}
+
+// Which of the family's plans is for these sizes, and its symbols; null where none is.
+std::shared_ptr<WindowPlan> find_claim(
+    WindowFamily& family, const SizesOfWindow& sizes, std::vector<int64_t>& symbols) {
+  auto& claims = family.claims;
+  for (auto it = claims.begin(); it != claims.end(); ++it) {
+    auto found = (*it)->claim->symbols_of(sizes.numbers);
+    if (!found)
+      continue;
+    symbols = std::move(*found);
+    std::rotate(claims.begin(), it, it + 1);
+    return claims.front();
+  }
+  return nullptr;
+}
+
+// The part of the family's windows that have these sizes, where that is enough for a plan of their
+// own beside the one for sizes of any value, if it pays; 0 where it is not.
+double hot_part(WindowFamily& family, const SizesOfWindow& sizes) {
+  if (family.times.size() >= kMostCounted)
+    family.times.clear();
+  const auto times = ++family.times[checksum_of(sizes)];
+  ++family.all_times;
+  if (times < kHot || times * kShare < family.all_times || family.exact >= kMostHot)
+    return 0;
+  ++family.exact;
+  return static_cast<double>(times) / static_cast<double>(family.all_times);
+}
+
+// Notes sizes that no claim holds for. Gives a claim that holds for them and for those seen before,
+// if there is one.
+std::optional<SizeClaim> note_sizes(WindowFamily& family, const SizesOfWindow& sizes) {
+  auto& seen = family.seen;
+  if (std::find(seen.begin(), seen.end(), sizes.numbers) == seen.end())
+    seen.push_back(sizes.numbers);
+  if (seen.size() > kMostSeen)
+    seen.pop_front();
+  const std::vector<std::vector<int64_t>> lists(seen.begin(), seen.end());
+  return claim_of(lists, sizes.made, /*made_follow=*/false);
+}
+
+// Adds a plan, in place of the one that was not used for longest where there are too many
+// (`unused`). Where nobody has asked for one yet it replaces that, as it knows of more sizes
+// (`unasked`). False: the family has had too many plans.
+bool add_claim(
+    WindowFamily& family,
+    const std::shared_ptr<WindowPlan>& plan,
+    std::shared_ptr<WindowPlan>& unasked,
+    std::shared_ptr<WindowPlan>& unused) {
+  auto& claims = family.claims;
+  const auto seen = std::find_if(
+      claims.begin(), claims.end(), [](const auto& one) { return one->state == WindowPlan::seen; });
+  if (seen != claims.end()) {
+    unasked = std::exchange(*seen, plan);
+    std::rotate(claims.begin(), seen, seen + 1);
+    return true;
+  }
+  if (claims.size() >= kMostClaims) {
+    if (family.given_up >= kMostGivenUp)
+      return false;
+    ++family.given_up;
+    unused = claims.back();
+    claims.pop_back();
+  }
+  claims.insert(claims.begin(), plan);
+  return true;
+}
+
 }  // namespace
+
+std::shared_ptr<WindowPlan> describe(const Window& window, const std::vector<int32_t>& order) {
+  auto made = std::make_shared<WindowPlan>();
+  made->threads = at::get_num_threads();
+  for (const auto index : order) {
+    const auto& slot = window.slots[index];
+    made->slots.push_back({slot.nbytes, slot.fresh, slot.alive, slot.written});
+  }
+  for (const auto& call : window.calls) {
+    made->calls.push_back(call.entry->shared_from_this());
+    const auto* pattern = call.entry->pattern;
+    made->sized.push_back(pattern != nullptr ? static_cast<int32_t>(pattern->given) : -1);
+  }
+  made->worlds = worlds_of(made->calls);
+  const auto places = window.places(order);
+  for (const auto index : window.slots_of_calls)
+    made->slots_of_calls.push_back(places[index]);
+  return made;
+}
 
 std::shared_ptr<WindowPlan> PlanStore::add(std::shared_ptr<WindowPlan> made) {
   if (made->id < 0)
@@ -78,10 +219,7 @@ void PlanStore::remove(const std::shared_ptr<WindowPlan>& known) {
     if (family && std::erase(family->claims, known) > 0)
       family->looked_up = false;
   } else {
-    const auto range = by_structure_.equal_range(hash_of(known->structure));
-    by_structure_.erase(std::find_if(range.first, range.second, [&](const auto& one) {
-      return one.second == known;
-    }));
+    by_structure_.erase(known);
     if (family && family->exact > 0)
       --family->exact;
   }
@@ -111,7 +249,7 @@ std::shared_ptr<WindowPlan> PlanStore::add_own(
     const std::vector<int64_t>& structure) {
   auto made = describe(window, order);
   made->structure = structure;
-  by_structure_.emplace(hash_of(structure), made);
+  by_structure_.insert(made);
   return add(made);
 }
 
@@ -137,23 +275,33 @@ std::shared_ptr<WindowPlan> PlanStore::add_claim_of(
   return add(made);
 }
 
+// The window's family; a new one where there is none. Beyond a bound the one goes that was used
+// least recently.
 std::shared_ptr<WindowFamily> PlanStore::family_of(const SizesOfWindow& sizes) {
-  std::vector<std::shared_ptr<WindowPlan>> claims;
-  auto family = families_.of(sizes, claims);
-  for (const auto& claim : claims)  // of one that went
-    evict(claim);
-  return family;
+  if (const auto known = by_key_.find(sizes.key); known != by_key_.end()) {
+    recent_families_.splice(recent_families_.begin(), recent_families_, (*known)->place);
+    return *known;
+  }
+  if (recent_families_.size() >= kMostFamilies) {
+    const auto last = recent_families_.back();
+    by_key_.erase(last);
+    recent_families_.pop_back();
+    for (const auto& claim : std::exchange(last->claims, {}))
+      evict(claim);
+  }
+  const auto& made = recent_families_.emplace_front(std::make_shared<WindowFamily>());
+  made->key = sizes.key;
+  made->place = recent_families_.begin();
+  by_key_.insert(made);
+  return made;
 }
 
 std::shared_ptr<WindowPlan> PlanStore::find_own(const std::vector<int64_t>& structure) {
-  const auto range = by_structure_.equal_range(hash_of(structure));
-  for (auto it = range.first; it != range.second; ++it) {
-    if (it->second->structure == structure) {
-      touch(it->second);
-      return it->second;
-    }
-  }
-  return nullptr;
+  const auto found = by_structure_.find(structure);
+  if (found == by_structure_.end())
+    return nullptr;
+  touch(*found);
+  return *found;
 }
 
 Candidates PlanStore::find_or_add(const Window& window, const std::vector<int32_t>& order) {

@@ -1,6 +1,6 @@
 // Exported programs whose plans call PyTorch's ops: what the runtime leaves to who embeds it.
 
-#include "execute/call_step.h"
+#include "execute/host_call.h"
 #include "record/surroundings.h"
 #include "record/values.h"
 #include "runtime/embed.h"

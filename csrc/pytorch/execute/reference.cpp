@@ -8,7 +8,6 @@
 
 #include "device/counters.h"
 #include "device/generator.h"
-#include "device/guard.h"
 #include "device/pending.h"
 #include "device/profile.h"
 #include "device/target.h"

@@ -1,5 +1,3 @@
-#include "execute/reference_window.h"
-
 #include <ATen/ops/full.h>
 #include <c10/util/ScopeExit.h>
 #include <cstring>
@@ -10,7 +8,7 @@
 #include "device/target.h"
 #include "execute/failure_flow.h"
 #include "execute/host_call.h"
-#include "execute/worth.h"
+#include "execute/window_run.h"
 #include "record/surroundings.h"
 
 namespace tenon {

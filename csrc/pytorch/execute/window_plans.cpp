@@ -3,27 +3,15 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
-#include <mutex>
+#include <cstdio>
 
 #include "device/fork.h"
-#include "device/host_allocator.h"
 #include "device/interrupts.h"
 #include "device/profile.h"
-#include "device/storage.h"
-#include "device/target.h"
 #include "execute/builder.h"
-#include "execute/host_call.h"
-#include "execute/never_by_plan.h"
 #include "execute/plan_file.h"
-#include "execute/plan_log.h"
-#include "execute/plan_store.h"
-#include "execute/reference_window.h"
-#include "execute/verified_run.h"
-#include "execute/window_run.h"
-#include "record/direct.h"
-#include "record/op_rules.h"
-#include "record/surroundings.h"
 
 namespace tenon {
 namespace {
@@ -34,25 +22,67 @@ constexpr double kFirstPause = 0.5;
 constexpr int kMostFailures = 6;
 constexpr double kGoodPart = 0.005;  // of what a plan costs that is for another process
 
+std::atomic<bool> g_logs{false};
+
+// A window's calls in a few words: how many, the first and the last.
+std::string name_of(const WindowPlan& window) {
+  const auto name = [](const auto& call) { return call->op->op.operator_name().name; };
+  const auto n = window.calls.size();
+  if (n == 0)
+    return "no calls";
+  if (n == 1)
+    return name(window.calls.front());
+  return c10::str(
+      n,
+      " calls, ",
+      name(window.calls.front()),
+      n == 2 ? " and " : " to ",
+      name(window.calls.back()));
+}
+
+void log_plan(const WindowPlan& window, const std::string& what) {
+  // One write a line: other threads, and the program itself, write there too.
+  const auto line = c10::str(
+      "[tenon torch_tenon.plans] window ", window.id, " (", name_of(window), ") ", what, "\n");
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// Seconds as people read them, in ms below one.
+std::string format_time(double seconds) {
+  char text[32];
+  std::snprintf(
+      text,
+      sizeof(text),
+      seconds < 1 ? "%.3g ms" : "%.3g s",
+      seconds < 1 ? seconds * 1e3 : seconds);
+  return text;
+}
+
+// What `finish_window` brings.
+std::string outcome_of(const WindowPlan& window, const FoundPlan& found) {
+  const auto took =
+      window.asked_at == 0
+          ? std::string()
+          : c10::str(
+                " after ",
+                format_time(static_cast<double>(profile_now() - window.asked_at) * 1e-9));
+  if (found.plan)
+    return (found.plan->is_for_any_size() ? "has a plan for sizes of any value" : "has a plan") +
+           took;
+  return found.error.empty() ? "nobody made its plan" + took : "has no plan: " + found.error;
+}
+
 struct Plans {
-  std::mutex mutex;  // taken with and without the interpreter's lock: never wait for that inside
+  MutexAtFork<ForkOrder::plans>
+      mutex;  // taken with and without the interpreter's lock: never wait for that inside
   PlanStore store;
   std::shared_ptr<const AskForPlan> ask;
-  std::atomic<double> first_window{0}, first_by_plan{0};
   std::atomic<int64_t> came{0};
 };
 
-// Leaked on purpose: windows may be committed while the process exits.
 Plans& plans() {
-  static auto* instance = [] {
-    auto* made = new Plans();
-    take_at_fork(made->mutex, ForkOrder::plans);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Plans>::get();
 }
-
-const auto& window_plans_at_load [[maybe_unused]] = plans();
 
 // The lock, for who may make the store let go of something: that ends after the lock.
 class StoreLock {
@@ -117,7 +147,7 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
   std::unique_lock<std::mutex> lock(p.mutex);
   if (found->state == WindowPlan::seen && !std::exchange(found->looked_up, true)) {
     lock.unlock();
-    if (find_kept(*found) && logs_plans())
+    if (find_kept(*found) && g_logs)
       log_plan(*found, "found among the files of plans");
     lock.lock();
   }
@@ -126,14 +156,14 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
                        (found->failures == 0 || host_seconds() >= found->asks_from);
   const bool asks =
       waits ? may_ask || found->state == WindowPlan::waiting
-            : again && may_ask && pays(found->cost, found->calls.size(), seconds_per_call());
+            : again && may_ask && pays(found->cost, seconds_for_plan(found->calls.size()));
   if (asks && p.ask != nullptr) {
     found->state = WindowPlan::waiting;
     const auto seconds = found->cost.told = found->cost.saving();
     found->asked_at = profile_now();
     const auto runs = found->by_reference;
     lock.unlock();
-    if (logs_plans())
+    if (g_logs)
       log_plan(
           *found,
           c10::str(
@@ -171,43 +201,20 @@ bool is_ready(Plans& p, const std::shared_ptr<WindowPlan>& found, bool waits, Wi
   return ready;
 }
 
-void count_as_reference(Plans& p, WindowPlan& found) {
-  std::lock_guard<std::mutex> lock(p.mutex);
+}  // namespace
+
+void count_as_reference(WindowPlan& found) {
+  std::lock_guard<std::mutex> lock(plans().mutex);
   --found.by_plan;
   ++found.by_reference;
 }
 
-// By the plan; where the device has no memory for that, by reference: nothing was enqueued yet, and
-// the host has what that needs beside the results.
-WindowRun run_plan_on_device(
-    Plans& p,
-    const Ready& ready,
-    Window& window,
-    const std::vector<int32_t>& order,
-    c10::DeviceIndex device,
-    const std::function<WindowRun()>& by_reference) {
-  std::shared_ptr<DeviceNumbers> numbers;
-  try {
-    numbers = std::make_shared<DeviceNumbers>(window, device);
-    return run_plan(ready, window, order, device, numbers, /*keeps_slots=*/false);
-  } catch (const c10::OutOfMemoryError&) {
-    count_as_reference(p, *ready.found);
-  }
-  auto ran = by_reference();
-  ran.later = [numbers, later = std::move(ran.later)] { return later(); };
-  return ran;
+std::mutex& plans_mutex() {
+  return plans().mutex;
 }
 
-// On an asynchronous target the host's kernels begin when all that came before is over, so that
-// they know its errors.
-void wait_for_earlier(const Window& window, c10::DeviceIndex device) {
-  const bool reads = std::any_of(
-      window.slots.begin(), window.slots.end(), [](const auto& slot) { return !slot.fresh; });
-  if (reads)
-    wait_until_idle(device);
-}
-
-Candidates find_candidates(Plans& p, const Window& window, const std::vector<int32_t>& order) {
+Candidates find_candidates(const Window& window, const std::vector<int32_t>& order) {
+  auto& p = plans();
   {
     const StoreLock lock(p);
     auto found = p.store.find_or_add(window, order);
@@ -220,19 +227,17 @@ Candidates find_candidates(Plans& p, const Window& window, const std::vector<int
   return p.store.find_or_add(window, order);
 }
 
-// The plan that runs the window now, if one is there: its own, or until that is made the one of its
-// claim.
-Ready find_ready(Plans& p, const Candidates& candidates, bool waits, WindowRun& asked) {
+Ready find_ready(const Candidates& candidates, bool waits, WindowRun& asked) {
+  auto& p = plans();
   const auto& own = candidates.own;
   const auto& claim = candidates.claim;
   if (own && is_ready(p, own, waits, asked))
-    return {own, own->found.plan};
+    return {own, own->found.plan->instance({})};
   if (!claim || !is_ready(p, claim, waits, asked))
     return {};
-  const auto& found = claim->found;
-  Ready ready{claim, found.sized ? found.sized->instance(candidates.symbols) : found.plan};
+  Ready ready{claim, claim->found.plan->instance(candidates.symbols)};
   if (!ready.plan) {
-    count_as_reference(p, *claim);
+    count_as_reference(*claim);
   } else if (own) {
     std::lock_guard<std::mutex> lock(p.mutex);
     --own->by_reference;
@@ -240,109 +245,8 @@ Ready find_ready(Plans& p, const Candidates& candidates, bool waits, WindowRun& 
   return ready;
 }
 
-WindowCame came(Plans& p, const Candidates& candidates, const Ready& ready) {
-  if (ready.plan)
-    return WindowCame::by_plan;
-  const auto& known = candidates.claim ? candidates.claim : candidates.own;
-  if (!known)
-    return WindowCame::anew;
-  const std::lock_guard<std::mutex> lock(p.mutex);
-  return known->by_reference > 1 || candidates.claim ? WindowCame::again : WindowCame::anew;
-}
-
-bool is_small(const Window& window) {
-  return std::all_of(
-      window.calls.begin(), window.calls.end(), [](const auto& call) { return call.entry->small; });
-}
-
-// Whether a plan's steps are the window's calls one by one, which are made as fast without it.
-bool makes_the_same_calls(const Plan& plan, const Window& window) {
-  const auto is_made = [](const Step& step, const RecordedCall& recorded) {
-    const auto* call = std::get_if<CallStep>(&step.work);
-    return call != nullptr && resolved(*call).op == recorded.entry->op->op;
-  };
-  const auto& steps = plan.data().steps;
-  return std::equal(steps.begin(), steps.end(), window.calls.begin(), window.calls.end(), is_made);
-}
-
-void note_first(std::atomic<double>& first, double now) {
-  if (first == 0)
-    first = now;
-}
-
-}  // namespace
-
-WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) {
-  const HostOverflow overflow;
-  const auto by_reference = [&] {
-    if (!target().host_memory)
-      wait_for_earlier(window, device);
-    return run_window_by_reference(window, device, /*keeps_slots=*/window.replayed);
-  };
-  if (mode == ExecuteMode::reference)
-    return by_reference();  // a graph's
-  const bool verifies = mode == ExecuteMode::verify;
-  // Who captures a graph has said that it comes again.
-  const bool waits =
-      mode == ExecuteMode::compiled || mode == ExecuteMode::verify || window.replayed;
-  if (never_by_plan(window, verifies)) {
-    if (!waits)
-      note_window(WindowCame::anew, is_small(window), window.calls.size());
-    return by_reference();
-  }
-  if (!waits && is_fragment())
-    return by_reference();
-  const auto order = window.order();
-  auto& p = plans();
-  Profiled looks_up(Activity::look_up, device);
-  if (looks_up)
-    looks_up->window = window.profiled;
-  const auto candidates = find_candidates(p, window, order);
-  WindowRun asked;
-  auto ready = find_ready(p, candidates, waits, asked);
-  if (ready.plan && !waits && target().host_memory && makes_the_same_calls(*ready.plan, window)) {
-    count_as_reference(p, *ready.found);
-    ready = {};
-  }
-  looks_up.finish();
-  WindowRun ran;
-  const double start = host_seconds();
-  note_first(p.first_window, start);
-  if (!ready.plan) {
-    const auto& waiting = candidates.own ? candidates.own : candidates.claim;
-    std::optional<ReferenceRun> timed;
-    if (waiting)
-      timed.emplace(waiting->cost, p.mutex, builder_works());
-    ran = by_reference();
-    if (timed)
-      timed->finish(
-          ran.library_seconds,
-          1 + direct_calls_before() / static_cast<double>(window.calls.size()));
-  } else if (verifies) {
-    if (!target().host_memory)
-      wait_for_earlier(window, device);
-    ran = verify_window(ready, window, order, device);
-  } else {
-    note_first(p.first_by_plan, start);
-    ran = target().host_memory
-              ? run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false)
-              : run_plan_on_device(p, ready, window, order, device, by_reference);
-    const double seconds = host_seconds() - start;
-    ready.found->nanoseconds_by_plan += std::llround(seconds * 1e9);
-    if (candidates.own && ready.found != candidates.own) {
-      const std::lock_guard<std::mutex> lock(p.mutex);
-      candidates.own->cost.elsewhere += saving_beside_any_sizes(seconds);
-    }
-  }
-  if (asked.interrupted)
-    ran.interrupted = std::move(asked.interrupted);
-  if (!waits)
-    note_window(came(p, candidates, ready), is_small(window), window.calls.size());
-  return ran;
-}
-
 void finish_window(WindowPlan& window, FoundPlan found) {
-  if (logs_plans())
+  if (g_logs)
     log_plan(window, outcome_of(window, found));
   const StoreLock lock(plans());
   if (window.state == WindowPlan::ready)
@@ -357,7 +261,7 @@ void finish_window(WindowPlan& window, FoundPlan found) {
     log_event(built);
   }
   std::swap(window.found, found);  // what was there ends after the lock
-  const bool ready = window.found.plan != nullptr || window.found.sized != nullptr;
+  const bool ready = window.found.plan != nullptr;
   if (ready)
     ++plans().came;
   const bool passes = !ready && window.found.may_pass && window.failures < kMostFailures;
@@ -375,7 +279,7 @@ void ask_for_later() {
   {
     const std::lock_guard<std::mutex> lock(p.mutex);
     for (const auto& w : p.store.all()) {
-      const auto cost = cost_of_plan(w->calls.size(), seconds_per_call());
+      const auto cost = seconds_for_plan(w->calls.size());
       if (w->state == WindowPlan::seen && w->failures == 0 && w->by_reference > 1 &&
           w->cost.saving() >= kGoodPart * cost)
         wanted.push_back(w);
@@ -422,7 +326,7 @@ std::vector<WindowRuns> window_runs() {
         static_cast<double>(w->nanoseconds_by_plan) * 1e-9,
         w->cost.seconds,
         w->cost.saving(),
-        price_of(w->calls.size(), seconds_per_call()),
+        price_of(seconds_for_plan(w->calls.size())),
         waits ? static_cast<double>(profile_now() - w->asked_at) * 1e-9 : 0,
         w->sizes_served.size(),
     });
@@ -449,8 +353,8 @@ std::tuple<size_t, size_t, int64_t, int64_t, int64_t> structure_counts() {
   return {c.entries, c.bound, c.hits, c.misses, c.evicted};
 }
 
-std::pair<double, double> first_runs() {
-  return {plans().first_window, plans().first_by_plan};
+void set_logs_plans(bool on) {
+  g_logs = on;
 }
 
 }  // namespace tenon

@@ -1,30 +1,73 @@
 #include "execute/window_run.h"
 
-#include <ATen/Parallel.h>
+#include <algorithm>
+#include <atomic>
+#include <cmath>
 
 #include "device/host_allocator.h"
+#include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "execute/builder.h"
 #include "execute/failure_flow.h"
-#include "execute/reference_window.h"
-#include "record/call_pattern.h"
+#include "execute/host_call.h"
+#include "execute/window_plans.h"
+#include "record/direct.h"
 #include "record/surroundings.h"
 
 namespace tenon {
 namespace {
 
+std::array<std::atomic<int64_t>, kNeverByPlan.size()> counts;
+
+bool uses_failed(const Window& window) {
+  std::lock_guard<std::mutex> lock(record_mutex());
+  return std::any_of(window.slots.begin(), window.slots.end(), [](const auto& slot) {
+    return slot.buffer && slot.buffer->failure;
+  });
+}
+
+// Whether the program alone has to decide what computes a window's results, as far as their last
+// bits go.
+bool has_deterministic_calls(const Window& window) {
+  return std::any_of(window.calls.begin(), window.calls.end(), [](const auto& call) {
+    return is_deterministic(call.entry->surroundings());
+  });
+}
+
+// A plan is for calls of one world. Grad mode is nothing to generated kernels, and each call on
+// whole tensors has its own.
+bool is_of_one_world(const Window& window) {
+  const auto first = window.calls.front().entry->surroundings();
+  return std::all_of(window.calls.begin(), window.calls.end(), [first](const auto& call) {
+    return same_settings(call.entry->surroundings(), first);
+  });
+}
+
+std::optional<NeverByPlan> why_never(const Window& window, bool verifies) {
+  if (!target().runs_plans)
+    return NeverByPlan::target;
+  if (!verifies && has_deterministic_calls(window))
+    return NeverByPlan::deterministic;
+  if (!is_of_one_world(window))
+    return NeverByPlan::settings;
+  if (target().host_memory && uses_failed(window))
+    return NeverByPlan::failed;
+  return std::nullopt;
+}
+
+// Whether a window always runs by reference, and counts it where it does. What compares a plan with
+// the reference asks for the plan also where results are to be the same in each run.
+bool never_by_plan(const Window& window, bool verifies) {
+  const auto why = why_never(window, verifies);
+  if (why)
+    ++counts[static_cast<size_t>(*why)];
+  return why.has_value();
+}
+
 // An error that is no call's is everybody's: nobody knows what depends on it.
 bool is_of_no_call(const StepFailure& failed) {
   return std::all_of(failed.calls.begin(), failed.calls.end(), [](auto call) { return call < 0; });
-}
-
-// By call: the surroundings that it was made in; none where they are all alike.
-std::vector<int64_t> worlds_of(const std::vector<const OpEntry*>& calls) {
-  std::vector<int64_t> worlds;
-  for (const auto* call : calls)
-    worlds.push_back(call->surroundings());
-  const bool alike = std::equal(worlds.begin() + 1, worlds.end(), worlds.begin());
-  return alike ? std::vector<int64_t>() : worlds;
 }
 
 // Where the errors of a plan's steps go, told by the window's calls.
@@ -68,27 +111,13 @@ void free_unused(Buffer& buffer) {
     buffer.free_memory();
 }
 
-}  // namespace
+// A window's run-time numbers in the device's memory.
+struct DeviceNumbers {
+  DeviceNumbers(const Window& window, c10::DeviceIndex device);
 
-std::shared_ptr<WindowPlan> describe(const Window& window, const std::vector<int32_t>& order) {
-  auto made = std::make_shared<WindowPlan>();
-  made->threads = at::get_num_threads();
-  for (const auto index : order) {
-    const auto& slot = window.slots[index];
-    made->slots.push_back({slot.nbytes, slot.fresh, slot.alive, slot.written});
-  }
-  for (const auto& call : window.calls) {
-    made->calls.push_back(call.entry);
-    made->entries.push_back(call.entry->shared_from_this());
-    const auto* pattern = call.entry->pattern;
-    made->sized.push_back(pattern != nullptr ? static_cast<int32_t>(pattern->given) : -1);
-  }
-  made->worlds = worlds_of(made->calls);
-  const auto places = window.places(order);
-  for (const auto index : window.slots_of_calls)
-    made->slots_of_calls.push_back(places[index]);
-  return made;
-}
+  std::vector<int64_t> values;
+  c10::DataPtr memory;
+};
 
 DeviceNumbers::DeviceNumbers(const Window& window, c10::DeviceIndex device)
     : values(window.numbers) {
@@ -99,6 +128,8 @@ DeviceNumbers::DeviceNumbers(const Window& window, c10::DeviceIndex device)
   queue_of(device).copy(memory.get(), values.data(), nbytes, CopyKind::host_to_device);
 }
 
+// `numbers`: null where the host reaches the device's memory. With `keeps_slots` the window can run
+// again.
 WindowRun run_plan(
     const Ready& ready,
     Window& window,
@@ -193,6 +224,209 @@ WindowRun run_plan(
     ran.failures = outcome(*ready.with_sizes(window, order), buffers, window.lines, failed);
   }
   return ran;
+}
+
+// Leaked on purpose: windows may be committed while the process exits.
+Verify& verify() {
+  static auto* instance = new Verify();
+  return *instance;
+}
+
+WindowRun verify_window(
+    const Ready& ready,
+    Window& window,
+    const std::vector<int32_t>& order,
+    c10::DeviceIndex device) {
+  const auto move = [&](size_t slot, CopyKind kind, void* bytes, size_t nbytes) {
+    if (nbytes == 0)
+      return;
+    void* memory = window.slots[order[slot]].buffer->memory();
+    const bool reads = kind == CopyKind::device_to_host;
+    copy_bytes(reads ? bytes : memory, reads ? memory : bytes, nbytes, kind, device);
+  };
+  const SlotBytes bytes{
+      [&](size_t slot, void* to, size_t nbytes) {
+        move(slot, CopyKind::device_to_host, to, nbytes);
+      },
+      [&](size_t slot, const void* from, size_t nbytes) {
+        move(slot, CopyKind::host_to_device, const_cast<void*>(from), nbytes);
+      }};
+  WindowRun ran;
+  bool has_run = false;
+  const auto by_plan = [&] {
+    const auto numbers =
+        target().host_memory ? nullptr : std::make_shared<DeviceNumbers>(window, device);
+    auto tried = run_plan(ready, window, order, device, numbers, /*keeps_slots=*/true);
+    if (tried.later) {
+      wait_for_success(device, commit_part(device), "a plan that is compared");
+      tried.failures = tried.later();
+    }
+    if (tried.failures.first)
+      tried.failures.first->raise();
+  };
+  const auto by_reference = [&] {
+    ran = run_window_by_reference(window, device, /*keeps_slots=*/true);
+    has_run = true;
+  };
+  try {
+    verify()(ready.with_sizes(window, order), window.numbers, bytes, by_plan, by_reference);
+  } catch (...) {
+    // An interrupt, say: what the window writes is not to be taken for written.
+    const auto failure = Failure::current("");
+    if (!has_run)
+      by_reference();
+    // What both raise is the window's; anything else is for who asked for the comparison.
+    const auto failures = ran.later ? ran.later() : ran.failures;
+    if (!failures.first)
+      ran.interrupted = [failure] { failure->raise(); };
+  }
+  return ran;
+}
+
+// By the plan; where the device has no memory for that, by reference: nothing was enqueued yet, and
+// the host has what that needs beside the results.
+WindowRun run_plan_on_device(
+    const Ready& ready,
+    Window& window,
+    const std::vector<int32_t>& order,
+    c10::DeviceIndex device,
+    const std::function<WindowRun()>& by_reference) {
+  std::shared_ptr<DeviceNumbers> numbers;
+  try {
+    numbers = std::make_shared<DeviceNumbers>(window, device);
+    return run_plan(ready, window, order, device, numbers, /*keeps_slots=*/false);
+  } catch (const c10::OutOfMemoryError&) {
+    count_as_reference(*ready.found);
+  }
+  auto ran = by_reference();
+  ran.later = [numbers, later = std::move(ran.later)] { return later(); };
+  return ran;
+}
+
+// On an asynchronous target the host's kernels begin when all that came before is over, so that
+// they know its errors.
+void wait_for_earlier(const Window& window, c10::DeviceIndex device) {
+  const bool reads = std::any_of(
+      window.slots.begin(), window.slots.end(), [](const auto& slot) { return !slot.fresh; });
+  if (reads)
+    wait_until_idle(device);
+}
+
+WindowCame came(const Candidates& candidates, const Ready& ready) {
+  if (ready.plan)
+    return WindowCame::by_plan;
+  const auto& known = candidates.claim ? candidates.claim : candidates.own;
+  if (!known)
+    return WindowCame::anew;
+  const std::lock_guard<std::mutex> lock(plans_mutex());
+  return known->by_reference > 1 || candidates.claim ? WindowCame::again : WindowCame::anew;
+}
+
+bool is_small(const Window& window) {
+  return std::all_of(
+      window.calls.begin(), window.calls.end(), [](const auto& call) { return call.entry->small; });
+}
+
+// Whether a plan's steps are the window's calls one by one, which are made as fast without it.
+bool makes_the_same_calls(const Plan& plan, const Window& window) {
+  const auto is_made = [](const Step& step, const RecordedCall& recorded) {
+    const auto* call = std::get_if<CallStep>(&step.work);
+    return call != nullptr && resolved(*call).op == recorded.entry->op->op;
+  };
+  const auto& steps = plan.data().steps;
+  return std::equal(steps.begin(), steps.end(), window.calls.begin(), window.calls.end(), is_made);
+}
+
+std::atomic<double> g_first_window{0}, g_first_by_plan{0};
+
+void note_first(std::atomic<double>& first, double now) {
+  if (first == 0)
+    first = now;
+}
+
+}  // namespace
+
+void set_verify(Verify made) {
+  verify() = std::move(made);
+}
+
+std::array<int64_t, kNeverByPlan.size()> windows_never_by_plan() {
+  std::array<int64_t, kNeverByPlan.size()> found{};
+  std::copy(counts.begin(), counts.end(), found.begin());
+  return found;
+}
+
+WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) {
+  const HostOverflow overflow;
+  const auto by_reference = [&] {
+    if (!target().host_memory)
+      wait_for_earlier(window, device);
+    return run_window_by_reference(window, device, /*keeps_slots=*/window.replayed);
+  };
+  if (mode == ExecuteMode::reference)
+    return by_reference();  // a graph's
+  const bool verifies = mode == ExecuteMode::verify;
+  // Who captures a graph has said that it comes again.
+  const bool waits =
+      mode == ExecuteMode::compiled || mode == ExecuteMode::verify || window.replayed;
+  if (never_by_plan(window, verifies)) {
+    if (!waits)
+      note_window(WindowCame::anew, is_small(window), window.calls.size());
+    return by_reference();
+  }
+  if (!waits && is_fragment())
+    return by_reference();
+  const auto order = window.order();
+  Profiled looks_up(Activity::look_up, device);
+  if (looks_up)
+    looks_up->window = window.profiled;
+  const auto candidates = find_candidates(window, order);
+  WindowRun asked;
+  auto ready = find_ready(candidates, waits, asked);
+  if (ready.plan && !waits && target().host_memory && makes_the_same_calls(*ready.plan, window)) {
+    count_as_reference(*ready.found);
+    ready = {};
+  }
+  looks_up.finish();
+  WindowRun ran;
+  const double start = host_seconds();
+  note_first(g_first_window, start);
+  if (!ready.plan) {
+    const auto& waiting = candidates.own ? candidates.own : candidates.claim;
+    const auto run = [&]() -> ReferenceSeconds {
+      ran = by_reference();
+      const auto calls = static_cast<double>(window.calls.size());
+      return {ran.library_seconds, 1 + static_cast<double>(direct_calls_before()) / calls};
+    };
+    if (waiting)
+      run_timed(waiting->cost, plans_mutex(), builder_works(), run);
+    else
+      ran = by_reference();
+  } else if (verifies) {
+    if (!target().host_memory)
+      wait_for_earlier(window, device);
+    ran = verify_window(ready, window, order, device);
+  } else {
+    note_first(g_first_by_plan, start);
+    ran = target().host_memory
+              ? run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false)
+              : run_plan_on_device(ready, window, order, device, by_reference);
+    const double seconds = host_seconds() - start;
+    ready.found->nanoseconds_by_plan += std::llround(seconds * 1e9);
+    if (candidates.own && ready.found != candidates.own) {
+      const std::lock_guard<std::mutex> lock(plans_mutex());
+      candidates.own->cost.elsewhere += saving_beside_any_sizes(seconds);
+    }
+  }
+  if (asked.interrupted)
+    ran.interrupted = std::move(asked.interrupted);
+  if (!waits)
+    note_window(came(candidates, ready), is_small(window), window.calls.size());
+  return ran;
+}
+
+std::pair<double, double> first_runs() {
+  return {g_first_window, g_first_by_plan};
 }
 
 }  // namespace tenon

@@ -1,45 +1,58 @@
-// One run of a window by a plan.
+// One run of a window: by its plan, by reference, or both ways.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
-#include "execute/window_plans.h"
+#include "execute/plan_store.h"
 
 namespace tenon {
 
-// What there is to know of a window, apart from what runs it. `order`: its slots in the order of
-// their first use.
-std::shared_ptr<WindowPlan> describe(const Window& window, const std::vector<int32_t>& order);
+// The calls of a window one by one, by PyTorch's CPU kernels, on the memory that its buffers have:
+// what runs a window without a plan, and the yardstick for every plan.
+//
+// Results bring memory of their own, and what no later call needs is let go of. With `keeps_slots`
+// both stay where they are. On a target whose memory the host cannot reach, what calls need is
+// copied to the host, once, and what they wrote is copied back.
+WindowRun run_window_by_reference(
+    Window& window, c10::DeviceIndex device, bool keeps_slots = false);
 
-// What runs a window: its plan, or the one of its claim for its sizes.
-struct Ready {
-  std::shared_ptr<WindowPlan> found;
-  std::shared_ptr<const Plan> plan;
-
-  // The window as it is, with its own sizes.
-  std::shared_ptr<const WindowPlan> with_sizes(
-      const Window& window, const std::vector<int32_t>& order) const {
-    return found->claim ? describe(window, order) : found;
-  }
+// Windows that no plan may run.
+enum class NeverByPlan : uint8_t { target, deterministic, settings, failed };
+constexpr std::array<std::string_view, 4> kNeverByPlan = {
+    "the target runs no plans",
+    "deterministic algorithms are asked for",
+    "its calls were recorded under different settings",
+    "it has a result that failed",
 };
 
-// A window's run-time numbers in the device's memory.
-struct DeviceNumbers {
-  DeviceNumbers(const Window& window, c10::DeviceIndex device);
+// Such windows so far, in the order of `kNeverByPlan`.
+std::array<int64_t, kNeverByPlan.size()> windows_never_by_plan();
 
-  std::vector<int64_t> values;
-  c10::DataPtr memory;
+// A window run both ways, for Python to compare: TENON_EXECUTE=verify.
+//
+// The bytes of a window's slots, by their place in its order; of a device whose memory the host
+// cannot reach by copies that are waited for. A slot without memory is not asked for.
+struct SlotBytes {
+  std::function<void(size_t slot, void* bytes, size_t nbytes)> read;
+  std::function<void(size_t slot, const void* bytes, size_t nbytes)> write;
 };
 
-// `numbers`: null where the host reaches the device's memory. With `keeps_slots` the window can run
-// again.
-WindowRun run_plan(
-    const Ready& ready,
-    Window& window,
-    const std::vector<int32_t>& order,
-    c10::DeviceIndex device,
-    const std::shared_ptr<DeviceNumbers>& numbers,
-    bool keeps_slots);
+// Python's: gets a window with its numbers, its slots' bytes and its two runs.
+using Verify = std::function<void(
+    const std::shared_ptr<const WindowPlan>&,
+    const std::vector<int64_t>&,
+    const SlotBytes&,
+    const std::function<void()>& run_plan,
+    const std::function<void()>& run_reference)>;
+void set_verify(Verify verify);
+
+// When the first window ran in this process, and the first one by a plan: seconds on one clock, 0
+// for not yet.
+std::pair<double, double> first_runs();
 
 }  // namespace tenon

@@ -6,14 +6,14 @@
 #include <ctime>
 #include <utility>
 
-#include "execute/room.h"
+#include "execute/run_threads.h"
+#include "runtime/queue.h"
 #include "runtime/threads.h"
 
 namespace tenon {
 namespace {
 
 constexpr double kShareOfCost = 0.05;  // of what a plan costs, spent without it before it is wanted
-constexpr size_t kCallsOfPlan = 4;     // that take as long as what each plan takes beside its calls
 constexpr double kNews = 2;            // so many times what the builder knows
 constexpr double kKnownSizes = 0.2;    // of a run by a plan for any sizes, saved by one for its own
 // So many times as long a window may take where it leaves the builder a processor: what a loop of
@@ -78,14 +78,6 @@ bool leaves_one(const ReferenceCost& cost) {
   return is_for_trial(cost.runs) ? !leaves : leaves;
 }
 
-int threads_for(const ReferenceCost& cost, std::mutex& mutex, bool builder_works) {
-  const int fewer = builder_works ? fewer_threads() : 0;
-  if (fewer == 0)
-    return 0;
-  const std::lock_guard<std::mutex> lock(mutex);
-  return leaves_one(cost) ? fewer : 0;
-}
-
 }  // namespace
 
 ReferenceCost part_of(const ReferenceCost& any_sizes, double part) {
@@ -99,20 +91,15 @@ double saving_beside_any_sizes(double seconds) {
   return kKnownSizes * seconds;
 }
 
-double cost_of_plan(size_t calls, double per_call) {
-  return per_call * static_cast<double>(kCallsOfPlan + calls);
+double price_of(double of_plan) {
+  return of_plan * std::max(kShareOfCost, program().part());
 }
 
-double price_of(size_t calls, double per_call) {
-  return std::max(kShareOfCost, program().part()) * cost_of_plan(calls, per_call);
-}
-
-bool pays(const ReferenceCost& cost, size_t calls, double per_call) {
+bool pays(const ReferenceCost& cost, double of_plan) {
   if (g_plan_all)
     return true;
   const double saving = cost.saving();
-  return saving >= kShareOfCost * cost_of_plan(calls, per_call) &&
-         saving >= price_of(calls, per_call);
+  return saving >= kShareOfCost * of_plan && saving >= price_of(of_plan);
 }
 
 void set_plan_all(bool all) {
@@ -123,37 +110,35 @@ bool is_news(const ReferenceCost& cost) {
   return cost.saving() > kNews * cost.told;
 }
 
-ReferenceRun::ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works)
-    : cost_(cost),
-      mutex_(mutex),
-      builder_works_(builder_works),
-      fewer_(threads_for(cost, mutex, builder_works)),
-      threads_(fewer_),
-      start_(host_seconds()) {
+void run_timed(
+    ReferenceCost& cost,
+    std::mutex& mutex,
+    bool builder_works,
+    c10::function_ref<ReferenceSeconds()> run) {
   program();
-}
-
-void ReferenceRun::finish(double library, double runs) {
-  const double seconds = host_seconds() - start_;
-  if (builder_works_)
-    note_room(seconds, fewer_ > 0);
-  else
-    need_no_room();
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const bool first = cost_.seconds == 0;
+  int fewer = builder_works ? fewer_threads() : 0;
+  if (fewer > 0) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    fewer = leaves_one(cost) ? fewer : 0;
+  }
+  TimedRun timed(fewer, builder_works);
+  const auto [library, runs] = run();
+  const double seconds = timed.finish(/*left=*/fewer > 0);
+  const std::lock_guard<std::mutex> lock(mutex);
+  const bool first = cost.seconds == 0;
   // The others were hardly all held up as this one may have been.
-  const double shortest = std::min({seconds, cost_.with_all, cost_.with_fewer});
+  const double shortest = std::min({seconds, cost.with_all, cost.with_fewer});
   const double times = seconds > 0 ? 1 + (runs - 1) * shortest / seconds : runs;
-  cost_.seconds += seconds * times;
-  cost_.library += library * times;
+  cost.seconds += seconds * times;
+  cost.library += library * times;
   if (first)
     return;
-  ++cost_.runs;
-  if (fewer_ == 0) {
-    cost_.with_all = std::min(cost_.with_all, seconds);
+  ++cost.runs;
+  if (fewer == 0) {
+    cost.with_all = std::min(cost.with_all, seconds);
   } else {
-    ++cost_.runs_with_fewer;
-    cost_.with_fewer = std::min(cost_.with_fewer, seconds);
+    ++cost.runs_with_fewer;
+    cost.with_fewer = std::min(cost.with_fewer, seconds);
   }
 }
 

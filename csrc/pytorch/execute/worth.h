@@ -10,12 +10,10 @@
 // such a program asks for a plan once its window has cost what the plan will.
 #pragma once
 
-#include <cstddef>
+#include <c10/util/FunctionRef.h>
+
 #include <limits>
 #include <mutex>
-
-#include "device/threads.h"
-#include "runtime/queue.h"
 
 namespace tenon {
 
@@ -43,38 +41,29 @@ ReferenceCost part_of(const ReferenceCost& any_sizes, double part);
 // What a plan for some sizes might have saved of a run by the plan for any sizes.
 double saving_beside_any_sizes(double seconds);
 
-// Seconds of the builder for a plan of so many calls.
-double cost_of_plan(size_t calls, double per_call);
-// What runs without a plan may cost until one is asked for that is of so many calls, of which each
-// costs the builder `per_call` seconds..
-double price_of(size_t calls, double per_call);
+// What runs without a plan may cost until one is asked for that takes the builder so many seconds.
+double price_of(double of_plan);
 // Whether a plan is to be asked for.
-bool pays(const ReferenceCost& cost, size_t calls, double per_call);
+bool pays(const ReferenceCost& cost, double of_plan);
 // From now on every window that comes twice gets a plan, whatever that costs.
 void set_plan_all(bool all);
 
 // Whether what the builder was told of a window is out of date.
 bool is_news(const ReferenceCost& cost);
 
-// One run by reference: timed, and, while the builder works for this process, on fewer threads than
-// there are processors, if the window takes little longer with these than it does with all of them
-// while nobody is in the way. They would wait for each other otherwise: a loop ends when its last
-// thread does, and that has to wait for the builder's turn.
-class ReferenceRun {
- public:
-  // `mutex` guards `cost`.
-  ReferenceRun(ReferenceCost& cost, std::mutex& mutex, bool builder_works);
-  // It is over; `library`: seconds in kernels that a plan calls as well. It stands for so many
-  // runs, the others being those of the same calls without a window.
-  void finish(double library, double runs);
-
- private:
-  ReferenceCost& cost_;
-  std::mutex& mutex_;
-  bool builder_works_;
-  int fewer_;  // threads; 0: all
-  Threads threads_;
-  double start_;
+// A window by reference: what its kernels took that a plan calls as well, and for how many runs it
+// stands, the others being those of the same calls without a window.
+struct ReferenceSeconds {
+  double library, runs;
 };
+// Runs a window, timed; `mutex` guards `cost`. While the builder works for this process it is on
+// fewer threads than there are processors, if it takes little longer with these than it does with
+// all of them while nobody is in the way. They would wait for each other otherwise: a loop ends
+// when its last thread does, and that has to wait for the builder's turn.
+void run_timed(
+    ReferenceCost& cost,
+    std::mutex& mutex,
+    bool builder_works,
+    c10::function_ref<ReferenceSeconds()> run);
 
 }  // namespace tenon

@@ -4,6 +4,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
@@ -30,12 +31,9 @@
 
 #include "device/allocator.h"
 #include "device/counters.h"
-#include "device/guard.h"
 #include "device/pending.h"
-#include "device/pinned.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/host_alias.h"
 #include "execute/host_views.h"
 #include "record/execution.h"
 #include "record/graph.h"
@@ -234,7 +232,7 @@ void copy_run_of_bytes(const at::Tensor& self, const at::Tensor& src, bool non_b
     const auto buffer = buffer_of(target_storage);
     if (buffer) {
       // The source may change as soon as this is over, unless somebody said that it does not.
-      const bool stays = non_blocking && is_pinned(from);
+      const bool stays = non_blocking && at::detail::getPrivateUse1Hooks().isPinnedPtr(from);
       const auto staged = stays ? src : src.clone();
       enqueue_upload(*buffer, to, staged.const_data_ptr(), self.nbytes(), whole, [staged] {});
       return note_contents(*buffer, /*whole=*/false);

@@ -14,15 +14,6 @@ constexpr int kOftenAlike = 3;  // times that the same sizes came
 constexpr size_t kMostLasting = 32, kMostCounted = 256;
 constexpr size_t kMost = 5;  // calls with other sizes after which no rule is expected any more
 
-// What a call gives its sizes.
-std::vector<TensorLayout> made_by(const OpEntry& entry) {
-  std::vector<TensorLayout> made;
-  for (const auto k : entry.resized)
-    made.push_back(entry.tensors[k]);
-  made.insert(made.end(), entry.fresh.begin(), entry.fresh.end());
-  return made;
-}
-
 // The sizes of what a call gave, behind those that it was given.
 std::vector<int64_t> with_results(
     std::vector<int64_t> sizes, const std::vector<TensorLayout>& made) {
@@ -33,16 +24,18 @@ std::vector<int64_t> with_results(
   return sizes;
 }
 
-bool are_alike(const std::vector<ResultPlan>& a, const std::vector<ResultPlan>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+// But for sizes.
+bool are_alike(const CallResults& a, const CallResults& b) {
+  const auto same_result = [](const ResultPlan& x, const ResultPlan& y) {
     return x.argument == y.argument && x.list == y.list && x.defined == y.defined;
-  });
-}
-
-bool are_alike(const std::vector<TensorLayout>& a, const std::vector<TensorLayout>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+  };
+  const auto same_layout = [](const TensorLayout& x, const TensorLayout& y) {
     return x.dtype == y.dtype && x.sizes.size() == y.sizes.size() && x.offset == 0 && y.offset == 0;
-  });
+  };
+  return a.resized == b.resized &&
+         std::equal(
+             a.results.begin(), a.results.end(), b.results.begin(), b.results.end(), same_result) &&
+         std::equal(a.made.begin(), a.made.end(), b.made.begin(), b.made.end(), same_layout);
 }
 
 CallPattern* find_pattern(const OpInfo& op, const OpKey& key) {
@@ -112,7 +105,7 @@ bool comes_often(CallPattern& pattern, uint64_t key) {
 // Where windows end is to be the same for all sizes.
 void enter(OpEntry& entry, const CallPattern& pattern, const OpKey& without) {
   entry.pattern = &pattern;
-  entry.sizes = with_results(without.sizes(), made_by(entry));
+  entry.sizes = with_results(without.sizes(), results_of(entry).made);
   entry.hash = without.hash() ^ std::hash<std::string>{}(entry.op->name);
 }
 
@@ -125,8 +118,7 @@ int64_t next_pattern() {
 
 bool build_pattern_key(
     OpKey& key, const OpInfo& op, bool open_scalars, c10::ArrayRef<IValue> arguments) {
-  if (!op.sizes.follow ||
-      !key.build_without_sizes(arguments, op.numbers, open_scalars, op.sizes.arguments))
+  if (!op.sizes.follow || !key.build(arguments, op.numbers, open_scalars, &op.sizes.arguments))
     return false;
   if (op.sizes.more != nullptr) {
     for (const auto size : op.sizes.more(arguments))
@@ -145,13 +137,10 @@ void note_pattern(OpInfo& op, OpEntry& entry, const OpKey& key) {
     made->id = next_pattern();
     made->key = key.words();
     made->given = key.sizes().size();
-    made->results = entry.results;
-    made->resized = entry.resized;
-    made->made = made_by(entry);
+    made->gives = results_of(entry);
     pattern = op.patterns.emplace(key.hash(), std::move(made))->second.get();
   }
-  if (pattern->resized != entry.resized || !are_alike(pattern->results, entry.results) ||
-      !are_alike(pattern->made, made_by(entry))) {
+  if (!are_alike(pattern->gives, results_of(entry))) {
     pattern->hopeless = true;
     pattern->confirmed = false;
     return;
@@ -167,8 +156,7 @@ std::shared_ptr<OpEntry> entry_by_rule(
   if (!build_pattern_key(without, op, open_scalars, arguments) ||
       (op.sizes.allows != nullptr && !op.sizes.allows(arguments)))
     return nullptr;
-  std::vector<ResultPlan> results;
-  std::vector<TensorLayout> made;
+  CallResults gives;
   CallPattern* pattern = nullptr;
   {
     // Patterns change when they learn.
@@ -182,20 +170,13 @@ std::shared_ptr<OpEntry> entry_by_rule(
     }
     if (!pattern->confirmed)
       return nullptr;
-    results = pattern->results;
-    made = pattern->made;
-    if (!follow_rule(*pattern, without.sizes(), made))
+    gives = pattern->gives;
+    if (!follow_rule(*pattern, without.sizes(), gives.made))
       return nullptr;
     lasts = comes_often(*pattern, key.hash());
   }
   std::shared_ptr<OpEntry> entry = entry_of(op, key, open_scalars, arguments);
-  entry->results = std::move(results);
-  entry->resized = pattern->resized;
-  const auto fresh = made.begin() + static_cast<int64_t>(entry->resized.size());
-  for (size_t k = 0; k < entry->resized.size(); ++k)
-    entry->tensors[entry->resized[k]] = made[k];
-  entry->fresh.assign(fresh, made.end());
-  finish_entry(*entry);
+  set_results(*entry, std::move(gives));
   enter(*entry, *pattern, without);
   return entry;
 }

@@ -19,9 +19,7 @@ struct CallPattern {
   int64_t id = 0;
   std::vector<int64_t> key;  // without sizes
   size_t given = 0;          // how many sizes its calls have; those of their results follow
-  std::vector<ResultPlan> results;
-  std::vector<size_t> resized;     // as an entry has it
-  std::vector<TensorLayout> made;  // of one of the calls: what is resized, then what is fresh
+  CallResults gives;         // one of the calls
 
   std::deque<std::vector<int64_t>> seen;  // sizes of calls and of what they gave
   std::optional<SizeClaim> rule;

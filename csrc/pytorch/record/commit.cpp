@@ -221,33 +221,20 @@ CommitReason Touching::reason() {
 }
 
 const char* name_of(CommitReason reason) {
-  switch (reason) {
-    case CommitReason::host_read:
-      return "the host reads";
-    case CommitReason::host_write:
-      return "the host writes";
-    case CommitReason::first_call:
-      return "a first call";
-    case CommitReason::not_recorded:
-      return "an op that runs at once";
-    case CommitReason::synchronize:
-      return "synchronize";
-    case CommitReason::boundary:
-      return "a boundary";
-    case CommitReason::length:
-      return "its length";
-    case CommitReason::memory:
-      return "memory";
-    case CommitReason::request:
-      return "a request";
-    case CommitReason::handover:
-      return "another thread or stream";
-    case CommitReason::shared:
-      return "memory that others see";
-    case CommitReason::count_:
-      break;
-  }
-  TORCH_INTERNAL_ASSERT(false, "no reason of a commit");
+  static constexpr const char* kNames[] = {
+      "the host reads",
+      "the host writes",
+      "a first call",
+      "an op that runs at once",
+      "synchronize",
+      "a boundary",
+      "its length",
+      "memory",
+      "a request",
+      "another thread or stream",
+      "memory that others see"};
+  static_assert(std::size(kNames) == static_cast<size_t>(CommitReason::count_));
+  return kNames[static_cast<size_t>(reason)];
 }
 
 std::pair<int64_t, std::vector<int64_t>> record_counts() {

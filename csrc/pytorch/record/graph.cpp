@@ -12,7 +12,6 @@
 
 #include "device/fork.h"
 #include "device/generator.h"
-#include "device/guard.h"
 #include "device/interpreter.h"
 #include "device/target.h"
 #include "record/direct.h"
@@ -37,17 +36,9 @@ struct CaptureOfThread {
 thread_local CaptureOfThread t_capture;
 
 // By device: held for a whole replay, as the windows of two replays do not mix.
-std::array<std::mutex, kMostDevices>& replay_mutexes() {
-  static auto* instance = [] {
-    auto* made = new std::array<std::mutex, kMostDevices>();
-    for (auto& mutex : *made)
-      take_at_fork(mutex, ForkOrder::replays);
-    return made;
-  }();
-  return *instance;
+std::mutex& replay_mutex(c10::DeviceIndex device) {
+  return OnlyOne<std::array<MutexAtFork<ForkOrder::replays>, kMostDevices>>::get()[device];
 }
-
-const auto& graph_at_load [[maybe_unused]] = replay_mutexes();
 
 thread_local bool t_replays = false;
 
@@ -201,7 +192,7 @@ class Graph final : public at::GraphImplInterface {
     check_is_in_no_run("replayed");
     TORCH_CHECK(!t_replays, "A graph is replayed within the replay of a graph, by the same thread");
     const WithoutInterpreter no_gil;
-    const HeldWhileForking alone(replay_mutexes()[device]);
+    const HeldWhileForking alone(replay_mutex(device));
     const Exchanged<bool> replays(t_replays, true);
     auto& recorder = recorder_of(device);
     submit(recorder, CommitReason::handover);

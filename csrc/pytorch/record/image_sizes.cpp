@@ -1,4 +1,4 @@
-#include "record/image_sizes.h"
+#include "record/op_sizes.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Pool.h>

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <tuple>
 #include <unordered_set>
 
 #include "device/fork.h"
@@ -18,45 +17,35 @@ namespace tenon {
 
 namespace {
 
-constexpr std::string_view kMagic = "torch-tenon calls 3\n";
+constexpr std::string_view kMagic = "torch-tenon calls 4\n";
 constexpr size_t kMostBytes = size_t{4} << 20;
 
 struct KnownCalls {
   std::function<void()> tell;
   std::string path, identity;
-  std::mutex reading;  // held while Python is asked
+  MutexAtFork<ForkOrder::known_calls_file> reading;  // held while Python is asked
   std::atomic<bool> is_read{false};
   // By op and key: what follows from them. Nothing changes here once it is read.
   std::unordered_map<std::string, std::string> calls;
   std::unordered_set<std::string> open;
 
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::known_calls> mutex;
   std::unordered_set<const OpEntry*> used;
   bool is_new = false;  // is one of them not in the file?
 };
 
 KnownCalls& known() {
-  static auto* instance = [] {
-    auto* made = new KnownCalls();
-    take_at_fork(made->reading, ForkOrder::known_calls_file);
-    take_at_fork(made->mutex, ForkOrder::known_calls);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<KnownCalls>::get();
 }
 
-const auto& known_calls_at_load [[maybe_unused]] = known();
-
-std::string name_of(const OpInfo& op, const std::vector<int64_t>& key) {
+std::string name_of(const OpEntry& entry) {
   Writer archive;
-  archive(op.name, key);
+  archive(entry.op->name, entry.key);
   return std::move(archive.bytes);
 }
 
-std::string name_of_pattern(const OpInfo& op, const std::vector<int64_t>& key) {
-  Writer archive;
-  archive("sizes of " + op.name, key);
-  return std::move(archive.bytes);
+std::string name_of_pattern(const OpInfo& op) {
+  return "sizes of " + op.name;
 }
 
 void read_file(
@@ -104,54 +93,52 @@ const KnownCalls& read_once() {
   return k;
 }
 
-std::string facts_of(const OpEntry& entry) {
-  std::vector<TensorLayout> resized;
-  for (const auto k : entry.resized)
-    resized.push_back(entry.tensors[k]);
-  Writer archive;
-  archive(entry.resized, resized, entry.results, entry.fresh);
-  return std::move(archive.bytes);
-}
-
-std::string facts_of(const CallPattern& pattern) {
-  Writer archive;
-  archive(pattern.given, pattern.results, pattern.resized, pattern.made, *pattern.rule);
-  return std::move(archive.bytes);
-}
-
-bool are_sound(const std::vector<TensorLayout>& layouts) {
-  return std::all_of(
-      layouts.begin(), layouts.end(), [](const auto& layout) { return is_sound(layout); });
-}
-
-// Whether an op gives such results, and its new tensors are so.
-bool are_sound(
-    const OpInfo& op, const std::vector<ResultPlan>& results, c10::ArrayRef<TensorLayout> fresh) {
-  if (results.size() != op.returned.size() || !are_sound(fresh.vec()))
+// Whether an op gives such results with so many tensors.
+bool is_sound(const OpInfo& op, const CallResults& gives, size_t tensors) {
+  const auto is_tensor = [&](auto k) { return k < tensors; };
+  const auto is_layout = [](const TensorLayout& layout) { return is_sound(layout); };
+  if (gives.results.size() != op.returned.size() || gives.resized.size() > gives.made.size() ||
+      !std::all_of(gives.resized.begin(), gives.resized.end(), is_tensor) ||
+      !std::all_of(gives.made.begin(), gives.made.end(), is_layout))
     return false;
-  int64_t made = 0;
-  for (size_t k = 0; k < results.size(); ++k) {
-    const auto& [argument, list, defined] = results[k];
+  size_t made = gives.resized.size();
+  for (size_t k = 0; k < gives.results.size(); ++k) {
+    const auto& [argument, list, defined] = gives.results[k];
     const bool whole = argument >= 0 || list || defined.size() == 1;
     if (argument != op.returned[k] || !whole || (argument >= 0 && !defined.empty()))
       return false;
     made += std::count(defined.begin(), defined.end(), true);
   }
-  return made == static_cast<int64_t>(fresh.size());
+  return made == gives.made.size();
 }
 
 bool is_sound(const OpInfo& op, const CallPattern& pattern, const OpKey& key) {
-  const auto& [made, resized] = std::tie(pattern.made, pattern.resized);
-  const auto is_tensor = [&](auto k) { return k < key.tensors().size(); };
-  if (pattern.given != key.sizes().size() || resized.size() > made.size() ||
-      !std::all_of(resized.begin(), resized.end(), is_tensor))
-    return false;
   size_t sizes = pattern.given;
-  for (const auto& layout : made)
+  for (const auto& layout : pattern.gives.made)
     sizes += layout.sizes.size() + layout.strides.size();
-  return is_sound(*pattern.rule) && pattern.rule->numbers.size() == sizes &&
-         are_sound(op, pattern.results, c10::ArrayRef<TensorLayout>(made).slice(resized.size())) &&
-         are_sound({made.begin(), made.begin() + static_cast<int64_t>(resized.size())});
+  return pattern.given == key.sizes().size() && is_sound(*pattern.rule) &&
+         pattern.rule->numbers.size() == sizes && is_sound(op, pattern.gives, key.tensors().size());
+}
+
+// What the file says of a call or of a pattern; nothing where it says nothing, or what does not
+// hold.
+template <class Read>
+bool read_facts(
+    const OpInfo& op, const std::string& name, const std::vector<int64_t>& key, Read&& read) {
+  const auto& calls = read_once().calls;
+  if (calls.empty() || !op.lasts)
+    return false;
+  Writer named;
+  named(name, key);
+  const auto found = calls.find(named.bytes);
+  if (found == calls.end())
+    return false;
+  try {
+    Reader archive(found->second);
+    return read(archive) && archive.at_end();
+  } catch (const std::exception&) {  // damage that the checksum has not seen
+    return false;
+  }
 }
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -166,10 +153,16 @@ Facts used_facts(KnownCalls& k, std::unordered_set<std::string>& open) {
   for (const auto* entry : k.used) {
     if (entry->op->open_scalars && entry->op->may_open)
       open.insert(entry->op->name);
-    found.emplace_back(name_of(*entry->op, entry->key), facts_of(*entry));
+    Writer facts;
+    facts(results_of(*entry));
+    found.emplace_back(name_of(*entry), std::move(facts.bytes));
     const auto* pattern = entry->pattern;
-    if (pattern != nullptr && pattern->confirmed && patterns.insert(pattern).second)
-      found.emplace_back(name_of_pattern(*entry->op, pattern->key), facts_of(*pattern));
+    if (pattern == nullptr || !pattern->confirmed || !patterns.insert(pattern).second)
+      continue;
+    Writer name, rule;
+    name(name_of_pattern(*entry->op), pattern->key);
+    rule(pattern->given, pattern->gives, *pattern->rule);
+    found.emplace_back(std::move(name.bytes), std::move(rule.bytes));
   }
   return found;
 }
@@ -195,46 +188,26 @@ bool were_open(const OpInfo& op) {
 
 std::unique_ptr<OpEntry> recall(
     OpInfo& op, const OpKey& key, bool open_scalars, c10::ArrayRef<c10::IValue> arguments) {
-  const auto& calls = read_once().calls;
-  if (calls.empty() || !op.lasts)
-    return nullptr;
-  const auto found = calls.find(name_of(op, key.words()));
-  if (found == calls.end())
+  CallResults gives;
+  const bool found = read_facts(op, op.name, key.words(), [&](Reader& archive) {
+    archive(gives);
+    return is_sound(op, gives, key.tensors().size());
+  });
+  if (!found)
     return nullptr;
   auto entry = entry_of(op, key, open_scalars, arguments);
-  try {
-    std::vector<TensorLayout> resized;
-    Reader archive(found->second);
-    archive(entry->resized, resized, entry->results, entry->fresh);
-    if (!archive.at_end() || entry->resized.size() != resized.size() ||
-        !are_sound(op, entry->results, entry->fresh) || !are_sound(resized))
-      return nullptr;
-    for (size_t k = 0; k < resized.size(); ++k)
-      entry->tensors.at(entry->resized[k]) = resized[k];
-  } catch (const std::exception&) {  // damage that the checksum has not seen
-    return nullptr;
-  }
-  finish_entry(*entry);
+  set_results(*entry, std::move(gives));
   return entry;
 }
 
 std::unique_ptr<CallPattern> recall_pattern(const OpInfo& op, const OpKey& without) {
-  const auto& calls = read_once().calls;
-  if (calls.empty() || !op.lasts)
-    return nullptr;
-  const auto found = calls.find(name_of_pattern(op, without.words()));
-  if (found == calls.end())
-    return nullptr;
   auto pattern = std::make_unique<CallPattern>();
-  try {
-    Reader archive(found->second);
-    archive(pattern->given, pattern->results, pattern->resized, pattern->made);
-    archive(pattern->rule.emplace());
-    if (!archive.at_end() || !is_sound(op, *pattern, without))
-      return nullptr;
-  } catch (const std::exception&) {
+  const bool found = read_facts(op, name_of_pattern(op), without.words(), [&](Reader& archive) {
+    archive(pattern->given, pattern->gives, pattern->rule.emplace());
+    return is_sound(op, *pattern, without);
+  });
+  if (!found)
     return nullptr;
-  }
   pattern->id = next_pattern();
   pattern->key = without.words();
   pattern->confirmed = true;
@@ -247,7 +220,7 @@ void note_known(const OpEntry& entry) {
     return;
   std::lock_guard<std::mutex> lock(k.mutex);
   k.used.insert(&entry);
-  k.is_new = k.is_new || k.calls.count(name_of(*entry.op, entry.key)) == 0;
+  k.is_new = k.is_new || k.calls.count(name_of(entry)) == 0;
 }
 
 void forget_known(const OpEntry& entry) {

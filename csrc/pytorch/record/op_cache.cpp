@@ -1,6 +1,9 @@
 #include "record/op_cache.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
+#include <cstring>
 #include <unordered_set>
 
 #include "device/profile.h"
@@ -139,6 +142,37 @@ bool checks_alone(const OpEntry& entry) {
     takes_numbers |= c10::isIntegralType(scalar_type(layout), false) && !is_empty(layout);
   }
   return !makes_any && takes_numbers && entry.tensors.size() > 1;
+}
+
+c10::Storage zeros_like(const c10::StorageImpl& storage) {
+  auto made = new_storage(storage.nbytes(), storage.device().index());
+  if (storage.nbytes() == 0)
+    return made;
+  auto& impl = *made.unsafeGetStorageImpl();
+  if (target().host_memory) {
+    std::memset(settled_address(impl, Access::write), 0, storage.nbytes());
+    note_contents(*own_buffer(impl), /*whole=*/true);
+  } else {
+    upload(impl, at::zeros({static_cast<int64_t>(storage.nbytes())}, at::kByte).storage());
+  }
+  return made;
+}
+
+// What follows once the results are there.
+void finish_entry(OpEntry& entry) {
+  size_t touched = 0;
+  for (const auto* layouts : {&entry.tensors, &entry.fresh}) {
+    for (const auto& layout : *layouts)
+      touched += touched_bytes(layout);
+  }
+  entry.small = touched <= kSmall;
+  const bool writes_any = std::count(entry.written.begin(), entry.written.end(), true) > 0;
+  // Such calls are there for their errors.
+  if (entry.reason.empty() && entry.fresh.empty() && !writes_any)
+    entry.reason = "it has no results";
+  if (entry.reason.empty() && checks_alone(entry))
+    entry.reason = "it makes no elements, and the indices that it is given may be out of range";
+  entry.recorded = entry.reason.empty();
 }
 
 }  // namespace
@@ -288,20 +322,42 @@ std::unique_ptr<OpEntry> entry_of(
   return entry;
 }
 
-void finish_entry(OpEntry& entry) {
-  size_t touched = 0;
-  for (const auto* layouts : {&entry.tensors, &entry.fresh}) {
-    for (const auto& layout : *layouts)
-      touched += touched_bytes(layout);
-  }
-  entry.small = touched <= kSmall;
-  const bool writes_any = std::count(entry.written.begin(), entry.written.end(), true) > 0;
-  // Such calls are there for their errors.
-  if (entry.reason.empty() && entry.fresh.empty() && !writes_any)
-    entry.reason = "it has no results";
-  if (entry.reason.empty() && checks_alone(entry))
-    entry.reason = "it makes no elements, and the indices that it is given may be out of range";
-  entry.recorded = entry.reason.empty();
+void set_results(OpEntry& entry, CallResults results) {
+  entry.results = std::move(results.results);
+  entry.resized = std::move(results.resized);
+  auto next = std::make_move_iterator(results.made.begin());
+  for (const auto k : entry.resized)
+    entry.tensors.at(k) = *next++;
+  entry.fresh.assign(next, std::make_move_iterator(results.made.end()));
+  finish_entry(entry);
+}
+
+CallResults results_of(const OpEntry& entry) {
+  CallResults found{entry.results, entry.resized, {}};
+  for (const auto k : entry.resized)
+    found.made.push_back(entry.tensors[k]);
+  found.made.insert(found.made.end(), entry.fresh.begin(), entry.fresh.end());
+  return found;
+}
+
+torch::jit::Stack stand_ins_of(c10::ArrayRef<c10::IValue> arguments) {
+  std::unordered_map<const void*, c10::Storage> storages;
+  const auto stand_in = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.device().type() != kTenon)
+      return tensor;
+    const auto& storage = *tensor.storage().unsafeGetStorageImpl();
+    auto& zeros = storages[&storage];
+    if (!zeros)
+      zeros = zeros_like(storage);
+    auto impl = tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(/*version_counter=*/0, true);
+    impl->set_storage_keep_dtype(zeros);
+    impl->set_requires_grad(tensor.requires_grad());
+    return at::Tensor(std::move(impl));
+  };
+  torch::jit::Stack found;
+  for (const auto& argument : arguments)
+    found.push_back(map_tensors(argument, stand_in));
+  return found;
 }
 
 std::unique_ptr<OpEntry> learn(

@@ -14,7 +14,7 @@
 
 #include "device/buffer.h"
 #include "device/counters.h"
-#include "record/entries_in_use.h"
+#include "record/call_in_work.h"
 #include "record/layout.h"
 #include "record/op_key.h"
 #include "record/op_sizes.h"
@@ -26,6 +26,14 @@ struct ResultPlan {
   int64_t argument = -1;      // which argument it is; -1: fresh
   bool list = false;          // a list of fresh tensors
   std::vector<bool> defined;  // for each fresh tensor, one where it is no list: is there one
+};
+
+// What a call gives: its results, and the layouts of what it makes. Those are of the tensors that
+// it resizes first, then of fresh ones.
+struct CallResults {
+  std::vector<ResultPlan> results;
+  std::vector<size_t> resized;  // which of its tensors
+  std::vector<TensorLayout> made;
 };
 
 struct CallPattern;
@@ -93,7 +101,7 @@ struct OpInfo {
   uint32_t subject;  // in the profile
   // How many different keys there were that differ in numbers alone.
   std::unordered_map<uint64_t, int> spread;
-  // So many at most: beyond them those go that were found longest ago (record/entries_in_use.h).
+  // So many at most: beyond them those go that were found longest ago (record/call_in_work.h).
   std::unordered_multimap<uint64_t, std::shared_ptr<OpEntry>> entries;
   std::atomic<uint32_t> clock{0};  // goes on with each entry that is added
   std::unordered_multimap<uint64_t, std::unique_ptr<CallPattern>> patterns;
@@ -101,7 +109,7 @@ struct OpInfo {
   // does not change, and lives while somebody uses it.
   std::array<std::atomic<OpEntry*>, 8> latest{};
 
-  // Within `UsesEntries`. The first and the last of them under `record_mutex`.
+  // Within a `CallInWork`. The first and the last of them under `record_mutex`.
   OpEntry* find(const OpKey& key);
   OpEntry* find_latest(const OpKey& key) const;
   // `unused`: what it let go of, and nobody uses, to be freed once the lock is open.
@@ -132,8 +140,14 @@ struct TensorBefore {
 // What is to be known of a call before it has run; the results are missing.
 std::unique_ptr<OpEntry> entry_of(
     OpInfo& op, const OpKey& key, bool open_scalars, c10::ArrayRef<c10::IValue> arguments);
-// ... and what follows once they are there.
-void finish_entry(OpEntry& entry);
+// They are known, as is what follows from them.
+void set_results(OpEntry& entry, CallResults results);
+CallResults results_of(const OpEntry& entry);
+
+// Arguments like those of a call, of zeros: from what an op makes of them it is known what layouts
+// its results have, and nobody's memory was read or written. Tensors of the device are over memory
+// of their own; those that share a storage go on to share one.
+torch::jit::Stack stand_ins_of(c10::ArrayRef<c10::IValue> arguments);
 
 // The entry that a call teaches. `before`: the key's tensors before the call; the arguments'
 // tensors are as it left them.

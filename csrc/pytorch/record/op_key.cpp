@@ -133,27 +133,14 @@ void OpKey::clear() {
 bool OpKey::build(
     c10::ArrayRef<IValue> arguments,
     const std::vector<NumberArgument>& numbers,
-    bool open_scalars) {
-  clear();
-  put(surroundings());
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    number_ = numbers[i];
-    if (!add(arguments[i], open_scalars))
-      return false;
-  }
-  return device_ >= 0;
-}
-
-bool OpKey::build_without_sizes(
-    c10::ArrayRef<IValue> arguments,
-    const std::vector<NumberArgument>& numbers,
     bool open_scalars,
-    const std::vector<Differing>& differing) {
+    const std::vector<Differing>* differing) {
   clear();
-  without_sizes_ = true;
+  without_sizes_ = differing != nullptr;
   put(surroundings());
   for (size_t i = 0; i < arguments.size(); ++i) {
-    differing_ = differing[i];
+    if (without_sizes_)
+      differing_ = (*differing)[i];
     number_ = numbers[i];
     if (!add(arguments[i], open_scalars))
       return false;

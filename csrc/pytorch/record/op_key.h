@@ -35,17 +35,14 @@ class OpKey {
   // Takes in the arguments of a call. False for a call that is not recorded: no tensor of the
   // device, or one that is not plain strided memory, tensors of several devices, a generator.
   // With `open_scalars` the values of numbers are left out of the key: they are run-time values.
+  // With `differing`, by argument, it is the key of all calls that differ from this one in sizes
+  // alone: sizes, strides and offsets from 2 on, and whole numbers, are left out of it where that
+  // lets them differ.
   bool build(
       c10::ArrayRef<c10::IValue> arguments,
       const std::vector<NumberArgument>& numbers,
-      bool open_scalars);
-  // The key of all calls that differ from this one in sizes alone: sizes, strides and offsets from
-  // 2 on, and whole numbers, are left out of it where `differing` lets them differ.
-  bool build_without_sizes(
-      c10::ArrayRef<c10::IValue> arguments,
-      const std::vector<NumberArgument>& numbers,
       bool open_scalars,
-      const std::vector<Differing>& differing);
+      const std::vector<Differing>* differing = nullptr);
 
   // One more size that differs, for a key without sizes.
   void add_size(int64_t size) {

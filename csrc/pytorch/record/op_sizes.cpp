@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <string_view>
-
-#include "record/image_sizes.h"
 
 namespace tenon {
 namespace {
@@ -121,12 +118,17 @@ constexpr SizeRule kRules[] = {
     {"transform_of_real", nullptr, half_length},
 };
 
-const SizeRule& rule_named(std::string_view name) {
-  for (const auto rules : {std::span<const SizeRule>(kRules), image_size_rules()}) {
-    for (const auto& rule : rules) {
-      if (rule.name == name)
-        return rule;
-    }
+std::vector<SizeRule> all_rules() {
+  std::vector<SizeRule> all(std::begin(kRules), std::end(kRules));
+  const auto of_images = image_size_rules();
+  all.insert(all.end(), of_images.begin(), of_images.end());
+  return all;
+}
+
+SizeRule rule_named(std::string_view name) {
+  for (const auto& rule : all_rules()) {
+    if (rule.name == name)
+      return rule;
   }
   TORCH_CHECK(false, "the table of ops names ", name, " as a rule of sizes; there is no such");
 }
@@ -169,8 +171,9 @@ OpSizes sizes_of(const c10::OperatorHandle& op, const OpRule& rule) {
   if (!sizes.follow)
     return sizes;
   if (!rule.size_rule.empty()) {
-    sizes.allows = rule_named(rule.size_rule).allows;
-    sizes.more = rule_named(rule.size_rule).more;
+    const auto found = rule_named(rule.size_rule);
+    sizes.allows = found.allows;
+    sizes.more = found.more;
   }
   for (size_t i = 0; i < schema.arguments().size(); ++i)
     sizes.arguments[i] = differing(rule, schema.arguments()[i]);
@@ -179,10 +182,8 @@ OpSizes sizes_of(const c10::OperatorHandle& op, const OpRule& rule) {
 
 std::vector<std::string> size_rules() {
   std::vector<std::string> names;
-  for (const auto rules : {std::span<const SizeRule>(kRules), image_size_rules()}) {
-    for (const auto& rule : rules)
-      names.emplace_back(rule.name);
-  }
+  for (const auto& rule : all_rules())
+    names.emplace_back(rule.name);
   return names;
 }
 

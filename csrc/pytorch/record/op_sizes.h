@@ -5,7 +5,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "record/op_rules.h"
@@ -33,6 +35,16 @@ struct OpSizes {
 };
 
 OpSizes sizes_of(const c10::OperatorHandle& op, const OpRule& rule);
+// What equal sizes do not tell of an op, by the name that the table of ops has for it.
+struct SizeRule {
+  std::string_view name;
+  bool (*allows)(c10::ArrayRef<c10::IValue>) = nullptr;
+  std::vector<int64_t> (*more)(c10::ArrayRef<c10::IValue>) = nullptr;
+};
+
+// ... of ops over images (record/image_sizes.cpp): the lengths that convolutions and pools make,
+// which they round, and what the host refuses of them.
+std::span<const SizeRule> image_size_rules();
 // What the table of ops may name as `size_rule`.
 std::vector<std::string> size_rules();
 

@@ -18,10 +18,8 @@
 #include "record/direct.h"
 #include "record/execution.h"
 #include "record/graph.h"
-#include "record/key_in_use.h"
 #include "record/known_calls.h"
 #include "record/recorder.h"
-#include "record/stand_ins.h"
 
 namespace tenon {
 namespace {
@@ -360,7 +358,7 @@ const OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments,
   return keep(std::move(made), key);
 }
 
-Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
+Recording RecordKernel::record(CallInWork& in_work, c10::ArrayRef<IValue> arguments) {
   Recording call;
   keep_backward_here();
   for (size_t i = 0; info_.counts_writes && i < arguments.size(); ++i) {
@@ -373,8 +371,7 @@ Recording RecordKernel::record(c10::ArrayRef<IValue> arguments) {
     call.why = "its results' layouts are known only once it ran";
     return call;
   }
-  KeyInUse in_use;
-  OpKey& key = *in_use;
+  OpKey& key = in_work.key();
   call.open = info_.open_scalars.load(std::memory_order_relaxed) && !has_no_place(info_, arguments);
   if (!key.build(arguments, info_.numbers, call.open)) {
     call.instead = as_memory_has_them(arguments, info_.written);
@@ -527,8 +524,8 @@ void RecordKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet
     if (run_directly(info_, arguments, results))
       return replace(stack, std::move(results));
   }
-  const UsesEntries until_its_results_are_there;
-  auto call = record(arguments);
+  CallInWork until_its_results_are_there;
+  auto call = record(until_its_results_are_there, arguments);
   if (call.entry == nullptr)
     return run(call, stack);
   Stack results;

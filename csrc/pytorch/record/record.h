@@ -28,8 +28,8 @@ class RecordKernel final : public c10::OperatorKernel {
   explicit RecordKernel(const c10::OperatorHandle& op) : info_(op) {}
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
 
-  // Within `UsesEntries`, as what it gives refers to one.
-  Recording record(c10::ArrayRef<c10::IValue> arguments);
+  // What it gives refers to an entry, which stays while the call is in work.
+  Recording record(CallInWork& in_work, c10::ArrayRef<c10::IValue> arguments);
   // Runs a call that was not recorded: takes its arguments from the stack and leaves the results.
   void run(const Recording& call, torch::jit::Stack* stack);
   // Pushes the results of one that was.

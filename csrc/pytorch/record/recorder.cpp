@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "device/guard.h"
 #include "device/target.h"
 #include "record/graph.h"
 

@@ -29,9 +29,9 @@ struct Submissions {
     Ticket ticket;
     Finish finish;
   };
-  std::mutex finishing;  // held by who sees to one that has passed
+  MutexAtFork<ForkOrder::finishing> finishing;  // held by who sees to one that has passed
   // By the other mutex, under which no Python runs: it might come back here.
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::submissions> mutex;
   std::deque<InFlight> in_flight;
   Submission in_work = 0;  // taken from these, and not seen to yet; 0: none
   std::deque<std::pair<Submission, std::shared_ptr<Failure>>> faults;  // of the device itself
@@ -39,20 +39,9 @@ struct Submissions {
 
 constexpr size_t kMostFaults = 64;  // that are kept, for events of who has not looked yet
 
-// Leaked on purpose: tensors may die after static destructors have run.
 Submissions& of(c10::DeviceIndex device) {
-  static auto* instance = [] {
-    auto* made = new std::array<Submissions, kMostDevices>();
-    for (auto& submissions : *made)
-      take_at_fork(submissions.finishing, ForkOrder::submissions);
-    for (auto& submissions : *made)
-      take_at_fork(submissions.mutex, ForkOrder::submissions);
-    return made;
-  }();
-  return (*instance)[device];
+  return OnlyOne<std::array<Submissions, kMostDevices>>::get()[device];
 }
-
-const auto& submissions_at_load [[maybe_unused]] = of(0);
 
 void raise_to(std::atomic<Submission>& last, Submission number) {
   last = std::max(last.load(), number);

@@ -93,10 +93,6 @@ bool is_deterministic(int64_t surroundings) {
   return (surroundings & kDeterministic) != 0;
 }
 
-c10::ScalarType default_dtype(int64_t surroundings) {
-  return static_cast<c10::ScalarType>(surroundings & kDtype);
-}
-
 bool same_settings(int64_t a, int64_t b) {
   return (a & ~(kGrad | kInference)) == (b & ~(kGrad | kInference));
 }

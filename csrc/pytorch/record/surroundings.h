@@ -18,7 +18,6 @@ namespace tenon {
 // whether the thread takes denormal numbers for zero, as they are now.
 int64_t surroundings();
 bool is_deterministic(int64_t surroundings);
-c10::ScalarType default_dtype(int64_t surroundings);
 // The same but for grad mode and inference mode?
 bool same_settings(int64_t a, int64_t b);
 

@@ -119,8 +119,8 @@ class Unboxed<R(A...)> final : public c10::OperatorKernel {
       if (call.possible())
         return run_directly(call, host, arguments...);
     }
-    const UsesEntries until_its_results_are_there;
-    auto call = kernel_.record(Uncounted(arguments...).values());
+    CallInWork until_its_results_are_there;
+    auto call = kernel_.record(until_its_results_are_there, Uncounted(arguments...).values());
     Stack stack;
     if (call.entry == nullptr) {
       stack = c10::impl::boxArgs<A...>(std::forward<A>(arguments)...);

@@ -61,4 +61,9 @@ void fields(Archive& archive, ResultPlan& x) {
   archive(x.argument, x.list, x.defined);
 }
 
+template <class Archive>
+void fields(Archive& archive, CallResults& x) {
+  archive(x.results, x.resized, x.made);
+}
+
 }  // namespace tenon

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from torch_tenon.reports.profiler.log import ACTIVITIES, ON_DEVICE, Events, Subjects, numbers, of
 
 # The tracks of what is neither a thread's nor a device's.
-_TRACKS = {"commit": 1 << 29, "look_up": 1 + (1 << 29), "reference_run": 2 + (1 << 29)}
-_BUILDER = 3 + (1 << 29)
+_FIRST = 1 << 29
+TRACKS = {"commit": _FIRST, "look_up": _FIRST + 1, "reference_run": _FIRST + 2, "build": _FIRST + 3}
 
 
 class Range(NamedTuple):
@@ -104,7 +104,7 @@ def _rows(
 def _row(event: Any, activity: str, subjects: Subjects, pid: int) -> dict[str, Any]:
     subject = subjects[event["subject"]]
     device = activity in ON_DEVICE
-    track = _TRACKS.get(activity, _BUILDER if activity == "build" else int(event["thread"]))
+    track = TRACKS.get(activity, int(event["thread"]))
     row: dict[str, Any] = {
         "ph": "X",
         "cat": "kernel" if device else "privateuse1_runtime",
@@ -129,8 +129,9 @@ def _row(event: Any, activity: str, subjects: Subjects, pid: int) -> dict[str, A
 def _names(events: Events) -> Iterator[dict[str, Any]]:
     pid = os.getpid()
     yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": "python"}}
-    for name, track in [*_TRACKS.items(), ("builder", _BUILDER)]:
-        args = {"name": f"tenon: {name.replace('_', ' ')}"}
+    for activity, track in TRACKS.items():
+        name = "builder" if activity == "build" else activity.replace("_", " ")
+        args = {"name": f"tenon: {name}"}
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": track, "args": args}
     for device in np.unique(np.maximum(events["device"], 0)):
         args = {"name": f"tenon:{device}"}

@@ -62,21 +62,13 @@ class SharedObject final : public KernelOwner {
 
 struct Open {
   // Held while the loader works, whose own lock a fork does not take.
-  std::mutex mutex;
+  MutexAtFork<ForkOrder::kernel_files> mutex;
   std::unordered_map<std::string, std::weak_ptr<SharedObject>> by_path;
 };
 
-// Leaked on purpose: plans may end while the process exits.
 Open& all_open() {
-  static auto* instance = [] {
-    auto* made = new Open();
-    take_at_fork(made->mutex, ForkOrder::kernel_files);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<Open>::get();
 }
-
-const auto& kernel_files_at_load [[maybe_unused]] = all_open();
 
 // The threads of a runtime of OpenMP outlive the loops that started them, and have to find its code
 // when the last object goes that is linked with it.

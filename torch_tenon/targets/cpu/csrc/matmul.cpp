@@ -37,17 +37,10 @@ struct Choice {
   std::atomic<int64_t> used;  // by `clock_ticks`
 };
 
-// Leaked on purpose: windows may run while the process exits. No shared one, whose writer the child
-// of a fork would not know for its own thread.
+// No shared one, whose writer the child of a fork would not know for its own thread.
 std::mutex& table_mutex() {
-  static auto* instance = [] {
-    auto* made = new std::mutex();
-    take_at_fork(*made, ForkOrder::matmul_choices);
-    return made;
-  }();
-  return *instance;
+  return OnlyOne<MutexAtFork<ForkOrder::matmul_choices>>::get();
 }
-const auto& matmul_at_load [[maybe_unused]] = table_mutex();
 
 std::map<MatmulKey, Choice> table;
 std::atomic<int64_t> clock_ticks{0}, asked{0}, evicted{0};

@@ -1,10 +1,11 @@
-#include "record/entries_in_use.h"
+#include "record/call_in_work.h"
 
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <iterator>
 
@@ -14,9 +15,12 @@
 namespace tenon {
 namespace {
 
-// How many calls a thread has in work, one within another.
+constexpr size_t kMostNested = 64;
+
+// The calls that a thread has in work, one within another.
 struct Calls {
   std::atomic<uint32_t> count{0};
+  std::array<std::unique_ptr<OpKey>, kMostNested> keys;
 };
 
 // Guarded by `record_mutex`. Leaked on purpose: tensors may die after static destructors have run.
@@ -30,7 +34,7 @@ InUse& in_use() {
   return *instance;
 }
 
-thread_local Calls* t_calls = nullptr;
+thread_local Calls* t_calls = nullptr;  // plain memory, which costs nothing to reach
 thread_local bool t_ended = false;
 
 struct CallsOfThread : Calls {
@@ -64,23 +68,25 @@ bool see_all_threads() {
   return registered && syscall(__NR_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
-void add(Calls& calls, int32_t change) {
-  // The thread's alone to change.
-  const auto now = calls.count.load(std::memory_order_relaxed);
-  calls.count.store(now + static_cast<uint32_t>(change), std::memory_order_relaxed);
-}
-
 }  // namespace
 
-UsesEntries::UsesEntries() {
-  add(t_calls != nullptr ? *t_calls : calls_of_thread(), 1);
+CallInWork::CallInWork() {
+  auto& calls = t_calls != nullptr ? *t_calls : calls_of_thread();
+  // The thread's alone to change.
+  const auto depth = calls.count.load(std::memory_order_relaxed);
+  TORCH_CHECK(depth < kMostNested, "more than ", kMostNested, " calls within one another");
+  if (C10_UNLIKELY(!calls.keys[depth]))
+    calls.keys[depth] = std::make_unique<OpKey>();
+  key_ = calls.keys[depth].get();
+  calls.count.store(depth + 1, std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-UsesEntries::~UsesEntries() {
+CallInWork::~CallInWork() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (t_calls != nullptr)
-    add(*t_calls, -1);
+    t_calls->count.store(
+        t_calls->count.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
 }
 
 void retire(Entries entries) {

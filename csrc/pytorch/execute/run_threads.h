@@ -1,16 +1,23 @@
-// How many threads share the loops of a plan's kernels: as many as are fastest, which is measured.
+// How many threads share the loops of a run: as many as are fastest, which is measured, or fewer
+// where the builder needs a processor.
 //
 // Threads wait for each other after every loop. Where the processors are this process's alone that
 // takes a microsecond; where something else runs there too, a thread that waits for its turn holds
 // up all others, and a small loop takes a thousand times as long as with one thread. Nobody can
-// tell from the loops which it will be. So runs are timed, and now and then a few of them have half
-// or twice as many threads, one or all.
+// tell from the loops which it will be. So a plan's runs are timed, and now and then a few of them
+// have half or twice as many threads, one or all.
+//
+// OpenMP's threads keep their processors for some milliseconds after a loop, to be there for the
+// next one. Where a program runs on one thread but for a loop of its own now and then (on the CPU,
+// say, to make a batch), that alone would keep the builder, which waits for an idle processor, from
+// getting any. So the threads sleep instead while little else needs them.
 #pragma once
+
+#include <c10/util/FunctionRef.h>
 
 #include <array>
 #include <cstdint>
 #include <map>
-#include <mutex>
 
 #include "device/threads.h"
 
@@ -65,21 +72,32 @@ class Pace {
   static constexpr int64_t kFirst = 4;
 };
 
-// One run: with the plan's threads while it lives.
-class PacedRun {
+// How many threads leave a processor to others; 0: as many as there are do.
+int fewer_threads();
+
+// A window has run for so many seconds beside the builder, and left a processor to it or not.
+void note_room(double seconds, bool left);
+// Nobody needs room now.
+void need_no_room();
+
+// The threads of a plan's run beside the builder; 0: all.
+int threads_beside_builder();
+
+// A run that is timed, on so many threads while it lives; 0: all. One that raises is not timed.
+class TimedRun {
  public:
-  PacedRun(Pace& pace, double bytes, bool builder_works);
-  // It is over; one that raised is not timed.
-  void finish();
+  TimedRun(int threads, bool builder_works);
+  // It is over, and left a processor to the builder or not: its seconds.
+  double finish(bool left);
 
  private:
-  Pace& pace_;
-  double bytes_;
   const bool builder_works_;
-  const int beside_builder_;  // threads; 0: what the pace says, and only such runs are noted
-  int halvings_;
-  Threads threads_;
-  double start_;
+  const Threads threads_;
+  const double start_;
 };
+
+// Runs a plan, which makes so many bytes, with the threads of its pace, or those that the builder
+// leaves it.
+void run_paced(Pace& pace, double bytes, bool builder_works, c10::function_ref<void()> run);
 
 }  // namespace tenon
