@@ -114,8 +114,9 @@ void bind_execute(py::module_& m) {
 
 }  // namespace
 
-RegisterBindings::RegisterBindings(void (*bind)(py::module_&)) {
-  registered().push_back(bind);
+RegisterBindings::RegisterBindings(void (*bind)(py::module_&), bool imports_torch) {
+  auto& all = registered();
+  all.insert(imports_torch ? all.end() : all.begin(), bind);
 }
 
 PYBIND11_MODULE(_C, m) {

@@ -6,9 +6,10 @@
 
 namespace tenon {
 
-// A static object of the part's own: `bind` is called when Python imports the module.
+// A static object of the part's own: `bind` is called when Python imports the module. One that
+// imports PyTorch is called last: that may register the device, with all other bindings.
 struct RegisterBindings {
-  explicit RegisterBindings(void (*bind)(pybind11::module_&));
+  explicit RegisterBindings(void (*bind)(pybind11::module_&), bool imports_torch = false);
 };
 
 }  // namespace tenon

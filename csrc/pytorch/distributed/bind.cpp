@@ -33,25 +33,28 @@ TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, m) {
   m.impl("allreduce_", all_reduce_sparse);
 }
 
-const RegisterBindings bindings([](py::module_& m) {
-  py::class_<RollCall, std::shared_ptr<RollCall>>(m, "RollCall")
-      .def(
-          py::init<c10::intrusive_ptr<c10d::Store>, int, int>(),
-          py::arg("store"),
-          py::arg("rank"),
-          py::arg("size"),
-          py::call_guard<ReleasedInterpreter>())
-      .def("meet", &RollCall::meet, py::call_guard<ReleasedInterpreter>())
-      .def("explain", &RollCall::explain, py::call_guard<ReleasedInterpreter>());
-  // PyTorch's own classes are there where it was built with them.
-  if (!py::module_::import("torch.distributed").attr("is_available")().cast<bool>())
-    return;
-  py::class_<DeviceBackend, c10d::Backend, c10::intrusive_ptr<DeviceBackend>>(m, "DeviceBackend")
-      .def(py::init<c10::intrusive_ptr<c10d::Backend>, std::shared_ptr<RollCall>>())
-      // PyTorch copies the options to split a group, which those of Gloo do not allow; where there
-      // are none it takes those of `getBackendOptions`.
-      .def_property_readonly("options", [](const DeviceBackend&) { return py::none(); });
-});
+const RegisterBindings bindings(
+    [](py::module_& m) {
+      py::class_<RollCall, std::shared_ptr<RollCall>>(m, "RollCall")
+          .def(
+              py::init<c10::intrusive_ptr<c10d::Store>, int, int>(),
+              py::arg("store"),
+              py::arg("rank"),
+              py::arg("size"),
+              py::call_guard<ReleasedInterpreter>())
+          .def("meet", &RollCall::meet, py::call_guard<ReleasedInterpreter>())
+          .def("explain", &RollCall::explain, py::call_guard<ReleasedInterpreter>());
+      // PyTorch's own classes are there where it was built with them.
+      if (!py::module_::import("torch.distributed").attr("is_available")().cast<bool>())
+        return;
+      py::class_<DeviceBackend, c10d::Backend, c10::intrusive_ptr<DeviceBackend>>(
+          m, "DeviceBackend")
+          .def(py::init<c10::intrusive_ptr<c10d::Backend>, std::shared_ptr<RollCall>>())
+          // PyTorch copies the options to split a group, which those of Gloo do not allow; where
+          // there are none it takes those of `getBackendOptions`.
+          .def_property_readonly("options", [](const DeviceBackend&) { return py::none(); });
+    },
+    /*imports_torch=*/true);
 
 }  // namespace
 }  // namespace tenon
