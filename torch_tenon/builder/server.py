@@ -43,7 +43,7 @@ log = logging.getLogger("torch_tenon.program")
 # With an equal share each loop of two threads waited for the builder's turn, and steps of an LSTM
 # took six times as long. Where a processor is idle it makes no difference.
 NICE = 10
-CALLS_OF_PLAN = 4  # as many take as long as what each plan takes beside its calls; as in worth.cpp
+CALLS_OF_PLAN = 4  # take as long as what each plan takes beside its calls; as in builder.cpp
 LINGER = 20.0  # seconds without anybody
 FIRST_WAIT = 60.0  # ... for the first one
 MOST_BYTES = 2 << 30  # of memory, after which a fresh process is better

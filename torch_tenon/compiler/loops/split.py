@@ -56,12 +56,16 @@ def _is_wide(a: Accumulator) -> bool:
 
 
 def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]:
+    deeper = {
+        s.accumulator for s in walk(loop.body) if isinstance(s, Accumulate) and s not in loop.body
+    }
+    ordered = {a for a in reduced if _is_ordered(a) and a not in deeper}
     partials = {
-        a: Accumulator("partial", torch.int32 if _is_ordered(a) else a.dtype, a.length, a.combine)
+        a: Accumulator("partial", torch.int32 if a in ordered else a.dtype, a.length, a.combine)
         for a in reduced
     }
     copy = Copy(arrays={a: instead(p) for a, p in partials.items()}, fresh=False)
-    loop = loop.holding(_in_order(loop.body, reduced))
+    loop = loop.holding(_in_order(loop.body, ordered))
     extent = loop.axis.extent
     declared: list[Statement] = [_declare(a, p) for a, p in partials.items()]
     taken = [s for a, p in partials.items() for s in _take(a, p)]
@@ -79,21 +83,21 @@ def _split(loop: For, reduced: list[Accumulator], block: int) -> list[Statement]
 
 
 def _is_ordered(a: Accumulator) -> bool:
-    """Whether partial results are whole numbers in the order of floats."""
+    """Whether partial results may be whole numbers in the order of floats."""
     return a.dtype is torch.float32 and a.combine in ("max", "min") and a.length is None
 
 
 def _declare(total: Accumulator, partial: Accumulator) -> Statement:
-    if not _is_ordered(total):
+    if partial.dtype is total.dtype:
         return Declare(partial)
     first = ~_INFINITY if total.combine == "max" else _INFINITY
     return Declare(partial, Constant(first, torch.int32))
 
 
-def _in_order(body: list[Statement], reduced: list[Accumulator]) -> list[Statement]:
+def _in_order(body: list[Statement], ordered: set[Accumulator]) -> list[Statement]:
     made: list[Statement] = []
     for s in body:
-        if isinstance(s, Accumulate) and s.accumulator in reduced and _is_ordered(s.accumulator):
+        if isinstance(s, Accumulate) and s.accumulator in ordered:
             number = _turned(made, _let(made, "bitcast", torch.int32, s.value))
             is_number = _let(made, "eq", torch.bool, s.value, s.value)
             nan = Constant(_NAN if s.accumulator.combine == "max" else ~_NAN, torch.int32)
@@ -119,7 +123,7 @@ def _let(made: list[Statement], op: str, dtype: torch.dtype, *args: Operand) -> 
 
 def _take(total: Accumulator, partial: Accumulator) -> list[Statement]:
     """Combines a partial result into its total."""
-    if _is_ordered(total):
+    if partial.dtype is torch.int32 and total.dtype is torch.float32:
         made: list[Statement] = []
         bits = _turned(made, Read(partial, 0, torch.int32))
         value = _let(made, "bitcast", torch.float32, bits)
