@@ -133,8 +133,8 @@ def test_rows_of_a_column_are_jammed() -> None:
           reduce j0_few from 0 to 4 by 2:
             lane i0 from tile to min(tile + 4, 6):
               register: f32 = partial[i0 - tile]
-              unrolled j0 from j0_few to j0_few + 2:
-                t0: f32 = in0[6*j0 + i0]
+              unrolled j0_row from 0 to 2:
+                t0: f32 = in0[6*j0_few + 6*j0_row + i0]
                 register sum= t0
               partial[i0 - tile] = register
           reduce j0 from 4 to 5:

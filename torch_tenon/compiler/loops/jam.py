@@ -39,15 +39,15 @@ def _jammed(loop: For, few: int) -> list[Statement]:
             assert where.setdefault(s.accumulator, s.index) == s.index
     registers = {a: Accumulator("register", a.dtype, None, a.combine) for a in where}
     steps = Symbol(f"{loop.symbol.name}_few", loop.axis.extent)
-    copy = Copy(arrays={a: in_register(r) for a, r in registers.items()})
-    rows = For(
-        loop.axis,
-        "unrolled",
-        loop.symbol,
-        (var(steps),),
-        (var(steps) + few,),
-        copy.body([*before, *lanes.body]),
+    # Counted from 0: a compiler for which sums wrap cannot tell that there are as many from
+    # `steps` on, and makes no vectors around a loop that may have none.
+    row = Symbol(f"{loop.symbol.name}_row", few)
+    copy = Copy(
+        symbols={loop.symbol: var(steps) + var(row)},
+        arrays={a: in_register(r) for a, r in registers.items()},
     )
+    body = copy.body([*before, *lanes.body])
+    rows = For(loop.axis, "unrolled", row, (0,), (few,), body)
     take: list[Statement] = [Declare(r, Read(a, where[a], a.dtype)) for a, r in registers.items()]
     give: list[Statement] = [Store(a, where[a], Read(r, 0, r.dtype)) for a, r in registers.items()]
     several = lanes.holding([*take, rows, *give])

@@ -16,6 +16,7 @@ from torch_tenon.compiler.loops.lower import axes, read_later
 from torch_tenon.compiler.loops.numbers import Numbers
 from torch_tenon.compiler.loops.tree import (
     Accumulate,
+    Accumulator,
     Check,
     For,
     Let,
@@ -301,11 +302,19 @@ def rows_at_once(loop: For) -> int:
     if loop.kind != "reduce" or not isinstance(lanes, For) or lanes.kind != "lane":
         return 1
     body = [*loop.body[:-1], *lanes.body]
+    if any(isinstance(s, Accumulate) and _is_extreme(s.accumulator) for s in body):
+        return 1
     few = JAM if len(body) <= FEW_STATEMENTS else JAM_LONG
     extent = loop.axis.extent
     if len(body) > MOST_STATEMENTS or (isinstance(extent, int) and extent < few):
         return 1
     return few if is_innermost(lanes) and _only_reduces(body) else 1
+
+
+def _is_extreme(a: Accumulator) -> bool:
+    """Whether it is a greatest or least float: of a chain of these, each of which may be a NaN, gcc
+    makes jumps and no vectors."""
+    return a.dtype.is_floating_point and a.combine in ("max", "min")
 
 
 def is_short_reduction(loop: For) -> bool:
