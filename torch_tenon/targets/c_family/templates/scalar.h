@@ -19,28 +19,27 @@ INLINE float round_plain_bf16_f32(float x) {
   uint32_t u = bits_u32(x);
   return bits_f32((u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u);
 }
-INLINE float of_bits_f16(uint32_t h) {
-  uint32_t sign = (h & 0x8000u) << 16;
-  uint32_t rest = h & 0x7fffu;
+/* Of float16 too everything is done in the upper half: otherwise gcc takes each operand to 16 bits,
+ * or from there, which is dearer than the rest. */
+INLINE float from_f16(uint16_t h) {
+  uint32_t u = (uint32_t)h << 16;
+  int32_t a = (int32_t)(u & 0x7fffffffu) >> 3;
   /* Subnormals come out right because the product is exact in float32. */
-  float scaled = bits_f32(rest << 13) * 0x1p112f;
-  uint32_t special = (rest << 13) | 0x7f800000u;
-  return bits_f32(sign | ((int32_t)rest >= 0x7c00 ? special : bits_u32(scaled)));
+  uint32_t scaled = bits_u32(bits_f32((uint32_t)a) * 0x1p112f);
+  return bits_f32(scaled | (a >= 0x0f800000 ? 0x7f800000u : 0u) | (u & 0x80000000u));
 }
-INLINE uint32_t bits_f16(float x) {
+/* Beside a power of 2 whose last bit is a float16's, addition rounds to that, and leaves what follows
+ * the exponent at the bottom. Its carry goes into the exponent, at the end into infinity. */
+INLINE uint16_t to_f16(float x) {
   uint32_t u = bits_u32(x);
-  uint32_t sign = (u >> 16) & 0x8000u;
-  uint32_t a = u & 0x7fffffffu;
-  uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1u)) >> 13;
-  /* Adding 0.5 leaves the subnormal's bits, rounded, at the bottom of the fraction. */
-  uint32_t small = bits_u32(bits_f32(a) + 0.5f) - 0x3f000000u;
-  uint32_t r = (int32_t)a < 0x38800000 ? small : normal;
-  r = (int32_t)a >= 0x477ff000 ? 0x7c00u : r;
-  r = (int32_t)a > 0x7f800000 ? 0x7e00u : r;
-  return sign | r;
+  int32_t a = (int32_t)(u & 0x7fffffffu);
+  int32_t most = a < 0x47800000 ? a : 0x47800000, exponent = most & 0x7f800000;
+  int32_t least = exponent > 0x38800000 ? exponent : 0x38800000, power = least + 0x06800000;
+  uint32_t rounded = bits_u32(bits_f32((uint32_t)most) + bits_f32((uint32_t)power)) - (uint32_t)power;
+  uint32_t nan = a > 0x7f800000 ? 0x2000000u : 0u;
+  rounded = (rounded + (uint32_t)((least - 0x38800000) >> 13)) << 16;
+  return (uint16_t)((rounded | nan | (u & 0x80000000u)) >> 16);
 }
-INLINE float from_f16(uint16_t h) { return of_bits_f16(h); }
-INLINE uint16_t to_f16(float x) { return (uint16_t)bits_f16(x); }
 /* Beside a power of 2 that has no bits below a float16's last one, addition rounds to that. */
 INLINE float round_f16_f32(float x) {
   uint32_t u = bits_u32(x), a = u & 0x7fffffffu;
