@@ -1,4 +1,4 @@
-"""torch.nn.LSTM's layers (torch_tenon/targets/cpu/csrc/recurrent.cpp) against the CPU's."""
+"""torch.nn's recurrent layers (torch_tenon/targets/cpu/csrc/recurrent.cpp) against the CPU's."""
 
 import copy
 import itertools
@@ -9,6 +9,7 @@ import pytest
 import torch
 from against_cpu import assert_same, executing, same_on_both
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils._pytree import tree_leaves
 from turns import MODES
 
@@ -20,26 +21,135 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.sampled(2)
+KINDS: dict[str, tuple[type[nn.RNNBase], dict[str, str]]] = {
+    "lstm": (nn.LSTM, {}),
+    "gru": (nn.GRU, {}),
+    "tanh": (nn.RNN, {}),
+    "relu": (nn.RNN, {"nonlinearity": "relu"}),
+}
+
+
+def made_of(kind: str, *sizes: int, **options: Any) -> tuple[nn.RNNBase, nn.RNNBase]:
+    """Layers on the CPU, and equal ones on the device."""
+    layer, more = KINDS[kind]
+    cpu = layer(*sizes, **options, **more)
+    return cpu, copy.deepcopy(cpu).to("tenon")
+
+
+def with_gradients(
+    module: nn.RNNBase, x: Any, states: list[torch.Tensor], device: str
+) -> list[torch.Tensor]:
+    """Outputs, last states, and the gradients of all that is given. `x` makes the input of a leaf
+    on the device."""
+    leaf, given = x(device)
+    first = [s.to(device, copy=True).requires_grad_() for s in states]
+    y, last = module(given, tuple(first) if len(first) == 2 else first[0])
+    y = y.data if isinstance(y, PackedSequence) else y
+    weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).to(device).view(y.shape)
+    lasts = last if isinstance(last, tuple) else (last,)
+    sum(((t.square() * (k + 1)).sum() for k, t in enumerate(lasts)), (y * weight).sum()).backward()
+    grads = [p.grad for p in module.parameters()]
+    return [t.cpu() for t in (y, *lasts, leaf.grad, *(s.grad for s in first), *grads)]
+
+
+def first_states(kind: str, *sizes: int, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    return [torch.randn(sizes, dtype=dtype) for _ in range(2 if kind == "lstm" else 1)]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_layers_and_gradients(options: dict) -> None:
-    cpu = nn.LSTM(5, 7, dtype=torch.float64, **options)
-    tenon = copy.deepcopy(cpu).to("tenon")
+def test_layers_and_gradients(options: dict, kind: str) -> None:
+    cpu, tenon = made_of(kind, 5, 7, dtype=torch.float64, **options)
     count = options["num_layers"] * (2 if options["bidirectional"] else 1)
-    sizes = (4, 3, 5)
-    x = torch.randn(sizes, dtype=torch.float64)
-    state = torch.randn(2, count, 4 if options["batch_first"] else 3, 7, dtype=torch.float64)
-    results = []
-    for module, device in ((cpu, "cpu"), (tenon, "tenon")):
-        a = x.detach().to(device, copy=True).requires_grad_()
-        h, c = (s.to(device, copy=True).requires_grad_() for s in state)
-        y, (last_h, last_c) = module(a, (h, c))
-        weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).to(device).view(y.shape)
-        ((y * weight).sum() + last_h.square().sum() - last_c.square().sum()).backward()
-        grads = [p.grad for p in module.parameters()]
-        results.append([t.cpu() for t in (y, last_h, last_c, a.grad, h.grad, c.grad, *grads)])
-    for want, got in zip(*results, strict=True):
-        torch.testing.assert_close(got, want)
+    data = torch.randn(4, 3, 5, dtype=torch.float64)
+    states = first_states(kind, count, 4 if options["batch_first"] else 3, 7)
+
+    def x(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        leaf = data.to(device, copy=True).requires_grad_()
+        return leaf, leaf
+
+    want, got = (with_gradients(m, x, states, d) for m, d in ((cpu, "cpu"), (tenon, "tenon")))
+    for w, g in zip(want, got, strict=True):
+        torch.testing.assert_close(g, w)
+
+
+LENGTHS = [[4, 4, 4], [6, 3, 1], [1, 5, 2, 5], [3]]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_packed_sequences(options: dict, kind: str, lengths: list[int], dtype: torch.dtype) -> None:
+    cpu, tenon = made_of(kind, 5, 7, dtype=dtype, **options)
+    count = options["num_layers"] * (2 if options["bidirectional"] else 1)
+    batch_first = options["batch_first"]
+    sizes = (len(lengths), max(lengths)) if batch_first else (max(lengths), len(lengths))
+    data = torch.randn(*sizes, 5, dtype=dtype)
+    states = first_states(kind, count, len(lengths), 7, dtype=dtype)
+
+    def x(device: str) -> tuple[torch.Tensor, PackedSequence]:
+        leaf = data.to(device, copy=True).requires_grad_()
+        return leaf, pack_padded_sequence(leaf, torch.tensor(lengths), batch_first, False)
+
+    for mode in MODES:
+        with executing(mode):
+            want, got = (
+                with_gradients(m, x, states, d) for m, d in ((cpu, "cpu"), (tenon, "tenon"))
+            )
+        for w, g in zip(want, got, strict=True):
+            torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+        for module in (cpu, tenon):
+            module.zero_grad()
+
+
+@needs.host_memory
+def test_steps_are_one_call() -> None:
+    names = ("tenon::recurrence", "tenon::recurrence_backward")
+
+    def calls() -> int:
+        return sum(
+            n
+            for how, op, n, *_ in _C.counter_values()
+            if op in names and how in ("fallback", "recorded")
+        )
+
+    for kind in ("gru", "tanh"):
+        module = made_of(kind, 4, 5)[1]
+        for lengths in ([5, 5, 5], [5, 4, 1], [3, 3, 2]):
+            before = calls()
+            data = torch.randn(3, 5, 4, device="tenon")
+            packed = pack_padded_sequence(data, torch.tensor(lengths), batch_first=True)
+            module(packed)[0].data.sum().backward()
+            torch.tenon.synchronize()
+            assert calls() == before + 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_of_packed_gradients(kind: str, reverse: bool) -> None:
+    module = made_of(kind, 3, 4, dtype=torch.float64, bidirectional=reverse)[1]
+    x = torch.randn(6, 3, dtype=torch.float64).to("tenon").requires_grad_()
+    sizes = torch.tensor([3, 2, 1])
+    weights = [p.detach().clone().requires_grad_() for p in module.parameters()]
+
+    def run(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        names = [n for n, _ in module.named_parameters()]
+        named = dict(zip(names, weights, strict=True))
+        return torch.func.functional_call(module, named, (PackedSequence(x, sizes),))[0].data
+
+    assert torch.autograd.gradgradcheck(run, (x, *weights), nondet_tol=1e-9)
+
+
+def test_batch_sizes_that_are_none() -> None:
+    op = torch.ops.tenon.recurrence
+    gates, weight, h = torch.randn(6, 4), torch.randn(4, 4), torch.randn(3, 4)
+    for sizes in ([3, 4], [3, 2, 2], [3, 3, 0], [4, 2], [-1, 7], [3]):
+        with pytest.raises(RuntimeError, match=r"tenon::recurrence: .* (after|for steps of)"):
+            op(gates, weight, None, h, h[:0], torch.tensor(sizes), 0, False, False)
 
 
 def test_only_some_results_are_used() -> None:
@@ -90,8 +200,9 @@ def test_transforms_that_ended_leave_no_trace(dtype: torch.dtype) -> None:
 
 
 def _calls() -> int:
-    """Of oneDNN's layers, and of single steps where it is not used."""
-    names = ("aten::_thnn_fused_lstm_cell", "aten::mkldnn_rnn_layer")
+    """Of whole layers, and of single steps where the host does not reach the memory."""
+    layers = ("aten::mkldnn_rnn_layer", "tenon::recurrence", "tenon::recurrence_backward")
+    names = ("aten::_thnn_fused_lstm_cell", *layers)
     return sum(n for _, op, n, *_ in _C.counter_values() if op in names)
 
 

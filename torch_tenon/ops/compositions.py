@@ -20,7 +20,16 @@ from torch._decomp import (
     decomposition_table,
     get_decompositions,
 )
-from torch._decomp.decompositions import lstm_impl
+from torch._decomp.decompositions import (
+    gru_impl,
+    gru_impl_data,
+    lstm_data_impl,
+    lstm_impl,
+    rnn_relu_data,
+    rnn_relu_input,
+    rnn_tanh_data,
+    rnn_tanh_input,
+)
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -406,9 +415,16 @@ for _op in _functional_ops():
     if _rule := known_of(_op).lies_as_on_cpu:
         lies_as_on_the_cpu(_op, _rule)
 
-# Layers of eager code are kernels of C++ by their data's dtype and gradients, for one call of the
-# library or for its steps one by one. Neither is what a trace can look into.
+# Layers of eager code are kernels of C++ by their data's dtype and gradients, for one call for all
+# steps or for its steps one by one. Neither is what a trace can look into.
 above_gradients(aten.lstm.input, lstm_impl)
+above_gradients(aten.lstm.data, lstm_data_impl)
+above_gradients(aten.gru.input, gru_impl)
+above_gradients(aten.gru.data, gru_impl_data)
+above_gradients(aten.rnn_tanh.input, rnn_tanh_input)
+above_gradients(aten.rnn_tanh.data, rnn_tanh_data)
+above_gradients(aten.rnn_relu.input, rnn_relu_input)
+above_gradients(aten.rnn_relu.data, rnn_relu_data)
 
 
 @composition(aten.histc.default)

@@ -1,285 +1,53 @@
-// torch.nn.LSTM, and its fused cell, which PyTorch has for GPUs alone: composed here, for the host,
-// for layouts and for plans; the device records it as one call. PyTorch has the input's products of
-// all steps in one for the CPU alone, and differentiates the hidden ones step by step: a gradient
-// of the weights for each step, and a sum of them. Here both weights meet one product, forward and
-// backward, over all steps at once. What follows a step's products is the cell; here and not in
-// Python, since a sequence has one at every step. Batch N, hidden size H; gates (N, 4H) in the
-// order input, forget, cell, output. The workspace is the gates after their activations, as
-// PyTorch's GPU kernels (ATen/native/cuda/RNN.cu) have it; as there, half precision is computed in
-// float. Layers of float in the host's memory are oneDNN's, which keeps a step's products and its
-// cell together; what that cannot differentiate twice is composed.
+// torch.nn's recurrent layers. PyTorch has kernels of whole layers for GPUs, and oneDNN's LSTM for
+// the CPU; others it composes, with a dozen ops for each step. Here a layer in one direction is a
+// call on the host, or what PyTorch composes where the host does not reach the memory.
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/gru_native.h>
 #include <ATen/ops/lstm_native.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <ATen/ops/rnn_relu_native.h>
+#include <ATen/ops/rnn_tanh_native.h>
 #include <torch/library.h>
 
+#include <numeric>
+
 #include "device/target.h"
+#include "lstm.h"
+#include "recurrence.h"
 
 namespace tenon {
 namespace {
 
 using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 using torch::autograd::variable_list;
 
-Tensor wide(const Tensor& t) {
-  const auto dtype = t.scalar_type();
-  return dtype == at::kHalf || dtype == at::kBFloat16 ? t.to(at::kFloat) : t;
-}
+// What torch.nn's layers of one kind are told, but for their tensors.
+struct Layers {
+  Cell cell;
+  bool has_biases;
+  int64_t count;
+  double dropout;
+  bool train, bidirectional;
 
-Tensor biased(const Tensor& gates, const OptionalTensor& bias) {
-  return bias.has_value() && bias->defined() ? wide(gates).add(*bias) : wide(gates);
-}
-
-// hy, cy and the workspace.
-std::tuple<Tensor, Tensor, Tensor> cell(
-    const Tensor& input_gates,
-    const Tensor& hidden_gates,
-    const Tensor& cx,
-    const OptionalTensor& input_bias,
-    const OptionalTensor& hidden_bias) {
-  const auto gates = biased(hidden_gates, hidden_bias).add(biased(input_gates, input_bias));
-  const auto size = cx.size(1);
-  const auto in_and_forget = gates.narrow(1, 0, 2 * size).sigmoid();
-  const auto g = gates.narrow(1, 2 * size, size).tanh();
-  const auto o = gates.narrow(1, 3 * size, size).sigmoid();
-  const auto all = at::cat({in_and_forget, g, o}, 1);
-  const auto parts = all.chunk(4, 1);
-  const auto cy = parts[1].mul(wide(cx)).add(parts[0].mul(parts[2]));
-  const auto dtype = input_gates.scalar_type();
-  return {parts[3].mul(cy.tanh()).to(dtype), cy.to(dtype), all.to(dtype)};
-}
-
-// The gradients of the gates, the same for input and hidden, of cx, and of the biases.
-std::tuple<Tensor, Tensor, Tensor> cell_backward(
-    const OptionalTensor& grad_hy,
-    const OptionalTensor& grad_cy,
-    const Tensor& cx,
-    const Tensor& cy,
-    const Tensor& workspace,
-    bool has_bias) {
-  const bool of_hy = grad_hy.has_value() && grad_hy->defined();
-  const bool of_cy = grad_cy.has_value() && grad_cy->defined();
-  if (!of_hy && !of_cy)
-    return {};
-  const auto parts = wide(workspace).chunk(4, 1);
-  const auto &i = parts[0], &f = parts[1], &g = parts[2], &o = parts[3];
-  const auto tanh_cy = wide(cy).tanh();
-  const auto h = of_hy ? wide(*grad_hy) : at::zeros_like(o);
-  auto c = at::tanh_backward(h.mul(o), tanh_cy);
-  if (of_cy)
-    c = c.add(*grad_cy);
-  const auto dtype = workspace.scalar_type();
-  const auto gates = at::cat(
-                         {at::sigmoid_backward(c.mul(g), i),
-                          at::sigmoid_backward(c.mul(wide(cx)), f),
-                          at::tanh_backward(c.mul(i), g),
-                          at::sigmoid_backward(h.mul(tanh_cy), o)},
-                         1)
-                         .to(dtype);
-  return {gates, c.mul(f).to(dtype), has_bias ? gates.sum(0) : Tensor()};
-}
-
-// The steps of one layer in one direction, for input gates (T, N, 4H) with all biases in them.
-struct LstmSteps : torch::autograd::Function<LstmSteps> {
-  using Context = torch::autograd::AutogradContext;
-  using Tensors = variable_list;
-
-  // The outputs (T, N, H) and the last cell state. What backward needs is added to `kept`.
-  static std::tuple<Tensor, Tensor> run(
-      const Tensor& gates, const Tensor& weight, Tensor h, Tensor c, Tensors& kept) {
-    const auto turned = weight.t().contiguous();  // once, and not packed for each step
-    Tensors outputs;
-    for (const auto& input : gates.unbind(0)) {
-      const auto before = c;
-      Tensor workspace;
-      std::tie(h, c, workspace) = at::_thnn_fused_lstm_cell(input, h.mm(turned), c);
-      kept.insert(kept.end(), {workspace, before});
-      outputs.push_back(h);
-    }
-    return {at::stack(outputs), c};
+  int64_t directions() const {
+    return bidirectional ? 2 : 1;
   }
-
-  static Tensors forward(
-      Context* context,
-      const Tensor& gates,
-      const Tensor& weight,
-      const Tensor& h,
-      const Tensor& c) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    Tensors saved{gates, weight, h, c};
-    const auto [output, last] = run(gates, weight, h, c, saved);
-    saved.insert(saved.end(), {last, output});
-    context->save_for_backward(saved);
-    return {output, last};
-  }
-
-  static Tensors backward(Context* context, Tensors grads) {
-    const auto saved = context->get_saved_variables();
-    const auto &weight = saved[1], &output = saved.back();
-    if (c10::GradMode::is_enabled()) {  // to be differentiated once more
-      const Tensors inputs(saved.begin(), saved.begin() + 4);
-      Tensors needed, results(4), kept;
-      const auto [again, last] = run(inputs[0], inputs[1], inputs[2], inputs[3], kept);
-      for (const auto& t : inputs) {
-        if (t.requires_grad())
-          needed.push_back(t);
-      }
-      const auto found = torch::autograd::grad(
-          {again, last}, needed, grads, std::nullopt, /*create_graph=*/true, /*allow_unused=*/true);
-      for (size_t k = 0, next = 0; k < 4; ++k)
-        results[k] = inputs[k].requires_grad() ? found[next++] : Tensor();
-      return results;
-    }
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const auto steps = output.size(0);
-    const auto of_outputs = grads[0].unbind(0);
-    Tensor of_h, of_c = grads[1];
-    Tensors of_gates(steps);
-    for (int64_t t = steps - 1; t >= 0; --t) {
-      const auto* kept = &saved[4 + 2 * t];
-      const auto& after = t + 1 < steps ? kept[3] : saved[saved.size() - 2];
-      const auto grad = of_h.defined() ? of_outputs[t].add(of_h) : of_outputs[t];
-      std::tie(of_gates[t], of_c, std::ignore) = at::_thnn_fused_lstm_cell_backward_impl(
-          grad, of_c, kept[1], after, kept[0], /*has_bias=*/false);
-      of_h = of_gates[t].mm(weight);
-    }
-    const auto gates = at::stack(of_gates);
-    const auto hidden = at::cat({saved[2].unsqueeze(0), output.narrow(0, 0, steps - 1)});
-    // Gradients may come as a batch of them, for which PyTorch has no rule of `flatten`.
-    const auto rows = [](const Tensor& x) { return x.reshape({-1, x.size(-1)}); };
-    const auto of_weight = rows(gates).t().mm(rows(hidden));
-    return {gates, of_weight, of_h, of_c};
+  int64_t parameters() const {
+    return has_biases ? 4 : 2;
   }
 };
-
-// The parameters of a layer in one direction: weights of the input (4H, I) and of the hidden state
-// (4H, H), and their biases (4H), if there are any.
-using Parameters = std::array<Tensor, 4>;
-
-// A layer in one direction over x (T, N, I): the outputs (T, N, H), and the last states (N, H).
-variable_list by_steps(
-    const Tensor& x, const Parameters& p, const Tensor& h, const Tensor& c, bool reverse) {
-  const auto bias = p[2].defined() ? std::optional(p[2].add(p[3])) : std::nullopt;
-  const auto gates = at::linear(x, p[0], bias);
-  const auto made = LstmSteps::apply(reverse ? gates.flip({0}) : gates, p[1], h, c);
-  return {reverse ? made[0].flip({0}) : made[0], made[0][-1], made[1]};
-}
-
-// The same by oneDNN, which PyTorch has for the host.
-struct LibraryLayer : torch::autograd::Function<LibraryLayer> {
-  using Context = torch::autograd::AutogradContext;
-  static constexpr int64_t kLstm = 2;
-
-  static variable_list in_order(at::TensorList given) {
-    variable_list dense;
-    for (const auto& t : given)
-      dense.push_back(t.contiguous());
-    return dense;
-  }
-
-  // `given`: x, the parameters with both biases, h and c.
-  static variable_list forward(
-      Context* context, at::TensorList given, bool reverse, bool differentiable) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const auto dense = in_order(given);
-    const auto size = dense[2].size(1);
-    const at::AutoGradMode keeps_workspace(differentiable);
-    const auto [output, h, c, workspace] = at::mkldnn_rnn_layer(
-        dense[0],
-        dense[1],
-        dense[2],
-        dense[3],
-        dense[4],
-        dense[5],
-        dense[6],
-        reverse,
-        {},
-        kLstm,
-        size,
-        /*num_layers=*/1,
-        /*has_biases=*/true,
-        /*bidirectional=*/false,
-        /*batch_first=*/false,
-        /*train=*/differentiable);
-    variable_list kept(given.begin(), given.end());
-    kept.insert(kept.end(), {output, h, c, workspace});
-    context->save_for_backward(kept);
-    context->saved_data["reverse"] = reverse;
-    return {output, h, c};
-  }
-
-  static variable_list backward(Context* context, variable_list grads) {
-    const auto s = context->get_saved_variables();
-    const bool reverse = context->saved_data["reverse"].toBool();
-    variable_list found(9);             // two of them are of what is no tensor
-    if (c10::GradMode::is_enabled()) {  // to be differentiated once more, which it cannot be
-      const auto again = by_steps(s[0], {s[1], s[2], s[3], s[4]}, s[5], s[6], reverse);
-      variable_list needed;
-      std::copy_if(s.begin(), s.begin() + 7, std::back_inserter(needed), [](const Tensor& t) {
-        return t.requires_grad();
-      });
-      const auto made = torch::autograd::grad(
-          again, needed, grads, std::nullopt, /*create_graph=*/true, /*allow_unused=*/true);
-      for (size_t k = 0, next = 0; k < 7; ++k)
-        found[k] = s[k].requires_grad() ? made[next++] : Tensor();
-      return found;
-    }
-    const at::AutoDispatchBelowADInplaceOrView below;
-    const auto dense = in_order(s);
-    const auto made = at::mkldnn_rnn_layer_backward(
-        dense[0],
-        dense[1],
-        dense[2],
-        dense[3],
-        dense[4],
-        dense[5],
-        dense[6],
-        dense[7],
-        dense[8],
-        dense[9],
-        grads[0].contiguous(),
-        grads[1].contiguous(),
-        grads[2].contiguous(),
-        reverse,
-        kLstm,
-        dense[2].size(1),
-        /*num_layers=*/1,
-        /*has_biases=*/true,
-        /*train=*/true,
-        /*bidirectional=*/false,
-        {},
-        /*batch_first=*/false,
-        dense[10]);
-    std::tie(found[0], found[1], found[2], found[3], found[4], found[5], found[6]) = made;
-    return found;
-  }
-};
-
-bool runs_by_library(const Tensor& x) {
-  return target().host_memory && x.scalar_type() == at::kFloat && at::hasMKLDNN() &&
-         at::globalContext().userEnabledMkldnn();
-}
-
-variable_list by_library(
-    const Tensor& x, const Parameters& p, const Tensor& h, const Tensor& c, bool reverse) {
-  const auto none = p[2].defined() ? Tensor() : x.new_zeros({p[0].size(0)});
-  const variable_list given{
-      x, p[0], p[1], p[2].defined() ? p[2] : none, p[2].defined() ? p[3] : none, h, c};
-  const bool differentiable =
-      c10::GradMode::is_enabled() &&
-      std::any_of(given.begin(), given.end(), [](const Tensor& t) { return t.requires_grad(); });
-  return LibraryLayer::apply(at::TensorList(given), reverse, differentiable);
-}
 
 // Whether the layers are plain: else PyTorch's own composition has the answer, or the error.
 bool is_plain(
-    const Tensor& input, at::TensorList hx, at::TensorList params, int64_t count, int64_t per) {
-  if (hx.size() != 2 || params.size() != static_cast<size_t>(count * per) || input.dim() != 3 ||
-      input.numel() == 0 || at::autocast::is_autocast_enabled(kTenon) ||
+    const Tensor& input,
+    int64_t batch,
+    at::TensorList hx,
+    at::TensorList params,
+    const Layers& layers) {
+  const auto count = layers.count * layers.directions();
+  if (params.size() != static_cast<size_t>(count * layers.parameters()) || input.numel() == 0 ||
+      at::autocast::is_autocast_enabled(kTenon) ||
       c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
       (input.scalar_type() != at::kFloat && input.scalar_type() != at::kDouble))
     return false;
@@ -288,10 +56,67 @@ bool is_plain(
            !t._fw_grad(0).defined();
   };
   const auto is_state = [&](const Tensor& t) {
-    return like(t) && t.dim() == 3 && t.size(0) == count && t.sizes() == hx[0].sizes();
+    return like(t) && t.dim() == 3 && t.size(0) == count && t.size(1) == batch &&
+           t.sizes() == hx[0].sizes();
   };
-  return like(input) && std::all_of(hx.begin(), hx.end(), is_state) &&
-         std::all_of(params.begin(), params.end(), like);
+  if (!like(input) || !std::all_of(hx.begin(), hx.end(), is_state) ||
+      !std::all_of(params.begin(), params.end(), like))
+    return false;
+  const auto size = hx[0].size(2), width = gates_of(layers.cell) * size;
+  for (size_t k = 0; k < params.size(); ++k) {
+    const int64_t which = k % layers.parameters(), of = k / layers.parameters();
+    const auto wide = which == 1                 ? size
+                      : of < layers.directions() ? input.size(-1)
+                                                 : size * layers.directions();
+    if (params[k].sizes() != (which < 2 ? at::IntArrayRef{width, wide} : at::IntArrayRef{width}))
+      return false;
+  }
+  return true;
+}
+
+// A layer in one direction: its outputs, and the last states.
+using LayerOf = std::function<variable_list(
+    const Tensor& x, const Parameters& p, const Tensor& h, const Tensor& c, bool reverse)>;
+
+States over_layers(
+    Tensor x,
+    const Tensor& h,
+    const Tensor& c,
+    at::TensorList params,
+    const Layers& layers,
+    const LayerOf& layer_of) {
+  const auto directions = layers.directions(), per = layers.parameters();
+  std::vector<Tensor> last_h, last_c;
+  for (int64_t layer = 0; layer < layers.count; ++layer) {
+    std::vector<Tensor> outputs;
+    for (int64_t direction = 0; direction < directions; ++direction) {
+      const auto k = layer * directions + direction;
+      Parameters p;
+      std::copy_n(&params[k * per], per, p.begin());
+      const auto made = layer_of(x, p, h[k], c.defined() ? c[k] : h.new_empty({0}), direction == 1);
+      outputs.push_back(made[0]);
+      last_h.push_back(made[1]);
+      last_c.push_back(made[2]);
+    }
+    x = directions == 2 ? at::cat(outputs, -1) : outputs[0];
+    if (layers.train && layers.dropout != 0 && layer + 1 < layers.count)
+      x = at::dropout(x, layers.dropout, true);
+  }
+  return {x, at::stack(last_h), c.defined() ? at::stack(last_c) : Tensor()};
+}
+
+// A layer by `tenon::recurrence`, over steps of equal or of such sizes.
+LayerOf by_call(Cell cell, const std::optional<Tensor>& batch_sizes) {
+  return [=](const Tensor& x, const Parameters& p, const Tensor& h, const Tensor& c, bool reverse) {
+    std::optional<Tensor> of_input, of_hidden;
+    if (p[2].defined() && cell == Cell::kGru)
+      std::tie(of_input, of_hidden) = std::tuple(p[2], p[3]);
+    else if (p[2].defined())
+      of_input = p[2].add(p[3]);
+    const auto gates = at::linear(x, p[0], of_input);
+    auto made = recur({gates, p[1], of_hidden, h, c, batch_sizes, cell, reverse});
+    return variable_list{made.output, made.h, made.c};
+  };
 }
 
 std::tuple<Tensor, Tensor, Tensor> lstm(
@@ -299,48 +124,119 @@ std::tuple<Tensor, Tensor, Tensor> lstm(
     at::TensorList hx,
     at::TensorList params,
     bool has_biases,
-    int64_t layers,
+    int64_t count,
     double dropout,
     bool train,
     bool bidirectional,
     bool batch_first) {
-  const int64_t directions = bidirectional ? 2 : 1, per = has_biases ? 4 : 2;
-  const auto batch = input.dim() == 3 ? input.size(batch_first ? 0 : 1) : 0;
-  if (!is_plain(input, hx, params, layers * directions, per) || hx[0].size(1) != batch)
+  const Layers layers{Cell::kLstm, has_biases, count, dropout, train, bidirectional};
+  const auto batch = input.dim() == 3 ? input.size(batch_first ? 0 : 1) : -1;
+  if (hx.size() != 2 || !is_plain(input, batch, hx, params, layers))
     return at::native::lstm(
-        input, hx, params, has_biases, layers, dropout, train, bidirectional, batch_first);
-  const auto layer_of = runs_by_library(input) ? by_library : by_steps;
-  auto x = batch_first ? input.transpose(0, 1) : input;
-  std::vector<Tensor> last_h, last_c;
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    std::vector<Tensor> outputs;
-    for (int64_t direction = 0; direction < directions; ++direction) {
-      const auto k = layer * directions + direction;
-      Parameters p;
-      std::copy_n(&params[k * per], per, p.begin());
-      const auto made = layer_of(x, p, hx[0][k], hx[1][k], direction == 1);
-      outputs.push_back(made[0]);
-      last_h.push_back(made[1]);
-      last_c.push_back(made[2]);
-    }
-    x = directions == 2 ? at::cat(outputs, 2) : outputs[0];
-    if (train && dropout != 0 && layer + 1 < layers)
-      x = at::dropout(x, dropout, true);
-  }
-  return {batch_first ? x.transpose(0, 1) : x, at::stack(last_h), at::stack(last_c)};
+        input, hx, params, has_biases, count, dropout, train, bidirectional, batch_first);
+  const auto x = batch_first ? input.transpose(0, 1) : input;
+  const LayerOf layer_of = lstm_has_library(input) ? lstm_by_library
+                           : target().host_memory  ? by_call(Cell::kLstm, std::nullopt)
+                                                   : lstm_by_steps;
+  const auto made = over_layers(x, hx[0], hx[1], params, layers, layer_of);
+  return {batch_first ? made.output.transpose(0, 1) : made.output, made.h, made.c};
 }
 
-TORCH_LIBRARY_IMPL(aten, CompositeExplicitAutograd, m) {
-  m.impl("_thnn_fused_lstm_cell", cell);
-  m.impl("_thnn_fused_lstm_cell_backward_impl", cell_backward);
+// The rows of the first step of a PackedSequence, if the numbers are of one; -1 otherwise.
+int64_t batch_of(const Tensor& data, const Tensor& batch_sizes) {
+  if (data.dim() != 2 || batch_sizes.device().type() != at::kCPU || batch_sizes.dim() != 1 ||
+      batch_sizes.scalar_type() != at::kLong || batch_sizes.numel() == 0)
+    return -1;
+  const auto dense = batch_sizes.contiguous();
+  const c10::ArrayRef sizes(dense.const_data_ptr<int64_t>(), dense.numel());
+  const auto rows = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const bool falls = std::is_sorted(sizes.rbegin(), sizes.rend()) && sizes.back() > 0;
+  return falls && rows == data.size(0) ? sizes.front() : -1;
+}
+
+std::tuple<Tensor, Tensor, Tensor> packed_lstm(
+    const Tensor& data,
+    const Tensor& batch_sizes,
+    at::TensorList hx,
+    at::TensorList params,
+    bool has_biases,
+    int64_t count,
+    double dropout,
+    bool train,
+    bool bidirectional) {
+  const Layers layers{Cell::kLstm, has_biases, count, dropout, train, bidirectional};
+  const auto batch = batch_of(data, batch_sizes);
+  if (!target().host_memory || hx.size() != 2 || batch < 0 ||
+      !is_plain(data, batch, hx, params, layers))
+    return at::native::lstm(
+        data, batch_sizes, hx, params, has_biases, count, dropout, train, bidirectional);
+  const auto sizes = batch_sizes.to(data.device());
+  const auto made = over_layers(data, hx[0], hx[1], params, layers, by_call(Cell::kLstm, sizes));
+  return {made.output, made.h, made.c};
+}
+
+using Padded = std::tuple<Tensor, Tensor>(
+    const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool, bool, bool);
+using Packed = std::tuple<Tensor, Tensor>(
+    const Tensor&, const Tensor&, const Tensor&, at::TensorList, bool, int64_t, double, bool, bool);
+
+template <Cell cell, Padded* native>
+std::tuple<Tensor, Tensor> padded(
+    const Tensor& input,
+    const Tensor& hx,
+    at::TensorList params,
+    bool has_biases,
+    int64_t count,
+    double dropout,
+    bool train,
+    bool bidirectional,
+    bool batch_first) {
+  const Layers layers{cell, has_biases, count, dropout, train, bidirectional};
+  const auto batch = input.dim() == 3 ? input.size(batch_first ? 0 : 1) : -1;
+  if (!target().host_memory || !is_plain(input, batch, hx, params, layers))
+    return native(input, hx, params, has_biases, count, dropout, train, bidirectional, batch_first);
+  const auto x = batch_first ? input.transpose(0, 1) : input;
+  const auto made = over_layers(x, hx, {}, params, layers, by_call(cell, std::nullopt));
+  return {batch_first ? made.output.transpose(0, 1) : made.output, made.h};
+}
+
+template <Cell cell, Packed* native>
+std::tuple<Tensor, Tensor> packed(
+    const Tensor& data,
+    const Tensor& batch_sizes,
+    const Tensor& hx,
+    at::TensorList params,
+    bool has_biases,
+    int64_t count,
+    double dropout,
+    bool train,
+    bool bidirectional) {
+  const Layers layers{cell, has_biases, count, dropout, train, bidirectional};
+  const auto batch = batch_of(data, batch_sizes);
+  if (!target().host_memory || batch < 0 || !is_plain(data, batch, hx, params, layers))
+    return native(data, batch_sizes, hx, params, has_biases, count, dropout, train, bidirectional);
+  const auto sizes = batch_sizes.to(data.device());
+  const auto made = over_layers(data, hx, {}, params, layers, by_call(cell, sizes));
+  return {made.output, made.h};
+}
+
+void register_layers(torch::Library& m) {
+  m.impl("lstm.input", lstm);
+  m.impl("lstm.data", packed_lstm);
+  m.impl("gru.input", padded<Cell::kGru, at::native::gru>);
+  m.impl("gru.data", packed<Cell::kGru, at::native::gru>);
+  m.impl("rnn_tanh.input", padded<Cell::kTanh, at::native::rnn_tanh>);
+  m.impl("rnn_tanh.data", packed<Cell::kTanh, at::native::rnn_tanh>);
+  m.impl("rnn_relu.input", padded<Cell::kRelu, at::native::rnn_relu>);
+  m.impl("rnn_relu.data", packed<Cell::kRelu, at::native::rnn_relu>);
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("lstm.input", lstm);
+  register_layers(m);
 }
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
-  m.impl("lstm.input", lstm);
+  register_layers(m);
 }
 
 }  // namespace
