@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch.nn.functional as F
 from against_cpu import executing
 from needs import host_memory
 
@@ -97,3 +98,48 @@ def test_calls_alone_are_made_without_a_plan(keeps: bool) -> None:
     assert runs() == (before_it + (not keeps), 1)
     with executing("compiled"):
         assert runs() == (before_it + (not keeps) + 1, 1)
+
+
+def runs_by_plan_once_compared(step: Callable[[], object]) -> int:
+    """How many of 20 steps run by a plan, once it was found out whether that is faster: a step is
+    one window, and has run by its plan for a while."""
+    known, deadline = {w.number for w in _C.window_runs()}, time.monotonic() + 120
+
+    def after(steps: int) -> int:
+        for _ in range(steps):
+            step()
+        return sum(w.by_plan for w in _C.window_runs() if w.number not in known)
+
+    while after(1) < 16:
+        assert time.monotonic() < deadline, "no plan came"
+    took = -time.perf_counter()
+    after(20)
+    took += time.perf_counter()
+    before = after(int(40 * max(1, 0.05 / took)))
+    return after(20) - before
+
+
+@pytest.mark.slow
+@host_memory
+def test_a_plan_that_takes_longer_than_its_calls_is_left() -> None:
+    # The gradient looks for the windows of each element, in some five times the library's time.
+    x = torch.randn(24, 12, 31, 31, device="tenon", requires_grad=True)
+
+    def step() -> None:
+        torch.autograd.grad(F.adaptive_avg_pool2d(x, 3).sum(), x)[0][0, 0, 0, 0].item()
+
+    assert runs_by_plan_once_compared(step) == 0
+
+
+@pytest.mark.slow
+@host_memory
+def test_a_plan_that_is_faster_stays() -> None:
+    x = torch.randn(300, 1000, device="tenon")
+
+    def step() -> None:
+        y = x
+        for k in range(20):
+            y = (y * 0.99 + k).abs()
+        y[0, 0].item()
+
+    assert runs_by_plan_once_compared(step) == 20

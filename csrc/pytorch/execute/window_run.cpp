@@ -337,6 +337,14 @@ bool makes_the_same_calls(const Plan& plan, const Window& window) {
   return std::equal(steps.begin(), steps.end(), window.calls.begin(), window.calls.end(), is_made);
 }
 
+// Whether the window's own sizes are known to be faster without their plan, or are to tell.
+bool is_left(const Candidates& candidates) {
+  if (!candidates.own)
+    return false;
+  const std::lock_guard<std::mutex> lock(plans_mutex());
+  return leaves_plan(candidates.own->cost);
+}
+
 std::atomic<double> g_first_window{0}, g_first_by_plan{0};
 
 void note_first(std::atomic<double>& first, double now) {
@@ -383,7 +391,8 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
   const auto candidates = find_candidates(window, order);
   WindowRun asked;
   auto ready = find_ready(candidates, waits, asked);
-  if (ready.plan && !waits && target().host_memory && makes_the_same_calls(*ready.plan, window)) {
+  if (ready.plan && !waits && target().host_memory &&
+      (makes_the_same_calls(*ready.plan, window) || is_left(candidates))) {
     count_as_reference(*ready.found);
     ready = {};
   }
@@ -413,9 +422,11 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
               : run_plan_on_device(ready, window, order, device, by_reference);
     const double seconds = host_seconds() - start;
     ready.found->nanoseconds_by_plan += std::llround(seconds * 1e9);
-    if (candidates.own && ready.found != candidates.own) {
+    if (candidates.own) {
       const std::lock_guard<std::mutex> lock(plans_mutex());
-      candidates.own->cost.elsewhere += saving_beside_any_sizes(seconds);
+      note_run_by_plan(candidates.own->cost, seconds);
+      if (ready.found != candidates.own)
+        candidates.own->cost.elsewhere += saving_beside_any_sizes(seconds);
     }
   }
   if (asked.interrupted)

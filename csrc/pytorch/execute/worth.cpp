@@ -22,6 +22,11 @@ constexpr double kLonger = 2.2;
 constexpr int kRunsWithAll = 3;    // before fewer are tried
 constexpr int kRunsWithFewer = 2;  // that tell what these take
 constexpr int kRunsUntilTry = 32;  // of the other number; from then on ever rarer
+// What runs by a plan take in all, and how many they are, before it is compared with its window's
+// calls; and how much longer a run by it has to be than theirs.
+constexpr double kComparedFrom = 0.05;
+constexpr int kComparedRuns = 16;
+constexpr double kSlower = 1.1;
 
 std::atomic<bool> g_plan_all{false};
 
@@ -104,6 +109,19 @@ bool pays(const ReferenceCost& cost, double of_plan) {
 
 void set_plan_all(bool all) {
   g_plan_all = all;
+}
+
+void note_run_by_plan(ReferenceCost& cost, double seconds) {
+  cost.by_plan = std::min(cost.by_plan, seconds);
+  cost.all_by_plan += seconds;
+  ++cost.runs_by_plan;
+}
+
+bool leaves_plan(const ReferenceCost& cost) {
+  if (g_plan_all || cost.runs_by_plan < kComparedRuns || cost.all_by_plan < kComparedFrom)
+    return false;
+  // Few threads are known of what ran while the builder worked.
+  return cost.runs - cost.runs_with_fewer < kRunsWithAll || cost.by_plan > kSlower * cost.with_all;
 }
 
 bool is_news(const ReferenceCost& cost) {

@@ -8,6 +8,11 @@
 // keeps all of them busy loses two fifths of the time that the builder takes (a GPT and a table's
 // statistics, on two processors). A plan saves two fifths of what its window costs without it. So
 // such a program asks for a plan once its window has cost what the plan will.
+//
+// And a plan may take longer than the window's calls one by one: where the library's kernel for an
+// op is much better than what is generated. Once a plan has run for a while, its window runs by
+// reference some times, unless it did before; where the shortest of these is the shorter one, the
+// plan is left.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -29,6 +34,10 @@ struct ReferenceCost {
   double with_fewer = std::numeric_limits<double>::infinity();
   int runs = 0;             // that either is of
   int runs_with_fewer = 0;  // ... of the latter
+  // Of runs by the plan for its sizes: the shortest, all together, and how many.
+  double by_plan = std::numeric_limits<double>::infinity();
+  double all_by_plan = 0;
+  int runs_by_plan = 0;
 
   // Seconds that a plan might have saved.
   double saving() const {
@@ -47,6 +56,12 @@ double price_of(double of_plan);
 bool pays(const ReferenceCost& cost, double of_plan);
 // From now on every window that comes twice gets a plan, whatever that costs.
 void set_plan_all(bool all);
+
+// Notes a run by the plan.
+void note_run_by_plan(ReferenceCost& cost, double seconds);
+// Whether a window that has a plan runs by reference: to learn what that takes, or since it is
+// known to take less.
+bool leaves_plan(const ReferenceCost& cost);
 
 // Whether what the builder was told of a window is out of date.
 bool is_news(const ReferenceCost& cost);
