@@ -60,9 +60,10 @@ def _unless(found_inf: Tensor | None, old: Tensors, new: Tensors) -> list[Tensor
 def _correction(beta: float, step: Tensor, dtype: torch.dtype) -> Any:
     """1 - beta^step in the dtype of the parameters, without the loss of digits where beta is close
     to 1. The step is a number in float32 whatever they are."""
-    if beta == 0:
-        return 1.0
-    return -torch.expm1(step.to(torch.promote_types(step.dtype, dtype)) * math.log(beta))
+    step = step.to(torch.promote_types(step.dtype, dtype))
+    if beta <= 0:
+        return 1.0 - torch.pow(beta, step)
+    return 0.0 - torch.expm1(step * math.log(beta))  # no negative zero, by which lr is divided
 
 
 def _adam(decoupled: bool) -> Callable[..., Any]:
