@@ -9,7 +9,7 @@ import torch
 from against_cpu import assert_same, executing
 from torch import Tensor
 
-from tests.ops.lowerings.by_plan import same_by_plans
+from tests.ops.lowerings.by_plan import compiled, on_tenon, same_by_plans
 from torch_tenon.builder.counts import plan_counts
 from torch_tenon.compiler import build
 
@@ -291,3 +291,65 @@ def test_corrections_of_any_beta(beta: float, step: float) -> None:
         return given[0] + 0
 
     same_by_plans(compute, *given, torch.tensor(step), rtol=1e-5, atol=1e-6)
+
+
+def _unscale(g: Tensor, found: Tensor, inverse: Tensor) -> Tensor:
+    torch._amp_foreach_non_finite_check_and_unscale_([g], found, inverse)
+    return g + 0
+
+
+def _update(scale: Tensor, tracker: Tensor, found: Tensor) -> Tensor:
+    torch._amp_update_scale_(scale, tracker, found, 2.0, 0.5, 3)
+    return scale + 0
+
+
+def _adam_of(*given: Tensor) -> Tensor:
+    torch._fused_adam_(*([x] for x in given[:6]), **ADAM, grad_scale=given[6])
+    return given[0] + 0
+
+
+@pytest.mark.parametrize(
+    ("step", "place", "dtype"),
+    [(_adam_of, k, torch.float64) for k in (0, 1, 2, 3, 4, 6)]
+    + [(_adam_of, slice(0, 5), torch.int64), (_adam_of, slice(0, 5), torch.bool)]
+    + [(_unscale, 0, torch.int64), (_unscale, 1, torch.float64), (_unscale, 2, torch.float64)]
+    + [(_update, 0, torch.float64), (_update, 1, torch.int64), (_update, 2, torch.float64)],
+)
+def test_dtypes_that_steps_refuse(step: Callable[..., Tensor], place: Any, dtype: Any) -> None:
+    """A gradient or state of another dtype than its parameter, and scales that are no float32."""
+    given = [torch.rand(5) for _ in range(5)] + [torch.tensor(3.0), torch.tensor(2.0)]
+    if step is _unscale:
+        given = [torch.rand(5), torch.zeros(1), torch.tensor([0.5])]
+    elif step is _update:
+        given = [torch.tensor(4.0), torch.tensor(1, dtype=torch.int32), torch.tensor(0.0)]
+    same_by_plans(step, *given, rtol=1e-6)
+    wrong = given[place] if isinstance(place, slice) else [given[place]]
+    places = range(*place.indices(len(given))) if isinstance(place, slice) else [place]
+    for k, x in zip(places, wrong, strict=True):
+        given[k] = x.to(dtype)
+    with pytest.raises(RuntimeError):
+        step(*given)
+    with executing("compiled"):
+        for run in (step, step, compiled(step)):
+            with pytest.raises((RuntimeError, torch._dynamo.exc.BackendCompilerFailed)):
+                _ = run(*on_tenon(given)).cpu()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_step_of_parameters_of_several_dtypes(momentum: float) -> None:
+    """16-bit ones, whose step is the device's own, beside others."""
+    dtypes = (torch.float64, torch.bfloat16, torch.float32, torch.float16)
+    lists = [[torch.randn(3).to(d) for d in dtypes] for _ in range(3 if momentum else 2)]
+    options = {**SGD, "momentum": momentum, "grad_scale": None}
+
+    def stepped(lists: list) -> list:
+        torch._fused_sgd_(*lists, *([] if momentum else [[]]), **options)
+        return lists
+
+    got = stepped([[x.to("tenon") for x in row] for row in lists])
+    for k, dtype in enumerate(dtypes):
+        # The CPU's kernel has it right for float32.
+        wide = torch.promote_types(dtype, torch.float32)
+        want = stepped([[row[k].to(wide, copy=True)] for row in lists])
+        tolerance = 2 * torch.finfo(dtype).eps
+        assert_same([row[k] for row in got], [x.to(dtype) for (x,) in want], tolerance, tolerance)
