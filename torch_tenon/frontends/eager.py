@@ -148,9 +148,9 @@ class _Window:
                 self._call(name, one, results)
             return
         functional = variants.functional_of(op)
-        # Of a functional op's result each element has a value of its own. Where elements share
-        # memory, which of these stays there is the kernel's to say.
-        shared = any(_overlaps(arguments[i]) for i in written)
+        # Of a functional op's result each element has a value of its own, computed before any is
+        # written. Where elements share memory, what stays there is the kernel's to say.
+        shared = any(_overlaps(arguments[i]) for i in written) or _reads_list(arguments, outs)
         if functional is None or manifest.of(name).mutates or shared:
             self._call_in_place(op, arguments, results)
             return
@@ -380,6 +380,14 @@ def _overlaps(x: Any) -> bool:
     return any(
         may_overlap(Layout(tuple(sizes), tuple(strides))) for *_, sizes, strides, _ in _tensors(x)
     )
+
+
+def _reads_list(arguments: Sequence[Any], outs: Sequence[int]) -> bool:
+    """Whether memory of a list that a call writes, one tensor after the other, is read as well."""
+    lists = [arguments[i] for i in outs if arguments[i][0] == "list"]
+    read = [x for i, x in enumerate(arguments) if i not in outs]
+    slots = {number for x in lists for _, number, *_ in _tensors(x)}
+    return any(number in slots for x in read for _, number, *_ in _tensors(x))
 
 
 def _is_contiguous(t: Sequence[Any]) -> bool:
