@@ -1,8 +1,17 @@
 """Every optimizer of torch.optim, with its implementations, takes the CPU's steps."""
 
+from collections.abc import Callable
+from typing import Any
+
+import needs
 import pytest
 import torch
 from against_cpu import assert_same, executing
+from torch import Tensor
+
+from tests.ops.lowerings.by_plan import compiled, on_tenon, same_by_plans
+from torch_tenon.builder.counts import plan_counts
+from torch_tenon.compiler import build
 
 OPTIMIZERS = {
     "Adadelta": {},
@@ -181,3 +190,166 @@ def test_clipping_averaging_and_accumulation() -> None:
         return [*norms, *model.parameters(), *averaged.parameters()]
 
     assert_same(run("tenon"), run("cpu"), rtol=1e-5, atol=1e-6)
+
+
+STEPS = [(name, {}) for name in sorted(FUSED)]
+STEPS += [("Adam", {"amsgrad": True}), ("AdamW", {"amsgrad": True}), ("SGD", {"momentum": 0.9})]
+
+
+@needs.plans
+@pytest.mark.parametrize("by_calls", [False, True], ids=["lowered", "by calls"])
+@pytest.mark.parametrize(("name", "options"), STEPS)
+def test_fused_steps_have_plans(
+    name: str, options: dict, by_calls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a list of their state is empty, and where they are calls of PyTorch's kernels."""
+    if by_calls:
+        monkeypatch.setattr(build, "composition_of", lambda *args: None)
+    starts = [torch.randn(3 + len(name) + 9 * by_calls), torch.randn(2, 3)]
+    grads = [[torch.randn_like(x) for x in starts] for _ in range(4)]
+
+    def run(device: str) -> list:
+        weights = [torch.nn.Parameter(x.to(device, copy=True)) for x in starts]
+        optimizer = getattr(torch.optim, name)(weights, lr=0.1, fused=True, **options)
+        for given in grads:
+            for w, g in zip(weights, given, strict=True):
+                w.grad = g.to(device)
+            optimizer.step()
+            _ = [w.detach().cpu() for w in weights]
+        held = [t for w in weights for t in optimizer.state[w].values()]
+        return [*(w.detach() for w in weights), *(t for t in held if t is not None)]
+
+    before = plan_counts()
+    with executing("compiled"):
+        assert_same(run("tenon"), run("cpu"), rtol=1e-5, atol=1e-6)
+    assert plan_counts()["failed"] == before["failed"]
+
+
+def _step(op: str, count: int, **options: Any) -> Callable[..., Tensor]:
+    """A step of a fused optimizer on lists of the first or of both tensors of pairs."""
+
+    def step(*given: Tensor) -> Tensor:
+        lists = [list(given[k : k + 2]) for k in range(0, 2 * count, 2)]
+        getattr(torch, op)(*lists, *given[2 * count :], **options)
+        return given[0] + 0
+
+    return step
+
+
+SGD = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1, "dampening": 0.0, "nesterov": False}
+SGD |= {"maximize": False, "is_first_step": False, "grad_scale": torch.tensor(4.0)}
+ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.1, "eps": 1e-8}
+ADAM |= {"amsgrad": True, "maximize": False}
+TWICE = {
+    "_fused_sgd_": (3, SGD),
+    "_fused_adam_": (6, ADAM),
+    "_fused_adamw_": (6, ADAM),
+    "_amp_foreach_non_finite_check_and_unscale_": (1, {}),
+}
+
+
+@pytest.mark.parametrize(
+    ("op", "twice"), [(op, k) for op, (count, _) in TWICE.items() for k in range(count)]
+)
+def test_a_tensor_that_a_step_has_twice(op: str, twice: int) -> None:
+    """It is changed twice, one after the other: a parameter, a gradient that is unscaled, or a part
+    of the state; and so is one that shares some of its elements."""
+    count, options = TWICE[op]
+    given = [torch.rand(6) + 0.5 for _ in range(2 * count)]
+    if count == 6:
+        given[-2:] = [torch.tensor(3.0), torch.tensor(5.0)]
+    if count == 1:
+        given += [torch.zeros(1), torch.tensor([0.5])]
+
+    def step(*all: Tensor) -> Tensor:
+        lists = list(all)
+        lists[2 * twice + 1] = lists[2 * twice]
+        named = {k: v.to(all[0].device) if isinstance(v, Tensor) else v for k, v in options.items()}
+        return _step(op, count, **named)(*lists)
+
+    def overlapping(*all: Tensor) -> Tensor:
+        memory = torch.cat([x.reshape(-1) for x in all[2 * twice : 2 * twice + 2]])
+        lists = list(all)
+        if memory.numel() > 2:
+            lists[2 * twice : 2 * twice + 2] = memory[:6], memory[3:9]
+        return _step(op, count, **options)(*lists) + memory.sum()
+
+    same_by_plans(step, *given, rtol=1e-5, atol=1e-6)
+    if "grad_scale" not in options:
+        same_by_plans(overlapping, *given, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("beta", [0.0, -0.5, 1.0, 1.5, 0.9])
+@pytest.mark.parametrize("step", [-1.0, 0.0, 1.0, 2.0])
+def test_corrections_of_any_beta(beta: float, step: float) -> None:
+    """They divide the learning rate, 0 among them, which has the sign of the CPU's."""
+    given = [torch.randn(5) + 2, torch.randn(5), torch.randn(5), torch.rand(5), torch.rand(5)]
+
+    def compute(*given: Tensor) -> Tensor:
+        options = {**ADAM, "beta1": beta}
+        torch._fused_adam_(*([x] for x in given), **options)
+        return given[0] + 0
+
+    same_by_plans(compute, *given, torch.tensor(step), rtol=1e-5, atol=1e-6)
+
+
+def _unscale(g: Tensor, found: Tensor, inverse: Tensor) -> Tensor:
+    torch._amp_foreach_non_finite_check_and_unscale_([g], found, inverse)
+    return g + 0
+
+
+def _update(scale: Tensor, tracker: Tensor, found: Tensor) -> Tensor:
+    torch._amp_update_scale_(scale, tracker, found, 2.0, 0.5, 3)
+    return scale + 0
+
+
+def _adam_of(*given: Tensor) -> Tensor:
+    torch._fused_adam_(*([x] for x in given[:6]), **ADAM, grad_scale=given[6])
+    return given[0] + 0
+
+
+@pytest.mark.parametrize(
+    ("step", "place", "dtype"),
+    [(_adam_of, k, torch.float64) for k in (0, 1, 2, 3, 4, 6)]
+    + [(_adam_of, slice(0, 5), torch.int64), (_adam_of, slice(0, 5), torch.bool)]
+    + [(_unscale, 0, torch.int64), (_unscale, 1, torch.float64), (_unscale, 2, torch.float64)]
+    + [(_update, 0, torch.float64), (_update, 1, torch.int64), (_update, 2, torch.float64)],
+)
+def test_dtypes_that_steps_refuse(step: Callable[..., Tensor], place: Any, dtype: Any) -> None:
+    """A gradient or state of another dtype than its parameter, and scales that are no float32."""
+    given = [torch.rand(5) for _ in range(5)] + [torch.tensor(3.0), torch.tensor(2.0)]
+    if step is _unscale:
+        given = [torch.rand(5), torch.zeros(1), torch.tensor([0.5])]
+    elif step is _update:
+        given = [torch.tensor(4.0), torch.tensor(1, dtype=torch.int32), torch.tensor(0.0)]
+    same_by_plans(step, *given, rtol=1e-6)
+    wrong = given[place] if isinstance(place, slice) else [given[place]]
+    places = range(*place.indices(len(given))) if isinstance(place, slice) else [place]
+    for k, x in zip(places, wrong, strict=True):
+        given[k] = x.to(dtype)
+    with pytest.raises(RuntimeError):
+        step(*given)
+    with executing("compiled"):
+        for run in (step, step, compiled(step)):
+            with pytest.raises((RuntimeError, torch._dynamo.exc.BackendCompilerFailed)):
+                _ = run(*on_tenon(given)).cpu()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_step_of_parameters_of_several_dtypes(momentum: float) -> None:
+    """16-bit ones, whose step is the device's own, beside others."""
+    dtypes = (torch.float64, torch.bfloat16, torch.float32, torch.float16)
+    lists = [[torch.randn(3).to(d) for d in dtypes] for _ in range(3 if momentum else 2)]
+    options = {**SGD, "momentum": momentum, "grad_scale": None}
+
+    def stepped(lists: list) -> list:
+        torch._fused_sgd_(*lists, *([] if momentum else [[]]), **options)
+        return lists
+
+    got = stepped([[x.to("tenon") for x in row] for row in lists])
+    for k, dtype in enumerate(dtypes):
+        # The CPU's kernel has it right for float32.
+        wide = torch.promote_types(dtype, torch.float32)
+        want = stepped([[row[k].to(wide, copy=True)] for row in lists])
+        tolerance = 2 * torch.finfo(dtype).eps
+        assert_same([row[k] for row in got], [x.to(dtype) for (x,) in want], tolerance, tolerance)

@@ -1,10 +1,13 @@
 """`out=`: what a kernel does to it on the way, and what it carries beside its numbers."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from against_cpu import executing, same_on_both
+
+from tests.ops.lowerings.by_plan import same_by_plans
 
 aten = torch.ops.aten
 
@@ -214,3 +217,25 @@ def test_angles_are_computed_in_their_own_dtype() -> None:
     with executing("compiled"):
         for _ in range(2):
             same_on_both(compute)
+
+
+LISTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "unbind": lambda x: aten.unbind_copy.int_out(x[:2], 0, out=[x[1], x[0]]),
+    "split": lambda x: aten.split_copy.Tensor_out(x[:4], 2, 0, out=[x[2:4], x[:2]]),
+    "sizes": lambda x: aten.split_with_sizes_copy.out(x[:3], [1, 2], 0, out=[x[1:2], x[3:5]]),
+    "unsafe": lambda x: aten.unsafe_split.Tensor_out(x[1:5], 2, 0, out=[x[3:5], x[:2]]),
+    "foreach": lambda x: aten._foreach_add.List_out([x[0], x[1]], [x[1], x[0]], out=[x[1], x[2]]),
+    "numbers": lambda x: aten._foreach_mul.Scalar_out([x[0], x[1]], 2.0, out=[x[1], x[0]]),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_that_are_written_and_read(name: str) -> None:
+    """Kernels write one tensor of the list after the other, and read what they have written."""
+
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        x = x * 1
+        LISTS[name](x)
+        return x
+
+    same_by_plans(compute, torch.randn(5, 3))

@@ -148,9 +148,9 @@ class _Window:
                 self._call(name, one, results)
             return
         functional = variants.functional_of(op)
-        # Of a functional op's result each element has a value of its own. Where elements share
-        # memory, which of these stays there is the kernel's to say.
-        shared = any(_overlaps(arguments[i]) for i in written)
+        # Of a functional op's result each element has a value of its own, computed before any is
+        # written. Where elements share memory, what stays there is the kernel's to say.
+        shared = any(_overlaps(arguments[i]) for i in written) or _reads_list(arguments, outs)
         if functional is None or manifest.of(name).mutates or shared:
             self._call_in_place(op, arguments, results)
             return
@@ -239,7 +239,7 @@ class _Window:
         left = iter([v for x in values for v in (x if isinstance(x, list | tuple) else [x])])
 
         def value_of(t: Any) -> Any:
-            return [next(left) for _ in t[1]] if t is not None and t[0] == "list" else next(left)
+            return [next(left) for _ in t[1]] if _is_list(t) else next(left)
 
         for r in fresh:
             self._take(r, value_of(r))
@@ -352,6 +352,11 @@ def route_of(name: str) -> str:
     return "lowered" if composition_of(op) is not None else "fallback"
 
 
+def _is_list(x: Any) -> bool:
+    """Whether an argument or a result is a list: one without elements is a constant."""
+    return x is not None and (x[0] == "list" or (x[0] == "constant" and x[1] == []))
+
+
 def _tensors(x: Any) -> Iterator[Any]:
     """The tensors in an argument or a result."""
     if x is not None and x[0] == "tensor":
@@ -363,10 +368,10 @@ def _tensors(x: Any) -> Iterator[Any]:
 
 def _metas(x: Any) -> list[TensorMeta | None]:
     """What is known of a result, or of each of a list."""
-    if x is None or x[0] not in ("tensor", "list"):
-        return [None]
-    if x[0] == "list":
+    if _is_list(x):
         return [m for t in x[1] for m in _metas(t)]
+    if x is None or x[0] != "tensor":
+        return [None]
     return [TensorMeta(x[2], tuple(x[3]), tuple(x[4]))]
 
 
@@ -375,6 +380,14 @@ def _overlaps(x: Any) -> bool:
     return any(
         may_overlap(Layout(tuple(sizes), tuple(strides))) for *_, sizes, strides, _ in _tensors(x)
     )
+
+
+def _reads_list(arguments: Sequence[Any], outs: Sequence[int]) -> bool:
+    """Whether memory of a list that a call writes, one tensor after the other, is read as well."""
+    lists = [arguments[i] for i in outs if arguments[i][0] == "list"]
+    read = [x for i, x in enumerate(arguments) if i not in outs]
+    slots = {number for x in lists for _, number, *_ in _tensors(x)}
+    return any(number in slots for x in read for _, number, *_ in _tensors(x))
 
 
 def _is_contiguous(t: Sequence[Any]) -> bool:

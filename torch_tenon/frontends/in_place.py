@@ -298,9 +298,22 @@ def _written(n: Node) -> Iterator[Any]:
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     given = _arguments(n)
+    if in_place and isinstance(n.args[0], list | tuple):
+        yield from _written_lists(n, name)
     if in_place or name in _METHODS or target in _OPERATORS or given.get("inplace"):
         yield from tree_leaves(n.args[0])
     yield from (given.get(name) for name in _STATISTICS)
+
+
+def _written_lists(n: Node, name: str) -> Iterator[Any]:
+    """What PyTorch's op on lists of that name writes beside the first of them: steps of fused
+    optimizers do."""
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is not None:
+        schema = getattr(packet, packet.overloads()[0])._schema
+        for a, x in zip(schema.arguments, n.args, strict=False):
+            if is_written(a):
+                yield from tree_leaves(x)
 
 
 def _arguments(n: Node) -> dict[str, Any]:

@@ -27,15 +27,27 @@ def _sgd(op: Any) -> Callable[..., None]:
     def step(
         params: Sequence[Tensor], grads: Sequence[Tensor], momenta: Sequence[Tensor], **how: Any
     ) -> None:
-        with torch._C._AutoDispatchBelowAutograd():
-            if not params or params[0].dtype not in _NARROW:
+        lists = [params, grads, *([momenta] if momenta else [])]
+        rows = list(zip(*lists, strict=False))
+        if len(set(map(len, lists))) > 1 or not any(map(_is_narrow, rows)):
+            with torch._C._AutoDispatchBelowAutograd():
                 op(params, grads, momenta, **how)
-                return
-        with torch.no_grad():
-            for k, param in enumerate(params):
-                _sgd_step(param, grads[k], momenta[k] if momenta else None, **how)
+            return
+        for param, grad, *momentum in rows:
+            if _is_narrow((param, grad, *momentum)):
+                with torch.no_grad():
+                    _sgd_step(param, grad, momentum[0] if momentum else None, **how)
+            else:
+                with torch._C._AutoDispatchBelowAutograd():
+                    op([param], [grad], momentum, **how)
 
     return step
+
+
+def _is_narrow(row: Sequence[Tensor]) -> bool:
+    """Whether a parameter, its gradient and its momentum are of one 16-bit dtype: what is wrong
+    with others the kernel says."""
+    return row[0].dtype in _NARROW and len({t.dtype for t in row}) == 1
 
 
 def _sgd_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,6 +25,11 @@ def amp_unscale(
     gradients: Tensors, found_inf: Tensor, inverse: Tensor
 ) -> tuple[list[Tensor], Tensor]:
     """Gradients times the inverse of the scale; `found_inf` is 1 where one is not finite."""
+    if not (
+        all(g.is_floating_point() for g in gradients)
+        and found_inf.dtype is inverse.dtype is torch.float32
+    ):
+        return NotImplemented
     for g in gradients:
         found_inf = torch.where(g.isfinite().all(), found_inf, 1.0)
     wide = [g * inverse.to(torch.promote_types(g.dtype, torch.float32)) for g in gradients]
@@ -35,6 +41,9 @@ def amp_update_scale(
     scale: Tensor, tracker: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int
 ) -> tuple[Tensor, Tensor]:
     """The scale for the next step, and how many steps in a row were finite."""
+    kinds = [scale.dtype, found_inf.dtype, tracker.dtype]
+    if kinds != [torch.float32, torch.float32, torch.int32]:
+        return NotImplemented
     bad, steps = found_inf != 0, tracker + 1
     grown = torch.where((steps == interval) & (scale * growth).isfinite(), scale * growth, scale)
     return (
@@ -57,15 +66,36 @@ def _unless(found_inf: Tensor | None, old: Tensors, new: Tensors) -> list[Tensor
     return [torch.where(found_inf == 1, o, n) for o, n in zip(old, new, strict=True)]
 
 
+def _as_kernels_take(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A step, for the dtypes that PyTorch's kernels take: parameters of fractions, gradients and
+    state like them, and scaling in float32. They say what is wrong with others."""
+
+    @functools.wraps(function)
+    def step(*lists: Any, **keywords: Any) -> Any:
+        scaling = [keywords.get(name) for name in ("grad_scale", "found_inf")]
+        taken = all(t is None or t.dtype is torch.float32 for t in scaling)
+        for params, *others in zip(*(x for x in lists[: _STATE[len(lists)]] if x), strict=False):
+            dtype = params.dtype
+            taken = taken and dtype.is_floating_point and all(t.dtype is dtype for t in others)
+        return function(*lists, **keywords) if taken else NotImplemented
+
+    return step
+
+
+_STATE = {3: 3, 6: 5}  # of so many lists those that are like the parameters: not the steps
+
+
 def _correction(beta: float, step: Tensor, dtype: torch.dtype) -> Any:
     """1 - beta^step in the dtype of the parameters, without the loss of digits where beta is close
     to 1. The step is a number in float32 whatever they are."""
-    if beta == 0:
-        return 1.0
-    return -torch.expm1(step.to(torch.promote_types(step.dtype, dtype)) * math.log(beta))
+    step = step.to(torch.promote_types(step.dtype, dtype))
+    if beta <= 0:
+        return 1.0 - torch.pow(beta, step)
+    return 0.0 - torch.expm1(step * math.log(beta))  # no negative zero, by which lr is divided
 
 
 def _adam(decoupled: bool) -> Callable[..., Any]:
+    @_as_kernels_take
     @in_float32
     def step(
         params: Tensors,
@@ -113,6 +143,7 @@ composition(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)(_adam(True))
 
 
 @composition(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)
+@_as_kernels_take
 @in_float32
 def fused_sgd(
     params: Tensors,

@@ -47,14 +47,18 @@ void copy_into(at::Tensor target, at::Tensor source) {
   target.copy_(source);
 }
 
-// The results of a call one by one: a list of tensors that is all there is counts each of its own,
-// and what is no tensor is none.
+// The results of a call one by one: those of a list are each its own, and what is no tensor is
+// none.
 std::vector<at::Tensor> results_of(const torch::jit::Stack& stack) {
-  if (stack.size() == 1 && stack[0].isTensorList())
-    return stack[0].toTensorVector();
   std::vector<at::Tensor> results;
-  for (const auto& value : stack)
-    results.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+  for (const auto& value : stack) {
+    if (value.isTensorList()) {
+      const auto list = value.toTensorVector();
+      results.insert(results.end(), list.begin(), list.end());
+    } else {
+      results.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+    }
+  }
   return results;
 }
 

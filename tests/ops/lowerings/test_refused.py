@@ -146,6 +146,19 @@ def test_a_source_without_dimensions() -> None:
     same_by_plans(lambda x, i, s: aten.index_add(x, 0, i, s), torch.tensor(1.0), at, source)
 
 
+@pytest.mark.parametrize("reduce", ["prod", "mean", "amax", "amin"])
+def test_truth_values_of_one_dimension_are_not_reduced(reduce: str) -> None:
+    """Of several, slices are combined by ops that take them."""
+    at = torch.tensor([1, 0, 1])
+    function = lambda x, i, s: x.index_reduce(0, i, s, reduce)  # noqa: E731
+    for x in (torch.tensor([True, False]), torch.tensor(True)):
+        source = x.new_ones(3) if x.dim() else x
+        _refused_in_graphs(function, x, at if x.dim() else at[1:2], source)
+    if reduce != "mean":
+        x = torch.rand(2, 3) > 0.5
+        same_by_plans(function, x, at, torch.rand(3, 3) > 0.5)
+
+
 @pytest.mark.parametrize(
     "draw",
     [

@@ -177,8 +177,8 @@ def index_reduce(
     include_self: bool = True,
 ) -> Value:
     """x with slices of a source combined at positions of a dimension."""
-    if x.dtype is torch.bool and not include_self:
-        raise CannotLower("truth values combined without those that are there")
+    if x.dtype is torch.bool and (len(x.sizes) < 2 or not include_self):
+        raise CannotLower("truth values of one dimension, or without those that are there")
     in_steps = not _adds_by_scatter(x, dim, at)
     rows, source = _rows(x, dim, at, _of_rank(x, source))
     embedding = _Places("embedding")

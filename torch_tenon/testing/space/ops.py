@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torch_tenon.ops.variants import is_written
+
 # What a drawn call can have for an argument. Others: names of dimensions, storages, quantizers.
 _TYPES = {
     *("Tensor", "Optional[Tensor]", "List[Tensor]", "List[Optional[Tensor]]"),
@@ -86,12 +88,12 @@ def _aten() -> Iterator[Any]:
 
 def _callable(op: Any) -> bool:
     schema = op._schema
-    name = schema.name
     if not any(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key) for key in _KEYS):
         return False
     kinds = [str(a.type) for a in schema.arguments]
     of_tensors = any("Tensor" in kind for kind in kinds) or any("Device" in k for k in kinds)
-    gives = any("Tensor" in str(r.type) for r in schema.returns) or "_foreach_" in name
+    gives = any("Tensor" in str(r.type) for r in schema.returns)
+    gives = gives or any("Tensor" in str(a.type) and is_written(a) for a in schema.arguments)
     return of_tensors and gives and all(kind in _TYPES for kind in kinds)
 
 
