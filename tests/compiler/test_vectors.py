@@ -181,3 +181,15 @@ def test_arrays_on_the_stack_are_aligned() -> None:
         got = [answers[o.number] for o in built.outputs if isinstance(o, Output)]
         torch.testing.assert_close(got, doubled(theirs))
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_pieces_of_a_reduction_read_without_a_condition(dtype: torch.dtype) -> None:
+    """Where the last piece is shorter the others are read to their end: a load beside a condition
+    of each element took three to eleven times as long."""
+    x = torch.randn(1048573).to(dtype)
+    graph = make_fx(lambda x: [x.sum()], decomposition_table=decompositions())(x)
+    first = Plan(build(graph).program, cpu_backend()).sources[0]
+    conditions = set(re.findall(r"const bool_t (\w+) = [01];", first))
+    found = re.findall(r"(\w+) \? [^:?]*x0\[", first)
+    assert found and conditions.issuperset(found)

@@ -252,14 +252,21 @@ def test_a_loop_without_conditions_of_outside_stays() -> None:
 
 
 def test_where_comparisons_change() -> None:
-    s = Symbol("i", 100)
+    s, around, made = Symbol("i", 100), Symbol("o", 7), Symbol("m", 100)
+    loop = For(s, "lane", s, (0,), (100,), [Let("index", (3,), torch.int64, made)])
     expected = {"lt": (70, True), "le": (71, True), "gt": (71, False), "ge": (70, False)}
+    bound = Let("index", (var(around) * 9,), torch.int64)
     for op, (at, first) in expected.items():
         place = Let("index", (var(s) + 5,), torch.int64)
         compared = Let(op, (place, Constant(75, torch.int64)), torch.bool)
-        assert change_of(compared, s) == Change(at, first)
-        across = Let("index", (var(s) * 2,), torch.int64)
-        assert change_of(Let(op, (across, Constant(75, torch.int64)), torch.bool), s) is None
+        assert change_of(compared, loop) == Change(at, first)
+        later = Let("index", (var(s) + var(around) * 8 + 5,), torch.int64)
+        by_bound = Let(op, (later, bound), torch.bool)
+        assert change_of(by_bound, loop) == Change(var(around) + at - 75, first)
+        for other in (var(s) * 2, var(s) + var(made)):
+            across = Let("index", (other,), torch.int64)
+            compared = Let(op, (across, Constant(75, torch.int64)), torch.bool)
+            assert change_of(compared, loop) is None
 
 
 def test_what_changes_before_the_loop_is_the_same_in_each_piece() -> None:

@@ -10,21 +10,30 @@ from dataclasses import dataclass
 import torch
 
 from torch_tenon.compiler.loops.copy import Copy
-from torch_tenon.compiler.loops.tree import Constant, For, Let, Statement, Tree
-from torch_tenon.ir.index import Symbol, strides, var
+from torch_tenon.compiler.loops.tree import (
+    Accumulate,
+    Constant,
+    For,
+    Let,
+    Operand,
+    Statement,
+    Tree,
+)
+from torch_tenon.ir.index import Index, symbols, var
 
 
 @dataclass(frozen=True)
 class Change:
     """Where along a loop a condition changes: it is `first` before `at`, and not from there."""
 
-    at: int
+    at: Index
     first: bool
 
 
 def cut_where_conditions_change(tree: Tree, most: int, chosen: Callable[[For], bool]) -> Tree:
     """The chosen innermost loops in pieces, fewer than `most`, in each of which the comparisons of
-    the position in the loop with a number are known."""
+    the position in the loop with a number are known. In loops that reduce those with a bound of the
+    loops around are as well, if it is one: a load beside a condition is no vector's."""
     return tree.replacing(chosen, lambda loop: pieces(loop, most))
 
 
@@ -33,40 +42,74 @@ def pieces(loop: For, most: int) -> list[Statement]:
     changes = {
         s: change
         for s in loop.body
-        if isinstance(s, Let) and (change := change_of(s, loop.symbol)) is not None
+        if isinstance(s, Let) and (change := change_of(s, loop)) is not None
     }
-    cuts = sorted({c.at for c in changes.values() if c.at > 0})
+    bounds = {c.at for c in changes.values() if not isinstance(c.at, int)}
+    if len(bounds) == 1 and _reduces(loop):  # the order of several is not known
+        (at,) = bounds
+        there = {s: c for s, c in changes.items() if c.at == at}
+        before = _piece(loop, {s: c.first for s, c in there.items()}, stop=at)
+        after = _piece(loop, {s: not c.first for s, c in there.items()}, start=at)
+        return [*pieces(before, most), *pieces(after, most)]
+    changes = {s: c for s, c in changes.items() if isinstance(c.at, int)}
+    cuts = sorted({c.at for c in changes.values() if isinstance(c.at, int) and c.at > 0})
     if not cuts or len(cuts) >= most:
         return [loop]
     found: list[Statement] = []
     for low, high in itertools.pairwise([None, *cuts, None]):
-        starts = loop.starts if low is None else (*(e for e in loop.starts if e != 0), low)
-        stops = loop.stops if high is None else (*loop.stops, high)
-        copy = Copy()
-        body: list[Statement] = []
-        for s in loop.body:
-            if isinstance(s, Let) and (change := changes.get(s)) is not None:
-                holds = change.first is (change.at > (low or 0))
-                known = Let("copy", (Constant(holds, torch.bool),), torch.bool)
-                copy.values[s] = known
-                body.append(known)
-            else:
-                body.append(copy.statement(s))
-        found.append(loop.like(starts=starts, stops=stops, body=body))
+        known = {s: c.first is (c.at > (low or 0)) for s, c in changes.items()}  # type: ignore[operator]
+        found.append(_piece(loop, known, low, high))
     return found
 
 
-def change_of(s: Let, symbol: Symbol) -> Change | None:
-    """Where a comparison changes, if it is of the position in the loop `symbol` with a number."""
+def _piece(
+    loop: For, known: dict[Let, bool], start: Index | None = None, stop: Index | None = None
+) -> For:
+    """The loop from and up to there, where conditions are known."""
+    starts = loop.starts if start is None else (*(e for e in loop.starts if e != 0), start)
+    if start is not None and not isinstance(start, int):
+        starts = (*loop.starts, start)  # it may be less than 0
+    stops = loop.stops if stop is None else (*loop.stops, stop)
+    copy = Copy()
+    body: list[Statement] = []
+    for s in loop.body:
+        if isinstance(s, Let) and s in known:
+            value = Let("copy", (Constant(known[s], torch.bool),), torch.bool)
+            copy.values[s] = value
+            body.append(value)
+        else:
+            body.append(copy.statement(s))
+    return loop.like(starts=starts, stops=stops, body=body)
+
+
+def _reduces(loop: For) -> bool:
+    return any(isinstance(s, Accumulate) for s in loop.body)
+
+
+def change_of(s: Let, loop: For) -> Change | None:
+    """Where a comparison in a loop changes, if it is of the position in it with a number, or with
+    an index that is one for all of it."""
     if s.op not in ("lt", "le", "gt", "ge"):
         return None
     left, right = s.args
-    if not (isinstance(left, Let) and left.op == "index" and isinstance(right, Constant)):
+    if not (isinstance(left, Let) and left.op == "index"):
+        return None
+    bound = _bound(right)
+    # In a narrower dtype the position begins again, and a condition changes more than once.
+    if bound is None or left.dtype is not torch.int64:
         return None
     (e,) = left.args
-    offset = e - var(symbol)  # type: ignore[operator]
-    # In a narrower dtype the position begins again, and a condition changes more than once.
-    is_whole = left.dtype is torch.int64
-    if not is_whole or strides(e) != {symbol: 1} or not isinstance(offset, int):  # type: ignore[arg-type]
+    offset = e - var(loop.symbol)  # type: ignore[operator]
+    inside = {loop.symbol, *(t.symbol for t in loop.body if isinstance(t, Let))}
+    if (symbols(offset) | symbols(bound)) & inside:
         return None
-    return Change(int(right.value) - offset + (s.op in ("le", "gt")), s.op in ("lt", "le"))
+    return Change(bound - offset + (s.op in ("le", "gt")), s.op in ("lt", "le"))
+
+
+def _bound(right: Operand) -> Index | None:
+    if isinstance(right, Constant):
+        return int(right.value)
+    if isinstance(right, Let) and right.op == "index" and right.dtype is torch.int64:
+        (e,) = right.args
+        return e  # type: ignore[return-value]
+    return None
