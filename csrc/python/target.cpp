@@ -9,7 +9,7 @@
 #include "device/interpreter.h"
 #include "device/interrupts.h"
 #include "device/target.h"
-#include "execute/plan_file.h"
+#include "windows/plan_file.h"
 #include "python/registration.h"
 #include "runtime/archive.h"
 #include "runtime/several_queues.h"

@@ -8,7 +8,7 @@
 #include <unordered_map>
 
 #include "device/fork.h"
-#include "execute/plan_file.h"
+#include "windows/plan_file.h"
 #include "matmul.h"
 #include "python/registration.h"
 #include "runtime/archive.h"

@@ -6,9 +6,9 @@
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/failure_flow.h"
+#include "windows/failure_flow.h"
 #include "execute/host_call.h"
-#include "execute/window_run.h"
+#include "windows/window_run.h"
 #include "record/surroundings.h"
 
 namespace tenon {

@@ -1,4 +1,4 @@
-#include "execute/window_run.h"
+#include "windows/window_run.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,10 +8,10 @@
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/builder.h"
-#include "execute/failure_flow.h"
+#include "windows/builder.h"
+#include "windows/failure_flow.h"
 #include "execute/host_call.h"
-#include "execute/window_plans.h"
+#include "windows/window_plans.h"
 #include "record/direct.h"
 #include "record/surroundings.h"
 
