@@ -6,44 +6,27 @@
 
 #include "device/allocator.h"
 #include "device/fork.h"
+#include "device/held_object.h"
 #include "device/interpreter.h"
 #include "device/interrupts.h"
 #include "device/target.h"
-#include "execute/plan_file.h"
 #include "python/registration.h"
 #include "runtime/archive.h"
 #include "runtime/several_queues.h"
 #include "runtime/target_library.h"
+#include "windows/plan_file.h"
 
 namespace py = pybind11;
 
 namespace tenon {
 namespace {
 
-// Objects of Python's that threads of the core hold.
-class Held {
- public:
-  explicit Held(py::object object) : object_(std::move(object)) {}
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
-  ~Held() {
-    const py::gil_scoped_acquire gil;
-    object_ = py::object();
-  }
-  const py::object& operator*() const {
-    return object_;
-  }
-
- private:
-  py::object object_;
-};
-
 // An event of Python's. What the device failed with is raised by `wait`, or by `done`, each time
 // that they are asked: what is raised once came from a signal's handler.
 class PythonCommit final : public Commit {
  public:
-  PythonCommit(std::shared_ptr<Held> queue, py::object event)
-      : queue_(std::move(queue)), event_(std::move(event)) {}
+  PythonCommit(std::shared_ptr<const py::object> queue, py::object event)
+      : queue_(std::move(queue)), event_(held(std::move(event))) {}
 
   bool passed() override {
     if (over_)
@@ -57,7 +40,7 @@ class PythonCommit final : public Commit {
       return;
     const py::gil_scoped_acquire gil;
     try {
-      (**queue_).attr("wait")(*event_);
+      queue_->attr("wait")(*event_);
       is_done();  // a device may tell of its fault there alone
       over_ = true;
     } catch (py::error_already_set&) {
@@ -70,14 +53,14 @@ class PythonCommit final : public Commit {
 
   double seconds() override {
     const py::gil_scoped_acquire gil;
-    return (*event_).attr("seconds")().cast<double>();
+    return event_->attr("seconds")().cast<double>();
   }
 
   std::optional<double> started() override {
     const py::gil_scoped_acquire gil;
     if (!py::hasattr(*event_, "started"))
       return std::nullopt;
-    return (*event_).attr("started")().cast<double>();
+    return event_->attr("started")().cast<double>();
   }
 
   std::shared_ptr<Failure> failure() override {
@@ -91,7 +74,7 @@ class PythonCommit final : public Commit {
  private:
   // With the interpreter's lock, as what follows.
   bool is_done() {
-    const auto done = [&] { return (*event_).attr("done")().cast<bool>(); };
+    const auto done = [&] { return event_->attr("done")().cast<bool>(); };
     try {
       return done();
     } catch (py::error_already_set&) {
@@ -107,7 +90,7 @@ class PythonCommit final : public Commit {
 
   // It is done: `wait` tells whether well.
   bool end() {
-    const auto wait = [&] { (**queue_).attr("wait")(*event_); };
+    const auto wait = [&] { queue_->attr("wait")(*event_); };
     if (over_)
       return true;
     try {
@@ -134,8 +117,8 @@ class PythonCommit final : public Commit {
     over_ = true;
   }
 
-  const std::shared_ptr<Held> queue_;
-  const Held event_;
+  const std::shared_ptr<const py::object> queue_;
+  const std::shared_ptr<const py::object> event_;
   std::shared_ptr<Failure> failure_;  // once it is over nothing changes
   std::atomic<bool> over_{false};
 };
@@ -146,15 +129,15 @@ class PythonQueue final : public Queue {
   explicit PythonQueue(py::object queue, bool for_copies = false)
       : runs_calls_(!for_copies && queue.attr("runs_calls").cast<bool>()),
         copies_from_devices_(!for_copies && py::hasattr(queue, "copy_from")),
-        record_(py::module_::import("torch_tenon.targets.target").attr("Launch")),
-        queue_(std::make_shared<Held>(std::move(queue))) {}
+        record_(held(py::module_::import("torch_tenon.targets.target").attr("Launch"))),
+        queue_(held(std::move(queue))) {}
 
   void copy(void* dst, const void* src, size_t nbytes, CopyKind kind) override {
     const auto end = [](const void* ptr, bool host) -> py::object {
       return host ? py::int_(reinterpret_cast<uintptr_t>(ptr)) : place(ptr);
     };
     const py::gil_scoped_acquire gil;
-    (**queue_).attr("copy")(
+    queue_->attr("copy")(
         end(dst, kind == CopyKind::device_to_host),
         end(src, kind == CopyKind::host_to_device),
         nbytes);
@@ -166,12 +149,12 @@ class PythonQueue final : public Queue {
 
   void copy_from(void* dst, const void* src, int device, size_t nbytes) override {
     const py::gil_scoped_acquire gil;
-    (**queue_).attr("copy_from")(place(dst), place(src), device, nbytes);
+    queue_->attr("copy_from")(place(dst), place(src), device, nbytes);
   }
 
   void launch(const Launch& launch) override {
     const py::gil_scoped_acquire gil;
-    (**queue_).attr("launch")((*record_)(
+    queue_->attr("launch")((*record_)(
         reinterpret_cast<uintptr_t>(launch.kernel),
         places(launch.pointers),
         numbers(launch.numbers),
@@ -197,18 +180,18 @@ class PythonQueue final : public Queue {
       const ReleasedInterpreter no_gil;
       work(memory);
     });
-    (**queue_).attr("call")(run, places(pointers));
+    queue_->attr("call")(run, places(pointers));
   }
 
   void after(const Ticket& ticket) override {
     const py::gil_scoped_acquire gil;
-    (**queue_).attr("after")(static_cast<PythonCommit&>(*ticket).event());
+    queue_->attr("after")(static_cast<PythonCommit&>(*ticket).event());
   }
 
  private:
   Ticket start() override {
     const py::gil_scoped_acquire gil;
-    return std::make_shared<PythonCommit>(queue_, (**queue_).attr("commit")());
+    return std::make_shared<PythonCommit>(queue_, queue_->attr("commit")());
   }
 
   static py::object place(const void* ptr) {
@@ -234,8 +217,8 @@ class PythonQueue final : public Queue {
   }
 
   const bool runs_calls_, copies_from_devices_;
-  const Held record_;  // the class of launches
-  const std::shared_ptr<Held> queue_;
+  const std::shared_ptr<const py::object> record_;  // the class of launches
+  const std::shared_ptr<const py::object> queue_;
 };
 
 // A device's queue, or its queues as one.

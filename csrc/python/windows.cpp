@@ -5,14 +5,14 @@
 #include "device/python_line.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/builder.h"
-#include "execute/plan_file.h"
-#include "execute/window_plans.h"
-#include "execute/window_run.h"
 #include "record/known_calls.h"
 #include "record/recorder.h"
 #include "record/surroundings.h"
 #include "record/values.h"
+#include "windows/builder.h"
+#include "windows/plan_file.h"
+#include "windows/window_plans.h"
+#include "windows/window_run.h"
 
 namespace py = pybind11;
 
@@ -34,6 +34,7 @@ Structure read_structure(const py::bytes& data) {
 }  // namespace
 
 void bind_windows(py::module_& m) {
+  const auto no_gil = py::call_guard<ReleasedInterpreter>();
   m.def("set_execute_mode", [](int mode) {
     ReleasedInterpreter no_gil;
     set_execute_mode(static_cast<ExecuteMode>(mode));
@@ -117,13 +118,7 @@ void bind_windows(py::module_& m) {
       "How many there are, may be, and how often one was found, added, and went.");
   m.def(
       "windows_never_by_plan",
-      [] {
-        py::dict found;
-        const auto counts = windows_never_by_plan();
-        for (size_t k = 0; k < counts.size(); ++k)
-          found[py::str(kNeverByPlan[k].data())] = counts[k];
-        return found;
-      },
+      &windows_never_by_plan,
       "Windows that no plan may run so far, by why.");
   m.def(
       "first_runs",
@@ -172,13 +167,10 @@ void bind_windows(py::module_& m) {
   m.def(
       "ask_for_later",
       &ask_for_later,
-      py::call_guard<ReleasedInterpreter>(),
+      no_gil,
       "Asks for plans that did not pay in this process, and may in others.");
   m.def("builder_state", &builder_state, "How often it was started, and how many plans it owes.");
-  m.def("keep_known_calls", [] {
-    ReleasedInterpreter no_gil;
-    return keep_known_calls();
-  });
+  m.def("keep_known_calls", &keep_known_calls, no_gil);
   m.def(
       "checksum",
       [](const py::bytes& bytes) { return checksum(static_cast<std::string_view>(bytes)); },
@@ -202,10 +194,7 @@ void bind_windows(py::module_& m) {
           "of_structure", [](const py::bytes& data) { return window_of(read_structure(data)); })
       .def_property_readonly(
           "waits",
-          [](const WindowPlan& window) {
-            ReleasedInterpreter no_gil;
-            return waits_for_plan(window);
-          },
+          py::cpp_function(&waits_for_plan, no_gil),
           "Whether its plan was asked for, and nothing came of that yet.")
       .def(
           "finish",
@@ -245,10 +234,8 @@ void bind_windows(py::module_& m) {
           "that.")
       .def(
           "find_kept",
-          [](WindowPlan& window) {
-            ReleasedInterpreter no_gil;
-            return find_kept(window);
-          },
+          &find_kept,
+          no_gil,
           "Whether its plan, or the reason why it has none, was kept.");
   m.def("set_ask_for_plan", &set_ask_for_plan);
   m.def("set_describe_op", &set_describe_op);

@@ -5,7 +5,7 @@ import os
 import pytest
 import torch.distributed as dist
 
-from torch_tenon import _C
+from torch_tenon.distributed.roll_call import RollCall
 
 NO_PROCESS = 1 << 30  # more than the system numbers
 
@@ -15,7 +15,7 @@ class Store:
 
     def __init__(self) -> None:
         self.store = dist.HashStore()
-        _C.RollCall(self.store, 0, 3)
+        RollCall(self.store, 0, 3)
         self.own = self.store.get("process/0").decode().split()
         for rank in (1, 2):
             self.put(rank)
@@ -28,7 +28,7 @@ class Store:
 
     def explain(self) -> str:
         """What rank 0 finds."""
-        ranks = _C.RollCall(self.store, 0, 3)
+        ranks = RollCall(self.store, 0, 3)
         ranks.meet()
         return ranks.explain()
 

@@ -16,6 +16,17 @@ from torch_tenon.api.indices import Device, index_of
 
 __all__ = ["memory_snapshot"]
 
+# In the order of `MemoryAction` in csrc/pytorch/device/memory_history.h.
+_ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "oom",
+)
+_SMALL_SEGMENT = 2 << 20  # bytes of those that small blocks are cut from
+
 
 def memory_snapshot(
     mempool_id: tuple[int, int] | None = None, include_traces: bool = True
@@ -27,7 +38,7 @@ def memory_snapshot(
     """
     if mempool_id not in (None, (0, 0)):
         raise ValueError(f"there is one pool of memory, (0, 0), and no {mempool_id}")
-    return _C.memory_snapshot(events=False)["segments"]
+    return _state(events=False)["segments"]
 
 
 def _record_memory_history(
@@ -67,10 +78,70 @@ def _record_memory_history(
 def _snapshot(device: Device = None) -> dict[str, Any]:
     """Segments, and the events that `_record_memory_history` asked for, of all devices."""
     index_of(device)
-    return _C.memory_snapshot(events=True)
+    return _state(events=True)
 
 
 def _dump_snapshot(filename: str | os.PathLike[str] = "dump_snapshot.pickle") -> None:
     """Writes a snapshot as a file for PyTorch's viewer. Raises OSError where that fails."""
     with open(filename, "wb") as file:
         pickle.dump(_snapshot(), file)
+
+
+def _state(events: bool) -> dict[str, Any]:
+    """What the viewer reads."""
+    segments, frames, traces = _C.memory_state(events)
+    return {
+        "segments": [
+            _segment(device, *segment, frames)
+            for device, all_of_device in enumerate(segments)
+            for segment in all_of_device
+        ],
+        "device_traces": [[_event(*event) for event in of_device] for of_device in traces],
+        "allocator_settings": {},
+        "external_annotations": [],
+    }
+
+
+def _segment(
+    device: int,
+    address: int,
+    size: int,
+    blocks: list[tuple[int, int, int]],
+    frames: dict[int, list[Any]],
+) -> dict[str, Any]:
+    allocated = sum(nbytes for _, nbytes, requested in blocks if requested)
+    return {
+        "device": device,
+        "address": address,
+        "total_size": size,
+        "allocated_size": allocated,
+        "active_size": allocated,
+        "requested_size": sum(requested for *_, requested in blocks),
+        "stream": 0,
+        "segment_type": "small" if size <= _SMALL_SEGMENT else "large",
+        "segment_pool_id": (0, 0),
+        "is_expandable": False,
+        "frames": [],
+        "blocks": [
+            {
+                "address": at,
+                "size": nbytes,
+                "requested_size": requested,
+                "state": "active_allocated" if requested else "inactive",
+                "frames": frames.get(at, []) if requested else [],
+            }
+            for at, nbytes, requested in blocks
+        ],
+    }
+
+
+def _event(action: int, address: int, size: int, time: int, frames: list[Any]) -> dict[str, Any]:
+    name = _ACTIONS[action]
+    return {
+        "action": name,
+        "device_free" if name == "oom" else "addr": address,
+        "size": size,
+        "stream": 0,
+        "time_us": time,
+        "frames": frames,
+    }

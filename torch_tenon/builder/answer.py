@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class Answer(IntEnum):
-    """As the core reads it (csrc/pytorch/execute/builder.cpp)."""
+    """As the core reads it (csrc/pytorch/windows/builder.cpp)."""
 
     NOTHING = 0  # it may ask again, or somebody else
     KEPT = 1  # a plan, or the reason why there is none, is in a file

@@ -30,7 +30,7 @@ NAME = "tenon-builder"  # as `ps` and `top` show it
 
 
 def stand_by(target: Target) -> int | None:
-    """The end of a socket that takes one order (csrc/pytorch/execute/builder_process.h) and that,
+    """The end of a socket that takes one order (csrc/pytorch/windows/builder_process.h) and that,
     closed, ends the process. None where no process stands by: the core then starts the builder with
     a command."""
     if not _is_wanted(target) or not _can_fork(target):

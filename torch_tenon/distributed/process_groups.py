@@ -17,11 +17,12 @@ from typing import Any
 import torch
 
 from torch_tenon import _C
+from torch_tenon.distributed.roll_call import RollCall
 
 #: PyTorch's backends that take tensors of the host and none of the device.
 _OF_THE_HOST = ("gloo", "mpi", "ucc")
 
-_ranks: _C.RollCall | None = None  # of the default group
+_ranks: RollCall | None = None  # of the default group
 
 
 def install() -> None:
@@ -91,7 +92,7 @@ def _begin_roll_call(names: dict[str, Any], store: Any, rank: int, size: int) ->
     _ranks = None
     # MPI has no store and tells the rank later, and a group that is a fake has no other ranks.
     if not {"mpi", "fake"} & set(names.values()):
-        _ranks = _C.RollCall(PrefixStore("tenon", store), rank, size)
+        _ranks = RollCall(PrefixStore("tenon", store), rank, size)
         _explain_what_nobody_catches()
 
 
@@ -131,7 +132,7 @@ def _serve_device(group: Any, names: dict[str, Any]) -> None:
     if options is not None and not options.global_ranks_in_group:
         # Gloo looks for them when a group is split, and finds none in a second default group.
         options.global_ranks_in_group = list(range(group.size()))
-    backend = _C.DeviceBackend(of_host, _ranks)
+    backend = _C.DeviceBackend(of_host, None if _ranks is None else _ranks.explain)
     name, description = group.group_name, group.group_desc
     group._register_backend(torch.device("tenon"), kind, backend)
     group._set_group_name(name)  # a group has these from one of its backends

@@ -11,7 +11,6 @@
 #include "device/blocks.h"
 #include "device/fork.h"
 #include "device/memory_history.h"
-#include "device/memory_stats.h"
 #include "device/pending.h"
 #include "device/ranges.h"
 #include "device/storage.h"
@@ -48,7 +47,7 @@ struct Segment {
 
 struct DeviceMemory {
   BlockPool blocks;
-  DeviceStats stats;
+  MemoryStats stats;
   std::optional<size_t> limit;
   // Bytes had from the target, those being asked for included, and bytes that tensors without
   // memory yet will need.
@@ -80,7 +79,7 @@ class CachingAllocator final : public DeviceAllocator {
     allocated_[block->ptr] = {block, device};
     block->allocated = true;
     block->requested = nbytes;
-    count_block(memory(device).stats, device, block->size, nbytes, 1, block->ptr);
+    memory(device).stats.count_block(device, block->size, nbytes, 1, block->ptr);
     note_memory(device, MemoryAction::alloc, block->ptr, block->size);
     return block->ptr;
   }
@@ -94,7 +93,7 @@ class CachingAllocator final : public DeviceAllocator {
     allocated_.erase(found);
     block->allocated = false;
     auto& m = memory(device);
-    count_block(m.stats, device, block->size, block->requested, -1, ptr);
+    m.stats.count_block(device, block->size, block->requested, -1, ptr);
     note_memory(device, MemoryAction::free_requested, ptr, block->size);
     note_memory(device, MemoryAction::free_completed, ptr, block->size);
     m.blocks.give_back(block);
@@ -193,12 +192,10 @@ class CachingAllocator final : public DeviceAllocator {
     auto& m = memory(check_index(device));
     for (const bool small : {false, true}) {
       const auto& split = m.blocks.split_blocks(small);
-      const auto pool = small ? StatType::SMALL_POOL : StatType::LARGE_POOL;
-      set_current(m.stats.inactive_split, split.count, pool);
-      set_current(m.stats.inactive_split_bytes, split.bytes, pool);
+      m.stats.set_split(small, split.count, split.bytes);
     }
     // What tensors without memory yet will need is spoken for.
-    auto stats = m.stats;
+    DeviceStats stats = m.stats;
     stats.active = stats.allocation;
     stats.active_bytes = stats.allocated_bytes;
     auto& reserved = stats.reserved_bytes[static_cast<size_t>(StatType::AGGREGATE)];
@@ -209,16 +206,13 @@ class CachingAllocator final : public DeviceAllocator {
 
   void resetAccumulatedStats(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
-    auto& stats = memory(check_index(device)).stats;
-    each_stat(stats, [](auto& stat) { stat.reset_accumulated(); });
-    stats.num_alloc_retries = stats.num_ooms = 0;
-    stats.num_device_alloc = stats.num_device_free = 0;
+    memory(check_index(device)).stats.reset_accumulated();
   }
 
   void resetPeakStats(c10::DeviceIndex device) override {
     std::lock_guard<std::mutex> lock(mutex_);
     auto& m = memory(check_index(device));
-    each_stat(m.stats, [](auto& stat) { stat.reset_peak(); });
+    m.stats.reset_peak();
     m.most_reserved = committed(m);
   }
 
@@ -248,19 +242,15 @@ class CachingAllocator final : public DeviceAllocator {
     memory.most_reserved = std::max(memory.most_reserved, committed(memory));
   }
 
-  static size_t allocated_bytes(const DeviceMemory& memory) {
-    return memory.stats.allocated_bytes[static_cast<size_t>(StatType::AGGREGATE)].current;
-  }
-
   // What is had from the target, or will be: tensors without memory yet may get what is free.
   static size_t committed(const DeviceMemory& memory) {
-    return std::max(memory.reserved, allocated_bytes(memory) + memory.expected);
+    return std::max(memory.reserved, memory.stats.bytes_of_blocks() + memory.expected);
   }
 
   // A free block that tensors without memory yet do not need; nullptr where there is none.
   Block* take_unpromised(c10::DeviceIndex device, size_t size) {
     auto& m = memory(device);
-    const bool spare = allocated_bytes(m) + m.expected + size <= limit_of(device);
+    const bool spare = m.stats.bytes_of_blocks() + m.expected + size <= limit_of(device);
     return spare ? m.blocks.take(size) : nullptr;
   }
 
@@ -299,9 +289,7 @@ class CachingAllocator final : public DeviceAllocator {
           continue;
         if (void* ptr = ask_target(lock, device, segment_size)) {
           auto& m = memory(device);
-          ++m.stats.num_device_alloc;
-          count(m.stats.segment, 1, 1, pool_of(segment_size));
-          count(m.stats.reserved_bytes, segment_size, 1, pool_of(segment_size));
+          m.stats.count_segment(segment_size, 1);
           m.most_reserved = std::max(m.most_reserved, committed(m));
           note_memory(device, MemoryAction::segment_alloc, ptr, segment_size);
           return m.blocks.add_segment(ptr, segment_size, size);
@@ -324,7 +312,7 @@ class CachingAllocator final : public DeviceAllocator {
       std::unique_lock<std::mutex>& lock, c10::DeviceIndex device, size_t requested) {
     ++memory(device).stats.num_ooms;
     note_memory(device, MemoryAction::oom, nullptr, requested);
-    const auto allocated = allocated_bytes(memory(device));
+    const auto allocated = memory(device).stats.bytes_of_blocks();
     const auto reserved = committed(memory(device));
     const auto message = c10::str(
         "tenon out of memory. Tried to allocate ",
@@ -397,9 +385,7 @@ class CachingAllocator final : public DeviceAllocator {
     lock.lock();
     for (const auto& [ptr, size] : free_segments) {
       auto& m = memory(device);
-      ++m.stats.num_device_free;
-      count(m.stats.segment, 1, -1, pool_of(size));
-      count(m.stats.reserved_bytes, size, -1, pool_of(size));
+      m.stats.count_segment(size, -1);
       m.reserved -= size;
       note_memory(device, MemoryAction::segment_free, ptr, size);
     }
@@ -407,21 +393,6 @@ class CachingAllocator final : public DeviceAllocator {
     alone.reset();
     is_idle(device);  // what is over lets go of more
     lock.lock();
-  }
-
-  template <class F>
-  static void each_stat(DeviceStats& s, F&& f) {
-    for (auto* array :
-         {&s.allocation,
-          &s.segment,
-          &s.inactive_split,
-          &s.allocated_bytes,
-          &s.reserved_bytes,
-          &s.inactive_split_bytes,
-          &s.requested_bytes}) {
-      for (auto& stat : *array)
-        f(stat);
-    }
   }
 
   MutexAtFork<ForkOrder::blocks> mutex_;

@@ -7,17 +7,14 @@
 // opaque handles fit and a slip of the host's is a crash and no wrong number.
 #pragma once
 
-#include <c10/core/CachingDeviceAllocator.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
 
+#include "device/memory_stats.h"
 #include "device/target.h"
 
 namespace tenon {
-
-using DeviceStats = c10::CachingDeviceAllocator::DeviceStats;
 
 // A segment of a device's memory, and its blocks in the order of their addresses.
 struct SegmentState {

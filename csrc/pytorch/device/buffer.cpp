@@ -129,7 +129,7 @@ void Buffer::free_memory() {
 
 void settle(Buffer& buffer, Access access) {
   const auto touching = Touching::reason();
-  const bool writes = access == Access::write && touching == CommitReason::host_read;
+  const bool writes = access != Access::read && touching == CommitReason::host_read;
   ProfiledWait waits(name_of(writes ? CommitReason::host_write : touching), buffer.device);
   // What reads it may still run while it is read.
   if (!commit_uses(buffer, /*writes_alone=*/access == Access::read, touching))

@@ -83,7 +83,8 @@ using BufferRef = c10::intrusive_ptr<Buffer>;
 // Held for a record, never for a run: it guards buffers and open windows.
 std::mutex& record_mutex();
 
-enum class Access { read, write };
+// An update reads what is there, and writes.
+enum class Access { read, write, update };
 
 // Before the host or an op that runs at once touches a buffer: submits what is pending, waits for
 // it, and raises the error of what is to be read.

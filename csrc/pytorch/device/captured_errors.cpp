@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
 
+#include "device/held_object.h"
 #include "runtime/failure.h"
 
 namespace tenon {
@@ -12,27 +13,11 @@ namespace {
 namespace py = pybind11;
 
 // An exception of Python's, which raising hands to the interpreter: so each time it is another one,
-// over the same Python objects. They are leaked where the interpreter is gone.
+// over the same Python objects.
 std::function<void()> python_exception(py::object type, py::object value) {
-  struct Held {
-    py::object type, value;
-    ~Held() {
-      if (!Py_IsInitialized()) {
-        type.release();
-        value.release();
-        return;
-      }
-      const py::gil_scoped_acquire gil;
-      value = py::object();
-      type = py::object();
-    }
-  };
-  auto held = std::make_shared<Held>();
-  held->type = std::move(type);
-  held->value = std::move(value);
-  return [held] {
+  return [type = held(std::move(type)), value = held(std::move(value))] {
     const py::gil_scoped_acquire gil;
-    PyErr_SetObject(held->type.ptr(), held->value.ptr());
+    PyErr_SetObject(type->ptr(), value->ptr());
     python_error error;
     error.persist();
     throw python_error(std::move(error));

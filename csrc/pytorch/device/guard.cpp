@@ -30,7 +30,8 @@ thread_local std::array<c10::StreamId, std::numeric_limits<c10::DeviceIndex>::ma
 std::atomic<int64_t> g_pool_stream{0};
 std::atomic<int64_t> g_new_stream{kPoolSize};
 
-// What an event stands for.
+// What an event is. It may be recorded again while another thread waits for what it stood for, so
+// it is read and written by `record_mutex`.
 struct Mark {
   c10::DeviceIndex device = 0;
   Ticket ticket;
@@ -38,16 +39,11 @@ struct Mark {
   bool timed = false;
 };
 
-// It may be recorded again while another thread waits for what it stood for.
-struct Event {
-  Mark mark;  // by `record_mutex`
-};
-
 Mark mark_of(void* event) {
   if (event == nullptr)
     return {};
   const std::lock_guard<std::mutex> lock(record_mutex());
-  return static_cast<Event*>(event)->mark;
+  return *static_cast<Mark*>(event);
 }
 
 // In seconds.
@@ -152,7 +148,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
         " does not match recording stream's device ",
         stream.device());
     if (*event == nullptr)
-      *event = new Event();
+      *event = new Mark();
     Mark made;
     made.device = stream.device_index();
     made.timed = flag == c10::EventFlag::BACKEND_DEFAULT;
@@ -160,7 +156,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     made.ticket = commit_so_far(made.device);
     made.submission = last_submission(made.device);
     const std::lock_guard<std::mutex> lock(record_mutex());
-    std::swap(static_cast<Event*>(*event)->mark, made);  // the one before ends after the lock
+    std::swap(*static_cast<Mark*>(*event), made);  // the one before ends after the lock
   }
 
   void block(void* event, const c10::Stream& stream) const override {
@@ -184,7 +180,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
-    delete static_cast<Event*>(event);
+    delete static_cast<Mark*>(event);
   }
 
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {

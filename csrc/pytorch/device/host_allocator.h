@@ -12,24 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "device/exchanged.h"
+
 namespace tenon {
-
-// Gives a thread's variable another value until the end of the scope.
-template <class T>
-class Exchanged {
- public:
-  Exchanged(T& variable, T value)
-      : variable_(variable), previous_(std::exchange(variable, std::move(value))) {}
-  ~Exchanged() {
-    variable_ = std::move(previous_);
-  }
-  Exchanged(const Exchanged&) = delete;
-  Exchanged& operator=(const Exchanged&) = delete;
-
- private:
-  T& variable_;
-  T previous_;
-};
 
 using Blocks = std::vector<std::pair<void*, size_t>>;  // with their bytes
 

@@ -16,14 +16,14 @@ namespace tenon {
 
 class Buffer;
 
+// As torch_tenon/api/memory_snapshots.py has them.
 enum class MemoryAction : int {
   alloc,
   free_requested,
   free_completed,
   segment_alloc,
   segment_free,
-  oom,
-  snapshot
+  oom
 };
 
 using Where = std::shared_ptr<torch::CapturedTraceback>;

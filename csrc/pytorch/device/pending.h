@@ -8,6 +8,8 @@
 #include <functional>
 #include <string_view>
 
+#include "device/exchanged.h"
+
 namespace tenon {
 
 class Buffer;
@@ -73,16 +75,9 @@ void raise_unseen_fault(c10::DeviceIndex device, uint64_t last);
 void raise_unseen(c10::DeviceIndex device);
 
 // Why the calling thread commits when it touches a buffer, in this scope.
-class Touching {
- public:
+struct Touching : Exchanged<CommitReason> {
   explicit Touching(CommitReason reason);
-  ~Touching();
-  Touching(const Touching&) = delete;
-  Touching& operator=(const Touching&) = delete;
   static CommitReason reason();
-
- private:
-  CommitReason previous_;
 };
 
 }  // namespace tenon

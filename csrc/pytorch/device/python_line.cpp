@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <optional>
-#include <unordered_map>
+#include <string_view>
 
 namespace tenon {
 namespace {
@@ -15,31 +14,17 @@ namespace py = pybind11;
 
 std::atomic<bool> g_traces{false};
 
-constexpr size_t kMostKnown = 4096;  // code objects
-
 std::string folder_of(const char* module) {
   const auto file = py::module_::import(module).attr("__file__");
   return py::module_::import("os.path").attr("dirname")(file).cast<std::string>() + "/";
 }
 
-// The file of a code object; none where it is PyTorch's or this package's.
-const std::optional<std::string>& file_of(const py::object& code) {
+// Is it PyTorch's file, or this package's?
+bool is_skipped(std::string_view file) {
   static const auto* own =
       new std::array<std::string, 2>{folder_of("torch"), folder_of("torch_tenon")};
-  // Under the interpreter's lock. A code object that is known stays, or another one could have its
-  // address.
-  static auto* known =
-      new std::unordered_map<PyObject*, std::pair<py::object, std::optional<std::string>>>();
-  if (known->size() >= kMostKnown)
-    known->clear();
-  auto [found, is_new] = known->try_emplace(code.ptr());
-  if (is_new) {
-    auto file = code.attr("co_filename").cast<std::string>();
-    const bool skipped = std::any_of(
-        own->begin(), own->end(), [&](const auto& folder) { return file.rfind(folder, 0) == 0; });
-    found->second = {code, skipped ? std::nullopt : std::optional(std::move(file))};
-  }
-  return found->second.second;
+  return std::any_of(
+      own->begin(), own->end(), [&](const auto& folder) { return file.starts_with(folder); });
 }
 
 }  // namespace
@@ -62,8 +47,9 @@ std::string python_line() {
     auto* raw = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code =
         py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(raw)));
-    if (const auto& file = file_of(code))
-      return *file + ":" + std::to_string(PyFrame_GetLineNumber(raw));
+    auto file = code.attr("co_filename").cast<std::string>();
+    if (!is_skipped(file))
+      return file + ":" + std::to_string(PyFrame_GetLineNumber(raw));
     frame = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetBack(raw)));
   }
   return {};

@@ -156,13 +156,9 @@ void release_buffer(void* context) {
     storage_died(*buffer);
 }
 
-bool is_own_data_ptr(const c10::DataPtr& data_ptr) {
-  return data_ptr.get_deleter() == &release_buffer;
-}
-
 bool is_own(const c10::StorageImpl& storage) {
   const auto& data = const_cast<c10::StorageImpl&>(storage)._mutable_data_ptr_no_checks();
-  return is_own_data_ptr(data) || data.get() == nullptr;
+  return own_buffer(storage) != nullptr || data.get() == nullptr;
 }
 
 BufferRef buffer_of(const c10::StorageImpl& storage) {
@@ -229,8 +225,7 @@ void* give_address(c10::StorageImpl& storage) {
       std::lock_guard<std::mutex> lock(record_mutex());
       return buffer->last_use;
     }();
-    void* address = settled_address(storage, Access::write);
-    settle(*buffer, Access::read);  // for its error
+    void* address = settled_address(storage, Access::update);
     note_contents(*buffer, /*whole=*/false);
     std::lock_guard<std::mutex> lock(record_mutex());
     // Meanwhile another thread may have recorded a call that uses it.

@@ -18,7 +18,11 @@ c10::Storage storage_over(
     c10::DataPtr memory, size_t nbytes, c10::DeviceIndex device, bool is_block = false);
 // A DataPtr with memory that may be written at once, for who does not know of buffers.
 c10::DataPtr data_ptr_with_memory(size_t nbytes, c10::DeviceIndex device);
-bool is_own_data_ptr(const c10::DataPtr& data_ptr);
+
+// A tensor's storage, which it has.
+inline c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
 
 // The buffer of a storage that the device made; nullptr: it has no bytes, or somebody else made it.
 inline Buffer* own_buffer(const c10::StorageImpl& storage);

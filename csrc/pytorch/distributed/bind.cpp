@@ -4,7 +4,8 @@
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "device/interpreter.h"
+#include "device/held_object.h"
+#include "device/interrupts.h"
 #include "distributed/device_backend.h"
 
 namespace py = pybind11;
@@ -33,23 +34,34 @@ TORCH_LIBRARY_IMPL(c10d, SparsePrivateUse1, m) {
   m.impl("allreduce_", all_reduce_sparse);
 }
 
+// By a function of Python's; by nobody for None.
+Explain explain_by(const py::object& explain) {
+  if (explain.is_none())
+    return {};
+  return [kept = held(explain)]() -> std::string {
+    if (!Py_IsInitialized())
+      return "";
+    const DeferredInterrupts until_it_has_told;
+    const py::gil_scoped_acquire gil;
+    try {
+      return (*kept)().cast<std::string>();
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("why a collective failed");
+      return "";
+    }
+  };
+}
+
 const RegisterBindings bindings(
     [](py::module_& m) {
-      py::class_<RollCall, std::shared_ptr<RollCall>>(m, "RollCall")
-          .def(
-              py::init<c10::intrusive_ptr<c10d::Store>, int, int>(),
-              py::arg("store"),
-              py::arg("rank"),
-              py::arg("size"),
-              py::call_guard<ReleasedInterpreter>())
-          .def("meet", &RollCall::meet, py::call_guard<ReleasedInterpreter>())
-          .def("explain", &RollCall::explain, py::call_guard<ReleasedInterpreter>());
       // PyTorch's own classes are there where it was built with them.
       if (!py::module_::import("torch.distributed").attr("is_available")().cast<bool>())
         return;
       py::class_<DeviceBackend, c10d::Backend, c10::intrusive_ptr<DeviceBackend>>(
           m, "DeviceBackend")
-          .def(py::init<c10::intrusive_ptr<c10d::Backend>, std::shared_ptr<RollCall>>())
+          .def(py::init([](c10::intrusive_ptr<c10d::Backend> host, const py::object& explain) {
+            return c10::make_intrusive<DeviceBackend>(std::move(host), explain_by(explain));
+          }))
           // PyTorch copies the options to split a group, which those of Gloo do not allow; where
           // there are none it takes those of `getBackendOptions`.
           .def_property_readonly("options", [](const DeviceBackend&) { return py::none(); });

@@ -18,8 +18,8 @@ class DeviceBackend final : public c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using TensorLists = std::vector<Tensors>;
 
-  // `ranks` explain the errors that collectives end with.
-  DeviceBackend(Ref<c10d::Backend> host, std::shared_ptr<RollCall> ranks);
+  // `explain` tells of the errors that collectives end with.
+  DeviceBackend(Ref<c10d::Backend> host, Explain explain);
 
   const std::string getBackendName() const override;
   Ref<Options> getBackendOptions() override;
@@ -78,10 +78,17 @@ class DeviceBackend final : public c10d::Backend {
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
  private:
+  // One of the host's collectives on tensors that it uses so, given what is left of its arguments.
+  template <class Begin, class... Rest>
+  Ref<Work> on(
+      const char* name, Begin begin, HostTensors::Use use, Tensors& tensors, const Rest&... rest);
+  // ... that reads some tensors and writes others.
+  template <class Begin, class Outputs, class Inputs, class... Rest>
+  Ref<Work> from_to(const char* name, Begin begin, Outputs& outputs, Inputs& inputs, Rest&... rest);
   Ref<Work> work(Ref<Work> host, std::shared_ptr<HostTensors> tensors, c10::IValue results) const;
 
   const Ref<c10d::Backend> host_;
-  const std::shared_ptr<RollCall> ranks_;
+  const Explain explain_;
 };
 
 }  // namespace tenon

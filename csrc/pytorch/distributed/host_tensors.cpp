@@ -28,12 +28,13 @@ bool has_gaps(const at::Tensor& t) {
 // Over the device's memory, whose storage lives as long as the host's does.
 at::Tensor HostTensors::over_memory_of(const at::Tensor& t, Use use) {
   auto* impl = t.storage().unsafeGetStorageImpl();
-  const bool reads = use == Use::reads;
-  void* address = settled_address(*impl, reads ? Access::read : Access::write);
+  void* address = settled_address(
+      *impl,
+      use == Use::reads     ? Access::read
+      : use == Use::updates ? Access::update
+                            : Access::write);
   auto buffer = buffer_of(*impl);
   if (buffer) {
-    if (use == Use::updates)
-      settle(*buffer, Access::read);  // for its error
     note_contents(*buffer, /*whole=*/false);
     if (use == Use::writes && t.is_non_overlapping_and_dense() && t.nbytes() == impl->nbytes())
       replaced_.push_back(t);

@@ -8,8 +8,8 @@ namespace tenon {
 namespace {
 
 // The error with what is known of its reason.
-std::exception_ptr explained(std::exception_ptr error, RollCall* ranks) {
-  if (ranks == nullptr)
+std::exception_ptr explained(std::exception_ptr error, const Explain& explain) {
+  if (!explain)
     return error;
   std::string text;
   try {
@@ -22,7 +22,7 @@ std::exception_ptr explained(std::exception_ptr error, RollCall* ranks) {
     return error;
   }
   try {
-    C10_THROW_ERROR(DistBackendError, text + "\n" + ranks->explain());
+    C10_THROW_ERROR(DistBackendError, text + "\n" + explain());
   } catch (...) {
     return std::current_exception();
   }
@@ -34,12 +34,12 @@ HostWork::HostWork(
     c10::intrusive_ptr<c10d::Work> host,
     std::shared_ptr<HostTensors> tensors,
     c10::IValue results,
-    std::shared_ptr<RollCall> ranks)
+    Explain explain)
     : Work(-1, host->retrieveOpType()),
       host_(std::move(host)),
       tensors_(std::move(tensors)),
       results_(std::move(results)),
-      ranks_(std::move(ranks)) {}
+      explain_(std::move(explain)) {}
 
 bool HostWork::isCompleted() {
   if (!host_->isCompleted())
@@ -78,7 +78,7 @@ bool HostWork::wait(std::chrono::milliseconds timeout) {
   try {
     done = host_->wait(timeout);
   } catch (...) {
-    std::rethrow_exception(explained(std::current_exception(), ranks_.get()));
+    std::rethrow_exception(explained(std::current_exception(), explain_));
   }
   if (done)
     tensors_->bring_back();
@@ -103,11 +103,11 @@ c10::intrusive_ptr<c10::ivalue::Future> HostWork::getFuture() {
   if (tensors_->device())
     devices.push_back(*tensors_->device());
   future_ = c10::make_intrusive<c10::ivalue::Future>(results_.type(), std::move(devices));
-  host->addCallback([future = future_, tensors = tensors_, results = results_, ranks = ranks_](
+  host->addCallback([future = future_, tensors = tensors_, results = results_, explain = explain_](
                         c10::ivalue::Future& done) {
     try {
       if (done.hasError())
-        std::rethrow_exception(explained(done.exception_ptr(), ranks.get()));
+        std::rethrow_exception(explained(done.exception_ptr(), explain));
       tensors->bring_back();
       future->markCompleted(results);
     } catch (...) {

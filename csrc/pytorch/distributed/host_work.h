@@ -3,23 +3,27 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "distributed/host_tensors.h"
-#include "distributed/roll_call.h"
 
 namespace tenon {
 
+// Tells in a sentence why a collective may have failed, on any thread; nothing: nobody knows.
+using Explain = std::function<std::string()>;
+
 class HostWork final : public c10d::Work {
  public:
-  // `results` are what its future gives: tensors of the device, or lists of them. `ranks` explain
-  // its error.
+  // `results` are what its future gives: tensors of the device, or lists of them. `explain` is
+  // asked where it ends with an error.
   HostWork(
       c10::intrusive_ptr<c10d::Work> host,
       std::shared_ptr<HostTensors> tensors,
       c10::IValue results,
-      std::shared_ptr<RollCall> ranks);
+      Explain explain);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -38,7 +42,7 @@ class HostWork final : public c10d::Work {
   const c10::intrusive_ptr<c10d::Work> host_;
   const std::shared_ptr<HostTensors> tensors_;
   const c10::IValue results_;
-  const std::shared_ptr<RollCall> ranks_;
+  const Explain explain_;
   std::mutex future_mutex_;  // not of forks: a child has no part in its parent's groups
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

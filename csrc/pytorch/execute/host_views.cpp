@@ -160,10 +160,12 @@ const c10::Storage& HostViews::host_storage(const c10::Storage& device, Use use)
     return found->second.host;
   }
   const auto nbytes = device.nbytes();
-  void* address = settled_address(*impl, use == Use::reads ? Access::read : Access::write);
+  void* address = settled_address(
+      *impl,
+      use == Use::reads    ? Access::read
+      : use == Use::writes ? Access::update
+                           : Access::write);
   const auto buffer = buffer_of(*impl);
-  if (buffer && use == Use::writes)
-    settle(*buffer, Access::read);  // for its error
   if (buffer)
     note_contents(*buffer, /*whole=*/false);
   c10::DataPtr data;

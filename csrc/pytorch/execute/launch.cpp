@@ -15,9 +15,8 @@ namespace {
 std::pair<void*, size_t> memory_for_kernel(
     const at::Tensor& tensor, std::vector<BufferRef>& buffers) {
   auto& storage = *tensor.storage().unsafeGetStorageImpl();
-  auto* start = static_cast<char*>(settled_address(storage, Access::write));
+  auto* start = static_cast<char*>(settled_address(storage, Access::update));
   if (auto buffer = buffer_of(storage)) {
-    settle(*buffer, Access::read);  // for its error
     note_contents(*buffer, /*whole=*/false);
     buffers.push_back(std::move(buffer));
   }

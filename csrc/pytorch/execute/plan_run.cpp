@@ -7,7 +7,6 @@
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/builder.h"
 #include "record/surroundings.h"
 
 namespace tenon {

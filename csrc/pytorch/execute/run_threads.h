@@ -72,6 +72,10 @@ class Pace {
   static constexpr int64_t kFirst = 4;
 };
 
+// Whether the builder owes this process a plan. windows/builder.cpp answers, and takes in now and
+// then what the builder has said.
+bool builder_works();
+
 // How many threads leave a processor to others; 0: as many as there are do.
 int fewer_threads();
 

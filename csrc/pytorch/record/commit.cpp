@@ -210,11 +210,7 @@ void storage_died(Buffer& buffer) {
     buffer.free_memory();
 }
 
-Touching::Touching(CommitReason reason) : previous_(std::exchange(t_reason, reason)) {}
-
-Touching::~Touching() {
-  t_reason = previous_;
-}
+Touching::Touching(CommitReason reason) : Exchanged(t_reason, reason) {}
 
 CommitReason Touching::reason() {
   return t_reason;

@@ -23,13 +23,17 @@
 
 namespace tenon {
 
-// How many of the calling thread's next calls are to be run at once.
+// How many of the calling thread's next calls are to be run at once. windows/direct_parts.cpp
+// decides, each time that so many have run.
 inline thread_local int64_t direct_calls_left = 0;
 inline std::atomic<bool> all_are_direct{false};  // TENON_EXECUTE=direct
 
 inline bool next_is_direct() {
   return direct_calls_left > 0 || all_are_direct.load(std::memory_order_relaxed);
 }
+
+// The last of them has come.
+void end_direct_part();
 
 // What became of a window of the calling thread.
 enum class WindowCame { anew, again, by_plan };

@@ -1,4 +1,4 @@
-// What the recorder hands over; execute/ answers.
+// What the recorder hands over; execute/ and windows/ answer.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

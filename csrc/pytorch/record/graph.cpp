@@ -375,11 +375,7 @@ void refuse_in_capture(std::string_view what) {
     refuse(what);
 }
 
-OutsideOfCapture::OutsideOfCapture() : before_(std::exchange(t_capture.outside, true)) {}
-
-OutsideOfCapture::~OutsideOfCapture() {
-  t_capture.outside = before_;
-}
+OutsideOfCapture::OutsideOfCapture() : Exchanged(t_capture.outside, true) {}
 
 void keep_captured(Recorder& recorder, CommitReason reason) {
   switch (reason) {

@@ -41,15 +41,8 @@ struct CapturedWindows {
 bool is_capturing();
 
 // What is done in this scope is not part of the graph that the thread captures.
-class OutsideOfCapture {
- public:
+struct OutsideOfCapture : Exchanged<bool> {
   OutsideOfCapture();
-  ~OutsideOfCapture();
-  OutsideOfCapture(const OutsideOfCapture&) = delete;
-  OutsideOfCapture& operator=(const OutsideOfCapture&) = delete;
-
- private:
-  bool before_;
 };
 
 // In the place of a submission, where a graph is captured from the recorder: keeps the window that

@@ -54,16 +54,6 @@ bool layouts_follow(const c10::OperatorHandle& op, const OpRule& rule) {
          op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-NumberArgument number_argument(const c10::Argument& argument) {
-  auto type = argument.type();
-  if (type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::ListType)
-    type = type->containedType(0);
-  NumberArgument found{type->kind() == c10::TypeKind::NumberType, std::nullopt};
-  if (found.is_one && argument.default_value() && argument.default_value()->isInt())
-    found.usual = argument.default_value()->toInt();
-  return found;
-}
-
 ArgumentPlan plan_argument(
     const IValue& value,
     const NumberArgument& number,

@@ -1,13 +1,13 @@
 #include "record/op_key.h"
 
 #include <ATen/ops/_conj.h>
-#include <ATen/ops/_local_scalar_dense_native.h>
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/neg.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "device/target.h"
@@ -33,12 +33,6 @@ enum Tag : int64_t {
 };
 
 constexpr int64_t kLeftOut = -1;  // in place of a size
-
-int64_t bits_of(double value) {
-  int64_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
 
 // Whether no two elements are the same memory, as far as the dimensions by themselves tell.
 bool lies_apart(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
@@ -92,29 +86,6 @@ std::vector<IValue> as_memory_has_them(
     found[i] = found[i].toTensor().is_neg() ? at::neg(tensor) : tensor;
   }
   return found;
-}
-
-NumberKind number_kind(const at::Tensor& tensor) {
-  const auto dtype = tensor.scalar_type();
-  if (dtype == at::kBool)
-    return kBool;
-  if (c10::isIntegralType(dtype, /*includeBool=*/false))
-    return dtype == at::kUInt64 ? kNoNumber : kInt;
-  return c10::isFloatingType(dtype) && dtype <= at::kBFloat16 ? kDouble : kNoNumber;
-}
-
-bool is_complex_number(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kComplexFloat || tensor.scalar_type() == at::kComplexDouble;
-}
-
-c10::complex<double> complex_number(const at::Tensor& tensor) {
-  return at::native::_local_scalar_dense_cpu(tensor).toComplexDouble();
-}
-
-int64_t number_bits(const at::Tensor& tensor) {
-  // The kernel by itself: `item` goes through the dispatcher.
-  const auto value = at::native::_local_scalar_dense_cpu(tensor);
-  return value.isFloatingPoint() ? bits_of(value.toDouble()) : value.toLong();
 }
 
 void OpKey::clear() {
@@ -202,8 +173,8 @@ void OpKey::add_number(int64_t kind, int64_t bits, bool open) {
 }
 
 void OpKey::add_complex(c10::complex<double> value) {
-  put(bits_of(value.real()));
-  put(bits_of(value.imag()));
+  put(std::bit_cast<int64_t>(value.real()));
+  put(std::bit_cast<int64_t>(value.imag()));
 }
 
 bool OpKey::add_tensor(const at::Tensor& tensor, bool open_scalars) {
@@ -262,7 +233,7 @@ bool OpKey::add(const IValue& value, bool open_scalars) {
     put(kNone);
   } else if (value.isDouble()) {
     put(kNumber);
-    add_number(kDouble, bits_of(value.toDouble()), open_scalars);
+    add_number(kDouble, std::bit_cast<int64_t>(value.toDouble()), open_scalars);
   } else if (value.isComplexDouble()) {
     put(kComplex);
     add_complex(value.toComplexDouble());

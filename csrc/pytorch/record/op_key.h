@@ -5,9 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
 
-#include <optional>
 #include <vector>
 
+#include "record/numbers.h"
 #include "record/op_sizes.h"
 #include "runtime/hash.h"
 
@@ -19,16 +19,6 @@ bool is_recordable(const at::Tensor& tensor);
 // negative of theirs; none where there is nothing to do, or one of these is written.
 std::vector<c10::IValue> as_memory_has_them(
     c10::ArrayRef<c10::IValue> arguments, const std::vector<bool>& written);
-
-// What a `Scalar` argument may be: whole numbers are numbers there, and no sizes or dimensions.
-struct NumberArgument {
-  bool is_one = false;
-  std::optional<int64_t> usual;  // what it is where nothing is given, which is no run-time value
-
-  bool takes(const c10::IValue& value) const {
-    return is_one && value.isInt() && value.toInt() != usual;
-  }
-};
 
 class OpKey {
  public:
@@ -99,16 +89,5 @@ class OpKey {
   uint64_t hash_ = 0;
   c10::DeviceIndex device_ = -1;
 };
-
-// How a number stands in a key and in a window.
-enum NumberKind : int64_t { kDouble = 0, kInt = 1, kBool = 2, kNoNumber = 3 };
-
-// A host tensor without dimensions whose value can stand in a key: a real number.
-NumberKind number_kind(const at::Tensor& tensor);
-// The value's bits, as a double or an int64.
-int64_t number_bits(const at::Tensor& tensor);
-// One whose value is complex, which is never a run-time value.
-bool is_complex_number(const at::Tensor& tensor);
-c10::complex<double> complex_number(const at::Tensor& tensor);
 
 }  // namespace tenon

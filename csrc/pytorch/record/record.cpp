@@ -5,9 +5,6 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <thread>
 
 #include "device/interrupts.h"
 #include "device/profile.h"
@@ -29,8 +26,6 @@ using torch::jit::Stack;
 
 constexpr int kOften = 2;  // so many values of an op's numbers tell that they change
 constexpr size_t kMostSpread = 8192;
-// Until another thread has an address that it asked for. In the child of a fork it never will.
-constexpr int kMostTries = 10000;
 
 // Runs a call at once, for a reason that is counted. It settles the buffers that it touches.
 void run_now(const OpInfo& info, Stack* stack, CommitReason reason, std::string_view why) {
@@ -83,198 +78,6 @@ bool learn_aside(OpInfo& info, c10::ArrayRef<IValue> arguments, bool open) {
   return true;
 }
 
-// The numbers that all of some dtypes have.
-struct Range {
-  double least = -std::numeric_limits<float>::max(), most = std::numeric_limits<float>::max();
-  bool whole = false;
-
-  void keep_to(const at::Tensor& tensor) {
-    if (!tensor.defined())
-      return;
-    const auto dtype = tensor.scalar_type();
-    if (dtype == at::kHalf) {
-      keep_to(std::numeric_limits<c10::Half>::lowest(), std::numeric_limits<c10::Half>::max());
-    } else if (dtype == at::kBFloat16) {
-      keep_to(
-          std::numeric_limits<c10::BFloat16>::lowest(), std::numeric_limits<c10::BFloat16>::max());
-    } else if (c10::isIntegralType(dtype, /*includeBool=*/false)) {
-      const int bits = 8 * static_cast<int>(c10::elementSize(dtype));
-      whole = true;
-      if (c10::isSignedType(dtype))
-        keep_to(-std::ldexp(1., bits - 1), std::ldexp(1., bits - 1) - 1);
-      else
-        keep_to(0, std::ldexp(1., bits) - 1);
-    }
-  }
-  bool has(double number) const {
-    return std::isfinite(number) ? number >= least && number <= most
-                                 : !whole && !std::isnan(number);
-  }
-
- private:
-  void keep_to(double from, double to) {
-    least = std::max(least, from);
-    most = std::min(most, to);
-  }
-};
-
-Range range_of(c10::ArrayRef<IValue> arguments) {
-  Range range;
-  for (const auto& value : arguments) {
-    if (value.isTensor())
-      range.keep_to(value.toTensor());
-    else if (value.isTensorList())
-      for (const IValue& element : value.toListRef())
-        range.keep_to(element.toTensor());
-  }
-  return range;
-}
-
-template <class Condition>
-bool any_number(const IValue& value, const NumberArgument& number, const Condition& condition) {
-  if (value.isDouble())
-    return condition(value.toDouble());
-  if (value.isInt())
-    return number.is_one && condition(static_cast<double>(value.toInt()));
-  if (!value.isList())
-    return false;
-  const auto elements = value.toListRef();
-  return std::any_of(elements.begin(), elements.end(), [&](const IValue& element) {
-    return (element.isDouble() || element.isInt()) && any_number(element, number, condition);
-  });
-}
-
-bool is_nan(const IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined())
-    return false;
-  const auto& tensor = value.toTensor();
-  return tensor.is_cpu() && tensor.dim() == 0 && number_kind(tensor) == kDouble &&
-         std::isnan(tensor.item<double>());
-}
-
-// A number that the dtypes of a call do not have, which most kernels refuse, is no run-time value:
-// what is known of calls with other numbers does not hold for it. Nor is a NaN: the C compiler sees
-// that it is one, and makes another whole number of it than the processor does.
-bool has_no_place(const OpInfo& info, c10::ArrayRef<IValue> arguments) {
-  const auto any = [&](const auto& condition) {
-    for (size_t i = 0; i < arguments.size(); ++i) {
-      if (any_number(arguments[i], info.numbers[i], condition))
-        return true;
-    }
-    return false;
-  };
-  if (std::any_of(arguments.begin(), arguments.end(), is_nan))
-    return true;
-  // Every dtype has those from 0 to 127, so that nearly all calls end here.
-  if (!any([](double number) { return !(number >= 0 && number <= 127); }))
-    return false;
-  const auto range = range_of(arguments);
-  return any([&](double number) { return !range.has(number); });
-}
-
-c10::StorageImpl& storage_of(const at::Tensor& tensor) {
-  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-}
-
-// Buffers belong to one window while something writes them: what other threads and streams recorded
-// with the call's buffers is submitted first, unless both only read.
-void take_from_others(const Recorder& recorder, const OpKey& key, const OpEntry& entry) {
-  for (size_t k = 0; k < key.tensors().size(); ++k) {
-    auto* buffer = own_buffer(storage_of(*key.tensors()[k]));
-    for (;;) {
-      std::shared_ptr<Recorder> other;
-      if (buffer != nullptr) {
-        std::lock_guard<std::mutex> lock(record_mutex());
-        for (const auto& use : buffer->uses) {
-          if (use.window->recorder != &recorder &&
-              (entry.written[k] || use.window->slots[use.slot].written))
-            other = use.window->recorder->shared_from_this();
-        }
-      }
-      if (!other)
-        break;
-      submit(*other, CommitReason::handover);
-    }
-  }
-}
-
-// Says in the profile which call of which window it is, and how many bytes it makes: `known` slots
-// were there before.
-void note_call(Profiled& profiled, Window& window, const std::string& line, size_t known) {
-  if (window.profiled == 0)
-    window.profiled = next_profiled_window();
-  profiled->window = window.profiled;
-  profiled->call = static_cast<int32_t>(window.calls.size() - 1);
-  if (!line.empty())
-    profiled->line = subject_of({line});
-  for (size_t k = known; k < window.slots.size(); ++k) {
-    const auto& slot = window.slots[k];
-    profiled->amount += slot.fresh && slot.written ? static_cast<int64_t>(slot.nbytes) : 0;
-  }
-}
-
-// Appends the call to the window. False: a buffer is another window's, or its address is being told
-// to another thread, which is waited for unless this is the last try.
-bool append(
-    Recorder& recorder,
-    const OpKey& key,
-    const Recording& call,
-    const std::string& line,
-    bool at_last) {
-  const auto& entry = *call.entry;
-  auto& window = recorder.open;
-  // Nearly all buffers are of this window alone, or of none.
-  for (size_t k = 0; k < key.tensors().size(); ++k) {
-    auto& storage = storage_of(*key.tensors()[k]);
-    auto* buffer = own_buffer(storage);
-    if (buffer == nullptr)
-      continue;
-    for (const auto& use : buffer->uses) {
-      if (use.window->recorder != &recorder &&
-          (entry.written[k] || use.window->slots[use.slot].written))
-        return false;
-    }
-    if (!withdraw_address(storage, *buffer, at_last))
-      return false;
-  }
-  ++entry.in_windows;
-  window.calls.push_back(
-      {&entry,
-       static_cast<uint32_t>(window.slots_of_calls.size()),
-       static_cast<uint32_t>(window.numbers.size())});
-  if (call.by_rule)
-    window.by_rule.push_back(call.by_rule);
-  if (!line.empty()) {
-    window.lines.resize(window.calls.size());
-    window.lines.back() = line;
-  }
-  for (size_t k = 0; k < key.tensors().size(); ++k) {
-    auto& storage = storage_of(*key.tensors()[k]);
-    auto* buffer = own_buffer(storage);
-    const auto index = window.slot_of(buffer, storage.nbytes());
-    window.slots_of_calls.push_back(index);
-    if (entry.written[k]) {
-      window.slots[index].written = true;
-      if (buffer != nullptr)
-        buffer->has_contents = true;
-    }
-  }
-  for (const auto& tensor : call.results) {
-    if (!tensor.defined())
-      continue;
-    auto& storage = storage_of(tensor);
-    auto* buffer = own_buffer(storage);
-    const auto index = window.add_result(buffer, storage.nbytes());
-    window.slots[index].written = true;
-    if (buffer != nullptr)
-      buffer->has_contents = true;
-    window.slots_of_calls.push_back(index);
-  }
-  if (call.open)
-    window.numbers.insert(window.numbers.end(), key.scalars().begin(), key.scalars().end());
-  return true;
-}
-
 }  // namespace
 
 // A thread may have it otherwise again
@@ -323,7 +126,7 @@ const OpEntry* RecordKernel::keep(std::shared_ptr<OpEntry> made, const OpKey& ke
 
 // The second value of a number opens the op's numbers.
 const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (!info_.may_open || open || key.scalars().empty() || has_no_place(info_, arguments))
+  if (!info_.may_open || open || key.scalars().empty() || has_no_place(info_.numbers, arguments))
     return nullptr;
   OpKey without;
   if (!build_pattern_key(without, info_, true, arguments))
@@ -342,8 +145,8 @@ const OpEntry* RecordKernel::find_opened(OpKey& key, c10::ArrayRef<IValue> argum
 
 // What another process knows of a call with that key; nullptr: nothing either.
 const OpEntry* RecordKernel::recall(OpKey& key, c10::ArrayRef<IValue> arguments, bool& open) {
-  if (!open && info_.may_open && !key.scalars().empty() && !has_no_place(info_, arguments) &&
-      were_open(info_)) {
+  if (!open && info_.may_open && !key.scalars().empty() &&
+      !has_no_place(info_.numbers, arguments) && were_open(info_)) {
     info_.open_scalars = open = true;
     key.build(arguments, info_.numbers, open);
   }
@@ -372,7 +175,8 @@ Recording RecordKernel::record(CallInWork& in_work, c10::ArrayRef<IValue> argume
     return call;
   }
   OpKey& key = in_work.key();
-  call.open = info_.open_scalars.load(std::memory_order_relaxed) && !has_no_place(info_, arguments);
+  call.open =
+      info_.open_scalars.load(std::memory_order_relaxed) && !has_no_place(info_.numbers, arguments);
   if (!key.build(arguments, info_.numbers, call.open)) {
     call.instead = as_memory_has_them(arguments, info_.written);
     if (call.instead.empty() || !key.build(call.instead, info_.numbers, call.open)) {
@@ -450,26 +254,7 @@ Recording RecordKernel::record(CallInWork& in_work, c10::ArrayRef<IValue> argume
       replace_memory(storage_of(*key.tensors()[k]), std::move(grown[n]));
   }
   const auto line = traces_calls() ? python_line() : std::string();
-  std::optional<CommitReason> reason;
-  int tries = 0;
-  for (bool done = false; !done; ++tries) {
-    {
-      std::lock_guard<std::mutex> lock(record_mutex());
-      const auto known = recorder.open.slots.size();
-      done = append(recorder, key, call, line, /*at_last=*/tries > kMostTries);
-      if (done) {
-        count_recorded_call();
-        if (C10_UNLIKELY(static_cast<bool>(profiled)))
-          note_call(profiled, recorder.open, line, known);
-        recorder.note(*entry);
-        reason = recorder.has_to_end();
-      }
-    }
-    if (!done) {
-      take_from_others(recorder, key, *entry);
-      std::this_thread::yield();
-    }
-  }
+  const auto reason = recorder.append(key, call, line, profiled);
   info_.counter->calls.fetch_add(1, std::memory_order_relaxed);
   profiled.finish();
   if (reason)

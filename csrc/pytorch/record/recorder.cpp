@@ -1,10 +1,14 @@
 #include "record/recorder.h"
 
 #include <algorithm>
+#include <thread>
 #include <vector>
 
+#include "device/profile.h"
+#include "device/storage.h"
 #include "device/target.h"
 #include "record/graph.h"
+#include "record/record.h"
 
 namespace tenon {
 namespace {
@@ -21,6 +25,9 @@ constexpr int64_t kLongest = 512;
 // Memory that eager execution would have freed by now, in bytes. When the window runs, each piece
 // goes after its last use, before what is made later gets any; until then nothing is made.
 constexpr size_t kMostHeld = size_t{32} << 20;
+
+// Until another thread has an address that it asked for. In the child of a fork it never will.
+constexpr int kMostTries = 10000;
 
 // All recorders, and those of the calling thread. A recorder whose thread ended stays until its
 // window was submitted, which the next thread does that begins to record: it gets no more calls.
@@ -63,6 +70,43 @@ std::vector<std::shared_ptr<Recorder>> pending_where(Condition&& condition) {
       found.push_back(recorder);
   }
   return found;
+}
+
+// Buffers belong to one window while something writes them: what other threads and streams recorded
+// with the call's buffers is submitted first, unless both only read.
+void take_from_others(const Recorder& recorder, const OpKey& key, const OpEntry& entry) {
+  for (size_t k = 0; k < key.tensors().size(); ++k) {
+    auto* buffer = own_buffer(storage_of(*key.tensors()[k]));
+    for (;;) {
+      std::shared_ptr<Recorder> other;
+      if (buffer != nullptr) {
+        std::lock_guard<std::mutex> lock(record_mutex());
+        for (const auto& use : buffer->uses) {
+          if (use.window->recorder != &recorder &&
+              (entry.written[k] || use.window->slots[use.slot].written))
+            other = use.window->recorder->shared_from_this();
+        }
+      }
+      if (!other)
+        break;
+      submit(*other, CommitReason::handover);
+    }
+  }
+}
+
+// Says in the profile which call of which window it is, and how many bytes it makes: `known` slots
+// were there before.
+void note_call(Profiled& profiled, Window& window, const std::string& line, size_t known) {
+  if (window.profiled == 0)
+    window.profiled = next_profiled_window();
+  profiled->window = window.profiled;
+  profiled->call = static_cast<int32_t>(window.calls.size() - 1);
+  if (!line.empty())
+    profiled->line = subject_of({line});
+  for (size_t k = known; k < window.slots.size(); ++k) {
+    const auto& slot = window.slots[k];
+    profiled->amount += slot.fresh && slot.written ? static_cast<int64_t>(slot.nbytes) : 0;
+  }
 }
 
 }  // namespace
@@ -123,6 +167,82 @@ void Recorder::note(const OpEntry& call) {
   while (!lowest_.empty() && lowest_.back().hash >= context_)
     lowest_.pop_back();
   lowest_.push_back({context_, noted_});
+}
+
+// Appends the call to the window. False: a buffer is another window's, or its address is being told
+// to another thread, which is waited for unless this is the last try.
+bool Recorder::try_append(
+    const OpKey& key, const Recording& call, const std::string& line, bool at_last) {
+  const auto& entry = *call.entry;
+  auto& window = open;
+  // Nearly all buffers are of this window alone, or of none.
+  for (size_t k = 0; k < key.tensors().size(); ++k) {
+    auto& storage = storage_of(*key.tensors()[k]);
+    auto* buffer = own_buffer(storage);
+    if (buffer == nullptr)
+      continue;
+    for (const auto& use : buffer->uses) {
+      if (use.window->recorder != this && (entry.written[k] || use.window->slots[use.slot].written))
+        return false;
+    }
+    if (!withdraw_address(storage, *buffer, at_last))
+      return false;
+  }
+  ++entry.in_windows;
+  window.calls.push_back(
+      {&entry,
+       static_cast<uint32_t>(window.slots_of_calls.size()),
+       static_cast<uint32_t>(window.numbers.size())});
+  if (call.by_rule)
+    window.by_rule.push_back(call.by_rule);
+  if (!line.empty()) {
+    window.lines.resize(window.calls.size());
+    window.lines.back() = line;
+  }
+  for (size_t k = 0; k < key.tensors().size(); ++k) {
+    auto& storage = storage_of(*key.tensors()[k]);
+    auto* buffer = own_buffer(storage);
+    const auto index = window.slot_of(buffer, storage.nbytes());
+    window.slots_of_calls.push_back(index);
+    if (entry.written[k]) {
+      window.slots[index].written = true;
+      if (buffer != nullptr)
+        buffer->has_contents = true;
+    }
+  }
+  for (const auto& tensor : call.results) {
+    if (!tensor.defined())
+      continue;
+    auto& storage = storage_of(tensor);
+    auto* buffer = own_buffer(storage);
+    const auto index = window.add_result(buffer, storage.nbytes());
+    window.slots[index].written = true;
+    if (buffer != nullptr)
+      buffer->has_contents = true;
+    window.slots_of_calls.push_back(index);
+  }
+  if (call.open)
+    window.numbers.insert(window.numbers.end(), key.scalars().begin(), key.scalars().end());
+  return true;
+}
+
+std::optional<CommitReason> Recorder::append(
+    const OpKey& key, const Recording& call, const std::string& line, Profiled& profiled) {
+  for (int tries = 0;; ++tries) {
+    {
+      std::lock_guard<std::mutex> lock(record_mutex());
+      const auto known = open.slots.size();
+      if (try_append(key, call, line, /*at_last=*/tries > kMostTries)) {
+        count_recorded_call();
+        if (C10_UNLIKELY(static_cast<bool>(profiled)))
+          note_call(profiled, open, line, known);
+        note(*call.entry);
+        return has_to_end();
+      }
+    }
+    take_from_others(*this, key, *call.entry);
+    std::this_thread::yield();
+  }
 }
 
 Recorder& recorder_of(c10::DeviceIndex device) {

@@ -15,6 +15,8 @@ namespace tenon {
 enum class ExecuteMode : int { automatic = 0, reference = 1, compiled = 2, verify = 3, direct = 4 };
 
 struct CapturedWindows;
+class Profiled;
+struct Recording;
 
 // Guarded by `record_mutex`, but for what only its thread touches.
 struct Recorder : std::enable_shared_from_this<Recorder> {
@@ -23,9 +25,10 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   // Whether the window ends before a call, where nothing is lost by it: the call starts from
   // memory.
   std::optional<CommitReason> ends_before(const OpEntry& call);
-  // Whether the window that was just recorded into has to end.
-  std::optional<CommitReason> has_to_end();
-  void note(const OpEntry& call);
+  // Appends a call to the window, when what other threads and streams recorded with its buffers is
+  // submitted. Whether the window has to end now.
+  std::optional<CommitReason> append(
+      const OpKey& key, const Recording& call, const std::string& line, Profiled& profiled);
 
   const c10::DeviceIndex device;
   const c10::StreamId stream;
@@ -57,6 +60,9 @@ struct Recorder : std::enable_shared_from_this<Recorder> {
   int64_t in_loop_ = 0;  // how many calls were
   uint64_t lowest_in_loop_ = 0;  // `context_`, of these
 
+  bool try_append(const OpKey& key, const Recording& call, const std::string& line, bool at_last);
+  std::optional<CommitReason> has_to_end();
+  void note(const OpEntry& call);
   bool is_repeated();
 };
 

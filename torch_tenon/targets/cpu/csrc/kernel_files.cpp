@@ -8,10 +8,10 @@
 #include <unordered_map>
 
 #include "device/fork.h"
-#include "execute/plan_file.h"
 #include "matmul.h"
 #include "python/registration.h"
 #include "runtime/archive.h"
+#include "windows/plan_file.h"
 
 namespace tenon {
 

@@ -1,4 +1,4 @@
-#include "execute/window_plans.h"
+#include "windows/window_plans.h"
 
 #include <pybind11/pybind11.h>
 
@@ -10,8 +10,8 @@
 #include "device/fork.h"
 #include "device/interrupts.h"
 #include "device/profile.h"
-#include "execute/builder.h"
-#include "execute/plan_file.h"
+#include "windows/builder.h"
+#include "windows/plan_file.h"
 
 namespace tenon {
 namespace {

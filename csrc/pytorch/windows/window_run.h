@@ -1,14 +1,14 @@
 // One run of a window: by its plan, by reference, or both ways.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
-#include <string_view>
+#include <string>
 #include <vector>
 
-#include "execute/plan_store.h"
+#include "windows/plan_store.h"
 
 namespace tenon {
 
@@ -21,17 +21,8 @@ namespace tenon {
 WindowRun run_window_by_reference(
     Window& window, c10::DeviceIndex device, bool keeps_slots = false);
 
-// Windows that no plan may run.
-enum class NeverByPlan : uint8_t { target, deterministic, settings, failed };
-constexpr std::array<std::string_view, 4> kNeverByPlan = {
-    "the target runs no plans",
-    "deterministic algorithms are asked for",
-    "its calls were recorded under different settings",
-    "it has a result that failed",
-};
-
-// Such windows so far, in the order of `kNeverByPlan`.
-std::array<int64_t, kNeverByPlan.size()> windows_never_by_plan();
+// Windows so far that no plan may run, by why.
+std::map<std::string, int64_t> windows_never_by_plan();
 
 // A window run both ways, for Python to compare: TENON_EXECUTE=verify.
 //

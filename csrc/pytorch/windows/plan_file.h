@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "execute/plan_store.h"
+#include "windows/plan_store.h"
 
 namespace tenon {
 

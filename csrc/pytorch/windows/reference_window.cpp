@@ -1,15 +1,16 @@
 #include <ATen/ops/full.h>
 #include <c10/util/ScopeExit.h>
-#include <cstring>
+
+#include <bit>
 
 #include "device/host_allocator.h"
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/failure_flow.h"
 #include "execute/host_call.h"
-#include "execute/window_run.h"
 #include "record/surroundings.h"
+#include "windows/failure_flow.h"
+#include "windows/window_run.h"
 
 namespace tenon {
 namespace {
@@ -19,20 +20,15 @@ using torch::jit::Stack;
 
 constexpr int64_t kEmpty[] = {0};  // sizes
 
-double as_double(int64_t bits) {
-  double value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
 IValue number_like(const IValue& like, int64_t bits) {
   if (like.isDouble())
-    return as_double(bits);
+    return std::bit_cast<double>(bits);
   if (like.isInt())
     return bits;
   const auto& t = like.toTensor();
-  at::Tensor made = number_kind(t) == kDouble ? at::full({}, as_double(bits), t.options())
-                                              : at::full({}, bits, t.options());
+  at::Tensor made = number_kind(t) == kDouble
+                        ? at::full({}, std::bit_cast<double>(bits), t.options())
+                        : at::full({}, bits, t.options());
   if (t.unsafeGetTensorImpl()->is_wrapped_number())
     made.unsafeGetTensorImpl()->set_wrapped_number(true);
   return made;

@@ -1,4 +1,4 @@
-#include "execute/window_run.h"
+#include "windows/window_run.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,17 +8,21 @@
 #include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
-#include "execute/builder.h"
-#include "execute/failure_flow.h"
 #include "execute/host_call.h"
-#include "execute/window_plans.h"
 #include "record/direct.h"
 #include "record/surroundings.h"
+#include "windows/builder.h"
+#include "windows/failure_flow.h"
+#include "windows/window_plans.h"
 
 namespace tenon {
 namespace {
 
-std::array<std::atomic<int64_t>, kNeverByPlan.size()> counts;
+// By `plans_mutex`. Leaked on purpose: windows may be committed while the process exits.
+std::map<std::string, int64_t>& never_by_plan_counts() {
+  static auto* instance = new std::map<std::string, int64_t>();
+  return *instance;
+}
 
 bool uses_failed(const Window& window) {
   std::lock_guard<std::mutex> lock(record_mutex());
@@ -44,25 +48,28 @@ bool is_of_one_world(const Window& window) {
   });
 }
 
-std::optional<NeverByPlan> why_never(const Window& window, bool verifies) {
+// Null: a plan may run it.
+const char* why_never(const Window& window, bool verifies) {
   if (!target().runs_plans)
-    return NeverByPlan::target;
+    return "the target runs no plans";
   if (!verifies && has_deterministic_calls(window))
-    return NeverByPlan::deterministic;
+    return "deterministic algorithms are asked for";
   if (!is_of_one_world(window))
-    return NeverByPlan::settings;
+    return "its calls were recorded under different settings";
   if (target().host_memory && uses_failed(window))
-    return NeverByPlan::failed;
-  return std::nullopt;
+    return "it has a result that failed";
+  return nullptr;
 }
 
 // Whether a window always runs by reference, and counts it where it does. What compares a plan with
 // the reference asks for the plan also where results are to be the same in each run.
 bool never_by_plan(const Window& window, bool verifies) {
-  const auto why = why_never(window, verifies);
-  if (why)
-    ++counts[static_cast<size_t>(*why)];
-  return why.has_value();
+  const auto* why = why_never(window, verifies);
+  if (why == nullptr)
+    return false;
+  const std::lock_guard<std::mutex> lock(plans_mutex());
+  ++never_by_plan_counts()[why];
+  return true;
 }
 
 // An error that is no call's is everybody's: nobody knows what depends on it.
@@ -358,10 +365,9 @@ void set_verify(Verify made) {
   verify() = std::move(made);
 }
 
-std::array<int64_t, kNeverByPlan.size()> windows_never_by_plan() {
-  std::array<int64_t, kNeverByPlan.size()> found{};
-  std::copy(counts.begin(), counts.end(), found.begin());
-  return found;
+std::map<std::string, int64_t> windows_never_by_plan() {
+  const std::lock_guard<std::mutex> lock(plans_mutex());
+  return never_by_plan_counts();
 }
 
 WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) {

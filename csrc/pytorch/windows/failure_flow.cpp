@@ -1,4 +1,4 @@
-#include "execute/failure_flow.h"
+#include "windows/failure_flow.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "execute/plan_file.h"
+#include "windows/plan_file.h"
 
 #include <pybind11/pybind11.h>
 #include <sys/stat.h>
@@ -10,12 +10,12 @@
 #include <unordered_set>
 
 #include "device/fork.h"
-#include "execute/window_plans.h"
 #include "record/call_pattern.h"
 #include "record/sizes.h"
 #include "record/surroundings.h"
 #include "record/values.h"
 #include "runtime/plan_check.h"
+#include "windows/window_plans.h"
 
 namespace tenon {
 namespace {

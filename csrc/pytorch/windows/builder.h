@@ -1,12 +1,12 @@
 // The builder process as the program's own process sees it: windows go to it, and files of plans
-// come back (execute/plan_file.h). Nobody waits for it, and it may end at any time.
+// come back (windows/plan_file.h). Nobody waits for it, and it may end at any time.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "execute/plan_store.h"
+#include "windows/plan_store.h"
 
 namespace tenon {
 
@@ -35,8 +35,6 @@ void tell_builder(const WindowPlan& window, double seconds);
 void hear_builder(const WindowPlan* wait = nullptr, bool (*interrupted)() = nullptr);
 // Whether one is there, which is not started for that.
 bool builder_runs();
-// Whether it owes this process a plan. Takes in now and then what it has answered.
-bool builder_works();
 // What a plan of so many calls costs it on this machine.
 double seconds_for_plan(size_t calls);
 // How often it was started, and how many answers are owed.

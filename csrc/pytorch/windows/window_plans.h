@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "execute/plan_store.h"
+#include "windows/plan_store.h"
 
 namespace tenon {
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "execute/plan.h"
-#include "execute/worth.h"
 #include "record/execution.h"
 #include "record/sizes.h"
 #include "runtime/hash.h"
+#include "windows/worth.h"
 
 namespace tenon {
 
@@ -30,7 +30,7 @@ struct FoundPlan {
   // plan is asked for again, after a while.
   bool may_pass = false;
   std::string facts;   // what `report()` tells of it, as Python wrote it
-  std::string extras;  // what the target's backend needs beside the plan (execute/plan_file.h)
+  std::string extras;  // what the target's backend needs beside the plan (windows/plan_file.h)
 };
 
 // An op with its layouts that no call of this process has taught.

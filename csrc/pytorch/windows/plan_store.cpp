@@ -1,4 +1,4 @@
-#include "execute/plan_store.h"
+#include "windows/plan_store.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,4 +1,4 @@
-#include "execute/builder.h"
+#include "windows/builder.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -16,10 +16,10 @@
 #include <utility>
 
 #include "device/fork.h"
-#include "execute/builder_process.h"
-#include "execute/plan_file.h"
-#include "execute/window_plans.h"
 #include "record/values.h"
+#include "windows/builder_process.h"
+#include "windows/plan_file.h"
+#include "windows/window_plans.h"
 
 namespace tenon {
 namespace {

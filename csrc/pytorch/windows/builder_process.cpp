@@ -1,4 +1,4 @@
-#include "execute/builder_process.h"
+#include "windows/builder_process.h"
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "execute/worth.h"
+#include "windows/worth.h"
 
 #include <algorithm>
 #include <atomic>
