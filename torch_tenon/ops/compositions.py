@@ -20,16 +20,6 @@ from torch._decomp import (
     decomposition_table,
     get_decompositions,
 )
-from torch._decomp.decompositions import (
-    gru_impl,
-    gru_impl_data,
-    lstm_data_impl,
-    lstm_impl,
-    rnn_relu_data,
-    rnn_relu_input,
-    rnn_tanh_data,
-    rnn_tanh_input,
-)
 from torch._higher_order_ops.out_dtype import out_dtype_fallback
 from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -40,6 +30,7 @@ import torch_tenon.ops.image_grids
 import torch_tenon.ops.losses
 import torch_tenon.ops.membership
 import torch_tenon.ops.optimizer_steps
+import torch_tenon.ops.recurrent_layers
 import torch_tenon.ops.upsampling  # noqa: F401  # the entries of all of them
 from torch_tenon.ops.composition_table import COMPOSITIONS, composition
 from torch_tenon.ops.decompositions import DECOMPOSITIONS
@@ -48,7 +39,7 @@ from torch_tenon.ops.lowerings.table import CannotLower, find, fitting, real_if_
 from torch_tenon.ops.manifest import EXPORTED, PYTORCH, load, names_with, of
 from torch_tenon.ops.standalone import STANDALONE, kernels_are_faster, quantised
 from torch_tenon.ops.steps import STEPS, in_steps
-from torch_tenon.ops.traced import above_gradients, lies_as_on_the_cpu, stays_whole
+from torch_tenon.ops.traced import lies_as_on_the_cpu, stays_whole
 from torch_tenon.ops.variants import known_of, overload, refused_dtype
 
 aten = torch.ops.aten
@@ -414,17 +405,6 @@ stays_whole(*(overload(op) for op in names_with("traced_whole")))
 for _op in _functional_ops():
     if _rule := known_of(_op).lies_as_on_cpu:
         lies_as_on_the_cpu(_op, _rule)
-
-# Layers of eager code are kernels of C++ by their data's dtype and gradients, for one call for all
-# steps or for its steps one by one. Neither is what a trace can look into.
-above_gradients(aten.lstm.input, lstm_impl)
-above_gradients(aten.lstm.data, lstm_data_impl)
-above_gradients(aten.gru.input, gru_impl)
-above_gradients(aten.gru.data, gru_impl_data)
-above_gradients(aten.rnn_tanh.input, rnn_tanh_input)
-above_gradients(aten.rnn_tanh.data, rnn_tanh_data)
-above_gradients(aten.rnn_relu.input, rnn_relu_input)
-above_gradients(aten.rnn_relu.data, rnn_relu_data)
 
 
 @composition(aten.histc.default)

@@ -86,9 +86,8 @@ bool leaves_one(const ReferenceCost& cost) {
 }  // namespace
 
 ReferenceCost part_of(const ReferenceCost& any_sizes, double part) {
-  auto cost = any_sizes;
+  ReferenceCost cost;  // how long runs of other sizes took tells nothing of these
   cost.elsewhere = part * any_sizes.saving();
-  cost.seconds = cost.library = cost.told = 0;
   return cost;
 }
 
@@ -120,7 +119,7 @@ void note_run_by_plan(ReferenceCost& cost, double seconds) {
 bool leaves_plan(const ReferenceCost& cost) {
   if (g_plan_all || cost.runs_by_plan < kComparedRuns || cost.all_by_plan < kComparedFrom)
     return false;
-  // Few threads are known of what ran while the builder worked.
+  // Runs with fewer threads, while the builder worked, are no measure.
   return cost.runs - cost.runs_with_fewer < kRunsWithAll || cost.by_plan > kSlower * cost.with_all;
 }
 

@@ -9,10 +9,10 @@
 // statistics, on two processors). A plan saves two fifths of what its window costs without it. So
 // such a program asks for a plan once its window has cost what the plan will.
 //
-// And a plan may take longer than the window's calls one by one: where the library's kernel for an
-// op is much better than what is generated. Once a plan has run for a while, its window runs by
-// reference some times, unless it did before; where the shortest of these is the shorter one, the
-// plan is left.
+// A plan may take longer than the window's calls one by one, where the library's kernel for an op
+// is much better than what is generated. So once a plan has run for a while, its window runs by
+// reference three times, unless it did before. Where the shortest of these took less time than the
+// shortest run by the plan, the plan is no longer used.
 #pragma once
 
 #include <c10/util/FunctionRef.h>

@@ -32,8 +32,11 @@ class Change:
 
 def cut_where_conditions_change(tree: Tree, most: int, chosen: Callable[[For], bool]) -> Tree:
     """The chosen innermost loops in pieces, fewer than `most`, in each of which the comparisons of
-    the position in the loop with a number are known. In loops that reduce those with a bound of the
-    loops around are as well, if it is one: a load beside a condition is no vector's."""
+    the position in the loop with a number are known.
+
+    A loop that reduces is also cut where a bound says that depends on the loops around, if there is
+    one such bound: a load that depends on a condition takes several times as long as one that does
+    not."""
     return tree.replacing(chosen, lambda loop: pieces(loop, most))
 
 
@@ -83,7 +86,8 @@ def _piece(
 
 
 def _reduces(loop: For) -> bool:
-    return any(isinstance(s, Accumulate) for s in loop.body)
+    """Whether it reduces, and is none that is written out: that has a known number of rounds."""
+    return loop.kind != "unrolled" and any(isinstance(s, Accumulate) for s in loop.body)
 
 
 def change_of(s: Let, loop: For) -> Change | None:
