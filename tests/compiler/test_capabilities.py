@@ -76,6 +76,20 @@ def _depths(rank: int | None, function: Function, *inputs: torch.Tensor) -> list
     return backend.depths
 
 
+def test_atomics_give_the_same_in_any_order() -> None:
+    for dtype, combination in ((torch.float32, "sum"), (torch.complex64, "prod")):
+        with pytest.raises(ValueError, match=rf"'{combination}' of {dtype} is none of max, min"):
+            Capabilities(atomics={dtype: frozenset({combination})})
+    with pytest.raises(ValueError, match=r"'add' of torch.int32 is none of sum, prod"):
+        Capabilities(atomics={torch.int32: frozenset({"add"})})
+    names = ["sum", "max", "xor"]
+    texts = {
+        Capabilities(atomics={a: frozenset(names), b: frozenset(reversed(names))}).identity()
+        for a, b in ((torch.int32, torch.int64), (torch.int64, torch.int32))
+    }
+    assert len(texts) == 1
+
+
 @pytest.mark.parametrize("name", RANKS)
 def test_kernels_have_no_more_loops_than_the_target(name: str) -> None:
     function, *inputs = RANKS[name]

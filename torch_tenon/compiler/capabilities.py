@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,6 +65,9 @@ class Capabilities:
     alignment   bytes of which the address of a kernel's memory is a multiple: 64, 128, 256 or 512.
                 It is for memory that the host cannot reach: what a target with `host_memory` runs
                 on may be anybody's
+    atomics     by dtype of memory, how an element of it can be combined in one step with others at
+                work on it: names of `ir.scalar_ops.REDUCTIONS`, as `sum`. Of floats
+                `max` and `min` alone, which have to keep NaN
     denormals   whether numbers below the least normal one are told from 0. Where they are not,
                 `tenon conformance --db space` gives the device none
 
@@ -77,6 +80,7 @@ class Capabilities:
     tiles: tuple[Tiles, ...] = ()
     rank: int | None = None
     alignment: int = ALIGNMENT
+    atomics: Mapping[torch.dtype, frozenset[str]] = field(default_factory=dict)
     denormals: bool = True
 
     def __post_init__(self) -> None:
@@ -84,6 +88,8 @@ class Capabilities:
             raise ValueError(f"a rank of {self.rank}: a reduction has two loops")
         if self.alignment not in (64, 128, 256, 512):
             raise ValueError(f"an alignment of {self.alignment} bytes is none of 64, 128, 256, 512")
+        for dtype, combinations in self.atomics.items():
+            _check_atomics(dtype, combinations)
 
     def identity(self) -> str:
         """All of this as text, the same in every process: plans that are kept depend on it."""
@@ -129,6 +135,17 @@ class Capabilities:
         return offsets
 
 
+def _check_atomics(dtype: torch.dtype, combinations: Iterable[str]) -> None:
+    from torch_tenon.ir.scalar_ops import REDUCTIONS
+
+    whole = not (dtype.is_floating_point or dtype.is_complex)
+    usable = [name for name in REDUCTIONS if whole or name in ("max", "min")]
+    for name in combinations:
+        if name not in usable:
+            why = "" if whole else ": results would depend on the order, which differs"
+            raise ValueError(f"atomics: {name!r} of {dtype} is none of {', '.join(usable)}{why}")
+
+
 def _plain(x: Any) -> Any:
     """What is printed alike in every process: sets have no order."""
     if is_dataclass(x):
@@ -136,5 +153,5 @@ def _plain(x: Any) -> Any:
     if isinstance(x, frozenset):
         return sorted(map(str, x))
     if isinstance(x, Mapping):
-        return sorted(x.items())
+        return sorted((str(key), _plain(value)) for key, value in x.items())
     return [_plain(y) for y in x] if isinstance(x, tuple) else x

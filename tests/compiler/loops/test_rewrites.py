@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from tests.compiler.loops.pipeline import adds_up, adds_up_columns
 from tests.compiler.loops.trees import column, group_of, groups_of, plain, prints
+from torch_tenon.compiler.capabilities import Capabilities
+from torch_tenon.compiler.loops.atomics import atomic_stores
 from torch_tenon.compiler.loops.batch import batched
 from torch_tenon.compiler.loops.checks import collect_checks
 from torch_tenon.compiler.loops.copy import Copy, instead
@@ -467,6 +469,34 @@ def test_stores_are_shared_out_by_where_they_go() -> None:
                 buf3_v1[4*t1 + i0] sum= t4
         """,
     )
+
+
+def test_stores_that_may_meet_are_atomic() -> None:
+    here = Capabilities(atomics={torch.int64: frozenset({"sum"})})
+
+    def tree_of(reduce: str, dtype: torch.dtype) -> Tree:
+        table, values = torch.ones(5, 4, dtype=dtype), torch.ones(3, 4, dtype=dtype)
+        places = torch.tensor([2, 0, 2])[:, None].expand(3, 4)
+        found = groups_of(lambda x, k, v: x.scatter_reduce(0, k, v, reduce), table, places, values)
+        return next(lower(*f) for f in found if f[0].members[0].node.kind == "scatter")
+
+    prints(
+        atomic_stores(tree_of("sum", torch.int64), here),
+        """
+        parallel i0 from 0 to 4:
+          parallel j0 from 0 to 3:
+            t0: i64 = in1[j0]
+            check t0 in 5 (gather of -1)
+            t1: i64 = within(t0, 5)
+            t2: i64 = in2[4*j0 + i0]
+            buf3_v1[4*t1 + i0] sum= t2, atomic
+        """,
+    )
+    # Another combination, a dtype without it, numbers that are wider than what they are stored in.
+    for reduce, dtype in (("amax", torch.int64), ("sum", torch.float32), ("sum", torch.int16)):
+        tree = tree_of(reduce, dtype)
+        assert atomic_stores(tree, here) is tree
+        assert "serial" in show(tree)
 
 
 def test_equal_kernels_are_one() -> None:

@@ -39,6 +39,12 @@ def scattered() -> tuple[torch.Tensor, ...]:
     return torch.zeros(7, 40), torch.randint(0, 7, (90,)), torch.randn(90, 40)
 
 
+def counted(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """What many stores meet in, where, and what they store."""
+    table, values = (torch.randint(-99, 99, size, dtype=dtype) for size in ((7, 40), (900, 40)))
+    return table, torch.randint(0, 7, (900, 40)), values
+
+
 PROGRAMS = {
     "pointwise": (lambda x: torch.tanh(x * 2 + 1).relu() * x, lambda: [table(50, 130)]),
     "whole sum": (lambda x: (x * x).sum(), lambda: [table(300, 1000)]),
@@ -114,6 +120,26 @@ ON_GPU = {
     "matrix by column": (lambda x, y: (x @ y).exp(), lambda: [table(500, 30) * 0.1, table(30, 2)]),
     "three rows": (lambda x, y: x @ y + 1, lambda: [table(3, 300), table(300, 300)]),
     "large product": (lambda x, y: (x @ y).relu(), lambda: [table(300, 70), table(70, 410)]),
+    "added in places": (lambda x, k, v: x.scatter_add(0, k, v), lambda: counted(torch.int32)),
+    "added in rows": (lambda x, k, v: x.index_add(0, k[:, 0], v), lambda: counted(torch.int64)),
+    "added along memory": (
+        lambda x, k, v: x.mT.scatter_add(1, k.mT.contiguous(), v.mT.contiguous() * 2),
+        lambda: counted(torch.int64),
+    ),
+    "greatest in places": (
+        lambda x, k, v: x.scatter_reduce(0, k, v, "amax") * 2,
+        lambda: counted(torch.int64),
+    ),
+    "least in rows": (
+        lambda x, k, v: x.index_reduce(0, k[:, 0], v, "amin", include_self=False),
+        lambda: counted(torch.int32),
+    ),
+    "added short": (lambda x, k, v: x.scatter_add(0, k, v), lambda: counted(torch.int16)),
+    "multiplied": (
+        lambda x, k, v: x.scatter_reduce(0, k, v, "prod"),
+        lambda: counted(torch.int32),
+    ),
+    "bincount": (lambda k: torch.bincount(k, minlength=9), lambda: [torch.randint(0, 9, (4000,))]),
 }
 ON_GPU |= {
     name: PROGRAMS[name]
@@ -185,6 +211,8 @@ def hold_against_cpu(part: int) -> None:
     # NVIDIA's compiler, of an older clang, takes this for an error: a header asks which one it is.
     assert not any("clang fp" in source for source in sources)
     assert any("MULTIPLY_TILE(" in source for source in sources) == (shape.items > 1)
+    atomics = "atomic_add(" if part == 0 else "atom_max("
+    assert any(atomics in source for source in sources) == (shape.items > 1)
     print("agrees")
 
 

@@ -88,7 +88,8 @@ class _Printer:
             return f"{where} {s.accumulator.combine}= {self.operand(s.value)}"
         if isinstance(s, Store):
             sign = "" if s.combine == "store" else s.combine
-            return f"{self._element(s.memory, s.index)} {sign}= {self.operand(s.value)}"
+            text = f"{self._element(s.memory, s.index)} {sign}= {self.operand(s.value)}"
+            return text + (", atomic" if s.atomic else "")
         if isinstance(s, Check):
             calls = ", ".join(map(str, s.failure.calls))
             ends = dict.fromkeys((self.operand(s.low), self.operand(s.high)))

@@ -192,12 +192,14 @@ class Accumulate(Node):
 @dataclass(eq=False, slots=True)
 class Store(Node):
     """Writes an element; with `combine` other than `store`, what is there combined with it, in the
-    dtype of `value`."""
+    dtype of `value`. An atomic one reads, combines and writes in one step, so that others may write
+    the same element at the same time."""
 
     memory: Memory
     index: Index
     value: Operand
     combine: str = "store"
+    atomic: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -229,6 +229,8 @@ class Writer:
 
     def _store(self, s: Store) -> list[str]:
         where, value = self._element(s.memory, s.index), self.operand(s.value)
+        if s.atomic:
+            return [self._atomic(s, where, value)]
         packed = _is_packed(s.memory)
         if s.combine != "store":
             there = c.from_memory(where, s.memory.dtype) if packed else where
@@ -242,6 +244,10 @@ class Writer:
         elif packed:
             value = c.to_memory(value, s.memory.dtype)
         return [f"{where} = {value};"]
+
+    def _atomic(self, s: Store, where: str, value: str) -> str:
+        """An atomic store to the element `where`."""
+        raise NotImplementedError("atomics")
 
     def _is_copy(self, s: Store) -> bool:
         """Whether what is stored lies in memory as it is to be."""

@@ -152,6 +152,11 @@ class Layout:
                 best, score = s, votes
         return best, score
 
+    def is_dense_inside(self) -> bool:
+        """Whether most accesses are dense along the innermost of a group's inner loops."""
+        inner = self._best_lane(self.group.inner[-1:])[1]
+        return inner > self._best_lane(self.group.outer)[1]
+
     def _kind(self) -> str:
         if any(m.node.kind == "scatter" for m in self.members):
             return "scatter"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch_tenon.compiler.backend import KernelFile, PackedCode, PackedKernel
 from torch_tenon.compiler.capabilities import Capabilities
 from torch_tenon.targets.c_family.backend import MANY_ELEMENTS, PIECE, CFamilyBackend
-from torch_tenon.targets.opencl.device import Shape
+from torch_tenon.targets.opencl.device import Shape, atomics_of
 
 if TYPE_CHECKING:
     from torch_tenon import _C
@@ -31,7 +31,9 @@ class OpenCLBackend(CFamilyBackend):
     def __init__(self, cl: Any, context: Any, shape: Shape, native: _C.TargetLibrary) -> None:
         self._cl, self._context, self.shape, self._native = cl, context, shape, native
         self.most_buffers = min(40, self.shape.parameters // (2 * ARGUMENT))
-        self.capabilities = Capabilities(spaces={"shared": shape.local})
+        self.capabilities = Capabilities(
+            spaces={"shared": shape.local}, atomics=atomics_of(context.devices[0])
+        )
 
     @functools.cached_property
     def compiler(self) -> OpenCLCompiler:
@@ -51,7 +53,9 @@ class OpenCLBackend(CFamilyBackend):
         from torch_tenon.targets.opencl.products import generate_product
 
         has_product = any(m.node.kind == "matmul" for m in group.members)
-        return (generate_product if has_product else generate)(group, kept, self.shape)
+        if has_product:
+            return generate_product(group, kept, self.shape)
+        return generate(group, kept, self.shape, self.capabilities)
 
     def handwritten(self, code: Code) -> str:
         """OpenCL C, with a kernel around it that takes memory and offsets."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch_tenon import config
+
+if TYPE_CHECKING:
+    import torch
 
 MOST_ITEMS = 256  # of a work-group that does one thing together
 GPU_LOCAL = 1 << 15  # bytes of local memory that any GPU has
@@ -55,3 +58,20 @@ def shape_of(cl: Any, device: Any) -> Shape:
         parameters=device.max_parameter_size,
         doubles="cl_khr_fp64" in device.extensions.split(),
     )
+
+
+def atomics_of(device: Any) -> dict[torch.dtype, frozenset[str]]:
+    """What a device of pyopencl's combines in one step. 64 bits are by two extensions."""
+    import torch
+
+    extensions = device.extensions.split()
+    wide = set()
+    if "cl_khr_int64_base_atomics" in extensions:
+        wide |= {"sum"}
+    if "cl_khr_int64_extended_atomics" in extensions:
+        wide |= {"max", "min", "xor"}
+    narrow = frozenset({"sum", "max", "min", "xor"})
+    return {
+        **dict.fromkeys((torch.int32, torch.uint32), narrow),
+        **dict.fromkeys((torch.int64, torch.uint64), frozenset(wide)),
+    }

@@ -25,6 +25,7 @@ from torch_tenon.compiler.loops.tree import (
     Statement,
     Store,
     Tree,
+    space_of,
     walk,
 )
 from torch_tenon.ir.dtypes import TABLE
@@ -39,6 +40,8 @@ LANES = "#pragma clang loop vectorize(assume_safety) vectorize_width({})"
 NO_LANES = "#pragma clang loop vectorize(disable)"
 # So many vectors of them side by side, where each adds to the one before and nothing else does.
 SIDE_BY_SIDE = " interleave_count(4)"
+# What a combination is called there.
+ATOMICS = {"sum": "add", "max": "max", "min": "min", "xor": "xor"}
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);"
 
 
@@ -356,6 +359,12 @@ class OpenCLWriter(Writer):
             return lines
         held = f"if ({' && '.join(guard)}) {lines[0]}"
         return [held] if self.in_pass else [BARRIER, held]
+
+    def _atomic(self, s: Store, where: str, value: str) -> str:
+        # Of 64 bits they are an extension's, whose names are older.
+        prefix = "atom" if s.memory.dtype.itemsize == 8 else "atomic"
+        ctype = f"volatile {self.spaces[space_of(s.memory)]}{c.MEMORY[s.memory.dtype]}"
+        return f"{prefix}_{ATOMICS[s.combine]}(({ctype} *)&{where}, {value});"
 
     def _loop(self, s: For) -> list[str]:
         extremes = self._extremes(s) if s.kind == "lane" else {}

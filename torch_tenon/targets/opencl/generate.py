@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torch_tenon.compiler.capabilities import Capabilities
 from torch_tenon.compiler.kernel import Kernel, origin_of
 from torch_tenon.compiler.schedule import Group
 from torch_tenon.ir.values import Buffer, size_hint
@@ -15,7 +16,7 @@ GROUP_WORK = 16384  # scalar operations that are worth starting a work-group for
 GROUPS = 4  # for each compute unit, so that they share out evenly
 
 
-def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
+def generate(group: Group, kept: set[Buffer], shape: Shape, capabilities: Capabilities) -> Kernel:
     """The kernel of a group; `kept` are the buffers that somebody outside needs.
 
     Raises NotImplementedError for one that the device has no code for.
@@ -26,7 +27,7 @@ def generate(group: Group, kept: set[Buffer], shape: Shape) -> Kernel:
         writer = OpenCLWriter(loop_tree(group, kept, layout), shape)
         writer.local = _work_items(size_hint(writer.steps()), size_hint(layout.work), shape)
     else:
-        layout = GroupLayout(group, kept, shape)
+        layout = GroupLayout(group, kept, shape, capabilities)
         writer = OpenCLWriter(layout.tree, shape, shared=layout.shared)
         if layout.shared is None:
             writer.local = shape.items if writer.grid() else 1

@@ -9,6 +9,7 @@ Of many, neighbours in a work-group read neighbours in memory:
   long columns     a work-group takes some that lie side by side. Work-items share out a column's
                    elements, and put together what they have
   across memory    a work-group takes a tile, which local memory has with rows and columns exchanged
+  few positions    of a scatter with atomics: a work-item takes one of the stores
   anything else    a work-item takes a position; that memory is dense along runs fastest
 """
 
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from torch_tenon.compiler.capabilities import Capabilities
+from torch_tenon.compiler.loops.atomics import atomic_stores
 from torch_tenon.compiler.loops.interchange import interchange
 from torch_tenon.compiler.loops.lower import lower
 from torch_tenon.compiler.loops.numbers import Numbers, numbers_as_arguments
@@ -43,6 +46,7 @@ LONG_ROW = 64  # elements from which a work-group takes a row, and work-items sh
 SHORT_ROW = 8  # elements from which work-items share a row
 SIDE = 32  # columns that lie side by side, and the side of a tile
 MOST_SCANS = 2  # that local memory has the values of at once
+FEW_POSITIONS = 1024  # for a compute unit, of a scatter: then each of its stores is a work-item's
 LONG_PIECE = 1024  # elements of a piece of a row that is read in several places at once
 
 
@@ -71,13 +75,23 @@ class GroupLayout:
     tree    the loops
     """
 
-    def __init__(self, group: Group, kept: set[Buffer], shape: Shape) -> None:
+    def __init__(
+        self, group: Group, kept: set[Buffer], shape: Shape, capabilities: Capabilities
+    ) -> None:
         decided = _Decided(group, kept)
         self.kind, self.work, self.inner = decided.kind, decided.work, decided.inner
         self.lane, self.across = decided.lane, decided.across
         outer = [*decided.order, *([] if self.lane is None else [self.lane])]
         self.shared = self._shared(group, decided.order, shape)
         tree = lower(group, kept)
+        positions = size_hint(product(s.extent for s in group.outer))
+        if self.kind == "scatter" and positions < FEW_POSITIONS * shape.units:
+            ordered, tree = tree, atomic_stores(tree, capabilities)
+            if tree is not ordered:
+                # Neighbours read neighbours.
+                dense = decided.is_dense_inside()
+                outer = [*outer, *self.inner] if dense else [*self.inner, *outer]
+                self.inner = []
         if self.shared is None:
             if self.across is not None:
                 outer.insert(0, self.across)  # tiles of it do not fit
