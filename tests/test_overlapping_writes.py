@@ -73,6 +73,8 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
     "mul": lambda x: x.mul_(x.new_full((3,), 2.0)),
     "copy": lambda x: x.copy_(torch.arange(x.numel(), device=x.device).view(x.shape)),
     "foreach": lambda x: torch._foreach_add_([x], 2.0),
+    "foreach_numbers": lambda x: torch._foreach_mul_([x, x.new_ones(2)], [3, 0.5]),
+    "foreach_whole_numbers": lambda x: torch._foreach_addcdiv_([x], [x + 1], [x + 1], [2]),
     "out": lambda x: torch.mul(x.new_ones(x.shape), 2.0, out=x),
     "product": lambda x: x.addmm_(x.new_ones(x.shape[0], 2), x.new_ones(2, 3)),
 }

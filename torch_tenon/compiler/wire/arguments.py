@@ -24,8 +24,9 @@ class OpArgument(NamedTuple):
 
     name: str
     put: Put  # a value
-    tensor: bytes  # what stands for a tensor
+    tensor: bytes  # what stands for a tensor, also in a list
     elements: int  # the type of those of a list with tensors
+    put_element: Put  # another element of such a list
     default: bytes | None
 
 
@@ -60,9 +61,14 @@ def _argument(a: Any) -> OpArgument:
             put(writer, value)
         writer.number(0)
         default = bytes(writer.bytes)
-    is_number = if_given(a.real_type).kind() in ("FloatType", "NumberType")
+    type = if_given(a.real_type)
+    element = type.getElementType() if type.kind() == "ListType" else type
+    is_number = element.kind() in ("FloatType", "NumberType")
     elements = archive.TENSORS if str(a.type) == "List[Tensor]" else archive.OPTIONAL_TENSORS
-    return OpArgument(a.name, put, _NUMBER if is_number else TENSOR, elements, default)
+    if is_number:
+        elements = archive.ELEMENT_TYPES.index(str(element))
+    stands = _NUMBER if is_number else TENSOR
+    return OpArgument(a.name, put, stands, elements, _put(element, None), default)
 
 
 OPS = PerOp(_op)

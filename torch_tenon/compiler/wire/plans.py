@@ -226,7 +226,11 @@ class _PlanWriter:
                     out.bytes += NO_ARGUMENT
                 elif type(y) is dict and "slot" in y:
                     self.add(y, tensors)
-                    out.bytes += TENSOR
+                    out.bytes += argument.tensor
+                elif argument.tensor is not TENSOR:
+                    out.number(archive.CONSTANT_ARGUMENT)
+                    argument.put_element(out, y)
+                    out.number(0)
                 else:
                     raise WireError(f"{argument.name}: {y!r} in a list of tensors")
             return
