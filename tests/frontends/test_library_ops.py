@@ -149,3 +149,41 @@ def test_a_kernel_that_gives_something_else() -> None:
             raise AssertionError("nothing was said")
         library._destroy()
     """)
+
+
+@pytest.mark.slow
+def test_an_out_of_another_dtype_is_refused_where_the_cpu_refuses_it() -> None:
+    run("""
+    from itertools import product
+
+    aten = torch.ops.aten
+    kinds = torch.int64, torch.float32, torch.float64, torch.complex64
+    # Kernels that take the dtype of the result alone, some of several results.
+    calls = {
+        "mm": lambda x, new: torch.mm(x.mT, x, out=new()),
+        "addmm": lambda x, new: torch.addmm(x[0], x.mT, x, out=new()),
+        "matmul": lambda x, new: torch.matmul(x.mT, x, out=new()),
+        "softmax": lambda x, new: aten._softmax.out(x, 1, False, out=new()),
+        "topk": lambda x, new: torch.topk(x, 2, out=(new(), new(torch.int64)))[0],
+        "places": lambda x, new: torch.topk(x, 2, out=(new(x.dtype), new()))[1],
+        "norm": lambda x, new: aten.native_layer_norm.out(
+            x, [2], None, None, 1e-5, out0=new(), out1=new(x.dtype), out2=new(x.dtype))[0],
+    }
+
+    def told(call, device, given, wanted):
+        try:
+            x = torch.ones(3, 2, dtype=given, device=device)
+            made = call(x, lambda dtype=wanted: torch.empty(0, dtype=dtype, device=device))
+            return made.cpu().tolist()
+        except (RuntimeError, NotImplementedError) as error:
+            return str(error).splitlines()[0]
+
+    for (name, call), given, wanted in product(calls.items(), kinds, kinds):
+        expected = told(call, "cpu", given, wanted)
+        for _ in range(2):
+            got = told(call, "tenon", given, wanted)
+            # A call with two faults may be refused for either of them.
+            same = got == expected or (isinstance(got, str) and "not implemented" in got)
+            assert same, (name, given, wanted, got, expected)
+            assert isinstance(got, str) == isinstance(expected, str)
+    """)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from torch_tenon.ops import manifest
 
@@ -166,8 +167,11 @@ def _derived_kernel(
         returned = fn(*positional, **keywords)
         results = list(returned) if several else [returned]
         fresh = results[: len(results) - len(targets)]
+        made = results[len(fresh) :]
+        if outs and any(_is_cast(t, r) for t, r in zip(targets, made, strict=True)):
+            _refuse_as_host(variant, named)
         with torch._C._AutoDispatchBelowAutograd():
-            for name, target, result in zip(written, targets, results[len(fresh) :], strict=True):
+            for name, target, result in zip(written, targets, made, strict=True):
                 _write(target, result, resize=name in outs)
         if not schema.returns:
             return None
@@ -176,6 +180,24 @@ def _derived_kernel(
 
     kernel.__name__ = kernel.__qualname__ = f"{schema.name}_{schema.overload_name or 'default'}"
     return kernel
+
+
+def _is_cast(target: Any, result: Any) -> bool:
+    """Whether an argument gets a result of another dtype."""
+    if isinstance(target, torch.Tensor) and isinstance(result, torch.Tensor):
+        return target.dtype is not result.dtype
+    return False
+
+
+def _refuse_as_host(variant: OpOverload, named: Mapping[str, Any]) -> None:
+    """Raises what PyTorch's kernel says of a dtype of `out`: some cast, and some refuse others.
+    Nothing but the call itself tells which."""
+    tensors = [x for x in tree_leaves(named) if isinstance(x, torch.Tensor)]
+    if all(x.device.type == "cpu" for x in tensors):
+        return  # the kernel for the host itself
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a size that is changed: the caller says so
+        variant(**tree_map_only(torch.Tensor, lambda x: x.detach().cpu().clone(), dict(named)))
 
 
 def _write(target: Any, result: Any, *, resize: bool) -> None:
