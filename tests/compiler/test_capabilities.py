@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from fresh_process import TESTS, output
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import torch_tenon
 from tests.targets.tree import TreeBackend
+from torch_tenon.builder.counts import plan_counts
 from torch_tenon.compiler.capabilities import Capabilities, Tiles
 from torch_tenon.compiler.kernel import Kernel
 from torch_tenon.compiler.loops.tree import NESTS, For, Statement
@@ -216,3 +218,65 @@ def test_a_device_without_denormals_is_given_none(tmp_path: Path) -> None:
     flushing = output(code, TENON_TARGET=f"{tmp_path}/aligned.py:Target", **environment)
     assert flushing.split() == ["float32", "0", "float64", "0", "float16", "0", "bfloat16", "0"]
     assert output(code).split() == ["float32", "1", "float64", "1", "float16", "1", "bfloat16", "1"]
+
+
+def train_by_numbers() -> None:
+    """Steps whose numbers change, in eager code and compiled."""
+
+    def step(x: torch.Tensor, k: float) -> torch.Tensor:
+        y = (x * (0.5 + k) - 1.5 * k).sin().clamp(-k, 1 + k)
+        return (y.to(torch.bfloat16) * (0.1 + k)).float() + torch.full(
+            (5,), 0.3 * k, device=x.device
+        )
+
+    def train(device: str) -> tuple[list[torch.Tensor], list[float]]:
+        torch.manual_seed(0)
+        weights = [torch.randn(5, requires_grad=True) for _ in range(3)]
+        moved = [w.detach().to(device).requires_grad_() for w in weights]
+        optimizer = torch.optim.AdamW(moved, 1e-2, foreach=True)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        losses = []
+        for k in range(8):
+            optimizer.zero_grad()
+            loss = torch.stack([step(w, 0.25 * k).square().sum() for w in moved]).sum()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+        return moved, losses
+
+    expected, got = train("cpu"), train("tenon")
+    torch.testing.assert_close([x.cpu() for x in got[0]], expected[0])
+    torch.testing.assert_close(got[1], expected[1])
+    if torch_tenon.target().host_memory:  # others have steps on the host
+        assert plan_counts()["failed"] == 0, plan_counts()
+    report = str(torch_tenon.report())
+    assert "host_kernel" not in report, report
+
+    compiled = torch.compile(step, backend="tenon", dynamic=True)
+    x = torch.randn(5)
+    for k in (0.25, 0.5, 2.0, float("inf"), float("nan"), 1e30):
+        given = compiled(x.to("tenon"), k).cpu()
+        torch.testing.assert_close(given, step(x, k), equal_nan=True)
+    product = torch.compile(lambda x, k: x * k, backend="tenon", dynamic=True)
+    for k in (0.25, 1e300, -1e-300):  # beyond float32
+        torch.testing.assert_close(product(x.to("tenon"), k).cpu(), x * k)
+    wide = torch.compile(lambda x, k: x * k, backend="tenon", dynamic=True)
+    for k in (0.1, 0.2, 0.3):  # a number among those of float64 is as wide as they are
+        x = torch.randn(5, dtype=torch.float64)
+        torch.testing.assert_close(wide(x.to("tenon"), k).cpu(), x * k, rtol=0, atol=0)
+        torch.testing.assert_close((x.to("tenon") * k).cpu(), x * k, rtol=0, atol=0)
+    print("agrees")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["OnHost", "Apart"])
+def test_numbers_of_a_run_are_there_without_float64(name: str) -> None:
+    target = f"{TESTS / 'targets' / 'no_double.py'}:{name}"
+    code = """
+        import sys
+        sys.path[:0] = "..", "compiler"
+        from test_capabilities import train_by_numbers
+        train_by_numbers()
+    """
+    assert output(code, TENON_EXECUTE="compiled", TENON_TARGET=target) == "agrees"

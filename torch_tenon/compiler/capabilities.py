@@ -95,6 +95,12 @@ class Capabilities:
         """All of this as text, the same in every process: plans that are kept depend on it."""
         return str(_plain(self))
 
+    def has_float64(self) -> bool:
+        """Whether kernels compute in float64."""
+        import torch
+
+        return self.arithmetic is None or torch.float64 in self.arithmetic
+
     def lacking(self, loop: Loop) -> str | None:
         """What a loop needs and there is not; None where there is all of it."""
         if self.storage is not None:

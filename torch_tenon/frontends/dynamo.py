@@ -38,7 +38,7 @@ from torch_tenon.frontends.written_results import writes_other_results
 from torch_tenon.ir.index import Expr, evaluate
 from torch_tenon.ops.compositions import decompositions
 from torch_tenon.ops.derived_products import derived
-from torch_tenon.ops.lowerings.table import fits
+from torch_tenon.ops.lowerings.table import fits, has_narrow_numbers
 from torch_tenon.ops.traced import laid_out
 from torch_tenon.ops.variants import known_of, overload
 from torch_tenon.targets.target import TargetError
@@ -88,7 +88,9 @@ class CompiledGraph:
             copied = [(t, copy) for t, copy, written in pairs if written and copy is not t]
         if built.program.random is not None:
             tensors += random_state(self.device, built.program.random_ops)
-        tensors += [torch.tensor(x, dtype=torch.float64) for x in floats]
+        dtypes = (torch.float64, torch.float32) if has_narrow_numbers() else (torch.float64,)
+        numbers = [torch.tensor(x, dtype=torch.float64) for x in floats]
+        tensors += [x.to(dtype) for x in numbers for dtype in dtypes]
         args.clear()
         native = self.native or self.plan.native(tuple(sizes))
         if torch._C._len_torch_dispatch_stack():

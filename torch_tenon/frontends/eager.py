@@ -34,7 +34,6 @@ from torch_tenon.compiler.parts import may_overlap, same_places
 from torch_tenon.frontends import foreach
 from torch_tenon.ir.index import Symbol, product
 from torch_tenon.ir.program import Program
-from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.values import Layout, Lazy, Stored, Value, dense_layout
 from torch_tenon.ops import manifest, variants
 from torch_tenon.ops.compositions import composition_of
@@ -48,7 +47,12 @@ from torch_tenon.ops.lowerings.table import (
     broadcast_to,
     cast,
     find,
+    given_number,
+    has_narrow_numbers,
 )
+
+# As `kInFloat32` in csrc/pytorch/windows/plan_store.h.
+IN_FLOAT32 = 1 << 20
 
 
 @dataclass
@@ -56,7 +60,7 @@ class BuiltWindow:
     """A program, and which slots and numbers its inputs and outputs are."""
 
     program: Program
-    inputs: list[int]  # a slot, or -1 - the place of a number
+    inputs: list[int]  # a slot, or -1 - the place of a number, - IN_FLOAT32 for that in float32
     outputs: list[int]
     fallbacks: dict[str, str]
 
@@ -280,8 +284,11 @@ class _Window:
             stored = self.builder.given(Contents(-1 - place), held, Layout((), ()))
             number: Value = stored
             if real:
-                plain = lambda p: ops.with_plain_nan(stored.load(p))  # noqa: E731
-                number = Lazy((), held, plain, (stored,), 0)
+                narrow = None
+                if has_narrow_numbers():
+                    contents = Contents(-1 - place - IN_FLOAT32)
+                    narrow = self.builder.given(contents, torch.float32, Layout((), ()))
+                number = given_number(stored, narrow, 0)
             value = cast(number, dtype)
             found = Lazy((), dtype, value.load, (value,))
             found.is_number = wrapped

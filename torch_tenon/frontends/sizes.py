@@ -16,10 +16,9 @@ from torch.utils._sympy.printers import PythonPrinter
 from torch_tenon.ir.index import Index, Symbol, nonnegative, var
 from torch_tenon.ir.index import symbols as symbols_in
 from torch_tenon.ir.program import Program
-from torch_tenon.ir.scalar import ops
 from torch_tenon.ir.symbolic import index_of_sympy, number_of_sympy
-from torch_tenon.ir.values import Layout, Lazy, Value, set_hint, size_hint
-from torch_tenon.ops.lowerings.table import CannotLower
+from torch_tenon.ir.values import Layout, Value, set_hint, size_hint
+from torch_tenon.ops.lowerings.table import CannotLower, given_number, has_narrow_numbers
 
 _TYPICAL = 64  # of a number that has no hint
 _LEAST = -(1 << 63)
@@ -111,8 +110,10 @@ class SizeTable:
             for s in e.free_symbols - self.given.keys():
                 self._convert(s, x.node.shape_env)
             stored = self.program.input(torch.float64, Layout((), ()), "number")
-            plain = lambda p: ops.with_plain_nan(stored.load(p))  # noqa: E731
-            number = Lazy((), torch.float64, plain, (stored,))
+            narrow = None
+            if has_narrow_numbers():
+                narrow = self.program.input(torch.float32, Layout((), ()), "number")
+            number = given_number(stored, narrow)
             number.is_number = True
             self.floats[e] = number
         return self.floats[e]

@@ -104,6 +104,8 @@ class Trace:
         self.mask: Scalar | None = None
         self.call_index = call_index
         self.calls: dict[int, None] = {}  # the recorded calls of those values
+        # Of numbers in float64 that a run gives: what records them as it gives them in float32.
+        self.narrow: dict[Scalar, Callable[[], Scalar]] = {}
         self._known: dict[Any, Scalar] = {}
         self._indirect: dict[Any, Symbol] = {}
 
@@ -225,6 +227,8 @@ class _Ops:
         dtype = compute_dtype(dtype)
         if x.dtype is dtype:
             return x
+        if dtype is torch.float32 and x in current().narrow:
+            return current().narrow[x]()
         if x.dtype.is_complex or dtype.is_complex:
             return complex_numbers.convert(self, x, dtype)
         if x.op == "constant":

@@ -21,6 +21,7 @@ import torch
 
 from torch_tenon import device
 from torch_tenon.builder.planning import make_plan
+from torch_tenon.frontends.eager import IN_FLOAT32
 from torch_tenon.ops import variants
 from torch_tenon.ops.lowerings.table import CannotLower
 from torch_tenon.testing.fuzz.compare import NOISY_RUNS, compare_tensors, noise
@@ -136,7 +137,15 @@ def run_by_plan(window: Window) -> Memory:
     plan, built, _ = make_plan((0, window.calls, window.slots))
     memory = window.memory()
     numbers = torch.tensor(window.numbers, dtype=torch.int64)
-    inputs = [memory[k].data_ptr() if k >= 0 else numbers[-1 - k].data_ptr() for k in built.inputs]
+    narrow = numbers.view(torch.float64).float()
+
+    def address(k: int) -> int:
+        if k >= 0:
+            return memory[k].data_ptr()
+        place = -1 - k
+        return (numbers[place] if place < IN_FLOAT32 else narrow[place - IN_FLOAT32]).data_ptr()
+
+    inputs = [address(k) for k in built.inputs]
     outputs = [memory[k].data_ptr() for k in built.outputs]
     written = [n for n, k in enumerate(built.inputs) if k >= 0 and window.slots[k][3]]
     where = torch.device("cpu" if device.target().host_memory else "tenon")

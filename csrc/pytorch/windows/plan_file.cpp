@@ -211,7 +211,8 @@ void check_slots_of_window(
   }
   const auto slots = static_cast<int64_t>(window.slots.size());
   for (const int64_t k : inputs) {
-    check_data(k < slots && -1 - k < static_cast<int64_t>(numbers), "no input {}", k);
+    const auto place = -1 - k >= kInFloat32 ? -1 - k - kInFloat32 : -1 - k;
+    check_data(k < slots && place < static_cast<int64_t>(numbers), "no input {}", k);
     check_data(k < 0 || !window.slots[k].fresh, "input {} has no memory", k);
   }
   for (const int64_t k : outputs) {

@@ -21,9 +21,14 @@
 namespace tenon {
 
 // What runs a window, or why nothing does. Without either nobody knows yet.
+// As `IN_FLOAT32` in torch_tenon/frontends/eager.py.
+constexpr int32_t kInFloat32 = 1 << 20;
+
 struct FoundPlan {
   std::shared_ptr<SizedPlan> plan;
-  std::vector<int32_t> inputs;   // for each of the plan's: a slot, or -1 - the place of a number
+  // For each of the plan's: a slot, or -1 - the place of a number, - kInFloat32 for that in
+  // float32.
+  std::vector<int32_t> inputs;
   std::vector<int32_t> outputs;  // slots
   std::string error;
   // Of an error that says nothing of the window (no disk space, a compiler that was killed): its

@@ -118,7 +118,21 @@ void free_unused(Buffer& buffer) {
     buffer.free_memory();
 }
 
-// A window's run-time numbers in the device's memory.
+// A window's run-time numbers as they are, then those of float64 in float32: there are kernels that
+// have no other floats.
+std::vector<int64_t> with_float32(std::vector<int64_t> numbers) {
+  const auto count = numbers.size();
+  numbers.resize(2 * count);
+  for (size_t k = 0; k < count; ++k) {
+    double number = 0;
+    std::memcpy(&number, &numbers[k], sizeof(number));
+    const auto narrow = static_cast<float>(number);
+    std::memcpy(&numbers[count + k], &narrow, sizeof(narrow));
+  }
+  return numbers;
+}
+
+// These in the device's memory.
 struct DeviceNumbers {
   DeviceNumbers(const Window& window, c10::DeviceIndex device);
 
@@ -127,7 +141,7 @@ struct DeviceNumbers {
 };
 
 DeviceNumbers::DeviceNumbers(const Window& window, c10::DeviceIndex device)
-    : values(window.numbers) {
+    : values(with_float32(window.numbers)) {
   if (values.empty())
     return;
   const auto nbytes = values.size() * sizeof(int64_t);
@@ -148,8 +162,19 @@ WindowRun run_plan(
   const NeutralThread neutral;
   const AsRecorded as_recorded(found->calls.front()->surroundings());
   const bool host_memory = target().host_memory;
-  auto* first_number =
-      host_memory ? window.numbers.data() : static_cast<int64_t*>(numbers->memory.get());
+  const auto& read = found->found.inputs;
+  const bool is_narrow =
+      std::any_of(read.begin(), read.end(), [](int32_t k) { return -1 - k >= kInFloat32; });
+  auto on_host = host_memory && is_narrow ? with_float32(window.numbers) : std::vector<int64_t>();
+  int64_t* first_number = nullptr;
+  if (host_memory)
+    first_number = is_narrow ? on_host.data() : window.numbers.data();
+  else
+    first_number = static_cast<int64_t*>(numbers->memory.get());
+  const auto number = [&](int32_t k) {
+    const auto place = static_cast<size_t>(-1 - k);
+    return first_number + (place < kInFloat32 ? place : window.numbers.size() + place - kInFloat32);
+  };
   const auto address = [&](int32_t k) {
     const auto& slot = window.slots[order[k]];
     return slot.buffer ? slot.buffer->memory() : nullptr;
@@ -157,7 +182,7 @@ WindowRun run_plan(
   std::vector<void*> inputs;
   inputs.reserve(found->found.inputs.size());
   for (const auto k : found->found.inputs)
-    inputs.push_back(k >= 0 ? address(k) : first_number + (-1 - k));
+    inputs.push_back(k >= 0 ? address(k) : number(k));
   std::vector<c10::Storage> keepers;
   if (host_memory && ready.plan->lends_inputs()) {
     for (const auto k : found->found.inputs) {

@@ -20,7 +20,7 @@ from torch_tenon.compiler.backend import Backend
 from torch_tenon.ir.dtypes import TABLE, compute_dtype
 from torch_tenon.ir.index import Expr, Index, nonnegative
 from torch_tenon.ir.program import Program
-from torch_tenon.ir.scalar import Scalar, ops
+from torch_tenon.ir.scalar import Scalar, current, ops
 from torch_tenon.ir.values import Layout, Lazy, Position, Stored, Value, dense_layout
 
 Lowering = Callable[..., Any]
@@ -278,6 +278,27 @@ def elementwise(
         return function(*operands)
 
     return Lazy(sizes, dtype, body, values, cost)
+
+
+def has_narrow_numbers() -> bool:
+    """Whether the numbers that a run gives are there in float32 as well: where the target's kernels
+    have no float64, which a number of Python's is."""
+    backend = device.backend()
+    return backend is not None and not backend.capabilities.has_float64()
+
+
+def given_number(stored: Stored, narrow: Stored | None, cost: int = 1) -> Lazy:
+    """A number that a run gives in float64, and in float32 too where `narrow` is there. What a loop
+    converts to float32 is read from that, and rounded as the host rounds it."""
+
+    def body(position: Position) -> Scalar:
+        found = ops.with_plain_nan(stored.load(position))
+        if narrow is not None:
+            current().narrow[found] = lambda: ops.with_plain_nan(narrow.load(position))
+        return found
+
+    inputs = (stored,) if narrow is None else (stored, narrow)
+    return Lazy((), stored.dtype, body, inputs, cost)
 
 
 def is_run_time_number(x: Any) -> bool:
