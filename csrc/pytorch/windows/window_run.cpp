@@ -13,6 +13,7 @@
 #include "record/surroundings.h"
 #include "windows/builder.h"
 #include "windows/failure_flow.h"
+#include "windows/plan_numbers.h"
 #include "windows/window_plans.h"
 
 namespace tenon {
@@ -118,63 +119,18 @@ void free_unused(Buffer& buffer) {
     buffer.free_memory();
 }
 
-// A window's run-time numbers as they are, then those of float64 in float32: there are kernels that
-// have no other floats.
-std::vector<int64_t> with_float32(std::vector<int64_t> numbers) {
-  const auto count = numbers.size();
-  numbers.resize(2 * count);
-  for (size_t k = 0; k < count; ++k) {
-    double number = 0;
-    std::memcpy(&number, &numbers[k], sizeof(number));
-    const auto narrow = static_cast<float>(number);
-    std::memcpy(&numbers[count + k], &narrow, sizeof(narrow));
-  }
-  return numbers;
-}
-
-// These in the device's memory.
-struct DeviceNumbers {
-  DeviceNumbers(const Window& window, c10::DeviceIndex device);
-
-  std::vector<int64_t> values;
-  c10::DataPtr memory;
-};
-
-DeviceNumbers::DeviceNumbers(const Window& window, c10::DeviceIndex device)
-    : values(with_float32(window.numbers)) {
-  if (values.empty())
-    return;
-  const auto nbytes = values.size() * sizeof(int64_t);
-  memory = device_block(nbytes, device);
-  queue_of(device).copy(memory.get(), values.data(), nbytes, CopyKind::host_to_device);
-}
-
-// `numbers`: null where the host reaches the device's memory. With `keeps_slots` the window can run
-// again.
+// With `keeps_slots` the window can run again.
 WindowRun run_plan(
     const Ready& ready,
     Window& window,
     const std::vector<int32_t>& order,
     c10::DeviceIndex device,
-    const std::shared_ptr<DeviceNumbers>& numbers,
+    const std::shared_ptr<PlanNumbers>& numbers,
     bool keeps_slots) {
   const auto& found = ready.found;
   const NeutralThread neutral;
   const AsRecorded as_recorded(found->calls.front()->surroundings());
   const bool host_memory = target().host_memory;
-  const auto& read = found->found.inputs;
-  const bool is_narrow =
-      std::any_of(read.begin(), read.end(), [](int32_t k) { return -1 - k >= kInFloat32; });
-  auto on_host = host_memory && is_narrow ? with_float32(window.numbers) : std::vector<int64_t>();
-  int64_t* first_number = nullptr;
-  if (host_memory)
-    first_number = is_narrow ? on_host.data() : window.numbers.data();
-  else
-    first_number = static_cast<int64_t*>(numbers->memory.get());
-  const auto number = [&](int32_t k) {
-    const auto place = static_cast<size_t>(-1 - k);
-    return first_number + (place < kInFloat32 ? place : window.numbers.size() + place - kInFloat32);
-  };
   const auto address = [&](int32_t k) {
     const auto& slot = window.slots[order[k]];
     return slot.buffer ? slot.buffer->memory() : nullptr;
@@ -182,7 +138,7 @@ WindowRun run_plan(
   std::vector<void*> inputs;
   inputs.reserve(found->found.inputs.size());
   for (const auto k : found->found.inputs)
-    inputs.push_back(k >= 0 ? address(k) : number(k));
+    inputs.push_back(k >= 0 ? address(k) : numbers->address(k));
   std::vector<c10::Storage> keepers;
   if (host_memory && ready.plan->lends_inputs()) {
     for (const auto k : found->found.inputs) {
@@ -286,8 +242,7 @@ WindowRun verify_window(
   WindowRun ran;
   bool has_run = false;
   const auto by_plan = [&] {
-    const auto numbers =
-        target().host_memory ? nullptr : std::make_shared<DeviceNumbers>(window, device);
+    const auto numbers = std::make_shared<PlanNumbers>(window, device);
     auto tried = run_plan(ready, window, order, device, numbers, /*keeps_slots=*/true);
     if (tried.later) {
       wait_for_success(device, commit_part(device), "a plan that is compared");
@@ -323,9 +278,9 @@ WindowRun run_plan_on_device(
     const std::vector<int32_t>& order,
     c10::DeviceIndex device,
     const std::function<WindowRun()>& by_reference) {
-  std::shared_ptr<DeviceNumbers> numbers;
+  std::shared_ptr<PlanNumbers> numbers;
   try {
-    numbers = std::make_shared<DeviceNumbers>(window, device);
+    numbers = std::make_shared<PlanNumbers>(window, device);
     return run_plan(ready, window, order, device, numbers, /*keeps_slots=*/false);
   } catch (const c10::OutOfMemoryError&) {
     count_as_reference(*ready.found);
@@ -448,9 +403,12 @@ WindowRun run_window(Window& window, c10::DeviceIndex device, ExecuteMode mode) 
     ran = verify_window(ready, window, order, device);
   } else {
     note_first(g_first_by_plan, start);
-    ran = target().host_memory
-              ? run_plan(ready, window, order, device, /*numbers=*/nullptr, /*keeps_slots=*/false)
-              : run_plan_on_device(ready, window, order, device, by_reference);
+    if (target().host_memory) {
+      const auto numbers = std::make_shared<PlanNumbers>(window, device);
+      ran = run_plan(ready, window, order, device, numbers, /*keeps_slots=*/false);
+    } else {
+      ran = run_plan_on_device(ready, window, order, device, by_reference);
+    }
     const double seconds = host_seconds() - start;
     ready.found->nanoseconds_by_plan += std::llround(seconds * 1e9);
     if (candidates.own) {
