@@ -167,6 +167,8 @@ source = "void half(float *out, const float *x, float by, long n) {"
 source += " for (long i = 0; i < n; ++i) out[i] = x[i] * by; }"
 arguments = ["float32 result", "float32 x", "float32 by", "int64 numel(x)"]
 halved = KernelSource("grids", source, "half", arguments, ["numel(x)", "2"], ["32", "1"])
+alone = KernelSource("grids", source, "half", arguments, "numel(x)", "32")
+assert (alone.global_size, alone.local_size) == (("numel(x)",), ("32",))
 half = custom_op("t::half(Tensor x, float by) -> Tensor", kernels=[halved])(
     lambda x, by: torch.empty_like(x))
 seen.clear()
@@ -194,6 +196,49 @@ assert seen[-1].status and seen[-1].status_words == 4, seen
     environment = {"TENON_TARGET": f"{tmp_path}/grids.py:Grids", "TENON_PLAN_FILES": files}
     path = f"{ROOT / 'tests' / 'targets'}:{ROOT}"
     output(code, **environment, TENON_EXECUTE="compiled", PYTHONPATH=path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("execute", ["auto", "reference", "compiled", "verify"])
+def test_a_kernel_for_the_device_alone_writes_its_arguments(tmp_path: Path, execute: str) -> None:
+    """From the first call on, of views too, with and without results."""
+    (tmp_path / "grids.py").write_text(GRID_TARGET)
+    code = """
+import torch
+from torch_tenon import KernelSource, custom_op
+
+source = "void count(int *counts, const long *x, long n) {"
+source += " for (long i = 0; i < n; ++i) ++counts[x[i]]; }"
+arguments = ["int32 counts", "int64 x", "int64 numel(x)"]
+kernel = KernelSource("grids", source, "count", arguments)
+count = custom_op("t::count(Tensor(a!) counts, Tensor x) -> ()", kernels=[kernel])(
+    lambda counts, x: None)
+
+source = "void take(float *result, float *left, const float *x, long n) {"
+source += " for (long i = 0; i < n; ++i) result[i] = x[i] * 2, left[i] -= x[i]; }"
+arguments = ["float32 result", "float32 left", "float32 x", "int64 numel(x)"]
+kernel = KernelSource("grids", source, "take", arguments)
+take = custom_op("t::take(Tensor(a!) left, Tensor x) -> Tensor", kernels=[kernel])(
+    lambda left, x: torch.empty_like(x))
+
+x = torch.randint(0, 7, (500,))
+expected = torch.bincount(x, minlength=7)
+for make in (lambda: torch.zeros(7, dtype=torch.int32, device="tenon"),
+             lambda: torch.zeros(14, dtype=torch.int32, device="tenon")[::2],
+             lambda: torch.zeros(3, 7, dtype=torch.int32, device="tenon")[1]):
+    counts = make()
+    for k in range(1, 5):
+        count(counts, x.to("tenon"))
+        assert counts.tolist() == (k * expected).tolist(), k
+left, x = torch.ones(4, 5).to("tenon").mT, torch.rand(5, 4)
+for k in range(1, 5):
+    torch.testing.assert_close(take(left, x.to("tenon")).cpu(), 2 * x)
+    torch.testing.assert_close(left.cpu(), 1 - k * x)
+print("agrees")
+"""
+    environment = {"TENON_TARGET": f"{tmp_path}/grids.py:Grids", "TENON_EXECUTE": execute}
+    path = f"{ROOT / 'tests' / 'targets'}:{ROOT}"
+    assert output(code, **environment, PYTHONPATH=path) == "agrees"
 
 
 def test_a_queue_that_lacks_something_is_named(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ class CustomOp:
             raise missing
         backend = device.backend()
         fitting = [s for s in self.codes(backend) if s.fits(dtypes)]
-        if backend is None or not fitting or self.written():
+        if backend is None or not fitting:
             raise TargetError(self._nothing_runs(dtypes))
         return self._on_device(backend, values, fresh)
 
@@ -263,8 +263,10 @@ class CustomOp:
         return [a.name for a in written]
 
     def _on_device(self, backend: Backend, values: dict[str, Any], fresh: list[Any]) -> Any:
-        """By the target's kernel, on copies of the host's tensors."""
-        dense = [v.contiguous() for v in values.values() if isinstance(v, torch.Tensor)]
+        """By the target's kernel, on copies of the host's tensors. What it writes is copied back."""
+        tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
+        dense = [v.contiguous() for v in tensors.values()]
+        written = [k for k, n in enumerate(tensors) if n in self.written()]
         facts = tuple(
             (v.dtype, tuple(v.shape)) if isinstance(v, torch.Tensor) else v for v in values.values()
         )
@@ -272,7 +274,13 @@ class CustomOp:
         plan = by_hand.plan_of(self, backend, by_hand.Facts.of(facts), shapes)
         results = [torch.empty(t.shape, dtype=t.dtype) for t in fresh]
         inputs, outputs = ([t.data_ptr() for t in several] for several in (dense, results))
-        plan.run_in_place(inputs, outputs, torch.device("tenon", _C.current_device()))
+        there = torch.device("tenon", _C.current_device())
+        plan.run_in_place(inputs, outputs, there, written)
+        for k, original in enumerate(tensors.values()):
+            if k in written and dense[k] is not original:
+                original.copy_(dense[k])
+        if not results:
+            return None
         return results[0] if len(self.schema.returns) == 1 else tuple(results)
 
     def program(self, facts: Sequence[Any], shapes: Sequence[Any]) -> Program:
@@ -283,7 +291,14 @@ class CustomOp:
             made.input(f[0], Layout.contiguous(f[1])) if isinstance(f, tuple) else f for f in facts
         ]
         outputs = [(dtype, Layout.contiguous(sizes)) for dtype, sizes in shapes]
-        results = made.call(self.op, arguments, {}, outputs, "kernel", launch=self.launch)
+        written = [
+            x
+            for a, x in zip(self.schema.arguments, arguments, strict=True)
+            if a.name in self.written() and isinstance(x, Stored)
+        ]
+        results = made.call(
+            self.op, arguments, {}, outputs, "kernel", launch=self.launch, writes=written
+        )
         made.outputs += [r for r in results if r is not None]
         return made
 

@@ -50,7 +50,8 @@ class KernelSource:
 
     A kernel is for calls whose tensors have these dtypes; a device may have several. A target with
     a grid starts as many runs of it as `global_size` says along each axis, in groups of
-    `local_size`, both written as sizes are; whole groups are started. `file` and `line` say where
+    `local_size`, both written as sizes are; a string alone is that of one axis. Whole groups are
+    started. `file` and `line` say where
     `text` is from, for messages.
     """
 
@@ -58,10 +59,15 @@ class KernelSource:
     text: str
     entry: str
     arguments: Sequence[str]
-    global_size: Sequence[str] = ()
-    local_size: Sequence[str] = ()
+    global_size: str | Sequence[str] = ()
+    local_size: str | Sequence[str] = ()
     file: str = ""
     line: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("global_size", "local_size"):
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, (given,))
 
 
 @dataclass(frozen=True)
