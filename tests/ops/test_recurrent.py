@@ -397,3 +397,30 @@ def test_transforms_of_functions(options: dict, kind: str) -> None:
 
     for w, g in zip(found(cpu, "cpu"), found(tenon, "tenon"), strict=True):
         torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell])
+def test_cells(cell: type[nn.RNNCellBase], bias: bool) -> None:
+    """States that are changed in place before backward, and derivatives forwards."""
+    cpu = cell(3, 4, bias=bias, dtype=torch.float64)
+    tenon = copy.deepcopy(cpu).to("tenon")
+    data = torch.randn(4, 2, 3, dtype=torch.float64)
+
+    def found(module: Any, device: str) -> list[torch.Tensor]:
+        states: Any = None
+        x = data.to(device)
+        for step in x:
+            states = module(step, states)
+            for t in states if isinstance(states, tuple) else (states,):
+                t[0] = 0
+        sum(t.square().sum() for t in tree_leaves(states)).backward()
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            return sum(tree_leaves(module(x)))  # type: ignore[return-value]
+
+        along = torch.func.jvp(run, (x[0],), (x[1],))
+        return [t.detach().cpu() for t in (*along, *(p.grad for p in module.parameters()))]
+
+    for w, g in zip(found(cpu, "cpu"), found(tenon, "tenon"), strict=True):
+        torch.testing.assert_close(g, w)

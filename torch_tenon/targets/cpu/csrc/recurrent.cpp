@@ -4,7 +4,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/gru_cell_native.h>
 #include <ATen/ops/gru_native.h>
+#include <ATen/ops/lstm_cell_native.h>
 #include <ATen/ops/lstm_native.h>
 #include <ATen/ops/rnn_relu_native.h>
 #include <ATen/ops/rnn_tanh_native.h>
@@ -239,6 +241,60 @@ std::tuple<Tensor, Tensor> packed(
   return {made.output, made.h};
 }
 
+// A single step by plain ops, where that is asked for and the arguments fit.
+std::optional<States> step_by_ops(
+    Cell cell,
+    const Tensor& x,
+    at::TensorList hx,
+    const Tensor& of_input,
+    const Tensor& of_hidden,
+    const std::optional<Tensor>& input_bias,
+    const std::optional<Tensor>& hidden_bias) {
+  std::vector<Tensor> params{of_input, of_hidden};
+  const auto has = [](const std::optional<Tensor>& bias) { return bias && bias->defined(); };
+  if (has(input_bias) && has(hidden_bias))
+    params.insert(params.end(), {*input_bias, *hidden_bias});
+  if (has(input_bias) != has(hidden_bias) || x.dim() != 2 || !is_looked_into(x, hx, params))
+    return std::nullopt;
+  std::vector<Tensor> states;
+  for (const auto& state : hx)
+    states.push_back(state.unsqueeze(0));
+  const Layers layer{cell, params.size() == 4, 1, 0, false, false};
+  if (!is_plain(x, x.size(0), states, params, layer))
+    return std::nullopt;
+  const auto c = hx.size() == 2 ? hx[1] : hx[0].new_empty({0});
+  const auto gates = at::linear(x, of_input, input_bias).unsqueeze(0);
+  return recur_by_ops({gates, of_hidden, hidden_bias, hx[0], c, std::nullopt, cell, false});
+}
+
+std::tuple<Tensor, Tensor> lstm_cell(
+    const Tensor& x,
+    at::TensorList hx,
+    const Tensor& of_input,
+    const Tensor& of_hidden,
+    const std::optional<Tensor>& input_bias,
+    const std::optional<Tensor>& hidden_bias) {
+  if (hx.size() == 2) {
+    const auto made = step_by_ops(Cell::kLstm, x, hx, of_input, of_hidden, input_bias, hidden_bias);
+    if (made)
+      return {made->h, made->c};
+  }
+  const auto [h, c] = at::native::lstm_cell(x, hx, of_input, of_hidden, input_bias, hidden_bias);
+  // PyTorch's fused cell keeps c for backward, and who has it may change it in place.
+  return {h, c.requires_grad() ? c.clone() : c};
+}
+
+Tensor gru_cell(
+    const Tensor& x,
+    const Tensor& h,
+    const Tensor& of_input,
+    const Tensor& of_hidden,
+    const std::optional<Tensor>& input_bias,
+    const std::optional<Tensor>& hidden_bias) {
+  const auto made = step_by_ops(Cell::kGru, x, h, of_input, of_hidden, input_bias, hidden_bias);
+  return made ? made->h : at::native::gru_cell(x, h, of_input, of_hidden, input_bias, hidden_bias);
+}
+
 void register_layers(torch::Library& m) {
   m.impl("lstm.input", lstm);
   m.impl("lstm.data", packed_lstm);
@@ -256,6 +312,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   register_layers(m);
+  // Below gradients they are PyTorch's compositions.
+  m.impl("lstm_cell", lstm_cell);
+  m.impl("gru_cell", gru_cell);
 }
 
 }  // namespace
