@@ -19,7 +19,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from torch_tenon.exporting.channels import NORM
@@ -78,9 +78,14 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
 def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
     """What a tensor is that another one is copied into. PyTorch's trace takes the source for it
     where the model's buffers are written, whatever its sizes and dtype."""
-    if source.shape == x.shape and source.dtype is x.dtype:
+    pairs = zip(source.shape, x.shape, strict=False)
+    is_expanded = source.dim() != x.dim() or any(statically_known_true(a != b) for a, b in pairs)
+    if not is_expanded and source.dtype is x.dtype:
         return NotImplemented
-    return aten.copy.default(x, source.to(x.dtype).expand(x.shape), non_blocking)
+    converted = source.to(x.dtype)
+    return aten.copy.default(
+        x, converted.expand(x.shape) if is_expanded else converted, non_blocking
+    )
 
 
 def _refuse_aliases(program: ExportedProgram, error: AssertionError) -> None:
