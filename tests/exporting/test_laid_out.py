@@ -259,3 +259,22 @@ def test_recurrent_weights_that_are_inputs(tmp_path: Path) -> None:
     torch.testing.assert_close(
         program(*args, *weights), Given()(*args, *weights), rtol=1e-5, atol=2e-6
     )
+
+
+@pytest.mark.parametrize("how", ["left", "added"])
+def test_products_of_a_weight_with_itself(tmp_path: Path, how: str) -> None:
+    """A weight and its transpose, of which the product is too large to be a weight."""
+
+    class Square(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(*((2, 256) if how == "left" else (64, 64))))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if how == "left":
+                return x @ (self.weight.t() @ self.weight)
+            return torch.addmm(self.weight.t(), x, self.weight)
+
+    model = Square()
+    x = torch.randn(64, 256 if how == "left" else 64)
+    torch.testing.assert_close(exported(tmp_path, model, x)(x), model(x), rtol=1e-4, atol=1e-3)

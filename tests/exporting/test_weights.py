@@ -216,3 +216,45 @@ def test_weights_that_no_safetensors_file_has(tmp_path: Path) -> None:
         program_of(tmp_path, methods, weights="apart")
     assert not list(tmp_path.iterdir())
     assert_same(program_of(tmp_path, methods)(COMPLEX), model(COMPLEX), rtol=1e-6, atol=1e-6)
+
+
+class Passes(nn.Module):
+    """Buffers that get what others had before these were written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in "abcd":
+            self.register_buffer(name, torch.randn(3, 3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        first, last = self.a.clone(), self.d.sum()
+        self.a.copy_(self.b)
+        self.b.copy_(self.c.t())  # is written before what it gets is
+        self.d.copy_(self.c[0])  # after it
+        self.c.copy_(first)
+        self.c.add_(x)
+        return self.a, self.b, self.d, last
+
+
+def test_state_that_is_passed_on(tmp_path: Path) -> None:
+    model = Passes()
+    program = program_of(tmp_path, {"forward": (copy.deepcopy(model), torch.zeros(3))})
+    for _ in range(4):
+        x = torch.randn(3)
+        assert_same(program(x), copy.deepcopy(model)(x), rtol=1e-6, atol=1e-6)
+        model(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.float32], ids=str)
+def test_state_of_another_kind_than_what_it_gets(tmp_path: Path, dtype: torch.dtype) -> None:
+    """A buffer that is given fewer elements than it has, or numbers that its dtype has not."""
+
+    def store(buffer: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        buffer.copy_(x)
+        return buffer, buffer.double() * 3, buffer.sum(0)
+
+    model = Holds(torch.zeros(2, 4, dtype=dtype), store)
+    program = program_of(tmp_path, {"forward": (copy.deepcopy(model), torch.ones(4))})
+    for _ in range(2):
+        x = torch.randn(4) * 9
+        assert_same(program(x), model(x), rtol=1e-6, atol=1e-6)

@@ -326,3 +326,101 @@ def test_a_batch_of_gradients(layer: type[nn.RNNBase], dtype: torch.dtype) -> No
         )
     for got, want in zip(*found, strict=True):
         torch.testing.assert_close(got.cpu(), want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_what_is_computed_of_other_inputs(kind: str, dtype: torch.dtype) -> None:
+    """The gradients of a layer that went on from its own states: to be differentiated again they
+    are those that they are without."""
+    cpu, tenon = made_of(kind, 3, 4, dtype=dtype)
+    data = torch.randn(4, 2, 3, dtype=dtype)
+
+    def found(module: nn.RNNBase, device: str) -> list[torch.Tensor]:
+        x = data.to(device, copy=True).requires_grad_()
+        y, states = module(x)
+        out = module(y[..., :3] * x, states)[0].square().sum()
+        leaves = [x, *module.parameters()]
+        first = torch.autograd.grad(out, leaves, retain_graph=True)
+        again = torch.autograd.grad(out, leaves, create_graph=True)
+        return [t.cpu() for t in (*first, *again)]
+
+    want, got = found(cpu, "cpu"), found(tenon, "tenon")
+    for w, g in zip(want, got, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+    twice = [sum(t.square().sum() for t in x[-5:]) for x in (want, got)]
+    second = [
+        torch.autograd.grad(t, list(m.parameters()))
+        for t, m in zip(twice, (cpu, tenon), strict=True)
+    ]
+    for w, g in zip(*second, strict=True):
+        torch.testing.assert_close(g.cpu(), w, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_that_are_changed_in_place(kind: str) -> None:
+    """PyTorch's compositions keep no result for backward."""
+    cpu, tenon = made_of(kind, 3, 4, dtype=torch.float64, bidirectional=False)
+    data = torch.randn(4, 2, 3, dtype=torch.float64)
+
+    def found(module: nn.RNNBase, device: str) -> list[torch.Tensor]:
+        y, states = module(data.to(device))
+        for t in (y, *(states if isinstance(states, tuple) else (states,))):
+            t.mul_(2)
+        y.relu_().sum().backward()
+        return [p.grad.cpu() for p in module.parameters()]
+
+    for w, g in zip(found(cpu, "cpu"), found(tenon, "tenon"), strict=True):
+        torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_transforms_of_functions(options: dict, kind: str) -> None:
+    """Of which PyTorch's fused cells have no derivative forwards."""
+    cpu, tenon = made_of(kind, 3, 4, dtype=torch.float64, **options)
+    data, change = torch.randn(2, 4, 2, 3, dtype=torch.float64)
+
+    def found(module: nn.RNNBase, device: str) -> list[torch.Tensor]:
+        x, v = data.to(device), change.to(device)
+        named = dict(module.named_parameters())
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(module, named, (x,))[0]
+
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, v)
+            along = torch.autograd.forward_ad.unpack_dual(run(dual)).tangent
+        results = [along, *torch.func.jvp(run, (x,), (v,))]
+        results += [torch.func.grad(lambda x: run(x).square().sum())(x)]
+        return [t.detach().cpu() for t in results]
+
+    for w, g in zip(found(cpu, "cpu"), found(tenon, "tenon"), strict=True):
+        torch.testing.assert_close(g, w)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell])
+def test_cells(cell: type[nn.RNNCellBase], bias: bool) -> None:
+    """States that are changed in place before backward, and derivatives forwards."""
+    cpu = cell(3, 4, bias=bias, dtype=torch.float64)
+    tenon = copy.deepcopy(cpu).to("tenon")
+    data = torch.randn(4, 2, 3, dtype=torch.float64)
+
+    def found(module: Any, device: str) -> list[torch.Tensor]:
+        states: Any = None
+        x = data.to(device)
+        for step in x:
+            states = module(step, states)
+            for t in states if isinstance(states, tuple) else (states,):
+                t[0] = 0
+        sum(t.square().sum() for t in tree_leaves(states)).backward()
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            return sum(tree_leaves(module(x)))  # type: ignore[return-value]
+
+        along = torch.func.jvp(run, (x[0],), (x[1],))
+        return [t.detach().cpu() for t in (*along, *(p.grad for p in module.parameters()))]
+
+    for w, g in zip(found(cpu, "cpu"), found(tenon, "tenon"), strict=True):
+        torch.testing.assert_close(g, w)

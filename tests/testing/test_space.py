@@ -22,7 +22,13 @@ def asking() -> Iterator[Asking]:
 
 
 # Of how many ops one has a call in a mode, and how many such calls share a window or a graph.
-SAMPLE = {"window": (4, 24), "sized": (24, 12), "compiled": (46, 12), "dynamic": (82, 8)}
+SAMPLE = {
+    "direct": (8, 24),
+    "window": (4, 24),
+    "sized": (24, 12),
+    "compiled": (46, 12),
+    "dynamic": (82, 8),
+}
 
 
 @pytest.mark.slow

@@ -19,13 +19,14 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_unflatten
 
 from torch_tenon.exporting.channels import NORM
 from torch_tenon.exporting.held import Given, Graph, Held, overlap, with_sizes_of_data
 from torch_tenon.exporting.numbers import ITEMS, NoTensor, in_tensor
 from torch_tenon.exporting.recurrent import RECURRENT, compositions
+from torch_tenon.frontends.graph import memory_of
 from torch_tenon.ops.compositions import decompositions
 
 aten = torch.ops.aten
@@ -53,7 +54,7 @@ class Result:
 def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     """The graph of a program, decomposed; the program stays as it is. `by_hand`: the target takes
     kernels for the host, so that recurrent layers have theirs. Raises ExportError."""
-    table = dict(decompositions(standalone=True))
+    table = dict(decompositions(standalone=True)) | {aten.copy.default: _copy}
     if by_hand:
         table.pop(NORM, None)  # which may become part of a convolution
     if by_hand and any(n.target in RECURRENT for n in program.graph.nodes):
@@ -72,6 +73,19 @@ def prepare(program: ExportedProgram, by_hand: bool = False) -> Graph:
     _drop_checks(graph)
     graph.drop_unused()
     return graph
+
+
+def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Any:
+    """What a tensor is that another one is copied into. PyTorch's trace takes the source for it
+    where the model's buffers are written, whatever its sizes and dtype."""
+    pairs = zip(source.shape, x.shape, strict=False)
+    is_expanded = source.dim() != x.dim() or any(statically_known_true(a != b) for a, b in pairs)
+    if not is_expanded and source.dtype is x.dtype:
+        return NotImplemented
+    converted = source.to(x.dtype)
+    return aten.copy.default(
+        x, converted.expand(x.shape) if is_expanded else converted, non_blocking
+    )
 
 
 def _refuse_aliases(program: ExportedProgram, error: AssertionError) -> None:
@@ -123,14 +137,17 @@ def _take_outputs(graph: Graph, program: ExportedProgram) -> None:
     (output,) = graph.module.graph.find_nodes(op="output")
     held = {p.name: p for p in graph.placeholders if isinstance(p, Held)}
     kept: list[Node] = []
+    writes: list[Node] = []
     places = _output_names(program)
     with graph.module.graph.inserting_before(output):
         for value, spec in zip(output.args[0], program.graph_signature.output_specs, strict=True):
+            value = _before(writes, value)
             if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
                 owner = held[str(spec.target)]
                 owner.is_written = True
                 write = graph.module.graph.call_function(aten.copy_.default, (owner.node, value))
                 write.meta["val"] = owner.node.meta["val"]
+                writes.append(write)
             elif spec.kind is not OutputKind.USER_OUTPUT:
                 raise ExportError(
                     f"the model writes its input {spec.target!r}: return the changed tensor, or "
@@ -152,6 +169,18 @@ def _take_outputs(graph: Graph, program: ExportedProgram) -> None:
     output.args = (tuple(kept),)
     spec = program.call_spec.out_spec
     graph.is_single = spec is not None and spec.is_leaf()
+
+
+def _before(writes: list[Node], value: Any) -> Any:
+    """A value as it is before some writes: a graph without writes has a tensor that the model
+    overwrites, or a view of it, for what was there."""
+    written = {memory_of(w) for w in writes}
+    if not isinstance(value, Node) or memory_of(value) not in written:
+        return value
+    with value.graph.inserting_before(writes[0]):
+        copy = value.graph.call_function(aten.clone.default, (value,))
+    copy.meta["val"] = aten.clone.default(value.meta["val"])
+    return copy
 
 
 def _output_names(program: ExportedProgram) -> list[str]:

@@ -133,7 +133,9 @@ def _product(node: Node) -> _Product | None:
     if any(v.dtype is not torch.float32 for v in operands) or weight.dim() != 2 or x.dim() == 0:
         return None
     is_row = added is None or added.dim() <= 1 or node.target is aten.addmm.default
-    return found if is_row and found.weight not in (found.x, found.added) else None
+    operands = [found.x, *([] if found.added is None else [found.added])]
+    seen = [n.args[0] if _is_turn(n) else n for n in operands]
+    return found if is_row and found.weight not in seen else None
 
 
 def _of_right(node: Node, x: Node, right: Node, added: Node | None) -> _Product:

@@ -263,6 +263,7 @@ def executing(mode: str) -> Iterator[None]:
 # for any, and so is what is known of the results' sizes.
 MODES: dict[str, tuple[str, tuple[int, ...]]] = {
     "reference": ("reference", (0,)),
+    "direct": ("direct", (0, 0)),
     "window": ("compiled", (0, 0)),
     "sized": ("compiled", (0, 0, 1, 1, 2, 2)),
     "compiled": ("auto", (0, 0)),

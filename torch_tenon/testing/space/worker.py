@@ -109,7 +109,7 @@ class Runner:
         forget_errors()
         self.failures.found.clear()
         mode = pairs[0][0].mode
-        graph, by_plan = mode in GRAPHS, mode != "reference"
+        graph, by_plan = mode in GRAPHS, mode not in ("reference", "direct")
         wrong: set[int] = set()
         for k, which, outcomes in run_on_device([case for case, _ in pairs]):
             for i, got in enumerate(outcomes):

@@ -12,10 +12,10 @@
 #include "lstm.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
 #include "device/target.h"
+#include "differentiated.h"
 
 namespace tenon {
 namespace {
@@ -93,10 +93,10 @@ struct LstmSteps : torch::autograd::Function<LstmSteps> {
     const auto turned = weight.t().contiguous();  // once, and not packed for each step
     Tensors outputs;
     for (const auto& input : gates.unbind(0)) {
-      const auto before = c;
+      const auto h_before = h, c_before = c;
       Tensor workspace;
       std::tie(h, c, workspace) = at::_thnn_fused_lstm_cell(input, h.mm(turned), c);
-      kept.insert(kept.end(), {workspace, before});
+      kept.insert(kept.end(), {workspace, h_before, c_before});
       outputs.push_back(h);
     }
     return {at::stack(outputs), c};
@@ -111,43 +111,37 @@ struct LstmSteps : torch::autograd::Function<LstmSteps> {
     const at::AutoDispatchBelowADInplaceOrView below;
     Tensors saved{gates, weight, h, c};
     const auto [output, last] = run(gates, weight, h, c, saved);
-    saved.insert(saved.end(), {last, output});
+    saved.push_back(last);
     context->save_for_backward(saved);
     return {output, last};
   }
 
   static Tensors backward(Context* context, Tensors grads) {
     const auto saved = context->get_saved_variables();
-    const auto &weight = saved[1], &output = saved.back();
+    const auto& weight = saved[1];
     if (c10::GradMode::is_enabled()) {  // to be differentiated once more
-      const Tensors inputs(saved.begin(), saved.begin() + 4);
-      Tensors needed, results(4), kept;
-      const auto [again, last] = run(inputs[0], inputs[1], inputs[2], inputs[3], kept);
-      for (const auto& t : inputs) {
-        if (t.requires_grad())
-          needed.push_back(t);
-      }
-      const auto found = torch::autograd::grad(
-          {again, last}, needed, grads, std::nullopt, /*create_graph=*/true, /*allow_unused=*/true);
-      for (size_t k = 0, next = 0; k < 4; ++k)
-        results[k] = inputs[k].requires_grad() ? found[next++] : Tensor();
-      return results;
+      const auto again = [](const Tensors& t) {
+        Tensors kept;
+        const auto [output, last] = run(t[0], t[1], t[2], t[3], kept);
+        return Tensors{output, last};
+      };
+      return gradients_by(again, Tensors(saved.begin(), saved.begin() + 4), grads);
     }
     const at::AutoDispatchBelowADInplaceOrView below;
-    const auto steps = output.size(0);
     const auto of_outputs = grads[0].unbind(0);
-    Tensor of_h, of_c = grads[1];
-    Tensors of_gates(steps);
+    const auto steps = static_cast<int64_t>(of_outputs.size());
+    Tensor of_h, of_c = grads[1], after = saved.back();
+    Tensors of_gates(steps), states(steps);
     for (int64_t t = steps - 1; t >= 0; --t) {
-      const auto* kept = &saved[4 + 2 * t];
-      const auto& after = t + 1 < steps ? kept[3] : saved[saved.size() - 2];
+      const auto &workspace = saved[4 + 3 * t], &before = saved[6 + 3 * t];
+      states[t] = saved[5 + 3 * t];
       const auto grad = of_h.defined() ? of_outputs[t].add(of_h) : of_outputs[t];
       std::tie(of_gates[t], of_c, std::ignore) = at::_thnn_fused_lstm_cell_backward_impl(
-          grad, of_c, kept[1], after, kept[0], /*has_bias=*/false);
+          grad, of_c, before, after, workspace, /*has_bias=*/false);
       of_h = of_gates[t].mm(weight);
+      after = before;
     }
-    const auto gates = at::stack(of_gates);
-    const auto hidden = at::cat({saved[2].unsqueeze(0), output.narrow(0, 0, steps - 1)});
+    const auto gates = at::stack(of_gates), hidden = at::stack(states);
     // Gradients may come as a batch of them, for which PyTorch has no rule of `flatten`.
     const auto rows = [](const Tensor& x) { return x.reshape({-1, x.size(-1)}); };
     const auto of_weight = rows(gates).t().mm(rows(hidden));
@@ -215,15 +209,11 @@ struct LibraryLayer : torch::autograd::Function<LibraryLayer> {
     const bool reverse = context->saved_data["reverse"].toBool();
     variable_list found(9);             // two of them are of what is no tensor
     if (c10::GradMode::is_enabled()) {  // to be differentiated once more, which it cannot be
-      const auto again = lstm_by_steps(s[0], {s[1], s[2], s[3], s[4]}, s[5], s[6], reverse);
-      variable_list needed;
-      std::copy_if(s.begin(), s.begin() + 7, std::back_inserter(needed), [](const Tensor& t) {
-        return t.requires_grad();
-      });
-      const auto made = torch::autograd::grad(
-          again, needed, grads, std::nullopt, /*create_graph=*/true, /*allow_unused=*/true);
-      for (size_t k = 0, next = 0; k < 7; ++k)
-        found[k] = s[k].requires_grad() ? made[next++] : Tensor();
+      const auto by_steps = [&](const variable_list& t) {
+        return lstm_by_steps(t[0], {t[1], t[2], t[3], t[4]}, t[5], t[6], reverse);
+      };
+      auto again = gradients_by(by_steps, variable_list(s.begin(), s.begin() + 7), grads);
+      std::move(again.begin(), again.end(), found.begin());
       return found;
     }
     const at::AutoDispatchBelowADInplaceOrView below;

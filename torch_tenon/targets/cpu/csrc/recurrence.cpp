@@ -6,9 +6,10 @@
 #include "recurrence.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
+
+#include "differentiated.h"
 
 namespace tenon {
 namespace {
@@ -48,7 +49,7 @@ std::vector<Step> steps_of(
 }
 
 // What backward needs of a step, in columns of H: the gates after their activations, what else a
-// cell computes, and the states before the step.
+// cell computes, of a cell without gates its state after the step, and the states before it.
 struct Kept {
   Tensor all;
   int64_t size;
@@ -59,7 +60,7 @@ struct Kept {
 };
 
 int64_t columns_kept(Cell cell) {
-  return cell == Cell::kLstm ? 7 : cell == Cell::kGru ? 5 : 1;  // the last is h
+  return cell == Cell::kLstm ? 7 : cell == Cell::kGru ? 5 : 2;  // the last is h
 }
 
 struct Lstm {
@@ -113,6 +114,7 @@ void take_step(
   } else {
     at::add_out(h, products, input);
     cell == Cell::kTanh ? h.tanh_() : h.relu_();
+    k.columns(0).copy_(h);
   }
 }
 
@@ -158,13 +160,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> recurrence(
 // The gradients of a step's gates, of the hidden state's products, and of c before it in `of_c`;
 // `of_h` becomes what of h's does not come through the products.
 void take_back(
-    Cell cell,
-    const Kept& k,
-    const Tensor& output,
-    Tensor& of_h,
-    Tensor& of_c,
-    Tensor& of_gates,
-    Tensor& of_products) {
+    Cell cell, const Kept& k, Tensor& of_h, Tensor& of_c, Tensor& of_gates, Tensor& of_products) {
   const auto size = k.size;
   const auto gate = [&](int64_t n, int64_t count = 1) {
     return of_gates.narrow(1, n * size, count * size);
@@ -192,9 +188,9 @@ void take_back(
     of_h.zero_();
   } else {
     if (cell == Cell::kTanh)
-      at::tanh_backward_out(of_gates, of_h, output);
+      at::tanh_backward_out(of_gates, of_h, k.columns(0));
     else
-      at::threshold_backward_out(of_gates, of_h, output, 0);
+      at::threshold_backward_out(of_gates, of_h, k.columns(0), 0);
     of_h.zero_();
   }
 }
@@ -205,19 +201,17 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> recurrence_backward(
     const Tensor& grad_h,
     const Tensor& grad_c,
     const Tensor& weight,
-    const Tensor& output,
     const Tensor& kept,
     const OptionalTensor& batch_sizes,
     int64_t kind,
     bool reverse) {
   const auto cell = static_cast<Cell>(kind);
   const auto size = weight.size(1), width = weight.size(0), columns = columns_kept(cell);
-  const auto outputs = output.contiguous().view({-1, size});
   const auto grads = grad_output.reshape({-1, size});
   auto of_h = grad_h.clone(at::MemoryFormat::Contiguous);
   auto of_c = grad_c.clone(at::MemoryFormat::Contiguous);
-  auto steps = steps_of(outputs, of_h, batch_sizes, !reverse);
-  const auto of_gates = outputs.new_empty({outputs.size(0), width});
+  auto steps = steps_of(grads, of_h, batch_sizes, !reverse);
+  const auto of_gates = weight.new_empty({grads.size(0), width});
   const auto of_products = cell == Cell::kGru ? at::empty_like(of_gates) : of_gates;
   for (const auto& [first, count] : steps) {
     auto active_h = of_h.narrow(0, 0, count);
@@ -225,11 +219,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> recurrence_backward(
     auto gates = of_gates.narrow(0, first, count), products = of_products.narrow(0, first, count);
     active_h.add_(grads.narrow(0, first, count));
     const Kept k{kept.narrow(0, first, count), size};
-    take_back(cell, k, outputs.narrow(0, first, count), active_h, active_c, gates, products);
+    take_back(cell, k, active_h, active_c, gates, products);
     active_h.addmm_(products, weight);
   }
   const auto before = kept.narrow(1, (columns - 1) * size, size);
-  auto sizes = output.sizes().vec();
+  auto sizes = grad_output.sizes().vec();
   sizes.back() = width;
   return {of_gates.view(sizes), of_products.t().mm(before), of_products.sum(0), of_h, of_c};
 }
@@ -262,7 +256,6 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward_layouts(
     const Tensor& grad_h,
     const Tensor& grad_c,
     const Tensor& weight,
-    const Tensor& /*output*/,
     const Tensor& /*kept*/,
     const OptionalTensor& /*batch_sizes*/,
     int64_t /*kind*/,
@@ -284,7 +277,7 @@ TORCH_LIBRARY_FRAGMENT(tenon, m) {
       "-> (Tensor output, Tensor last_h, Tensor last_c, Tensor kept)");
   m.def(
       "recurrence_backward(Tensor grad_output, Tensor grad_h, Tensor grad_c, Tensor weight, "
-      "Tensor output, Tensor kept, Tensor? batch_sizes, int kind, bool reverse) "
+      "Tensor kept, Tensor? batch_sizes, int kind, bool reverse) "
       "-> (Tensor grad_gates, Tensor grad_weight, Tensor grad_bias, Tensor grad_h, Tensor grad_c)");
 }
 
@@ -307,8 +300,9 @@ OptionalTensor if_defined(const Tensor& t) {
   return t.defined() ? OptionalTensor(t) : std::nullopt;
 }
 
-// The same by ops that autograd knows, for gradients that are differentiated again.
-States by_ops(const Recurrence& given) {
+}  // namespace
+
+States recur_by_ops(const Recurrence& given) {
   const auto size = given.weight.size(1);
   const auto rows = given.gates.reshape({-1, given.weight.size(0)});
   const auto sizes =
@@ -347,6 +341,8 @@ States by_ops(const Recurrence& given) {
   return {at::cat(outputs).view(shape), h, c};
 }
 
+namespace {
+
 struct ByCall : torch::autograd::Function<ByCall> {
   using Context = torch::autograd::AutogradContext;
 
@@ -367,7 +363,7 @@ struct ByCall : torch::autograd::Function<ByCall> {
         op.call(gates, weight, bias, first_h, first_c, batch_sizes, cell, reverse, keeps);
     const auto or_none = [](const OptionalTensor& t) { return t.value_or(Tensor()); };
     context->save_for_backward(
-        {gates, weight, or_none(bias), first_h, first_c, or_none(batch_sizes), output, kept});
+        {gates, weight, or_none(bias), first_h, first_c, or_none(batch_sizes), kept});
     context->saved_data["cell"] = cell;
     context->saved_data["reverse"] = reverse;
     if (!c.numel())
@@ -381,29 +377,27 @@ struct ByCall : torch::autograd::Function<ByCall> {
     const auto cell = context->saved_data["cell"].toInt();
     const bool reverse = context->saved_data["reverse"].toBool();
     const bool has_c = static_cast<Cell>(cell) == Cell::kLstm;
-    const auto bias = if_defined(s[2]), sizes = if_defined(s[5]);
+    const auto sizes = if_defined(s[5]);
     variable_list found(9);             // four of them are of what is no tensor, or not of floats
     if (c10::GradMode::is_enabled()) {  // to be differentiated once more
-      const auto again =
-          by_ops({s[0], s[1], bias, s[3], s[4], sizes, static_cast<Cell>(cell), reverse});
-      variable_list results{again.output, again.h}, needed;
-      if (has_c)
-        results.push_back(again.c);
-      grads.resize(results.size());
-      std::copy_if(s.begin(), s.begin() + 5, std::back_inserter(needed), [](const Tensor& t) {
-        return t.defined() && t.requires_grad();
-      });
-      const auto made = torch::autograd::grad(
-          results, needed, grads, std::nullopt, /*create_graph=*/true, /*allow_unused=*/true);
-      for (size_t k = 0, next = 0; k < 5; ++k)
-        found[k] = s[k].defined() && s[k].requires_grad() ? made[next++] : Tensor();
+      const auto run = [&](const variable_list& t) {
+        const auto again = recur_by_ops(
+            {t[0], t[1], if_defined(t[2]), t[3], t[4], sizes, static_cast<Cell>(cell), reverse});
+        variable_list results{again.output, again.h};
+        if (has_c)
+          results.push_back(again.c);
+        return results;
+      };
+      grads.resize(has_c ? 3 : 2);
+      auto again = gradients_by(run, variable_list(s.begin(), s.begin() + 5), grads);
+      std::move(again.begin(), again.end(), found.begin());
       return found;
     }
     const at::AutoDispatchBelowADInplaceOrView below;
     const auto of_c = has_c ? grads[2] : s[4];
-    const auto made = op.call(grads[0], grads[1], of_c, s[1], s[6], s[7], sizes, cell, reverse);
+    const auto made = op.call(grads[0], grads[1], of_c, s[1], s[6], sizes, cell, reverse);
     std::tie(found[0], found[1], found[2], found[3], found[4]) = made;
-    if (!bias.has_value())
+    if (!s[2].defined())
       found[2] = Tensor();
     if (!has_c)
       found[4] = Tensor();

@@ -34,4 +34,8 @@ struct States {
 // By `tenon::recurrence`, a call of the host's, on the device's tensors. Differentiable, twice too.
 States recur(const Recurrence& given);
 
+// The same by ops that autograd knows: for gradients that are differentiated again, derivatives
+// forwards, and transforms of functions.
+States recur_by_ops(const Recurrence& given);
+
 }  // namespace tenon

@@ -4,7 +4,9 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/gru_cell_native.h>
 #include <ATen/ops/gru_native.h>
+#include <ATen/ops/lstm_cell_native.h>
 #include <ATen/ops/lstm_native.h>
 #include <ATen/ops/rnn_relu_native.h>
 #include <ATen/ops/rnn_tanh_native.h>
@@ -48,12 +50,10 @@ bool is_plain(
   const auto count = layers.count * layers.directions();
   if (params.size() != static_cast<size_t>(count * layers.parameters()) || input.numel() == 0 ||
       at::autocast::is_autocast_enabled(kTenon) ||
-      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode) ||
       (input.scalar_type() != at::kFloat && input.scalar_type() != at::kDouble))
     return false;
   const auto like = [&](const Tensor& t) {
-    return t.device() == input.device() && t.scalar_type() == input.scalar_type() &&
-           !t._fw_grad(0).defined();
+    return t.device() == input.device() && t.scalar_type() == input.scalar_type();
   };
   const auto is_state = [&](const Tensor& t) {
     return like(t) && t.dim() == 3 && t.size(0) == count && t.size(1) == batch &&
@@ -72,6 +72,18 @@ bool is_plain(
       return false;
   }
   return true;
+}
+
+bool is_of_functions() {
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+// Whether a transform of functions, or a derivative forwards, has to see each op.
+bool is_looked_into(const Tensor& input, at::TensorList hx, at::TensorList params) {
+  const auto has_tangent = [](const Tensor& t) { return t._fw_grad(0).defined(); };
+  return is_of_functions() || has_tangent(input) ||
+         std::any_of(hx.begin(), hx.end(), has_tangent) ||
+         std::any_of(params.begin(), params.end(), has_tangent);
 }
 
 // A layer in one direction: its outputs, and the last states.
@@ -105,8 +117,10 @@ States over_layers(
   return {x, at::stack(last_h), c.defined() ? at::stack(last_c) : Tensor()};
 }
 
-// A layer by `tenon::recurrence`, over steps of equal or of such sizes.
-LayerOf by_call(Cell cell, const std::optional<Tensor>& batch_sizes) {
+using Recur = States(const Recurrence&);
+
+// A layer by one of the ways of its steps, of equal or of such sizes.
+LayerOf by(Recur* recur_so, Cell cell, const std::optional<Tensor>& batch_sizes) {
   return [=](const Tensor& x, const Parameters& p, const Tensor& h, const Tensor& c, bool reverse) {
     std::optional<Tensor> of_input, of_hidden;
     if (p[2].defined() && cell == Cell::kGru)
@@ -114,7 +128,7 @@ LayerOf by_call(Cell cell, const std::optional<Tensor>& batch_sizes) {
     else if (p[2].defined())
       of_input = p[2].add(p[3]);
     const auto gates = at::linear(x, p[0], of_input);
-    auto made = recur({gates, p[1], of_hidden, h, c, batch_sizes, cell, reverse});
+    auto made = recur_so({gates, p[1], of_hidden, h, c, batch_sizes, cell, reverse});
     return variable_list{made.output, made.h, made.c};
   };
 }
@@ -135,17 +149,20 @@ std::tuple<Tensor, Tensor, Tensor> lstm(
     return at::native::lstm(
         input, hx, params, has_biases, count, dropout, train, bidirectional, batch_first);
   const auto x = batch_first ? input.transpose(0, 1) : input;
-  const LayerOf layer_of = lstm_has_library(input) ? lstm_by_library
-                           : target().host_memory  ? by_call(Cell::kLstm, std::nullopt)
-                                                   : lstm_by_steps;
+  const LayerOf layer_of = is_looked_into(input, hx, params)
+                               ? by(recur_by_ops, Cell::kLstm, std::nullopt)
+                           : lstm_has_library(input) ? lstm_by_library
+                           : target().host_memory    ? by(recur, Cell::kLstm, std::nullopt)
+                                                     : lstm_by_steps;
   const auto made = over_layers(x, hx[0], hx[1], params, layers, layer_of);
   return {batch_first ? made.output.transpose(0, 1) : made.output, made.h, made.c};
 }
 
-// The rows of the first step of a PackedSequence, if the numbers are of one; -1 otherwise.
+// The rows of the first step of a PackedSequence, if the numbers are of one and can be read; -1
+// otherwise.
 int64_t batch_of(const Tensor& data, const Tensor& batch_sizes) {
-  if (data.dim() != 2 || batch_sizes.device().type() != at::kCPU || batch_sizes.dim() != 1 ||
-      batch_sizes.scalar_type() != at::kLong || batch_sizes.numel() == 0)
+  if (is_of_functions() || data.dim() != 2 || batch_sizes.device().type() != at::kCPU ||
+      batch_sizes.dim() != 1 || batch_sizes.scalar_type() != at::kLong || batch_sizes.numel() == 0)
     return -1;
   const auto dense = batch_sizes.contiguous();
   const c10::ArrayRef sizes(dense.const_data_ptr<int64_t>(), dense.numel());
@@ -171,7 +188,8 @@ std::tuple<Tensor, Tensor, Tensor> packed_lstm(
     return at::native::lstm(
         data, batch_sizes, hx, params, has_biases, count, dropout, train, bidirectional);
   const auto sizes = batch_sizes.to(data.device());
-  const auto made = over_layers(data, hx[0], hx[1], params, layers, by_call(Cell::kLstm, sizes));
+  const auto way = is_looked_into(data, hx, params) ? recur_by_ops : recur;
+  const auto made = over_layers(data, hx[0], hx[1], params, layers, by(way, Cell::kLstm, sizes));
   return {made.output, made.h, made.c};
 }
 
@@ -193,10 +211,12 @@ std::tuple<Tensor, Tensor> padded(
     bool batch_first) {
   const Layers layers{cell, has_biases, count, dropout, train, bidirectional};
   const auto batch = input.dim() == 3 ? input.size(batch_first ? 0 : 1) : -1;
-  if (!target().host_memory || !is_plain(input, batch, hx, params, layers))
+  const bool is_seen = is_looked_into(input, hx, params);
+  if (!(target().host_memory || is_seen) || !is_plain(input, batch, hx, params, layers))
     return native(input, hx, params, has_biases, count, dropout, train, bidirectional, batch_first);
   const auto x = batch_first ? input.transpose(0, 1) : input;
-  const auto made = over_layers(x, hx, {}, params, layers, by_call(cell, std::nullopt));
+  const auto made = over_layers(
+      x, hx, {}, params, layers, by(is_seen ? recur_by_ops : recur, cell, std::nullopt));
   return {batch_first ? made.output.transpose(0, 1) : made.output, made.h};
 }
 
@@ -216,8 +236,63 @@ std::tuple<Tensor, Tensor> packed(
   if (!target().host_memory || batch < 0 || !is_plain(data, batch, hx, params, layers))
     return native(data, batch_sizes, hx, params, has_biases, count, dropout, train, bidirectional);
   const auto sizes = batch_sizes.to(data.device());
-  const auto made = over_layers(data, hx, {}, params, layers, by_call(cell, sizes));
+  const auto way = is_looked_into(data, hx, params) ? recur_by_ops : recur;
+  const auto made = over_layers(data, hx, {}, params, layers, by(way, cell, sizes));
   return {made.output, made.h};
+}
+
+// A single step by plain ops, where that is asked for and the arguments fit.
+std::optional<States> step_by_ops(
+    Cell cell,
+    const Tensor& x,
+    at::TensorList hx,
+    const Tensor& of_input,
+    const Tensor& of_hidden,
+    const std::optional<Tensor>& input_bias,
+    const std::optional<Tensor>& hidden_bias) {
+  std::vector<Tensor> params{of_input, of_hidden};
+  const auto has = [](const std::optional<Tensor>& bias) { return bias && bias->defined(); };
+  if (has(input_bias) && has(hidden_bias))
+    params.insert(params.end(), {*input_bias, *hidden_bias});
+  if (has(input_bias) != has(hidden_bias) || x.dim() != 2 || !is_looked_into(x, hx, params))
+    return std::nullopt;
+  std::vector<Tensor> states;
+  for (const auto& state : hx)
+    states.push_back(state.unsqueeze(0));
+  const Layers layer{cell, params.size() == 4, 1, 0, false, false};
+  if (!is_plain(x, x.size(0), states, params, layer))
+    return std::nullopt;
+  const auto c = hx.size() == 2 ? hx[1] : hx[0].new_empty({0});
+  const auto gates = at::linear(x, of_input, input_bias).unsqueeze(0);
+  return recur_by_ops({gates, of_hidden, hidden_bias, hx[0], c, std::nullopt, cell, false});
+}
+
+std::tuple<Tensor, Tensor> lstm_cell(
+    const Tensor& x,
+    at::TensorList hx,
+    const Tensor& of_input,
+    const Tensor& of_hidden,
+    const std::optional<Tensor>& input_bias,
+    const std::optional<Tensor>& hidden_bias) {
+  if (hx.size() == 2) {
+    const auto made = step_by_ops(Cell::kLstm, x, hx, of_input, of_hidden, input_bias, hidden_bias);
+    if (made)
+      return {made->h, made->c};
+  }
+  const auto [h, c] = at::native::lstm_cell(x, hx, of_input, of_hidden, input_bias, hidden_bias);
+  // PyTorch's fused cell keeps c for backward, and who has it may change it in place.
+  return {h, c.requires_grad() ? c.clone() : c};
+}
+
+Tensor gru_cell(
+    const Tensor& x,
+    const Tensor& h,
+    const Tensor& of_input,
+    const Tensor& of_hidden,
+    const std::optional<Tensor>& input_bias,
+    const std::optional<Tensor>& hidden_bias) {
+  const auto made = step_by_ops(Cell::kGru, x, h, of_input, of_hidden, input_bias, hidden_bias);
+  return made ? made->h : at::native::gru_cell(x, h, of_input, of_hidden, input_bias, hidden_bias);
 }
 
 void register_layers(torch::Library& m) {
@@ -237,6 +312,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
 
 TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
   register_layers(m);
+  // Below gradients they are PyTorch's compositions.
+  m.impl("lstm_cell", lstm_cell);
+  m.impl("gru_cell", gru_cell);
 }
 
 }  // namespace
