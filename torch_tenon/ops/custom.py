@@ -263,7 +263,7 @@ class CustomOp:
         return [a.name for a in written]
 
     def _on_device(self, backend: Backend, values: dict[str, Any], fresh: list[Any]) -> Any:
-        """By the target's kernel, on copies of the host's tensors. What it writes is copied back."""
+        """By the target's kernel, on copies of the host's tensors. What it writes comes back."""
         tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
         dense = [v.contiguous() for v in tensors.values()]
         written = [k for k, n in enumerate(tensors) if n in self.written()]
