@@ -25,6 +25,16 @@ RANKS = {
     "self without": (tensor(3.0), tensor([0]), tensor([7.0])),
     "self without, index of three": (tensor(3.0), tensor([0, 0, 0]), tensor([7.0, 8.0, 9.0])),
 }
+# An empty index may have any rank.
+RANKS |= {
+    f"index {list(index)} of {list(sizes)}": (
+        torch.arange(1.0, 1 + torch.Size(sizes).numel()).view(sizes),
+        torch.zeros(index, dtype=torch.int64),
+        torch.zeros(index),
+    )
+    for sizes in ((5,), (), (3, 4))
+    for index in ((2, 0), (1, 0), (3, 0, 2), (0,))
+}
 
 
 @pytest.mark.parametrize("name", RANKS)

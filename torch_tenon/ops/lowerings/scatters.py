@@ -49,6 +49,10 @@ def _scatter_along(
 ) -> Value:
     """Copies x and stores (or combines) a source at indices along one dimension. 16-bit numbers are
     rounded once, as the CPU's kernels of scatters do, or `in_steps`: after each of them."""
+    if 0 in at.sizes:  # it may have any other sizes
+        return x
+    if len(one_d(at).sizes) != len(one_d(x).sizes):
+        raise CannotLower("an index of another rank, which has to be empty")
     if not x.sizes:
         row = _scatter_along(b, one_d(x), dim, at, source, mode, include, places, in_steps)
         return reshape(row, ())
@@ -93,7 +97,9 @@ def _scatter_along(
 def scatter(b: Build, x: Value, dim: int, at: Value, source: Any) -> Value:
     """x with a source stored at indices along a dimension."""
     source = b.fitting(source, x.dtype)
-    if isinstance(x, Lazy) and x.constant is not None and x.sizes and not isinstance(source, Value):
+    is_constant = isinstance(x, Lazy) and x.constant is not None
+    if is_constant and len(x.sizes) == len(at.sizes) > 0 and not isinstance(source, Value):
+        assert isinstance(x, Lazy)
         d, at = wrap_dim(dim, len(x.sizes)), one_d(at)
         rest = [k for k in range(len(x.sizes)) if k != d]
         if at.sizes[d] == 1 and all(at.sizes[k] == x.sizes[k] for k in rest):
