@@ -229,3 +229,24 @@ def test_a_file_that_is_no_window(place: list[Any], value: Any, tmp_path: Path) 
     with pytest.raises(windows.NotAWindow):
         windows.load(path)
     assert CliRunner().invoke(cli.app, ["replay", str(path)]).exit_code == 1
+
+
+def test_a_sum_in_another_order_is_no_difference(verify: None) -> None:
+    """Of numbers that all but cancel, which a device may add in any order."""
+    x = torch.randn(96, 64)
+    x -= x.mean(1, keepdim=True)
+    calls = [("aten::sum.dim_IntList", 0, [("tensor", 0, torch.float32, (96, 64), (64, 1), 0),
+              ("constant", [1]), ("constant", False), ("constant", None)],
+              [("tensor", 1, torch.float32, (96,), (1,), 0)])]  # fmt: skip
+    slots = [(x.nbytes, False, False, False), (96 * 4, True, True, True)]
+    window = windows.Window(calls, slots, [x.numpy().tobytes(), b""], [])
+    by_reference = windows.run_by_reference(window)
+
+    def differs(sums: torch.Tensor) -> bool:
+        by_plan = [by_reference[0], sums.contiguous().view(torch.uint8)]
+        return bool(windows.compare(window, by_plan, by_reference))
+
+    one_by_one = torch.stack([x[:, k] for k in range(64)]).cumsum(0)[-1]
+    assert not torch.equal(one_by_one, x.sum(1))
+    assert not differs(one_by_one)
+    assert differs(x[:, :-1].sum(1)) and differs(x.sum(1) + 1e-4)
