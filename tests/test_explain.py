@@ -103,6 +103,8 @@ def test_of_a_compiled_function_the_graphs_are_there(eager):
     assert isinstance(found[-1], GraphSummary) and graph.kind == "inference"
     page = str(found)
     assert "inference graph 0" in page and "times the least possible" in page
+    again = str(torch_tenon.explain(compiled, x))
+    assert "All ops were in graphs." in again and "No op has run" not in again
     assert json.loads(found.as_json())["graphs"][0]["kernels"] == graph.kernels
 
 

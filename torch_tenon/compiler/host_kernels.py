@@ -57,7 +57,9 @@ def call_of(group: Group, kept: set[Buffer]) -> Extern:
     assert backend is not None
     kernel: Kernel = backend.kernel(group, kept)
     if kernel.checks:
-        raise NotImplementedError("a kernel with checks does not run on the host in a plan")
+        raise NotImplementedError(
+            f"{kernel.origin}: a kernel with checks does not run on the host in a plan"
+        )
     _function(kernel.source)
     outputs = [b for n in group.nodes() for b in n.outputs]
     stores = {b.storage for b in outputs}

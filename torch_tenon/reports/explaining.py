@@ -78,7 +78,10 @@ class Explanation(Sequence[Summary | GraphSummary]):
         head += f", called {self.calls} times." if self.calls > 1 else "."
         if not self.settled:
             head += " Not all of its windows have their plans yet."
-        pages = [head, str(self.report), *self._plan_pages()]
+        ran = str(self.report)
+        if self.graphs and not self.report.counts:
+            ran = "All ops were in graphs."
+        pages = [head, ran, *self._plan_pages()]
         pages += [f"{graph.kind} graph {k}\n{graph}" for k, graph in enumerate(self.graphs)]
         return "\n\n".join(page for page in pages if page)
 
