@@ -224,6 +224,31 @@ def test_writes_an_argument_through_a_view():
         assert x.tolist() == [[1, 1, 1, 1], [0, 10, 0, 0], [0, 20, 0, 0]]
 
 
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("zeros", lambda x: torch.zeros_like(x)),
+        ("filled", lambda x: torch.empty_like(x).fill_(1)),
+        ("copied", lambda x: x.clone()),
+        ("view", lambda x: torch.zeros(2, *x.shape, device=x.device)[1]),
+    ],
+)
+def test_results_have_no_values_before_the_kernel(name, make):
+    kernel = KernelSource("host", SCALE, "scale", SCALE_ARGUMENTS)
+    op = custom_op(f"tenon_test::{name}(Tensor x, float factor) -> Tensor", kernels=[kernel])(
+        lambda x, factor: make(x)
+    )
+    x = torch.ones(3, device="tenon")
+    for _ in range(2):
+        with pytest.raises(DeclarationError, match=r"gives a result values \(aten::\w+"):
+            op(x, 2.0)
+    views = custom_op(f"tenon_test::of_{name}(Tensor x, float factor) -> Tensor", kernels=[kernel])(
+        lambda x, factor: torch.empty(2, *x.shape, device=x.device)[1].view(x.shape)
+    )
+    for _ in range(3):
+        assert views(x, 2.0).tolist() == [2, 2, 2]
+
+
 def test_several_results():
     both = custom_op(
         "tenon_test::both(Tensor x) -> (Tensor twice, Tensor square)",

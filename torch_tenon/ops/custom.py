@@ -43,6 +43,7 @@ from torch_tenon.ops.declarations import (
     signature_of,
 )
 from torch_tenon.ops.expressions import ExpressionError, OpExpression
+from torch_tenon.ops.given_values import results_of
 from torch_tenon.ops.lowerings.table import BY_HAND, LOWERINGS, Build, CannotLower
 from torch_tenon.targets.target import CompilerMissing, TargetError
 
@@ -121,6 +122,7 @@ class CustomOp:
     ) -> OpOverload:
         """Gives the op what runs it; its kernels are built."""
         self.make_results, self.decomposition = make_results, decomposition
+        self.makes_memory = not self.signatures  # once a call has shown it; of a kernel's results
         own = self.codes(device.backend(), device.target().name)
         self.library.impl(self.name, self.on_host, "CPU")
         torch.library.register_fake(self.name, make_results, lib=self.library)
@@ -227,7 +229,7 @@ class CustomOp:
     def on_host(self, *given: Any) -> Any:
         """Runs the op on tensors of the host. Raises TargetError where nothing can."""
         values = self.values(given)
-        made = self.make_results(*values.values())
+        made = self._make_results(values)
         fresh = [] if made is None else list(made) if isinstance(made, Sequence) else [made]
         results = dict(zip(self.scope.results, fresh, strict=True))
         tensors = {n: t for n, t in (values | results).items() if isinstance(t, torch.Tensor)}
@@ -256,6 +258,21 @@ class CustomOp:
         if backend is None or not fitting:
             raise TargetError(self._nothing_runs(dtypes))
         return self._on_device(backend, values, fresh)
+
+    def _make_results(self, values: Mapping[str, Any]) -> Any:
+        """The results of a call. A function that gives them values is refused at the first one:
+        the memory that a plan has for them holds anything."""
+        if self.makes_memory:
+            return self.make_results(*values.values())
+        made, writer = results_of(self.make_results, list(values.values()))
+        if writer is not None:
+            raise DeclarationError(
+                f"{self.name}: the function gives a result values ({writer}), but its kernel gets "
+                "uninitialised memory. Make it with torch.empty, and let the kernel write all of "
+                "it; or take a tensor that the kernel writes: `Tensor(a!) x`"
+            )
+        self.makes_memory = True
+        return made
 
     def written(self) -> list[str]:
         """The arguments that the op writes."""
@@ -332,7 +349,8 @@ def custom_op(
     Returns the op.
 
     Raises DeclarationError, a ValueError, for what does not fit together; CompileError where the
-    source for the target in use does not build. A call raises TargetError where nothing runs it.
+    source for the target in use does not build. A call raises TargetError where nothing runs it,
+    and DeclarationError where the function gave results values.
     """
 
     def decorate(make_results: Callable[..., Any]) -> OpOverload:
