@@ -37,8 +37,12 @@ def launch(
     grid: Sequence[int] = (),
     group: Sequence[int] = (),
     scratch: int = 0,
+    writes: Sequence[int] | None = None,
     owner: KernelOwner | None = None,
 ) -> None: ...
+def call_library(
+    op: str, function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any: ...
 
 class ProfileLog:
     def __init__(self, most: int) -> None: ...

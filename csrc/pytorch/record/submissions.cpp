@@ -116,6 +116,27 @@ void finish(Submissions& s, const Submissions::InFlight& passed) {
   }
 }
 
+// An error may be Python's, and takes the interpreter's lock when it ends: not in the lock.
+void end_with(const std::vector<BufferRef>& buffers, const std::shared_ptr<Failure>& failure) {
+  std::vector<std::shared_ptr<Failure>> before(buffers.size(), failure);
+  std::lock_guard<std::mutex> recording(record_mutex());
+  for (size_t k = 0; k < buffers.size(); ++k)
+    before[k].swap(buffers[k]->failure);
+}
+
+// The first error of some buffers is that of others, but for those that have one.
+void hand_on(const std::vector<BufferRef>& from, const std::vector<BufferRef>& to) {
+  std::lock_guard<std::mutex> recording(record_mutex());
+  const auto failed =
+      std::ranges::find_if(from, [](auto& each) { return each->failure != nullptr; });
+  if (failed == from.end())
+    return;
+  for (const auto& buffer : to) {
+    if (!buffer->failure)
+      buffer->failure = (*failed)->failure;
+  }
+}
+
 }  // namespace
 
 Submission begin_submission(c10::DeviceIndex device) {
@@ -137,31 +158,24 @@ void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finis
   note_enqueued(s);
 }
 
-void submit_apart(
-    c10::DeviceIndex device,
-    const std::vector<BufferRef>& written,
-    bool replaces,
-    std::function<void()> keeps) {
+void submit_apart(c10::DeviceIndex device, Apart apart) {
   auto& s = of(device);
   const auto number = ++s.last;
-  // An error may be Python's, and takes the interpreter's lock when it ends: not in the lock.
-  const auto end_with = [written](const std::shared_ptr<Failure>& failed) {
-    std::vector<std::shared_ptr<Failure>> before(written.size(), failed);
-    std::lock_guard<std::mutex> recording(record_mutex());
-    for (size_t k = 0; k < written.size(); ++k)
-      before[k].swap(written[k]->failure);
-  };
-  if (replaces)
-    end_with(nullptr);
+  if (apart.replaces)
+    end_with(apart.written, nullptr);
   {
     std::lock_guard<std::mutex> recording(record_mutex());
-    for (const auto& buffer : written)
+    for (const auto& buffer : apart.used)
+      buffer->last_use = number;
+    for (const auto& buffer : apart.written)
       buffer->last_use = buffer->last_write = number;
   }
   // What was submitted before may fail until then.
-  add_in_flight(device, number, [end_with, replaces, keeps = std::move(keeps)](const auto& failed) {
-    if (failed || replaces)
-      end_with(failed);
+  add_in_flight(device, number, [apart = std::move(apart)](const auto& failed) {
+    if (failed || apart.replaces)
+      end_with(apart.written, failed);
+    else
+      hand_on(apart.used, apart.written);
   });
   note_enqueued(s);
 }
@@ -301,7 +315,11 @@ void enqueue_upload(
     note_copy(profiled, nbytes, CopyKind::host_to_device);
   queue_of(device).copy(address, host, nbytes, CopyKind::host_to_device);
   profiled.enqueued();
-  submit_apart(device, {BufferRef::reclaim_copy(&buffer)}, replaces, std::move(keeps));
+  submit_apart(
+      device,
+      {.written = {BufferRef::reclaim_copy(&buffer)},
+       .replaces = replaces,
+       .keeps = std::move(keeps)});
 }
 
 }  // namespace tenon

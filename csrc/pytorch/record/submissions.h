@@ -22,14 +22,16 @@ void end_submission(c10::DeviceIndex device, Submission number);
 // that was submitted before.
 void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finish);
 
-// The same for what is no window's, and was just enqueued: it writes these buffers, whose contents
-// are the device's error if it fails. `replaces`: as a whole, so an error of what was before is
-// gone. `keeps` is what the host's memory lives by until then.
-void submit_apart(
-    c10::DeviceIndex device,
-    const std::vector<BufferRef>& written,
-    bool replaces,
-    std::function<void()> keeps);
+// What is no window's, and was just enqueued.
+struct Apart {
+  // It writes these, whose contents are the device's error if it fails.
+  std::vector<BufferRef> written;
+  // What it uses. An error that one of them ends with is then that of what is written as well.
+  std::vector<BufferRef> used{};
+  bool replaces = false;             // it writes them as a whole: an error of before is gone
+  std::function<void()> keeps = {};  // what the host's memory lives by until then
+};
+void submit_apart(c10::DeviceIndex device, Apart apart);
 
 // Sees to all that has run on an asynchronous device, in order.
 void finish_passed(c10::DeviceIndex device);
