@@ -135,7 +135,8 @@ typedef struct tenon_target_functions {
    * not smaller than those before: the device passes it when all of that has run. Where nothing was
    * enqueued it is that of the last commit. */
   int32_t (*commit)(void* context, int32_t device, uint64_t* ticket, tenon_status* status);
-  /* 1 where the device has passed a ticket, well or not; else 0. It does not wait. */
+  /* 1 where the device has passed a ticket, well or not; else 0. It does not wait. A thread that
+   * takes signals asks this, again and again, before it calls `wait`. */
   int32_t (*passed)(void* context, int32_t device, uint64_t ticket);
   /* Waits until the device has passed a ticket. It fails where something has failed that the commit
    * of this ticket started, each time that it is called with that ticket; not for what failed in
