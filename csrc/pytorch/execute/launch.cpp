@@ -3,15 +3,45 @@
 #include <algorithm>
 #include <utility>
 
+#include "device/counters.h"
+#include "device/profile.h"
 #include "device/storage.h"
 #include "device/target.h"
+#include "execute/plan.h"
 #include "record/graph.h"
 #include "record/submissions.h"
 
 namespace tenon {
 namespace {
 
+constexpr size_t kMostTensors = 8;  // that a profile names
+
 thread_local const LibraryCall* t_call = nullptr;
+
+// The op of the library's function that launches, if it is one.
+std::string name_of_launch() {
+  const auto* call = LibraryCall::current();
+  return call != nullptr ? call->op() : "torch_tenon.launch";
+}
+
+// Says in the profile what is launched, as compiler/facts.py does of a call.
+void note_launch(Profiled& profiled, const LaunchOver& asked) {
+  Subject subject{.name = name_of_launch()};
+  size_t named = 0, all = 0;
+  for (const auto& tensor : asked.tensors) {
+    if (!tensor)
+      continue;
+    subject.bytes += static_cast<int64_t>(tensor->nbytes());
+    if (all++ == kMostTensors)
+      continue;
+    subject.detail += c10::str(
+        named++ > 0 ? ", " : "", c10::getDtypeNames(tensor->scalar_type()).first, tensor->sizes());
+  }
+  if (all > named)
+    subject.detail += c10::str(", and ", all - named, " more");
+  profiled->subject = subject_of(subject);
+  note_line(profiled);
+}
 
 // Gives the tensors' device.
 c10::Device check(const LaunchOver& asked) {
@@ -108,6 +138,17 @@ struct Memory {
   std::vector<BufferRef> written, used;
 };
 
+void enqueue(Queue& queue, const LaunchOver& asked, const Memory& memory) {
+  queue.launch(
+      {.kernel = reinterpret_cast<KernelFunction>(asked.kernel),
+       .pointers = memory.pointers,
+       .nbytes = memory.nbytes,
+       .numbers = asked.numbers,
+       .grid = asked.grid,
+       .group = asked.group,
+       .scratch = asked.scratch});
+}
+
 }  // namespace
 
 LibraryCall::LibraryCall(std::string op, std::vector<at::Tensor> arguments)
@@ -131,17 +172,19 @@ void launch_over(const LaunchOver& asked) {
   refuse_in_capture("a kernel that a program launches");
   const auto device = check(asked).index();
   const DeferredInterrupts until_it_is_enqueued;
+  const Touching touching(CommitReason::launch);
   Memory memory(asked);
   memory.raise_known_error();
   QueueTurn turn(device);
-  queue_of(device).launch(
-      {.kernel = reinterpret_cast<KernelFunction>(asked.kernel),
-       .pointers = memory.pointers,
-       .nbytes = memory.nbytes,
-       .numbers = asked.numbers,
-       .grid = asked.grid,
-       .group = asked.group,
-       .scratch = asked.scratch});
+  Profiled profiled(Activity::library, device);
+  if (profiled)
+    note_launch(profiled, asked);
+  std::optional<CountedCall> timed;
+  if (times_kernels())
+    timed.emplace(counter("plan", name_of_launch()));
+  enqueue(queue_of(device), asked, memory);
+  timed.reset();
+  profiled.enqueued();
   if (target().host_memory)
     return;
   submit_apart(

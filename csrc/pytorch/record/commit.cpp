@@ -228,7 +228,8 @@ const char* name_of(CommitReason reason) {
       "memory",
       "a request",
       "another thread or stream",
-      "memory that others see"};
+      "memory that others see",
+      "a launch"};
   static_assert(std::size(kNames) == static_cast<size_t>(CommitReason::count_));
   return kNames[static_cast<size_t>(reason)];
 }
