@@ -36,7 +36,7 @@ typedef enum tenon_code {
 } tenon_code;
 
 /* What became of a call. It is only written where the call failed. Who calls gives one: it is not
- * null. */
+ * null. A user reads the text of a target behind the target's name and ": ". */
 typedef struct tenon_status {
   int32_t code;    /* a tenon_code */
   char text[1020]; /* what failed, and what to do about it */

@@ -70,6 +70,26 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder / 'failing.py'}:Failing"
 
 
+def test_a_fault_names_the_op(target: str) -> None:
+    code = """
+    os.environ["TOY_FAILS"] = "1"
+    lost = x @ x
+    del os.environ["TOY_FAILS"]
+    for read in (lambda: lost.cpu(), lambda: (lost @ x).cpu()):
+        with pytest.raises(RuntimeError, match="^toy: a bus error .in: aten::mm; 1 launch.$"):
+            read()
+    os.environ["TOY_FAILS"] = "1"
+    y = torch.ones(3).to("tenon")
+    del os.environ["TOY_FAILS"]
+    with pytest.raises(RuntimeError, match="^toy: a bus error .in: a copy to the device.$"):
+        y.cpu()
+    # What the driver refuses at once.
+    with pytest.raises(RuntimeError, match="takes three matrices.*.in: torch_tenon.launch; 1 l"):
+        torch_tenon.launch(torch_tenon.target().matmul.address(), [x], [])
+    """
+    output(START + code, TENON_TARGET=target)
+
+
 @pytest.mark.parametrize("read", ["y.cpu()", "y[0, 0].item()", "torch.tenon.synchronize()"])
 def test_a_wait_that_hangs_is_interrupted(target: str, read: str) -> None:
     code = f"""

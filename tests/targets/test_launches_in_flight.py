@@ -153,3 +153,26 @@ def test_an_op_of_the_library_only_reads_its_arguments() -> None:
         assert fine.tolist() == (torch.eye(3) + 1).tolist() and weight.tolist() == [[1] * 3] * 3
     """
     there(code, FAULTY_TARGET)
+
+
+def test_a_fault_names_the_ops_of_its_window_or_launch() -> None:
+    """An error of Python's has them as a note."""
+    code = """
+    queue = torch_tenon.target().queue(0)
+    x = torch.eye(3).to("tenon")
+    for _ in range(3):
+        assert ((x * 2).relu() + 1).cpu() is not None
+    torch.tenon.synchronize()
+    for made, wanted in (
+        (lambda: (x * 2).relu() + 1, "in: aten::mul.Tensor, aten::relu, aten::add.Tensor; 3 calls"),
+        (lambda: x @ x, "in: aten::mm; 1 launch"),
+    ):
+        queue.loses = "wait"
+        lost = made()
+        torch_tenon.commit()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="lost its power") as raised:
+                lost.cpu()
+            assert raised.value.__notes__ == [wanted], raised.value.__notes__
+    """
+    there(code, FAULTY_TARGET, TENON_EXECUTE="compiled")

@@ -182,7 +182,12 @@ void launch_over(const LaunchOver& asked) {
   std::optional<CountedCall> timed;
   if (times_kernels())
     timed.emplace(counter("plan", name_of_launch()));
-  enqueue(queue_of(device), asked, memory);
+  try {
+    enqueue(queue_of(device), asked, memory);
+  } catch (...) {
+    profiled.cancel();
+    Failure::current(text_of_ops({name_of_launch()}, 1, "launch"))->raise();
+  }
   timed.reset();
   profiled.enqueued();
   if (target().host_memory)
@@ -191,7 +196,8 @@ void launch_over(const LaunchOver& asked) {
       device,
       {.written = std::move(memory.written),
        .used = std::move(memory.used),
-       .keeps = [owner = asked.owner] {}});
+       .keeps = [owner = asked.owner] {},
+       .what = text_of_ops({name_of_launch()}, 1, "launch")});
   turn.end();
   if (!QueueLock::held(device)) {
     const WithoutInterpreter no_gil;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/buffer.h"
@@ -19,8 +20,9 @@ Submission begin_submission(c10::DeviceIndex device);
 // It has run.
 void end_submission(c10::DeviceIndex device, Submission number);
 // It was enqueued on an asynchronous device; `finish` is called once it has run, after those of all
-// that was submitted before.
-void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finish);
+// that was submitted before. `what` it computes is added to the text of the device's error.
+void enqueue_submission(
+    c10::DeviceIndex device, Submission number, std::string what, Finish finish);
 
 // What is no window's, and was just enqueued.
 struct Apart {
@@ -30,8 +32,13 @@ struct Apart {
   std::vector<BufferRef> used{};
   bool replaces = false;             // it writes them as a whole: an error of before is gone
   std::function<void()> keeps = {};  // what the host's memory lives by until then
+  std::string what = {};             // as `enqueue_submission` takes it
 };
 void submit_apart(c10::DeviceIndex device, Apart apart);
+
+// The ops of a submission as an error's text has them, with how many there are of which these are
+// the first: `in: aten::relu, aten::add.Tensor and others; 12 calls`.
+std::string text_of_ops(const std::vector<std::string>& first, size_t calls, const char* unit);
 
 // Sees to all that has run on an asynchronous device, in order.
 void finish_passed(c10::DeviceIndex device);
