@@ -176,3 +176,16 @@ def test_a_fault_names_the_ops_of_its_window_or_launch() -> None:
             assert raised.value.__notes__ == [wanted], raised.value.__notes__
     """
     there(code, FAULTY_TARGET, TENON_EXECUTE="compiled")
+
+
+def test_where_each_op_is_waited_for_a_launch_is() -> None:
+    code = """
+    queue = torch_tenon.target().queue(0)
+    x = torch.eye(3).to("tenon")
+    assert (x @ x).tolist() == (x + x).tolist()
+    with torch.tenon.blocking():
+        queue.loses = "wait"
+        with pytest.raises(RuntimeError, match="lost its power"):
+            x @ x
+    """
+    there(code, FAULTY_TARGET)

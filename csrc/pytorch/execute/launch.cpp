@@ -8,6 +8,7 @@
 #include "device/storage.h"
 #include "device/target.h"
 #include "execute/plan.h"
+#include "record/execution.h"
 #include "record/graph.h"
 #include "record/submissions.h"
 
@@ -149,6 +150,46 @@ void enqueue(Queue& queue, const LaunchOver& asked, const Memory& memory) {
        .scratch = asked.scratch});
 }
 
+// Gives what it writes.
+std::vector<BufferRef> submit(const LaunchOver& asked) {
+  const auto device = check(asked).index();
+  const DeferredInterrupts until_it_is_enqueued;
+  const Touching touching(CommitReason::launch);
+  Memory memory(asked);
+  memory.raise_known_error();
+  const bool within_run = QueueLock::held(device);
+  QueueTurn turn(device);
+  Profiled profiled(Activity::library, device);
+  if (profiled)
+    note_launch(profiled, asked);
+  std::optional<CountedCall> timed;
+  if (times_kernels())
+    timed.emplace(counter("plan", name_of_launch()));
+  try {
+    enqueue(queue_of(device), asked, memory);
+  } catch (...) {
+    profiled.cancel();
+    Failure::current(text_of_ops({name_of_launch()}, 1, "launch"))->raise();
+  }
+  timed.reset();
+  profiled.enqueued();
+  if (target().host_memory)
+    return {};
+  auto written = within_run ? std::vector<BufferRef>() : memory.written;
+  submit_apart(
+      device,
+      {.written = std::move(memory.written),
+       .used = std::move(memory.used),
+       .keeps = [owner = asked.owner] {},
+       .what = text_of_ops({name_of_launch()}, 1, "launch")});
+  turn.end();
+  if (!within_run) {
+    const WithoutInterpreter no_gil;
+    finish_passed(device);
+  }
+  return written;
+}
+
 }  // namespace
 
 LibraryCall::LibraryCall(std::string op, std::vector<at::Tensor> arguments)
@@ -170,39 +211,11 @@ bool LibraryCall::is_argument(const c10::StorageImpl& storage) const {
 
 void launch_over(const LaunchOver& asked) {
   refuse_in_capture("a kernel that a program launches");
-  const auto device = check(asked).index();
-  const DeferredInterrupts until_it_is_enqueued;
-  const Touching touching(CommitReason::launch);
-  Memory memory(asked);
-  memory.raise_known_error();
-  QueueTurn turn(device);
-  Profiled profiled(Activity::library, device);
-  if (profiled)
-    note_launch(profiled, asked);
-  std::optional<CountedCall> timed;
-  if (times_kernels())
-    timed.emplace(counter("plan", name_of_launch()));
-  try {
-    enqueue(queue_of(device), asked, memory);
-  } catch (...) {
-    profiled.cancel();
-    Failure::current(text_of_ops({name_of_launch()}, 1, "launch"))->raise();
-  }
-  timed.reset();
-  profiled.enqueued();
-  if (target().host_memory)
+  const auto written = submit(asked);
+  if (execute_mode() != ExecuteMode::reference)
     return;
-  submit_apart(
-      device,
-      {.written = std::move(memory.written),
-       .used = std::move(memory.used),
-       .keeps = [owner = asked.owner] {},
-       .what = text_of_ops({name_of_launch()}, 1, "launch")});
-  turn.end();
-  if (!QueueLock::held(device)) {
-    const WithoutInterpreter no_gil;
-    finish_passed(device);
-  }
+  for (const auto& buffer : written)  // each op is waited for
+    settle(*buffer, Access::read);
 }
 
 }  // namespace tenon
