@@ -36,7 +36,7 @@ typedef enum tenon_code {
 } tenon_code;
 
 /* What became of a call. It is only written where the call failed. Who calls gives one: it is not
- * null. */
+ * null. A user reads the text of a target behind the target's name and ": ". */
 typedef struct tenon_status {
   int32_t code;    /* a tenon_code */
   char text[1020]; /* what failed, and what to do about it */
@@ -135,7 +135,8 @@ typedef struct tenon_target_functions {
    * not smaller than those before: the device passes it when all of that has run. Where nothing was
    * enqueued it is that of the last commit. */
   int32_t (*commit)(void* context, int32_t device, uint64_t* ticket, tenon_status* status);
-  /* 1 where the device has passed a ticket, well or not; else 0. It does not wait. */
+  /* 1 where the device has passed a ticket, well or not; else 0. It does not wait. A thread that
+   * takes signals asks this, again and again, before it calls `wait`. */
   int32_t (*passed)(void* context, int32_t device, uint64_t ticket);
   /* Waits until the device has passed a ticket. It fails where something has failed that the commit
    * of this ticket started, each time that it is called with that ticket; not for what failed in

@@ -53,7 +53,7 @@ def test_the_page_and_the_data_say_the_same(eager):
     found = torch_tenon.explain(work, torch.ones(32, 32, device="tenon"))
     page, data = str(found), json.loads(found.as_json())
     assert page.startswith("work took ") and "They ended for: the host reads 1" in page
-    assert "Kernels of plans, most expensive first" in page
+    assert "Kernels, most expensive first" in page
     assert "Plan 1, of a window that ran 1 times by it" in page and "softmax" in page
     rejected = [row for plan in found for row in plan.rejected]
     assert rejected and f"not fused: {rejected[0][0]} with {rejected[0][1]}: " in page
@@ -152,4 +152,4 @@ def test_times_of_the_host_are_not_said_to_be_the_device_s():
         print(torch_tenon.explain(lambda: (torch.ones(5, device="tenon") * 2).exp().cpu()))
     """
     page = output(code, TENON_TARGET=f"{target}:AsynchronousTarget", TENON_EXECUTE="compiled")
-    assert "Kernels of plans, by the host's time to enqueue them" in page
+    assert "Kernels, by the host's time to enqueue them" in page

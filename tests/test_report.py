@@ -204,7 +204,7 @@ def test_explain_runs_a_script_and_shows_its_kernels(tmp_path, end, status):
     assert done.stdout == "['5', '--wide']\n"
     assert ("ZeroDivisionError" in done.stderr) == (status == 1)
     assert "script.py 5 --wide took " in done.stderr and "Plan 1, of a window" in done.stderr
-    rows = done.stderr.partition("Kernels of plans")[2].splitlines()[2:]
+    rows = done.stderr.partition("Kernels, ")[2].splitlines()[2:]
     assert any(row.endswith("  mul, add, exp, sum") for row in rows), done.stderr
 
 

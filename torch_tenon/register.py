@@ -42,6 +42,7 @@ def register() -> None:
     threads = set(threading.enumerate())
     target = targets.load(config.TARGET.read())
     _C.set_target(target)
+    _C.set_target_files(targets.files_of(target))
     if not threads.issuperset(threading.enumerate()):
         _C.note_queue_in_use()  # a thread of the target's stays with the parent of a fork
     device.set_target(target, targets.host)

@@ -1,6 +1,10 @@
 #include <omp.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 
+#include <chrono>
+
+#include "device/counters.h"
 #include "device/interpreter.h"
 #include "execute/launch.h"
 #include "execute/plan.h"
@@ -43,6 +47,37 @@ PlanOfAnySize plan_of(
   return found;
 }
 
+void add_tensors(std::vector<at::Tensor>& found, py::handle argument) {
+  if (THPVariable_Check(argument.ptr())) {
+    found.push_back(THPVariable_Unpack(argument.ptr()));
+  } else if (PyList_Check(argument.ptr()) || PyTuple_Check(argument.ptr())) {
+    for (const auto each : py::reinterpret_borrow<py::sequence>(argument))
+      add_tensors(found, each);
+  }
+}
+
+py::object call_library(
+    const std::string& op,
+    const py::function& function,
+    const py::tuple& arguments,
+    const py::dict& keywords) {
+  std::vector<at::Tensor> tensors;
+  add_tensors(tensors, arguments);
+  for (const auto& [name, argument] : keywords)
+    add_tensors(tensors, argument);
+  const auto start = std::chrono::steady_clock::now();
+  const LibraryCall call(op, std::move(tensors));
+  auto made = function(*arguments, **keywords);
+  if (made.ptr() != Py_NotImplemented) {
+    auto& counted = counter("library", op);
+    counted.calls.fetch_add(1, std::memory_order_relaxed);
+    counted.nanoseconds.fetch_add(
+        std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count(),
+        std::memory_order_relaxed);
+  }
+  return made;
+}
+
 }  // namespace
 
 void bind_plans(py::module_& m) {
@@ -54,15 +89,38 @@ void bind_plans(py::module_& m) {
       "Ends the OpenMP threads that work for the calling one.");
   m.def(
       "launch",
-      torch::wrap_pybind_function_no_gil(&launch_over),
+      torch::wrap_pybind_function_no_gil([](uintptr_t kernel,
+                                            std::vector<std::optional<at::Tensor>> tensors,
+                                            std::vector<int64_t> numbers,
+                                            std::vector<int64_t> grid,
+                                            std::vector<int64_t> group,
+                                            int64_t scratch,
+                                            std::optional<std::vector<int64_t>> writes,
+                                            std::shared_ptr<KernelOwner> owner) {
+        launch_over(
+            {kernel,
+             std::move(tensors),
+             std::move(numbers),
+             std::move(grid),
+             std::move(group),
+             scratch,
+             std::move(writes),
+             std::move(owner)});
+      }),
       py::arg("kernel"),
       py::arg("tensors"),
       py::arg("numbers"),
       py::arg("grid") = std::vector<int64_t>(),
       py::arg("group") = std::vector<int64_t>(),
       py::arg("scratch") = 0,
+      py::arg("writes") = std::optional<std::vector<int64_t>>(),
       py::arg("owner") = std::shared_ptr<KernelOwner>(),
       "Enqueues a kernel of the target's over tensors: see torch_tenon.launch.");
+  m.def(
+      "call_library",
+      &call_library,
+      "Calls the function that a target's library has for an op, which is counted unless it gives "
+      "NotImplemented.");
   m.def("set_commit_each", &set_commit_each, "Whether the host waits after every step of a plan.");
   m.def(
       "set_timing",

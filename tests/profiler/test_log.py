@@ -258,4 +258,4 @@ def test_a_device_that_was_idle_has_the_right_clock():
 
 def test_why_windows_end_is_named_once():
     reasons = _C.commit_reasons()
-    assert len(set(reasons)) == len(reasons) == 11
+    assert len(set(reasons)) == len(reasons) == 12

@@ -49,7 +49,7 @@ class Report(Sequence[OpCount]):
 
     counts: list[OpCount] = field(default_factory=list)
     recording: Recording | None = None
-    kernels: list[OpCount] = field(default_factory=list)  # of plans, where `explain` asks
+    kernels: list[OpCount] = field(default_factory=list)  # those of plans and launches, if timed
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -102,7 +102,7 @@ class Report(Sequence[OpCount]):
         most = sorted(self.kernels, key=lambda k: k.seconds, reverse=True)[:_MOST_KERNELS]
         if not most:
             return ""
-        lines = [f"Kernels of plans, {_ORDER[device.target().host_memory]}:"]
+        lines = [f"Kernels, {_ORDER[device.target().host_memory]}:"]
         lines += [f"{'calls':>10}{'ms':>12}{'share':>8}{'us a call':>12}  ops"]
         lines += [
             f"{k.calls:>10,}{k.seconds * 1e3:>12.2f}{k.seconds / total:>8.1%}"

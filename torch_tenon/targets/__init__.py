@@ -20,6 +20,23 @@ ENTRY_POINTS = "torch_tenon.targets"
 LIBRARY = ".so"
 
 
+def files_of(target: Target) -> list[str]:
+    """The files with the code of a target, of its backend and of its library's functions. The file
+    of a program that is a target itself is none of them."""
+    members: list[object] = list(target.library.values())
+    for part in (target, target.backend):
+        members += [member for cls in type(part).__mro__ for member in vars(cls).values()]
+    found = set()
+    for member in members:
+        for name in ("__func__", "fget", "func"):  # of static methods and properties
+            member = getattr(member, name, member)
+        code = getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
+        if code is not None:
+            found.add(str(code.co_filename))
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return sorted(file for file in found if file != main and Path(file).is_file())
+
+
 def load(name: str) -> Target:
     """Makes the target that TENON_TARGET names.
 

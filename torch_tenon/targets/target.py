@@ -182,7 +182,8 @@ class Target:
     native: _C.TargetLibrary | None = None
     #: Ops that the hardware's own library runs: the name with overload ("aten::mm") and a function
     #: that takes the op's arguments, with tensors of the device, and returns its results, which
-    #: `torch_tenon.launch` may compute; or NotImplemented, and the host's kernel runs.
+    #: `torch_tenon.launch` may compute; or NotImplemented, and the host's kernel runs. It does
+    #: not write the arguments.
     library: ClassVar[Mapping[str, Callable[..., Any]]] = {}
 
     def devices(self) -> int:

@@ -14,7 +14,11 @@ namespace py = pybind11;
 
 // An exception of Python's, which raising hands to the interpreter: so each time it is another one,
 // over the same Python objects.
-std::function<void()> python_exception(py::object type, py::object value) {
+// `where` is a note of it, unless it has one.
+std::function<void()> python_exception(
+    py::object type, py::object value, const std::string& where) {
+  if (!where.empty() && py::hasattr(value, "add_note") && !py::hasattr(value, "__notes__"))
+    value.attr("add_note")(where);
   return [type = held(std::move(type)), value = held(std::move(value))] {
     const py::gil_scoped_acquire gil;
     PyErr_SetObject(type->ptr(), value->ptr());
@@ -66,10 +70,11 @@ std::function<void()> capture(const std::string& where) {
     error.persist();  // as PyTorch throws it, the exception may still be the thread's current one
     return python_exception(
         py::reinterpret_borrow<py::object>(error.type),
-        py::reinterpret_borrow<py::object>(error.value));
+        py::reinterpret_borrow<py::object>(error.value),
+        where);
   } catch (py::error_already_set& error) {
     const py::gil_scoped_acquire gil;
-    return python_exception(error.type(), error.value());
+    return python_exception(error.type(), error.value(), where);
   } catch (const Error& error) {
     return translated(error, where);
   } catch (const c10::Error& error) {

@@ -136,6 +136,18 @@ void restore_handlers_after_fork() {
     restore_handlers(s);
 }
 
+bool signals_come_here() {
+  const auto* s = g_state.load();
+  return s != nullptr && s->main_thread == pthread_self() && s->depth == 0 && Py_IsInitialized() &&
+         !is_finalizing();
+}
+
+void run_signal_handlers() {
+  const py::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0)
+    throw py::error_already_set();
+}
+
 DeferredInterrupts::DeferredInterrupts() {
   auto* s = g_state.load();
   if (s == nullptr || s->main_thread != pthread_self() || !Py_IsInitialized() || is_finalizing())

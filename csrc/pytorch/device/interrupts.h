@@ -27,4 +27,10 @@ class DeferredInterrupts {
   bool counted_ = false;
 };
 
+// Whether this is Python's main thread and no signal waits, so that handlers may run now. Asked
+// without the interpreter's lock.
+bool signals_come_here();
+// Runs the handlers of signals that have come, and raises what they raise.
+void run_signal_handlers();
+
 }  // namespace tenon

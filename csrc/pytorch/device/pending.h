@@ -27,6 +27,7 @@ enum class CommitReason : int {
   request,   // torch_tenon.commit(), fork
   handover,  // another thread or stream uses what the window writes
   shared,    // somebody outside has the address of memory that it uses
+  launch,    // a kernel is launched over what it writes
   count_
 };
 // As the report has it.

@@ -19,18 +19,28 @@ std::string folder_of(const char* module) {
   return py::module_::import("os.path").attr("dirname")(file).cast<std::string>() + "/";
 }
 
-// Is it PyTorch's file, or this package's?
+// By the interpreter's lock. Leaked on purpose, as the target is.
+std::vector<std::string>& target_files() {
+  static auto* files = new std::vector<std::string>();
+  return *files;
+}
+
+// Is it PyTorch's file, this package's or the target's?
 bool is_skipped(std::string_view file) {
   static const auto* own =
       new std::array<std::string, 2>{folder_of("torch"), folder_of("torch_tenon")};
-  return std::any_of(
-      own->begin(), own->end(), [&](const auto& folder) { return file.starts_with(folder); });
+  return std::ranges::any_of(*own, [&](const auto& folder) { return file.starts_with(folder); }) ||
+         std::ranges::count(target_files(), file) > 0;
 }
 
 }  // namespace
 
 void set_trace_calls(bool on) {
   g_traces = on;
+}
+
+void set_target_files(std::vector<std::string> files) {
+  target_files() = std::move(files);
 }
 
 bool traces_calls() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace tenon {
 
@@ -9,8 +10,12 @@ namespace tenon {
 void set_trace_calls(bool on);
 bool traces_calls();
 
-// The innermost line outside of PyTorch and of this package, as "file.py:12"; empty where there is
-// none.
+// Files of the target's, beside PyTorch's and this package's: their lines are nobody's who writes a
+// program. With the interpreter's lock.
+void set_target_files(std::vector<std::string> files);
+
+// The innermost line outside of PyTorch, of this package and of the target's files, as
+// "file.py:12"; empty where there is none.
 std::string python_line();
 
 }  // namespace tenon

@@ -294,9 +294,9 @@ void* settled_address(const c10::StorageImpl& storage, Access access) {
   return address_after(storage, [&](Buffer& buffer) { settle(buffer, access); });
 }
 
-void* address_in_queue(const c10::StorageImpl& storage) {
-  return address_after(storage, [](Buffer& buffer) {
-    commit_uses(buffer, /*writes_alone=*/false, Touching::reason());
+void* address_in_queue(const c10::StorageImpl& storage, Access access) {
+  return address_after(storage, [access](Buffer& buffer) {
+    commit_uses(buffer, /*writes_alone=*/access == Access::read, Touching::reason());
   });
 }
 

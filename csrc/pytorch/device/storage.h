@@ -37,9 +37,9 @@ void* raw_address(const c10::StorageImpl& storage);
 // Settles a storage's memory and gives its address. On a target whose memory is out of the host's
 // reach it is one for the queue alone.
 void* settled_address(const c10::StorageImpl& storage, Access access);
-// Submits what was recorded with a storage and gives its address, for something that is enqueued
-// next: the device orders that, and nobody waits.
-void* address_in_queue(const c10::StorageImpl& storage);
+// Submits what was recorded with a storage, or alone what writes it, and gives its address, for
+// something that is enqueued next: the device orders that, and nobody waits.
+void* address_in_queue(const c10::StorageImpl& storage, Access access = Access::update);
 
 // The address of a storage with that buffer is to be asked for before it is used, again where it
 // was already. Under `record_mutex`. False: another thread is just being told, so let go of the

@@ -4,18 +4,29 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <list>
 #include <optional>
+#include <thread>
 
 #include "device/counters.h"
 #include "device/fork.h"
 #include "device/generator.h"
 #include "device/interpreter.h"
+#include "device/interrupts.h"
 #include "device/profile.h"
 #include "runtime/several_queues.h"
 
 namespace tenon {
 namespace {
+
+// Of a wait in which signals are looked for: how long it only yields, then the share of what it has
+// taken that it sleeps, at most so long, and how often it looks.
+constexpr std::chrono::microseconds kMostYielding{50};
+constexpr int kShare = 32;
+constexpr std::chrono::milliseconds kLongestSleep{2};
+constexpr std::chrono::milliseconds kBetweenSignals{20};
 
 // Leaked on purpose: tensors may die after static destructors have run.
 std::optional<Target>& slot() {
@@ -59,6 +70,27 @@ class NotedWait {
  private:
   std::list<Waiting>::iterator noted_;
 };
+
+// Returns once the device has passed a commit. The `wait` of a library cannot be interrupted, so
+// the library is asked now and then. Raises what a signal's handler raises.
+void wait_for_signals_as_well(Commit& commit) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  auto looked = start;
+  while (!commit.passed()) {
+    const auto now = Clock::now();
+    if (now - start < kMostYielding) {
+      std::this_thread::yield();
+      continue;
+    }
+    if (now - looked > kBetweenSignals) {
+      looked = now;
+      run_signal_handlers();
+    }
+    const std::chrono::nanoseconds share = (now - start) / kShare;
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(share, kLongestSleep));
+  }
+}
 
 }  // namespace
 
@@ -136,6 +168,8 @@ void wait_for(c10::DeviceIndex device, const Ticket& ticket, const char* reason)
   const ProfiledWait waits(reason, device);
   const WithoutInterpreter no_gil;
   const NotedWait noted(device, reason);
+  if (!target().python_queue && !QueueLock::held() && signals_come_here())
+    wait_for_signals_as_well(*ticket);
   ticket->wait();
 }
 

@@ -9,6 +9,7 @@
 #include "device/target.h"
 #include "execute/plan_run.h"
 #include "record/graph.h"
+#include "record/submissions.h"
 #include "runtime/plan_check.h"
 
 namespace tenon {
@@ -18,9 +19,20 @@ void check_count(const char* what, size_t given, size_t wanted) {
   TORCH_CHECK(given == wanted, "the plan takes ", wanted, " ", what, ", not ", given);
 }
 
+// For the text of an error.
+std::string steps_of(const PlanData& plan) {
+  std::vector<std::string> names;
+  for (const auto& step : plan.steps)
+    names.push_back(step.name);
+  return text_of_ops(names, names.size(), "step");
+}
+
 // A window that runs by reference may be what asks for this.
 void enqueue_and_wait(
-    c10::DeviceIndex device, const char* reason, c10::function_ref<void(Queue&)> run) {
+    c10::DeviceIndex device,
+    const char* reason,
+    const PlanData& plan,
+    c10::function_ref<void(Queue&)> run) {
   const DeferredInterrupts until_nothing_of_the_host_s_is_used;
   QueueTurn turn(device);
   try {
@@ -31,7 +43,9 @@ void enqueue_and_wait(
   }
   const auto ticket = commit_whole(device);
   turn.end();
-  wait_for_success(device, ticket, reason);
+  wait_for(device, ticket, reason);
+  if (const auto failure = ticket ? ticket->failure() : nullptr)
+    failure->with(steps_of(plan))->raise();
 }
 
 // A number of the host's that a graph of an asynchronous device takes, as an optimizer's step is:
@@ -178,7 +192,7 @@ void Plan::run_on_copies(
     sources.push_back(copied[k].block.get());
   const auto output = [&](size_t k) { return copied[inputs.size() + k].block.get(); };
   std::function<StepFailures()> failures;
-  enqueue_and_wait(device, "a plan of the device, for the host's memory", [&](Queue& queue) {
+  enqueue_and_wait(device, "a plan of the device, for the host's memory", data_, [&](Queue& queue) {
     for (size_t k = 0; k < inputs.size(); ++k) {
       const auto& [host, block, nbytes] = copied[k];
       if (nbytes > 0)
@@ -242,7 +256,7 @@ std::vector<at::Tensor> Plan::run(std::vector<at::Tensor> inputs, c10::Device de
     run->execute({});
   };
   if (enqueues) {
-    enqueue_and_wait(device.index(), "a compiled graph", [&](Queue& queue) {
+    enqueue_and_wait(device.index(), "a compiled graph", data_, [&](Queue& queue) {
       for (auto& number : numbers)
         number.send(queue);
       execute();

@@ -22,6 +22,7 @@ namespace tenon {
 
 // Whether kernels are timed, which costs more than a small one takes; returns what was before.
 bool set_timing(bool on);
+bool times_kernels();
 
 // Whether the host waits after every step that a device's queue gets, as without command buffers.
 void set_commit_each(bool on);

@@ -37,6 +37,10 @@ bool set_timing(bool on) {
   return g_timing.exchange(on);
 }
 
+bool times_kernels() {
+  return g_timing.load(std::memory_order_relaxed);
+}
+
 void set_commit_each(bool on) {
   g_commit_each = on;
 }
@@ -163,7 +167,7 @@ void PlanRun::drain() noexcept {
 }
 
 bool PlanRun::watches() const {
-  return profiles() || g_timing.load(std::memory_order_relaxed);
+  return profiles() || times_kernels();
 }
 
 void PlanRun::watch(size_t index, const std::function<void()>& run) {
@@ -175,7 +179,7 @@ void PlanRun::watch(size_t index, const std::function<void()>& run) {
     profiled->window = window_;
   }
   std::optional<CountedCall> timed;
-  if (g_timing.load(std::memory_order_relaxed) && std::holds_alternative<KernelStep>(step.work))
+  if (times_kernels() && std::holds_alternative<KernelStep>(step.work))
     timed.emplace(plan_.counter(index));
   run();
   profiled.enqueued();

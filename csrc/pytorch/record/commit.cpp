@@ -29,6 +29,8 @@ Commits& committed() {
   return *instance;
 }
 
+constexpr size_t kMostOps = 8;  // that an error's text may name
+
 thread_local CommitReason t_reason = CommitReason::host_read;
 
 // The errors that the buffers of a window end with. `buffers`: by slot; null where nobody can read
@@ -84,6 +86,21 @@ Submission close_window(Recorder& recorder, Window& window, CommitReason reason)
   return number;
 }
 
+// The first ops of a window, each once, for the text of an error.
+std::string ops_of(const Window& window) {
+  std::vector<const OpInfo*> found;
+  for (const auto& call : window.calls) {
+    if (std::ranges::find(found, call.entry->op) == found.end())
+      found.push_back(call.entry->op);
+    if (found.size() > kMostOps)
+      break;
+  }
+  std::vector<std::string> names;
+  for (const auto* op : found)
+    names.push_back(op->name);
+  return text_of_ops(names, window.calls.size(), "call");
+}
+
 // Errors of all that a window makes.
 Failures all_failed(const std::shared_ptr<Failure>& failure, size_t slots) {
   return {std::vector<std::shared_ptr<Failure>>(slots, failure), failure};
@@ -94,9 +111,7 @@ WindowRun run_or_fail(Window& window, c10::DeviceIndex device) {
     return run_window(window, device, committed().mode.load());
   } catch (...) {  // no call's own: memory for the run itself, say
     WindowRun run;
-    run.failures = all_failed(
-        Failure::current(c10::str("in a window of ", window.calls.size(), " recorded calls")),
-        window.slots.size());
+    run.failures = all_failed(Failure::current(ops_of(window)), window.slots.size());
     // It is over after what was submitted before, and so is what it has enqueued.
     if (!target().host_memory)
       run.later = [failures = std::move(run.failures)] { return failures; };
@@ -139,11 +154,12 @@ void submit(Recorder& recorder, CommitReason reason) {
     buffers = written_buffers(window);
   auto run = run_or_fail(window, device);
   if (run.later) {
+    auto what = ops_of(window);
     auto finish = [=, buffers = std::move(buffers), later = std::move(run.later)](
                       const std::shared_ptr<Failure>& failed) {
       keep_errors(buffers, failed ? all_failed(failed, buffers.size()) : later(), *keep);
     };
-    enqueue_submission(device, number, std::move(finish));
+    enqueue_submission(device, number, std::move(what), std::move(finish));
   } else {
     if (buffers.empty() && !run.failures.by_slot.empty())
       buffers = written_buffers(window);
@@ -228,7 +244,8 @@ const char* name_of(CommitReason reason) {
       "memory",
       "a request",
       "another thread or stream",
-      "memory that others see"};
+      "memory that others see",
+      "a launch"};
   static_assert(std::size(kNames) == static_cast<size_t>(CommitReason::count_));
   return kNames[static_cast<size_t>(reason)];
 }

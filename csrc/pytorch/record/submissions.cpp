@@ -27,6 +27,7 @@ struct Submissions {
   struct InFlight {
     Submission number;
     Ticket ticket;
+    std::string what;
     Finish finish;
   };
   MutexAtFork<ForkOrder::finishing> finishing;  // held by who sees to one that has passed
@@ -37,6 +38,7 @@ struct Submissions {
   std::deque<std::pair<Submission, std::shared_ptr<Failure>>> faults;  // of the device itself
 };
 
+constexpr size_t kMostText = 160;   // characters of the names of ops in an error
 constexpr size_t kMostFaults = 64;  // that are kept, for events of who has not looked yet
 
 Submissions& of(c10::DeviceIndex device) {
@@ -85,7 +87,7 @@ void note_finished(Submissions& s) {
 }
 
 // Hands what was enqueued to the device. A commit that fails is one that the device failed in.
-void add_in_flight(c10::DeviceIndex device, Submission number, Finish finish) {
+void add_in_flight(c10::DeviceIndex device, Submission number, std::string what, Finish finish) {
   Ticket ticket;
   try {
     ticket = commit_whole(device);
@@ -94,13 +96,15 @@ void add_in_flight(c10::DeviceIndex device, Submission number, Finish finish) {
   }
   auto& s = of(device);
   std::lock_guard<std::mutex> lock(s.mutex);
-  s.in_flight.push_back({number, std::move(ticket), std::move(finish)});
+  s.in_flight.push_back({number, std::move(ticket), std::move(what), std::move(finish)});
 }
 
 // What came of one that has passed.
 void finish(Submissions& s, const Submissions::InFlight& passed) {
   try {
-    const auto failure = passed.ticket->failure();
+    auto failure = passed.ticket->failure();
+    if (failure && !passed.what.empty())
+      failure = failure->with(passed.what);
     std::pair<Submission, std::shared_ptr<Failure>> oldest;  // ends after the lock
     if (failure) {
       std::lock_guard<std::mutex> lock(s.mutex);
@@ -113,6 +117,27 @@ void finish(Submissions& s, const Submissions::InFlight& passed) {
     passed.finish(failure);
   } catch (...) {  // what came of it cannot be told
     passed.finish(Failure::current("in what a device has run"));
+  }
+}
+
+// An error may be Python's, and takes the interpreter's lock when it ends: not in the lock.
+void end_with(const std::vector<BufferRef>& buffers, const std::shared_ptr<Failure>& failure) {
+  std::vector<std::shared_ptr<Failure>> before(buffers.size(), failure);
+  std::lock_guard<std::mutex> recording(record_mutex());
+  for (size_t k = 0; k < buffers.size(); ++k)
+    before[k].swap(buffers[k]->failure);
+}
+
+// The first error of some buffers is that of others, but for those that have one.
+void hand_on(const std::vector<BufferRef>& from, const std::vector<BufferRef>& to) {
+  std::lock_guard<std::mutex> recording(record_mutex());
+  const auto failed =
+      std::ranges::find_if(from, [](auto& each) { return each->failure != nullptr; });
+  if (failed == from.end())
+    return;
+  for (const auto& buffer : to) {
+    if (!buffer->failure)
+      buffer->failure = (*failed)->failure;
   }
 }
 
@@ -130,40 +155,48 @@ void end_submission(c10::DeviceIndex device, Submission number) {
   raise_to(s.finished, number);
 }
 
-void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finish) {
-  add_in_flight(device, number, std::move(finish));
+void enqueue_submission(
+    c10::DeviceIndex device, Submission number, std::string what, Finish finish) {
+  add_in_flight(device, number, std::move(what), std::move(finish));
   auto& s = of(device);
   s.running = 0;
   note_enqueued(s);
 }
 
-void submit_apart(
-    c10::DeviceIndex device,
-    const std::vector<BufferRef>& written,
-    bool replaces,
-    std::function<void()> keeps) {
+void submit_apart(c10::DeviceIndex device, Apart apart) {
   auto& s = of(device);
   const auto number = ++s.last;
-  // An error may be Python's, and takes the interpreter's lock when it ends: not in the lock.
-  const auto end_with = [written](const std::shared_ptr<Failure>& failed) {
-    std::vector<std::shared_ptr<Failure>> before(written.size(), failed);
-    std::lock_guard<std::mutex> recording(record_mutex());
-    for (size_t k = 0; k < written.size(); ++k)
-      before[k].swap(written[k]->failure);
-  };
-  if (replaces)
-    end_with(nullptr);
+  if (apart.replaces)
+    end_with(apart.written, nullptr);
   {
     std::lock_guard<std::mutex> recording(record_mutex());
-    for (const auto& buffer : written)
+    for (const auto& buffer : apart.used)
+      buffer->last_use = number;
+    for (const auto& buffer : apart.written)
       buffer->last_use = buffer->last_write = number;
   }
   // What was submitted before may fail until then.
-  add_in_flight(device, number, [end_with, replaces, keeps = std::move(keeps)](const auto& failed) {
-    if (failed || replaces)
-      end_with(failed);
+  auto what = std::move(apart.what);
+  add_in_flight(device, number, std::move(what), [apart = std::move(apart)](const auto& failed) {
+    if (failed || apart.replaces)
+      end_with(apart.written, failed);
+    else
+      hand_on(apart.used, apart.written);
   });
   note_enqueued(s);
+}
+
+std::string text_of_ops(const std::vector<std::string>& first, size_t calls, const char* unit) {
+  std::string text = "in: ";
+  size_t named = 0;
+  for (const auto& name : first) {
+    if (named > 0 && text.size() + name.size() > kMostText)
+      break;
+    text += (named++ > 0 ? ", " : "") + name.substr(0, kMostText);
+  }
+  if (named < first.size())
+    text += " and others";
+  return text + c10::str("; ", calls, " ", unit, calls == 1 ? "" : "s");
 }
 
 void finish_passed(c10::DeviceIndex device) {
@@ -301,7 +334,12 @@ void enqueue_upload(
     note_copy(profiled, nbytes, CopyKind::host_to_device);
   queue_of(device).copy(address, host, nbytes, CopyKind::host_to_device);
   profiled.enqueued();
-  submit_apart(device, {BufferRef::reclaim_copy(&buffer)}, replaces, std::move(keeps));
+  submit_apart(
+      device,
+      {.written = {BufferRef::reclaim_copy(&buffer)},
+       .replaces = replaces,
+       .keeps = std::move(keeps),
+       .what = "in: a copy to the device"});
 }
 
 }  // namespace tenon

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/buffer.h"
@@ -19,17 +20,25 @@ Submission begin_submission(c10::DeviceIndex device);
 // It has run.
 void end_submission(c10::DeviceIndex device, Submission number);
 // It was enqueued on an asynchronous device; `finish` is called once it has run, after those of all
-// that was submitted before.
-void enqueue_submission(c10::DeviceIndex device, Submission number, Finish finish);
+// that was submitted before. `what` it computes is added to the text of the device's error.
+void enqueue_submission(
+    c10::DeviceIndex device, Submission number, std::string what, Finish finish);
 
-// The same for what is no window's, and was just enqueued: it writes these buffers, whose contents
-// are the device's error if it fails. `replaces`: as a whole, so an error of what was before is
-// gone. `keeps` is what the host's memory lives by until then.
-void submit_apart(
-    c10::DeviceIndex device,
-    const std::vector<BufferRef>& written,
-    bool replaces,
-    std::function<void()> keeps);
+// What is no window's, and was just enqueued.
+struct Apart {
+  // It writes these, whose contents are the device's error if it fails.
+  std::vector<BufferRef> written;
+  // What it uses. An error that one of them ends with is then that of what is written as well.
+  std::vector<BufferRef> used{};
+  bool replaces = false;             // it writes them as a whole: an error of before is gone
+  std::function<void()> keeps = {};  // what the host's memory lives by until then
+  std::string what = {};             // as `enqueue_submission` takes it
+};
+void submit_apart(c10::DeviceIndex device, Apart apart);
+
+// The ops of a submission as an error's text has them, with how many there are of which these are
+// the first: `in: aten::relu, aten::add.Tensor and others; 12 calls`.
+std::string text_of_ops(const std::vector<std::string>& first, size_t calls, const char* unit);
 
 // Sees to all that has run on an asynchronous device, in order.
 void finish_passed(c10::DeviceIndex device);
