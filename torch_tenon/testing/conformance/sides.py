@@ -14,6 +14,7 @@ from torch_tenon import config
 
 from .accuracy import as_accurate
 from .comparison import Comparison, Mismatch
+from .memory import fill_free_memory
 from .placement import Placement, tensors_in
 from .randomness import check_distribution, draws
 from .route import Maker, maker_since, work
@@ -106,6 +107,8 @@ class Sides:
         if counts and config.EXECUTE.read() != "reference":
             # The first call of its kind runs at once and teaches; only the next one is recorded.
             attempt(self._made_on_device(make).call)
+        if counts:
+            fill_free_memory()
         before = work() if counts else None
         under_test = self._made_on_device(make)
         versions = [t._version for t in under_test.placement.tensors()]
