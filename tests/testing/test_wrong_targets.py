@@ -74,3 +74,14 @@ def test_no_earlier_result_passes_for_one(name: str, status: str, tmp_path: Path
     assert len(results) == 2 and {r["status"] for r in results} == {status}, done.stdout[-3000:]
     failed = [c for r in results for c in r["checks"].values() if c["status"] == "fail"]
     assert all("nan" in check["message"] for check in failed), failed
+
+
+@pytest.mark.slow
+def test_no_reduction_passes_that_loses_the_rest(tmp_path: Path) -> None:
+    """By inputs of our own: the database has no dimension that is longer than a group of lanes."""
+    ops = "sum,mean,amax,prod,argmax,softmax,nn.functional.layer_norm,any"
+    options = f"--ops {ops} --samples 1 --jobs 2"
+    _, found = report("ReductionsLoseTheRest", options, tmp_path)
+    statuses = {result["case"]: result["status"] for result in found["results"]}
+    statuses.pop("ops/softmax.with_dtype/float32")  # has no inputs of our own
+    assert len(statuses) == 8 and set(statuses.values()) == {"fail"}, statuses

@@ -22,6 +22,9 @@ from torch.testing._internal.common_modules import TrainEvalMode, modules
 from torch.testing._internal.common_optimizers import optims
 from torch.testing._internal.common_utils import TestCase
 
+from torch_tenon import config
+from torch_tenon.targets import BUILT_IN
+
 from .case import Case, CaseResult, CheckResult, Status
 from .comparison import Comparison
 from .databases import dtypes_of, list_cases, module_infos, op_infos, optimizer_infos
@@ -126,6 +129,7 @@ def _test_class(kind: str, name: str, device: str) -> Any:
                     device,
                     self.comparison(device, op, dtype),
                     limit=self.limit,
+                    long=written_here(device),
                     position=self.position,
                 )
                 self.checks.run()
@@ -176,6 +180,11 @@ def _test_class(kind: str, name: str, device: str) -> Any:
     test_class.bypass_device_restrictions = True
     test_class.setUpClass()
     return test_class
+
+
+def written_here(device: str) -> bool:
+    """Whether somebody is writing the target behind the device, rather than that it is built in."""
+    return torch.device(device).type == "tenon" and config.TARGET.read() not in BUILT_IN
 
 
 def _with_dtypes(info: Any, dtypes: list[torch.dtype]) -> Any:
