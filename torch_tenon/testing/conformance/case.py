@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import shlex
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -156,12 +155,3 @@ class CaseResult:
                 "checks": {k: CheckResult.from_json(v) for k, v in value["checks"].items()},
             }
         )
-
-
-_VARIABLE = re.compile(r"0x[0-9a-f]+|[-+]?\d+(\.\d+)?(e[-+]?\d+)?", re.IGNORECASE)
-
-
-def message_pattern(message: str) -> str:
-    """The first line of `message` with its numbers replaced, so that like messages are equal."""
-    line = next((line for line in message.splitlines() if line.strip()), "")
-    return _VARIABLE.sub("N", line)[:160]

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from .alike import Differences, message_pattern
 from .baseline import Changes
-from .case import CaseResult, Status, message_pattern
+from .case import CaseResult, Status
 from .route import Maker
 
 COLOURS = {
@@ -28,12 +29,18 @@ MOST_NAMES = 6  # of entries beside a reason
 
 @dataclass
 class Failure:
-    """Cases that failed alike."""
+    """Cases that failed alike, and how far their results are off."""
 
     reason: str
-    message: str
+    pattern: str
+    differences: Differences = field(default_factory=Differences)
     cases: list[str] = field(default_factory=list)
     checks: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def message(self) -> str:
+        """What the cases' messages have in common."""
+        return "; ".join(filter(None, (self.pattern, str(self.differences))))
 
 
 def counts_by_kind(results: Sequence[CaseResult]) -> dict[str, Counter[Status]]:
@@ -79,6 +86,7 @@ def failures(results: Sequence[CaseResult]) -> list[Failure]:
             key = (reason, message_pattern(message))
             group = groups.setdefault(key, Failure(*key))
             group.checks[check] += 1
+            group.differences.add(message)
             if not group.cases or group.cases[-1] != result.case.id:
                 group.cases.append(result.case.id)
     return sorted(groups.values(), key=lambda group: -len(group.cases))
