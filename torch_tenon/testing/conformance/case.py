@@ -80,7 +80,8 @@ class CheckResult:
     """One check (`forward`, `backward`, ...) over all samples of a case.
 
     `reason` is a short category that is the same for like failures; `message` is the detail.
-    `compared` counts the samples on which both sides were run.
+    `compared` counts the samples on which both sides were run, and `made` the results that were
+    compared by who computed them (`route.Maker`).
     """
 
     status: Status = Status.NOT_APPLICABLE
@@ -89,6 +90,7 @@ class CheckResult:
     message: str = ""
     sample: str = ""
     traceback: str = ""
+    made: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> CheckResult:
@@ -100,8 +102,8 @@ class CheckResult:
 class CaseResult:
     """What came of a case. `samples` of `samples_available` inputs of the database were run.
 
-    `made` counts the results that were compared by who computed them (`route.Maker`). `on_host`
-    says why the host had to work in plans, or in their place, and for which ops (`route.Planned`).
+    `made` counts the results that were compared by who computed them, over all checks. `on_host`
+    says why the host had to work in plans, or in their place, and for which ops.
     """
 
     case: Case

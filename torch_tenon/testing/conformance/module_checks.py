@@ -43,7 +43,7 @@ class ModuleChecks:
         modes = (True, False) if info.train_and_eval_differ else (True,)
         self._modes = {"train": True, "eval": False} if len(modes) == 2 else {"train": True}
         names = [f"{check} {mode}" for mode in self._modes for check in ("forward", "backward")]
-        self.tally = Tally(names, position)
+        self.tally = Tally(names, position, self.sides.made)
         self.samples = self.samples_available = 0
 
     def run(self) -> dict[str, CheckResult]:

@@ -59,7 +59,7 @@ class OpChecks:
         uninitialised = manifest.of(f"aten::{op.name}").uninitialised
         self.sides = Sides(device, comparison, values=not uninitialised)
         self.differentiable = dtype in op.supported_backward_dtypes("cpu")
-        self.tally = Tally((*CHECKS, "errors"), position)
+        self.tally = Tally((*CHECKS, "errors"), position, self.sides.made)
         self.samples = self.samples_available = 0
         variants = [op.inplace_variant, op.inplace_operator_variant]
         variants += [alias.inplace_variant for alias in op.aliases]

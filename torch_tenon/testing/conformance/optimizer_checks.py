@@ -51,7 +51,7 @@ class OptimizerChecks:
         self.limit = limit
         self.sides = Sides(device, comparison)
         self._implementations = self._supported(device)
-        self.tally = Tally(self._implementations, position)
+        self.tally = Tally(self._implementations, position, self.sides.made)
         self.samples = self.samples_available = 0
 
     def run(self) -> dict[str, CheckResult]:

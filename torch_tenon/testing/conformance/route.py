@@ -29,11 +29,15 @@ class Maker(StrEnum):
     NOBODY = "nobody: views and copies"
 
 
+_AT_ONCE = "at once: "
+
+
 class Work(NamedTuple):
-    """What has been done so far: runs of the target's kernels, and ops that the host ran."""
+    """What has been done so far: runs of the target's kernels, and calls of ops that the host ran,
+    by route and op."""
 
     kernels: int
-    host: int
+    host: dict[tuple[str, str], int]
 
 
 def work() -> Work:
@@ -41,21 +45,27 @@ def work() -> Work:
     from torch_tenon import _C
 
     _C.commit_all()
-    kernels = host = 0
-    for route, _, calls, *_ in _C.counter_values():
+    kernels, host = 0, {}
+    for route, op, calls, *_ in _C.counter_values():
         if route in ("plan", "library"):
             kernels += calls
-        elif route in ("fallback", "reference") or route.startswith("at once: "):
-            host += calls
+        elif route in ("fallback", "reference") or route.startswith(_AT_ONCE):
+            host[route, op] = calls
     return Work(kernels, host)
 
 
-def maker_since(before: Work) -> Maker:
-    """Who has worked since another moment."""
+def maker_since(before: Work) -> tuple[Maker, dict[str, list[str]]]:
+    """Who has worked since another moment, and why ops ran on the host that are in no plan's place:
+    what a plan says of its own is in `Planned`."""
     now = work()
+    ran = [row for row, calls in now.host.items() if calls > before.host.get(row, 0)]
+    at_once: dict[str, list[str]] = {}
+    for route, op in ran:
+        if route.startswith(_AT_ONCE):
+            at_once.setdefault(f"runs at once: {route.removeprefix(_AT_ONCE)}", []).append(op)
     if now.kernels > before.kernels:
-        return Maker.BOTH if now.host > before.host else Maker.TARGET
-    return Maker.HOST if now.host > before.host else Maker.NOBODY
+        return (Maker.BOTH if ran else Maker.TARGET), at_once
+    return (Maker.HOST if ran else Maker.NOBODY), at_once
 
 
 # Why a window has no plan, where that is no fault: it has what no plan does, or nothing compiles.

@@ -17,7 +17,7 @@ from .comparison import Comparison, Mismatch
 from .memory import fill_free_memory
 from .placement import Placement, tensors_in
 from .randomness import check_distribution, draws
-from .route import Maker, maker_since, work
+from .route import Maker, Work, maker_since, work
 
 # Samples of a case whose distribution is compared; of all others only the reproducibility is.
 DISTRIBUTIONS = 8
@@ -73,6 +73,9 @@ class Sides:
         self.values = values
         self.notes = comparison.notes
         self.made: Counter[Maker] = Counter()  # results by who computed them
+        # Why ops ran on the host apart from windows, and whether windows did.
+        self.at_once: dict[str, dict[str, None]] = {}
+        self.host_ran_windows = False
         self._distributions: dict[str, int] = {}
 
     def compare(
@@ -140,13 +143,21 @@ class Sides:
                 if judge.error or not as_accurate(actual.value, outcome.value, judge.value):
                     raise
                 self.notes.add(f"rounding differs: {check}: {str(mismatch)[:200]}")
-        if before is not None:
-            self.made[maker_since(before)] += 1
+        finally:
+            if before is not None:
+                self._count(before)
         if random:
             self._reproducible(make)
         if mutation and same_values and self.values:
             self._mutation(under_test, versions, cpu, cpu_versions)
         return outcome
+
+    def _count(self, before: Work) -> None:
+        maker, at_once = maker_since(before)
+        self.made[maker] += 1
+        self.host_ran_windows |= maker in (Maker.BOTH, Maker.HOST) and not at_once
+        for why, ops in at_once.items():
+            self.at_once.setdefault(why, {}).update(dict.fromkeys(ops))
 
     def _made_on_device(self, make: Callable[[str], Run]) -> Run:
         try:

@@ -32,9 +32,13 @@ from .module_checks import ModuleChecks
 from .op_checks import OpChecks
 from .optimizer_checks import OptimizerChecks
 from .route import Planned, counted, planned_since, windows_run
+from .sides import Sides
 from .tolerance import tolerance
 
 __all__ = ["Case", "list_cases", "prepare", "run_case"]
+
+# Why the host computed what no call did that runs at once, where no plan says it.
+NO_PLAN = "there is no plan yet, or TENON_EXECUTE asks for none"
 
 
 def prepare() -> None:
@@ -106,11 +110,21 @@ def run_case(
         seconds=seconds,
         route=dict(route),
         made={str(maker): n for maker, n in checks.sides.made.items()} if checks else {},
-        on_host=planned.on_host,
+        on_host=_reasons(planned, checks.sides if checks else None),
         samples=checks.samples if checks else 0,
         samples_available=checks.samples_available if checks else 0,
         notes=sorted(checks.sides.notes)[:5] if checks else [],
     )
+
+
+def _reasons(planned: Planned, sides: Sides | None) -> dict[str, list[str]]:
+    """Why the host worked, and for which ops: in plans, in their place, and apart from them."""
+    reasons = dict(planned.on_host)
+    for why, names in (sides.at_once if sides else {}).items():
+        reasons[why] = [*reasons.get(why, []), *names]
+    if sides and sides.host_ran_windows and not planned.on_host:
+        reasons[NO_PLAN] = []
+    return reasons
 
 
 @cache

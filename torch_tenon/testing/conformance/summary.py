@@ -171,9 +171,9 @@ def show_case(console: Console, result: CaseResult) -> None:
     if result.status in (Status.CRASH, Status.HANG):
         console.print(f"  {result.reason}\n{result.message}", markup=False, highlight=False)
     for name, check in result.checks.items():
-        console.print(
-            f"  [{COLOURS[check.status]}]{check.status}[/] {name}: {check.compared} compared"
-        )
+        status = f"[{COLOURS[check.status]}]{check.status}[/]"
+        makers = "".join(f", {maker} {n}" for maker, n in check.made.items())
+        console.print(f"  {status} {name}: {check.compared} compared{makers}", soft_wrap=True)
         for text in (check.reason, check.message, check.sample, check.traceback):
             if text:
                 console.print(f"    {text}", markup=False, highlight=False, soft_wrap=True)
@@ -181,7 +181,7 @@ def show_case(console: Console, result: CaseResult) -> None:
         by_maker = ", ".join(f"{maker} {n}" for maker, n in result.made.items())
         console.print(f"  results by who computed them: {by_maker}", markup=False, soft_wrap=True)
     for why, ops in result.on_host.items():
-        text = f"  by the host: {', '.join(ops)}: {why}"
+        text = f"  by the host: {': '.join(filter(None, (', '.join(ops), why)))}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     for note in result.notes:
         console.print(f"  note: {note}", markup=False, highlight=False, soft_wrap=True)
