@@ -247,12 +247,20 @@ def test_the_command_reports_and_judges(tmp_path: Path) -> None:
     arguments += ["--json", str(report), "--html", str(page)]
     run = command(*arguments, "--ops", "passes,is_wrong")
     assert run.exit_code == 0, run.output
+    # What fails may be what an earlier case of the process left.
+    after_others = "--ops 'passes,is_wrong' --dtype float32 --jobs 1 -v"
+    assert after_others in run.output
+    (wrong,) = (r for r in json.loads(report.read_text())["results"] if r["status"] == "fail")
+    assert wrong["after"] == ["ops/passes/float32"]
+    assert wrong["command_after_others"].endswith(after_others)
     # A case that the baseline does not list is expected to pass.
     run = command(*arguments, "--ops", "passes,is_wrong,hangs")
     assert run.exit_code == 1, run.output
     assert "Worse than the baseline: 1" in run.output
     assert "ops/hangs/float32  pass -> hang" in run.output
     assert "--ops 'is_wrong' --dtype float32 -v" in run.output
+    assert after_others not in run.output  # its process is the one after the hang's
+    assert "--ops 'passes,hangs' --dtype float32 --jobs 1 -v" in run.output
 
     written = json.loads(report.read_text())
     assert written["kinds"]["ops"]["cases"] == 3
@@ -283,7 +291,7 @@ def test_without_a_baseline_nothing_is_worse_and_the_line_that_repeats_has_the_s
 
 
 def _without_extras(value: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in value.items() if k not in ("routes", "command")}
+    return {k: v for k, v in value.items() if not k.startswith(("routes", "command"))}
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,19 @@ def test_bad_input_is_reported_and_does_not_decide() -> None:
     assert CaseResult.from_checks(result.case, checks).status is Status.PASS
 
 
+def test_an_error_that_comes_late_says_so() -> None:
+    """A call of a device has returned before it has run."""
+
+    class Late(torch.Tensor):
+        def detach(self) -> Any:
+            raise RuntimeError("the device has lost it")
+
+    wrong = AlternateOp(lambda x: torch.mul(x, 2).add(1).as_subclass(Late))
+    check = check_op(wrong, supports_autograd=False)["forward"]
+    assert check.reason == "raises RuntimeError when results are read or compared"
+    assert "lost it" in check.message and "in detach" in check.traceback
+
+
 def test_the_same_error_is_not_applicable() -> None:
     check = check_op(raise_value_error, supports_autograd=False)["forward"]
     assert check.status is Status.NOT_APPLICABLE

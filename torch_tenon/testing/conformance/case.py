@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -62,11 +63,18 @@ class Case:
         name, dtype = rest.rsplit("/", 1)
         return cls(kind, name, dtype)
 
-    def command(self, device: str, target: str | None = None) -> str:
-        """The shell command that runs this case alone, with the settings of this process, and shows
-        the traceback."""
+    def command(self, device: str, target: str | None = None, after: Sequence[Case] = ()) -> str:
+        """The shell command that runs this case, with the settings of this process, and shows the
+        traceback: alone, or after others of its kind in one process, in the order of the database.
+        """
         where = f"--device {device}" + (f" --target {target}" if target else "")
-        what = f"--db {self.kind} --ops '{self.name}' --dtype {self.dtype}"
+        cases = [*(case for case in after if case.kind == self.kind), self]
+        names, dtypes = (
+            ",".join(dict.fromkeys(getattr(case, name) for case in cases))
+            for name in ("name", "dtype")
+        )
+        what = f"--db {self.kind} --ops '{names}' --dtype {dtypes}"
+        what += " --jobs 1" if len(cases) > 1 else ""
         found = (
             f"{setting.variable}={shlex.quote(os.environ[setting.variable])} "
             for setting in config.SETTINGS
@@ -103,7 +111,8 @@ class CaseResult:
     """What came of a case. `samples` of `samples_available` inputs of the database were run.
 
     `made` counts the results that were compared by who computed them, over all checks. `on_host`
-    says why the host had to work in plans, or in their place, and for which ops.
+    says why the host had to work in plans, or in their place, and for which ops. `after` are the
+    last cases that the same process had run before one that did not pass.
     """
 
     case: Case
@@ -118,6 +127,7 @@ class CaseResult:
     samples: int = 0
     samples_available: int = 0
     seconds: float = 0.0
+    after: list[str] = field(default_factory=list)
 
     @classmethod
     def from_checks(cls, case: Case, checks: dict[str, CheckResult], **rest: Any) -> CaseResult:

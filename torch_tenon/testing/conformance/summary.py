@@ -12,7 +12,7 @@ from rich.table import Table
 
 from .alike import Differences, message_pattern
 from .baseline import Changes
-from .case import CaseResult, Status
+from .case import Case, CaseResult, Status
 from .route import Maker
 
 COLOURS = {
@@ -66,6 +66,11 @@ def reasons(results: Sequence[CaseResult]) -> list[tuple[str, list[str]]]:
             found[why][result.case.name] = None
     rows = [(why, list(names)) for why, names in found.items()]
     return sorted(rows, key=lambda row: -len(row[1]))
+
+
+def command_after_others(result: CaseResult, device: str, target: str | None) -> str:
+    """The command that runs a case behind those that its process had run before."""
+    return result.case.command(device, target, [Case.from_id(case) for case in result.after])
 
 
 def pass_rate(counts: Counter[Status]) -> float | None:
@@ -143,13 +148,23 @@ def show(
     if groups:
         console.print("[bold]Failures, the most frequent first[/]")
         for group in groups[:most]:
-            case = next(r.case for r in results if r.case.id == group.cases[0])
+            # One that came first in its process repeats best.
+            members = [result for result in results if result.case.id in group.cases]
+            first = min(members, key=lambda result: len(result.after))
             console.print(
                 f"[red]{len(group.cases):5}[/]  {escape(group.reason)} "
                 f"[dim]({', '.join(group.checks)})[/]: {escape(group.message)}",
                 soft_wrap=True,
             )
-            console.print(f"       [dim]{escape(case.command(device, target))}[/]", soft_wrap=True)
+            command = escape(first.case.command(device, target))
+            console.print(f"       [dim]{command}[/]", soft_wrap=True)
+            if first.after:
+                command = escape(command_after_others(first, device, target))
+                console.print(
+                    f"       [dim]other cases ran before it in its process; should it pass "
+                    f"alone: {command}[/]",
+                    soft_wrap=True,
+                )
         if len(groups) > most:
             console.print(f"... and {len(groups) - most} other kinds of failure")
     for title, found, colour in (

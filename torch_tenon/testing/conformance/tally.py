@@ -11,6 +11,9 @@ from .comparison import Mismatch
 from .route import Maker
 from .sides import Outcome
 
+# A call has returned before it has run: what it fails with shows itself where its result is read.
+WHEN_READ = "when results are read or compared"
+
 
 class Tally:
     """Runs checks sample by sample; after its first failure a check is not run again.
@@ -48,9 +51,9 @@ class Tally:
             result.sample = summary()
             result.traceback = getattr(mismatch, "traceback", "")
         except Exception as error:
-            # Not a device's failure that was foreseen: show where it came from.
+            # Neither the call raised nor what makes its inputs: show where it came from.
             result.status = Status.FAIL
-            result.reason = f"raises {type(error).__name__} outside of the op"
+            result.reason = f"raises {type(error).__name__} {WHEN_READ}"
             result.message = str(error)[:2000]
             result.sample = summary()
             result.traceback = traceback.format_exc()[-6000:]
