@@ -54,18 +54,39 @@ def work() -> Work:
     return Work(kernels, host)
 
 
-def maker_since(before: Work) -> tuple[Maker, dict[str, list[str]]]:
-    """Who has worked since another moment, and why ops ran on the host that are in no plan's place:
-    what a plan says of its own is in `Planned`."""
+# Why the host ran an op of a window, by route, where the window's plan does not say it.
+_OF_WINDOWS = {
+    "reference": "its window has no plan yet, or TENON_EXECUTE asks for none",
+    "fallback": "PyTorch's kernel ran: a plan calls it, or the library's function did not take it",
+}
+
+
+class Worked(NamedTuple):
+    """Who computed a result, and which ops the host ran by why: apart from windows, and in them."""
+
+    maker: Maker
+    at_once: dict[str, list[str]]
+    in_windows: dict[str, list[str]]
+
+
+def worked_since(before: Work) -> Worked:
+    """Who has worked since another moment."""
     now = work()
     ran = [row for row, calls in now.host.items() if calls > before.host.get(row, 0)]
     at_once: dict[str, list[str]] = {}
+    in_windows: dict[str, list[str]] = {}
     for route, op in ran:
         if route.startswith(_AT_ONCE):
             at_once.setdefault(f"runs at once: {route.removeprefix(_AT_ONCE)}", []).append(op)
+    apart = {op for ops in at_once.values() for op in ops}
+    for route, op in ran:
+        if route in _OF_WINDOWS and op not in apart:
+            in_windows.setdefault(_OF_WINDOWS[route], []).append(op)
     if now.kernels > before.kernels:
-        return (Maker.BOTH if ran else Maker.TARGET), at_once
-    return (Maker.HOST if ran else Maker.NOBODY), at_once
+        maker = Maker.BOTH if ran else Maker.TARGET
+    else:
+        maker = Maker.HOST if ran else Maker.NOBODY
+    return Worked(maker, at_once, in_windows)
 
 
 # Why a window has no plan, where that is no fault: it has what no plan does, or nothing compiles.

@@ -17,7 +17,7 @@ from .comparison import Comparison, Mismatch
 from .memory import fill_free_memory
 from .placement import Placement, tensors_in
 from .randomness import check_distribution, draws
-from .route import Maker, Work, maker_since, work
+from .route import Maker, Work, work, worked_since
 
 # Samples of a case whose distribution is compared; of all others only the reproducibility is.
 DISTRIBUTIONS = 8
@@ -73,9 +73,9 @@ class Sides:
         self.values = values
         self.notes = comparison.notes
         self.made: Counter[Maker] = Counter()  # results by who computed them
-        # Why ops ran on the host apart from windows, and whether windows did.
+        # Ops that the host ran by why: apart from windows, and in them.
         self.at_once: dict[str, dict[str, None]] = {}
-        self.host_ran_windows = False
+        self.in_windows: dict[str, dict[str, None]] = {}
         self._distributions: dict[str, int] = {}
 
     def compare(
@@ -153,11 +153,14 @@ class Sides:
         return outcome
 
     def _count(self, before: Work) -> None:
-        maker, at_once = maker_since(before)
-        self.made[maker] += 1
-        self.host_ran_windows |= maker in (Maker.BOTH, Maker.HOST) and not at_once
-        for why, ops in at_once.items():
-            self.at_once.setdefault(why, {}).update(dict.fromkeys(ops))
+        worked = worked_since(before)
+        self.made[worked.maker] += 1
+        for mine, found in (
+            (self.at_once, worked.at_once),
+            (self.in_windows, worked.in_windows),
+        ):
+            for why, ops in found.items():
+                mine.setdefault(why, {}).update(dict.fromkeys(ops))
 
     def _made_on_device(self, make: Callable[[str], Run]) -> Run:
         try:

@@ -37,9 +37,6 @@ from .tolerance import tolerance
 
 __all__ = ["Case", "list_cases", "prepare", "run_case"]
 
-# Why the host computed what no call did that runs at once, where no plan says it.
-NO_PLAN = "there is no plan yet, or TENON_EXECUTE asks for none"
-
 
 def prepare() -> None:
     """Builds the databases, which a process does once before it forks the ones that run cases."""
@@ -120,10 +117,11 @@ def run_case(
 def _reasons(planned: Planned, sides: Sides | None) -> dict[str, list[str]]:
     """Why the host worked, and for which ops: in plans, in their place, and apart from them."""
     reasons = dict(planned.on_host)
-    for why, names in (sides.at_once if sides else {}).items():
+    if sides is None:
+        return reasons
+    found = [*sides.at_once.items(), *([] if reasons else sides.in_windows.items())]
+    for why, names in found:
         reasons[why] = [*reasons.get(why, []), *names]
-    if sides and sides.host_ran_windows and not planned.on_host:
-        reasons[NO_PLAN] = []
     return reasons
 
 
