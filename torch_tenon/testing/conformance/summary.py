@@ -57,15 +57,14 @@ def made_by(results: Sequence[CaseResult]) -> dict[str, int]:
     return {str(maker): made[maker] for maker in Maker} if made else {}
 
 
-def reasons(results: Sequence[CaseResult]) -> list[tuple[str, list[str]]]:
-    """Why the host computed in plans, or in their place, with the entries of the database where it
-    did, the most frequent first."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
+def reasons(results: Sequence[CaseResult]) -> list[tuple[str, Counter[str]]]:
+    """Why the host computed, with the entries of the database where it did, each with how many
+    cases it has, the most frequent first."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
     for result in results:
         for why in result.on_host:
-            found[why][result.case.name] = None
-    rows = [(why, list(names)) for why, names in found.items()]
-    return sorted(rows, key=lambda row: -len(row[1]))
+            found[why][result.case.name] += 1
+    return sorted(found.items(), key=lambda row: -row[1].total())
 
 
 def command_after_others(result: CaseResult, device: str, target: str | None) -> str:
@@ -131,10 +130,11 @@ def show(
     if made:
         by_maker = ", ".join(f"{maker} {n:,}" for maker, n in made.items())
         console.print(f"Results by who computed them: {by_maker}", soft_wrap=True)
-    for why, cases in reasons(results)[:most]:
-        names = ", ".join(cases[:MOST_NAMES]) + (", ..." if len(cases) > MOST_NAMES else "")
+    for why, entries in reasons(results)[:most]:
+        names = ", ".join([*entries][:MOST_NAMES]) + (", ..." if len(entries) > MOST_NAMES else "")
+        cases = entries.total()
         console.print(
-            f"  by the host in {len(cases)} case{'s'[: len(cases) > 1]}: {escape(why)} "
+            f"  by the host in {cases:,} case{'s'[: cases > 1]}: {escape(why)} "
             f"[dim]({escape(names)})[/]",
             soft_wrap=True,
         )
