@@ -101,8 +101,8 @@ def _reduction(op: Any, dtype: torch.dtype, make: Make) -> Samples:
 def _telling(op: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
     """A tensor of whose reduction along `dim` each element is a part, whatever the order.
 
-    Sums of whole numbers have no rounding. A product of numbers near to 1 stays in any range, and
-    of truth values the last one alone decides. The greatest and the least come last.
+    Sums of whole numbers have no rounding, nor have products of 1, -1 and a 2 at the end. Of truth
+    values the last one alone decides. The greatest and the least come last.
     """
     with torch.no_grad():
         numbers = torch.view_as_real(x) if x.is_complex() else x
@@ -110,9 +110,9 @@ def _telling(op: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
             x.fill_(op.identity is True)
             x.select(dim, -1).fill_(op.identity is not True)
         elif op.identity == 1:
-            far = 2.0**-7 if x.is_floating_point() else 1
-            near_to = 1 if x.is_floating_point() else 0
-            numbers.copy_(near_to + far * ((numbers > 0) * 2 - 1))
+            real = x.real if x.is_complex() else x
+            x.copy_((real > 0) * 2 - 1)
+            x.select(dim, -1).fill_(2)
         else:
             if numbers.is_floating_point():
                 numbers.round_()
